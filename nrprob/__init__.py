@@ -1,0 +1,73 @@
+"""Clusterings that are not redundant with the structure you already know.
+
+Names load on first use (:pep:`562`): ``import nrprob`` compiles nothing, plots nothing and leaves
+JAX's global configuration alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nrprob import datasets, information, known, metrics, plotting, posterior
+    from nrprob.exceptions import DegenerateClusterWarning
+    from nrprob.methods.bottleneck import IB, IBSI
+    from nrprob.methods.conditional import CCIB
+    from nrprob.successive import Exploration, explore
+
+    __version__: str
+
+# Public name -> the module that defines it.
+_OBJECTS = {
+    "IB": "nrprob.methods.bottleneck",
+    "IBSI": "nrprob.methods.bottleneck",
+    "CCIB": "nrprob.methods.conditional",
+    "explore": "nrprob.successive",
+    "Exploration": "nrprob.successive",
+    "DegenerateClusterWarning": "nrprob.exceptions",
+}
+_MODULES = ("information", "metrics", "datasets", "known", "posterior", "plotting")
+
+__all__ = [
+    "IB",
+    "IBSI",
+    "CCIB",
+    "explore",
+    "Exploration",
+    "DegenerateClusterWarning",
+    "information",
+    "metrics",
+    "datasets",
+    "known",
+    "posterior",
+    "plotting",
+    "__version__",
+]
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    try:
+        return metadata.version("nrprob")
+    except metadata.PackageNotFoundError:  # a checkout on the path that was never installed
+        return "0+unknown"
+
+
+def __getattr__(name: str) -> Any:
+    value: Any
+    if name == "__version__":
+        value = _version()
+    elif name in _MODULES:
+        value = importlib.import_module(f"nrprob.{name}")
+    elif name in _OBJECTS:
+        value = getattr(importlib.import_module(_OBJECTS[name]), name)
+    else:
+        raise AttributeError(f"module 'nrprob' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,32 @@
+"""Set-up shared by all tests: a compilation cache, and where optional data lie."""
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+
+def _use_compilation_cache() -> None:
+    # Most of a test run would be compilation. The directory is named after host and jaxlib: entries
+    # compiled for another machine may load and then crash. JAX reads these variables at its import.
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = f"jax-{platform.node() or 'host'}-{metadata.version('jaxlib')}"
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(base / "nrprob" / name))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+_use_compilation_cache()
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Directory of the real data sets that are too large, or not ours, to ship."""
+    named = os.environ.get("NRPROB_DATA")
+    path = Path(named) if named else Path(__file__).parents[2] / "shared" / "data"
+    if not path.is_dir():
+        pytest.skip(f"no real data: NRPROB_DATA is {named!r} and {path} is not a directory")
+    return path
