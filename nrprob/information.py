@@ -1,0 +1,508 @@
+"""Entropies, informations and divergences of finite probability tables.
+
+One function per quantity; every joint table has one axis per variable, and nothing here sees data.
+"""
+
+from __future__ import annotations
+
+import math
+from math import e
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import entr, xlogy
+
+__all__ = [
+    "category_utility",
+    "conditional_entropy",
+    "conditional_mutual_information",
+    "entropy",
+    "generalized_entropy",
+    "joint_entropy",
+    "js_divergence",
+    "kl_divergence",
+    "multi_information",
+    "mutual_information",
+    "quadratic_mutual_information",
+    "variation_of_information",
+]
+
+Table = NDArray[np.float64]
+
+
+def _real(p: ArrayLike, name: str, ndim: int | None = None) -> tuple[Table, float]:
+    """Return `p` as non-negative finite float64 and the tolerance its own dtype allows."""
+    table = np.asarray(p)
+    if table.dtype.kind not in "biuf":
+        raise TypeError(
+            f"{name} must hold real numbers; got dtype {table.dtype}; convert it to floats first"
+        )
+    # Narrower floats were rounded before they came here, so their sum may be further off.
+    tol = 1e-6 if table.dtype.kind == "f" and table.dtype.itemsize < 8 else 1e-9
+    table = table.astype(np.float64)
+    if ndim is not None and table.ndim != ndim:
+        raise ValueError(
+            f"{name} must have {ndim} axes, one per variable; got shape {table.shape}; "
+            "sum out or add the missing variables"
+        )
+    if table.size == 0 or table.ndim == 0:
+        raise ValueError(
+            f"{name} must hold at least one probability on at least one axis; "
+            f"got shape {table.shape}; pass a non-empty table"
+        )
+    if not np.isfinite(table).all():
+        bad = int(np.count_nonzero(~np.isfinite(table)))
+        raise ValueError(
+            f"probabilities must be finite; got {bad} NaN or infinite entries in {name}; "
+            "remove or replace them"
+        )
+    if table.min() < 0:
+        raise ValueError(
+            f"probabilities must be non-negative; the smallest entry of {name} is "
+            f"{table.min():.6g}; clip rounding errors at 0 or pass probabilities, not scores"
+        )
+    return table, tol
+
+
+def _table(p: ArrayLike, name: str, ndim: int | None = None) -> Table:
+    """Check a probability table and return it as float64 summing to one exactly."""
+    table, tol = _real(p, name, ndim)
+    total = float(table.sum())
+    if abs(total - 1.0) > tol:
+        raise ValueError(
+            f"{name} must sum to 1; its sum is {total:.9g}; divide counts by their total "
+            "(labels can be compared with nrprob.metrics)"
+        )
+    # The slack that the tolerance admits would otherwise show up as a negative information.
+    return table / total
+
+
+def _log_base(base: float) -> float:
+    base = float(base)
+    if not 1.0 < base < math.inf:
+        raise ValueError(
+            f"base must be a finite number above 1; got {base}; use 2 for bits, math.e for nats"
+        )
+    return math.log(base)
+
+
+def _clip(value: float) -> float:
+    # Every caller's quantity is non-negative: what lies below 0 is rounding. Turns -0.0 into 0.0.
+    return max(0.0, float(value))
+
+
+def entropy(p: ArrayLike, *, base: float = e) -> float:
+    r"""Shannon entropy of one variable.
+
+    .. math:: H(X) = -\sum_x p(x) \log p(x)
+
+    Parameters
+    ----------
+    p : array-like of any shape
+        Probabilities of the outcomes; axes are not told apart, every entry is one outcome.
+    base : float, default=e
+        Base of the logarithm: e for nats, 2 for bits.
+
+    Returns
+    -------
+    float
+        Between 0 and the logarithm of the number of outcomes.
+
+    Raises
+    ------
+    ValueError
+        If `p` is empty, negative or not finite, or does not sum to 1 (tolerance 1e-9; 1e-6 for
+        float32), or if `base` is not above 1.
+    TypeError
+        If `p` does not hold real numbers.
+
+    Notes
+    -----
+    Gondek (2005), eq. (2.2.1), which uses base 2.
+    """
+    return _clip(entr(_table(p, "p")).sum() / _log_base(base))
+
+
+def joint_entropy(p: ArrayLike, *, base: float = e) -> float:
+    r"""Entropy of several variables taken together.
+
+    .. math:: H(X_1, \dots, X_n) = -\sum p(x_1, \dots, x_n) \log p(x_1, \dots, x_n)
+
+    Parameters
+    ----------
+    p : array-like of shape (d_1, ..., d_n)
+        Joint probabilities, one axis per variable.
+    base : float, default=e
+        Base of the logarithm: e for nats, 2 for bits.
+
+    Returns
+    -------
+    float
+        At least the entropy of any one variable, at most the sum of all of them.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `entropy`.
+
+    Notes
+    -----
+    Gondek (2005), eq. (2.2.2).
+    """
+    return _clip(entr(_table(p, "p")).sum() / _log_base(base))
+
+
+def conditional_entropy(joint: ArrayLike, *, base: float = e) -> float:
+    r"""Entropy left in the variable of axis 0 once that of axis 1 is known.
+
+    .. math:: H(X \mid Y) = -\sum_{x,y} p(x, y) \log p(x \mid y) = H(X, Y) - H(Y)
+
+    Parameters
+    ----------
+    joint : array-like of shape (n_x, n_y)
+        Joint probabilities.
+    base : float, default=e
+        Base of the logarithm: e for nats, 2 for bits.
+
+    Returns
+    -------
+    float
+        Exactly 0 where Y determines X; at most H(X).
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `entropy`; also if `joint` does not have two axes.
+
+    Notes
+    -----
+    Gondek (2005), eq. (2.2.3), with the minus sign that is missing there.
+    """
+    p = _table(joint, "joint", 2)
+    return _clip((xlogy(p, p.sum(0)) - xlogy(p, p)).sum() / _log_base(base))
+
+
+def mutual_information(joint: ArrayLike, *, base: float = e) -> float:
+    r"""Mutual information of two variables.
+
+    .. math:: I(X; Y) = \sum_{x,y} p(x, y) \log \frac{p(x, y)}{p(x) p(y)}
+
+    Parameters
+    ----------
+    joint : array-like of shape (n_x, n_y)
+        Joint probabilities.
+    base : float, default=e
+        Base of the logarithm: e for nats, 2 for bits.
+
+    Returns
+    -------
+    float
+        Between 0 and min(H(X), H(Y)); symmetric.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `entropy`; also if `joint` does not have two axes.
+
+    Notes
+    -----
+    Gondek (2005), eq. (2.3.1).
+    """
+    return _clip(_multi_information(_table(joint, "joint", 2)) / _log_base(base))
+
+
+def conditional_mutual_information(joint_xyz: ArrayLike, *, base: float = e) -> float:
+    r"""Mutual information of the first two variables given the third.
+
+    .. math:: I(X; Y \mid Z) = H(X, Z) + H(Y, Z) - H(X, Y, Z) - H(Z)
+
+    Parameters
+    ----------
+    joint_xyz : array-like of shape (n_x, n_y, n_z)
+        Joint probabilities.
+    base : float, default=e
+        Base of the logarithm: e for nats, 2 for bits.
+
+    Returns
+    -------
+    float
+        Between 0 and min(H(X|Z), H(Y|Z)); symmetric in X and Y.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `entropy`; also if `joint_xyz` does not have three axes.
+
+    Notes
+    -----
+    Gondek (2005), eq. (2.3.5).
+    """
+    p = _table(joint_xyz, "joint_xyz", 3)
+    xz, yz, z = p.sum(1, keepdims=True), p.sum(0, keepdims=True), p.sum((0, 1), keepdims=True)
+    terms = (xlogy(p, p) - xlogy(p, xz)) + (xlogy(p, z) - xlogy(p, yz))
+    return _clip(terms.sum() / _log_base(base))
+
+
+def _multi_information(p: Table) -> float:
+    axes = range(p.ndim)
+    # A difference of logarithms: neither the product of the marginals nor its ratio can
+    # underflow, and p = 0 contributes 0.
+    terms = xlogy(p, p)
+    for axis in axes:
+        terms = terms - xlogy(p, p.sum(tuple(a for a in axes if a != axis), keepdims=True))
+    return float(terms.sum())
+
+
+def multi_information(joint: ArrayLike, *, base: float = e) -> float:
+    r"""Information shared by any number of variables (total correlation).
+
+    .. math:: I(X_1; \dots; X_n) = \sum_i H(X_i) - H(X_1, \dots, X_n)
+
+    Parameters
+    ----------
+    joint : array-like of shape (d_1, ..., d_n)
+        Joint probabilities, one axis per variable.
+    base : float, default=e
+        Base of the logarithm: e for nats, 2 for bits.
+
+    Returns
+    -------
+    float
+        Non-negative, 0 only for independent variables; the mutual information for n = 2.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `entropy`.
+
+    Notes
+    -----
+    Gondek (2005), eq. (2.3.4).
+    """
+    return _clip(_multi_information(_table(joint, "joint")) / _log_base(base))
+
+
+def kl_divergence(p: ArrayLike, q: ArrayLike, *, base: float = e) -> float:
+    r"""Kullback-Leibler divergence of `p` from `q`.
+
+    .. math:: D(p \,\|\, q) = \sum_x p(x) \log \frac{p(x)}{q(x)}
+
+    Parameters
+    ----------
+    p, q : array-like of one and the same shape
+        Probabilities of the same outcomes.
+    base : float, default=e
+        Base of the logarithm: e for nats, 2 for bits.
+
+    Returns
+    -------
+    float
+        Non-negative; 0 only for p = q; `inf` where some p(x) > 0 = q(x). Not symmetric.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `entropy`, for either argument; also if the shapes differ.
+
+    Notes
+    -----
+    Gondek (2005), eq. (2.3.6). It violates the triangle *inequality* (the source says equality).
+    """
+    p_table, q_table = _table(p, "p"), _table(q, "q")
+    if p_table.shape != q_table.shape:
+        raise ValueError(
+            f"p and q must have the same shape; got {p_table.shape} and {q_table.shape}; "
+            "give both a probability for every outcome"
+        )
+    return _clip((xlogy(p_table, p_table) - xlogy(p_table, q_table)).sum() / _log_base(base))
+
+
+def js_divergence(ps: ArrayLike, weights: ArrayLike | None = None, *, base: float = e) -> float:
+    r"""Weighted Jensen-Shannon divergence of several distributions.
+
+    .. math:: JS_w = H\left(\sum_i w_i p_i\right) - \sum_i w_i H(p_i)
+
+    Parameters
+    ----------
+    ps : array-like of shape (n_distributions, n_outcomes)
+        One distribution per row.
+    weights : array-like of shape (n_distributions,), default=None
+        Weights summing to 1; equal weights if None.
+    base : float, default=e
+        Base of the logarithm: e for nats, 2 for bits.
+
+    Returns
+    -------
+    float
+        Between 0 and the entropy of the weights.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `entropy`, for each row and for `weights`; also on shapes that do not fit.
+
+    Notes
+    -----
+    It is the mutual information of the row drawn by `weights` and the outcome drawn by that row,
+    and is computed as such. It is the loss of merging clusters in Gondek (2005), eq. (6.3.13).
+    """
+    rows, tol = _real(ps, "ps", 2)
+    totals = rows.sum(1)
+    worst = int(np.argmax(np.abs(totals - 1.0)))
+    if abs(totals[worst] - 1.0) > tol:
+        raise ValueError(
+            f"every row of ps must sum to 1; row {worst} sums to {totals[worst]:.9g}; "
+            "divide each row by its sum"
+        )
+    w = np.full(len(rows), 1.0 / len(rows)) if weights is None else _table(weights, "weights", 1)
+    if len(w) != len(rows):
+        raise ValueError(
+            f"weights must have one entry per row of ps; got {len(w)} weights and {len(rows)} "
+            "rows; pass matching lengths"
+        )
+    joint = w[:, None] * (rows / totals[:, None])
+    return _clip(_multi_information(joint) / _log_base(base))
+
+
+def generalized_entropy(p: ArrayLike, s: float) -> float:
+    r"""Structural entropy of degree `s`; the Shannon entropy in bits for s = 1.
+
+    .. math:: H^s(X) = \frac{\sum_x p(x)^s - 1}{2^{1-s} - 1}
+
+    Parameters
+    ----------
+    p : array-like of any shape
+        Probabilities of the outcomes.
+    s : float
+        Degree, above 0.
+
+    Returns
+    -------
+    float
+        In units in which a fair coin has entropy 1 at every degree, so s -> 1 gives bits.
+        H^2 is twice the Gini impurity.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `entropy`; also if `s` is not positive and finite.
+
+    Notes
+    -----
+    Gondek (2005), eqs. (2.4.1) and (2.4.2), after Havrda and Charvat. Eq. (3.6.2) is the same
+    quantity; its sum must run over the clusters, not over the clusterings.
+    """
+    s = float(s)
+    if not 0.0 < s < math.inf:
+        raise ValueError(
+            f"the degree s must be a positive finite number; got {s}; use s=1 for bits or "
+            "s=2 for the quadratic entropy"
+        )
+    table = _table(p, "p")
+    if s == 1.0:
+        return _clip(entr(table).sum() / math.log(2.0))
+    table = table[table > 0]
+    if abs(s - 1.0) < 0.5:
+        # Both differences vanish at s = 1; expm1 keeps their ratio accurate up to the limit.
+        numerator = (table * np.expm1((s - 1.0) * np.log(table))).sum()
+    else:
+        numerator = (table**s - table).sum()
+    return _clip(numerator / math.expm1((1.0 - s) * math.log(2.0)))
+
+
+def category_utility(joint: ArrayLike, *, per_cluster: bool = False) -> float:
+    r"""Gain in guessing Y right, by guessing at random in proportion, once X is known.
+
+    .. math:: U(X; Y) = \sum_x p(x) \sum_y p(y \mid x)^2 - \sum_y p(y)^2
+
+    Parameters
+    ----------
+    joint : array-like of shape (n_x, n_y)
+        Joint probabilities; axis 0 is the clustering.
+    per_cluster : bool, default=False
+        Divide by the number of clusters of positive probability, as in Gluck and Corter's score
+        for whole partitions.
+
+    Returns
+    -------
+    float
+        Between 0 and 1 - sum_y p(y)^2, a difference of probabilities. Not symmetric.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `entropy`; also if `joint` does not have two axes.
+
+    Notes
+    -----
+    Named in Gondek (2005), section 3.6, without its formula.
+    """
+    p = _table(joint, "joint", 2)
+    p_y = p.sum(0)
+    p = p[p.sum(1) > 0]
+    p_x = p.sum(1, keepdims=True)
+    # The same number as a sum of squares: never negative, and 0 under independence.
+    utility = float((p_x * (p / p_x - p_y) ** 2).sum())
+    return utility / len(p) if per_cluster else utility
+
+
+def quadratic_mutual_information(joint: ArrayLike) -> float:
+    r"""Quadratic information that axis 0 gives about axis 1.
+
+    .. math:: I^2(X; Y) = H^2(Y) - \sum_x p(x) H^2(Y \mid x)
+
+    Parameters
+    ----------
+    joint : array-like of shape (n_x, n_y)
+        Joint probabilities.
+
+    Returns
+    -------
+    float
+        Between 0 and H^2(Y), in the units of `generalized_entropy`. Not symmetric.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `entropy`; also if `joint` does not have two axes.
+
+    Notes
+    -----
+    Gondek (2005), eq. (3.6.3) at s = 2, where the conditional entropy is left undefined; the
+    expected one taken here makes I^2 exactly twice `category_utility`. The squared distance
+    sum (p(x, y) - p(x) p(y))^2 that kernel methods call by the same name is another quantity.
+    """
+    return 2.0 * category_utility(joint)
+
+
+def variation_of_information(joint: ArrayLike, *, base: float = e) -> float:
+    r"""Variation of information, a distance between two variables.
+
+    .. math:: VI(X, Y) = H(X \mid Y) + H(Y \mid X)
+
+    Parameters
+    ----------
+    joint : array-like of shape (n_x, n_y)
+        Joint probabilities.
+    base : float, default=e
+        Base of the logarithm: e for nats, 2 for bits.
+
+    Returns
+    -------
+    float
+        Exactly 0 where each variable determines the other; at most H(X) + H(Y), which it
+        reaches under independence; symmetric; obeys the triangle inequality.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `entropy`; also if `joint` does not have two axes.
+
+    Notes
+    -----
+    Gondek (2005), eqs. (3.4.1) and (3.4.2).
+    """
+    p = _table(joint, "joint", 2)
+    given_y = xlogy(p, p.sum(0)) - xlogy(p, p)
+    given_x = xlogy(p, p.sum(1, keepdims=True)) - xlogy(p, p)
+    return _clip((given_x + given_y).sum() / _log_base(base))

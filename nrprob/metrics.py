@@ -1,0 +1,765 @@
+"""How alike two partitions are, how compact one is, and whether two of them are independent.
+
+Labels are compared only for equality, so they may be of any hashable type.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from math import e
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import xlogy
+
+from nrprob.information import _log_base
+
+__all__ = [
+    "IndependenceTest",
+    "contingency",
+    "dunn_index",
+    "fowlkes_mallows_index",
+    "hubert_difference",
+    "hubert_gamma",
+    "independence_test",
+    "jaccard_index",
+    "matched_accuracy",
+    "matching_rate",
+    "normalized_mutual_information",
+    "pair_f_measure",
+    "predictive_rate",
+    "purity",
+    "rand_index",
+    "variation_of_information",
+]
+
+Labels = Iterable[Hashable] | NDArray[Any]
+Codes = NDArray[np.int64]
+
+BLOCK_SIZE = 2**22
+"""Entries of the largest temporary table; bounds the memory of distances and of permutations."""
+
+
+def _missing(value: object) -> bool:
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):  # pandas.NA has no truth value; an array has too many
+        return not hasattr(value, "__len__")
+
+
+def _encode(labels: Labels, name: str) -> Codes:
+    """Replace labels by 0, 1, ... in sorted order (in order of appearance if they have none)."""
+    if isinstance(labels, str) or not hasattr(labels, "__iter__"):
+        raise TypeError(
+            f"{name} must be a sequence of labels; got {type(labels).__name__}; "
+            "pass one label per sample"
+        )
+    array = np.asarray(labels) if hasattr(labels, "__array__") else None
+    if array is not None and array.ndim != 1:
+        raise ValueError(
+            f"{name} must be one-dimensional; got shape {array.shape}; pass one column at a time"
+        )
+    # np.asarray would turn [1, "a"] into strings and a list of tuples into a matrix.
+    values: list[Hashable] | NDArray[Any] = list(labels) if array is None else array
+    n_labels = len(values)
+    if n_labels == 0:
+        raise ValueError(f"{name} must not be empty; got 0 labels; pass one label per sample")
+
+    if array is not None and array.dtype.kind != "O":
+        missing = int(np.count_nonzero(array != array))  # NaN and NaT
+    else:
+        missing = sum(map(_missing, values))
+    if missing:
+        raise ValueError(
+            f"{name} must not have missing labels; got {missing} of NaN, NaT or None; "
+            "drop those samples or give them a label of their own"
+        )
+
+    if array is not None and array.dtype.kind != "O":
+        return np.unique(array, return_inverse=True)[1].astype(np.int64)
+    try:
+        classes = list(dict.fromkeys(values))
+    except TypeError as error:
+        raise TypeError(
+            f"{name} must be hashable; got {error}; pass integers, strings or tuples"
+        ) from None
+    try:
+        classes.sort()
+    except TypeError:
+        pass
+    index = {label: code for code, label in enumerate(classes)}
+    return np.fromiter((index[v] for v in values), dtype=np.int64, count=n_labels)
+
+
+def _pair(a: Labels, b: Labels, names: tuple[str, str]) -> tuple[Codes, Codes]:
+    a_codes, b_codes = _encode(a, names[0]), _encode(b, names[1])
+    _same_length(len(a_codes), len(b_codes), names)
+    return a_codes, b_codes
+
+
+def _same_length(n_a: int, n_b: int, names: tuple[str, str]) -> None:
+    if n_a != n_b:
+        raise ValueError(
+            f"{names[0]} and {names[1]} must have the same length; got {n_a} and {n_b}; "
+            "pass one label per sample in both"
+        )
+
+
+LABELS_TRUTH = ("labels", "truth")
+
+
+def _cells(a: Codes, b: Codes) -> tuple[Codes, Codes, Codes]:
+    """Return row, column and count of the occupied cells of the contingency table."""
+    width = int(b.max()) + 1
+    cells, counts = np.unique(a * width + b, return_counts=True)
+    return cells // width, cells % width, counts
+
+
+def contingency(a: Labels, b: Labels) -> NDArray[np.int64]:
+    """Count the samples in every pair of clusters.
+
+    Parameters
+    ----------
+    a, b : sequence of hashable, each of shape (n_samples,)
+        Two labelings of the same samples.
+
+    Returns
+    -------
+    ndarray of shape (n_clusters_a, n_clusters_b), dtype int64
+        Its entries sum to n_samples. Rows and columns follow the sorted labels, or their order
+        of appearance where they cannot be sorted.
+
+    Raises
+    ------
+    ValueError
+        If a labeling is empty, not one-dimensional or has missing labels, or lengths differ.
+    TypeError
+        If an argument is not a sequence or a label is not hashable.
+    """
+    from sklearn.metrics.cluster import contingency_matrix
+
+    return contingency_matrix(*_pair(a, b, ("a", "b")), dtype=np.int64)
+
+
+def _matched_share(a: Codes, b: Codes) -> float:
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.metrics.cluster import contingency_matrix
+
+    table = contingency_matrix(a, b)
+    # A rectangular assignment leaves the surplus unmatched, as padding with zeros would.
+    matched = table[linear_sum_assignment(table, maximize=True)].sum()
+    return float(matched / len(a))
+
+
+def matched_accuracy(labels: Labels, truth: Labels) -> float:
+    r"""Share of samples labelled right under the best one-to-one matching of clusters.
+
+    .. math:: \frac{1}{N} \max_\pi \sum_k n_{k, \pi(k)}
+
+    Parameters
+    ----------
+    labels, truth : sequence of hashable, each of shape (n_samples,)
+        Two labelings of the same samples; their numbers of clusters may differ, and samples of
+        unmatched clusters count as errors.
+
+    Returns
+    -------
+    float
+        Between 1 / max(K, L) and 1; symmetric. Two independent labelings into two equal halves
+        reach about 1/2 + 0.4 / sqrt(n_samples), not 1/2.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `contingency`.
+
+    See Also
+    --------
+    purity : Lets several clusters count for one class.
+
+    Notes
+    -----
+    The precision of Gondek (2005), eq. (8.1.1), with the Hungarian method; there only for equal
+    numbers of clusters.
+    """
+    return _matched_share(*_pair(labels, truth, LABELS_TRUTH))
+
+
+def matching_rate(a: Labels, b: Labels) -> float:
+    r"""Share of samples on which the clusters of two views can be made to agree.
+
+    .. math:: MR = \frac{1}{N} \max_{I, J} \sum_{m=1}^{\min(K_1, K_2)} n(i_m, j_m)
+
+    Parameters
+    ----------
+    a, b : sequence of hashable, each of shape (n_samples,)
+        Two labelings of the same samples, one per view.
+
+    Returns
+    -------
+    float
+        Above 0 and at most 1; symmetric. The same number as `matched_accuracy`.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `contingency`.
+
+    Notes
+    -----
+    Yin (2007), eq. (3.14); an assignment problem, so no permutation is enumerated.
+    """
+    return _matched_share(*_pair(a, b, ("a", "b")))
+
+
+def _majority_share(cells: Codes, truth: Codes) -> float:
+    rows, _, counts = _cells(cells, truth)
+    best = np.zeros(rows.max() + 1, dtype=np.int64)
+    np.maximum.at(best, rows, counts)
+    return float(best.sum() / len(cells))
+
+
+def purity(labels: Labels, truth: Labels) -> float:
+    r"""Share of samples that belong to the majority class of their cluster.
+
+    .. math:: \frac{1}{N} \sum_c \max_l n_{cl}
+
+    Parameters
+    ----------
+    labels : sequence of hashable of shape (n_samples,)
+        Clusters.
+    truth : sequence of hashable of shape (n_samples,)
+        Classes.
+
+    Returns
+    -------
+    float
+        At least the share of the largest class, at most 1. Never falls when a cluster is split,
+        so report the number of clusters beside it. Not symmetric.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `contingency`.
+    """
+    return _majority_share(*_pair(labels, truth, LABELS_TRUTH))
+
+
+def predictive_rate(labelings: ArrayLike | Sequence[Labels], truth: Labels) -> float:
+    r"""Share of samples in the majority class of their combination of clusters.
+
+    .. math:: PR = \frac{1}{N} \sum_{i,j} \max_k n(i, j, k)
+
+    Parameters
+    ----------
+    labelings : array-like of shape (n_samples, n_labelings) or sequence of labelings
+        A two-dimensional array or data frame holds one labeling per column; a list or tuple
+        holds one sequence of n_samples labels per view. A single labeling will also do.
+    truth : sequence of hashable of shape (n_samples,)
+        Classes.
+
+    Returns
+    -------
+    float
+        At least the purity of each labeling on its own, at most 1.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `contingency`, for every labeling; also if there is none.
+
+    Notes
+    -----
+    Yin (2007), eq. (3.15). For independent views Table 3.1 there counts only matched pairs of
+    clusters, and is lower.
+    """
+    truth_codes = _encode(truth, "truth")
+    if hasattr(labelings, "__array__"):
+        array = np.asarray(labelings)
+        columns = list(array.T) if array.ndim == 2 else [array]
+    elif isinstance(labelings, Sequence) and not isinstance(labelings, str):
+        nested = all(hasattr(v, "__len__") and not isinstance(v, (str, bytes)) for v in labelings)
+        columns = list(labelings) if nested else [labelings]
+    else:
+        columns = [labelings]
+    if not columns:
+        raise ValueError("labelings must hold at least one labeling; got none; pass one per view")
+    cells = np.zeros(len(truth_codes), dtype=np.int64)
+    for number, column in enumerate(columns):
+        name = f"labelings[{number}]"
+        codes = _encode(column, name)
+        _same_length(len(codes), len(truth_codes), (name, "truth"))
+        # Renumbering after each view keeps the product of the numbers of clusters in range.
+        cells = np.unique(cells * (codes.max() + 1) + codes, return_inverse=True)[1]
+    return _majority_share(cells, truth_codes)
+
+
+def normalized_mutual_information(
+    labels: Labels,
+    truth: Labels,
+    *,
+    normalizer: Literal["arithmetic", "truth", "geometric"] = "arithmetic",
+) -> float:
+    r"""Mutual information of two labelings as a share of what it could be.
+
+    .. math:: I(C; L) / h, \quad h = \tfrac12 (H(C) + H(L)), \; H(L) \;\text{or}\; \sqrt{H(C) H(L)}
+
+    Parameters
+    ----------
+    labels : sequence of hashable of shape (n_samples,)
+        Clusters C.
+    truth : sequence of hashable of shape (n_samples,)
+        Classes L.
+    normalizer : {"arithmetic", "truth", "geometric"}, default="arithmetic"
+        The denominator h, in the order above. With "truth" the index is the homogeneity of the
+        clusters: not symmetric, and 1 for every refinement of the classes, so that the number of
+        clusters belongs beside it.
+
+    Returns
+    -------
+    float
+        Between 0 and 1. Where h is 0: 1 if H(C) = H(L) = 0 or the normalizer is "truth",
+        else 0.
+
+    Raises
+    ------
+    ValueError
+        As for `contingency`; also for another `normalizer`.
+    TypeError
+        As for `contingency`.
+
+    Notes
+    -----
+    "truth" is Gondek (2005), eq. (8.1.2). "geometric" replaces the product H(C) H(L) printed by
+    Dang and Bailey (2010), which is not free of units.
+    """
+    from sklearn.metrics import homogeneity_score, normalized_mutual_info_score
+
+    a, b = _pair(labels, truth, LABELS_TRUTH)
+    if normalizer == "truth":
+        value = homogeneity_score(b, a)
+    elif normalizer in ("arithmetic", "geometric"):
+        value = normalized_mutual_info_score(b, a, average_method=normalizer)
+    else:
+        raise ValueError(
+            f"normalizer is unknown; got {normalizer!r}; "
+            'choose "arithmetic", "truth" or "geometric"'
+        )
+    return min(1.0, max(0.0, float(value)))
+
+
+def variation_of_information(labels: Labels, truth: Labels, *, base: float = e) -> float:
+    r"""Variation of information, a distance between partitions.
+
+    .. math:: VI(C, L) = H(C \mid L) + H(L \mid C)
+
+    Parameters
+    ----------
+    labels, truth : sequence of hashable, each of shape (n_samples,)
+        Two labelings of the same samples.
+    base : float, default=e
+        Base of the logarithm: e for nats, 2 for bits.
+
+    Returns
+    -------
+    float
+        Between 0, exactly for equal partitions, and the logarithm of n_samples.
+
+    Raises
+    ------
+    ValueError
+        As for `contingency`; also if `base` is not above 1.
+    TypeError
+        As for `contingency`.
+
+    Notes
+    -----
+    Gondek (2005), eq. (3.4.2).
+    """
+    unit = _log_base(base)
+    a, b = _pair(labels, truth, LABELS_TRUTH)
+    rows, columns, counts = _cells(a, b)
+    n_a, n_b = np.bincount(a)[rows], np.bincount(b)[columns]
+    # Ratios rather than differences of entropies: equal partitions give 0 without rounding.
+    nats = counts @ (np.log(n_a / counts) + np.log(n_b / counts)) / len(a)
+    return float(nats / unit)
+
+
+def _pairs(labels: Labels, truth: Labels) -> tuple[int, int, int, int]:
+    """Return the pairs together in both, in labels only, in truth only and in neither."""
+    from sklearn.metrics.cluster import pair_confusion_matrix
+
+    a, b = _pair(labels, truth, LABELS_TRUTH)
+    # Rows: apart or together in truth. Python integers, because products of counts overflow.
+    (neither, only_labels), (only_truth, both) = (pair_confusion_matrix(b, a) // 2).tolist()
+    return both, only_labels, only_truth, neither
+
+
+def rand_index(labels: Labels, truth: Labels) -> float:
+    r"""Share of pairs of samples that both labelings keep together or both keep apart.
+
+    .. math:: (n_{11} + n_{00}) / (n_{11} + n_{10} + n_{01} + n_{00})
+
+    Parameters
+    ----------
+    labels, truth : sequence of hashable, each of shape (n_samples,)
+        Two labelings of the same samples.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; symmetric; 1 for a single sample.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `contingency`.
+    """
+    from sklearn.metrics import rand_score
+
+    a, b = _pair(labels, truth, LABELS_TRUTH)
+    return float(rand_score(b, a))
+
+
+def jaccard_index(labels: Labels, truth: Labels) -> float:
+    r"""Share of pairs together in both labelings among those together in at least one.
+
+    .. math:: n_{11} / (n_{11} + n_{10} + n_{01})
+
+    Parameters
+    ----------
+    labels, truth : sequence of hashable, each of shape (n_samples,)
+        Two labelings of the same samples.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; symmetric; 1 if no pair is together anywhere. Two independent labelings
+        into k equal clusters are near 1 / (2 k - 1), not 0.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `contingency`.
+    """
+    both, only_labels, only_truth, _ = _pairs(labels, truth)
+    together = both + only_labels + only_truth
+    return both / together if together else 1.0
+
+
+def fowlkes_mallows_index(labels: Labels, truth: Labels) -> float:
+    r"""Geometric mean of the precision and the recall of pairs.
+
+    .. math:: n_{11} / \sqrt{(n_{11} + n_{10}) (n_{11} + n_{01})}
+
+    Parameters
+    ----------
+    labels, truth : sequence of hashable, each of shape (n_samples,)
+        Two labelings of the same samples.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; symmetric; 0 if no pair is together in both.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `contingency`.
+    """
+    from sklearn.metrics import fowlkes_mallows_score
+
+    a, b = _pair(labels, truth, LABELS_TRUTH)
+    return min(1.0, float(fowlkes_mallows_score(b, a)))
+
+
+def pair_f_measure(labels: Labels, truth: Labels) -> float:
+    r"""Harmonic mean of the precision and the recall of pairs.
+
+    .. math:: 2 n_{11} / (2 n_{11} + n_{10} + n_{01})
+
+    Parameters
+    ----------
+    labels, truth : sequence of hashable, each of shape (n_samples,)
+        Two labelings of the same samples.
+
+    Returns
+    -------
+    float
+        Between 0 and 1; symmetric; 1 if no pair is together anywhere.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `contingency`.
+
+    Notes
+    -----
+    The F-measure 2 P R / (P + R) of Dang and Bailey (2010), read over pairs of samples.
+    """
+    both, only_labels, only_truth, _ = _pairs(labels, truth)
+    together = 2 * both + only_labels + only_truth
+    return 2 * both / together if together else 1.0
+
+
+def hubert_difference(labels: Labels, truth: Labels) -> float:
+    r"""Share of pairs on which two labelings agree less the share on which they do not.
+
+    .. math:: (n_{11} + n_{00} - n_{10} - n_{01}) / (n_{11} + n_{10} + n_{01} + n_{00})
+
+    Parameters
+    ----------
+    labels, truth : sequence of hashable, each of shape (n_samples,)
+        Two labelings of the same samples.
+
+    Returns
+    -------
+    float
+        Between -1 and 1; symmetric; 2 `rand_index` - 1.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `contingency`.
+
+    Notes
+    -----
+    Gondek (2005) names Hubert's index without a formula; `hubert_gamma` is the other reading.
+    """
+    return 2.0 * rand_index(labels, truth) - 1.0
+
+
+def hubert_gamma(labels: Labels, truth: Labels) -> float:
+    r"""Correlation, over pairs of samples, of being together in one labeling and in the other.
+
+    .. math:: \frac{n_{11} n_{00} - n_{10} n_{01}}
+        {\sqrt{(n_{11} + n_{10}) (n_{11} + n_{01}) (n_{00} + n_{10}) (n_{00} + n_{01})}}
+
+    Parameters
+    ----------
+    labels, truth : sequence of hashable, each of shape (n_samples,)
+        Two labelings of the same samples.
+
+    Returns
+    -------
+    float
+        Between -1 and 1; symmetric; 0 if a labeling has one cluster only or no two samples
+        together, where the correlation is undefined.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `contingency`.
+
+    Notes
+    -----
+    Gondek (2005) names Hubert's index without a formula; `hubert_difference` is the other
+    reading.
+    """
+    both, only_labels, only_truth, neither = _pairs(labels, truth)
+    norm = (both + only_labels) * (neither + only_truth)
+    norm *= (both + only_truth) * (neither + only_labels)
+    if norm == 0:
+        return 0.0
+    # One square root of the exact product: a perfect match is 1 without rounding.
+    return (both * neither - only_labels * only_truth) / math.sqrt(norm)
+
+
+def dunn_index(
+    X: ArrayLike,
+    labels: Labels,
+    *,
+    separation: Literal["single", "average", "centroid"] = "single",
+    diameter: Literal["max", "mean", "radius"] = "max",
+) -> float:
+    r"""Smallest separation of two clusters over the largest diameter of one.
+
+    .. math:: \min_{i \ne j} \delta(c_i, c_j) \,/\, \max_l \Delta(c_l)
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, n_features)
+        Points; distances are Euclidean.
+    labels : sequence of hashable of shape (n_samples,)
+        Clusters.
+    separation : {"single", "average", "centroid"}, default="single"
+        Distance of two clusters: of their nearest points, the mean over pairs of points, or of
+        their means.
+    diameter : {"max", "mean", "radius"}, default="max"
+        Extent of a cluster: the largest or the mean distance of two of its points, or the mean
+        distance of its points to their mean. A single point has diameter 0.
+
+    Returns
+    -------
+    float
+        Non-negative, larger is better; `nan` for fewer than two clusters or if every cluster is
+        a single point; `inf` if every cluster collapses to a point but they lie apart.
+
+    Raises
+    ------
+    ValueError
+        As for `contingency`; also if `X` is not a finite two-dimensional array with a row per
+        label, or for another `separation` or `diameter`.
+    TypeError
+        As for `contingency`.
+
+    Notes
+    -----
+    Dang and Bailey (2010), section 5.1, leave both distances open; values of the size of theirs
+    need ``separation="average", diameter="mean"``. Takes O(n_samples^2) time; memory is bounded.
+    """
+    from scipy.spatial.distance import cdist
+    from sklearn.utils import check_array
+
+    for name, value, options in (
+        ("separation", separation, ("single", "average", "centroid")),
+        ("diameter", diameter, ("max", "mean", "radius")),
+    ):
+        if value not in options:
+            raise ValueError(f"{name} is unknown; got {value!r}; choose one of {options}")
+    points = check_array(X, dtype=np.float64, input_name="X")
+    codes = _encode(labels, "labels")
+    _same_length(len(points), len(codes), ("X", "labels"))
+    sizes = np.bincount(codes)
+    k = len(sizes)
+    if k < 2 or sizes.max() == 1:
+        return math.nan
+
+    order = np.argsort(codes, kind="stable")
+    points, codes = points[order], codes[order]
+    starts = np.cumsum(sizes) - sizes
+    centroids = np.add.reduceat(points, starts) / sizes[:, None]
+    nearest, farthest, total = np.full((k, k), np.inf), np.zeros((k, k)), np.zeros((k, k))
+    if separation != "centroid" or diameter != "radius":
+        rows = max(1, BLOCK_SIZE // len(points))
+        for first in range(0, len(points), rows):
+            block = slice(first, first + rows)
+            distances = cdist(points[block], points)
+            np.minimum.at(nearest, codes[block], np.minimum.reduceat(distances, starts, axis=1))
+            np.maximum.at(farthest, codes[block], np.maximum.reduceat(distances, starts, axis=1))
+            np.add.at(total, codes[block], np.add.reduceat(distances, starts, axis=1))
+
+    if separation == "single":
+        between = nearest
+    elif separation == "average":
+        between = total / np.outer(sizes, sizes)
+    else:
+        between = cdist(centroids, centroids)
+    if diameter == "max":
+        within = farthest.diagonal()
+    elif diameter == "mean":
+        within = total.diagonal() / np.maximum(sizes * (sizes - 1), 1)
+    else:
+        radii = np.linalg.norm(points - centroids[codes], axis=1)
+        within = np.bincount(codes, weights=radii) / sizes
+    gap, extent = between[~np.eye(k, dtype=bool)].min(), within.max()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(gap / extent)
+
+
+class IndependenceTest(NamedTuple):
+    """Result of `independence_test`.
+
+    Attributes
+    ----------
+    information : float
+        Plug-in mutual information I of the two labelings, in nats.
+    statistic : float
+        G = 2 N I.
+    dof : int
+        Degrees of freedom (K - 1) (L - 1).
+    p_chi2 : float
+        Probability of a G at least as large under the chi-square approximation.
+    p_permutation : float
+        The same when one labeling is shuffled, counting the observed one as a shuffle; `nan`
+        without permutations.
+    floor : float
+        (K - 1) (L - 1) / (2 N), about the mean of I for independent labelings, in nats.
+    """
+
+    information: float
+    statistic: float
+    dof: int
+    p_chi2: float
+    p_permutation: float
+    floor: float
+
+
+def independence_test(
+    labels: Labels,
+    known: Labels,
+    *,
+    n_permutations: int = 999,
+    random_state: int | np.random.RandomState | None = None,
+) -> IndependenceTest:
+    r"""Test whether a clustering repeats a known one more than chance would.
+
+    .. math:: G = 2 N I(C; Z), \qquad
+        E[I] \approx \frac{(K - 1)(L - 1)}{2 N} \;\text{under independence}
+
+    Parameters
+    ----------
+    labels, known : sequence of hashable, each of shape (n_samples,)
+        Two labelings of the same samples, with K and L clusters.
+    n_permutations : int, default=999
+        Number of shuffles behind the permutation p-value; 0 for none.
+    random_state : int, RandomState instance or None, default=None
+        Seed or source of the shuffles.
+
+    Returns
+    -------
+    IndependenceTest
+        Information and floor in nats, statistic and two p-values. Both p-values are 1 where a
+        labeling has one cluster only.
+
+    Raises
+    ------
+    ValueError
+        As for `contingency`; also if `n_permutations` is negative.
+    TypeError
+        As for `contingency`.
+
+    Notes
+    -----
+    The plug-in information of independent labelings is never quite 0, hence the floor: it
+    explains the residual values in Gondek (2005), Table 9.2. The chi-square approximation needs
+    about five expected samples per cell; the permutation p-value is valid without it. Shuffling
+    is done on the contingency table, whose distribution given its margins is known.
+    """
+    from scipy.stats import chi2, random_table
+    from sklearn.utils import check_random_state
+
+    if n_permutations < 0:
+        raise ValueError(
+            f"n_permutations must not be negative; got {n_permutations}; use 0 for none"
+        )
+    a, b = _pair(labels, known, ("labels", "known"))
+    n = len(a)
+    n_a, n_b = np.bincount(a), np.bincount(b)
+    dof = (len(n_a) - 1) * (len(n_b) - 1)
+    rows, columns, counts = _cells(a, b)
+    # G >= 0; the clip removes rounding only.
+    statistic = max(0.0, float(2.0 * counts @ np.log(counts * n / n_a[rows] / n_b[columns])))
+    p_chi2 = float(chi2.sf(statistic, dof)) if dof else 1.0
+
+    if n_permutations == 0:
+        p_permutation = math.nan
+    elif dof == 0:
+        p_permutation = 1.0
+    else:
+        rng = check_random_state(random_state)
+        # Given its margins, G is an increasing function of this sum. Equal tables may sum up in
+        # another order, so ties are met with a tolerance.
+        observed = float(xlogy(counts, counts).sum())
+        threshold = observed - 1e-10 * max(1.0, observed)
+        tables, extreme = random_table(n_a, n_b), 0
+        step = max(1, BLOCK_SIZE // (len(n_a) * len(n_b)))
+        for first in range(0, n_permutations, step):
+            drawn = tables.rvs(size=min(step, n_permutations - first), random_state=rng)
+            extreme += int(np.count_nonzero(xlogy(drawn, drawn).sum((1, 2)) >= threshold))
+        p_permutation = (1 + extreme) / (1 + n_permutations)
+    return IndependenceTest(
+        statistic / (2 * n), statistic, dof, p_chi2, p_permutation, dof / (2 * n)
+    )
