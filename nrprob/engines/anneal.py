@@ -1,0 +1,266 @@
+"""Deterministic annealing: one ladder of temperatures for every method, all restarts side by side.
+
+The engine owns the ladder, the perturbation that leaves the symmetric saddle, the normalisation,
+fixed rows, stopping and the trace. A method gives ``update(state, w, beta) -> (state, log_r)``, of
+which the engine reads nothing but ``log_r`` (B, r, S, K), and ``value(state, w, beta)``, the (S,)
+objective of the trace. `term_update` makes both from terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from nrprob.engines.shuffle import spread, stream
+from nrprob.statistics.rows import Rows
+from nrprob.statistics.terms import Terms, objective, score
+from nrprob.statistics.xlogx import safe_log
+
+CAPACITY = 2048  # temperatures that a ladder may have
+_RANGE = 1e5  # of inverse temperatures; rows that are tied between clusters never harden
+
+Update = Callable[[Any, jax.Array, jax.Array], tuple[Any, jax.Array]]
+Value = Callable[[Any, jax.Array, jax.Array], jax.Array]
+Weigh = Callable[[jax.Array], jax.Array]
+
+
+class Ladder(NamedTuple):
+    """Temperatures and tolerances, all traced.
+
+    Attributes
+    ----------
+    start : (S,) first inverse temperature of every restart
+    factor : ratio of successive inverse temperatures
+    final : the last inverse temperature; infinite to anneal until the labels are hard
+    noise : standard deviation of the log of the perturbation at every level
+    tol : largest change of a membership at which a level has converged
+    max_iter : most updates at one level
+    curvature : how convex F may be relative to the entropy, 0 where F is concave; see `anneal`
+    """
+
+    start: jax.Array
+    factor: jax.Array
+    final: jax.Array
+    noise: jax.Array
+    tol: jax.Array
+    max_iter: jax.Array
+    curvature: jax.Array
+
+
+class Annealed(NamedTuple):
+    """What annealing found.
+
+    Attributes
+    ----------
+    w : (B, r, S, K) final masses
+    state : the method's final state
+    beta : (S,) final inverse temperature
+    trace : (CAPACITY, S) value at the end of every level, NaN beyond the last
+    betas : (CAPACITY, S) the ladder, NaN beyond the last
+    converged : (S,) hard and unchanged; at a finite ``final``, memberships unchanged
+    n_iter : number of updates, over all levels
+    """
+
+    w: jax.Array
+    state: Any
+    beta: jax.Array
+    trace: jax.Array
+    betas: jax.Array
+    converged: jax.Array
+    n_iter: jax.Array
+
+
+def normalise(
+    log_r: jax.Array,
+    mass: jax.Array,
+    fixed: jax.Array | None = None,
+    active: jax.Array | None = None,
+) -> jax.Array:
+    """Masses (B, r, S, K) proportional to ``exp(log_r)`` in every row.
+
+    ``fixed`` (B, r) holds the cluster of rows whose membership is given, else -1; ``active`` (K,)
+    is False for clusters that do not exist (padding).
+    """
+    if active is not None:
+        log_r = jnp.where(active, log_r, -jnp.inf)
+    if fixed is not None:
+        fixed = fixed[..., None, None]
+        given = jnp.where(jnp.arange(log_r.shape[-1]) == fixed, 0.0, -jnp.inf)
+        log_r = jnp.where(fixed >= 0, given.astype(log_r.dtype), log_r)
+    e = jnp.exp(log_r - log_r.max(-1, keepdims=True))
+    return e * (mass[..., None, None] / e.sum(-1, keepdims=True))
+
+
+def term_update(terms: Terms, rows: Rows, rule: str) -> tuple[Update, Value]:
+    """Update and value of an objective made of terms.
+
+    ``rule="information"`` minimises F + I(C;X)/beta by log r = log p(c) - beta score; ``"entropy"``
+    minimises F - H(C|X)/beta by log r = -beta score. Both use masses of 1 per row, so that F, I and
+    H are in nats of the whole data set.
+    """
+
+    def update(state, w, beta):
+        log_r = -beta[:, None] * score(terms, rows, w)
+        if rule == "information":
+            log_r = log_r + safe_log(w.sum((0, 1)))
+        return state, log_r
+
+    def value(state, w, beta):
+        log_r = safe_log(w) - safe_log(rows.mass)[..., None, None]
+        compression = jnp.where(w > 0, w * log_r, 0).sum((0, 1, 3))
+        if rule == "information":
+            q = w.sum((0, 1))
+            compression = compression - (q * (safe_log(q) - safe_log(rows.mass.sum()))).sum(-1)
+        return objective(terms, rows.cells(w)) + compression / beta
+
+    return update, value
+
+
+def random_start(
+    seed: jax.Array, mass: jax.Array, n_restarts: int, n_clusters: int, scale: float = 0.1
+) -> jax.Array:
+    """Nearly equal log memberships (B, r, S, K)."""
+    return scale * spread(seed, (*mass.shape, n_restarts, n_clusters), mass.dtype)
+
+
+def anneal(
+    update: Update,
+    value: Value,
+    state: Any,
+    w: jax.Array,
+    mass: jax.Array,
+    ladder: Ladder,
+    seed: jax.Array,
+    *,
+    fixed: jax.Array | None = None,
+    active: jax.Array | None = None,
+    damped: bool = False,
+) -> Annealed:
+    """Follow the ladder until the labels are hard and unchanged, or to its final temperature.
+
+    Where F is not concave in the masses, the plain update may overshoot. ``damped`` takes only the
+    part 1 / (1 + beta curvature) of each step in log r, which makes every update a descent if
+    ``ladder.curvature`` bounds the convex part of F relative to the entropy.
+    """
+    n_restarts = w.shape[2]
+    total = mass.sum()
+    heaviest = mass.max()
+    tiny = jnp.finfo(w.dtype).tiny
+    real = mass > 0
+    stop = jnp.minimum(ladder.start, ladder.final) * _RANGE
+
+    def level(carry):
+        _, beta, index, state, w, labels, done, n_iter, trace, betas = carry
+        last = beta >= ladder.final
+        noise = jnp.where(last, 0, ladder.noise)[:, None]
+        w = w * jnp.exp(noise * spread(stream(seed, index), w.shape, w.dtype))
+        w = w * (mass[..., None, None] / jnp.maximum(w.sum(-1, keepdims=True), 1e-30))
+        finish = jnp.all(last)
+        tol = jnp.where(finish, ladder.tol * 1e-3, ladder.tol)
+        tol = jnp.maximum(tol, 8 * jnp.finfo(w.dtype).eps) * heaviest
+        max_iter = jnp.where(finish, 100 * ladder.max_iter, ladder.max_iter)
+        if damped:
+            step = 1 / (1 + beta * ladder.curvature)
+            tol = tol * step.min()
+            max_iter = max_iter * jnp.minimum(1 / step.min(), 10).astype(int)
+
+        def moving(inner):
+            _, _, count, change = inner
+            return (count < max_iter) & (change > tol)
+
+        def move(inner):
+            state, w, count, _ = inner
+            state, log_r = update(state, w, beta)
+            if damped:
+                log_r = log_r - jax.nn.logsumexp(log_r, -1, keepdims=True)
+                old = (
+                    jnp.log(jnp.maximum(w, tiny))
+                    - jnp.log(jnp.maximum(mass, tiny))[..., None, None]
+                )
+                log_r = old + step[:, None] * (log_r - old)
+            new = normalise(log_r, mass, fixed, active)
+            return state, new, count + 1, jnp.abs(new - w).max()
+
+        state, w, steps, change = jax.lax.while_loop(
+            moving, move, (state, w, 0, jnp.asarray(jnp.inf, w.dtype))
+        )
+        new_labels = w.argmax(-1).astype(labels.dtype)
+        sharp = (w.max(-1) > 0.999 * mass[..., None]) & real[..., None]
+        hard = (sharp * mass[..., None]).sum((0, 1)) >= 0.999 * total
+        same = jnp.all((new_labels == labels) | ~real[..., None], (0, 1))
+        done = jnp.where(last, change <= tol, same & (hard | (beta * ladder.factor > stop)))
+        trace = trace.at[index].set(value(state, w, beta))
+        betas = betas.at[index].set(beta)
+        over = jnp.all(last | done) | jnp.all(beta * ladder.factor > stop)
+        over = jnp.where(jnp.isinf(ladder.final), over, finish) | (index + 1 >= CAPACITY)
+        beta = jnp.where(over, beta, jnp.minimum(beta * ladder.factor, ladder.final))
+        return over, beta, index + 1, state, w, new_labels, done, n_iter + steps, trace, betas
+
+    empty = jnp.full((CAPACITY, n_restarts), jnp.nan, w.dtype)
+    carry = (
+        jnp.asarray(False),
+        jnp.minimum(ladder.start, ladder.final),
+        0,
+        state,
+        w,
+        jnp.full(w.shape[:3], -1, jnp.int32),
+        jnp.zeros(n_restarts, bool),
+        0,
+        empty,
+        empty,
+    )
+    _, beta, _, state, w, _, done, n_iter, trace, betas = jax.lax.while_loop(
+        lambda carry: ~carry[0], level, carry
+    )
+    return Annealed(w, state, beta, trace, betas, done, n_iter)
+
+
+def leading_curvatures(
+    terms: Terms, rows: Rows, weigh: Weigh, n_start: int | None = None, max_iter: int = 200
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Largest eigenvalues of the linearised update at identical clusters, and the terms' weights.
+
+    A perturbation e of log r maps to beta B e with B e = -(d score), so that clusters first
+    separate at beta = 1 / (largest eigenvalue of B). ``weigh`` gives the weights (terms,) from the
+    eigenvalues (terms,) of the single terms. All these problems, and the one of the first
+    ``n_start`` terms together at those weights, are solved by one power iteration on the exact
+    derivative of the score. Costs are homogeneous of degree 1, so one cluster that holds everything
+    stands for K identical ones.
+
+    Returns
+    -------
+    curvatures (terms,), weights (terms,), and the largest eigenvalue of the weighted sum
+    """
+    dtype = rows.mass.dtype
+    n = len(terms)
+    counts = jnp.arange(n) < (n if n_start is None else n_start)
+    mass = rows.mass[..., None]
+    totals = rows.cells(rows.mass[..., None, None])
+    totals = jnp.broadcast_to(totals, (totals.shape[0], n + 1, *totals.shape[2:]))
+    accuracy = 1e-6 if dtype == jnp.float64 else 1e-4
+
+    def apply(e, weights):
+        weighted = tuple(replace(t, weight=weights[i]) for i, t in enumerate(terms))
+        gradient = jax.grad(lambda c: objective(weighted, c).sum())
+        cells = rows.cells((mass * e)[..., None])
+        return -rows.adjoint(jax.jvp(gradient, (totals,), (cells,))[1])[..., 0]
+
+    def moving(carry):
+        _, new, old, count = carry
+        return (count < max_iter) & jnp.any(jnp.abs(new - old) > accuracy * jnp.abs(new))
+
+    def move(carry):
+        e, value, _, count = carry
+        e = e / jnp.sqrt(jnp.maximum((mass * e * e).sum((0, 1)), 1e-30))
+        total = jnp.where(counts, weigh(value[:n]), 0)
+        be = apply(e, jnp.concatenate([jnp.eye(n, dtype=dtype), total[:, None]], 1))
+        return be, jnp.maximum((mass * e * be).sum((0, 1)), 0), value, count + 1
+
+    e = spread(stream(0, 0), (*rows.mass.shape, n + 1), dtype)
+    start = jnp.ones(n + 1, dtype), jnp.zeros(n + 1, dtype)
+    value = jax.lax.while_loop(moving, move, (e, *start, 0))[1]
+    return value[:n], weigh(value[:n]), value[n]

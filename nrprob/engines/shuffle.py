@@ -1,0 +1,38 @@
+"""Cheap pseudo-random numbers for starts, perturbations and visiting orders.
+
+A counter is hashed with a seed. JAX's own generator is far better than these uses need, and its
+compilation would take longer than all the rest of a small fit; anything that samples from a
+distribution has to use `jax.random`.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+
+def _mix(h: jax.Array) -> jax.Array:
+    """Finaliser of the public-domain MurmurHash3: every input bit reaches every output bit."""
+    h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
+    h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
+    return h ^ (h >> 16)
+
+
+def stream(seed: jax.Array, index: jax.Array | int) -> jax.Array:
+    """Seed of the ``index``-th of many independent streams."""
+    index = jnp.asarray(index).astype(jnp.uint32)
+    return _mix(_mix(jnp.asarray(seed).astype(jnp.uint32) + jnp.uint32(0x9E3779B9)) ^ _mix(~index))
+
+
+def uniform(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """Numbers in [0, 1) with 24 random bits."""
+    size = 1
+    for length in shape:
+        size *= length
+    h = _mix(jax.lax.iota(jnp.uint32, size) * jnp.uint32(0x9E3779B9) + seed)
+    return ((_mix(h ^ seed) >> 8).astype(dtype) * 2.0**-24).astype(dtype).reshape(shape)
+
+
+def spread(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """Numbers of mean 0 and variance 1, uniformly distributed."""
+    return (2 * uniform(seed, shape, dtype) - 1) * 3**0.5

@@ -1,0 +1,274 @@
+"""From terms to the best of many restarts, each solver as one compiled program.
+
+A method gives ``build(rows, hyper) -> Problem``: a hashable function of arrays that makes its
+terms, weights that come from the data included. Numbers travel in ``hyper`` and are traced, so that
+a sweep over them compiles once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from nrprob.engines.anneal import (
+    Ladder,
+    Weigh,
+    anneal,
+    leading_curvatures,
+    normalise,
+    random_start,
+    term_update,
+)
+from nrprob.engines.merge import Merged, agglomerate
+from nrprob.engines.reassign import balanced_start, batched, sequential
+from nrprob.engines.shuffle import stream
+from nrprob.statistics.costs import mass as mass_cost
+from nrprob.statistics.rows import Rows
+from nrprob.statistics.terms import Term, Terms, objective, one_hot, slope
+from nrprob.statistics.xlogx import safe_log, xlogx
+
+QUENCH = 100.0
+
+
+class Problem(NamedTuple):
+    """What a method wants minimised.
+
+    Attributes
+    ----------
+    terms : the objective, but for the weights
+    weigh : weights (terms,) from the terms' leading curvatures (terms,)
+    n_start : the first split of that many terms sets the start of an annealing; None for all
+    curvature : of the part that is not concave, relative to the entropy
+    """
+
+    terms: Terms
+    weigh: Weigh
+    n_start: int | None = None
+    curvature: jax.Array | float = 0.0
+
+
+Hyper = dict[str, jax.Array]
+Build = Callable[[Rows, Hyper], Problem]
+
+
+class Solution(NamedTuple):
+    """All restarts, and what is needed of the best.
+
+    Attributes
+    ----------
+    labels : (B, r, S)
+    objective : (S,) in nats of the whole data set, evaluated in float64
+    converged : (S,)
+    n_iter : updates, sweeps or steps of the best restart
+    w : (B, r, K) masses of the best restart
+    slope : (groups, K, p) derivative of F by the cells, at the best restart
+    log_prior : (K,) log mass of the clusters; -inf for those that hold nothing
+    trace : (steps,) objective of the best restart, NaN beyond the last
+    beta : final inverse temperature of the best restart
+    critical_beta : inverse temperature of the first split
+    weights : (terms,) weights of the terms
+    """
+
+    labels: jax.Array
+    objective: jax.Array
+    converged: jax.Array
+    n_iter: jax.Array
+    w: jax.Array
+    slope: jax.Array
+    log_prior: jax.Array
+    trace: jax.Array
+    beta: jax.Array
+    critical_beta: jax.Array
+    weights: jax.Array
+
+
+def weighted(problem: Problem, rows: Rows) -> tuple[Terms, jax.Array, jax.Array]:
+    """Terms with their weights, the weights, and the inverse temperature of the first split."""
+    _, weights, largest = leading_curvatures(problem.terms, rows, problem.weigh, problem.n_start)
+    terms = tuple(replace(t, weight=weights[i]) for i, t in enumerate(problem.terms))
+    critical = jnp.where(largest > 0, 1 / jnp.maximum(largest, 1e-30), jnp.inf)
+    return terms, weights, critical
+
+
+def exact_objective(terms: Terms, cells: jax.Array) -> jax.Array:
+    """Return F (S,) with the costs evaluated in float64."""
+    wide = jax.tree.map(lambda a: a.astype(jnp.float64), terms)
+    return objective(wide, cells.astype(jnp.float64))
+
+
+def with_compression(terms: Terms, rows: Rows, inverse_beta: jax.Array) -> Terms:
+    """Add n H(C)/beta, which is n I(C;X)/beta of hard labels."""
+    total = rows.mass.sum()
+    return (*terms, Term(inverse_beta, xlogx(total), None, mass_cost, False))
+
+
+@partial(jax.jit, static_argnames=("build", "n_clusters", "n_init", "rule", "damped", "soft"))
+def solve_anneal(
+    rows: Rows,
+    hyper: Hyper,
+    seed: jax.Array,
+    fixed: jax.Array | None,
+    *,
+    build: Build,
+    n_clusters: int,
+    n_init: int,
+    rule: str,
+    damped: bool = False,
+    soft: bool = False,
+) -> Solution:
+    """Anneal ``n_init`` starts side by side and keep the best.
+
+    The first starts just below the first split. Annealing is so nearly free of its start that more
+    like it would find the same, and where the leading direction is an outlier's they would all be
+    caught by it; so the others start at inverse temperatures that rise geometrically to ``QUENCH``
+    times the first one's, the last ones being hardly annealed at all.
+    """
+    problem = build(rows, hyper)
+    terms, weights, critical = weighted(problem, rows)
+    active = jnp.arange(n_clusters) < hyper["n_clusters"]
+    begin = jnp.where(jnp.isfinite(critical), 0.95 * critical, 1)
+    ladder = Ladder(
+        begin * QUENCH ** (jnp.arange(n_init) / max(n_init - 1, 1)),
+        hyper["cooling"],
+        hyper["beta"],
+        hyper["noise"],
+        hyper["tol"],
+        hyper["max_iter"],
+        jnp.asarray(problem.curvature, rows.mass.dtype),
+    )
+    update, value = term_update(terms, rows, rule)
+    start = random_start(stream(seed, 1), rows.mass, n_init, n_clusters)
+    start = normalise(start, rows.mass, fixed, active)
+    found = anneal(
+        update, value, None, start, rows.mass, ladder, stream(seed, 2),
+        fixed=fixed, active=active, damped=damped,
+    )  # fmt: skip
+    labels = found.w.argmax(-1).astype(jnp.int32)
+    if soft:
+        reached = value(None, found.w, found.beta).astype(jnp.float64)
+    else:
+        reached = exact_objective(terms, rows.cells(one_hot(labels, rows.mass, n_clusters)))
+    best = reached.argmin()
+    w = jnp.take(found.w, best, 2)
+    q = w.sum((0, 1))
+    prior = safe_log(q) if rule == "information" else jnp.zeros_like(q)
+    return Solution(
+        labels,
+        reached,
+        found.converged,
+        found.n_iter,
+        w,
+        slope(terms, rows.cells(found.w))[:, best],
+        jnp.where(active, prior, -jnp.inf),
+        found.trace[:, best],
+        found.beta[best],
+        critical,
+        weights,
+    )
+
+
+@partial(jax.jit, static_argnames=("build", "n_clusters", "n_init", "solver", "compressed"))
+def solve_reassign(
+    rows: Rows,
+    hyper: Hyper,
+    seed: jax.Array,
+    fixed: jax.Array | None,
+    *,
+    build: Build,
+    n_clusters: int,
+    n_init: int,
+    solver: str,
+    compressed: bool = False,
+) -> Solution:
+    """Reassign rows from ``n_init`` random balanced starts and keep the best."""
+    terms, weights, critical = weighted(build(rows, hyper), rows)
+    if compressed:
+        terms = with_compression(terms, rows, 1 / hyper["beta"])
+    active = jnp.arange(n_clusters) < hyper["n_clusters"]
+    starts = jax.lax.map(
+        lambda start: balanced_start(start, rows.mass, fixed, active),
+        stream(stream(seed, 1), jnp.arange(n_init)),
+    )
+    engine = {"sequential": sequential, "batched": batched}[solver]
+    found = engine(
+        terms, rows, starts, stream(seed, 2),
+        max_iter=hyper["max_iter"], n_clusters=n_clusters, fixed=fixed, active=active,
+    )  # fmt: skip
+
+    def evaluate(labels):
+        w = one_hot(labels[..., None], rows.mass, n_clusters)
+        return exact_objective(terms, rows.cells(w))[0]
+
+    reached = jax.lax.map(evaluate, found.labels)
+    best = reached.argmin()
+    w = one_hot(found.labels[best][..., None], rows.mass, n_clusters)[:, :, 0]
+    cells = rows.cells(w[:, :, None])
+    q = w.sum((0, 1))
+    return Solution(
+        jnp.moveaxis(found.labels, 0, -1),
+        reached,
+        found.converged,
+        found.n_iter[best],
+        w,
+        slope(terms, cells)[:, 0],
+        jnp.where(active & (q > 0), 0.0, -jnp.inf).astype(q.dtype),
+        found.trace[best],
+        jnp.asarray(jnp.inf, q.dtype),
+        critical,
+        weights,
+    )
+
+
+@partial(jax.jit, static_argnames=("build", "compressed"))
+def solve_merge(
+    rows: Rows,
+    hyper: Hyper,
+    cells: jax.Array,
+    alive: jax.Array,
+    classes: jax.Array,
+    *,
+    build: Build,
+    compressed: bool = False,
+) -> Merged:
+    """Merge from the clusters ``cells`` (groups, 1, n, p); see `agglomerate`."""
+    terms, _, _ = weighted(build(rows, hyper), rows)
+    if compressed:
+        terms = with_compression(terms, rows, 1 / hyper["beta"])
+    return agglomerate(terms, cells, alive, classes)
+
+
+@partial(jax.jit, static_argnames=("build", "n_clusters", "compressed"))
+def evaluate(
+    rows: Rows,
+    hyper: Hyper,
+    labels: jax.Array,
+    *,
+    build: Build,
+    n_clusters: int,
+    compressed: bool = False,
+) -> Solution:
+    """Objective and slope of given labels (B, r), as a `Solution` of one restart."""
+    terms, weights, critical = weighted(build(rows, hyper), rows)
+    if compressed:
+        terms = with_compression(terms, rows, 1 / hyper["beta"])
+    w = one_hot(labels[..., None], rows.mass, n_clusters)[:, :, 0]
+    q = w.sum((0, 1))
+    reached = exact_objective(terms, rows.cells(w[:, :, None]))
+    return Solution(
+        labels[..., None],
+        reached,
+        jnp.ones(1, bool),
+        jnp.asarray(0),
+        w,
+        slope(terms, rows.cells(w[:, :, None]))[:, 0],
+        jnp.where(q > 0, 0.0, -jnp.inf).astype(q.dtype),
+        reached,
+        jnp.asarray(jnp.inf, q.dtype),
+        critical,
+        weights,
+    )

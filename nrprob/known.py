@@ -1,0 +1,244 @@
+"""What a user may know beforehand, turned into arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+class Memberships:
+    """Soft known structure: every row belongs to every known group with some probability.
+
+    Parameters
+    ----------
+    probabilities : array-like of shape (n_samples, n_groups)
+        p(group given row); rows sum to 1.
+
+    Raises
+    ------
+    ValueError
+        If an entry is negative or not finite, or a row does not sum to 1 within 1e-6.
+    """
+
+    def __init__(self, probabilities: Any):
+        z = np.asarray(probabilities, float)
+        if z.ndim != 2:
+            raise ValueError(
+                "known memberships must be a 2-D array of probabilities; "
+                f"got {z.ndim} dimension(s); pass one row per sample and one column per group"
+            )
+        if not np.isfinite(z).all() or (z < 0).any() or (abs(z.sum(1) - 1) > 1e-6).any():
+            raise ValueError(
+                "known memberships must be probabilities; found a negative or missing entry, or a "
+                "row that does not sum to 1; normalise the rows"
+            )
+        self.probabilities = z
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Known structure as arrays.
+
+    Attributes
+    ----------
+    codes : int array of shape (n_samples,); all 0 where the structure is soft
+    n_groups : int
+    share : float array of shape (n_samples, n_groups) of soft memberships, or None
+    """
+
+    codes: np.ndarray
+    n_groups: int
+    share: np.ndarray | None = None
+
+    @property
+    def n_blocked(self) -> int:
+        """Number of groups that rows can be sorted into."""
+        return self.n_groups if self.share is None else 1
+
+
+class KnownEncoder:
+    """Turns what the user passes as ``known`` into `Groups`, and does the same for new rows.
+
+    Groups are numbered in the order in which they first appear, so that renaming them changes
+    nothing at all downstream. Several labelings are combined to their product: a group is a
+    combination of labels that occurs.
+    """
+
+    categories_: list[dict[Any, int]] | None
+    combinations_: dict[tuple[int, ...], int]
+
+    def fit(self, known: Any, n_samples: int) -> Groups:
+        """Learn the categories of ``known`` and encode it.
+
+        Raises
+        ------
+        ValueError
+            If lengths differ, a label is missing, or the structure is continuous or mixed.
+        """
+        self.soft_ = isinstance(known, Memberships)
+        if known is None:
+            self.categories_ = None
+            return Groups(np.zeros(n_samples, int), 1)
+        if self.soft_:
+            return self._share(known, n_samples, None)
+        codes = self.columns(known, n_samples)
+        if codes.shape[1] == 1:
+            self.combinations_ = {(c,): c for c in range(codes.max() + 1)}
+            return Groups(codes[:, 0], len(self.combinations_))
+        product, self.combinations_ = _factorize(codes)
+        return Groups(product, len(self.combinations_))
+
+    def columns(self, known: Any, n_samples: int) -> np.ndarray:
+        """Learn the categories of every labeling; codes of shape (n_samples, n_labelings)."""
+        if isinstance(known, Memberships):
+            raise ValueError(
+                "soft Memberships cannot be joined with other labelings; got Memberships; "
+                "pass hard labels"
+            )
+        encoded = [_factorize(column) for column in _labelings(known, n_samples)]
+        self.categories_ = [categories for _, categories in encoded]
+        return np.stack([codes for codes, _ in encoded], 1)
+
+    def transform(self, known: Any, n_samples: int) -> Groups:
+        """Encode the known structure of new rows with the categories learnt in `fit`.
+
+        Raises
+        ------
+        ValueError
+            If ``known`` is missing where the fit had one, superfluous where it had none, or holds a
+            group that did not occur in the fit.
+        """
+        if self.soft_:
+            if not isinstance(known, Memberships):
+                raise ValueError(
+                    "known must be Memberships, as it was in fit; "
+                    f"got {type(known).__name__}; wrap the probabilities in known.Memberships"
+                )
+            return self._share(known, n_samples, self.n_soft_)
+        if self.categories_ is None:
+            if known is not None:
+                raise ValueError(
+                    "known was given to predict but not to fit; the model has no use for it; "
+                    "leave it out, or fit with known="
+                )
+            return Groups(np.zeros(n_samples, int), 1)
+        if known is None:
+            raise ValueError(
+                "known is required to predict, because the model was fitted with it; got None; "
+                "pass known= for the new rows"
+            )
+        columns = _labelings(known, n_samples)
+        if len(columns) != len(self.categories_):
+            raise ValueError(
+                f"known has {len(columns)} labelings; the fit had {len(self.categories_)}; "
+                "pass the same ones in the same order"
+            )
+        codes = np.empty((n_samples, len(columns)), int)
+        for j, (column, categories) in enumerate(zip(columns, self.categories_, strict=True)):
+            for i, value in enumerate(column.tolist()):
+                code = categories.get(value)
+                if code is None:
+                    raise ValueError(
+                        f"known has the label {value!r} at row {i}, which did not occur in fit; "
+                        f"the fit had {_some(categories)}; drop such rows or fit again with them"
+                    )
+                codes[i, j] = code
+        groups = np.empty(n_samples, int)
+        for i, row in enumerate(codes.tolist()):
+            code = self.combinations_.get(tuple(row))
+            if code is None:
+                raise ValueError(
+                    f"known has a combination of labels at row {i} that did not occur in fit; "
+                    "got a new group; drop such rows or fit again with them"
+                )
+            groups[i] = code
+        return Groups(groups, len(self.combinations_))
+
+    def _share(self, known: Memberships, n_samples: int, n_groups: int | None) -> Groups:
+        z = known.probabilities
+        if len(z) != n_samples:
+            raise ValueError(_length(len(z), n_samples))
+        if n_groups is not None and z.shape[1] != n_groups:
+            raise ValueError(
+                f"known has {z.shape[1]} groups; the fit had {n_groups}; pass the same columns"
+            )
+        self.categories_, self.n_soft_ = None, z.shape[1]
+        return Groups(np.zeros(n_samples, int), z.shape[1], z)
+
+
+def _length(given: int, n_samples: int) -> str:
+    return (
+        f"known has {given} labels for {n_samples} samples; "
+        f"got inconsistent numbers of samples; pass one label per row of X"
+    )
+
+
+def _some(values: Any) -> str:
+    shown = [repr(v) for v, _ in zip(values, range(5), strict=False)]
+    return ", ".join(shown) + (", ..." if len(values) > 5 else "")
+
+
+def _labelings(known: Any, n_samples: int) -> list[np.ndarray]:
+    """Split ``known`` into 1-D arrays of labels, one per labeling; refuse what is not labels."""
+    if hasattr(known, "columns") and hasattr(known, "iloc"):
+        columns = [known.iloc[:, j] for j in range(known.shape[1])]
+        continuous = [getattr(c.dtype, "kind", "O") == "f" for c in columns]
+        if any(continuous) and not all(continuous):
+            raise ValueError(
+                "known mixes categorical and continuous columns; "
+                f"got dtypes {[str(c.dtype) for c in columns]}; pass the ones or the others"
+            )
+        if any(continuous):
+            raise ValueError(_CONTINUOUS)
+        arrays = [np.asarray(c) for c in columns]
+    else:
+        array = np.asarray(known)
+        if array.ndim == 2 and array.dtype.kind in "fc":
+            raise ValueError(_CONTINUOUS)
+        if array.ndim not in (1, 2) or array.size == 0:
+            raise ValueError(
+                f"known must be 1-D labels or a 2-D array of labelings; got shape {array.shape}; "
+                "pass one label per row of X"
+            )
+        arrays = [array] if array.ndim == 1 else list(array.T)
+    for array in arrays:
+        if len(array) != n_samples:
+            raise ValueError(_length(len(array), n_samples))
+        if _missing(array):
+            raise ValueError(
+                "known labels must be non-missing; found NaN or None; "
+                "drop those rows or give them a group of their own"
+            )
+    return arrays
+
+
+_CONTINUOUS = (
+    "continuous known structure is not supported by this estimator; got a 2-D array of floats; "
+    "pass labels (1-D of any type, or 2-D of integers or strings), or known.Memberships for "
+    "probabilities"
+)
+
+
+def _missing(array: np.ndarray) -> bool:
+    if array.dtype.kind in "fc":
+        return bool(np.isnan(array).any())
+    if array.dtype.kind == "O":
+        return any(v is None or v != v for v in array.tolist())
+    return False
+
+
+def _factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:
+    """Code values, or rows of values, by order of first appearance."""
+    if array.dtype.kind == "O":
+        categories: dict[Any, int] = {}
+        codes = np.array([categories.setdefault(v, len(categories)) for v in array.tolist()], int)
+        return codes, categories
+    values, first, codes = np.unique(array, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.argsort(order)
+    names = values[order].tolist()
+    if array.ndim == 2:
+        names = [tuple(name) for name in names]
+    return rank[codes.reshape(-1)], {name: i for i, name in enumerate(names)}

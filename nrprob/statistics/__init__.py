@@ -1,0 +1,1 @@
+"""Additive statistics of rows, and what a cell of rows costs."""

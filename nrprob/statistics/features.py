@@ -1,0 +1,143 @@
+"""Feature models: from what the user passes to the statistics of a row."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import sparse
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """How raw rows become statistics; made by `fit_features`, reused for new rows.
+
+    Attributes
+    ----------
+    features : "multinomial", "bernoulli" or "gaussian"
+    threshold : features above it count as 1; None leaves them
+    centre : (m,) subtracted, or None
+    scale : divisor of gaussian features, the root of their mean variance
+    """
+
+    features: str
+    threshold: float | None = None
+    centre: np.ndarray | None = None
+    scale: float = 1.0
+
+    def __call__(self, x: Any) -> Any:
+        """Return the statistics (n, m) of raw rows, in their own kind of array.
+
+        Raises
+        ------
+        ValueError
+            If values do not fit the model of the features.
+        """
+        if self.threshold is not None:
+            return _threshold(x, self.threshold)
+        if self.features == "multinomial":
+            return _proportions(x)
+        if self.features == "bernoulli":
+            _refuse(
+                x,
+                lambda v: (v < 0) | (v > 1),
+                "features='bernoulli' needs values in [0, 1]",
+                "set binarize=, or another features=",
+            )
+            return x
+        if self.centre is not None:
+            x = x - self.centre.astype(x.dtype)
+        return x / np.asarray(self.scale, x.dtype)
+
+
+def fit_features(x: Any, features: str, binarize: float | None) -> FeatureMap:
+    """Choose and fit the model of the features; "auto" looks at the values."""
+    if binarize is not None:
+        return FeatureMap("bernoulli", float(binarize))
+    if features == "auto":
+        features = _guess(x)
+    if features != "gaussian":
+        return FeatureMap(features)
+    if sparse.issparse(x):
+        # Centring would fill the matrix; it changes no distance.
+        wide = x.astype(np.float64)
+        mean = np.asarray(wide.mean(0)).ravel()
+        variance = float((np.asarray(wide.multiply(wide).mean(0)).ravel() - mean**2).mean())
+        return FeatureMap(features, None, None, _positive_root(variance))
+    wide = jnp.asarray(x, jnp.float64) if isinstance(x, jax.Array) else x.astype(np.float64)
+    centre = np.asarray(wide.mean(0))
+    variance = float(((wide - centre) ** 2).mean())
+    return FeatureMap(features, None, centre, _positive_root(variance))
+
+
+def _positive_root(variance: float) -> float:
+    return float(np.sqrt(variance)) if variance > 0 else 1.0
+
+
+def _values(x: Any) -> Any:
+    return x.data if sparse.issparse(x) else x
+
+
+def _guess(x: Any) -> str:
+    values = _values(x)
+    if not values.size:
+        return "multinomial"
+    if not ((values >= 0) & (values == (values // 1))).all():
+        return "gaussian"
+    return "bernoulli" if (values <= 1).all() else "multinomial"
+
+
+def _threshold(x: Any, threshold: float) -> Any:
+    if not sparse.issparse(x):
+        return (x > threshold).astype(x.dtype)
+    if threshold < 0:
+        raise ValueError(
+            "binarize must be at least 0 for sparse X, or every absent entry would become 1; "
+            f"got {threshold}; pass a dense array"
+        )
+    x = x.copy()
+    x.data = (x.data > threshold).astype(x.dtype)
+    x.eliminate_zeros()
+    return x
+
+
+def _proportions(x: Any) -> Any:
+    _refuse(
+        x,
+        lambda v: v < 0,
+        "features='multinomial' needs non-negative values",
+        "pass counts or proportions, or set features='gaussian'",
+    )
+    total = np.asarray(x.sum(1), x.dtype).reshape(-1, 1)
+    empty = np.flatnonzero(total == 0)
+    if empty.size:
+        warnings.warn(
+            f"row {empty[0]} has no counts; found {empty.size} such row(s), which say nothing "
+            "about any cluster and go to the largest; drop them, or set another features=",
+            UserWarning,
+            stacklevel=7,
+        )
+        total[empty] = 1
+    if sparse.issparse(x):
+        return sparse.csr_array(x.multiply(1 / total))
+    return x / total
+
+
+def _refuse(x: Any, wrong: Any, what: str, advice: str) -> None:
+    """Raise for the first value for which ``wrong`` holds, saying where it is."""
+    bad = wrong(_values(x))
+    if not bad.any():
+        return
+    if sparse.issparse(x):
+        coo = x.tocoo()
+        at = int(np.flatnonzero(wrong(coo.data))[0])
+        row, column, value = coo.row[at], coo.col[at], coo.data[at]
+    else:
+        row, column = (int(v) for v in np.argwhere(np.asarray(bad))[0])
+        value = x[row, column]
+    what = f"Negative values in data: {what}" if value < 0 else what
+    raise ValueError(f"{what}; found {float(value):g} at row {row}, column {column}; {advice}")

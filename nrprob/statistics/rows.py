@@ -1,0 +1,281 @@
+"""Rows in blocks: how memberships become cell statistics, and how scores come back.
+
+Rows are sorted by known group and cut into blocks that lie inside one group, padded with rows of
+mass 0. The statistics of every (group, cluster) cell are then one batched product over blocks and
+one segment sum, and scores are its transpose, at a cost that does not depend on the number of
+groups. Every row carries a last statistic equal to 1, whose sum is the mass of the cell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import sparse
+
+_PRECISION = jax.lax.Precision.HIGHEST
+_ENTRIES = 4096  # sparse entries that are expanded at once
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Dense:
+    """Statistics of the rows as an array ``x`` of shape (blocks, rows, statistics)."""
+
+    x: jax.Array
+
+    @property
+    def n_statistics(self) -> int:
+        """Number of statistics of a row, its mass included."""
+        return self.x.shape[-1]
+
+    def cells(self, w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
+        """Sum the statistics over cells: ``w`` (B, r, S, K) gives (groups, S, K, statistics)."""
+        b, r, s, k = w.shape
+        t = jnp.einsum("brk,brp->bkp", w.reshape(b, r, s * k), self.x, precision=_PRECISION)
+        if n_groups == 1:
+            t = t.sum(0, keepdims=True)
+        else:
+            t = jax.ops.segment_sum(t, group, n_groups, indices_are_sorted=True)
+        return t.reshape(n_groups, s, k, -1)
+
+    def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
+        """Transpose of `cells`: (groups, S, K, statistics) gives (B, r, S, K)."""
+        n_groups, s, k, p = g.shape
+        g = g.reshape(n_groups, s * k, p)
+        if n_groups == 1:
+            out = jnp.einsum("brp,kp->brk", self.x, g[0], precision=_PRECISION)
+        else:
+            out = jnp.einsum("brp,bkp->brk", self.x, g[group], precision=_PRECISION)
+        return out.reshape(*self.x.shape[:2], s, k)
+
+    def scatter(self, mass: jax.Array, centre: jax.Array, group: jax.Array) -> jax.Array:
+        """Weighted sums of squares about ``centre`` (groups, statistics), per statistic."""
+        return jnp.einsum(
+            "br,brp->p", mass, (self.x - centre[group][:, None]) ** 2, precision=_PRECISION
+        )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Sparse:
+    """Non-zero statistics in row order, cut into chunks (chunks, entries) of row, column, value.
+
+    Padding entries have the value 0.
+    """
+
+    row: jax.Array
+    column: jax.Array
+    value: jax.Array
+    start: jax.Array  # first entry of every row (and one past the last), in the flat order
+    shape: tuple[int, int, int] = field(metadata={"static": True})
+
+    @property
+    def n_statistics(self) -> int:
+        """Number of statistics of a row, its mass included."""
+        return self.shape[-1]
+
+    def cells(self, w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
+        """Sum the statistics over cells; see `Dense.cells`."""
+        b, r, s, k = w.shape
+        p = self.n_statistics
+        w = w.reshape(b * r, s * k)
+
+        def add(total, entries):
+            row, column, value = entries
+            cell = group[row // r] * p + column
+            return total.at[cell].add(w[row] * value[:, None]), None
+
+        total = jnp.zeros((n_groups * p, s * k), w.dtype)
+        total, _ = jax.lax.scan(add, total, (self.row, self.column, self.value))
+        return jnp.moveaxis(total.reshape(n_groups, p, s, k), 1, -1)
+
+    def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
+        """Transpose of `cells`; see `Dense.adjoint`."""
+        b, r, p = self.shape
+        n_groups, s, k, _ = g.shape
+        g = jnp.moveaxis(g, -1, 1).reshape(n_groups * p, s * k)
+
+        def add(total, entries):
+            row, column, value = entries
+            cell = group[row // r] * p + column
+            return total.at[row].add(g[cell] * value[:, None], indices_are_sorted=True), None
+
+        total = jnp.zeros((b * r, s * k), g.dtype)
+        total, _ = jax.lax.scan(add, total, (self.row, self.column, self.value))
+        return total.reshape(b, r, s, k)
+
+    def scatter(self, mass: jax.Array, centre: jax.Array, group: jax.Array) -> jax.Array:
+        """Weighted sums of squares about ``centre``, per statistic; see `Dense.scatter`."""
+        p, n_groups = self.n_statistics, centre.shape[0]
+        flat = mass.reshape(-1)
+        square = flat[self.row] * self.value**2
+        total = jnp.zeros(p, square.dtype).at[self.column.reshape(-1)].add(square.reshape(-1))
+        weight = jax.ops.segment_sum(mass.sum(1), group, n_groups)
+        return jnp.maximum(total - (weight[:, None] * centre**2).sum(0), 0)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one fit: statistics, masses (0 on padding), and the known group of every block.
+
+    ``share`` (B, r, groups) holds p(group given row) where the known structure is soft; the blocks
+    then belong to no group.
+    """
+
+    x: Dense | Sparse
+    mass: jax.Array
+    group: jax.Array
+    share: jax.Array | None
+    n_groups: int = field(metadata={"static": True})
+
+    def cells(self, w: jax.Array) -> jax.Array:
+        """Statistics (groups, S, K, p) of every (group, cluster) cell, for masses (B, r, S, K)."""
+        if self.share is None:
+            return self.x.cells(w, self.group, self.n_groups)
+        return jnp.concatenate(
+            [
+                self.x.cells(w * self.share[:, :, l, None, None], self.group, 1)
+                for l in range(self.n_groups)
+            ]
+        )
+
+    def adjoint(self, g: jax.Array) -> jax.Array:
+        """Transpose of `cells`: the score (B, r, S, K) of a row in every cluster."""
+        if self.share is None:
+            return self.x.adjoint(g, self.group)
+        return sum(
+            self.share[:, :, l, None, None] * self.x.adjoint(g[l : l + 1], self.group)
+            for l in range(self.n_groups)
+        )
+
+    def totals(self) -> jax.Array:
+        """Statistics (groups, p) of the known groups."""
+        return self.cells(self.mass[..., None, None])[:, 0, 0]
+
+    def scatter(self, centre: jax.Array) -> jax.Array:
+        """Sum of squares of every statistic about its group's ``centre`` (groups, p)."""
+        if self.share is None:
+            return self.x.scatter(self.mass, centre, self.group)
+        centre = centre[:, None]
+        return sum(
+            self.x.scatter(self.mass * self.share[:, :, l], centre[l], self.group)
+            for l in range(self.n_groups)
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the rows went: ``slot[i]`` is the place of row i among the padded rows."""
+
+    n_blocks: int
+    n_rows: int
+    slot: np.ndarray
+    block_group: np.ndarray
+
+    def spread(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
+        """Put one value per row into the (blocks, rows) array, ``fill`` on padding."""
+        out = np.full((self.n_blocks * self.n_rows, *values.shape[1:]), fill, values.dtype)
+        out[self.slot] = values
+        return out.reshape(self.n_blocks, self.n_rows, *values.shape[1:])
+
+    def collect(self, values: np.ndarray) -> np.ndarray:
+        """Take one value per row, in the user's order, from a (blocks, rows, ...) array."""
+        return values.reshape(self.n_blocks * self.n_rows, *values.shape[2:])[self.slot]
+
+
+def bucket(size: int, limit: int) -> int:
+    """Round up to 1 or 1.5 times a power of two, so that nearby sizes share a compiled program.
+
+    Sizes above ``limit`` are left alone: there the run outweighs the compilation.
+    """
+    if size > limit:
+        return size
+    power = 1 << max(size - 1, 0).bit_length()
+    return power * 3 // 4 if power >= 4 and size <= power * 3 // 4 else power
+
+
+def arrange(codes: np.ndarray, n_groups: int) -> Layout:
+    """Sort rows by known group ``codes`` (n,) into blocks that lie inside one group.
+
+    The shape depends on the bucketed number of rows and on the number of groups alone, never on
+    the sizes of the groups.
+    """
+    n_samples = codes.size
+    n_padded = bucket(n_samples, 65536)
+    n_rows = int(np.clip(1 << int(np.log2(max(n_padded / (8 * n_groups), 16))), 16, 512))
+    n_blocks = -(-n_padded // n_rows) + n_groups
+    order = np.argsort(codes, kind="stable")
+    sizes = np.bincount(codes, minlength=n_groups)
+    blocks = -(-sizes // n_rows)
+    first_row, first_block = np.cumsum(sizes) - sizes, np.cumsum(blocks) - blocks
+    by_group = codes[order]
+    slot = np.empty(n_samples, np.int64)
+    slot[order] = first_block[by_group] * n_rows + np.arange(n_samples) - first_row[by_group]
+    block_group = np.full(n_blocks, n_groups - 1, np.int32)
+    used = np.repeat(np.arange(n_groups, dtype=np.int32), blocks)
+    block_group[: used.size] = used
+    return Layout(n_blocks, n_rows, slot, block_group)
+
+
+def make_rows(
+    x: Any,
+    layout: Layout,
+    n_groups: int,
+    *,
+    share: np.ndarray | None = None,
+    mass: np.ndarray | None = None,
+) -> Rows:
+    """Lay out the feature statistics ``x`` (n, m): dense, scipy.sparse, or a JAX array.
+
+    Numbers of columns are bucketed below about a thousand; columns of zeros cost nothing.
+    ``share`` (n, n_groups) makes the known structure soft; ``mass`` (n,) weighs the rows.
+    """
+    n, m = x.shape
+    p = bucket(m + 1, 1024)
+    dtype = np.dtype(x.dtype)
+    shape = layout.n_blocks, layout.n_rows, p
+    statistics: Dense | Sparse
+    if sparse.issparse(x):
+        statistics = _sparse_statistics(x, layout, p)
+    elif isinstance(x, jax.Array):
+        flat = jnp.zeros((shape[0] * shape[1], p), dtype).at[layout.slot, :m].set(x)
+        statistics = Dense(flat.at[layout.slot, -1].set(1).reshape(shape))
+    else:
+        flat = np.zeros((shape[0] * shape[1], p), dtype)
+        flat[layout.slot, :m] = x
+        flat[layout.slot, -1] = 1
+        statistics = Dense(flat.reshape(shape))
+    mass = np.ones(n, dtype) if mass is None else np.asarray(mass, dtype)
+    if share is not None:
+        share = layout.spread(np.asarray(share, dtype))
+    return Rows(statistics, layout.spread(mass), layout.block_group, share, n_groups)
+
+
+def _sparse_statistics(x: Any, layout: Layout, p: int) -> Sparse:
+    """Entries in the order of the padded rows, with the 1 of every row as its last statistic."""
+    n = x.shape[0]
+    ones = sparse.csr_array((np.ones(n, x.dtype), (np.arange(n), np.full(n, p - 1))), shape=(n, p))
+    x = sparse.csr_array((x.data, x.indices, x.indptr), shape=(n, p)) + ones
+    x = x[np.argsort(layout.slot)]
+    counts = np.zeros(layout.n_blocks * layout.n_rows, np.int64)
+    counts[np.sort(layout.slot)] = np.diff(x.indptr)
+    start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    row = np.repeat(np.arange(counts.size, dtype=np.int32), counts)
+    size = -(-bucket(x.nnz, 1 << 16) // _ENTRIES) * _ENTRIES
+    pad = size - x.nnz
+
+    def chunks(values, fill):
+        return np.concatenate([values, np.full(pad, fill, values.dtype)]).reshape(-1, _ENTRIES)
+
+    return Sparse(
+        chunks(row, counts.size - 1),
+        chunks(x.indices.astype(np.int32), p - 1),
+        chunks(x.data, 0),
+        start,
+        (layout.n_blocks, layout.n_rows, p),
+    )

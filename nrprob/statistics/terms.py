@@ -1,0 +1,99 @@
+"""Terms: an objective as a weighted sum of cell costs, its score, and its differences.
+
+F(W) = sum over terms of weight * sum over cells of cost(cell), where W = p(x) p(c given x) are the
+masses of the rows in the clusters. A term looks at the (known group, cluster) cells themselves, or
+at clusters pooled over the groups, possibly through a linear view of the statistics.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+
+from nrprob.statistics.costs import Cost
+from nrprob.statistics.rows import Rows
+
+SMOOTHING = 1e-12
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Residual:
+    """View of the features as deviations from the mean of their known group.
+
+    ``mean`` (groups, p) is 0 in its last place, so that the mass passes through unchanged.
+    """
+
+    mean: jax.Array
+
+    def __call__(self, cells: jax.Array, mean: jax.Array) -> jax.Array:
+        """Apply to statistics (..., p) given the mean of their group, broadcast against them."""
+        return cells - cells[..., -1:] * mean
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Term:
+    """One weighted sum of cell costs.
+
+    Attributes
+    ----------
+    weight : scalar, or one per restart
+    constant : part of the cost that no partition changes, before weighting
+    view : linear view of the statistics, or None for the statistics themselves
+    cost : cell cost
+    by_group : cells are (known group, cluster) if True, else clusters
+    """
+
+    weight: jax.Array
+    constant: jax.Array
+    view: Residual | None
+    cost: Cost = field(metadata={"static": True})
+    by_group: bool = field(metadata={"static": True})
+
+    def cells(self, cells: jax.Array) -> jax.Array:
+        """The term's own cells (1 or groups, S, K, p) from all cells (groups, S, K, p)."""
+        if self.view is not None:
+            cells = self.view(cells, self.view.mean[:, None, None])
+        return cells if self.by_group else cells.sum(0, keepdims=True)
+
+    def row(self, row: jax.Array, group: jax.Array) -> jax.Array:
+        """The term's statistics of rows (..., p) that lie in one known group."""
+        return row if self.view is None else self.view(row, self.view.mean[group])
+
+
+Terms = tuple[Term, ...]
+
+
+@jax.jit
+def objective(terms: Terms, cells: jax.Array) -> jax.Array:
+    """Return F, shape (S,), from the cells (groups, S, K, p)."""
+    parts = [t.weight * (t.cost(t.cells(cells)).sum((0, 2)) + t.constant) for t in terms]
+    return functools.reduce(jnp.add, parts)
+
+
+@jax.jit
+def slope(terms: Terms, cells: jax.Array) -> jax.Array:
+    """Derivative of F by the cells, less its mean over the clusters.
+
+    A sliver of the group's mean statistics goes into every cell first: costs that are homogeneous
+    of degree 1 have no derivative at the empty cell, and the sliver makes it that of the group.
+    Taking off what is common to the clusters leaves every difference between them as it was, and
+    keeps float32 accurate when a large inverse temperature multiplies the score.
+    """
+    cells = cells + SMOOTHING * cells.sum(2, keepdims=True)
+    g = jax.grad(lambda c: objective(terms, c).sum())(cells)
+    return g - g.mean(2, keepdims=True)
+
+
+def score(terms: Terms, rows: Rows, w: jax.Array) -> jax.Array:
+    """Return dF/dW (B, r, S, K), up to a constant in every row and restart."""
+    return rows.adjoint(slope(terms, rows.cells(w)))
+
+
+def one_hot(labels: jax.Array, mass: jax.Array, n_clusters: int) -> jax.Array:
+    """Masses (B, r, S, K) of hard labels (B, r, S)."""
+    return jax.nn.one_hot(labels, n_clusters, dtype=mass.dtype) * mass[..., None, None]
