@@ -1,0 +1,492 @@
+"""The base of every estimator: validation, restarts, choice of the best, fitted attributes."""
+
+from __future__ import annotations
+
+import numbers
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import sparse
+from scipy.special import softmax
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import ClassifierTags, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from nrprob.engines import merge, solve
+from nrprob.exceptions import DegenerateClusterWarning
+from nrprob.known import Groups, KnownEncoder
+from nrprob.statistics.costs import FEATURES
+from nrprob.statistics.features import fit_features
+from nrprob.statistics.rows import Layout, arrange, bucket, make_rows
+
+_MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take
+_SOLVERS = ("anneal", "sequential", "batched", "agglomerative")
+
+
+class TermEstimator(ClusterMixin, BaseEstimator):
+    """Estimator whose objective is a sum of terms over cells.
+
+    A method's class states its parameters and gives ``_problem(features, groups, known)``: the
+    hashable builder of its terms and the numbers that the builder reads from ``hyper``.
+    """
+
+    _takes_known = True
+    _solvers = _SOLVERS
+    # Attributes that receive the weights of the terms, in order; "" for a weight of no interest.
+    _weight_names: tuple[str, ...] = ()
+
+    def __sklearn_tags__(self):
+        """Return scikit-learn's description of what the estimator accepts."""
+        tags = super().__sklearn_tags__()
+        # Sequential reassignment takes sparse counts, but not every sparse matrix.
+        tags.input_tags.sparse = self.solver in ("anneal", "agglomerative")
+        # scikit-learn's checks take whoever has `predict_proba` for a classifier of two classes, or
+        # of as many as its data have.
+        tags.classifier_tags = ClassifierTags(multi_class=self.n_clusters > 2)
+        return tags
+
+    def _problem(self, features: str, groups: Groups, known: Any) -> tuple[solve.Build, dict]:
+        raise NotImplementedError
+
+    # Parameters
+
+    def _check_choice(self, name: str, value: Any, choices: tuple, extra: str = "") -> None:
+        if not isinstance(value, str) or value not in choices:
+            listed = ", ".join(map(repr, choices))
+            raise ValueError(
+                f"{name} must be one of {listed} {extra}".rstrip() + f"; got {value!r}; "
+                "choose one of these"
+            )
+
+    def _check_number(
+        self, name: str, value: Any, *, low: float, strict: bool = False, integer: bool = False
+    ) -> None:
+        kind: Any = numbers.Integral if integer else numbers.Real
+        if isinstance(value, bool) or not isinstance(value, kind):
+            what = "an integer" if integer else "a number"
+            raise TypeError(f"{name} must be {what}; got {value!r}; pass {what}")
+        if not value > low if strict else not value >= low:
+            bound = "greater than" if strict else "at least"
+            raise ValueError(f"{name} must be {bound} {low}; got {value}; choose a larger value")
+
+    def _check_common(self) -> None:
+        self._check_number("n_clusters", self.n_clusters, low=1, integer=True)
+        self._check_number("n_init", self.n_init, low=1, integer=True)
+        self._check_number("max_iter", self.max_iter, low=1, integer=True)
+        self._check_number("tol", self.tol, low=0)
+        self._check_number("noise", self.noise, low=0)
+        self._check_number("cooling", self.cooling, low=1.01)
+        self._check_choice("solver", self.solver, self._solvers)
+        self._check_choice("features", self.features, ("auto", *FEATURES))
+        if getattr(self, "beta", None) is not None:
+            self._check_number("beta", self.beta, low=0, strict=True)
+
+    # Fitting
+
+    def fit(self, X, y=None, *, known=None):
+        """Cluster the rows of ``X``.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+            Float32 input is computed in float32, all else in float64.
+        y : array-like of shape (n_samples,), optional
+            Wanted labels, -1 where unknown. Cluster i is the i-th of the sorted labels; further
+            clusters are free.
+        known : array-like, optional
+            Structure to avoid: labels of shape (n_samples,), several labelings as a 2-D array of
+            integers or strings, or `nrprob.known.Memberships`.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If the data do not fit the parameters; the message says what to change.
+        """
+        self._check_common()
+        with jax.enable_x64(True):
+            return self._fit(X, y, known)
+
+    def _fit(self, X, y, known):
+        X = self._validate(X, reset=True)
+        n_samples = X.shape[0]
+        if n_samples < self.n_clusters:
+            raise ValueError(
+                f"n_samples={n_samples} should be >= n_clusters={self.n_clusters}; "
+                "lower n_clusters or pass more rows"
+            )
+        fixed = self._wanted(y, n_samples)
+        if known is not None and not self._takes_known:
+            raise ValueError(
+                f"{type(self).__name__} takes no known structure; got known=...; "
+                "use CCIB or IBSI, or leave it out"
+            )
+        self._encoder = KnownEncoder()
+        groups = self._encoder.fit(known, n_samples)
+        self._check_groups(groups, known)
+        self._features = fit_features(X, self.features, self.binarize)
+        self._sparse_counts = sparse.issparse(X) and self._features.features == "multinomial"
+        x = self._features(X)
+        build, numbers_ = self._problem(self._features.features, groups, known)
+        self._check_solver(x, groups, build)
+        layout = arrange(groups.codes, groups.n_blocked)
+        rows = make_rows(x, layout, groups.n_groups, share=groups.share)
+        dtype = np.dtype(x.dtype)
+        beta = getattr(self, "beta", None)
+        hyper = {
+            "n_clusters": np.asarray(self.n_clusters, np.int32),
+            "max_iter": np.asarray(self.max_iter, np.int32),
+            "beta": np.asarray(np.inf if beta is None else beta, dtype),
+            **{n: np.asarray(getattr(self, n), dtype) for n in ("cooling", "noise", "tol")},
+            **{n: np.asarray(value, dtype) for n, value in numbers_.items()},
+        }
+        padded = None if fixed is None else layout.spread(fixed, -1)
+        random = check_random_state(self.random_state)
+        if self.solver == "agglomerative":
+            chunks = [self._merge(rows, hyper, x, fixed, layout, groups, build)]
+        else:
+            chunks = self._restart(rows, hyper, padded, build, random)
+        self._store(chunks, layout, groups, x.shape[1])
+        return self
+
+    def _restart(self, rows, hyper, fixed, build, random) -> list[solve.Solution]:
+        n_clusters = self.n_clusters
+        if rows.mass.size <= 16384:
+            n_clusters = max(bucket(n_clusters, 64), 2)
+        each = rows.mass.size * n_clusters * 5 + rows.n_groups * n_clusters * (
+            rows.x.n_statistics * 8
+        )
+        fits = int(max(_MEMORY // (each * rows.mass.dtype.itemsize), 1))
+        size = max(d for d in range(1, self.n_init + 1) if self.n_init % d == 0 and d <= fits)
+        prior = getattr(self, "prior", True)
+        compressed = prior and np.isfinite(hyper["beta"])
+        chunks = []
+        for done in range(0, self.n_init, size):
+            seed = np.asarray(random.randint(2**31 - 1), np.uint32)
+            shared = {"build": build, "n_clusters": n_clusters, "n_init": size}
+            if self.solver == "anneal":
+                found = solve.solve_anneal(
+                    rows,
+                    hyper,
+                    seed,
+                    fixed,
+                    rule="information" if prior else "entropy",
+                    damped=bool(getattr(self, "damped", False)),
+                    soft=bool(np.isfinite(hyper["beta"])),
+                    **shared,
+                )
+            else:
+                found = solve.solve_reassign(
+                    rows,
+                    hyper,
+                    seed,
+                    fixed,
+                    solver=self.solver,
+                    compressed=bool(compressed),
+                    **shared,
+                )
+            chunks.append(jax.tree.map(np.asarray, found))
+            if self.verbose:
+                best = min(c.objective.min() for c in chunks)
+                print(f"restarts {done + size}/{self.n_init}: objective {best:.6g} nats")
+        return chunks
+
+    def _merge(self, rows, hyper, x, fixed, layout, groups, build) -> solve.Solution:
+        n, m = x.shape
+        cluster = np.arange(n)
+        classes = np.full(n, -1)
+        if fixed is not None:
+            # Labelled rows of one class start as one cluster, under the name of the first of them.
+            for c in range(fixed.max() + 1):
+                members = np.flatnonzero(fixed == c)
+                cluster[members] = members[0]
+                classes[members[0]] = c
+        used, cluster = np.unique(cluster, return_inverse=True)
+        classes = classes[used]
+        size = max(bucket(used.size, 8192), 2)
+        p = rows.x.n_statistics
+        cells = np.zeros((groups.n_groups, 1, size, p), x.dtype)
+        dense = np.asarray(x.toarray() if sparse.issparse(x) else x)
+        np.add.at(cells[:, 0, :, :m], (groups.codes, cluster), dense)
+        np.add.at(cells[:, 0, :, -1], (groups.codes, cluster), 1)
+        alive = np.arange(size) < used.size
+        classes = np.concatenate([classes, np.full(size - used.size, -1)])
+        compressed = bool(np.isfinite(hyper["beta"]) and getattr(self, "prior", True))
+        merged = solve.solve_merge(
+            rows, hyper, cells, alive, classes, build=build, compressed=compressed
+        )
+        pairs, costs = np.asarray(merged.pairs), np.asarray(merged.costs, float)
+        allowed = np.isfinite(costs)
+        pairs, costs = pairs[allowed], costs[allowed]
+        sizes = np.bincount(cluster, minlength=used.size)
+        self.linkage_ = merge.linkage(pairs, costs, sizes)
+        self.merge_costs_ = costs
+        labels = merge.cut(pairs, used.size, self.n_clusters)
+        if fixed is not None:
+            labels = _class_order(labels, classes[: used.size], fixed.max() + 1)
+        labels = layout.spread(labels[cluster].astype(np.int32))
+        found = solve.evaluate(
+            rows, hyper, labels,
+            build=build, n_clusters=max(self.n_clusters, 2), compressed=compressed,
+        )  # fmt: skip
+        found = jax.tree.map(np.asarray, found)
+        steps = max(used.size - self.n_clusters, 0)
+        lost = np.concatenate([[0.0], np.cumsum(costs[:steps])])
+        trace = found.objective[0] - lost[-1] + lost
+        return found._replace(n_iter=np.asarray(max(steps, 1)), trace=trace)
+
+    # Input
+
+    def _validate(self, X, *, reset: bool):
+        if isinstance(X, jax.Array) and X.ndim == 2 and X.size:
+            return self._validate_device(X, reset=reset)
+        return validate_data(
+            self,
+            X,
+            reset=reset,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            accept_large_sparse=False,
+        )
+
+    def _validate_device(self, X, *, reset: bool):
+        """Check a JAX array where it lies."""
+        if X.dtype != np.float32:
+            X = X.astype(np.float64)
+        if not bool(jax.numpy.isfinite(X).all()):
+            raise ValueError("Input X contains NaN or infinity; remove or impute those values")
+        if reset:
+            self.n_features_in_ = X.shape[1]
+        elif X.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
+            )
+        return X
+
+    def _wanted(self, y, n: int) -> np.ndarray | None:
+        """Cluster of every labelled row, else -1; None where there is no label at all."""
+        self.__dict__.pop("classes_", None)  # of an earlier fit
+        if y is None:
+            return None
+        y = np.asarray(y)
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = y[:, 0]
+        if y.shape != (n,):
+            raise ValueError(
+                f"y must hold one label per row of X; got shape {y.shape} for {n} samples; "
+                "pass -1 where the label is unknown"
+            )
+        if y.dtype.kind == "f" and not np.isfinite(y).all():
+            raise ValueError("y must not contain NaN or infinity; mark unknown labels by -1")
+        labelled = np.asarray(y != -1, bool)
+        if not labelled.any():
+            return None
+        classes, codes = np.unique(y[labelled], return_inverse=True)
+        if classes.size > self.n_clusters and labelled.all():
+            # A complete labeling with more classes than clusters cannot be wanted labels: it is the
+            # y that pipelines and searches hand to every estimator and that clusterers ignore.
+            warnings.warn(
+                f"y labels every row and has {classes.size} classes, more than "
+                f"n_clusters={self.n_clusters}; it is ignored; mark unknown labels by -1 to use it",
+                UserWarning,
+                stacklevel=5,
+            )
+            return None
+        if classes.size > self.n_clusters:
+            raise ValueError(
+                f"y has {classes.size} classes, more than n_clusters={self.n_clusters}; "
+                "raise n_clusters, or mark unknown labels by -1"
+            )
+        self.classes_ = classes
+        fixed = np.full(n, -1, np.int32)
+        fixed[labelled] = codes
+        return fixed
+
+    def _check_groups(self, groups: Groups, known: Any) -> None:
+        if known is None or groups.share is not None:
+            return
+        sizes = np.bincount(groups.codes)
+        if sizes.size == 1 and groups.codes.size > 1:
+            warnings.warn(
+                "known has one group only, so there is nothing to avoid; got a constant labeling; "
+                "leave known out",
+                DegenerateClusterWarning,
+                stacklevel=5,
+            )
+        elif sizes.size == groups.codes.size and groups.codes.size > 1:
+            raise ValueError(
+                "every row has its own known group, so no clustering says anything more; "
+                f"got {sizes.size} groups for {groups.codes.size} rows; pass fewer groups"
+            )
+        elif (sizes == 1).any():
+            warnings.warn(
+                f"{(sizes == 1).sum()} known group(s) have a single member, which the conditional "
+                "term cannot place; got group sizes down to 1; merge small groups if that matters",
+                DegenerateClusterWarning,
+                stacklevel=5,
+            )
+
+    def _warn_uncoordinated(self) -> None:
+        warnings.warn(
+            "coordination_weight=0 leaves clusters without a common meaning across known groups; "
+            "compare labels within groups only, or raise it",
+            UserWarning,
+            stacklevel=6,
+        )
+
+    def _check_solver(self, x: Any, groups: Groups, build: Any) -> None:
+        if groups.share is not None and self.solver != "anneal":
+            raise ValueError(
+                f"solver={self.solver!r} needs known labels; got soft Memberships; "
+                "use solver='anneal'"
+            )
+        if self.solver == "agglomerative":
+            size = groups.n_groups * x.shape[0] * x.shape[1]
+            if x.shape[0] > 20000 or size > 2e8:
+                raise ValueError(
+                    f"solver='agglomerative' keeps statistics of every row in every group; got "
+                    f"{x.shape[0]} rows, {x.shape[1]} columns and {groups.n_groups} groups; "
+                    "use solver='anneal' or 'sequential'"
+                )
+        if not sparse.issparse(x):
+            return
+        separable = self._features.features == "multinomial" and (
+            getattr(build, "coordination", "marginal") == "marginal"
+        )
+        if self.solver == "batched" or (self.solver == "sequential" and not separable):
+            raise ValueError(
+                f"solver={self.solver!r} cannot take sparse X with this objective; got "
+                f"features={self._features.features!r}; use solver='anneal'"
+                + ("" if self.solver == "batched" else ", or coordination='marginal' with counts")
+                + ", or pass a dense array"
+            )
+
+    # Results
+
+    def _store(self, chunks, layout: Layout, groups: Groups, m: int) -> None:
+        k = self.n_clusters
+        best = min(chunks, key=lambda c: c.objective.min())
+        at = int(best.objective.argmin())
+        self._labels = np.concatenate([layout.collect(c.labels).T for c in chunks])
+        self._objectives = np.concatenate([c.objective for c in chunks])
+        self._converged = np.concatenate([c.converged for c in chunks])
+        self.labels_ = layout.collect(best.labels)[:, at].astype(np.int64)
+        w = layout.collect(best.w)[:, :k].astype(np.float64)
+        self.membership_ = w / w.sum(1, keepdims=True)
+        self.objective_ = float(best.objective[at])
+        trace = best.trace.astype(float)
+        self.objective_trace_ = trace[~np.isnan(trace)]
+        self.n_iter_ = int(best.n_iter)
+        self.converged_ = bool(best.converged[at])
+        self.beta_ = float(best.beta)
+        self.critical_beta_ = float(best.critical_beta)
+        for name, value in zip(self._weight_names, best.weights, strict=False):
+            if name:
+                setattr(self, name, float(value))
+        self._coef = best.slope[:, :k, :m]
+        self._intercept = best.slope[:, :k, -1]
+        self._log_prior = best.log_prior[:k].astype(np.float64)
+        present = np.unique(self.labels_)
+        self.n_clusters_ = int(present.size)
+        if not np.isfinite(self.critical_beta_) and k > 1:
+            what = "once the known structure is accounted for" if groups.n_groups > 1 else "in X"
+            message = f"there is no structure left {what}; all rows are alike"
+            self._degenerate(message)
+        elif self.n_clusters_ < k:
+            self._degenerate(f"found {self.n_clusters_} clusters, fewer than n_clusters={k}")
+        if not self.converged_:
+            warnings.warn(
+                f"the best restart of solver={self.solver!r} did not converge; "
+                f"got max_iter={self.max_iter}; raise max_iter or tol",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+
+    def _degenerate(self, message: str) -> None:
+        warnings.warn(message, DegenerateClusterWarning, stacklevel=6)
+
+    @property
+    def restarts_(self):
+        """All restarts: an `xarray.Dataset` over restart and sample."""
+        check_is_fitted(self)
+        import xarray
+
+        return xarray.Dataset(
+            {
+                "labels": (("restart", "sample"), self._labels),
+                "objective": (("restart",), self._objectives),
+                "converged": (("restart",), self._converged),
+            }
+        )
+
+    # New rows
+
+    def _log_membership(self, X, known) -> np.ndarray:
+        check_is_fitted(self)
+        with jax.enable_x64(True):
+            X = self._validate(X, reset=False)
+            x = self._features(X)
+        if isinstance(x, jax.Array):
+            x = np.asarray(x)
+        groups = self._encoder.transform(known, x.shape[0])
+        cost = np.zeros((x.shape[0], self.n_clusters))
+        for g in range(groups.n_groups):
+            coef, intercept = self._coef[g].T, self._intercept[g]
+            if groups.share is None:
+                member = groups.codes == g
+                if member.any():
+                    cost[member] = x[member] @ coef + intercept
+            else:
+                cost += groups.share[:, g, None] * (x @ coef + intercept)
+        # An infinite inverse temperature leaves an arg min; any large finite one has the same.
+        if np.isinf(self.beta_):
+            return np.where(np.isfinite(self._log_prior), -cost, -np.inf)
+        return self._log_prior - self.beta_ * cost
+
+    def predict(self, X, *, known=None):
+        """Cluster of new rows: the one whose score is best under the fitted statistics.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+        known : as in `fit`; required if the model was fitted with it
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        return self._log_membership(X, known).argmax(1)
+
+    def predict_proba(self, X, *, known=None):
+        """p(cluster given row) of new rows at the final inverse temperature.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+        known : as in `fit`; required if the model was fitted with it
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters)
+        """
+        log_r = self._log_membership(X, known)
+        if np.isinf(self.beta_):
+            return np.eye(self.n_clusters)[log_r.argmax(1)]
+        return softmax(log_r, axis=1)
+
+
+def _class_order(labels: np.ndarray, classes: np.ndarray, n_classes: int) -> np.ndarray:
+    """Rename clusters so that those of class c are called c, and the free ones come after."""
+    name = np.full(labels.max() + 1, -1)
+    for c in range(n_classes):
+        name[labels[np.flatnonzero(classes == c)[0]]] = c
+    free = np.flatnonzero(name < 0)
+    name[free] = n_classes + np.arange(free.size)
+    return name[labels]
