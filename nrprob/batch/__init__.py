@@ -1,0 +1,1 @@
+"""Runs described by files: which data, what is known, which method, what to report."""

@@ -1,0 +1,79 @@
+"""The methods by the short names that the command line and model files use.
+
+Nothing is imported until a method is asked for, so that listing them is instant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from nrprob.exceptions import InputError
+
+__all__ = ["METHODS", "Method", "check_parameters", "method", "nearest"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """Where an estimator is, and what to tell a person who has to choose."""
+
+    module: str
+    class_name: str
+    purpose: str
+    solvers: tuple[str, ...]
+    takes_known: bool = True
+
+    def load(self) -> type[Any]:
+        """Class of the estimator."""
+        return getattr(importlib.import_module(self.module), self.class_name)
+
+
+METHODS = {
+    "ccib": Method(
+        "nrprob.methods.conditional",
+        "CCIB",
+        "clusters that are informative beyond the known groups, and mean the same in each of them",
+        ("anneal", "sequential", "batched", "agglomerative"),
+    ),
+    "ibsi": Method(
+        "nrprob.methods.bottleneck",
+        "IBSI",
+        "clusters that are informative and, at a price gamma, independent of the known groups",
+        ("anneal", "sequential", "batched", "agglomerative"),
+    ),
+    "ib": Method(
+        "nrprob.methods.bottleneck",
+        "IB",
+        "clusters that keep what rows say about the features; told nothing, for comparison",
+        ("anneal", "sequential", "batched", "agglomerative"),
+        takes_known=False,
+    ),
+}
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """Advice for a name that is not among the candidates."""
+    candidates = list(candidates)
+    close = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(candidates)}"
+
+
+def method(name: str) -> Method:
+    """Look a method up by its short name, in any case."""
+    try:
+        return METHODS[name.lower()]
+    except KeyError:
+        raise InputError(f"unknown method; {name!r}; {nearest(name.lower(), METHODS)}") from None
+
+
+def check_parameters(estimator: type[Any], parameters: Iterable[str], where: str) -> None:
+    """Refuse parameters that the estimator's constructor does not have; `where` names the place."""
+    known = estimator._get_param_names()
+    for name in parameters:
+        if name not in known:
+            raise InputError(
+                f"{estimator.__name__} has no such parameter; {where}{name}; {nearest(name, known)}"
+            )

@@ -1,0 +1,365 @@
+"""The command line: ``nrprob fit``, ``nrprob run`` and ``nrprob methods``.
+
+Results go to the standard output, progress and complaints to the standard error. What a user can
+mend is one line and exit code 2. Anything heavy is imported inside a command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from nrprob.batch.run import Run
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Find a clustering that is not the one you already know.",
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _console(stderr: bool = False) -> Console:
+    # Made on use: a test or a caller may have replaced the standard streams since the import.
+    return Console(stderr=stderr, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _progress(line: str) -> Iterator[None]:
+    """Show a spinner, what is going on, and for how long; nothing where nobody watches."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = _console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task(line, total=None)
+        yield
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """What the user can mend ends as one line and exit code 2; a defect of ours keeps its trace."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if os.environ.get("NRPROB_TRACEBACK") or not _is_refusal(error):
+            raise
+        for line in str(error).strip().splitlines():
+            _console(stderr=True).print(f"[bold red]error:[/] {escape(line)}", highlight=False)
+        raise typer.Exit(2) from None
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Say whether our code or scikit-learn's checks raised it, and not a library below."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    raised_by = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
+    return raised_by.split(".")[0] in ("nrprob", "sklearn")
+
+
+_SHORT = {"normalized_mutual_information": "NMI", "matched_accuracy": "accuracy"}
+
+
+def _show(run: Run) -> None:
+    from rich import box
+    from rich.table import Table
+
+    console = _console()
+    fits = [run.main, *run.contrast]
+    if run.title:
+        console.print(f"[bold]{escape(run.title)}[/]", highlight=False)
+    rows, features = run.table.X.shape
+    fit = run.main
+    sizes = ", ".join(str((fit.labels == c).sum()) for c in range(fit.labels.max() + 1))
+    console.print(
+        f"{rows} rows, {features} features; {escape(fit.title)} found {fit.estimator.n_clusters_} "
+        f"clusters of {sizes} rows in {fit.seconds:.1f} s "
+        f"(objective {fit.estimator.objective_:.2f} nats)",
+        highlight=False,
+    )
+    if fit.scores:
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.add_column("agreement of")
+        pairs = [(name, metric) for name, by in fit.scores.items() for metric in by]
+        for name, metric in pairs:
+            known = " (known)" if name in run.known else ""
+            label = _SHORT.get(metric, metric.replace("_", " "))
+            table.add_column(f"{escape(name)}{known}\n{label}", justify="right", no_wrap=True)
+        for one in fits:
+            values = [f"{one.scores[name][metric]:.3f}" for name, metric in pairs]
+            table.add_row(escape(one.title), *values)
+        console.print(table)
+    for one in fits:
+        for message in one.warnings:
+            first = escape(message.strip().splitlines()[0])
+            _console(stderr=True).print(
+                f"[yellow]warning:[/] {escape(one.title)}: {first}", highlight=False
+            )
+    for path in run.files:
+        console.print(f"wrote {escape(str(path))}", highlight=False)
+
+
+def _split(text: str, data: Path) -> tuple[Path, str]:
+    """Split FILE:COLUMN; a bare COLUMN is one of DATA."""
+    file, _, column = text.rpartition(":")
+    if not column:
+        from nrprob.exceptions import InputError
+
+        raise InputError(f"a labeling is FILE:COLUMN; {text!r}; name the column after the colon")
+    return (Path(file) if file else data), column
+
+
+def _value(text: str) -> Any:
+    """Value of --set: TOML where it is, else the text as it stands."""
+    if text.lower() in ("none", "true", "false"):
+        return {"none": None, "true": True, "false": False}[text.lower()]
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _wanted(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Partial labels as integers with -1 where unknown, and the names of the classes."""
+    import numpy as np
+    import pandas as pd
+
+    unknown = pd.isna(values) | np.isin(np.asarray(values, dtype=str), ("", "-1", "-1.0"))
+    # A column of whole numbers with gaps is read as real numbers: 1.0 is the class "1".
+    known = np.asarray(values)[~unknown]
+    names = np.asarray([f"{v:g}" if isinstance(v, float) else str(v) for v in known])
+    classes, codes = np.unique(names, return_inverse=True)
+    y = np.full(len(values), -1)
+    y[~unknown] = codes
+    return y, classes.tolist()
+
+
+@app.command()
+def fit(
+    data: Annotated[Path, typer.Argument(help="Rows: a CSV, TSV, Parquet or NPZ file.")],
+    known: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What is known, FILE:COLUMN (FILE:KEY for NPZ; COLUMN alone is one of DATA). "
+            "Repeat for several labelings."
+        ),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(help="Wanted labels of some rows, FILE:COLUMN; empty or -1 where unknown."),
+    ] = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(help="A labeling to compare the result with, FILE:COLUMN; never used to fit."),
+    ] = None,
+    method: Annotated[str, typer.Option(help="See `nrprob methods`.")] = "ccib",
+    k: Annotated[int, typer.Option("--k", help="Number of clusters.")] = 2,
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("results"),
+    columns: Annotated[
+        str | None, typer.Option(help="Feature columns, separated by commas; default all numeric.")
+    ] = None,
+    drop: Annotated[
+        str | None, typer.Option(help="Columns to leave out, separated by commas.")
+    ] = None,
+    features: Annotated[
+        str | None, typer.Option(help="auto, multinomial, bernoulli or gaussian.")
+    ] = None,
+    solver: Annotated[
+        str | None, typer.Option(help="anneal, sequential, batched or agglomerative.")
+    ] = None,
+    n_init: Annotated[int | None, typer.Option(help="Number of restarts.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes the run repeatable.")] = 0,
+    standardize: Annotated[
+        bool, typer.Option(help="Give every feature mean 0 and standard deviation 1.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Any other parameter of the method."),
+    ] = None,
+    picture: Annotated[bool, typer.Option(help="Draw summary.png.")] = True,
+) -> None:
+    """Cluster the rows of a file, beyond what is known about them."""
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    with _one_line_errors():
+        from nrprob.batch import registry, run, tables
+        from nrprob.exceptions import InputError
+
+        chosen = registry.method(method)
+        parameters: dict[str, Any] = {"n_clusters": k, "random_state": seed}
+        given = {"features": features, "solver": solver, "n_init": n_init}
+        parameters |= {name: value for name, value in given.items() if value is not None}
+        for setting in settings or []:
+            name, equals, text = setting.partition("=")
+            if not equals:
+                raise InputError(f"a setting is NAME=VALUE; --set {setting}; add the value")
+            parameters[name.strip()] = _value(text.strip())
+        if known and not chosen.takes_known:
+            raise InputError(
+                f"{method} takes no known structure; --known {known[0]}; "
+                "use --method ccib, or --compare to see how they agree"
+            )
+
+        with _progress(f"reading {data.name}"):
+            places = {
+                role: [_split(text, data) for text in texts]
+                for role, texts in (
+                    ("known", known or []),
+                    ("labels", [labels] if labels else []),
+                    ("compare", compare or []),
+                )
+            }
+            everything = [place for group in places.values() for place in group]
+            inside = [column for file, column in everything if _same(file, data)]
+            table = tables.read(
+                data,
+                columns=_listed(columns),
+                drop=[*_listed(drop), *inside] if data.suffix != ".npz" else _listed(drop),
+            )
+            if standardize:
+                from sklearn.preprocessing import StandardScaler
+
+                table.X = StandardScaler(with_mean=not hasattr(table.X, "nnz")).fit_transform(
+                    table.X
+                )
+
+            n = table.X.shape[0]
+            known_arrays, names = [], []
+            for file, column in places["known"]:
+                values = _checked(tables.read_column(file, column), n, f"--known {column}")
+                # A float matrix is continuous known structure: what to do is the method's business.
+                if values.ndim == 1:
+                    values = tables.as_labels(values, f"--known {column}")
+                    names.append(column if column not in table.labelings else f"{file}:{column}")
+                    table.labelings[names[-1]] = values
+                known_arrays.append(values)
+            for file, column in places["compare"]:
+                values = _checked(tables.read_column(file, column), n, f"--compare {column}")
+                name = column if column not in table.labelings else f"{file}:{column}"
+                table.labelings[name] = tables.as_labels(values, f"--compare {column}")
+            y = None
+            for file, column in places["labels"]:
+                y, classes = _wanted(
+                    _checked(tables.read_column(file, column), n, f"--labels {column}")
+                )
+        if table.left_out:
+            _console(stderr=True).print(
+                f"note: not numeric and left out: {escape(', '.join(table.left_out))}",
+                highlight=False,
+            )
+        if y is not None:
+            legend = ", ".join(f"{c} = {escape(name)}" for c, name in enumerate(classes))
+            _console(stderr=True).print(f"note: wanted classes: {legend}", highlight=False)
+        if len(known_arrays) > 1 and any(z.ndim > 1 for z in known_arrays):
+            raise InputError(
+                "several --known have to be labelings, one column each; one of them is a matrix; "
+                "give the matrix alone"
+            )
+
+        with _progress(f"fitting {chosen.class_name}"):
+            fitted = run.fit_method(
+                method, parameters, table.X, run.known_array(known_arrays), y=y, where="--set "
+            )
+        metrics = ["normalized_mutual_information", "matched_accuracy"]
+        run.score(fitted, table.labelings, metrics)
+        result = run.Run("", table, names, fitted, [])
+        with _progress("writing the results"):
+            run.save(result, out, "summary.png" if picture else None)
+        _show(result)
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.resolve() == other.resolve()
+
+
+def _listed(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _checked(values: np.ndarray, n: int, what: str) -> np.ndarray:
+    if len(values) != n:
+        from nrprob.exceptions import InputError
+
+        raise InputError(
+            f"{what} does not go with the data; {len(values)} values for {n} rows; "
+            "give one value per row, in the same order"
+        )
+    return values
+
+
+@app.command()
+def run(
+    files: Annotated[list[Path], typer.Argument(help="Model files (TOML).", metavar="FILE...")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write to; with several files, one folder in it for each."),
+    ] = None,
+) -> None:
+    """Do what model files say."""
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    with _one_line_errors():
+        from nrprob.batch.modelfile import read_model
+        from nrprob.batch.run import run_model
+
+        for path in files:  # a mistake in the last file should not wait for the first to finish
+            read_model(path)
+        for path in files:
+            folder = out / path.stem if out and len(files) > 1 else out
+            _show(run_model(path, folder, progress=_progress))
+
+
+@app.command()
+def methods() -> None:
+    """List the methods: what each is for, and its solvers (the first is the default)."""
+    from rich.table import Table
+
+    from nrprob.batch.registry import METHODS
+
+    table = Table()
+    table.add_column("name", style="bold", no_wrap=True)
+    table.add_column("class", no_wrap=True)
+    table.add_column("finds")
+    table.add_column("--known", no_wrap=True)
+    table.add_column("solvers")
+    for name, one in METHODS.items():
+        known = "yes" if one.takes_known else "no"
+        table.add_row(name, one.class_name, one.purpose, known, ", ".join(one.solvers))
+    Console().print(table)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import nrprob
+
+        typer.echo(f"nrprob {nrprob.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Find a clustering that is not the one you already know."""
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,113 @@
+"""Partitions as random variables: handing draws to ArviZ.
+
+Draws are plain arrays named ``(chain, draw, *event)``. They are not read back from a traced model,
+because samplers over partitions have discrete, re-labelled states that no such reader understands.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+__all__ = ["to_arviz"]
+
+
+def _import_arviz() -> Any:
+    with warnings.catch_warnings():
+        # Python 3.11 is served ArviZ 0.23 for good, so its notice of 1.0 has no cure here.
+        warnings.filterwarnings("ignore", message=".*refactor", category=FutureWarning)
+        try:
+            import arviz
+        except ImportError as error:  # a broken or removed installation: arviz is a dependency
+            raise ImportError(
+                f"to_arviz needs ArviZ, which could not be imported; {error}; "
+                "run pip install 'arviz>=0.23'"
+            ) from error
+    return arviz
+
+
+def _draws(group: str, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    arrays = {name: np.asarray(value) for name, value in values.items()}
+    for name, array in arrays.items():
+        if array.ndim < 2:
+            raise ValueError(
+                f"arrays of {group} start with the axes (chain, draw); {name!r} has shape "
+                f"{array.shape}; add the missing axis, as in x[None] for a single chain"
+            )
+    return arrays
+
+
+def to_arviz(
+    posterior: Mapping[str, Any],
+    *,
+    sample_stats: Mapping[str, Any] | None = None,
+    log_likelihood: Mapping[str, Any] | None = None,
+    observed_data: Mapping[str, Any] | None = None,
+    coords: Mapping[str, Sequence[Any]] | None = None,
+    dims: Mapping[str, Sequence[str]] | None = None,
+) -> Any:
+    """Draws as the container that the installed ArviZ reads.
+
+    Parameters
+    ----------
+    posterior : mapping of str to array of shape (chain, draw, *event)
+        Draws of each quantity.
+    sample_stats, log_likelihood : mapping of str to array of shape (chain, draw, *event), optional
+        Statistics of the sampler, and the pointwise log likelihood in nats.
+    observed_data : mapping of str to array, optional
+        The data; no chain or draw axes.
+    coords : mapping of str to sequence, optional
+        Values along named dimensions.
+    dims : mapping of str to sequence of str, optional
+        Names of the event dimensions of each quantity.
+
+    Returns
+    -------
+    arviz.InferenceData or xarray.DataTree
+        The former where ArviZ is older than 1.0, the latter from 1.0 on. Functions of the ArviZ
+        that made it (``arviz.summary``, ``arviz.rhat``, ...) take it as it is.
+
+    Raises
+    ------
+    ValueError
+        If an array lacks its chain and draw axes, or two arrays disagree on them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob.posterior import to_arviz
+    >>> draws = np.random.default_rng(0).normal(size=(4, 100, 3))
+    >>> data = to_arviz({"weight": draws}, dims={"weight": ["cluster"]})
+    >>> data.posterior["weight"].dims
+    ('chain', 'draw', 'cluster')
+    """
+    groups = {
+        "posterior": _draws("posterior", posterior),
+        "sample_stats": _draws("sample_stats", sample_stats or {}),
+        "log_likelihood": _draws("log_likelihood", log_likelihood or {}),
+    }
+    shapes = {
+        f"{group}[{name!r}]": array.shape[:2]
+        for group, arrays in groups.items()
+        for name, array in arrays.items()
+    }
+    if len(set(shapes.values())) > 1:
+        raise ValueError(
+            "every array has the same number of chains and of draws; "
+            + ", ".join(f"{name}: {shape}" for name, shape in shapes.items())
+            + "; thin or cut them to one shape"
+        )
+    groups["observed_data"] = {k: np.asarray(v) for k, v in (observed_data or {}).items()}
+    groups = {group: arrays for group, arrays in groups.items() if arrays}
+    labels: dict[str, Any] = {
+        "coords": {name: list(values) for name, values in (coords or {}).items()},
+        "dims": {name: list(names) for name, names in (dims or {}).items()},
+    }
+
+    arviz = _import_arviz()
+    if int(arviz.__version__.split(".")[0]) >= 1:
+        return arviz.from_dict(groups, **labels)
+    return arviz.from_dict(**groups, **labels)

@@ -1,0 +1,290 @@
+"""Model files and the tables they name."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+
+from nrprob.batch import registry, tables
+from nrprob.batch.modelfile import read_model
+from nrprob.batch.run import known_array, load_data, run_model
+from nrprob.exceptions import InputError
+
+MODELS = Path(__file__).parents[1] / "models"
+
+SMALL = """
+known = "partition_0"
+[data]
+generator = "make_binary_partitions"
+parameters = { n_samples = 60, dims = [6, 4] }
+seed = 3
+[method]
+name = "ccib"
+n_clusters = 2
+n_init = 2
+random_state = 0
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="model.toml"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+# model files
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("knwon = 'a'\n" + SMALL, r"model\.toml: unknown key; knwon; did you mean 'known'\?"),
+        (
+            SMALL.replace("seed =", "sede ="),
+            r"unknown key; data\.sede; did you mean 'seed'\?",
+        ),
+        (
+            SMALL + "[data.labelings.a]\nof = 'x'\ngroup = {}\ngroups = {}\n",
+            r"unknown key; data\.labelings\.a\.group; did you mean 'groups'\?",
+        ),
+        (
+            SMALL + "[report]\nmetrics = ['puritty']\n",
+            r"unknown value; report\.metrics\.0 = 'puritty'; did you mean 'purity'\?",
+        ),
+        (SMALL.replace("name =", "title ="), r"a required key is missing; method\.name; add it"),
+        (SMALL.replace('"ccib"', '"ccbi"'), r"unknown method; 'ccbi'; did you mean 'ccib'\?"),
+        (SMALL.replace("seed = 3", "seed = 'x'"), r"a value does not fit; data\.seed = 'x'"),
+        (SMALL.replace("seed = 3", "loader = 'wine'"), r"data come from one source; loader, gen"),
+        (SMALL + "n = \n", r"this is not TOML; .*model\.toml: .*line 12.*; correct"),
+    ],
+)
+def test_mistakes_in_a_model_file_are_placed(write, text, message):
+    with pytest.raises(InputError, match=message):
+        read_model(write(text))
+
+
+def test_all_mistakes_are_told_at_once(write):
+    with pytest.raises(InputError) as caught:
+        read_model(write(SMALL.replace("seed =", "sede =") + "[reprot]\n"))
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_missing_model_file(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read the model file; .*none\.toml"):
+        read_model(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("path", sorted(MODELS.glob("*.toml")), ids=lambda p: p.stem)
+def test_shipped_models_are_valid(path):
+    model = read_model(path)
+    table = load_data(model)
+    assert set(model.known_names) <= set(table.labelings)
+    for spec in [model.method, *model.contrast]:
+        cls = registry.method(spec.name).load()
+        registry.check_parameters(cls, spec.parameters, "")
+
+
+def test_quickstart_has_two_labelings_that_say_nothing_of_each_other():
+    table = load_data(read_model(MODELS / "quickstart.toml"))
+    assert table.X.shape == (723, 64)
+    parity, stroke = table.labelings["parity"], table.labelings["stroke"]
+    counts = pd.crosstab(parity, stroke).to_numpy()
+    assert counts.min() > 0.24 * counts.sum()
+
+
+def test_keep_and_derived_labelings(write):
+    text = """
+[data]
+loader = "wine"
+keep = { cultivar = [0, 2] }
+standardize = true
+[data.labelings.side]
+of = "cultivar"
+groups = { left = [0], right = [2] }
+[method]
+name = "ib"
+"""
+    text = text.replace("[0, 2]", "['class_0', 'class_2']")
+    text = text.replace("[0]", "['class_0']").replace("[2]", "['class_2']")
+    table = load_data(read_model(write(text)))
+    assert table.X.shape == (59 + 48, 13)
+    np.testing.assert_allclose(table.X.mean(axis=0), 0, atol=1e-9)
+    assert (table.labelings["side"] == "left").sum() == 59
+
+
+def test_derived_labelings_have_to_cover_all_values(write):
+    text = """
+[data]
+loader = "digits"
+[data.labelings.low]
+of = "digit"
+groups = { low = [0, 1, 2, 3, 4] }
+[method]
+name = "ib"
+"""
+    with pytest.raises(InputError, match=r"data\.labelings\.low has none for 5, 6, 7, 8, 9"):
+        load_data(read_model(write(text)))
+
+
+def test_unknown_generator_and_parameters(write):
+    text = SMALL.replace("make_binary_partitions", "make_binary_partition")
+    with pytest.raises(InputError, match="did you mean 'make_binary_partitions'"):
+        load_data(read_model(write(text)))
+    with pytest.raises(InputError, match=r"data\.parameters do not fit make_binary_partitions"):
+        load_data(read_model(write(SMALL.replace("n_samples =", "n_sample ="))))
+
+
+def test_run_model_writes_what_it_promises(write, tmp_path):
+    steps = []
+
+    def progress(line):
+        import contextlib
+
+        steps.append(line)
+        return contextlib.nullcontext()
+
+    run = run_model(write(SMALL), tmp_path / "out", progress=progress)
+    assert [p.name for p in run.files] == ["labels.csv", "result.json", "summary.png"]
+    assert all(p.is_file() for p in run.files)
+    assert steps == ["loading the data", "fitting CCIB", "writing the results"]
+    labels = pd.read_csv(tmp_path / "out" / "labels.csv")
+    assert list(labels.columns) == ["row", "cluster", "membership", "partition_0", "partition_1"]
+    np.testing.assert_array_equal(labels["cluster"], run.main.labels)
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["known"] == ["partition_0"]
+    assert result["objective"] == pytest.approx(float(run.main.estimator.objective_))
+    assert result["parameters"]["n_init"] == 2
+    assert result["seed"] == 0
+    assert sum(result["cluster_sizes"]) == 60
+    assert result["versions"]["jax"]
+    assert set(result["scores"]) == {"partition_0", "partition_1"}
+
+
+def test_run_model_refuses_what_only_the_estimator_knows(write, tmp_path):
+    with pytest.raises(InputError, match=r"method\.n_inits; did you mean 'n_init'\?"):
+        run_model(write(SMALL.replace("n_init =", "n_inits =")), tmp_path / "out")
+    with pytest.raises(InputError, match=r"known = 'partition_9'; did you mean 'partition_.'\?"):
+        run_model(write(SMALL.replace('"partition_0"', '"partition_9"')), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_several_known_labelings_become_columns():
+    assert known_array([]) is None
+    one = np.array(["a", "b"])
+    assert known_array([one]) is one
+    both = known_array([one, np.array([7, 7])])
+    np.testing.assert_array_equal(both, [[0, 0], [1, 0]])
+
+
+# tables
+
+
+@pytest.fixture
+def frame():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "a": rng.normal(size=12),
+            "b": rng.integers(0, 5, 12),
+            "species": np.repeat(["x", "y", "z"], 4),
+            "note": ["text"] * 12,
+        }
+    )
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
+def test_tables_of_columns(frame, tmp_path, suffix):
+    path = tmp_path / f"data.{suffix}"
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if suffix == "tsv" else ",")
+    table = tables.read(path, labelings=["species"])
+    assert table.feature_names == ["a", "b"]
+    assert table.left_out == ["note"]
+    np.testing.assert_allclose(table.X, frame[["a", "b"]])
+    assert list(table.labelings["species"][:5]) == ["x"] * 4 + ["y"]
+    assert tables.read(path, columns=["b"]).feature_names == ["b"]
+    assert tables.read(path, drop=["b"]).feature_names == ["a"]
+
+
+def test_an_index_column_names_rows(frame, tmp_path):
+    frame.index = [f"r{i}" for i in range(12)]
+    frame.to_csv(tmp_path / "data.csv")
+    table = tables.read(tmp_path / "data.csv", drop=["species", "note"])
+    assert table.feature_names == ["a", "b"]
+    assert list(table.row_names[:2]) == ["r0", "r1"]
+
+
+def test_parquet_without_an_engine_says_what_to_install(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise ImportError("no engine")
+
+    (tmp_path / "data.parquet").write_bytes(b"")
+    monkeypatch.setattr(pd, "read_parquet", refuse)
+    with pytest.raises(InputError, match=r"pip install 'nrprob\[parquet\]'"):
+        tables.read(tmp_path / "data.parquet")
+
+
+def test_npz_dense_sparse_and_named(tmp_path):
+    X = np.arange(12).reshape(4, 3)
+    np.savez(tmp_path / "a.npz", X=X, group=np.array([0, 0, 1, 1]))
+    table = tables.read(tmp_path / "a.npz", labelings=["group"])
+    np.testing.assert_array_equal(table.X, X)
+    np.testing.assert_array_equal(table.labelings["group"], [0, 0, 1, 1])
+    np.savez(tmp_path / "b.npz", counts=X, group=np.zeros(4))
+    np.testing.assert_array_equal(tables.read(tmp_path / "b.npz").X, X)
+    scipy.sparse.save_npz(tmp_path / "c.npz", scipy.sparse.csr_array(X))
+    stored = tables.read(tmp_path / "c.npz").X
+    assert scipy.sparse.issparse(stored)
+    np.testing.assert_array_equal(stored.toarray(), X)
+    np.savez(tmp_path / "d.npz", one=X, two=X)
+    with pytest.raises(InputError, match=r"has one, two; call it 'X'"):
+        tables.read(tmp_path / "d.npz")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"drop": ["speces"]}, "no such column; 'speces'; did you mean 'species'"),
+        ({"columns": ["note"]}, "features have to be numeric; note"),
+        ({"drop": ["a", "b"]}, "no numeric column is left"),
+    ],
+)
+def test_columns_that_do_not_serve(frame, tmp_path, arguments, message):
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    with pytest.raises(InputError, match=message):
+        tables.read(tmp_path / "data.csv", **arguments)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match="no such data file"):
+        tables.read(tmp_path / "none.csv")
+    (tmp_path / "data.xyz").write_text("1")
+    with pytest.raises(InputError, match=r"cannot tell the format"):
+        tables.read(tmp_path / "data.xyz")
+    (tmp_path / "data.npz").write_text("not a zip file")
+    with pytest.raises(InputError, match=r"cannot read the file as NPZ"):
+        tables.read(tmp_path / "data.npz")
+    (tmp_path / "data.csv").write_text("")
+    with pytest.raises(InputError, match=r"cannot read the file as CSV"):
+        tables.read(tmp_path / "data.csv")
+
+
+def test_labelings_are_groups():
+    assert tables.as_labels(np.array([1.0, 2.0]), "z").dtype.kind == "i"
+    assert list(tables.as_labels(np.array(["a", "b"], dtype=object), "z")) == ["a", "b"]
+    with pytest.raises(InputError, match="z has missing values; 1 of 2"):
+        tables.as_labels(np.array(["a", None], dtype=object), "z")
+    with pytest.raises(InputError, match="z has missing values; 1 of 2"):
+        tables.as_labels(np.array([1.0, np.nan]), "z")
+    with pytest.raises(InputError, match="z is a measurement .* 50 different real numbers"):
+        tables.as_labels(np.linspace(0, 1, 50), "z")

@@ -1,0 +1,266 @@
+"""The command line: what it writes, and how it refuses."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from typer.testing import CliRunner
+
+import nrprob
+from nrprob.cli import app
+
+FAST = ["--n-init", "2", "--seed", "0"]
+
+
+@pytest.fixture
+def invoke(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A table with two planted binary structures, one of them in a column."""
+    rng = np.random.default_rng(0)
+    known, other = np.arange(80) % 2, np.arange(80) // 2 % 2
+    flip = rng.random((80, 10)) < 0.1
+    X = np.concatenate([np.repeat(known[:, None], 6, 1), np.repeat(other[:, None], 4, 1)], 1) ^ flip
+    frame = pd.DataFrame(X.astype(int), columns=[f"x{j}" for j in range(10)])
+    frame["species"] = np.where(known, "b", "a")
+    frame["other"] = np.where(other, "q", "p")
+    path = tmp_path / "data.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def refused(result):
+    """The one line that a user is told."""
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    lines = [x for x in result.stderr.splitlines() if not x.startswith("note: ")]
+    assert len(lines) == 1, result.stderr
+    return lines[0]
+
+
+def test_fit_finds_the_structure_that_is_not_known(invoke, data, tmp_path):
+    out = tmp_path / "out"
+    result = invoke(
+        "fit", data, "--known", f"{data}:species", "--compare", "other", "--out", out, *FAST
+    )
+    assert result.exit_code == 0, result.output
+    assert "NMI" in result.stdout
+    assert str(out / "summary.png") in result.stdout
+    stored = json.loads((out / "result.json").read_text())
+    # Neither the known column nor the one for comparison is a feature.
+    assert stored["n_features"] == 10
+    assert stored["method"] == "CCIB"
+    assert stored["seed"] == 0
+    assert stored["known"] == ["species"]
+    assert stored["converged"] in (True, False)
+    assert stored["scores"]["species"]["normalized_mutual_information"] < 0.1
+    assert stored["scores"]["other"]["normalized_mutual_information"] > 0.5
+    labels = pd.read_csv(out / "labels.csv")
+    assert len(labels) == 80
+    assert (out / "summary.png").stat().st_size > 5_000
+
+
+def test_fit_again_is_the_same(invoke, data, tmp_path):
+    for name in ("one", "two"):
+        arguments = ["--known", "species", "--out", tmp_path / name, "--no-picture", *FAST]
+        assert invoke("fit", data, *arguments).exit_code == 0
+    one, two = ((tmp_path / name / "labels.csv").read_text() for name in ("one", "two"))
+    assert one == two
+    assert not (tmp_path / "one" / "summary.png").exists()
+
+
+def test_fit_sparse_counts_with_known_from_another_file(invoke, tmp_path):
+    rng = np.random.default_rng(0)
+    X = scipy.sparse.csr_array(rng.poisson(0.5, (60, 30)))
+    scipy.sparse.save_npz(tmp_path / "counts.npz", X)
+    np.savez(tmp_path / "known.npz", z=np.arange(60) % 3)
+    result = invoke(
+        "fit",
+        tmp_path / "counts.npz",
+        "--known",
+        f"{tmp_path / 'known.npz'}:z",
+        "--out",
+        tmp_path / "out",
+        *FAST,
+    )
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "out" / "result.json").read_text())["n_features"] == 30
+
+
+def test_fit_with_wanted_labels(invoke, data, tmp_path):
+    frame = pd.read_csv(data)
+    frame["wanted"] = frame["other"].where(frame.index < 12)
+    frame.to_csv(data, index=False)
+    arguments = ["--known", "species", "--labels", "wanted", "--out", tmp_path / "out", *FAST]
+    result = invoke("fit", data, *arguments)
+    assert result.exit_code == 0, result.output
+    assert "wanted classes: 0 = p, 1 = q" in result.stderr
+    labels = pd.read_csv(tmp_path / "out" / "labels.csv")["cluster"].to_numpy()
+    np.testing.assert_array_equal(labels[:12], (frame["other"] == "q")[:12])
+
+
+def test_fit_passes_settings_and_solver(invoke, data, tmp_path):
+    arguments = ["--known", "species", "--solver", "sequential", "--features", "bernoulli"]
+    arguments += ["--set", "coordination=marginal", "--set", "coordination_weight=0.2"]
+    result = invoke("fit", data, *arguments, "--out", tmp_path / "out", *FAST)
+    assert result.exit_code == 0, result.output
+    parameters = json.loads((tmp_path / "out" / "result.json").read_text())["parameters"]
+    assert parameters["solver"] == "sequential"
+    assert parameters["features"] == "bernoulli"
+    assert parameters["coordination"] == "marginal"
+    assert parameters["coordination_weight"] == 0.2
+
+
+def test_fit_without_known_says_how_it_agrees(invoke, data, tmp_path):
+    arguments = ["--method", "ib", "--compare", "species", "--compare", "other"]
+    result = invoke("fit", data, *arguments, "--out", tmp_path / "out", *FAST)
+    assert result.exit_code == 0, result.output
+    stored = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert stored["known"] == []
+    assert set(stored["scores"]) == {"species", "other"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--known", "speces"], "no such column; 'speces'; did you mean 'species'?"),
+        (["--known", "none.csv:z"], "no such data file; none.csv"),
+        (["--known", "data.csv:"], "a labeling is FILE:COLUMN"),
+        (["--method", "ccbi"], "unknown method; 'ccbi'; did you mean 'ccib'?"),
+        (["--method", "ib", "--known", "species"], "ib takes no known structure"),
+        (["--set", "cooling"], "a setting is NAME=VALUE"),
+        (["--set", "coling=2"], "--set coling; did you mean 'cooling'?"),
+        (["--columns", "species"], "features have to be numeric"),
+        (["--k", "1000"], "1000"),
+        (["--solver", "magic"], "magic"),
+    ],
+)
+def test_user_errors_are_one_line(invoke, data, tmp_path, arguments, message):
+    line = refused(invoke("fit", data, *arguments, "--out", tmp_path / "out"))
+    assert line.startswith("error: ")
+    assert message in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_known_of_another_length(invoke, data, tmp_path):
+    pd.DataFrame({"z": [0, 1]}).to_csv(tmp_path / "short.csv", index=False)
+    line = refused(invoke("fit", data, "--known", f"{tmp_path / 'short.csv'}:z"))
+    assert "2 values for 80 rows" in line
+
+
+def test_missing_values_are_told(invoke, data, tmp_path):
+    frame = pd.read_csv(data)
+    frame.loc[0, "x0"] = np.nan
+    frame.to_csv(data, index=False)
+    assert "NaN" in invoke("fit", data, "--known", "species", "--out", tmp_path / "o").stderr
+
+
+def test_traceback_on_request(invoke, data, monkeypatch):
+    monkeypatch.setenv("NRPROB_TRACEBACK", "1")
+    result = invoke("fit", data, "--method", "ccbi")
+    assert isinstance(result.exception, ValueError)
+
+
+MODEL = """
+known = "partition_0"
+[data]
+generator = "make_binary_partitions"
+parameters = { n_samples = 60, dims = [6, 4] }
+[method]
+name = "ccib"
+n_init = 2
+random_state = 0
+[[contrast]]
+name = "ib"
+title = "IB, told nothing"
+n_init = 2
+random_state = 0
+"""
+
+
+def test_run_several_files(invoke, tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.toml").write_text(MODEL)
+    out = tmp_path / "out"
+    result = invoke("run", tmp_path / "one.toml", tmp_path / "two.toml", "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "IB, told nothing" in result.stdout
+    for name in ("one", "two"):
+        stored = json.loads((out / name / "result.json").read_text())
+        assert [c["method"] for c in stored["contrast"]] == ["IB"]
+
+
+def test_run_checks_all_files_first(invoke, tmp_path):
+    (tmp_path / "good.toml").write_text(MODEL)
+    (tmp_path / "bad.toml").write_text(MODEL.replace("n_samples", "x").replace("known", "knwon"))
+    line = refused(
+        invoke("run", tmp_path / "good.toml", tmp_path / "bad.toml", "--out", tmp_path / "o")
+    )
+    assert "unknown key; knwon; did you mean 'known'?" in line
+    assert not (tmp_path / "o").exists()
+
+
+def test_methods_lists_every_estimator(invoke):
+    result = invoke("methods")
+    assert result.exit_code == 0
+    for name in ("ccib", "ibsi", "ib", "sequential"):
+        assert name in result.stdout
+
+
+def test_solvers_listed_are_the_solvers_there_are():
+    from nrprob.batch.registry import METHODS
+
+    for method in METHODS.values():
+        assert method.solvers == tuple(method.load()._solvers)
+
+
+def test_defects_keep_their_traceback(invoke, data, monkeypatch):
+    def broken(*arguments, **keywords):
+        return np.zeros(3) + np.zeros(4)  # numpy's ValueError: nothing that a user could mend
+
+    monkeypatch.setattr("nrprob.batch.run.fit_method", broken)
+    result = invoke("fit", data, "--known", "species")
+    assert result.exit_code == 1
+    assert isinstance(result.exception, ValueError)
+
+
+def test_version(invoke):
+    assert invoke("--version").stdout.strip() == f"nrprob {nrprob.__version__}"
+
+
+def test_help_is_fast_because_it_is_light():
+    code = """
+import sys
+from nrprob.cli import app
+try:
+    app(["fit", "--help"])
+except SystemExit:
+    pass
+heavy = {"jax", "sklearn", "pandas", "matplotlib", "numpy"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_quickstart(invoke, tmp_path):
+    from pathlib import Path
+
+    model = Path(__file__).parents[1] / "models" / "quickstart.toml"
+    result = invoke("run", model, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    stored = json.loads((tmp_path / "result.json").read_text())
+    assert stored["scores"]["parity"]["normalized_mutual_information"] < 0.01
+    assert stored["scores"]["stroke"]["normalized_mutual_information"] > 0.9
+    # The point of the example: without the knowledge one finds what one knew.
+    contrast = stored["contrast"][0]["scores"]
+    assert contrast["parity"]["normalized_mutual_information"] > 0.5

@@ -1,0 +1,32 @@
+"""The README's promises: its commands are marked, and its Python runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ["quickstart", "test"])
+def test_commands_are_one_line_and_marked(name):
+    found = re.search(rf"^<!-- command: {name} -->\n```sh\n(.+)\n```$", README, re.M)
+    assert found, f"no command marked {name!r}"
+    assert found[1].startswith("python3 -m venv .venv && ")
+
+
+def test_pictures_and_pages_exist():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        if not target.startswith("http"):
+            assert (ROOT / target).is_file(), target
+
+
+@pytest.mark.slow
+def test_python_examples_run():
+    blocks = re.findall(r"^```python\n(.*?)^```", README, re.M | re.S)
+    assert blocks
+    scope: dict = {}
+    for block in blocks:  # one after the other, as somebody reading would type them
+        exec(block, scope)
+    assert scope["found"].labels_.shape == (len(scope["X"]), 2)
