@@ -34,6 +34,8 @@ class TermEstimator(ClusterMixin, BaseEstimator):
     """
 
     _takes_known = True
+    # Whether the parameters ask for an algorithm as published; `_problem` says so.
+    _faithful = False
     _solvers = _SOLVERS
     # Attributes that receive the weights of the terms, in order; "" for a weight of no interest.
     _weight_names: tuple[str, ...] = ()
@@ -79,10 +81,19 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         self._check_number("tol", self.tol, low=0)
         self._check_number("noise", self.noise, low=0)
         self._check_number("cooling", self.cooling, low=1.01)
+        if isinstance(self.quench, str):
+            self._check_choice("quench", self.quench, ("auto",), "or a number")
+        else:
+            self._check_number("quench", self.quench, low=1)
         self._check_choice("solver", self.solver, self._solvers)
         self._check_choice("features", self.features, ("auto", *FEATURES))
         if getattr(self, "beta", None) is not None:
             self._check_number("beta", self.beta, low=0, strict=True)
+
+    def _quench(self) -> float:
+        if isinstance(self.quench, str):
+            return 1.0 if self._faithful else 100.0
+        return float(self.quench)
 
     # Fitting
 
@@ -133,6 +144,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         self._features = fit_features(X, self.features, self.binarize)
         self._sparse_counts = sparse.issparse(X) and self._features.features == "multinomial"
         x = self._features(X)
+        self._faithful = False
         build, numbers_ = self._problem(self._features.features, groups, known)
         self._check_solver(x, groups, build)
         layout = arrange(groups.codes, groups.n_blocked)
@@ -143,6 +155,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
             "n_clusters": np.asarray(self.n_clusters, np.int32),
             "max_iter": np.asarray(self.max_iter, np.int32),
             "beta": np.asarray(np.inf if beta is None else beta, dtype),
+            "quench": np.asarray(self._quench(), dtype),
             **{n: np.asarray(getattr(self, n), dtype) for n in ("cooling", "noise", "tol")},
             **{n: np.asarray(value, dtype) for n, value in numbers_.items()},
         }
@@ -245,15 +258,13 @@ class TermEstimator(ClusterMixin, BaseEstimator):
 
     def _validate(self, X, *, reset: bool):
         if isinstance(X, jax.Array) and X.ndim == 2 and X.size:
-            return self._validate_device(X, reset=reset)
-        return validate_data(
-            self,
-            X,
-            reset=reset,
-            accept_sparse="csr",
-            dtype=[np.float64, np.float32],
-            accept_large_sparse=False,
-        )
+            if any(device.platform != "cpu" for device in X.devices()):
+                return self._validate_device(X, reset=reset)
+            X = np.asarray(X)  # the same memory
+        X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+        if sparse.issparse(X) and X.indices.dtype != np.int32:
+            X = sparse.csr_array((X.data, X.indices.astype(np.int32), X.indptr), shape=X.shape)
+        return X
 
     def _validate_device(self, X, *, reset: bool):
         """Check a JAX array where it lies."""

@@ -23,7 +23,7 @@ class Memberships:
     """
 
     def __init__(self, probabilities: Any):
-        z = np.asarray(probabilities, float)
+        z = np.array(probabilities, float)
         if z.ndim != 2:
             raise ValueError(
                 "known memberships must be a 2-D array of probabilities; "
@@ -150,8 +150,8 @@ class KnownEncoder:
             code = self.combinations_.get(tuple(row))
             if code is None:
                 raise ValueError(
-                    f"known has a combination of labels at row {i} that did not occur in fit; "
-                    "got a new group; drop such rows or fit again with them"
+                    f"known has a combination of labels at row {i} that did not occur in fit; got "
+                    f"{tuple(c[i] for c in columns)!r}; drop such rows or fit again with them"
                 )
             groups[i] = code
         return Groups(groups, len(self.combinations_))
@@ -195,6 +195,9 @@ def _labelings(known: Any, n_samples: int) -> list[np.ndarray]:
         arrays = [np.asarray(c) for c in columns]
     else:
         array = np.asarray(known)
+        if array.dtype.kind in "US" and not isinstance(known, np.ndarray):
+            # NumPy turns [1, "a"] and ["a", nan] into text; the labels are what was passed.
+            array = np.asarray(known, object)
         if array.ndim == 2 and array.dtype.kind in "fc":
             raise ValueError(_CONTINUOUS)
         if array.ndim not in (1, 2) or array.size == 0:
@@ -225,8 +228,10 @@ def _missing(array: np.ndarray) -> bool:
     if array.dtype.kind in "fc":
         return bool(np.isnan(array).any())
     if array.dtype.kind == "O":
-        return any(v is None or v != v for v in array.tolist())
-    return False
+        import pandas as pd
+
+        return bool(pd.isna(array).any())
+    return array.dtype.kind in "mM" and bool(np.isnat(array).any())
 
 
 def _factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:

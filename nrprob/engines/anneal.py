@@ -142,9 +142,10 @@ def anneal(
 ) -> Annealed:
     """Follow the ladder until the labels are hard and unchanged, or to its final temperature.
 
-    Where F is not concave in the masses, the plain update may overshoot. ``damped`` takes only the
-    part 1 / (1 + beta curvature) of each step in log r, which makes every update a descent if
-    ``ladder.curvature`` bounds the convex part of F relative to the entropy.
+    Where F is not concave in the masses, the plain update may overshoot. ``damped`` takes only a
+    part of each step in log r: as much as lowers ``value``, by halving and doubling, and at least
+    1 / (1 + beta curvature), which is sure to be a descent if ``ladder.curvature`` bounds the
+    convex part of F relative to the entropy.
     """
     n_restarts = w.shape[2]
     total = mass.sum()
@@ -163,36 +164,40 @@ def anneal(
         tol = jnp.where(finish, ladder.tol * 1e-3, ladder.tol)
         tol = jnp.maximum(tol, 8 * jnp.finfo(w.dtype).eps) * heaviest
         max_iter = jnp.where(finish, 100 * ladder.max_iter, ladder.max_iter)
-        if damped:
-            step = 1 / (1 + beta * ladder.curvature)
-            tol = tol * step.min()
-            max_iter = max_iter * jnp.minimum(1 / step.min(), 10).astype(int)
+        shortest = 1 / (1 + beta * ladder.curvature)
 
         def moving(inner):
-            _, _, count, change = inner
+            _, _, count, change, _, _ = inner
             return (count < max_iter) & (change > tol)
 
         def move(inner):
-            state, w, count, _ = inner
+            state, w, count, _, step, reached = inner
             state, log_r = update(state, w, beta)
-            if damped:
-                log_r = log_r - jax.nn.logsumexp(log_r, -1, keepdims=True)
-                old = (
-                    jnp.log(jnp.maximum(w, tiny))
-                    - jnp.log(jnp.maximum(mass, tiny))[..., None, None]
-                )
-                log_r = old + step[:, None] * (log_r - old)
-            new = normalise(log_r, mass, fixed, active)
-            return state, new, count + 1, jnp.abs(new - w).max()
+            if not damped:
+                new = normalise(log_r, mass, fixed, active)
+                return state, new, count + 1, jnp.abs(new - w).max(), step, reached
+            log_r = log_r - jax.nn.logsumexp(log_r, -1, keepdims=True)
+            old = jnp.log(jnp.maximum(w, tiny)) - jnp.log(jnp.maximum(mass, tiny))[..., None, None]
+            new = normalise(old + step[:, None] * (log_r - old), mass, fixed, active)
+            goal = value(state, new, beta)
+            slack = 16 * jnp.finfo(w.dtype).eps * jnp.abs(reached)
+            accept = (goal <= reached + slack) | (step <= shortest)
+            change = jnp.where(accept, jnp.abs(new - w).max((0, 1, 3)) / step, jnp.inf).max()
+            w = jnp.where(accept[:, None], new, w)
+            reached = jnp.where(accept, goal, reached)
+            step = jnp.clip(jnp.where(accept, 2 * step, step / 4), shortest, 1)
+            return state, w, count + 1, change, step, reached
 
-        state, w, steps, change = jax.lax.while_loop(
-            moving, move, (state, w, 0, jnp.asarray(jnp.inf, w.dtype))
-        )
+        reached = value(state, w, beta) if damped else jnp.zeros_like(beta)
+        start = state, w, 0, jnp.asarray(jnp.inf, w.dtype), jnp.ones_like(beta), reached
+        state, w, steps, change, _, _ = jax.lax.while_loop(moving, move, start)
         new_labels = w.argmax(-1).astype(labels.dtype)
         sharp = (w.max(-1) > 0.999 * mass[..., None]) & real[..., None]
         hard = (sharp * mass[..., None]).sum((0, 1)) >= 0.999 * total
         same = jnp.all((new_labels == labels) | ~real[..., None], (0, 1))
-        done = jnp.where(last, change <= tol, same & (hard | (beta * ladder.factor > stop)))
+        # Rows that are tied never harden; at the end of the range, unchanged labels are enough.
+        ends = beta * ladder.factor > stop
+        done = jnp.where(last, change <= tol, same & (hard | ends))
         trace = trace.at[index].set(value(state, w, beta))
         betas = betas.at[index].set(beta)
         over = jnp.all(last | done) | jnp.all(beta * ladder.factor > stop)
@@ -220,7 +225,7 @@ def anneal(
 
 
 def leading_curvatures(
-    terms: Terms, rows: Rows, weigh: Weigh, n_start: int | None = None, max_iter: int = 200
+    terms: Terms, rows: Rows, weigh: Weigh, n_start: int | None = None, max_iter: int = 300
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Largest eigenvalues of the linearised update at identical clusters, and the terms' weights.
 
@@ -241,7 +246,13 @@ def leading_curvatures(
     mass = rows.mass[..., None]
     totals = rows.cells(rows.mass[..., None, None])
     totals = jnp.broadcast_to(totals, (totals.shape[0], n + 1, *totals.shape[2:]))
-    accuracy = 1e-6 if dtype == jnp.float64 else 1e-4
+    eps = jnp.finfo(dtype).eps
+    accuracy = max(20 * eps, 1e-7)
+    scale = jnp.stack([t.scale for t in terms]).astype(dtype)
+
+    def real(values):
+        """Curvatures (terms,), 0 where they are but the rounding of what cancels in them."""
+        return jnp.where(values > 20 * eps * scale, values, 0)
 
     def apply(e, weights):
         weighted = tuple(replace(t, weight=weights[i]) for i, t in enumerate(terms))
@@ -256,11 +267,14 @@ def leading_curvatures(
     def move(carry):
         e, value, _, count = carry
         e = e / jnp.sqrt(jnp.maximum((mass * e * e).sum((0, 1)), 1e-30))
-        total = jnp.where(counts, weigh(value[:n]), 0)
+        total = jnp.where(counts, weigh(real(value[:n])), 0)
         be = apply(e, jnp.concatenate([jnp.eye(n, dtype=dtype), total[:, None]], 1))
         return be, jnp.maximum((mass * e * be).sum((0, 1)), 0), value, count + 1
 
     e = spread(stream(0, 0), (*rows.mass.shape, n + 1), dtype)
     start = jnp.ones(n + 1, dtype), jnp.zeros(n + 1, dtype)
     value = jax.lax.while_loop(moving, move, (e, *start, 0))[1]
-    return value[:n], weigh(value[:n]), value[n]
+    single = real(value[:n])
+    weights = weigh(single)
+    floor = 20 * eps * jnp.where(counts, jnp.abs(weights) * scale, 0).sum()
+    return single, weights, jnp.where(value[n] > floor, value[n], 0)

@@ -8,12 +8,14 @@ array operation.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from nrprob.engines.shuffle import stream, uniform
+from nrprob.statistics.costs import multinomial
 from nrprob.statistics.rows import Dense, Rows, Sparse
 from nrprob.statistics.terms import Terms, objective, one_hot, score
 from nrprob.statistics.xlogx import xlogx
@@ -89,10 +91,18 @@ def sequential(
             cells = label_cells(rows, labels.reshape(rows.mass.shape), n_clusters)
             state = prepare(cells)
 
-            def step(i, inner):
-                return visit(order[i], *inner)
+            # A visit reads the old labels and writes the new ones elsewhere: where one array is
+            # both read and written in a step, XLA may copy all of it every time.
+            def step(j, inner):
+                state, new = inner
+                i = order[j]
+                state, label = visit(i, labels[i], state)
+                return state, jax.lax.dynamic_update_index_in_dim(new, label, j, 0)
 
-            _, labels, moved = jax.lax.fori_loop(0, free.sum(), step, (state, labels, 0))
+            before = labels[order]
+            _, after = jax.lax.fori_loop(0, free.sum(), step, (state, before))
+            moved = (after != before).sum()
+            labels = labels.at[order].set(after, unique_indices=True)
             cells = label_cells(rows, labels.reshape(rows.mass.shape), n_clusters)
             trace = trace.at[count].set(objective(terms, cells)[0])
             return labels, moved, count + 1, trace
@@ -100,7 +110,7 @@ def sequential(
         labels, moved, count, trace = jax.lax.while_loop(
             lambda carry: (carry[1] > 0) & (carry[2] < jnp.minimum(max_iter, TRACE)),
             sweep,
-            (labels.reshape(-1), 1, 0, jnp.full(TRACE, jnp.nan, mass.dtype)),
+            (labels.reshape(-1), jnp.ones((), int), 0, jnp.full(TRACE, jnp.nan, mass.dtype)),
         )
         return labels.reshape(rows.mass.shape), trace, count, moved == 0
 
@@ -110,15 +120,15 @@ def sequential(
 
 def _dense_visit(terms, rows, mass, group, active):
     x = rows.x.x.reshape(-1, rows.x.n_statistics)
-    eps = 8 * jnp.finfo(mass.dtype).eps
+    eps = 2 * jnp.finfo(mass.dtype).eps
 
     def prepare(cells):
         own = tuple(t.cells(cells)[:, 0] for t in terms)
         return own, tuple(t.cost(c) for t, c in zip(terms, own, strict=True))
 
-    def visit(i, state, labels, moved):
+    def visit(i, old, state):
         own, costs = state
-        g, old = group[i], labels[i]
+        g = group[i]
         row = x[i] * mass[i]
         change = jnp.zeros(active.shape, mass.dtype)
         scale = jnp.zeros((), mass.dtype)
@@ -136,7 +146,7 @@ def _dense_visit(terms, rows, mass, group, active):
             parts.append((place, without, cost_without, mine, joined))
         change = jnp.where(active, change, jnp.inf)
         new = jnp.argmin(change)
-        new = jnp.where(change[old] <= change[new] + eps * scale, old, new).astype(labels.dtype)
+        new = jnp.where(change[old] <= change[new] + eps * scale, old, new).astype(old.dtype)
         own = tuple(
             cells.at[place, old].set(without[old]).at[place, new].set(without[new] + mine)
             for cells, (place, without, _, mine, _) in zip(own, parts, strict=True)
@@ -145,7 +155,7 @@ def _dense_visit(terms, rows, mass, group, active):
             cost.at[place, old].set(cost_without[old]).at[place, new].set(joined[new])
             for cost, (place, _, cost_without, _, joined) in zip(costs, parts, strict=True)
         )
-        return (own, costs), labels.at[i].set(new), moved + (new != old)
+        return (own, costs), new
 
     return visit, prepare
 
@@ -157,76 +167,72 @@ def _sparse_visit(terms, rows, mass, group, active):
     """Visit a row at the cost of its non-zero entries; for costs that are sums over features."""
     x = rows.x
     p, k = x.n_statistics, active.shape[0]
-    columns, values = x.column.reshape(-1), x.value.reshape(-1)
-    eps = 8 * jnp.finfo(mass.dtype).eps
+    # A slice of fixed length is far cheaper than a gather, but must not reach past the end.
+    columns = jnp.pad(x.column.reshape(-1), (0, _CHUNK), constant_values=p - 1)
+    values = jnp.pad(x.value.reshape(-1), (0, _CHUNK))
+    eps = 2 * jnp.finfo(mass.dtype).eps
 
     def prepare(cells):
         own = [t.cells(cells)[:, 0] for t in terms]
         tables = tuple(jnp.swapaxes(c, 1, 2).reshape(-1, k) for c in own)
         return tables, tuple(c[..., :-1].sum(-1) for c in own)
 
-    def visit(i, state, labels, moved):
+    def visit(i, old, state):
         tables, draws = state
-        g, old = group[i], labels[i]
+        places = [group[i] if term.by_group else 0 for term in terms]
         first, end = x.start[i], x.start[i + 1]
         chunks = (end - first + _CHUNK - 1) // _CHUNK
         here = jax.nn.one_hot(old, k, dtype=mass.dtype)
 
         def entries(c):
-            index = first + c * _CHUNK + jnp.arange(_CHUNK)
-            inside = index < end
-            index = jnp.minimum(index, columns.size - 1)
-            return columns[index], jnp.where(inside, values[index] * mass[i], 0)
+            at = first + c * _CHUNK
+            column = jax.lax.dynamic_slice(columns, (at,), (_CHUNK,))
+            value = jax.lax.dynamic_slice(values, (at,), (_CHUNK,)) * mass[i]
+            return column, jnp.where(jnp.arange(_CHUNK) < end - at, value, 0)
 
         def tally(c, carry):
             change, total = carry
             column, value = entries(c)
             feature = jnp.where(column < p - 1, value, 0)
-            for t, (term, table) in enumerate(zip(terms, tables, strict=True)):
-                if term.cost.__name__ != "multinomial":
+            for term, table, place in zip(terms, tables, places, strict=True):
+                if term.cost is not multinomial:
                     continue
-                place = g if term.by_group else 0
-                without = table[place * p + column] - feature[:, None] * here
+                cell = table.at[place * p + column].get(mode="promise_in_bounds")
+                without = cell - feature[:, None] * here
                 gain = (xlogx(without + feature[:, None]) - xlogx(without)).sum(0)
-                change = change.at[t].add(-term.weight * gain)
+                change -= term.weight * gain
             return change, total + feature.sum()
 
-        zero = jnp.zeros((len(terms), k), mass.dtype), jnp.zeros((), mass.dtype)
+        zero = jnp.zeros(k, mass.dtype), jnp.zeros((), mass.dtype)
         change, total = jax.lax.fori_loop(0, chunks, tally, zero)
-        change = change.sum(0)
-        for term, table, draw in zip(terms, tables, draws, strict=True):
-            place = g if term.by_group else 0
-            if term.cost.__name__ == "multinomial":
+        scale = jnp.zeros((), mass.dtype)
+        for term, table, draw, place in zip(terms, tables, draws, places, strict=True):
+            if term.cost is multinomial:
                 without, more = draw[place] - total * here, total
+                scale += jnp.abs(term.weight * xlogx(without)).max()
             else:
                 without, more = table[place * p + p - 1] - mass[i] * here, -mass[i]
             joined = xlogx(without + jnp.abs(more)) - xlogx(without)
             change += term.weight * jnp.sign(more) * joined
         change = jnp.where(active, change, jnp.inf)
         new = jnp.argmin(change)
-        scale = jnp.abs(jnp.where(active, change, 0)).max()
-        new = jnp.where(change[old] <= change[new] + eps * scale, old, new).astype(labels.dtype)
+        new = jnp.where(change[old] <= change[new] + eps * scale, old, new).astype(old.dtype)
 
-        def shift(c, tables):
+        shift = jax.nn.one_hot(new, k, dtype=mass.dtype) - here
+
+        def move(c, tables):
             column, value = entries(c)
+            # One scatter of whole rows of K: two of single numbers cost more than all the rest.
             return tuple(
-                table.at[(g if term.by_group else 0) * p + column, old]
-                .add(-value)
-                .at[(g if term.by_group else 0) * p + column, new]
-                .add(value)
-                for term, table in zip(terms, tables, strict=True)
+                table.at[place * p + column].add(value[:, None] * shift, mode="promise_in_bounds")
+                for table, place in zip(tables, places, strict=True)
             )
 
-        tables = jax.lax.fori_loop(0, jnp.where(new == old, 0, chunks), shift, tables)
-        step = jnp.where(new == old, 0, total)
+        tables = jax.lax.fori_loop(0, jnp.where(new == old, 0, chunks), move, tables)
         draws = tuple(
-            draw.at[g if term.by_group else 0, old]
-            .add(-step)
-            .at[g if term.by_group else 0, new]
-            .add(step)
-            for term, draw in zip(terms, draws, strict=True)
+            draw.at[place].add(total * shift) for draw, place in zip(draws, places, strict=True)
         )
-        return (tables, draws), labels.at[i].set(new), moved + (new != old)
+        return (tables, draws), new
 
     return visit, prepare
 
@@ -309,17 +315,21 @@ def batched(
         )
 
         def gains(labels):
-            change = differences(terms, rows, labels, evaluate(labels)[0])
-            change = jnp.where(active, change, jnp.inf)
-            return change.min(-1), change.argmin(-1).astype(labels.dtype)
+            cells = evaluate(labels)[0]
+            change = jnp.where(active, differences(terms, rows, labels, cells), jnp.inf)
+            # Below the rounding of the cells' costs a difference says nothing.
+            sizes = [jnp.abs(t.weight) * jnp.abs(t.cost(t.cells(cells))).max() for t in terms]
+            gain = change.min(-1) + 2 * eps * functools.reduce(jnp.add, sizes)
+            return gain, change.argmin(-1).astype(labels.dtype)
 
         def hop(carry):
             labels, value, fraction, gain, goal, fresh, count, trace, _ = carry
             gain, goal = jax.lax.cond(fresh, gains, lambda _: (gain, goal), labels)
-            improving = free & (gain < -4 * eps * jnp.abs(value) / rows.mass.size)
+            improving = free & (gain < 0)
             draw = uniform(stream(seed, count), gain.shape, gain.dtype)
-            best = jnp.where(improving, gain, jnp.inf)
-            chosen = improving & ((draw < fraction) | (best == best.min()))
+            best = jnp.where(improving, gain, jnp.inf).argmin()
+            alone = jnp.arange(gain.size).reshape(gain.shape) == best
+            chosen = improving & ((draw < fraction) | alone)
             new = jnp.where(chosen, goal, labels)
             _, new_value = evaluate(new)
             better = new_value < value

@@ -32,8 +32,6 @@ from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Term, Terms, objective, one_hot, slope
 from nrprob.statistics.xlogx import safe_log, xlogx
 
-QUENCH = 100.0
-
 
 class Problem(NamedTuple):
     """What a method wants minimised.
@@ -103,7 +101,7 @@ def exact_objective(terms: Terms, cells: jax.Array) -> jax.Array:
 
 def with_compression(terms: Terms, rows: Rows, inverse_beta: jax.Array) -> Terms:
     """Add n H(C)/beta, which is n I(C;X)/beta of hard labels."""
-    total = rows.mass.sum()
+    total = rows.mass.sum().astype(jnp.float64)
     return (*terms, Term(inverse_beta, xlogx(total), None, mass_cost, False))
 
 
@@ -125,15 +123,15 @@ def solve_anneal(
 
     The first starts just below the first split. Annealing is so nearly free of its start that more
     like it would find the same, and where the leading direction is an outlier's they would all be
-    caught by it; so the others start at inverse temperatures that rise geometrically to ``QUENCH``
-    times the first one's, the last ones being hardly annealed at all.
+    caught by it; so the others start at inverse temperatures that rise geometrically to
+    ``hyper["quench"]`` times the first one's, the last ones being hardly annealed at all.
     """
     problem = build(rows, hyper)
     terms, weights, critical = weighted(problem, rows)
     active = jnp.arange(n_clusters) < hyper["n_clusters"]
-    begin = jnp.where(jnp.isfinite(critical), 0.95 * critical, 1)
+    begin = jnp.where(jnp.isfinite(critical), 0.95 * critical, 1).astype(rows.mass.dtype)
     ladder = Ladder(
-        begin * QUENCH ** (jnp.arange(n_init) / max(n_init - 1, 1)),
+        begin * hyper["quench"] ** jnp.linspace(0, 1, n_init, dtype=rows.mass.dtype),
         hyper["cooling"],
         hyper["beta"],
         hyper["noise"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 
 from nrprob.engines.solve import Hyper, Problem
@@ -16,12 +17,20 @@ from nrprob.statistics.xlogx import xlogx
 
 def feature_term(rows: Rows, features: str, *, by_group: bool) -> Term:
     """Conditional entropy of the features given the clusters (and the known groups)."""
-    dtype = rows.mass.dtype
-    constant = jnp.zeros((), dtype)
+    constant, scale = jnp.zeros((), jnp.float64), jnp.ones((), jnp.float64)
     if features == "gaussian":
-        about_zero = jnp.zeros((rows.n_groups, rows.x.n_statistics), dtype)
-        constant = 0.5 * rows.scatter(about_zero)[:-1].sum()
-    return Term(jnp.ones((), dtype), constant, None, FEATURES[features], by_group)
+        constant = 0.5 * sum_of_squares(rows)
+        scale = 2 * constant / rows.mass.sum()
+    elif features == "bernoulli":
+        scale = scale * rows.x.n_statistics
+    one = jnp.ones((), rows.mass.dtype)
+    return Term(one, constant, None, FEATURES[features], by_group, scale)
+
+
+def sum_of_squares(rows: Rows) -> jax.Array:
+    """Sum of the squares of all features."""
+    centre = jnp.zeros((rows.n_groups, rows.x.n_statistics), rows.mass.dtype)
+    return rows.scatter(centre)[:-1].sum()
 
 
 @dataclass(frozen=True)
@@ -47,12 +56,13 @@ class SideInformation:
         relevant = feature_term(rows, self.features, by_group=False)
         gamma = hyper["gamma"]
         one = jnp.ones_like(gamma)
-        total = rows.mass.sum()
-        entropy = xlogx(total) - xlogx(rows.totals()[:, -1]).sum()
+        sizes = rows.totals()[:, -1].astype(jnp.float64)
+        entropy = xlogx(sizes.sum()) - xlogx(sizes).sum()
+        zero = jnp.zeros_like(entropy)
         terms = (
             relevant,
             Term(one, entropy, None, mass, False),
-            Term(one, 0 * one, None, mass, True),
+            Term(one, zero, None, mass, True),
         )
         weights = jnp.stack([one, gamma, -gamma])
         return Problem(terms, lambda curvatures: weights, n_start=1, curvature=gamma)
@@ -92,6 +102,10 @@ class IB(TermEstimator):
         Factor between successive inverse temperatures of an annealing.
     noise : float, default=1e-3
         Size of the perturbation of log memberships at every temperature.
+    quench : float or "auto", default="auto"
+        Restarts of an annealing start at inverse temperatures that rise geometrically up to
+        ``quench`` times that of the first, which starts just below the first split. 1 anneals all
+        of them from there, which makes them nearly equal. "auto" is 100.
     n_init : int, default=10
         Number of restarts; the best by objective is kept.
     max_iter : int, default=100
@@ -157,6 +171,7 @@ class IB(TermEstimator):
         solver="anneal",
         cooling=1.15,
         noise=1e-3,
+        quench="auto",
         n_init=10,
         max_iter=100,
         tol=1e-4,
@@ -171,6 +186,7 @@ class IB(TermEstimator):
         self.solver = solver
         self.cooling = cooling
         self.noise = noise
+        self.quench = quench
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
@@ -200,9 +216,12 @@ class IBSI(TermEstimator):
         Number of clusters.
     gamma : float
         Weight of I(C;Z), at least 0. It must outweigh the features that carry the known structure,
-        so it has to grow with their number; once large enough, larger does no harm (damped).
+        so it has to grow with their number. Damped, a hundred times more than that does little
+        harm; far beyond, the descent is too stiff to leave its start.
     damped : bool, default=True
         False for the iteration as published.
+    quench : float or "auto", default="auto"
+        As in `IB`, but "auto" is 1 with ``damped=False``, the published algorithm.
     beta, prior, features, binarize, solver, cooling, noise, n_init, max_iter, tol, random_state, \
 verbose
         As in `IB`.
@@ -239,6 +258,7 @@ critical_beta_, linkage_, n_features_in_, classes_
         solver="anneal",
         cooling=1.15,
         noise=1e-3,
+        quench="auto",
         n_init=10,
         max_iter=100,
         tol=1e-4,
@@ -255,6 +275,7 @@ critical_beta_, linkage_, n_features_in_, classes_
         self.solver = solver
         self.cooling = cooling
         self.noise = noise
+        self.quench = quench
         self.n_init = n_init
         self.max_iter = max_iter
         self.tol = tol
@@ -263,4 +284,5 @@ critical_beta_, linkage_, n_features_in_, classes_
 
     def _problem(self, features, groups, known):
         self._check_number("gamma", self.gamma, low=0)
+        self._faithful = not self.damped
         return SideInformation(features), {"gamma": self.gamma}

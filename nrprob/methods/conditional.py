@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from nrprob.engines.solve import Hyper, Problem
 from nrprob.estimator import TermEstimator
-from nrprob.methods.bottleneck import Bottleneck, feature_term
+from nrprob.methods.bottleneck import Bottleneck, feature_term, sum_of_squares
 from nrprob.statistics.costs import gaussian
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Residual, Term
@@ -26,7 +26,9 @@ def residual_term(rows: Rows) -> Term:
     mass = totals[:, -1:]
     mean = jnp.where(mass > 0, totals / jnp.where(mass > 0, mass, 1), 0).at[:, -1].set(0)
     constant = 0.5 * rows.scatter(mean)[:-1].sum()
-    return Term(jnp.ones((), mean.dtype), constant, Residual(mean), gaussian, by_group=False)
+    scale = sum_of_squares(rows) / rows.mass.sum()
+    one = jnp.ones((), mean.dtype)
+    return Term(one, constant, Residual(mean), gaussian, False, scale)
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,9 @@ class CCIB(TermEstimator):
         across groups.
     multi : {"product"}, default="product"
         How several known labelings combine; "product" conditions on every combination that occurs.
+    quench : float or "auto", default="auto"
+        As in `IB`, but "auto" is 1 for marginal coordination of a given weight, the thesis's
+        algorithm.
     features, binarize, solver, cooling, noise, n_init, max_iter, tol, random_state, verbose
         As in `IB`.
 
@@ -125,6 +130,7 @@ critical_beta_, linkage_, n_features_in_, classes_
         coordination_weight="auto",
         cooling=1.15,
         noise=1e-3,
+        quench="auto",
         features="auto",
         binarize=None,
         solver="anneal",
@@ -140,6 +146,7 @@ critical_beta_, linkage_, n_features_in_, classes_
         self.coordination_weight = coordination_weight
         self.cooling = cooling
         self.noise = noise
+        self.quench = quench
         self.features = features
         self.binarize = binarize
         self.solver = solver
@@ -168,6 +175,7 @@ critical_beta_, linkage_, n_features_in_, classes_
         coordination = self.coordination
         if coordination == "auto":
             coordination = "marginal" if self._sparse_counts else "residual"
+        self._faithful = coordination == "marginal" and not automatic
         return (
             ConditionalBottleneck(features, coordination, automatic),
             {"coordination_weight": weight},

@@ -27,7 +27,11 @@ def multinomial(cell: jax.Array) -> jax.Array:
 def bernoulli(cell: jax.Array) -> jax.Array:
     """Sum over features of the mass times the binary entropy of the feature's mean."""
     x, w = cell[..., :-1], cell[..., -1:]
-    return (xlogx(w) - xlogx(x) - xlogx(w - x)).sum(-1)
+    rest = w - x
+    # Where a feature is 1 throughout a large cell, a sliver of other rows is lost to rounding in
+    # ``w`` and ``x`` alike. It is put back into the value; the derivative passes unchanged.
+    rest = rest + jax.lax.stop_gradient(jnp.maximum(1e-12 * w - rest, 0))
+    return (xlogx(w) - xlogx(x) - xlogx(rest)).sum(-1)
 
 
 def gaussian(cell: jax.Array) -> jax.Array:

@@ -51,7 +51,7 @@ class FeatureMap:
             return x
         if self.centre is not None:
             x = x - self.centre.astype(x.dtype)
-        return x / np.asarray(self.scale, x.dtype)
+        return (x * (1 / self.scale)).astype(x.dtype)
 
 
 def fit_features(x: Any, features: str, binarize: float | None) -> FeatureMap:
@@ -112,7 +112,7 @@ def _proportions(x: Any) -> Any:
         "features='multinomial' needs non-negative values",
         "pass counts or proportions, or set features='gaussian'",
     )
-    total = np.asarray(x.sum(1), x.dtype).reshape(-1, 1)
+    total = np.array(x.sum(1), x.dtype).reshape(-1, 1)
     empty = np.flatnonzero(total == 0)
     if empty.size:
         warnings.warn(

@@ -9,6 +9,7 @@ groups. Every row carries a last statistic equal to 1, whose sum is the mass of 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -53,10 +54,9 @@ class Dense:
         return out.reshape(*self.x.shape[:2], s, k)
 
     def scatter(self, mass: jax.Array, centre: jax.Array, group: jax.Array) -> jax.Array:
-        """Weighted sums of squares about ``centre`` (groups, statistics), per statistic."""
-        return jnp.einsum(
-            "br,brp->p", mass, (self.x - centre[group][:, None]) ** 2, precision=_PRECISION
-        )
+        """Weighted sums of squares about ``centre`` (groups, p), per statistic, in float64."""
+        square = mass[..., None] * (self.x - centre[group][:, None]) ** 2
+        return square.sum(1).astype(jnp.float64).sum(0)
 
 
 @jax.tree_util.register_dataclass
@@ -112,9 +112,10 @@ class Sparse:
         """Weighted sums of squares about ``centre``, per statistic; see `Dense.scatter`."""
         p, n_groups = self.n_statistics, centre.shape[0]
         flat = mass.reshape(-1)
-        square = flat[self.row] * self.value**2
+        square = (flat[self.row] * self.value**2).astype(jnp.float64)
         total = jnp.zeros(p, square.dtype).at[self.column.reshape(-1)].add(square.reshape(-1))
-        weight = jax.ops.segment_sum(mass.sum(1), group, n_groups)
+        weight = jax.ops.segment_sum(mass.sum(1), group, n_groups).astype(jnp.float64)
+        centre = centre.astype(jnp.float64)
         return jnp.maximum(total - (weight[:, None] * centre**2).sum(0), 0)
 
 
@@ -232,19 +233,18 @@ def make_rows(
 ) -> Rows:
     """Lay out the feature statistics ``x`` (n, m): dense, scipy.sparse, or a JAX array.
 
-    Numbers of columns are bucketed below about a thousand; columns of zeros cost nothing.
+    Numbers of columns are bucketed where the data are small; columns of zeros cost nothing.
     ``share`` (n, n_groups) makes the known structure soft; ``mass`` (n,) weighs the rows.
     """
     n, m = x.shape
-    p = bucket(m + 1, 1024)
+    p = bucket(m + 1, 1024 if n <= 16384 else 1)
     dtype = np.dtype(x.dtype)
     shape = layout.n_blocks, layout.n_rows, p
     statistics: Dense | Sparse
     if sparse.issparse(x):
         statistics = _sparse_statistics(x, layout, p)
     elif isinstance(x, jax.Array):
-        flat = jnp.zeros((shape[0] * shape[1], p), dtype).at[layout.slot, :m].set(x)
-        statistics = Dense(flat.at[layout.slot, -1].set(1).reshape(shape))
+        statistics = Dense(_place(x, layout.slot, shape))
     else:
         flat = np.zeros((shape[0] * shape[1], p), dtype)
         flat[layout.slot, :m] = x
@@ -254,6 +254,13 @@ def make_rows(
     if share is not None:
         share = layout.spread(np.asarray(share, dtype))
     return Rows(statistics, layout.spread(mass), layout.block_group, share, n_groups)
+
+
+@partial(jax.jit, static_argnames="shape")
+def _place(x: jax.Array, slot: jax.Array, shape: tuple[int, int, int]) -> jax.Array:
+    """Put the rows of a device array into their slots, on the device."""
+    flat = jnp.zeros((shape[0] * shape[1], shape[2]), x.dtype).at[slot, : x.shape[1]].set(x)
+    return flat.at[slot, -1].set(1).reshape(shape)
 
 
 def _sparse_statistics(x: Any, layout: Layout, p: int) -> Sparse:

@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from nrprob.statistics.costs import Cost
 from nrprob.statistics.rows import Rows
 
 SMOOTHING = 1e-12
+_UNIT = np.float64(1)
 
 
 @jax.tree_util.register_dataclass
@@ -42,10 +44,11 @@ class Term:
     Attributes
     ----------
     weight : scalar, or one per restart
-    constant : part of the cost that no partition changes, before weighting
+    constant : part of the cost that no partition changes, before weighting, in float64
     view : linear view of the statistics, or None for the statistics themselves
     cost : cell cost
     by_group : cells are (known group, cluster) if True, else clusters
+    scale : what the leading curvature would be without cancellation; rounding is relative to it
     """
 
     weight: jax.Array
@@ -53,6 +56,7 @@ class Term:
     view: Residual | None
     cost: Cost = field(metadata={"static": True})
     by_group: bool = field(metadata={"static": True})
+    scale: jax.Array | np.float64 = _UNIT
 
     def cells(self, cells: jax.Array) -> jax.Array:
         """The term's own cells (1 or groups, S, K, p) from all cells (groups, S, K, p)."""
@@ -71,7 +75,10 @@ Terms = tuple[Term, ...]
 @jax.jit
 def objective(terms: Terms, cells: jax.Array) -> jax.Array:
     """Return F, shape (S,), from the cells (groups, S, K, p)."""
-    parts = [t.weight * (t.cost(t.cells(cells)).sum((0, 2)) + t.constant) for t in terms]
+    parts = [
+        t.weight * (t.cost(t.cells(cells)).sum((0, 2)) + t.constant.astype(cells.dtype))
+        for t in terms
+    ]
     return functools.reduce(jnp.add, parts)
 
 

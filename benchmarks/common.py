@@ -1,0 +1,187 @@
+"""What the benchmarks share: data, interleaved timing, tables and the header.
+
+Import this before numpy: it pins BLAS to one thread, which is what the bars are stated for. XLA has
+a thread pool of its own and keeps all cores.
+"""
+
+from __future__ import annotations
+
+import os
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+import argparse
+import importlib.metadata
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # a checkout that was never installed is measured as it is
+
+# Fits are stopped before they converge, on purpose and often.
+warnings.filterwarnings("ignore", category=UserWarning)
+
+# What a program in a process of its own starts with; it must not import what it measures.
+_TIMED = """
+import time
+def timed(call):
+    cpu, wall = time.process_time(), time.perf_counter()
+    call()
+    print(time.perf_counter() - wall, time.process_time() - cpu)
+"""
+_PACKAGES = ("nrprob", "jax", "jaxlib", "numpy", "scipy", "scikit-learn", "sib-clustering")
+# Wide enough for the longest row: a table that is piped into a file must not be cut.
+console = Console(width=132, highlight=False)
+
+
+class Time(NamedTuple):
+    """Seconds of one call: wall clock, and CPU of this process over all its threads."""
+
+    wall: float
+    cpu: float
+
+
+def arguments(doc: str) -> argparse.Namespace:
+    """Parse the one option that every benchmark has."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes and few repeats")
+    return parser.parse_args()
+
+
+def header(title: str) -> None:
+    """Say what runs where, since no figure means anything without it."""
+    versions = []
+    for name in _PACKAGES:
+        try:
+            versions.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            versions.append(f"{name} -")
+    console.rule(title)
+    console.print(f"{_processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+    console.print(f"Python {platform.python_version()}, " + ", ".join(versions))
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def timed(call: Callable[[], object]) -> Time:
+    """Time one call."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    call()
+    return Time(time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def interleave(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, Time]:
+    """Best times of calls that take turns, so that a busy moment hits all of them alike."""
+    times: dict[str, list[Time]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        for name, call in calls.items():
+            times[name].append(timed(call))
+    return {name: _best(found) for name, found in times.items()}
+
+
+def _best(times: Sequence[Time]) -> Time:
+    return Time(min(t.wall for t in times), min(t.cpu for t in times))
+
+
+def per_unit(few: Time, many: Time, units: int) -> Time:
+    """Time of one unit of work, from two runs that differ by ``units`` of them."""
+    return Time((many.wall - few.wall) / units, (many.cpu - few.cpu) / units)
+
+
+def fresh_processes(
+    codes: dict[str, str], repeats: int, environment: dict[str, str] | None = None
+) -> dict[str, Time]:
+    """Best times of programs that call ``timed`` themselves and print what it returns.
+
+    Every run has a process of its own, and the programs take turns. A first turn, which is not
+    counted, leaves bytecode behind, as an installation does.
+    """
+    times: dict[str, list[Time]] = {name: [] for name in codes}
+    with tempfile.TemporaryDirectory() as bytecode:
+        full = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "",
+            "PYTHONPYCACHEPREFIX": bytecode,
+            **(environment or {}),
+        }
+        for turn in range(repeats + 1):
+            for name, code in codes.items():
+                out = subprocess.run(
+                    [sys.executable, "-c", _TIMED + code],
+                    cwd=ROOT,
+                    env=full,
+                    capture_output=True,
+                    text=True,
+                    check=True,
+                )
+                wall, cpu = out.stdout.split()[-2:]
+                if turn:
+                    times[name].append(Time(float(wall), float(cpu)))
+    return {name: _best(found) for name, found in times.items()}
+
+
+def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table."""
+    table = Table(title=title, title_justify="left")
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="right" if i else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, str) else f"{cell:.4g}" for cell in row))
+    console.print(table)
+
+
+def verdict(value: float, bar: float, *, at_least: bool = False) -> tuple[str, str]:
+    """Return the bar, and whether the value reaches it."""
+    met = value >= bar if at_least else value <= bar
+    return f"{'>=' if at_least else '<='} {bar:g}", "met" if met else "MISSED"
+
+
+def counts(
+    n: int, m: int, k: int, *, draws: int = 48, concentration: float = 1.0, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Multinomial rows around k random profiles, with their labels, as float32.
+
+    With the defaults and m=100 a third of the entries is not zero.
+    """
+    rng = np.random.default_rng(seed)
+    profile = rng.dirichlet(np.full(m, concentration), k)
+    labels = rng.integers(k, size=n)
+    x = np.empty((n, m), np.float32)
+    for c in range(k):
+        member = np.flatnonzero(labels == c)
+        x[member] = rng.multinomial(draws, profile[c], size=member.size)
+    return x, labels
+
+
+def binary(n: int, dims: tuple[int, int], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Binary rows with two partitions side by side, and the labels of the first, more visible."""
+    from nrprob.datasets import make_binary_partitions
+
+    x, labels = make_binary_partitions(n, dims, random_state=seed)
+    return x.astype(np.float64), labels[:, 0]
+
+
+def exponents(sizes: Sequence[float], seconds: Sequence[float]) -> float:
+    """Slope of log time over log size."""
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])

@@ -1,0 +1,146 @@
+"""One annealing step against XLA's own times for the parts it cannot do without.
+
+n=100,000, m=100, k=10, ten restarts, float32. Many steps run inside one compiled loop; the parts
+are the two matrix products and the softmax at those shapes, each compiled alone.
+"""
+
+from __future__ import annotations
+
+from common import arguments, console, counts, header, interleave, per_unit, show, verdict
+
+# isort: split
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.engines.anneal import normalise, random_start, term_update
+from nrprob.engines.solve import weighted
+from nrprob.methods.bottleneck import Bottleneck
+from nrprob.methods.conditional import ConditionalBottleneck
+from nrprob.statistics.rows import arrange, make_rows
+
+N_RESTARTS = 10
+BARS = {"IB": 1.5, "CCIB": 3.0}
+
+
+@partial(jax.jit, static_argnames=("build", "k"))
+def prepare(rows, hyper, *, build, k):
+    """Terms with their weights, a start, and a temperature at which clusters have separated."""
+    terms, _, critical = weighted(build(rows, hyper), rows)
+    start = random_start(jnp.uint32(0), rows.mass, N_RESTARTS, k)
+    return terms, normalise(start, rows.mass), jnp.full(N_RESTARTS, 2 * critical)
+
+
+@jax.jit
+def steps(terms, rows, w, beta, count):
+    """``count`` steps. The data are arguments: a constant would be folded into the program."""
+    update, _ = term_update(terms, rows, "information")
+
+    def step(_, carry):
+        w, change = carry
+        new = normalise(update(None, w, beta)[1], rows.mass)
+        return new, jnp.abs(new - w).max()
+
+    return jax.lax.fori_loop(0, count, step, (w, jnp.zeros((), w.dtype)))[1]
+
+
+def stepper(x, known, build, hyper, k):
+    """Return a call that takes a number of steps."""
+    layout = arrange(known, int(known.max()) + 1)
+    rows = jax.tree.map(jnp.asarray, make_rows(x, layout, int(known.max()) + 1))
+    terms, w, beta = jax.block_until_ready(prepare(rows, hyper, build=build, k=k))
+    return lambda count: steps(terms, rows, w, beta, count).block_until_ready()
+
+
+PARTS = {
+    "statistics, W'X": lambda w, x, g: w.T @ x,
+    "scores, X G": lambda w, x, g: x @ g,
+    "softmax": lambda w, x, g: jax.nn.softmax(w.reshape(w.shape[0], N_RESTARTS, -1), -1),
+}
+
+
+def parts(n, m, k):
+    """Return, for each part, a call of it alone and a call of it ``count`` times in a loop."""
+    rng = np.random.default_rng(0)
+    w = jnp.asarray(rng.random((n, N_RESTARTS * k), np.float32))
+    x = jnp.asarray(rng.random((n, m), np.float32))
+    g = jnp.asarray(rng.random((m, N_RESTARTS * k), np.float32))
+    calls, loops = {}, {}
+    for name, f in PARTS.items():
+        alone = jax.jit(f)
+
+        @jax.jit
+        def loop(w, x, g, count, f=f):
+            def body(i, carry):
+                w, g, _ = carry
+                # One changed entry: an invariant body would be computed once, ahead of the loop.
+                w, g = w.at[0, 0].set(1.0 / (i + 1)), g.at[0, 0].set(1.0 / (i + 1))
+                return w, g, f(w, x, g)
+
+            return jax.lax.fori_loop(0, count, body, (w, g, jnp.zeros_like(f(w, x, g))))[2]
+
+        calls[name] = lambda alone=alone: alone(w, x, g).block_until_ready()
+        loops[name] = lambda count, loop=loop: loop(w, x, g, count).block_until_ready()
+    return calls, loops
+
+
+def main(quick: bool) -> None:
+    n, m, k, few, many = (4000, 20, 4, 2, 12) if quick else (100_000, 100, 10, 2, 12)
+    header(f"step: one annealing step, n={n}, m={m}, k={k}, {N_RESTARTS} restarts, float32")
+    x, _ = counts(n, m, k)
+    x /= x.sum(1, keepdims=True)
+    known = np.random.default_rng(1).integers(10, size=n)
+    hyper = {"coordination_weight": np.float32(1)}
+    alone, loops = parts(n, m, k)
+    runs = {
+        "IB": stepper(x, np.zeros(n, int), Bottleneck("multinomial"), {}, k),
+        "CCIB": stepper(x, known, ConditionalBottleneck("multinomial", "residual", True), hyper, k),
+        **loops,
+    }
+    calls = {
+        f"{name} {count}": lambda run=run, count=count: run(count)
+        for name, run in runs.items()
+        for count in (few, many)
+    }
+    calls |= alone
+    interleave(calls, 1)
+    times = interleave(calls, 2 if quick else 5)
+    each = {
+        name: per_unit(times[f"{name} {few}"], times[f"{name} {many}"], many - few) for name in runs
+    }
+    show(
+        "parts, ms",
+        ("part", "alone, wall", "in a loop, wall", "in a loop, CPU"),
+        [
+            (name, 1e3 * times[name].wall, 1e3 * each[name].wall, 1e3 * each[name].cpu)
+            for name in PARTS
+        ],
+    )
+    outside = sum(times[name].wall for name in PARTS)
+    inside = sum(each[name].wall for name in PARTS)
+    show(
+        "steps",
+        ("method", "wall, ms", "CPU, ms", "over the parts in a loop", "over the parts alone",
+         "bar", ""),
+        [
+            (
+                name,
+                1e3 * each[name].wall,
+                1e3 * each[name].cpu,
+                each[name].wall / inside,
+                each[name].wall / outside,
+                *verdict(each[name].wall / outside, bar),
+            )
+            for name, bar in BARS.items()
+        ],
+    )  # fmt: skip
+    console.print(
+        "A part alone writes its result into a new buffer on every call, as one call of a user "
+        "would;\nin a loop the buffer is reused. The bar is stated for the parts alone."
+    )
+
+
+if __name__ == "__main__":
+    main(arguments(__doc__).quick)

@@ -1,0 +1,296 @@
+"""What a user may know, in every form in which it may come."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nrprob.known import Groups, KnownEncoder, Memberships
+
+CODES = [0, 1, 0, 2, 1, 0]
+N = len(CODES)
+
+
+def _named(names):
+    return [names[c] for c in CODES]
+
+
+FORMS = {
+    "integers": np.array(_named([7, -3, 0])),
+    "unsigned": np.array(_named([7, 3, 0]), np.uint8),
+    "floats": np.array(_named([0.5, -1.0, 1e9])),
+    "float32": np.array(_named([0.5, -1.0, 2.0]), np.float32),
+    "booleans-like": np.array(_named([True, False, 2]), object),
+    "strings": np.array(_named(["north", "a", "m"])),
+    "list": _named(["north", "a", "m"]),
+    "objects": np.array(_named(["north", 3, (1, 2)]), object),
+    "dates": np.array(_named(["2020-03-01", "2019-01-01", "2021-01-01"]), "datetime64[D]"),
+    "series": pd.Series(_named(["north", "a", "m"]), index=range(10, 10 + N)),
+    "series of floats": pd.Series(_named([0.5, -1.0, 2.0])),
+    "categorical": pd.Series(pd.Categorical(_named(["b", "c", "a"]), categories=list("abcd"))),
+    "nullable": pd.Series(_named([3, 1, 2]), dtype="Int64"),
+    "bare categorical": pd.Categorical(_named(["b", "c", "a"])),
+    "one column": np.array(_named([7, -3, 0]))[:, None],
+    "frame": pd.DataFrame({"where": _named(["north", "a", "m"])}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_are_coded_by_first_appearance(form):
+    encoder = KnownEncoder()
+    groups = encoder.fit(FORMS[form], N)
+    assert groups.n_groups == groups.n_blocked == 3
+    assert groups.share is None
+    np.testing.assert_array_equal(groups.codes, CODES)
+    again = encoder.transform(FORMS[form], N)
+    np.testing.assert_array_equal(again.codes, CODES)
+    assert again.n_groups == 3
+
+
+@pytest.mark.parametrize("form", sorted(set(FORMS) - {"one column", "frame"}))
+def test_transform_of_a_part(form):
+    """New rows get the codes of the fit, not those of their own first appearance."""
+    encoder = KnownEncoder()
+    known = FORMS[form]
+    encoder.fit(known, N)
+    backwards = known.iloc[::-1] if hasattr(known, "iloc") else known[::-1]
+    np.testing.assert_array_equal(encoder.transform(backwards, N).codes, CODES[::-1])
+    groups = encoder.transform(backwards[:2], 2)
+    np.testing.assert_array_equal(groups.codes, CODES[::-1][:2])
+    assert groups.n_groups == 3
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    codes=st.lists(st.integers(0, 6), min_size=1, max_size=30),
+    names=st.lists(st.integers(-1000, 1000), min_size=7, max_size=7, unique=True),
+)
+def test_names_do_not_matter(codes, names):
+    plain = KnownEncoder().fit(np.array(codes), len(codes))
+    for renamed in (
+        np.array([names[c] for c in codes]),
+        np.array([str(names[c]) for c in codes]),
+        np.array([names[c] / 7 for c in codes]),
+        np.array([f"x{names[c]}" for c in codes], object),
+    ):
+        groups = KnownEncoder().fit(renamed, len(codes))
+        np.testing.assert_array_equal(groups.codes, plain.codes)
+        assert groups.n_groups == plain.n_groups
+    # First appearance: every new code is one more than the largest so far.
+    largest = np.maximum.accumulate(np.r_[-1, plain.codes])
+    assert (plain.codes <= largest[:-1] + 1).all()
+    assert plain.n_groups == len(set(codes))
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=20))
+def test_product_of_labelings(pairs):
+    """A group is a combination that occurs; its number is that of its first appearance."""
+    seen = {}
+    exact = [seen.setdefault(pair, len(seen)) for pair in pairs]
+    two = np.array(pairs)
+    frame = pd.DataFrame({"a": [f"x{a}" for a, _ in pairs], "b": pd.Categorical(two[:, 1])})
+    for known in (two, two.astype(str), frame, two.astype(object), 10 - two):
+        encoder = KnownEncoder()
+        groups = encoder.fit(known, len(pairs))
+        np.testing.assert_array_equal(groups.codes, exact)
+        assert groups.n_groups == len(seen)
+        np.testing.assert_array_equal(encoder.transform(known, len(pairs)).codes, exact)
+
+
+def test_columns_keeps_labelings_apart():
+    known = np.array([["b", "x"], ["a", "x"], ["b", "y"]])
+    codes = KnownEncoder().columns(known, 3)
+    np.testing.assert_array_equal(codes, [[0, 0], [1, 0], [0, 1]])
+    with pytest.raises(ValueError, match="soft Memberships cannot be joined"):
+        KnownEncoder().columns(Memberships(np.eye(3)), 3)
+
+
+def test_nothing_known():
+    encoder = KnownEncoder()
+    groups = encoder.fit(None, 4)
+    assert groups.n_groups == 1 and groups.share is None
+    np.testing.assert_array_equal(groups.codes, np.zeros(4))
+    np.testing.assert_array_equal(encoder.transform(None, 2).codes, np.zeros(2))
+    with pytest.raises(ValueError, match="given to predict but not to fit"):
+        encoder.transform([1, 2], 2)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        np.array([0.0, np.nan, 1.0]),
+        [0.0, np.nan, 1.0],
+        np.array(["a", None, "b"], object),
+        ["a", None, "b"],
+        np.array(["a", np.nan, "b"], object),
+        np.array([["a", "b"], ["a", None], ["b", "b"]], object),
+        pd.Series(["a", None, "b"]),
+        pd.Series(["a", np.nan, "b"], dtype=object),
+        pd.Series(pd.Categorical(["a", None, "b"])),
+        pd.DataFrame({"a": ["x", "y", "x"], "b": ["x", None, "x"]}),
+        pd.Series([1, pd.NA, 2], dtype="Int64"),
+        ["a", float("nan"), "b"],
+        pd.Series(["a", pd.NA, "b"], dtype=object),
+        np.array(["2020-01-01", "NaT", "2020-01-02"], "datetime64[D]"),
+    ],
+    ids=lambda known: f"{type(known).__name__}-{getattr(known, 'dtype', '')}",
+)
+def test_missing_labels_are_refused(known):
+    with pytest.raises(ValueError, match="non-missing"):
+        KnownEncoder().fit(known, 3)
+
+
+def test_labels_of_several_types_stay_apart():
+    """The number 1 and the string "1" are two groups, in a list as in an array of objects."""
+    known = [1, "1", 1, "a"]
+    exact = [0, 1, 0, 2]
+    np.testing.assert_array_equal(KnownEncoder().fit(np.array(known, object), 4).codes, exact)
+
+
+def test_labels_of_several_types_stay_apart_in_a_list():
+    encoder = KnownEncoder()
+    encoder.fit([1, "a", 1], 3)
+    np.testing.assert_array_equal(encoder.transform([1, 1], 2).codes, [0, 0])
+
+
+@pytest.mark.parametrize("wrong", [2, 4])
+@pytest.mark.parametrize(
+    "known",
+    [[0, 1, 0], np.array([[0, 1], [1, 1], [0, 0]]), Memberships(np.eye(3)), pd.Series([1, 2, 1])],
+    ids=lambda known: type(known).__name__,
+)
+def test_wrong_length(known, wrong):
+    with pytest.raises(ValueError, match=f"known has 3 labels for {wrong} samples"):
+        KnownEncoder().fit(known, wrong)
+    encoder = KnownEncoder()
+    encoder.fit(known, 3)
+    with pytest.raises(ValueError, match=f"known has 3 labels for {wrong} samples"):
+        encoder.transform(known, wrong)
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        np.random.default_rng(0).normal(size=(3, 2)),
+        np.zeros((3, 1)),
+        np.zeros((3, 2), np.float32),
+        pd.DataFrame({"a": [0.1, 0.2, 0.3]}),
+        pd.DataFrame({"a": [0.1, 0.2, 0.3], "b": [1.0, 2.0, 3.0]}),
+    ],
+    ids=["two columns", "one column", "float32", "frame of one", "frame"],
+)
+def test_continuous_structure_is_refused(known):
+    with pytest.raises(ValueError, match="continuous known structure is not supported"):
+        KnownEncoder().fit(known, 3)
+
+
+def test_mixed_frames_are_refused():
+    frame = pd.DataFrame({"a": ["x", "y", "x"], "b": [0.1, 0.2, 0.3]})
+    with pytest.raises(ValueError, match="mixes categorical and continuous"):
+        KnownEncoder().fit(frame, 3)
+    frame = pd.DataFrame({"a": [1, 2, 1], "b": [0.1, 0.2, 0.3]})
+    with pytest.raises(ValueError, match="mixes categorical and continuous"):
+        KnownEncoder().fit(frame, 3)
+
+
+@pytest.mark.parametrize("known", [5, np.zeros((3, 1, 1), int), []], ids=["0-d", "3-d", "empty"])
+def test_wrong_shapes_are_refused(known):
+    with pytest.raises(ValueError, match="1-D labels or a 2-D array"):
+        KnownEncoder().fit(known, 3)
+
+
+def test_unseen_label_is_named():
+    encoder = KnownEncoder()
+    encoder.fit(["a", "b", "a"], 3)
+    with pytest.raises(ValueError, match=r"label 'q' at row 1.*the fit had 'a', 'b'"):
+        encoder.transform(["b", "q"], 2)
+    encoder.fit(np.array([4, 5, 6]), 3)
+    with pytest.raises(ValueError, match="label 9 at row 2"):
+        encoder.transform(np.array([4, 4, 9, 10]), 4)
+
+
+def test_unseen_combination_is_named():
+    encoder = KnownEncoder()
+    encoder.fit(np.array([["a", "x"], ["b", "y"]]), 2)
+    with pytest.raises(ValueError, match="combination of labels at row 1"):
+        encoder.transform(np.array([["a", "x"], ["a", "y"]]), 2)
+    with pytest.raises(ValueError, match=r"label 'z' at row 0"):
+        encoder.transform(np.array([["a", "z"]]), 1)
+    with pytest.raises(ValueError, match="known has 1 labelings; the fit had 2"):
+        encoder.transform(["a", "b"], 2)
+
+
+def test_unseen_combination_names_its_labels():
+    encoder = KnownEncoder()
+    encoder.fit(np.array([["a", "x"], ["b", "y"]]), 2)
+    with pytest.raises(ValueError, match=r"'a'.*'y'"):
+        encoder.transform(np.array([["a", "x"], ["a", "y"]]), 2)
+
+
+def test_known_is_required_where_it_was_fitted():
+    encoder = KnownEncoder()
+    encoder.fit([0, 1], 2)
+    with pytest.raises(ValueError, match="known is required to predict"):
+        encoder.transform(None, 2)
+
+
+def test_refitting_forgets():
+    encoder = KnownEncoder()
+    encoder.fit(Memberships(np.eye(2)), 2)
+    encoder.fit([["a", "x"], ["b", "y"]], 2)
+    groups = encoder.fit(["u", "v", "u"], 3)
+    assert groups.n_groups == 2
+    np.testing.assert_array_equal(encoder.transform(["v", "u"], 2).codes, [1, 0])
+    encoder.fit(None, 3)
+    assert encoder.transform(None, 3).n_groups == 1
+
+
+class TestMemberships:
+    def test_round_trip(self):
+        z = np.array([[0.2, 0.8, 0], [1, 0, 0]])
+        encoder = KnownEncoder()
+        groups = encoder.fit(Memberships(z.tolist()), 2)
+        assert isinstance(groups, Groups)
+        assert groups.n_groups == 3 and groups.n_blocked == 1
+        np.testing.assert_array_equal(groups.share, z)
+        np.testing.assert_array_equal(groups.codes, [0, 0])
+        np.testing.assert_array_equal(encoder.transform(Memberships(z[:1]), 1).share, z[:1])
+
+    def test_other_kinds_are_refused_later(self):
+        encoder = KnownEncoder()
+        encoder.fit(Memberships(np.eye(2)), 2)
+        with pytest.raises(ValueError, match="must be Memberships, as it was in fit; got list"):
+            encoder.transform([0, 1], 2)
+        with pytest.raises(ValueError, match="got NoneType"):
+            encoder.transform(None, 2)
+        with pytest.raises(ValueError, match="known has 3 groups; the fit had 2"):
+            encoder.transform(Memberships(np.eye(3)), 3)
+        encoder.fit([0, 1], 2)
+        with pytest.raises(ValueError):
+            encoder.transform(Memberships(np.eye(2)), 2)
+
+    @pytest.mark.parametrize(
+        "z",
+        [
+            [[0.5, 0.6]],
+            [[0.5, 0.4]],
+            [[-0.1, 1.1]],
+            [[np.nan, 1.0]],
+            [[np.inf, 0.0]],
+            [[1.0, 0.0], [0.5, 0.500002]],
+        ],
+    )
+    def test_not_probabilities(self, z):
+        with pytest.raises(ValueError, match="must be probabilities"):
+            Memberships(z)
+
+    @pytest.mark.parametrize("z", [[0.5, 0.5], 1.0, np.zeros((2, 2, 2))])
+    def test_shapes(self, z):
+        with pytest.raises(ValueError, match="must be a 2-D array"):
+            Memberships(z)
+
+    def test_rounding_is_allowed(self):
+        z = np.full((1, 3), 1 / 3, np.float32)
+        np.testing.assert_allclose(Memberships(z).probabilities.sum(1), 1, atol=1e-6)
