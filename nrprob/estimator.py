@@ -204,7 +204,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
                     compressed=bool(compressed),
                     **shared,
                 )
-            chunks.append(jax.tree.map(np.asarray, found))
+            chunks.append(jax.device_get(found))
             if self.verbose:
                 best = min(c.objective.min() for c in chunks)
                 print(f"restarts {done + size}/{self.n_init}: objective {best:.6g} nats")
@@ -248,7 +248,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
             rows, hyper, labels,
             build=build, n_clusters=max(self.n_clusters, 2), compressed=compressed,
         )  # fmt: skip
-        found = jax.tree.map(np.asarray, found)
+        found = jax.device_get(found)
         steps = max(used.size - self.n_clusters, 0)
         lost = np.concatenate([[0.0], np.cumsum(costs[:steps])])
         trace = found.objective[0] - lost[-1] + lost
@@ -258,7 +258,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
 
     def _validate(self, X, *, reset: bool):
         if isinstance(X, jax.Array) and X.ndim == 2 and X.size:
-            if any(device.platform != "cpu" for device in X.devices()):
+            if _on_accelerator(X):
                 return self._validate_device(X, reset=reset)
             X = np.asarray(X)  # the same memory
         X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
@@ -491,6 +491,10 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         if np.isinf(self.beta_):
             return np.eye(self.n_clusters)[log_r.argmax(1)]
         return softmax(log_r, axis=1)
+
+
+def _on_accelerator(x: jax.Array) -> bool:
+    return any(device.platform != "cpu" for device in x.devices())
 
 
 def _class_order(labels: np.ndarray, classes: np.ndarray, n_classes: int) -> np.ndarray:

@@ -122,6 +122,25 @@ def test_float32_and_float64_agree_and_keep_their_precision(binary):
     assert wide._coef.dtype == np.float64 and narrow._coef.dtype == np.float32
 
 
+@pytest.mark.parametrize("features", ["multinomial", "bernoulli", "gaussian"])
+def test_rows_on_an_accelerator_stay_there(features, binary, monkeypatch):
+    import nrprob.estimator
+
+    X, labels = binary
+    X = X[:150].astype(np.float32) + (features == "multinomial")
+    z = labels[:150, 0]
+    plain = CCIB(2, features=features, random_state=0).fit(X, known=z)
+    monkeypatch.setattr(nrprob.estimator, "_on_accelerator", lambda x: True)
+    device = CCIB(2, features=features, random_state=0).fit(jax.numpy.asarray(X), known=z)
+    assert (device.labels_ == plain.labels_).all()
+    assert device.objective_ == pytest.approx(plain.objective_, rel=1e-4)
+    assert (device.predict(jax.numpy.asarray(X), known=z) == plain.labels_).all()
+    with pytest.raises(ValueError, match="infinity"):
+        device.predict(jax.numpy.full((3, 10), jax.numpy.inf), known=z[:3])
+    with pytest.raises(ValueError, match="expecting 10 features"):
+        device.predict(jax.numpy.ones((3, 9)), known=z[:3])
+
+
 def test_jax_pandas_and_numpy_input_give_the_same(binary):
     import pandas as pd
 

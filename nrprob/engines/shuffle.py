@@ -20,8 +20,8 @@ def _mix(h: jax.Array) -> jax.Array:
 
 def stream(seed: jax.Array, index: jax.Array | int) -> jax.Array:
     """Seed of the ``index``-th of many independent streams."""
-    index = jnp.asarray(index).astype(jnp.uint32)
-    return _mix(_mix(jnp.asarray(seed).astype(jnp.uint32) + jnp.uint32(0x9E3779B9)) ^ _mix(~index))
+    index = jnp.asarray(index).astype(jnp.uint32) + jnp.uint32(1)
+    return _mix(jnp.asarray(seed).astype(jnp.uint32) ^ (index * jnp.uint32(0x9E3779B9)))
 
 
 def uniform(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
@@ -29,8 +29,8 @@ def uniform(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Ar
     size = 1
     for length in shape:
         size *= length
-    h = _mix(jax.lax.iota(jnp.uint32, size) * jnp.uint32(0x9E3779B9) + seed)
-    return ((_mix(h ^ seed) >> 8).astype(dtype) * 2.0**-24).astype(dtype).reshape(shape)
+    h = _mix((jax.lax.iota(jnp.uint32, size) + seed) * jnp.uint32(0x9E3779B9) ^ seed)
+    return ((h >> 8).astype(dtype) * 2.0**-24).reshape(shape)
 
 
 def spread(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:

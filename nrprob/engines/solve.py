@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from nrprob.engines.anneal import (
     Ladder,
@@ -129,9 +130,9 @@ def solve_anneal(
     problem = build(rows, hyper)
     terms, weights, critical = weighted(problem, rows)
     active = jnp.arange(n_clusters) < hyper["n_clusters"]
-    begin = jnp.where(jnp.isfinite(critical), 0.95 * critical, 1).astype(rows.mass.dtype)
+    begin = jnp.where(critical < jnp.inf, 0.95 * critical, 1).astype(rows.mass.dtype)
     ladder = Ladder(
-        begin * hyper["quench"] ** jnp.linspace(0, 1, n_init, dtype=rows.mass.dtype),
+        begin * hyper["quench"] ** np.linspace(0, 1, n_init, dtype=rows.mass.dtype),
         hyper["cooling"],
         hyper["beta"],
         hyper["noise"],
@@ -152,7 +153,7 @@ def solve_anneal(
     else:
         reached = exact_objective(terms, rows.cells(one_hot(labels, rows.mass, n_clusters)))
     best = reached.argmin()
-    w = jnp.take(found.w, best, 2)
+    w = jax.lax.dynamic_index_in_dim(found.w, best, 2, keepdims=False)
     q = w.sum((0, 1))
     prior = safe_log(q) if rule == "information" else jnp.zeros_like(q)
     return Solution(

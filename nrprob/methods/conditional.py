@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from nrprob.engines.solve import Hyper, Problem
 from nrprob.estimator import TermEstimator
-from nrprob.methods.bottleneck import Bottleneck, feature_term, sum_of_squares
+from nrprob.methods.bottleneck import Bottleneck, feature_term
 from nrprob.statistics.costs import gaussian
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Residual, Term
@@ -24,11 +25,12 @@ def residual_term(rows: Rows) -> Term:
     """
     totals = rows.totals()
     mass = totals[:, -1:]
-    mean = jnp.where(mass > 0, totals / jnp.where(mass > 0, mass, 1), 0).at[:, -1].set(0)
-    constant = 0.5 * rows.scatter(mean)[:-1].sum()
-    scale = sum_of_squares(rows) / rows.mass.sum()
+    features = np.arange(rows.x.n_statistics) < rows.x.n_statistics - 1
+    mean = totals * features / jnp.maximum(mass, 1e-30)
+    within = rows.scatter(mean)[:-1].sum()
+    scale = (within + (mass * mean**2).sum()) / mass.sum()
     one = jnp.ones((), mean.dtype)
-    return Term(one, constant, Residual(mean), gaussian, False, scale)
+    return Term(one, 0.5 * within, Residual(mean), gaussian, False, scale)
 
 
 @dataclass(frozen=True)

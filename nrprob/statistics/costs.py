@@ -40,8 +40,7 @@ def gaussian(cell: jax.Array) -> jax.Array:
     The sum of squares of the rows does not depend on the partition; ``Term.constant`` adds it.
     """
     x, w = cell[..., :-1], cell[..., -1]
-    occupied = w > 1e-14
-    return jnp.where(occupied, -0.5 * (x * x).sum(-1) / jnp.where(occupied, w, 1), 0)
+    return -0.5 * (x * x).sum(-1) / jnp.where(w > 1e-14, w, jnp.inf)  # an empty cell costs 0
 
 
 def mass(cell: jax.Array) -> jax.Array:

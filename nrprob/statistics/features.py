@@ -86,7 +86,7 @@ def _guess(x: Any) -> str:
     values = _values(x)
     if not values.size:
         return "multinomial"
-    if not ((values >= 0) & (values == (values // 1))).all():
+    if not ((values >= 0) & (values == values.round())).all():
         return "gaussian"
     return "bernoulli" if (values <= 1).all() else "multinomial"
 

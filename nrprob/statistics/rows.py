@@ -21,6 +21,12 @@ _PRECISION = jax.lax.Precision.HIGHEST
 _ENTRIES = 4096  # sparse entries that are expanded at once
 
 
+def _of_blocks(values: jax.Array, group: jax.Array) -> jax.Array:
+    """Values (groups, ...) of the group of every block; plain indexing takes longer to trace."""
+    at = jnp.asarray(values).at[jnp.asarray(group)]
+    return at.get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Dense:
@@ -50,12 +56,12 @@ class Dense:
         if n_groups == 1:
             out = jnp.einsum("brp,kp->brk", self.x, g[0], precision=_PRECISION)
         else:
-            out = jnp.einsum("brp,bkp->brk", self.x, g[group], precision=_PRECISION)
+            out = jnp.einsum("brp,bkp->brk", self.x, _of_blocks(g, group), precision=_PRECISION)
         return out.reshape(*self.x.shape[:2], s, k)
 
     def scatter(self, mass: jax.Array, centre: jax.Array, group: jax.Array) -> jax.Array:
         """Weighted sums of squares about ``centre`` (groups, p), per statistic, in float64."""
-        square = mass[..., None] * (self.x - centre[group][:, None]) ** 2
+        square = mass[..., None] * (self.x - _of_blocks(centre, group)[:, None]) ** 2
         return square.sum(1).astype(jnp.float64).sum(0)
 
 
@@ -208,7 +214,8 @@ def arrange(codes: np.ndarray, n_groups: int) -> Layout:
     """
     n_samples = codes.size
     n_padded = bucket(n_samples, 65536)
-    n_rows = int(np.clip(1 << int(np.log2(max(n_padded / (8 * n_groups), 16))), 16, 512))
+    # Large blocks multiply faster, small ones waste less at the ends of the groups.
+    n_rows = int(np.clip(1 << int(np.log2(max(n_padded / (12 * n_groups), 16))), 16, 4096))
     n_blocks = -(-n_padded // n_rows) + n_groups
     order = np.argsort(codes, kind="stable")
     sizes = np.bincount(codes, minlength=n_groups)

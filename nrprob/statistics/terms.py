@@ -103,4 +103,4 @@ def score(terms: Terms, rows: Rows, w: jax.Array) -> jax.Array:
 
 def one_hot(labels: jax.Array, mass: jax.Array, n_clusters: int) -> jax.Array:
     """Masses (B, r, S, K) of hard labels (B, r, S)."""
-    return jax.nn.one_hot(labels, n_clusters, dtype=mass.dtype) * mass[..., None, None]
+    return jnp.where(labels[..., None] == np.arange(n_clusters), mass[..., None, None], 0)
