@@ -18,8 +18,6 @@ from sklearn.metrics import adjusted_rand_score
 from nrprob import CCIB
 
 BAR = 4.0  # GB
-COOLING = 1.5  # coarser than the default, for the sake of time; memory does not depend on it
-MAX_ITER = 20
 
 
 def documents(n: int, m: int, draws: int, k: int, groups: int, seed: int = 0):
@@ -57,10 +55,10 @@ def main(quick: bool) -> None:
     header(f"sparse memory: {n} x {m}, float32")
     x, hidden, known = documents(n, m, 101, 10, 5)
     before = peak()
-    model = CCIB(10, cooling=COOLING, max_iter=MAX_ITER, n_init=10, random_state=0, verbose=1)
+    model = CCIB(10, random_state=0, verbose=1)
     time: Time = timed(lambda: model.fit(x, known=known))
     show(
-        f"CCIB, {x.nnz} entries, ten restarts, cooling={COOLING}, max_iter={MAX_ITER}",
+        f"CCIB, {x.nnz} entries, ten restarts",
         ("", "GB", "bar", ""),
         [
             ("peak of the process", peak(), *verdict(peak(), BAR)),

@@ -118,7 +118,7 @@ def test_float32_and_float64_agree_and_keep_their_precision(binary):
     wide = CCIB(2, random_state=0).fit(X, known=labels[:, 0])
     narrow = CCIB(2, random_state=0).fit(X.astype(np.float32), known=labels[:, 0])
     assert (wide.labels_ == narrow.labels_).all()
-    assert narrow.objective_ == pytest.approx(wide.objective_, rel=2e-4)
+    assert narrow.objective_ == pytest.approx(wide.objective_, rel=1e-3)
     assert wide._coef.dtype == np.float64 and narrow._coef.dtype == np.float32
 
 

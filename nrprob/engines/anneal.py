@@ -248,7 +248,7 @@ def leading_curvatures(
     totals = rows.cells(rows.mass[..., None, None])
     totals = jnp.broadcast_to(totals, (totals.shape[0], n + 1, *totals.shape[2:]))
     eps = jnp.finfo(dtype).eps
-    accuracy = 1e-6 if dtype == jnp.float64 else 1e-4
+    accuracy = 1e-6 if dtype == jnp.float64 else 1e-5
     scale = jnp.stack([t.scale for t in terms]).astype(dtype)
 
     def real(values):

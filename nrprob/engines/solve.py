@@ -26,7 +26,7 @@ from nrprob.engines.anneal import (
     term_update,
 )
 from nrprob.engines.merge import Merged, agglomerate
-from nrprob.engines.reassign import balanced_start, batched, sequential
+from nrprob.engines.reassign import Reassigned, balanced_start, batched, sequential
 from nrprob.engines.shuffle import stream
 from nrprob.statistics.costs import mass as mass_cost
 from nrprob.statistics.rows import Rows
@@ -199,22 +199,35 @@ def solve_reassign(
         max_iter=hyper["max_iter"], n_clusters=n_clusters, fixed=fixed, active=active,
     )  # fmt: skip
 
+    return _from_labels(terms, rows, found, critical, weights, n_clusters, active)
+
+
+def _from_labels(
+    terms: Terms,
+    rows: Rows,
+    found: Reassigned,
+    critical: jax.Array,
+    weights: jax.Array,
+    n_clusters: int,
+    active: jax.Array,
+) -> Solution:
+    """Evaluate hard labels (S, B, r) and keep the best."""
+
     def evaluate(labels):
         w = one_hot(labels[..., None], rows.mass, n_clusters)
         return exact_objective(terms, rows.cells(w))[0]
 
     reached = jax.lax.map(evaluate, found.labels)
     best = reached.argmin()
-    w = one_hot(found.labels[best][..., None], rows.mass, n_clusters)[:, :, 0]
-    cells = rows.cells(w[:, :, None])
-    q = w.sum((0, 1))
+    w = one_hot(found.labels[best][..., None], rows.mass, n_clusters)
+    q = w.sum((0, 1, 2))
     return Solution(
         jnp.moveaxis(found.labels, 0, -1),
         reached,
         found.converged,
         found.n_iter[best],
-        w,
-        slope(terms, cells)[:, 0],
+        w[:, :, 0],
+        slope(terms, rows.cells(w))[:, 0],
         jnp.where(active & (q > 0), 0.0, -jnp.inf).astype(q.dtype),
         found.trace[best],
         jnp.asarray(jnp.inf, q.dtype),
@@ -255,19 +268,7 @@ def evaluate(
     terms, weights, critical = weighted(build(rows, hyper), rows)
     if compressed:
         terms = with_compression(terms, rows, 1 / hyper["beta"])
-    w = one_hot(labels[..., None], rows.mass, n_clusters)[:, :, 0]
-    q = w.sum((0, 1))
-    reached = exact_objective(terms, rows.cells(w[:, :, None]))
-    return Solution(
-        labels[..., None],
-        reached,
-        jnp.ones(1, bool),
-        jnp.asarray(0),
-        w,
-        slope(terms, rows.cells(w[:, :, None]))[:, 0],
-        jnp.where(q > 0, 0.0, -jnp.inf).astype(q.dtype),
-        reached,
-        jnp.asarray(jnp.inf, q.dtype),
-        critical,
-        weights,
-    )
+    one = jnp.ones(1, int)
+    found = Reassigned(labels[None], jnp.full((1, 1), jnp.nan), one, one > 0)
+    active = jnp.ones(n_clusters, bool)
+    return _from_labels(terms, rows, found, critical, weights, n_clusters, active)
