@@ -27,7 +27,7 @@ class Reassigned(NamedTuple):
     Attributes
     ----------
     labels : (S, B, r)
-    trace : (S, max_iter) objective after every sweep or step, NaN beyond the last
+    trace : (S, TRACE) objective after every sweep or step, NaN beyond the last
     n_iter : (S,) sweeps or steps
     converged : (S,) the last sweep or step moved nothing
     """
@@ -38,7 +38,7 @@ class Reassigned(NamedTuple):
     converged: jax.Array
 
 
-TRACE = 1024  # sweeps whose objective is kept
+TRACE = 1024  # sweeps whose objective is kept; of more, the last one takes the last place
 
 
 def balanced_start(
@@ -104,11 +104,11 @@ def sequential(
             moved = (after != before).sum()
             labels = labels.at[order].set(after, unique_indices=True)
             cells = label_cells(rows, labels.reshape(rows.mass.shape), n_clusters)
-            trace = trace.at[count].set(objective(terms, cells)[0])
+            trace = trace.at[jnp.minimum(count, TRACE - 1)].set(objective(terms, cells)[0])
             return labels, moved, count + 1, trace
 
         labels, moved, count, trace = jax.lax.while_loop(
-            lambda carry: (carry[1] > 0) & (carry[2] < jnp.minimum(max_iter, TRACE)),
+            lambda carry: (carry[1] > 0) & (carry[2] < max_iter),
             sweep,
             (labels.reshape(-1), jnp.ones((), int), 0, jnp.full(TRACE, jnp.nan, mass.dtype)),
         )
@@ -298,7 +298,6 @@ def batched(
     def run(start):
         labels, seed = start
         trace = jnp.full(TRACE, jnp.nan, rows.mass.dtype)
-        limit = jnp.minimum(max_iter, TRACE)
 
         def slide(carry):
             labels, value, _, count, trace = carry
@@ -306,10 +305,11 @@ def batched(
             _, new_value = evaluate(new)
             better = new_value < value
             labels, value = jnp.where(better, new, labels), jnp.where(better, new_value, value)
-            return labels, value, better, count + 1, trace.at[count].set(value)
+            trace = trace.at[jnp.minimum(count, TRACE - 1)].set(value)
+            return labels, value, better, count + 1, trace
 
         labels, value, _, count, trace = jax.lax.while_loop(
-            lambda carry: carry[2] & (carry[3] < limit),
+            lambda carry: carry[2] & (carry[3] < max_iter),
             slide,
             (labels, evaluate(labels)[1], True, 0, trace),
         )
@@ -337,12 +337,12 @@ def batched(
             over = ~improving.any() | (~better & (fraction < 1e-6))
             labels, value = jnp.where(better, new, labels), jnp.where(better, new_value, value)
             fraction = jnp.where(better, jnp.minimum(1, 2 * fraction), fraction / 4)
-            trace = trace.at[count].set(value)
+            trace = trace.at[jnp.minimum(count, TRACE - 1)].set(value)
             return labels, value, fraction, gain, goal, better, count + 1, trace, over
 
         blank = jnp.zeros(labels.shape, rows.mass.dtype)
         labels, _, _, _, _, _, count, trace, over = jax.lax.while_loop(
-            lambda carry: ~carry[-1] & (carry[-3] < limit),
+            lambda carry: ~carry[-1] & (carry[-3] < max_iter),
             hop,
             (labels, value, 1.0, blank, labels, True, count, trace, False),
         )

@@ -63,7 +63,7 @@ class Solution(NamedTuple):
     labels : (B, r, S)
     objective : (S,) in nats of the whole data set, evaluated in float64
     converged : (S,)
-    n_iter : updates, sweeps or steps of the best restart
+    n_iter : updates of all restarts side by side; sweeps or steps of the best one
     w : (B, r, K) masses of the best restart
     slope : (groups, K, p) derivative of F by the cells, at the best restart
     log_prior : (K,) log mass of the clusters; -inf for those that hold nothing
