@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import warnings
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -20,10 +21,24 @@ from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder
 from nrprob.statistics.costs import FEATURES
 from nrprob.statistics.features import fit_features
-from nrprob.statistics.rows import Layout, arrange, bucket, make_rows
+from nrprob.statistics.rows import Layout, Rows, arrange, bucket, make_rows
 
 _MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take
 _SOLVERS = ("anneal", "sequential", "batched", "agglomerative")
+
+
+@dataclass
+class Task:
+    """Checked and laid out input of one fit, and the calls of solvers that remain to be made."""
+
+    x: Any
+    rows: Rows
+    hyper: solve.Hyper
+    fixed: np.ndarray | None
+    layout: Layout
+    groups: Groups
+    build: solve.Build
+    calls: list[solve.Call] = field(default_factory=list)
 
 
 class TermEstimator(ClusterMixin, BaseEstimator):
@@ -120,11 +135,26 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         ValueError
             If the data do not fit the parameters; the message says what to change.
         """
-        self._check_common()
         with jax.enable_x64(True):
             return self._fit(X, y, known)
 
     def _fit(self, X, y, known):
+        task = self._prepare(X, y, known)
+        if task.calls:
+            found = []
+            for done, call in enumerate(task.calls, 1):
+                found.append(call())
+                if self.verbose:
+                    best = min(f.objective.min() for f in found)
+                    restarts = done * self.n_init // len(task.calls)
+                    print(f"restarts {restarts}/{self.n_init}: objective {best:.6g} nats")
+        else:
+            found = [self._merge(task)]
+        return self._finish(task, found)
+
+    def _prepare(self, X, y, known) -> Task:
+        """Check the input and lay it out: all of `fit` that comes before something is compiled."""
+        self._check_common()
         X = self._validate(X, reset=True)
         n_samples = X.shape[0]
         if n_samples < self.n_clusters:
@@ -159,58 +189,57 @@ class TermEstimator(ClusterMixin, BaseEstimator):
             **{n: np.asarray(getattr(self, n), dtype) for n in ("cooling", "noise", "tol")},
             **{n: np.asarray(value, dtype) for n, value in numbers_.items()},
         }
-        padded = None if fixed is None else layout.spread(fixed, -1)
-        random = check_random_state(self.random_state)
-        if self.solver == "agglomerative":
-            chunks = [self._merge(rows, hyper, x, fixed, layout, groups, build)]
-        else:
-            chunks = self._restart(rows, hyper, padded, build, random)
-        self._store(chunks, layout, groups, x.shape[1])
-        return self
+        task = Task(x, rows, hyper, fixed, layout, groups, build)
+        if self.solver != "agglomerative":
+            task.calls = self._restarts(task)
+        return task
 
-    def _restart(self, rows, hyper, fixed, build, random) -> list[solve.Solution]:
+    def _restarts(self, task: Task) -> list[solve.Call]:
+        """Calls that make the restarts, all alike but for the seed."""
+        rows, hyper = task.rows, task.hyper
+        random = check_random_state(self.random_state)
         n_clusters = self.n_clusters
         if rows.mass.size <= 16384:
             n_clusters = max(bucket(n_clusters, 64), 2)
         each = rows.mass.size * n_clusters * 5 + rows.n_groups * n_clusters * (
             rows.x.n_statistics * 8
         )
-        fits = int(max(_MEMORY // (each * rows.mass.dtype.itemsize), 1))
+        each *= rows.mass.dtype.itemsize
+        fits = int(max(_MEMORY // each, 1))
         size = max(d for d in range(1, self.n_init + 1) if self.n_init % d == 0 and d <= fits)
         prior = getattr(self, "prior", True)
-        compressed = prior and np.isfinite(hyper["beta"])
-        chunks = []
-        for done in range(0, self.n_init, size):
-            seed = np.asarray(random.randint(2**31 - 1), np.uint32)
-            shared = {"build": build, "n_clusters": n_clusters, "n_init": size}
-            if self.solver == "anneal":
-                found = solve.solve_anneal(
-                    rows,
-                    hyper,
-                    seed,
-                    fixed,
-                    rule="information" if prior else "entropy",
-                    damped=bool(getattr(self, "damped", False)),
-                    soft=bool(np.isfinite(hyper["beta"])),
-                    **shared,
-                )
-            else:
-                found = solve.solve_reassign(
-                    rows,
-                    hyper,
-                    seed,
-                    fixed,
-                    solver=self.solver,
-                    compressed=bool(compressed),
-                    **shared,
-                )
-            chunks.append(jax.device_get(found))
-            if self.verbose:
-                best = min(c.objective.min() for c in chunks)
-                print(f"restarts {done + size}/{self.n_init}: objective {best:.6g} nats")
-        return chunks
+        soft = bool(np.isfinite(hyper["beta"]))
+        static = {"build": task.build, "n_clusters": n_clusters, "n_init": size}
+        if self.solver == "anneal":
+            solver = solve.solve_anneal
+            static |= {
+                "rule": "information" if prior else "entropy",
+                "damped": bool(getattr(self, "damped", False)),
+                "soft": soft,
+            }
+        else:
+            solver = solve.solve_reassign
+            static |= {"solver": self.solver, "compressed": bool(prior and soft)}
+        fixed = None if task.fixed is None else task.layout.spread(task.fixed, -1)
+        data = sum(a.nbytes for a in jax.tree.leaves(rows))
+        return [
+            solve.Call(
+                solver,
+                (rows, hyper, np.asarray(random.randint(2**31 - 1), np.uint32), fixed),
+                tuple(static.items()),
+                data + each * size,
+            )
+            for _ in range(self.n_init // size)
+        ]
 
-    def _merge(self, rows, hyper, x, fixed, layout, groups, build) -> solve.Solution:
+    def _finish(self, task: Task, found: list[solve.Solution]):
+        """Set the fitted attributes."""
+        self._store(found, task.layout, task.groups, task.x.shape[1])
+        return self
+
+    def _merge(self, task: Task) -> solve.Solution:
+        x, rows, hyper, fixed = task.x, task.rows, task.hyper, task.fixed
+        layout, groups, build = task.layout, task.groups, task.build
         n, m = x.shape
         cluster = np.arange(n)
         classes = np.full(n, -1)

@@ -7,10 +7,10 @@ a sweep over them compiles once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +53,31 @@ class Problem(NamedTuple):
 
 Hyper = dict[str, jax.Array]
 Build = Callable[[Rows, Hyper], Problem]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One run of a compiled solver: its arrays, and what it is compiled for.
+
+    Calls with the same `signature` can share a compiled program; see `nrprob.engines.lanes`.
+    ``size`` is what the run takes on a device, in bytes.
+    """
+
+    solver: Callable[..., Solution]
+    arrays: tuple[Any, ...]
+    static: tuple[tuple[str, Any], ...]
+    size: int
+
+    def __call__(self) -> Solution:
+        """Run it alone."""
+        return jax.device_get(self.solver(*self.arrays, **dict(self.static)))
+
+    @property
+    def signature(self) -> Hashable:
+        """What has to agree for two calls to run in one compiled program."""
+        leaves, tree = jax.tree.flatten(self.arrays)
+        shapes = tuple((a.shape, np.dtype(a.dtype).str) for a in leaves)
+        return self.solver, self.static, tree, shapes
 
 
 class Solution(NamedTuple):
