@@ -1,4 +1,4 @@
-"""The command line: ``nrprob fit``, ``nrprob run`` and ``nrprob methods``.
+"""The command line: ``nrprob fit``, ``run``, ``check``, ``report`` and ``methods``.
 
 Results go to the standard output, progress and complaints to the standard error. What a user can
 mend is one line and exit code 2. Anything heavy is imported inside a command.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,9 @@ from rich.markup import escape
 if TYPE_CHECKING:
     import numpy as np
 
-    from nrprob.batch.run import Run
+    from nrprob.batch.plan import Plan
+    from nrprob.batch.runner import Outcome
+    from nrprob.batch.single import Single
 
 __all__ = ["app"]
 
@@ -74,46 +77,41 @@ def _is_refusal(error: Exception) -> bool:
     return raised_by.split(".")[0] in ("nrprob", "sklearn")
 
 
-_SHORT = {"normalized_mutual_information": "NMI", "matched_accuracy": "accuracy"}
-
-
-def _show(run: Run) -> None:
+def _show(run: Single) -> None:
     from rich import box
     from rich.table import Table
 
     console = _console()
-    fits = [run.main, *run.contrast]
     if run.title:
         console.print(f"[bold]{escape(run.title)}[/]", highlight=False)
     rows, features = run.table.X.shape
-    fit = run.main
+    fit = run.fits[0]
     sizes = ", ".join(str((fit.labels == c).sum()) for c in range(fit.labels.max() + 1))
     console.print(
-        f"{rows} rows, {features} features; {escape(fit.title)} found {fit.estimator.n_clusters_} "
-        f"clusters of {sizes} rows in {fit.seconds:.1f} s "
-        f"(objective {fit.estimator.objective_:.2f} nats)",
+        f"{rows} rows, {features} features; {escape(fit.title)} found {fit.n_clusters} "
+        f"clusters of {sizes} rows in {fit.seconds:.1f} s (objective {fit.objective:.2f} nats)",
         highlight=False,
     )
     if fit.scores:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        table.add_column("agreement of")
-        pairs = [(name, metric) for name, by in fit.scores.items() for metric in by]
-        for name, metric in pairs:
-            known = " (known)" if name in run.known else ""
-            label = _SHORT.get(metric, metric.replace("_", " "))
-            table.add_column(f"{escape(name)}{known}\n{label}", justify="right", no_wrap=True)
-        for one in fits:
-            values = [f"{one.scores[name][metric]:.3f}" for name, metric in pairs]
-            table.add_row(escape(one.title), *values)
+        table.add_column("agreement")
+        for name in fit.scores:
+            known = "\n(known)" if any(name.endswith(f" of {z}") for z in run.known) else ""
+            # A name breaks before what it is about, so that many of them fit beside each other.
+            head = escape(name).replace(" of ", "\nof ")
+            table.add_column(f"{head}{known}", justify="right", no_wrap=True)
+        for one in run.fits:
+            table.add_row(escape(one.title), *(f"{value:.3f}" for value in one.scores.values()))
         console.print(table)
-    for one in fits:
+    for one in run.fits:
         for message in one.warnings:
-            first = escape(message.strip().splitlines()[0])
-            _console(stderr=True).print(
-                f"[yellow]warning:[/] {escape(one.title)}: {first}", highlight=False
-            )
+            _warn(f"{one.title}: {message.strip().splitlines()[0]}")
     for path in run.files:
         console.print(f"wrote {escape(str(path))}", highlight=False)
+
+
+def _warn(line: str) -> None:
+    _console(stderr=True).print(f"[yellow]warning:[/] {escape(line)}", highlight=False)
 
 
 def _split(text: str, data: Path) -> tuple[Path, str]:
@@ -198,7 +196,7 @@ def fit(
     """Cluster the rows of a file, beyond what is known about them."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     with _one_line_errors():
-        from nrprob.batch import registry, run, tables
+        from nrprob.batch import fits, registry, single, sources, tables
         from nrprob.exceptions import InputError
 
         chosen = registry.method(method)
@@ -273,14 +271,12 @@ def fit(
             )
 
         with _progress(f"fitting {chosen.class_name}"):
-            fitted = run.fit_method(
-                method, parameters, table.X, run.known_array(known_arrays), y=y, where="--set "
-            )
-        metrics = ["normalized_mutual_information", "matched_accuracy"]
-        run.score(fitted, table.labelings, metrics)
-        result = run.Run("", table, names, fitted, [])
+            known_array = sources.known_array(known_arrays)
+            fitted = fits.fit_method(method, parameters, table.X, known_array, y=y, where="--set ")
+        fits.score(fitted, table.labelings, fits.default_measures([*table.labelings]))
+        result = single.Single("", table, names, [fitted])
         with _progress("writing the results"):
-            run.save(result, out, "summary.png" if picture else None)
+            single.save(result, out, "summary.png" if picture else None)
         _show(result)
 
 
@@ -303,25 +299,234 @@ def _checked(values: np.ndarray, n: int, what: str) -> np.ndarray:
     return values
 
 
+_Files = Annotated[list[Path], typer.Argument(help="Model files (TOML).", metavar="FILE...")]
+
+
+def _use_cores(devices: str | None) -> None:
+    """Make a device of every core, so that a run uses all of them; before JAX is first used."""
+    name, _, number = (devices or "cpu").partition(":")
+    if name != "cpu" or "JAX_NUM_CPU_DEVICES" in os.environ:
+        return
+    if number and not number.isdigit():
+        return  # an error, and `_devices` says so
+    import jax
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    jax.config.update("jax_num_cpu_devices", int(number or cores or 1))
+
+
+def _devices(text: str | None) -> list[Any]:
+    """Devices that --devices names: numbers, or a platform and how many of its devices."""
+    import jax
+
+    from nrprob.exceptions import InputError
+
+    if text is None:
+        return jax.devices()
+    if all(part.strip().isdigit() for part in text.split(",")):
+        found = {device.id: device for device in jax.devices()}
+        wanted = [int(part) for part in text.split(",")]
+        missing = [str(i) for i in wanted if i not in found]
+        if missing:
+            raise InputError(
+                f"no such device; --devices {text}; there are {', '.join(map(str, found))}"
+            )
+        return [found[i] for i in dict.fromkeys(wanted)]
+    name, _, number = text.partition(":")
+    try:
+        devices = jax.devices(name)
+    except RuntimeError as error:
+        raise InputError(
+            f"no such device; --devices {text}; JAX sees {jax.devices()[0].platform}"
+        ) from error
+    if number and (not number.isdigit() or not 0 < int(number) <= len(devices)):
+        raise InputError(
+            f"a number of devices is wrong; --devices {text}; choose from 1 to {len(devices)}"
+        )
+    return devices[: int(number)] if number else devices
+
+
+class _Bar:
+    """Progress of a batch run: a bar with the time left, or now and then a line."""
+
+    def __init__(self, title: str):
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self._title = title
+        self._console = _console(stderr=True)
+        columns = (
+            TextColumn("[bold]{task.fields[title]}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("fits,"),
+            TimeElapsedColumn(),
+            TextColumn("so far,"),
+            # Fits of different methods take different times: look far back.
+            TimeRemainingColumn(compact=True),
+            TextColumn("left; {task.description}"),
+        )
+        self._bar = Progress(*columns, console=self._console, speed_estimate_period=600)
+        self._began = self._said = time.monotonic()
+        self._done = self._total = self._before = 0
+
+    def __enter__(self) -> _Bar:
+        if self._console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def start(self, total: int, finished: int) -> None:
+        self._total, self._done, self._before = total, finished, finished
+        self._task = self._bar.add_task(
+            "compiling", total=total, completed=finished, title=self._title
+        )
+        if finished:
+            self.say(f"{finished} of {total} fits had been finished before")
+
+    def advance(self, cells: int, what: str) -> None:
+        self._done += cells
+        self._bar.update(self._task, advance=cells, description=what)
+        now = time.monotonic()
+        if not self._console.is_terminal and now - self._said > 30:
+            self._said = now
+            new = max(self._done - self._before, 1)
+            left = (now - self._began) / new * (self._total - self._done)
+            self.say(f"{self._done} of {self._total} fits, about {left:.0f} s left")
+
+    def say(self, line: str) -> None:
+        self._console.print(f"{escape(self._title)}: {escape(line)}", highlight=False)
+
+
 @app.command()
 def run(
-    files: Annotated[list[Path], typer.Argument(help="Model files (TOML).", metavar="FILE...")],
+    files: _Files,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder to write to; with several files, one folder in it for each."),
     ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(help="Numbers (0,1), or a platform and how many (gpu, cpu:4). Default: all."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Only fits with this method, table, repeat, run, or parameter; repeat to narrow.",
+        ),
+    ] = None,
 ) -> None:
-    """Do what model files say."""
+    """Do what model files say, or go on with it: what is finished is not done again."""
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    _use_cores(devices)
+    with _one_line_errors():
+        from nrprob.batch import runner
+
+        plans = _checked_plans(files)
+        chosen = _devices(devices)
+        failed = False
+        for path, plan in plans:
+            folder = out / path.stem if out and len(files) > 1 else out
+            folder = folder or runner.default_folder(plan.model, path)
+            try:
+                with _Bar(path.stem) as bar:
+                    result = runner.run_plan(
+                        plan, folder, devices=chosen, only=only or (), progress=bar
+                    )
+            except KeyboardInterrupt:
+                _console(stderr=True).print(
+                    "interrupted; what is finished is kept, and the same command goes on with it"
+                )
+                raise typer.Exit(130) from None
+            failed |= bool(result.failed)
+            _conclude(plan, result)
+        if failed:
+            raise typer.Exit(1)
+
+
+def _checked_plans(files: list[Path]) -> list[tuple[Path, Plan]]:
+    """Plans of all files: a mistake in the last should not wait for the first to finish."""
+    from nrprob.batch import modelfile, plan, runner
+    from nrprob.exceptions import InputError
+
+    plans, wrong = [], []
+    for path in files:
+        try:
+            one = plan.expand(modelfile.read_model(path))
+            for reason, count in runner.check(one.model, one).items():
+                _warn(f"{path}: {count} of {len(one.cells)} fits will be skipped; {reason}")
+            plans.append((path, one))
+        except InputError as error:
+            lines = str(error).splitlines()
+            wrong += [line if line.startswith(str(path)) else f"{path}: {line}" for line in lines]
+    if wrong:
+        raise InputError("\n".join(wrong))
+    return plans
+
+
+def _conclude(plan: Plan, result: Outcome) -> None:
+    """Say what a run did; of a single one, what it found."""
+    from nrprob.batch import runner
+    from nrprob.batch.single import read, save
+
+    for reason, count in result.failed.items():
+        _warn(f"{count} fits failed: {reason}")
+    dataset = runner.finish(result.folder)
+    if not dataset.sizes.get("cell"):
+        return
+    if plan.model.single and not result.skipped and not result.failed:
+        one = read(plan, dataset)
+        with _progress("writing the results"):
+            save(one, result.folder, plan.model.report.picture)
+        _show(one)
+        return
+    _console().print(
+        f"{escape(plan.model.title or str(result.folder))}: {result.finished} fits done, "
+        f"{result.found} found done, {result.compiled} programs compiled; "
+        f"{escape(str(result.folder / 'results.nc'))}; "
+        f"see `nrprob report {escape(str(result.folder))}`",
+        highlight=False,
+    )
+
+
+@app.command()
+def check(files: _Files) -> None:
+    """Check model files: keys, names, data and parameters; nothing is fitted or written."""
+    with _one_line_errors():
+        for path, plan in _checked_plans(files):
+            sets = len({(c.case, c.repeat) for c in plan.cells})
+            _console().print(
+                f"{escape(str(path))}: good; {len(plan.cells)} fits on {sets} data sets",
+                highlight=False,
+            )
+
+
+@app.command()
+def report(
+    folder: Annotated[
+        Path, typer.Argument(help="What `nrprob run` wrote to, or a folder of such folders.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="File to write; report.html in FOLDER by default.")
+    ] = None,
+) -> None:
+    """Write results as one HTML page: tables beside published values, figures, timing."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     with _one_line_errors():
-        from nrprob.batch.modelfile import read_model
-        from nrprob.batch.run import run_model
+        from nrprob.batch.report import write_report
 
-        for path in files:  # a mistake in the last file should not wait for the first to finish
-            read_model(path)
-        for path in files:
-            folder = out / path.stem if out and len(files) > 1 else out
-            _show(run_model(path, folder, progress=_progress))
+        with _progress("writing the report"):
+            path = write_report(folder, out)
+        _console().print(f"wrote {escape(str(path))}", highlight=False)
 
 
 @app.command()

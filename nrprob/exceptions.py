@@ -1,6 +1,6 @@
 """Warnings and errors that are this package's own; all others are scikit-learn's or Python's."""
 
-__all__ = ["DegenerateClusterWarning", "InputError"]
+__all__ = ["DataUnavailable", "DegenerateClusterWarning", "InputError"]
 
 
 class DegenerateClusterWarning(UserWarning):
@@ -16,3 +16,7 @@ class InputError(ValueError):
 
     Its message is one line for that person; the command line prints it without a traceback.
     """
+
+
+class DataUnavailable(InputError):
+    """A data set is neither on this machine nor to be had; says how to get it."""

@@ -1,6 +1,7 @@
-"""Model files: one run, described in TOML.
+"""Model files: what to run, described in TOML.
 
-A file names its data, what is known about them, a method with its parameters, and what to report::
+A file names its data, what is known about them, methods with their parameters, and what to
+measure::
 
     title = "Even, odd, and what else?"
     known = "parity"
@@ -13,29 +14,45 @@ A file names its data, what is known about them, a method with its parameters, a
     of = "digit"
     groups = { even = [4, 6], odd = [5, 7] }
 
-    [method]
+    [[methods]]
     name = "ccib"
     n_clusters = 2
 
-    [report]
-    metrics = ["normalized_mutual_information"]
+It may ask for many data sets and many settings: ``data.cases`` lists parameters of the data that
+belong together, ``grid`` (of the data, of a method) lists values to combine, ``data.repeats`` draws
+as many data sets of every case, and ``runs`` fits every one of them as many times, with seeds of
+their own. A method's parameter may be taken from the data: ``n_clusters = "data.n_clusters"``.
 
-Keys that do not exist are refused, with the place and the nearest right one.
+``tables`` and ``figures`` say how a report sets the results out, beside published values where
+there are some. Keys that do not exist are refused, with the place and the nearest right one.
 """
 
 from __future__ import annotations
 
 import tomllib
 import typing
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from nrprob.batch import registry
 from nrprob.exceptions import InputError
 
-__all__ = ["Data", "Labeling", "MethodSpec", "ModelFile", "Report", "read_model"]
+__all__ = [
+    "Data",
+    "Figure",
+    "Labeling",
+    "Measure",
+    "MethodSpec",
+    "ModelFile",
+    "Report",
+    "Setting",
+    "Table",
+    "look_up",
+    "read_model",
+]
 
 Metric = Literal[
     "normalized_mutual_information",
@@ -47,6 +64,10 @@ Metric = Literal[
     "pair_f_measure",
     "variation_of_information",
 ]
+Statistic = Literal["mean", "min", "max", "range"]
+# Measured of every fit, whatever a file says.
+BUILT_IN = ("seconds", "objective", "n_clusters")
+Count = Annotated[int, Field(ge=1)]
 
 
 class _Strict(BaseModel):
@@ -66,9 +87,13 @@ class Data(_Strict):
     loader: str | None = None
     generator: str | None = None
     file: Path | None = None
-    # of a generator
+    # of a generator or a loader
     parameters: dict[str, Any] = Field(default_factory=dict)
-    seed: int | None = 0
+    cases: list[dict[str, Any]] = Field(default_factory=list)
+    grid: dict[str, list[Any]] = Field(default_factory=dict)
+    # of a generator
+    seed: int = 0
+    repeats: Count = 1
     # of a file
     columns: list[str] = Field(default_factory=list)
     drop: list[str] = Field(default_factory=list)
@@ -86,47 +111,225 @@ class Data(_Strict):
         if len(sources) != 1:
             given = ", ".join(sources) or "none"
             raise ValueError(f"data come from one source; {given}; give loader, generator or file")
+        if self.repeats > 1 and self.generator is None:
+            raise ValueError(
+                f"only a generator can draw other data; repeats = {self.repeats}; "
+                "use runs to fit the same data several times"
+            )
+        if self.file is not None and (self.parameters or self.cases or self.grid):
+            raise ValueError("a file has no parameters; got some; leave them out")
         return self
 
 
 class MethodSpec(BaseModel):
-    """A method by its short name; every other key is a parameter of its estimator."""
+    """A method by its short name; every other key is a parameter of its estimator.
+
+    ``grid`` lists values of parameters to combine; ``title`` names the method in reports and in
+    published values.
+    """
 
     model_config = ConfigDict(extra="allow")
 
     name: str
-    title: str | None = None
+    title: str = ""
+    note: str = ""
+    grid: dict[str, list[Any]] = Field(default_factory=dict)
+
+    @field_validator("name")
+    @classmethod
+    def _exists(cls, name: str) -> str:
+        registry.method(name)
+        return name
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Parameters of the estimator; the text "none" stands for None, which TOML lacks."""
-        extra = self.model_extra or {}
-        return {key: None if value == "none" else value for key, value in extra.items()}
+        """Parameters of the estimator as the file gives them, those of the grid left out."""
+        return dict(self.model_extra or {})
+
+    @property
+    def label(self) -> str:
+        """Title, or else the name of the class."""
+        return self.title or registry.method(self.name).class_name
+
+
+class Measure(_Strict):
+    """Agreement of the clusters with a labeling of the data.
+
+    ``goal`` says which values are better; "none" where that is not the question.
+    """
+
+    metric: Metric
+    labeling: str
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    goal: Literal["high", "low", "none", "auto"] = "auto"
+
+    @property
+    def better(self) -> str:
+        """The goal, with "auto" resolved by the metric."""
+        if self.goal != "auto":
+            return self.goal
+        return "low" if self.metric == "variation_of_information" else "high"
+
+
+class Save(_Strict):
+    """What to keep of every fit, beside its measures."""
+
+    labels: bool = True
+    memberships: bool = False
+    traces: bool = True
+
+
+class Setting(_Strict):
+    """Some cells of the results, and what was published for them.
+
+    ``where`` holds values of parameters, of the data or of the methods. ``published`` goes from
+    method to measure to statistic to value; "A / B" as a method is the ratio of two means.
+    """
+
+    where: dict[str, Any] = Field(default_factory=dict)
+    published: dict[str, dict[str, dict[Statistic, float]]] = Field(default_factory=dict)
+    note: str = ""
+
+
+class Table(_Strict):
+    """A table of a report."""
+
+    name: str
+    caption: str = ""
+    note: str = ""
+    settings: list[Setting] = Field(default_factory=lambda: [Setting()], min_length=1)
+    methods: list[str] = Field(default_factory=list)
+    measures: list[str] = Field(default_factory=list)
+    statistics: list[Statistic] = Field(default_factory=lambda: ["mean"])
+
+
+class Figure(_Strict):
+    """A plot of a report: a measure against a parameter, one line per method.
+
+    ``x`` is a parameter, or a place in one: "dims.0". ``series`` is a parameter that tells lines
+    of one method apart. Published values are drawn where the file's tables have them.
+    """
+
+    name: str
+    caption: str = ""
+    x: str
+    x_label: str = ""
+    y: str
+    series: str | None = None
+    methods: list[str] = Field(default_factory=list)
+    where: dict[str, Any] = Field(default_factory=dict)
+    log_x: bool = False
 
 
 class Report(_Strict):
-    """What to print and to write."""
+    """What to draw of a single run, and where results go."""
 
-    metrics: list[Metric] = ["normalized_mutual_information", "matched_accuracy"]
-    compare: list[str] | None = None
     picture: str | None = "summary.png"
     out: Path | None = None
 
 
 class ModelFile(_Strict):
-    """One run."""
+    """What to run."""
 
     title: str = ""
+    description: str = ""
+    source: str = ""
     data: Data
     known: str | list[str] = Field(default_factory=list)
-    method: MethodSpec
-    contrast: list[MethodSpec] = Field(default_factory=list)
+    methods: list[MethodSpec] = Field(min_length=1)
+    runs: Count = 1
+    measures: dict[str, Measure] = Field(default_factory=dict)
+    save: Save = Field(default_factory=Save)
+    tables: list[Table] = Field(default_factory=list)
+    figures: list[Figure] = Field(default_factory=list)
     report: Report = Field(default_factory=Report)
 
     @property
     def known_names(self) -> list[str]:
         """Names of the known labelings, none, one or several."""
         return [self.known] if isinstance(self.known, str) else self.known
+
+    @property
+    def measure_names(self) -> list[str]:
+        """Names of all measures, those of every fit included."""
+        return [*self.measures, *BUILT_IN]
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one data set and one fit of every method."""
+        data = self.data
+        grids = [data.grid, *(m.grid for m in self.methods)]
+        return data.repeats == self.runs == 1 and len(data.cases) <= 1 and not any(grids)
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> ModelFile:
+        titles = [m.label for m in self.methods]
+        twice = {t for t in titles if titles.count(t) > 1}
+        if twice:
+            raise ValueError(
+                f"methods need different titles; {', '.join(sorted(twice))}; give each a title"
+            )
+        for name in self.measures:
+            if name in BUILT_IN:
+                raise ValueError(f"measures.{name}: this name is taken; {name}; choose another")
+        for where, used, right in self._references():
+            if used not in right:
+                raise ValueError(
+                    f"{where}: there is nothing of that name; {used!r}; "
+                    + registry.nearest(used, right)
+                )
+        return self
+
+    def _references(self) -> typing.Iterator[tuple[str, str, list[str]]]:
+        """(place, name, names that are right there) of all names in tables and figures."""
+        titles = [m.label for m in self.methods]
+        parameters = self._parameter_names()
+        for i, table in enumerate(self.tables):
+            at = f"tables.{i}"
+            published = [m for s in table.settings for m in s.published]
+            for name in table.methods:
+                yield f"{at}.methods", name, [*titles, *published]
+            for name in table.measures:
+                yield f"{at}.measures", name, self.measure_names
+            for j, setting in enumerate(table.settings):
+                for name in setting.where:
+                    yield f"{at}.settings.{j}.where", name, parameters
+                for method, measures in setting.published.items():
+                    for name in measures:
+                        place = f"{at}.settings.{j}.published.{method}"
+                        yield place, name, self.measure_names
+        for i, figure in enumerate(self.figures):
+            at = f"figures.{i}"
+            yield f"{at}.x", figure.x.split(".")[0], parameters
+            yield f"{at}.y", figure.y, self.measure_names
+            if figure.series is not None:
+                yield f"{at}.series", figure.series.split(".")[0], parameters
+            for name in figure.where:
+                yield f"{at}.where", name, parameters
+            published = [m for t in self.tables for s in t.settings for m in s.published]
+            for name in figure.methods:
+                yield f"{at}.methods", name, [*titles, *published]
+
+    def _parameter_names(self) -> list[str]:
+        data = self.data
+        names: dict[str, None] = dict.fromkeys([*data.parameters, *data.grid])
+        for case in data.cases:
+            names |= dict.fromkeys(case)
+        for method in self.methods:
+            names |= dict.fromkeys([*method.parameters, *method.grid])
+        return list(names)
+
+
+def look_up(parameters: Mapping[str, Any], path: str) -> Any:
+    """Value of a parameter, or of a place in it ("dims.0"); None where there is none."""
+    name, *places = path.split(".")
+    value = parameters.get(name)
+    for place in places:
+        try:
+            value = value[int(place)]
+        except (TypeError, ValueError, IndexError):
+            return None
+    return value
 
 
 def _fields_at(path: tuple[Any, ...]) -> list[str]:
@@ -145,29 +348,44 @@ def _fields_at(path: tuple[Any, ...]) -> list[str]:
 
 def _explain(error: Any) -> str:
     path = tuple(error["loc"])
+    # pydantic marks keys of dictionaries by a last place of its own
+    path = path[:-1] if path and path[-1] == "[key]" else path
     dotted = ".".join(str(key) for key in path)
     if error["type"] == "extra_forbidden":
         return f"unknown key; {dotted}; {registry.nearest(str(path[-1]), _fields_at(path[:-1]))}"
     if error["type"] == "missing":
         return f"a required key is missing; {dotted}; add it"
     if error["type"] == "literal_error":
-        choices = typing.get_args(Metric)
+        choices = error["ctx"]["expected"].replace(" or ", ", ").replace("'", "").split(", ")
         return f"unknown value; {dotted} = {error['input']!r}; " + registry.nearest(
             str(error["input"]), choices
         )
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":
-        return f"{dotted}: {message}"
+        return f"{dotted}: {message}" if dotted else message
     return f"a value does not fit; {dotted} = {error['input']!r}; {message[0].lower()}{message[1:]}"
 
 
-def read_model(path: Path | str) -> ModelFile:
+def _content(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"cannot read the model file; {path}: {error.strerror}; check the path"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"a model file is UTF-8 text; {path}: {error}; check the path") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"this is not TOML; {path}: {error}; correct that line") from error
+
+
+def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
     """Read and check a model file.
 
     Parameters
     ----------
-    path : Path or str
-        A TOML file.
+    source : Path, str or mapping
+        A TOML file, or what one would contain.
 
     Returns
     -------
@@ -179,27 +397,17 @@ def read_model(path: Path | str) -> ModelFile:
     nrprob.exceptions.InputError
         With one line per mistake, each naming its place.
     """
-    path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"cannot read the model file; {path}: {error.strerror}; check the path"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"a model file is UTF-8 text; {path}: {error}; check the path") from error
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"this is not TOML; {path}: {error}; correct that line") from error
+    if isinstance(source, Mapping):
+        content, name, folder = dict(source), "the model", Path()
+    else:
+        path = Path(source)
+        content, name, folder = _content(path), str(path), path.parent
     try:
         model = ModelFile.model_validate(content)
     except ValidationError as error:
         lines = [_explain(e) for e in error.errors()]
-        raise InputError("\n".join(f"{path}: {line}" for line in lines)) from error
-    for spec in [model.method, *model.contrast]:
-        registry.method(spec.name)
+        raise InputError("\n".join(f"{name}: {line}" for line in lines)) from error
     if model.data.file is not None and not model.data.file.is_absolute():
         # Relative to the model file, so that the pair can be moved together.
-        model.data.file = path.parent / model.data.file
+        model.data.file = folder / model.data.file
     return model

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from nrprob.exceptions import InputError
 
-__all__ = ["METHODS", "Method", "check_parameters", "method", "nearest"]
+__all__ = ["METHODS", "Method", "check_parameters", "method", "missing_parameter", "nearest"]
 
 
 @dataclass(frozen=True)
@@ -77,3 +78,13 @@ def check_parameters(estimator: type[Any], parameters: Iterable[str], where: str
             raise InputError(
                 f"{estimator.__name__} has no such parameter; {where}{name}; {nearest(name, known)}"
             )
+
+
+def missing_parameter(estimator: type[Any], parameters: Iterable[str], where: str) -> InputError:
+    """The error for parameters that have no default and were not given."""
+    signature = inspect.signature(estimator).parameters.values()
+    required = [p.name for p in signature if p.default is inspect.Parameter.empty]
+    missing = [f"{where}{name}" for name in required if name not in parameters]
+    return InputError(
+        f"{estimator.__name__} needs a parameter that has no default; {', '.join(missing)}; add it"
+    )

@@ -1,0 +1,262 @@
+"""A model file as the list of its cells: one data set, one setting of one method, one seed.
+
+What a cell is called follows from what determines its result and from nothing else, so that titles,
+tables and the order of a file may change without anything being computed again. Cells are divided
+into batches, the units of work and of writing; both follow from the file alone, so that several
+runners divide the same work alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nrprob.batch import registry
+from nrprob.batch.modelfile import ModelFile, look_up
+from nrprob.exceptions import InputError
+
+__all__ = ["Batch", "Cell", "Plan", "expand", "matches", "select"]
+
+BATCH = 32  # cells; a killed run loses at most one batch of them
+_REFERENCE = re.compile(r"data\.(\w+(?:\.\d+)*)")
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One fit.
+
+    Attributes
+    ----------
+    id : name that follows from what determines the result
+    case : number of the data's case
+    repeat, seed : number of the data set in its case, and the seed that draws it
+    method : title of the method
+    name : short name of the method
+    run : number of the fit
+    data : parameters of the data
+    parameters : parameters of the estimator, ``random_state`` included
+    """
+
+    id: str
+    case: int
+    repeat: int
+    seed: int
+    method: str
+    name: str
+    run: int
+    data: dict[str, Any]
+    parameters: dict[str, Any]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All parameters by name; those of the data come first."""
+        return {**self.parameters, **self.data}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Cells that are likely to share a compiled program, computed and written together."""
+
+    id: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cells of a model file."""
+
+    model: ModelFile
+    cells: tuple[Cell, ...]
+    batches: tuple[Batch, ...]
+
+    def dumps(self) -> str:
+        """As JSON, for `loads_cells` and for whoever reads a folder of results."""
+        return json.dumps(
+            {
+                "format": 1,
+                "model": self.model.model_dump(mode="json"),
+                "cells": [asdict(cell) for cell in self.cells],
+            },
+            indent=1,
+        )
+
+
+def _digest(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def _combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    for values in itertools.product(*grid.values()):
+        yield dict(zip(grid, values, strict=True))
+
+
+def _cases(model: ModelFile) -> list[dict[str, Any]]:
+    """Parameters of the data, case by case."""
+    data = model.data
+    return [
+        {**data.parameters, **case, **chosen}
+        for case in data.cases or [{}]
+        for chosen in _combinations(data.grid)
+    ]
+
+
+def _resolve(value: Any, data: Mapping[str, Any], where: str) -> Any:
+    """A parameter of a method: taken from the data, or "none", which TOML lacks."""
+    if not isinstance(value, str):
+        return value
+    if value == "none":
+        return None
+    reference = _REFERENCE.fullmatch(value)
+    if reference is None:
+        return value
+    found = look_up(data, reference[1])
+    if found is None:
+        raise InputError(
+            f"the data have no such parameter; {where} = {value!r}; "
+            + (registry.nearest(reference[1], data) if data else "write the value itself")
+        )
+    return found
+
+
+def _file_digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(f"no such data file; {path}; check the path") from error
+
+
+def _kind(cell: Cell) -> str:
+    """Cells of one kind mostly share shapes: they differ in seeds and in real numbers."""
+    plain = {
+        key: "a number" if isinstance(value, float) else value
+        for key, value in cell.parameters.items()
+        if key not in ("random_state", "max_iter")
+    }
+    return _digest([cell.case, cell.name, plain])
+
+
+def expand(model: ModelFile) -> Plan:
+    """List the cells of a model file, in the order of the file.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If a method refers to a parameter that the data do not have, or a data file is missing.
+    """
+    data = model.data
+    source = data.model_dump(
+        mode="json", exclude={"parameters", "cases", "grid", "seed", "repeats", "file"}
+    )
+    if data.file is not None:
+        source["file"] = _file_digest(data.file)
+    shared = {
+        "data": source,
+        "known": model.known_names,
+        "measures": {
+            name: (m.metric, m.labeling, m.parameters) for name, m in model.measures.items()
+        },
+        "save": model.save.model_dump(),
+    }
+    cells = []
+    for number, case in enumerate(_cases(model)):
+        for i, spec in enumerate(model.methods):
+            for chosen in _combinations(spec.grid):
+                given = {**spec.parameters, **chosen}
+                given = {
+                    key: _resolve(value, case, f"methods.{i}.{key}") for key, value in given.items()
+                }
+                first = given.get("random_state", 0) or 0
+                for repeat, run in itertools.product(range(data.repeats), range(model.runs)):
+                    parameters = {**given, "random_state": first + run}
+                    seed = data.seed + repeat
+                    key = {**shared, "case": case, "method": spec.name, "parameters": parameters}
+                    if data.generator is not None:
+                        key["seed"] = seed
+                    cells.append(
+                        Cell(
+                            _digest(key), number, repeat, seed, spec.label, spec.name, run,
+                            case, parameters,
+                        )
+                    )  # fmt: skip
+    return Plan(model, tuple(cells), tuple(_batches(cells)))
+
+
+def _batches(cells: Sequence[Cell]) -> Iterator[Batch]:
+    kinds: dict[str, dict[str, Cell]] = {}
+    for cell in cells:
+        kinds.setdefault(_kind(cell), {}).setdefault(cell.id, cell)
+    for kind in kinds.values():
+        members = list(kind.values())
+        for first in range(0, len(members), BATCH):
+            part = tuple(members[first : first + BATCH])
+            yield Batch(_digest([cell.id for cell in part]), part)
+
+
+def matches(cell: Cell, where: Mapping[str, Any]) -> bool:
+    """Whether a cell has these values of its parameters."""
+    values = cell.values
+    return all(look_up(values, name) == value for name, value in where.items())
+
+
+def select(plan: Plan, only: Sequence[str]) -> set[str]:
+    """Identifiers of the cells that meet all conditions NAME=VALUE.
+
+    NAME is ``method``, ``table``, ``repeat``, ``run`` or a parameter.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If a condition cannot be read, or nothing meets them all.
+    """
+    chosen = list(plan.cells)
+    for condition in only:
+        name, equals, text = condition.partition("=")
+        name, text = name.strip(), text.strip()
+        if not equals:
+            raise InputError(f"a condition is NAME=VALUE; --only {condition}; add the value")
+        if name == "table":
+            named = {t.name: t for t in plan.model.tables}
+            if text not in named:
+                raise InputError(
+                    f"no such table; --only {condition}; {registry.nearest(text, named)}"
+                )
+            table = named[text]
+            chosen = [
+                cell
+                for cell in chosen
+                if any(matches(cell, s.where) for s in table.settings)
+                and (not table.methods or cell.method in table.methods)
+            ]
+            continue
+        found = [
+            (cell, _text(_place(cell, name))) for cell in chosen if _place(cell, name) is not None
+        ]
+        if not found:
+            names = {"method", "table", "repeat", "run"}.union(*(c.values for c in plan.cells))
+            raise InputError(
+                f"no cell has that parameter; --only {condition}; {registry.nearest(name, names)}"
+            )
+        chosen = [cell for cell, value in found if value == text.replace(" ", "")]
+        if not chosen:
+            values = dict.fromkeys(value for _, value in found)
+            raise InputError(
+                f"no cell has that value; --only {condition}; {registry.nearest(text, values)}"
+            )
+    return {cell.id for cell in chosen}
+
+
+def _place(cell: Cell, name: str) -> Any:
+    if name in ("method", "repeat", "run"):
+        return getattr(cell, name)
+    return look_up(cell.values, name)
+
+
+def _text(value: Any) -> str:
+    return (value if isinstance(value, str) else json.dumps(value)).replace(" ", "")

@@ -1,0 +1,402 @@
+"""The runner: what is missing of a plan, batch by batch, over all devices, and nothing twice."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import datetime
+import json
+import platform
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import jax
+import numpy as np
+
+from nrprob.batch import registry, store
+from nrprob.batch.fits import Fit, default_measures, make_estimator, outcome, score
+from nrprob.batch.modelfile import ModelFile, read_model
+from nrprob.batch.plan import Batch, Cell, Plan, expand, select
+from nrprob.batch.sources import known_array, load_data
+from nrprob.batch.tables import Table
+from nrprob.batch.versions import versions
+from nrprob.engines.lanes import MEMORY, Lanes
+from nrprob.exceptions import DataUnavailable, InputError
+
+if TYPE_CHECKING:
+    import xarray
+
+__all__ = ["Outcome", "Progress", "check", "run", "run_plan"]
+
+_TABLES = 64  # data sets that are kept in memory for the cells that share them
+
+
+class Progress(Protocol):
+    """What is told how far a run is; every method may do nothing."""
+
+    def start(self, total: int, finished: int) -> None:
+        """Say that ``total`` cells are wanted, of which some are finished."""
+
+    def advance(self, cells: int, what: str) -> None:
+        """Some more cells are finished; ``what`` says which."""
+
+    def say(self, line: str) -> None:
+        """Something that the user should know."""
+
+
+class _Silent:
+    def start(self, total: int, finished: int) -> None:
+        pass
+
+    def advance(self, cells: int, what: str) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        pass
+
+
+@dataclass
+class Outcome:
+    """What a run did.
+
+    Attributes
+    ----------
+    folder : where the results are
+    finished : cells computed by this run
+    found : cells that had been finished before
+    skipped : reason -> number of cells whose data are not on this machine
+    failed : what went wrong -> number of cells; they are tried again by the next run
+    compiled : number of programs that were compiled
+    """
+
+    folder: Path
+    finished: int = 0
+    found: int = 0
+    skipped: dict[str, int] = field(default_factory=lambda: collections.defaultdict(int))
+    failed: dict[str, int] = field(default_factory=lambda: collections.defaultdict(int))
+    compiled: int = 0
+
+
+class _Data:
+    """The data sets of a model, and for each whether it can be had."""
+
+    def __init__(self, model: ModelFile):
+        self._model = model
+        self._kept: collections.OrderedDict[str, Table] = collections.OrderedDict()
+        self._missing: dict[str, str] = {}
+
+    def __call__(self, cell: Cell) -> Table:
+        """Rows and labelings of a cell; raises what `load_data` does."""
+        generated = self._model.data.generator is not None
+        key = json.dumps([cell.data, cell.seed if generated else None], default=str)
+        if key in self._missing:
+            raise DataUnavailable(self._missing[key])
+        if key not in self._kept:
+            try:
+                self._kept[key] = load_data(self._model, cell.data, cell.seed)
+            except DataUnavailable as error:
+                self._missing[key] = str(error)
+                raise
+            if len(self._kept) > _TABLES:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+
+def _known(model: ModelFile, table: Table, cell: Cell) -> dict[str, Any]:
+    """Keywords of `fit` that hold what is known."""
+    if not model.known_names or not registry.method(cell.name).takes_known:
+        return {}
+    return {"known": known_array([table.labelings[name] for name in model.known_names])}
+
+
+class _Executor:
+    """Fits cells: those that can, side by side in compiled programs, the others one by one."""
+
+    def __init__(self, model: ModelFile, devices: Sequence[jax.Device]):
+        self.model = model
+        self.data = _Data(model)
+        self.lanes = Lanes(devices)
+
+    def fit(self, cells: Sequence[Cell]) -> dict[Cell, Fit | Exception]:
+        """Fit cells; what goes wrong with one of them is its result."""
+        done: dict[Cell, Fit | Exception] = {}
+        waiting = {}
+        for cell in cells:
+            try:
+                prepared = self._prepare(cell)
+            except (ValueError, TypeError) as error:
+                done[cell] = error
+                continue
+            if isinstance(prepared, Fit):
+                done[cell] = prepared
+            else:
+                waiting[cell] = prepared
+        with jax.enable_x64(True):
+            calls = [call for _, task, _ in waiting.values() for call in task.calls]
+            found = {id(call): rest for call, *rest in self.lanes(calls)}
+            for cell, (estimator, task, caught) in waiting.items():
+                solutions, seconds = zip(*[found[id(call)] for call in task.calls], strict=True)
+                with warnings.catch_warnings(record=True) as later:
+                    warnings.simplefilter("always")
+                    estimator._finish(task, solutions)
+                messages = [str(w.message) for w in [*caught, *later]]
+                fit = self._outcome(cell, estimator, sum(seconds), messages)
+                fit.compile_seconds = self.lanes.programs[task.calls[0].signature].seconds
+                done[cell] = fit
+        return done
+
+    def _prepare(self, cell: Cell) -> Any:
+        """What the lanes need of a cell; its fit where they cannot take it."""
+        table = self.data(cell)
+        estimator = make_estimator(cell.name, cell.parameters)
+        known = _known(self.model, table, cell)
+        start = time.perf_counter()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            if hasattr(estimator, "_prepare"):
+                with jax.enable_x64(True):
+                    task = estimator._prepare(table.X, None, known.get("known"))
+                if task.calls and task.calls[0].size <= MEMORY:
+                    return estimator, task, caught
+            estimator.fit(table.X, **known)
+        seconds = time.perf_counter() - start
+        return self._outcome(cell, estimator, seconds, [str(w.message) for w in caught])
+
+    def try_out(self, cell: Cell, where: str) -> None:
+        """Do what comes before the fit of a cell; raises what a fit would."""
+        table = self.data(cell)
+        estimator = make_estimator(cell.name, cell.parameters, where)
+        if hasattr(estimator, "_prepare"):
+            with warnings.catch_warnings(), jax.enable_x64(True):
+                warnings.simplefilter("ignore")
+                known = _known(self.model, table, cell)
+                try:
+                    estimator._prepare(table.X, None, known.get("known"))
+                except (ValueError, TypeError) as error:
+                    raise InputError(f"{where.rstrip('.')} ({cell.method}): {error}") from error
+
+    def _outcome(self, cell: Cell, estimator: Any, seconds: float, messages: list[str]) -> Fit:
+        save, labelings = self.model.save, self.data(cell).labelings
+        fit = outcome(cell.method, estimator, seconds, messages)
+        score(fit, labelings, self.model.measures or default_measures([*labelings]))
+        if not save.memberships:
+            fit.membership = None
+        if not save.traces:
+            fit.trace = np.empty(0)
+        return fit
+
+
+def check(model: ModelFile, plan: Plan) -> dict[str, int]:
+    """Try everything of a plan that needs no fit: data, known structure, parameters.
+
+    Parameters
+    ----------
+    model, plan
+        The file and its cells.
+
+    Returns
+    -------
+    dict
+        Reason -> number of cells that will be skipped because their data are not on this machine.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        With one line per mistake.
+    """
+    executor = _Executor(model, jax.devices()[:1])
+    skipped: dict[str, int] = collections.defaultdict(int)
+    wrong: dict[str, None] = {}
+    places = {method.label: f"methods.{i}." for i, method in enumerate(model.methods)}
+    kinds: dict[str, list[Cell]] = {}
+    for cell in plan.cells:
+        rest = {k: v for k, v in cell.parameters.items() if k != "random_state"}
+        kinds.setdefault(json.dumps([cell.case, cell.method, rest], default=str), []).append(cell)
+    for cells in kinds.values():
+        try:
+            executor.try_out(cells[0], places[cells[0].method])
+        except DataUnavailable as error:
+            skipped[str(error)] += len(cells)
+        except InputError as error:
+            wrong[str(error)] = None
+    if wrong:
+        raise InputError("\n".join(wrong))
+    return dict(skipped)
+
+
+def _circumstances(table: Table, fit: Fit, started: str, devices: Sequence[jax.Device]) -> dict:
+    dtype = getattr(table.X, "dtype", None)
+    return {
+        "dtype": "float32" if dtype == np.float32 else "float64",
+        "compile_seconds": fit.compile_seconds,
+        "started": started,
+        "host": platform.node(),
+        "device": f"{len(devices)} x {devices[0].device_kind}",
+        "versions": json.dumps(versions()),
+    }
+
+
+def run_plan(
+    plan: Plan,
+    folder: Path | str,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    only: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Outcome:
+    """Do what is missing of a plan.
+
+    Parameters
+    ----------
+    plan : Plan
+        The cells.
+    folder : Path or str
+        Where results are, and go. Other runners may work on the same folder at the same time.
+    devices : sequence of jax.Device, optional
+        Those to use; all by default.
+    only : sequence of str
+        Conditions NAME=VALUE that cells have to meet; see `nrprob.batch.plan.select`.
+    progress : Progress, optional
+        Is told how far the run is.
+
+    Returns
+    -------
+    Outcome
+    """
+    progress = progress or _Silent()
+    devices = list(devices or jax.devices())
+    chosen = select(plan, only)
+    place = store.Store(folder)
+    finished = place.finished()  # before anything is touched: a damaged file stops us here
+    place.open(plan)
+    executor = _Executor(plan.model, devices)
+    result = Outcome(Path(folder), found=len(chosen & finished))
+    progress.start(len(chosen), result.found)
+
+    def work(batch: Batch, cells: list[Cell]) -> None:
+        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        done = executor.fit(cells)
+        good = {cell: fit for cell, fit in done.items() if isinstance(fit, Fit)}
+        for cell, error in done.items():
+            if isinstance(error, DataUnavailable):
+                result.skipped[str(error)] += 1
+            elif isinstance(error, Exception):
+                result.failed[f"{cell.method}: {error}"] += 1
+        if good:
+            dataset = store.to_dataset(
+                [cell.id for cell in good],
+                list(good.values()),
+                [
+                    _circumstances(executor.data(cell), fit, started, devices)
+                    for cell, fit in good.items()
+                ],
+                labels=plan.model.save.labels,
+            )
+            place.write(batch, dataset)
+        result.finished += len(good)
+        progress.advance(len(cells), f"{cells[0].method}, {_brief(cells[0].data)}")
+
+    taken: list[Batch] = []
+    for batches, wait in ((plan.batches, False), (taken, True)):
+        for batch in batches:
+            cells = [c for c in batch.cells if c.id in chosen and c.id not in finished]
+            if not cells:
+                continue
+            with place.claim(batch, wait=wait) as mine:
+                if not mine:
+                    taken.append(batch)  # another runner has it; look again when ours are done
+                    continue
+                theirs = place.finished(batch.id)
+                rest = [c for c in cells if c.id not in theirs]
+                if len(rest) < len(cells):
+                    result.found += len(cells) - len(rest)
+                    progress.advance(len(cells) - len(rest), "another runner's")
+                if rest:
+                    work(batch, rest)
+    result.compiled = len(executor.lanes.programs)
+    return result
+
+
+def _brief(parameters: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k} {v}" for k, v in parameters.items()) or "the data"
+
+
+def run(
+    spec: Path | str | Mapping[str, Any] | ModelFile,
+    out: Path | str | None = None,
+    *,
+    devices: Sequence[jax.Device] | None = None,
+    only: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> xarray.Dataset:
+    """Run a model file, or go on with a run of it.
+
+    Parameters
+    ----------
+    spec : Path, str, mapping or ModelFile
+        A TOML file, or what one would contain.
+    out : Path or str, optional
+        Folder for results. By default the file's ``report.out``, or ``results/`` and the name of
+        the file; a mapping without either is run in memory, so to speak: its folder is deleted.
+    devices : sequence of jax.Device, optional
+        Those to use; all of `jax.devices` by default. A CPU is one device unless
+        ``jax.config.update("jax_num_cpu_devices", n)`` was called before JAX was first used.
+    only : sequence of str
+        Conditions NAME=VALUE that cells have to meet.
+    progress : Progress, optional
+        Is told how far the run is.
+
+    Returns
+    -------
+    xarray.Dataset
+        See `nrprob.batch.load`.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If the file or its data cannot be used, before anything is written; afterwards, if some
+        cells could not be fitted, with the reasons; what was fitted is kept.
+    """
+    model = spec if isinstance(spec, ModelFile) else read_model(spec)
+    plan = expand(model)
+    check(model, plan)
+    with contextlib.ExitStack() as stack:
+        folder = out or default_folder(model, spec if isinstance(spec, str | Path) else None)
+        if folder is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+        result = run_plan(plan, folder, devices=devices, only=only, progress=progress)
+        dataset = finish(folder)
+        if result.failed:
+            raise InputError(failures(result))
+        for reason, count in result.skipped.items():
+            warnings.warn(f"{count} cells were skipped; {reason}", UserWarning, stacklevel=2)
+        return dataset
+
+
+def default_folder(model: ModelFile, path: Path | str | None) -> Path | None:
+    """Where results go unless the user says where."""
+    if model.report.out is not None:
+        return model.report.out
+    return Path("results") / Path(path).stem if path is not None else None
+
+
+def finish(folder: Path | str) -> xarray.Dataset:
+    """Put all results into one file, ``results.nc``, for whoever reads NetCDF."""
+    dataset = store.load(folder)
+    if dataset.sizes.get("cell"):
+        store.write_netcdf(dataset, Path(folder) / "results.nc")
+    return dataset
+
+
+def failures(result: Outcome) -> str:
+    """Lines that say which cells failed, and why."""
+    return "\n".join(
+        f"{count} of the fits failed; {reason}; correct the file and run it again"
+        for reason, count in result.failed.items()
+    )

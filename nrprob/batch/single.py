@@ -1,0 +1,160 @@
+"""The files of a single run: labels, a summary and a picture."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nrprob.batch import registry, tables
+from nrprob.batch.fits import Fit, make_estimator
+from nrprob.batch.plan import Plan
+from nrprob.batch.sources import load_data
+from nrprob.batch.versions import versions
+from nrprob.exceptions import InputError
+
+if TYPE_CHECKING:
+    import xarray
+
+__all__ = ["Single", "make_folder", "read", "save"]
+
+
+@dataclass
+class Single:
+    """One data set and the fits of it; the first is the one that matters.
+
+    ``out`` and ``files`` say where it was written.
+    """
+
+    title: str
+    table: tables.Table
+    known: Sequence[str]
+    fits: list[Fit]
+    out: Path | None = None
+    files: list[Path] = field(default_factory=list)
+
+
+def _plain(value: Any) -> Any:
+    """Turn a value into what JSON can hold."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, str | int | float | bool | None) else repr(value)
+
+
+def _summary(fit: Fit) -> dict[str, Any]:
+    return {
+        "title": fit.title,
+        "method": fit.method,
+        "parameters": {k: _plain(v) for k, v in fit.parameters.items()},
+        "seed": _plain(fit.parameters.get("random_state")),
+        "objective": fit.objective,
+        "n_clusters": fit.n_clusters,
+        "cluster_sizes": np.bincount(fit.labels).tolist(),
+        "converged": fit.converged,
+        "n_iter": fit.n_iter,
+        "seconds": round(fit.seconds, 4),
+        "warnings": fit.warnings,
+        "scores": fit.scores,
+    }
+
+
+def make_folder(out: Path) -> None:
+    """Make a folder for results."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot make the output folder; {out}: {error.strerror}; choose another"
+        ) from error
+
+
+def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
+    """Write ``labels.csv``, ``result.json`` and the picture of a run into a folder."""
+    import pandas as pd
+
+    make_folder(out)
+    fit = run.fits[0]
+    names = run.table.row_names
+    rows = names if names is not None else np.arange(len(fit.labels))
+    columns: dict[str, Any] = {"row": rows, "cluster": fit.labels}
+    if fit.membership is not None:
+        columns["membership"] = np.round(np.asarray(fit.membership).max(axis=1), 6)
+    columns |= run.table.labelings
+    pd.DataFrame(columns).to_csv(out / "labels.csv", index=False)
+
+    result = {
+        **_summary(fit),
+        "title": run.title,
+        "n_samples": int(run.table.X.shape[0]),
+        "n_features": int(run.table.X.shape[1]),
+        "known": list(run.known),
+        "contrast": [_summary(other) for other in run.fits[1:]],
+        "versions": versions(),
+    }
+    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    run.out, run.files = out, [out / "labels.csv", out / "result.json"]
+    if picture:
+        _draw(run, out / picture)
+        run.files.append(out / picture)
+
+
+def _draw(run: Single, path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    from nrprob.plotting import plot_centroids
+
+    name = run.known[0] if run.known else "everything"
+    labelings, labels = run.table.labelings, run.fits[0].labels
+    known = labelings[name] if run.known else np.full(len(labels), "all rows")
+    # Tables with more rows than this cannot be read; three is what fits beside each other.
+    others = [key for key, z in labelings.items() if key != name and len(np.unique(z)) <= 12][:3]
+    figure = plot_centroids(
+        run.table.X,
+        labels,
+        known,
+        run.table.image_shape,
+        run.table.feature_names,
+        labels_name=run.fits[0].title,
+        known_name=name,
+        others={key: labelings[key] for key in others},
+        title=run.title or None,
+    )
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def read(plan: Plan, dataset: xarray.Dataset) -> Single:
+    """Results of a plan with one data set and one fit of every method."""
+    model = plan.model
+    table = load_data(model, plan.cells[0].data, plan.cells[0].seed)
+    shown = dict.fromkeys([*model.known_names, *(m.labeling for m in model.measures.values())])
+    table.labelings = {name: table.labelings[name] for name in shown or table.labelings}
+    fits, names = [], dataset["measure"].values.tolist()
+    for cell in plan.cells:
+        found = dataset.sel(cell=cell.id)
+        membership = found["membership"].values if "membership" in found else None
+        fits.append(
+            Fit(
+                title=cell.method,
+                method=registry.method(cell.name).class_name,
+                parameters=make_estimator(cell.name, cell.parameters).get_params(deep=False),
+                labels=found["labels"].values,
+                membership=membership,
+                objective=float(found["objective"]),
+                trace=np.empty(0),
+                restarts=found["restart_objective"].values,
+                n_clusters=int(found["n_clusters_found"]),
+                converged=bool(found["converged"]),
+                n_iter=int(found["n_iter"]),
+                seconds=float(found["seconds"]),
+                warnings=str(found["warnings"].values).splitlines(),
+                scores=dict(zip(names, found["score"].values.tolist(), strict=True)),
+            )
+        )
+    return Single(model.title, table, model.known_names, fits)

@@ -1,0 +1,127 @@
+"""The data that a model file names, selected, labelled and transformed as it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nrprob.batch import registry, tables
+from nrprob.batch.modelfile import Data, ModelFile
+from nrprob.exceptions import InputError
+
+__all__ = ["known_array", "load_data", "require"]
+
+
+def known_array(labelings: Sequence[np.ndarray]) -> np.ndarray | None:
+    """What `fit` takes as `known`: None, one labeling, or integer columns for several."""
+    if not labelings:
+        return None
+    if len(labelings) == 1:
+        return labelings[0]
+    return np.column_stack([np.unique(z, return_inverse=True)[1] for z in labelings])
+
+
+def _derive(table: tables.Table, name: str, of: str, groups: Mapping[str, Sequence[Any]]) -> None:
+    labels = [str(v) for v in table.labelings[of]]
+    group_of = {str(value): group for group, values in groups.items() for value in values}
+    missing = sorted(set(labels) - set(group_of))
+    if missing:
+        raise InputError(
+            f"every value of {of!r} belongs to a group; data.labelings.{name} has none for "
+            f"{', '.join(missing)}; add them to a group, or leave their rows out with data.keep"
+        )
+    table.labelings[name] = np.asarray([group_of[v] for v in labels])
+
+
+def require(name: str, table: tables.Table, where: str) -> None:
+    """Refuse a labeling that the data do not have; `where` names the place."""
+    if name not in table.labelings:
+        advice = registry.nearest(name, table.labelings) if table.labelings else "define it first"
+        raise InputError(f"no labeling of that name; {where} = {name!r}; {advice}")
+
+
+def _read(data: Data, parameters: Mapping[str, Any], seed: int | None) -> tables.Table:
+    if data.loader is not None:
+        return tables.load(data.loader, parameters) if parameters else tables.load(data.loader)
+    if data.generator is not None:
+        return tables.generate(data.generator, parameters, seed)
+    assert data.file is not None
+    table = tables.read(
+        data.file, columns=data.columns, drop=data.drop, labelings=data.label_columns
+    )
+    table.labelings = {
+        name: tables.as_labels(z, f"column {name!r}") for name, z in table.labelings.items()
+    }
+    return table
+
+
+def _require_numbers(table: tables.Table) -> None:
+    values = np.asarray(getattr(table.X, "data", table.X) if hasattr(table.X, "nnz") else table.X)
+    wrong = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros(1, bool)
+    if wrong.any():
+        where = ""
+        if values.ndim == 2:
+            row, column = np.argwhere(wrong)[0]
+            names = table.feature_names
+            where = f", the first in row {row}, column {names[column] if names else column}"
+        raise InputError(
+            f"the data have missing or infinite values; {wrong.sum()} of {values.size}{where}; "
+            "fill them in or leave them out"
+        )
+
+
+def load_data(
+    model: ModelFile, parameters: Mapping[str, Any] | None = None, seed: int | None = None
+) -> tables.Table:
+    """Load, select, label and transform the data that a model file names.
+
+    Parameters
+    ----------
+    model : ModelFile
+        The file.
+    parameters : mapping, optional
+        Parameters of the generator or loader; those of the file's ``data.parameters`` by default.
+    seed : int, optional
+        Seed of the generator; the file's by default.
+
+    Returns
+    -------
+    Table
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If the data cannot be read or are not what the file says; its subclass `DataUnavailable`
+        if they are not on this machine.
+    """
+    data = model.data
+    table = _read(
+        data,
+        data.parameters if parameters is None else parameters,
+        data.seed if seed is None else seed,
+    )
+    if data.image_shape is not None:
+        table.image_shape = data.image_shape
+    for name, values in data.keep.items():
+        require(name, table, "data.keep")
+        kept = {str(v) for v in values}
+        table = table.rows(np.asarray([str(v) in kept for v in table.labelings[name]]))
+        if not table.X.shape[0]:
+            raise InputError(f"no row is left; data.keep.{name} = {values}; name existing labels")
+    for name, labeling in data.labelings.items():
+        require(labeling.of, table, f"data.labelings.{name}.of")
+        _derive(table, name, labeling.of, labeling.groups)
+    for name in model.known_names:
+        require(name, table, "known")
+    for name, measure in model.measures.items():
+        require(measure.labeling, table, f"measures.{name}.labeling")
+    _require_numbers(table)
+    if data.binarize is not None:
+        table.X = (table.X > data.binarize).astype(np.int8)
+    if data.standardize:
+        from sklearn.preprocessing import StandardScaler
+
+        table.X = StandardScaler(with_mean=not hasattr(table.X, "nnz")).fit_transform(table.X)
+    return table

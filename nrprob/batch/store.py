@@ -1,0 +1,313 @@
+"""Results on disk: one file per finished batch, written whole or not at all.
+
+A folder holds ``plan.json`` (the model and its cells), ``cells/`` (NetCDF files of finished
+batches) and ``locks/``. A file appears under its name by a rename, so that a run that is killed
+leaves finished batches and nothing else; a lock is the operating system's, so that it vanishes
+with its runner, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nrprob.batch.fits import Fit
+from nrprob.batch.plan import Batch, Plan
+from nrprob.batch.single import make_folder
+from nrprob.exceptions import InputError
+
+if TYPE_CHECKING:
+    import xarray
+
+__all__ = ["Store", "load"]
+
+_PLAN = "plan.json"
+# Settings of the file format; labels and memberships of many fits compress well.
+_SMALL = {"zlib": True, "complevel": 3, "shuffle": True}
+# What differs between two runs of the same cells.
+CIRCUMSTANCES = ("seconds", "compile_seconds", "started", "host", "device", "versions")
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Put a file in its place whole, or not at all, whatever happens meanwhile."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with hidden.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        hidden.replace(path)
+    except OSError as error:
+        hidden.unlink(missing_ok=True)
+        raise InputError(f"cannot write; {path}: {error.strerror}; check the folder") from error
+
+
+def write_netcdf(dataset: xarray.Dataset, path: Path) -> None:
+    """Write a dataset to a NetCDF file, whole or not at all."""
+    encoding = {
+        name: _SMALL for name, v in dataset.variables.items() if v.dtype.kind in "iuf" and v.ndim
+    }
+    _write(path, bytes(dataset.to_netcdf(engine="h5netcdf", encoding=encoding)))
+
+
+def _read_netcdf(path: Path) -> xarray.Dataset:
+    import xarray
+
+    try:
+        with xarray.open_dataset(path, engine="h5netcdf") as dataset:
+            return dataset.load()
+    except (OSError, ValueError, KeyError, RuntimeError, AttributeError) as error:
+        raise InputError(
+            f"cannot read a result file; {path}: it is damaged or none of ours "
+            f"({str(error).splitlines()[0] if str(error) else type(error).__name__}); "
+            "delete it to have its cells computed again"
+        ) from error
+
+
+def _padded(arrays: Sequence[np.ndarray], fill: Any, dtype: Any) -> np.ndarray:
+    shape = np.max([a.shape for a in arrays], axis=0)
+    out = np.full((len(arrays), *shape), fill, dtype)
+    for place, array in zip(out, arrays, strict=True):
+        place[tuple(slice(size) for size in array.shape)] = array
+    return out
+
+
+def to_dataset(
+    identifiers: Sequence[str],
+    fits: Sequence[Fit],
+    circumstances: Sequence[dict[str, Any]],
+    *,
+    labels: bool = True,
+) -> xarray.Dataset:
+    """Fits as a dataset over cells; what is ragged is padded with -1 or NaN.
+
+    Parameters
+    ----------
+    identifiers, fits, circumstances
+        One of each per cell; the last are further values to keep, alike in their keys.
+    labels : bool, default=True
+        Whether to keep the labels.
+    """
+    import xarray
+
+    texts = ["\n".join(fit.warnings) for fit in fits]
+    variables: dict[str, Any] = {
+        "objective": ("cell", np.asarray([f.objective for f in fits], float)),
+        "n_clusters_found": ("cell", np.asarray([f.n_clusters for f in fits], np.int32)),
+        "converged": ("cell", np.asarray([f.converged for f in fits], np.int8)),
+        "n_iter": ("cell", np.asarray([f.n_iter for f in fits], np.int32)),
+        "n_rows": ("cell", np.asarray([len(f.labels) for f in fits], np.int32)),
+        "seconds": ("cell", np.asarray([f.seconds for f in fits], float)),
+        "warnings": ("cell", np.asarray(texts, object)),
+        "score": (
+            ("cell", "measure"),
+            np.asarray([list(f.scores.values()) for f in fits], float).reshape(len(fits), -1),
+        ),
+        "restart_objective": (
+            ("cell", "restart"), _padded([f.restarts for f in fits], np.nan, float)
+        ),
+    }  # fmt: skip
+    if labels:
+        clusters = _padded([f.labels for f in fits], -1, np.int32)
+        variables["labels"] = (("cell", "sample"), clusters)
+    if fits[0].trace.size:
+        trace = _padded([f.trace for f in fits], np.nan, float)
+        variables["objective_trace"] = (("cell", "step"), trace)
+    if fits[0].membership is not None:
+        membership = _padded([np.asarray(f.membership) for f in fits], np.nan, np.float32)
+        variables["membership"] = (("cell", "sample", "cluster"), membership)
+    for name in circumstances[0]:
+        values = np.asarray([c[name] for c in circumstances])
+        variables[name] = ("cell", values.astype(object) if values.dtype.kind == "U" else values)
+    coordinates = {
+        "cell": np.asarray(identifiers, object),
+        "measure": np.asarray(list(fits[0].scores), object),
+    }
+    return xarray.Dataset(variables, coordinates)
+
+
+class Store:
+    """The results of one model in one folder."""
+
+    def __init__(self, folder: Path | str):
+        self.folder = Path(folder)
+        self._cells = self.folder / "cells"
+        self._locks = self.folder / "locks"
+
+    def open(self, plan: Plan) -> None:
+        """Make the folder and say in it what is going to be there."""
+        for folder in (self.folder, self._cells, self._locks):
+            make_folder(folder)
+        _write(self.folder / _PLAN, plan.dumps().encode())
+
+    def parts(self, batch: str = "") -> list[Path]:
+        """Files of finished cells; those of one batch if it is named."""
+        return sorted(self._cells.glob(f"{batch or '[!.]'}*.nc"))
+
+    def finished(self, batch: str = "") -> set[str]:
+        """Identifiers of finished cells; only those of one batch if it is named.
+
+        Raises
+        ------
+        nrprob.exceptions.InputError
+            If a file is damaged.
+        """
+        return {name for path in self.parts(batch) for name in _identifiers(path)}
+
+    @contextlib.contextmanager
+    def claim(self, batch: Batch, *, wait: bool) -> Iterator[bool]:
+        """Keep other runners off a batch; False where one of them has it and we do not wait."""
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self._locks / f"{batch.id}.lock")
+        try:
+            lock.acquire(timeout=-1 if wait else 0)
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    def write(self, batch: Batch, dataset: xarray.Dataset) -> Path:
+        """Write finished cells of a batch."""
+        # Cells of a batch may come in several parts, after runs that were asked for some of them.
+        part = f"{batch.id}-{len(self.parts(batch.id))}"
+        path = self._cells / f"{part}.nc"
+        write_netcdf(dataset, path)
+        return path
+
+
+def _identifiers(path: Path) -> list[str]:
+    """Cells of one file, without reading the rest of it."""
+    import h5py
+
+    try:
+        with h5py.File(path) as file:
+            return [value.decode() for value in file["cell"][:]]
+    except (OSError, KeyError, ValueError, RuntimeError):
+        return [str(name) for name in _read_netcdf(path)["cell"].values]
+
+
+def _read_plan(folder: Path) -> dict[str, Any]:
+    path = folder / _PLAN
+    try:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+        return {"model": plan["model"], "cells": plan["cells"]}
+    except OSError as error:
+        raise InputError(
+            f"no results here; {folder} has no {_PLAN}; name a folder that `nrprob run` wrote"
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"cannot read the plan of a run; {path}: {error}; run the model file again"
+        ) from error
+
+
+def load(folder: Path | str) -> xarray.Dataset:
+    """Results of a run, as far as they are finished.
+
+    Parameters
+    ----------
+    folder : Path or str
+        What `nrprob.batch.run` wrote to.
+
+    Returns
+    -------
+    xarray.Dataset
+        Over ``cell``, in the order of the model file: ``labels`` (cell, sample), -1 beyond the rows
+        of the cell's data; ``membership`` (cell, sample, cluster) where asked for;
+        ``objective``, ``objective_trace`` (cell, step) and ``restart_objective`` (cell, restart) in
+        nats, NaN beyond the last; ``score`` (cell, measure); ``seconds`` of a device per fit, and
+        ``compile_seconds`` of the program that made it; ``converged``, ``n_iter``,
+        ``n_clusters_found``, ``n_rows``, ``warnings``, ``device``, ``dtype``, ``host``,
+        ``versions`` (JSON).
+        Coordinates name ``method``, ``case``, ``repeat``, ``run``, ``data_seed``,
+        ``random_state``, and every parameter that any cell has; ``data_parameters`` and
+        ``parameters`` hold all of them as JSON. Attributes: ``title``, ``source``, ``model``
+        (JSON), and ``n_planned``, the number of cells when all are finished.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If there are no results, or a file is damaged.
+    """
+    import xarray
+
+    store = Store(folder)
+    plan = _read_plan(store.folder)
+    parts = [_read_netcdf(path) for path in store.parts()]
+    attributes = {
+        "title": plan["model"]["title"],
+        "source": plan["model"]["source"],
+        "model": json.dumps(plan["model"]),
+        "n_planned": len(plan["cells"]),
+    }
+    wanted = {cell["id"] for cell in plan["cells"]}
+    parts = [part.isel(cell=np.isin(part["cell"].values.astype(str), [*wanted])) for part in parts]
+    parts = [part for part in parts if part.sizes["cell"]]
+    if not parts:
+        return xarray.Dataset(attrs=attributes)
+    place: dict[str, int] = {}
+    for i, name in enumerate(np.concatenate([part["cell"].values for part in parts])):
+        place.setdefault(str(name), i)
+    cells = [cell for cell in plan["cells"] if cell["id"] in place]
+    order = np.asarray([place[cell["id"]] for cell in cells])
+    variables = {
+        name: (variable.dims, _joined([part[name].values for part in parts])[order])
+        for name, variable in parts[0].data_vars.items()
+    }
+    coordinates = {
+        "cell": np.asarray([cell["id"] for cell in cells], object),
+        "measure": parts[0]["measure"].values.astype(object),
+        **{k: v for k, v in _coordinates(cells).items() if k not in variables},
+    }
+    return xarray.Dataset(variables, coordinates, attributes)
+
+
+def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Arrays over cells one after another; those of ragged shapes are padded."""
+    shape = np.max([a.shape[1:] for a in arrays], axis=0).astype(int)
+    fill = np.nan if arrays[0].dtype.kind == "f" else -1
+    out = np.full((sum(len(a) for a in arrays), *shape), fill, arrays[0].dtype)
+    first = 0
+    for array in arrays:
+        out[(slice(first, first + len(array)), *map(slice, array.shape[1:]))] = array
+        first += len(array)
+    return out
+
+
+def _coordinates(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Coordinates over cells: what a cell is, and its parameters."""
+    columns: dict[str, list[Any]] = {
+        "method": [c["method"] for c in cells],
+        "case": [c["case"] for c in cells],
+        "repeat": [c["repeat"] for c in cells],
+        "run": [c["run"] for c in cells],
+        "data_seed": [c["seed"] for c in cells],
+        "data_parameters": [json.dumps(c["data"]) for c in cells],
+        "parameters": [json.dumps(c["parameters"]) for c in cells],
+    }
+    merged = [{**c["parameters"], **c["data"]} for c in cells]
+    for name in dict.fromkeys(name for values in merged for name in values):
+        if name not in columns:
+            columns[name] = [values.get(name) for values in merged]
+    return {name: ("cell", _column(values)) for name, values in columns.items()}
+
+
+def _column(values: list[Any]) -> np.ndarray:
+    """Numbers with NaN for what is missing, or else text."""
+    kinds = {type(v) for v in values if v is not None}
+    if kinds <= {int, float} and kinds:
+        if None not in values and kinds == {int}:
+            return np.asarray(values, np.int64)
+        return np.asarray([np.nan if v is None else v for v in values], float)
+    texts = ["" if v is None else v if isinstance(v, str) else json.dumps(v) for v in values]
+    return np.asarray(texts, object)
