@@ -303,16 +303,16 @@ _Files = Annotated[list[Path], typer.Argument(help="Model files (TOML).", metava
 
 
 def _use_cores(devices: str | None) -> None:
-    """Make a device of every core, so that a run uses all of them; before JAX is first used."""
-    name, _, number = (devices or "cpu").partition(":")
-    if name != "cpu" or "JAX_NUM_CPU_DEVICES" in os.environ:
+    """Make a device of every core, so that a run uses all of them, unless JAX is in use already."""
+    if "JAX_NUM_CPU_DEVICES" in os.environ:
         return
-    if number and not number.isdigit():
-        return  # an error, and `_devices` says so
     import jax
 
+    name, _, number = (devices or "").partition(":")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    jax.config.update("jax_num_cpu_devices", int(number or cores or 1))
+    wanted = int(number) if name == "cpu" and number.isdigit() else cores
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", max(wanted or 1, 1))
 
 
 def _devices(text: str | None) -> list[Any]:
@@ -382,7 +382,8 @@ class _Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if self._console.is_terminal:
+            self._bar.stop()
 
     def start(self, total: int, finished: int) -> None:
         self._total, self._done, self._before = total, finished, finished

@@ -1,6 +1,5 @@
 """Model files and the tables they name."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,9 +7,9 @@ import pandas as pd
 import pytest
 import scipy.sparse
 
-from nrprob.batch import registry, tables
+from nrprob.batch import tables
 from nrprob.batch.modelfile import read_model
-from nrprob.batch.run import known_array, load_data, run_model
+from nrprob.batch.sources import known_array, load_data
 from nrprob.exceptions import InputError
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -21,7 +20,7 @@ known = "partition_0"
 generator = "make_binary_partitions"
 parameters = { n_samples = 60, dims = [6, 4] }
 seed = 3
-[method]
+[[methods]]
 name = "ccib"
 n_clusters = 2
 n_init = 2
@@ -55,14 +54,39 @@ def write(tmp_path):
             r"unknown key; data\.labelings\.a\.group; did you mean 'groups'\?",
         ),
         (
-            SMALL + "[report]\nmetrics = ['puritty']\n",
-            r"unknown value; report\.metrics\.0 = 'puritty'; did you mean 'purity'\?",
+            SMALL + "[measures]\np = { metric = 'puritty', labeling = 'partition_1' }\n",
+            r"unknown value; measures\.p\.metric = 'puritty'; did you mean 'purity'\?",
         ),
-        (SMALL.replace("name =", "title ="), r"a required key is missing; method\.name; add it"),
+        (
+            SMALL.replace("name =", "title ="),
+            r"a required key is missing; methods\.0\.name; add it",
+        ),
         (SMALL.replace('"ccib"', '"ccbi"'), r"unknown method; 'ccbi'; did you mean 'ccib'\?"),
         (SMALL.replace("seed = 3", "seed = 'x'"), r"a value does not fit; data\.seed = 'x'"),
         (SMALL.replace("seed = 3", "loader = 'wine'"), r"data come from one source; loader, gen"),
         (SMALL + "n = \n", r"this is not TOML; .*model\.toml: .*line 12.*; correct"),
+        (SMALL + '[[methods]]\nname = "ccib"\n', "methods need different titles; CCIB; give each"),
+        (SMALL.replace("seed = 3", "seed = 3\nrepeats = 0"), r"data\.repeats = 0"),
+        (
+            "[data]\nloader = 'wine'\nrepeats = 2\n[[methods]]\nname = 'ib'",
+            "only a generator can draw",
+        ),
+        (
+            SMALL + "[[tables]]\nname = 'a'\nmeasures = ['secnds']\n",
+            r"tables\.0\.measures: there is nothing of that name; 'secnds'; did you mean 'seconds'",
+        ),
+        (
+            SMALL + "[[tables]]\nname = 'a'\n[[tables.settings]]\nwhere = { dim = 1 }\n",
+            r"tables\.0\.settings\.0\.where: .*'dim'; did you mean 'dims'",
+        ),
+        (
+            SMALL + "[[tables]]\nname = 'a'\n[[tables.settings]]\npublished.X.seconds.men = 1\n",
+            r"unknown value; tables\.0\.settings\.0\.published\.X\.seconds\.men",
+        ),
+        (
+            SMALL + "[[figures]]\nname = 'a'\nx = 'dims.0'\ny = 'objectiv'\n",
+            r"figures\.0\.y: .*'objectiv'; did you mean 'objective'",
+        ),
     ],
 )
 def test_mistakes_in_a_model_file_are_placed(write, text, message):
@@ -79,16 +103,6 @@ def test_all_mistakes_are_told_at_once(write):
 def test_missing_model_file(tmp_path):
     with pytest.raises(InputError, match=r"cannot read the model file; .*none\.toml"):
         read_model(tmp_path / "none.toml")
-
-
-@pytest.mark.parametrize("path", sorted(MODELS.glob("*.toml")), ids=lambda p: p.stem)
-def test_shipped_models_are_valid(path):
-    model = read_model(path)
-    table = load_data(model)
-    assert set(model.known_names) <= set(table.labelings)
-    for spec in [model.method, *model.contrast]:
-        cls = registry.method(spec.name).load()
-        registry.check_parameters(cls, spec.parameters, "")
 
 
 def test_quickstart_has_two_labelings_that_say_nothing_of_each_other():
@@ -108,7 +122,7 @@ standardize = true
 [data.labelings.side]
 of = "cultivar"
 groups = { left = [0], right = [2] }
-[method]
+[[methods]]
 name = "ib"
 """
     text = text.replace("[0, 2]", "['class_0', 'class_2']")
@@ -126,7 +140,7 @@ loader = "digits"
 [data.labelings.low]
 of = "digit"
 groups = { low = [0, 1, 2, 3, 4] }
-[method]
+[[methods]]
 name = "ib"
 """
     with pytest.raises(InputError, match=r"data\.labelings\.low has none for 5, 6, 7, 8, 9"):
@@ -139,40 +153,6 @@ def test_unknown_generator_and_parameters(write):
         load_data(read_model(write(text)))
     with pytest.raises(InputError, match=r"data\.parameters do not fit make_binary_partitions"):
         load_data(read_model(write(SMALL.replace("n_samples =", "n_sample ="))))
-
-
-def test_run_model_writes_what_it_promises(write, tmp_path):
-    steps = []
-
-    def progress(line):
-        import contextlib
-
-        steps.append(line)
-        return contextlib.nullcontext()
-
-    run = run_model(write(SMALL), tmp_path / "out", progress=progress)
-    assert [p.name for p in run.files] == ["labels.csv", "result.json", "summary.png"]
-    assert all(p.is_file() for p in run.files)
-    assert steps == ["loading the data", "fitting CCIB", "writing the results"]
-    labels = pd.read_csv(tmp_path / "out" / "labels.csv")
-    assert list(labels.columns) == ["row", "cluster", "membership", "partition_0", "partition_1"]
-    np.testing.assert_array_equal(labels["cluster"], run.main.labels)
-    result = json.loads((tmp_path / "out" / "result.json").read_text())
-    assert result["known"] == ["partition_0"]
-    assert result["objective"] == pytest.approx(float(run.main.estimator.objective_))
-    assert result["parameters"]["n_init"] == 2
-    assert result["seed"] == 0
-    assert sum(result["cluster_sizes"]) == 60
-    assert result["versions"]["jax"]
-    assert set(result["scores"]) == {"partition_0", "partition_1"}
-
-
-def test_run_model_refuses_what_only_the_estimator_knows(write, tmp_path):
-    with pytest.raises(InputError, match=r"method\.n_inits; did you mean 'n_init'\?"):
-        run_model(write(SMALL.replace("n_init =", "n_inits =")), tmp_path / "out")
-    with pytest.raises(InputError, match=r"known = 'partition_9'; did you mean 'partition_.'\?"):
-        run_model(write(SMALL.replace('"partition_0"', '"partition_9"')), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_several_known_labelings_become_columns():

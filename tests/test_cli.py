@@ -61,8 +61,8 @@ def test_fit_finds_the_structure_that_is_not_known(invoke, data, tmp_path):
     assert stored["seed"] == 0
     assert stored["known"] == ["species"]
     assert stored["converged"] in (True, False)
-    assert stored["scores"]["species"]["normalized_mutual_information"] < 0.1
-    assert stored["scores"]["other"]["normalized_mutual_information"] > 0.5
+    assert stored["scores"]["NMI of species"] < 0.1
+    assert stored["scores"]["NMI of other"] > 0.5
     labels = pd.read_csv(out / "labels.csv")
     assert len(labels) == 80
     assert (out / "summary.png").stat().st_size > 5_000
@@ -125,7 +125,9 @@ def test_fit_without_known_says_how_it_agrees(invoke, data, tmp_path):
     assert result.exit_code == 0, result.output
     stored = json.loads((tmp_path / "out" / "result.json").read_text())
     assert stored["known"] == []
-    assert set(stored["scores"]) == {"species", "other"}
+    assert set(stored["scores"]) == {
+        f"{short} of {z}" for short in ("NMI", "accuracy") for z in ("species", "other")
+    }
 
 
 @pytest.mark.parametrize(
@@ -174,11 +176,11 @@ known = "partition_0"
 [data]
 generator = "make_binary_partitions"
 parameters = { n_samples = 60, dims = [6, 4] }
-[method]
+[[methods]]
 name = "ccib"
 n_init = 2
 random_state = 0
-[[contrast]]
+[[methods]]
 name = "ib"
 title = "IB, told nothing"
 n_init = 2
@@ -196,6 +198,81 @@ def test_run_several_files(invoke, tmp_path):
     for name in ("one", "two"):
         stored = json.loads((out / name / "result.json").read_text())
         assert [c["method"] for c in stored["contrast"]] == ["IB"]
+
+
+def test_run_writes_what_it_promises(invoke, tmp_path):
+    (tmp_path / "one.toml").write_text(MODEL + "[save]\nmemberships = true\n")
+    result = invoke("run", tmp_path / "one.toml", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    labels = pd.read_csv(tmp_path / "out" / "labels.csv")
+    assert list(labels.columns) == ["row", "cluster", "membership", "partition_0", "partition_1"]
+    stored = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert stored["known"] == ["partition_0"]
+    assert stored["parameters"]["n_init"] == 2
+    assert stored["parameters"]["cooling"] == 1.15
+    assert stored["seed"] == 0
+    assert stored["cluster_sizes"] == np.bincount(labels["cluster"]).tolist()
+    assert stored["versions"]["jax"]
+    assert set(stored["scores"]) == {
+        f"{short} of partition_{i}" for short in ("NMI", "accuracy") for i in (0, 1)
+    }
+    assert (tmp_path / "out" / "summary.png").is_file()
+
+
+SWEEP = """
+known = "partition_0"
+runs = 2
+[data]
+generator = "make_binary_partitions"
+parameters = { n_samples = 60 }
+grid = { dims = [[6, 4], [4, 4]] }
+[[methods]]
+name = "ccib"
+n_init = 2
+"""
+
+
+def test_run_goes_on_where_it_stopped(invoke, tmp_path):
+    (tmp_path / "a.toml").write_text(SWEEP)
+    command = ("run", tmp_path / "a.toml", "--out", tmp_path / "out")
+    result = invoke(*command, "--only", "dims=[6, 4]", "--only", "run=1")
+    assert result.exit_code == 0, result.output
+    assert "1 fits done, 0 found done" in result.stdout
+    result = invoke(*command, "--devices", "0")
+    assert "3 fits done, 1 found done" in result.stdout
+    assert "1 of 4 fits had been finished before" in result.stderr
+    result = invoke(*command)
+    assert "0 fits done, 4 found done, 0 programs" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--only", "dims"], "a condition is NAME=VALUE"),
+        (["--only", "dim=3"], "did you mean 'dims'"),
+        (["--only", "method=CCIBB"], "did you mean 'CCIB'"),
+        (["--only", "table=9"], "no such table"),
+        (["--devices", "17"], "no such device; --devices 17"),
+        (["--devices", "abacus"], "no such device; --devices abacus"),
+        (["--devices", "cpu:x"], "a number of devices is wrong"),
+    ],
+)
+def test_options_of_run_that_do_not_serve(invoke, tmp_path, options, message):
+    (tmp_path / "a.toml").write_text(SWEEP)
+    line = refused(invoke("run", tmp_path / "a.toml", "--out", tmp_path / "out", *options))
+    assert message in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_check_says_good_or_what_is_wrong(invoke, tmp_path):
+    (tmp_path / "a.toml").write_text(SWEEP)
+    result = invoke("check", tmp_path / "a.toml")
+    assert result.exit_code == 0
+    assert "a.toml: good; 4 fits on 2 data sets" in result.stdout.replace("\n", "")
+    (tmp_path / "b.toml").write_text(SWEEP.replace("n_init", "n_inits"))
+    assert "methods.0.n_inits; did you mean 'n_init'" in refused(
+        invoke("check", tmp_path / "a.toml", tmp_path / "b.toml")
+    )
 
 
 def test_run_checks_all_files_first(invoke, tmp_path):
@@ -226,7 +303,7 @@ def test_defects_keep_their_traceback(invoke, data, monkeypatch):
     def broken(*arguments, **keywords):
         return np.zeros(3) + np.zeros(4)  # numpy's ValueError: nothing that a user could mend
 
-    monkeypatch.setattr("nrprob.batch.run.fit_method", broken)
+    monkeypatch.setattr("nrprob.batch.fits.fit_method", broken)
     result = invoke("fit", data, "--known", "species")
     assert result.exit_code == 1
     assert isinstance(result.exception, ValueError)
@@ -259,8 +336,8 @@ def test_quickstart(invoke, tmp_path):
     result = invoke("run", model, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     stored = json.loads((tmp_path / "result.json").read_text())
-    assert stored["scores"]["parity"]["normalized_mutual_information"] < 0.01
-    assert stored["scores"]["stroke"]["normalized_mutual_information"] > 0.9
+    assert stored["scores"]["NMI of parity"] < 0.01
+    assert stored["scores"]["NMI of stroke"] > 0.9
     # The point of the example: without the knowledge one finds what one knew.
     contrast = stored["contrast"][0]["scores"]
-    assert contrast["parity"]["normalized_mutual_information"] > 0.5
+    assert contrast["NMI of parity"] > 0.5

@@ -208,7 +208,7 @@ def matches(cell: Cell, where: Mapping[str, Any]) -> bool:
 def select(plan: Plan, only: Sequence[str]) -> set[str]:
     """Identifiers of the cells that meet all conditions NAME=VALUE.
 
-    NAME is ``method``, ``table``, ``repeat``, ``run`` or a parameter.
+    NAME is ``method`` (a title or a short name), ``table``, ``repeat``, ``run`` or a parameter.
 
     Raises
     ------
@@ -234,6 +234,9 @@ def select(plan: Plan, only: Sequence[str]) -> set[str]:
                 if any(matches(cell, s.where) for s in table.settings)
                 and (not table.methods or cell.method in table.methods)
             ]
+            continue
+        if name == "method" and any(text.lower() == cell.name for cell in chosen):
+            chosen = [cell for cell in chosen if text.lower() == cell.name]
             continue
         found = [
             (cell, _text(_place(cell, name))) for cell in chosen if _place(cell, name) is not None

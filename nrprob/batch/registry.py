@@ -58,6 +58,8 @@ METHODS = {
 def nearest(name: str, candidates: Iterable[str]) -> str:
     """Advice for a name that is not among the candidates."""
     candidates = list(candidates)
+    if not candidates:
+        return "there are none"
     close = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(candidates)}"
 

@@ -147,7 +147,7 @@ class _Executor:
                     estimator._finish(task, solutions)
                 messages = [str(w.message) for w in [*caught, *later]]
                 fit = self._outcome(cell, estimator, sum(seconds), messages)
-                fit.compile_seconds = self.lanes.programs[task.calls[0].signature].seconds
+                fit.compile_seconds = self.lanes.program(task.calls[0]).seconds
                 done[cell] = fit
         return done
 
@@ -287,7 +287,8 @@ def run_plan(
             if isinstance(error, DataUnavailable):
                 result.skipped[str(error)] += 1
             elif isinstance(error, Exception):
-                result.failed[f"{cell.method}: {error}"] += 1
+                what = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+                result.failed[f"{cell.method}: {what}{error}"] += 1
         if good:
             dataset = store.to_dataset(
                 [cell.id for cell in good],
@@ -319,7 +320,7 @@ def run_plan(
                     progress.advance(len(cells) - len(rest), "another runner's")
                 if rest:
                     work(batch, rest)
-    result.compiled = len(executor.lanes.programs)
+    result.compiled = len(executor.lanes.compiled)
     return result
 
 

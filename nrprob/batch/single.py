@@ -133,8 +133,9 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
     """Results of a plan with one data set and one fit of every method."""
     model = plan.model
     table = load_data(model, plan.cells[0].data, plan.cells[0].seed)
-    shown = dict.fromkeys([*model.known_names, *(m.labeling for m in model.measures.values())])
-    table.labelings = {name: table.labelings[name] for name in shown or table.labelings}
+    if model.measures:
+        shown = dict.fromkeys([*model.known_names, *(m.labeling for m in model.measures.values())])
+        table.labelings = {name: table.labelings[name] for name in shown}
     fits, names = [], dataset["measure"].values.tolist()
     for cell in plan.cells:
         found = dataset.sel(cell=cell.id)

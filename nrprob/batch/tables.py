@@ -1,6 +1,7 @@
 """Data as the runner sees them: rows, and named labelings of the rows.
 
-Three sources: a file (CSV, Parquet, NPZ), a data set that ships with scikit-learn, a generator.
+Three sources: a file (CSV, Parquet, NPZ), a data set by name (:func:`nrprob.datasets.load`), a
+generator.
 """
 
 from __future__ import annotations
@@ -17,15 +18,8 @@ import scipy.sparse
 from nrprob.batch.registry import nearest
 from nrprob.exceptions import InputError
 
-__all__ = ["LOADERS", "Table", "as_labels", "generate", "load", "read", "read_column"]
+__all__ = ["Table", "as_labels", "generate", "load", "read", "read_column"]
 
-# scikit-learn's loader -> name of its labeling, shape of an image if a row is one.
-LOADERS: dict[str, tuple[str, tuple[int, int] | None]] = {
-    "breast_cancer": ("diagnosis", None),
-    "digits": ("digit", (8, 8)),
-    "iris": ("species", None),
-    "wine": ("cultivar", None),
-}
 _NPZ_DEFAULT = "X"
 
 
@@ -54,20 +48,19 @@ class Table:
         )
 
 
-def load(name: str) -> Table:
-    """Load a data set that ships with scikit-learn."""
-    from sklearn import datasets
+def load(name: str, parameters: Mapping[str, Any] | None = None) -> Table:
+    """Load a data set by its name.
 
-    if name not in LOADERS:
-        raise InputError(f"unknown data.loader; {name!r}; {nearest(name, LOADERS)}")
-    label, image_shape = LOADERS[name]
-    bunch = getattr(datasets, f"load_{name}")()
-    labels = bunch.target
-    if not all(str(value).isdigit() for value in bunch.target_names):
-        labels = np.asarray(bunch.target_names)[labels]
-    return Table(
-        bunch.data, [str(f) for f in bunch.feature_names], {label: labels}, image_shape=image_shape
-    )
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        As :func:`nrprob.datasets.load`, about the name, the parameters or a damaged file; its
+        subclass `DataUnavailable` if the set is not on this machine nor to be had.
+    """
+    from nrprob import datasets
+
+    data = datasets.load(name, **(parameters or {}))
+    return Table(data.X, data.feature_names, data.labelings, data.image_shape)
 
 
 def generate(name: str, parameters: Mapping[str, Any], seed: int | None) -> Table:

@@ -8,6 +8,7 @@ program, compiled for its capacity, serves fewer calls at no cost.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +21,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nrprob.engines.solve import Call, Solution
+from nrprob.statistics.rows import bucket
 
 MEMORY = 1.5e9  # bytes that the calls of one program may take on a device
 _LANES = 64
 _AXIS = "device"
+# Devices -> signature -> program, for the life of the process, as `jax.jit` keeps its own.
+_PROGRAMS: dict[tuple[jax.Device, ...], dict[Hashable, Program]] = {}
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,11 @@ class Program:
     sharding: NamedSharding
     shape: tuple[int, int, int]
     seconds: float
+
+    @property
+    def room(self) -> int:
+        """Most calls of one run."""
+        return math.prod(self.shape)
 
     def __call__(self, calls: Sequence[Call]) -> list[Solution]:
         """Run at most as many calls as the program has room for."""
@@ -64,16 +73,33 @@ class Program:
 
 @dataclass
 class Lanes:
-    """Compiles one program per signature and runs calls through it.
+    """Compiles one program per signature, unless there is one already, and runs calls through it.
 
     Attributes
     ----------
     devices : the devices to spread calls over
-    programs : those compiled so far, by signature
+    compiled : the programs that had to be compiled
     """
 
     devices: Sequence[jax.Device]
-    programs: dict[Hashable, Program] = field(default_factory=dict)
+    compiled: list[Program] = field(default_factory=list)
+
+    def __post_init__(self):
+        self._programs = _PROGRAMS.setdefault(tuple(self.devices), {})
+
+    def program(self, call: Call, wanted: int = 1) -> Program:
+        """Program for calls like this one, with room for about ``wanted`` of them.
+
+        One that is too small by less than a factor of four runs several times instead.
+        """
+        program = self._programs.get(call.signature)
+        if program is None or (
+            wanted > 4 * program.room and self._shape(call, wanted) != program.shape
+        ):
+            program = self._compile(call, wanted)
+            self.compiled.append(program)
+            self._programs[call.signature] = program
+        return program
 
     def __call__(self, calls: Sequence[Call]) -> Iterator[tuple[Call, Solution, float]]:
         """Run calls of any signatures; yields every call with its solution and device time.
@@ -83,13 +109,10 @@ class Lanes:
         groups: dict[Hashable, list[Call]] = {}
         for call in calls:
             groups.setdefault(call.signature, []).append(call)
-        for signature, group in groups.items():
-            if signature not in self.programs:
-                self.programs[signature] = self._compile(group[0], len(group))
-            program = self.programs[signature]
-            room = int(np.prod(program.shape))
-            for first in range(0, len(group), room):
-                part = group[first : first + room]
+        for group in groups.values():
+            program = self.program(group[0], len(group))
+            for first in range(0, len(group), program.room):
+                part = group[first : first + program.room]
                 start = time.perf_counter()
                 found = program(part)
                 busy = min(len(part), len(self.devices))
@@ -103,7 +126,7 @@ class Lanes:
         # Lanes wait for the slowest of them. That pays where one call leaves a device idle; on a
         # CPU, a step with four lanes took 1.4 times as long as four steps.
         n_lanes = min(share, fit, _LANES) if self.devices[0].platform != "cpu" else 1
-        n_steps = min(-(-share // n_lanes), max(fit // n_lanes, 1))
+        n_steps = min(bucket(-(-share // n_lanes), 1 << 20), max(fit // n_lanes, 1))
         return len(self.devices), n_steps, n_lanes
 
     def _compile(self, call: Call, wanted: int) -> Program:
