@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nrprob import datasets, information, known, metrics, plotting, posterior
+    from nrprob.engines.sharding import sharded
     from nrprob.exceptions import DegenerateClusterWarning
     from nrprob.methods.bottleneck import IB, IBSI
     from nrprob.methods.conditional import CCIB
@@ -25,6 +26,7 @@ _OBJECTS = {
     "CCIB": "nrprob.methods.conditional",
     "explore": "nrprob.successive",
     "Exploration": "nrprob.successive",
+    "sharded": "nrprob.engines.sharding",
     "DegenerateClusterWarning": "nrprob.exceptions",
 }
 _MODULES = ("information", "metrics", "datasets", "known", "posterior", "plotting")
@@ -35,6 +37,7 @@ __all__ = [
     "CCIB",
     "explore",
     "Exploration",
+    "sharded",
     "DegenerateClusterWarning",
     "information",
     "metrics",

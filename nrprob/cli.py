@@ -302,19 +302,6 @@ def _checked(values: np.ndarray, n: int, what: str) -> np.ndarray:
 _Files = Annotated[list[Path], typer.Argument(help="Model files (TOML).", metavar="FILE...")]
 
 
-def _use_cores(devices: str | None) -> None:
-    """Make a device of every core, so that a run uses all of them, unless JAX is in use already."""
-    if "JAX_NUM_CPU_DEVICES" in os.environ:
-        return
-    import jax
-
-    name, _, number = (devices or "").partition(":")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    wanted = int(number) if name == "cpu" and number.isdigit() else cores
-    with contextlib.suppress(RuntimeError):
-        jax.config.update("jax_num_cpu_devices", max(wanted or 1, 1))
-
-
 def _devices(text: str | None) -> list[Any]:
     """Devices that --devices names: numbers, or a platform and how many of its devices."""
     import jax
@@ -416,7 +403,7 @@ def run(
     ] = None,
     devices: Annotated[
         str | None,
-        typer.Option(help="Numbers (0,1), or a platform and how many (gpu, cpu:4). Default: all."),
+        typer.Option(help="Numbers (0,1), or a platform and how many (cpu, gpu:4). Default: all."),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -428,7 +415,6 @@ def run(
 ) -> None:
     """Do what model files say, or go on with it: what is finished is not done again."""
     os.environ.setdefault("MPLBACKEND", "Agg")
-    _use_cores(devices)
     with _one_line_errors():
         from nrprob.batch import runner
 
@@ -437,7 +423,7 @@ def run(
         failed = False
         for path, plan in plans:
             folder = out / path.stem if out and len(files) > 1 else out
-            folder = folder or runner.default_folder(plan.model, path)
+            folder = folder or runner.default_folder(plan.model, path) or Path("results")
             try:
                 with _Bar(path.stem) as bar:
                     result = runner.run_plan(

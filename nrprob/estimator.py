@@ -16,14 +16,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import ClassifierTags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nrprob.engines import merge, solve
+from nrprob.engines import merge, sharding, solve
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder
 from nrprob.statistics.costs import FEATURES
 from nrprob.statistics.features import fit_features
 from nrprob.statistics.rows import Layout, Rows, arrange, bucket, make_rows
 
-_MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take
+_MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
 _SOLVERS = ("anneal", "sequential", "batched", "agglomerative")
 
 
@@ -155,6 +155,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
     def _prepare(self, X, y, known) -> Task:
         """Check the input and lay it out: all of `fit` that comes before something is compiled."""
         self._check_common()
+        mesh = self._mesh(X)
         X = self._validate(X, reset=True)
         n_samples = X.shape[0]
         if n_samples < self.n_clusters:
@@ -177,7 +178,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         self._faithful = False
         build, numbers_ = self._problem(self._features.features, groups, known)
         self._check_solver(x, groups, build)
-        layout = arrange(groups.codes, groups.n_blocked)
+        layout = arrange(groups.codes, groups.n_blocked, 1 if mesh is None else mesh.size)
         rows = make_rows(x, layout, groups.n_groups, share=groups.share)
         dtype = np.dtype(x.dtype)
         beta = getattr(self, "beta", None)
@@ -189,6 +190,9 @@ class TermEstimator(ClusterMixin, BaseEstimator):
             **{n: np.asarray(getattr(self, n), dtype) for n in ("cooling", "noise", "tol")},
             **{n: np.asarray(value, dtype) for n, value in numbers_.items()},
         }
+        if mesh is not None:
+            sharding.check_same((rows, hyper, fixed), mesh)
+            rows = sharding.shard_rows(rows, mesh)
         task = Task(x, rows, hyper, fixed, layout, groups, build)
         if self.solver != "agglomerative":
             task.calls = self._restarts(task)
@@ -196,12 +200,14 @@ class TermEstimator(ClusterMixin, BaseEstimator):
 
     def _restarts(self, task: Task) -> list[solve.Call]:
         """Calls that make the restarts, all alike but for the seed."""
-        rows, hyper = task.rows, task.hyper
+        rows, hyper, layout = task.rows, task.hyper, task.layout
+        mesh = rows.mesh if isinstance(rows, sharding.ShardedRows) else None
         random = check_random_state(self.random_state)
         n_clusters = self.n_clusters
-        if rows.mass.size <= 16384:
+        # Random starts depend on the number of clusters, which must not depend on the devices.
+        if rows.mass.size - layout.n_spare * layout.n_rows <= 16384:
             n_clusters = max(bucket(n_clusters, 64), 2)
-        each = rows.mass.size * n_clusters * 5 + rows.n_groups * n_clusters * (
+        each = rows.mass.size // layout.n_shards * n_clusters * 5 + rows.n_groups * n_clusters * (
             rows.x.n_statistics * 8
         )
         each *= rows.mass.dtype.itemsize
@@ -220,16 +226,20 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         else:
             solver = solve.solve_reassign
             static |= {"solver": self.solver, "compressed": bool(prior and soft)}
-        fixed = None if task.fixed is None else task.layout.spread(task.fixed, -1)
-        data = sum(a.nbytes for a in jax.tree.leaves(rows))
+        fixed = None if task.fixed is None else layout.spread(task.fixed, -1)
+        seeds = [random.randint(2**31 - 1) for _ in range(self.n_init // size)]
+        if mesh is not None:
+            fixed = sharding.split(fixed, mesh)
+            seeds = [sharding.agree(seed, mesh) for seed in seeds]
+        data = sum(a.nbytes for a in jax.tree.leaves(rows)) // layout.n_shards
         return [
             solve.Call(
                 solver,
-                (rows, hyper, np.asarray(random.randint(2**31 - 1), np.uint32), fixed),
+                (rows, hyper, np.asarray(seed, np.uint32), fixed),
                 tuple(static.items()),
                 data + each * size,
             )
-            for _ in range(self.n_init // size)
+            for seed in seeds
         ]
 
     def _finish(self, task: Task, found: list[solve.Solution]):
@@ -285,11 +295,29 @@ class TermEstimator(ClusterMixin, BaseEstimator):
 
     # Input
 
+    def _mesh(self, X):
+        """Devices to shard the rows over: those asked for, or those that share ``X``; or None."""
+        mesh = sharding.asked_for()
+        if self.solver == "anneal":
+            return sharding.mesh_of(X) if mesh is None else mesh
+        if mesh is not None:
+            raise ValueError(
+                f"solver={self.solver!r} cannot shard rows over devices; got {mesh.size} device(s) "
+                "from nrprob.sharded; use solver='anneal', or fit outside of it"
+            )
+        return None
+
     def _validate(self, X, *, reset: bool):
         if isinstance(X, jax.Array) and X.ndim == 2 and X.size:
-            if _on_accelerator(X):
+            if not (X.is_fully_addressable or X.is_fully_replicated):
+                raise ValueError(
+                    "X must lie in this process; got an array of which other processes hold a "
+                    "part; pass the same NumPy array in every process"
+                )
+            whole = X.is_fully_replicated and sharding.asked_for() is None
+            if whole and _on_accelerator(X):
                 return self._validate_device(X, reset=reset)
-            X = np.asarray(X)  # the same memory
+            X = np.asarray(X)  # on a CPU, the same memory
         X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
         if sparse.issparse(X) and X.indices.dtype != np.int32:
             X = sparse.csr_array((X.data, X.indices.astype(np.int32), X.indptr), shape=X.shape)

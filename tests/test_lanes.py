@@ -24,6 +24,13 @@ def calls():
 
 
 @pytest.fixture
+def one_worker(monkeypatch):
+    """As on an accelerator, and with nothing compiled."""
+    monkeypatch.setattr(lanes, "_PROGRAMS", {})
+    monkeypatch.setattr(lanes.Lanes, "_workers", 1)
+
+
+@pytest.fixture
 def compilations():
     """Number of programs that JAX compiles."""
     counted = []
@@ -52,7 +59,7 @@ def test_side_by_side_is_the_same_as_alone(calls):
         jax.tree.map(np.testing.assert_array_equal, found, alone)
 
 
-def test_several_lanes_agree_with_one(calls, monkeypatch):
+def test_several_lanes_agree_with_one(calls, one_worker, monkeypatch):
     one = run(calls)
     monkeypatch.setattr(lanes, "_PROGRAMS", {})
     monkeypatch.setattr(lanes.Lanes, "_shape", lambda self, call, wanted: (1, 2, 3))
@@ -94,8 +101,7 @@ def test_one_program_per_shape_however_many_settings(monkeypatch, compilations):
         assert len(compilations) == 4
 
 
-def test_a_program_that_is_far_too_small_is_replaced(calls, monkeypatch):
-    monkeypatch.setattr(lanes, "_PROGRAMS", {})
+def test_a_program_that_is_far_too_small_is_replaced(calls, one_worker):
     with jax.enable_x64(True):
         engine = lanes.Lanes(jax.devices())
         list(engine(calls[:1]))
@@ -105,7 +111,7 @@ def test_a_program_that_is_far_too_small_is_replaced(calls, monkeypatch):
         assert [p.room for p in engine.compiled] == [1, 6]
 
 
-def test_a_program_keeps_within_memory(calls, monkeypatch):
+def test_a_program_keeps_within_memory(calls, one_worker, monkeypatch):
     monkeypatch.setattr(lanes, "MEMORY", 2.5 * calls[0].size)
     assert lanes.Lanes(jax.devices())._shape(calls[0], 100) == (1, 2, 1)
     monkeypatch.setattr(lanes, "MEMORY", 0.1 * calls[0].size)

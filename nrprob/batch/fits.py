@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 
 from nrprob.batch import registry
-from nrprob.batch.modelfile import Measure
+from nrprob.batch.modelfile import Measure, Metric
 
 __all__ = ["Fit", "default_measures", "fit_method", "make_estimator", "outcome", "score"]
 
-_SHORT = {"normalized_mutual_information": "NMI", "matched_accuracy": "accuracy"}
+_SHORT: dict[Metric, str] = {
+    "normalized_mutual_information": "NMI",
+    "matched_accuracy": "accuracy",
+}
 
 
 @dataclass

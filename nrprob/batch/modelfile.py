@@ -125,7 +125,7 @@ class MethodSpec(BaseModel):
     """A method by its short name; every other key is a parameter of its estimator.
 
     ``grid`` lists values of parameters to combine; ``title`` names the method in reports and in
-    published values.
+    published values; ``runs`` replaces the file's.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -133,6 +133,7 @@ class MethodSpec(BaseModel):
     name: str
     title: str = ""
     note: str = ""
+    runs: Count | None = None
     grid: dict[str, list[Any]] = Field(default_factory=dict)
 
     @field_validator("name")
@@ -182,7 +183,8 @@ class Save(_Strict):
 class Setting(_Strict):
     """Some cells of the results, and what was published for them.
 
-    ``where`` holds values of parameters, of the data or of the methods. ``published`` goes from
+    ``where`` holds values of parameters, of the data or of the methods, or of places in them
+    ("dims.0"). ``published`` goes from
     method to measure to statistic to value; "A / B" as a method is the ratio of two means.
     """
 
@@ -200,7 +202,7 @@ class Table(_Strict):
     settings: list[Setting] = Field(default_factory=lambda: [Setting()], min_length=1)
     methods: list[str] = Field(default_factory=list)
     measures: list[str] = Field(default_factory=list)
-    statistics: list[Statistic] = Field(default_factory=lambda: ["mean"])
+    statistics: list[Statistic] = ["mean"]
 
 
 class Figure(_Strict):
@@ -259,7 +261,8 @@ class ModelFile(_Strict):
         """Whether there is one data set and one fit of every method."""
         data = self.data
         grids = [data.grid, *(m.grid for m in self.methods)]
-        return data.repeats == self.runs == 1 and len(data.cases) <= 1 and not any(grids)
+        runs = {self.runs, *(m.runs or self.runs for m in self.methods)}
+        return data.repeats == 1 and runs == {1} and len(data.cases) <= 1 and not any(grids)
 
     @model_validator(mode="after")
     def _names_agree(self) -> ModelFile:
@@ -293,7 +296,7 @@ class ModelFile(_Strict):
                 yield f"{at}.measures", name, self.measure_names
             for j, setting in enumerate(table.settings):
                 for name in setting.where:
-                    yield f"{at}.settings.{j}.where", name, parameters
+                    yield f"{at}.settings.{j}.where", name.split(".")[0], parameters
                 for method, measures in setting.published.items():
                     for name in measures:
                         place = f"{at}.settings.{j}.published.{method}"
@@ -305,7 +308,7 @@ class ModelFile(_Strict):
             if figure.series is not None:
                 yield f"{at}.series", figure.series.split(".")[0], parameters
             for name in figure.where:
-                yield f"{at}.where", name, parameters
+                yield f"{at}.where", name.split(".")[0], parameters
             published = [m for t in self.tables for s in t.settings for m in s.published]
             for name in figure.methods:
                 yield f"{at}.methods", name, [*titles, *published]
@@ -323,7 +326,7 @@ class ModelFile(_Strict):
 def look_up(parameters: Mapping[str, Any], path: str) -> Any:
     """Value of a parameter, or of a place in it ("dims.0"); None where there is none."""
     name, *places = path.split(".")
-    value = parameters.get(name)
+    value: Any = parameters.get(name)
     for place in places:
         try:
             value = value[int(place)]

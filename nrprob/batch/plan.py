@@ -76,7 +76,7 @@ class Plan:
     batches: tuple[Batch, ...]
 
     def dumps(self) -> str:
-        """As JSON, for `loads_cells` and for whoever reads a folder of results."""
+        """As JSON, for whoever reads a folder of results."""
         return json.dumps(
             {
                 "format": 1,
@@ -167,16 +167,22 @@ def expand(model: ModelFile) -> Plan:
     cells = []
     for number, case in enumerate(_cases(model)):
         for i, spec in enumerate(model.methods):
+            runs = range(spec.runs or model.runs)
             for chosen in _combinations(spec.grid):
                 given = {**spec.parameters, **chosen}
                 given = {
                     key: _resolve(value, case, f"methods.{i}.{key}") for key, value in given.items()
                 }
                 first = given.get("random_state", 0) or 0
-                for repeat, run in itertools.product(range(data.repeats), range(model.runs)):
+                for repeat, run in itertools.product(range(data.repeats), runs):
                     parameters = {**given, "random_state": first + run}
                     seed = data.seed + repeat
-                    key = {**shared, "case": case, "method": spec.name, "parameters": parameters}
+                    key: dict[str, Any] = {
+                        **shared,
+                        "case": case,
+                        "method": spec.name,
+                        "parameters": parameters,
+                    }
                     if data.generator is not None:
                         key["seed"] = seed
                     cells.append(

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import datetime
 import json
+import math
 import platform
 import tempfile
 import time
@@ -26,6 +27,7 @@ from nrprob.batch.sources import known_array, load_data
 from nrprob.batch.tables import Table
 from nrprob.batch.versions import versions
 from nrprob.engines.lanes import MEMORY, Lanes
+from nrprob.engines.sharding import asked_for, sharded
 from nrprob.exceptions import DataUnavailable, InputError
 
 if TYPE_CHECKING:
@@ -157,16 +159,26 @@ class _Executor:
         estimator = make_estimator(cell.name, cell.parameters)
         known = _known(self.model, table, cell)
         start = time.perf_counter()
+        place: contextlib.AbstractContextManager = contextlib.nullcontext()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            if hasattr(estimator, "_prepare"):
+            if hasattr(estimator, "_prepare") and not asked_for():
                 with jax.enable_x64(True):
                     task = estimator._prepare(table.X, None, known.get("known"))
                 if task.calls and task.calls[0].size <= MEMORY:
                     return estimator, task, caught
-            estimator.fit(table.X, **known)
+                if task.calls and self._too_large(task.calls[0].size):
+                    place = sharded(self.lanes.devices)
+            caught.clear()
+            with place:
+                estimator.fit(table.X, **known)
         seconds = time.perf_counter() - start
         return self._outcome(cell, estimator, seconds, [str(w.message) for w in caught])
+
+    def _too_large(self, size: int) -> bool:
+        """Whether a call would fill most of a device, and there are others to share its rows."""
+        limit = (self.lanes.devices[0].memory_stats() or {}).get("bytes_limit", math.inf)
+        return len(self.lanes.devices) > 1 and size > 0.5 * limit
 
     def try_out(self, cell: Cell, where: str) -> None:
         """Do what comes before the fit of a cell; raises what a fit would."""
@@ -321,6 +333,7 @@ def run_plan(
                 if rest:
                     work(batch, rest)
     result.compiled = len(executor.lanes.compiled)
+    place.note(skipped=result.skipped, failed=result.failed)
     return result
 
 
@@ -346,8 +359,7 @@ def run(
         Folder for results. By default the file's ``report.out``, or ``results/`` and the name of
         the file; a mapping without either is run in memory, so to speak: its folder is deleted.
     devices : sequence of jax.Device, optional
-        Those to use; all of `jax.devices` by default. A CPU is one device unless
-        ``jax.config.update("jax_num_cpu_devices", n)`` was called before JAX was first used.
+        Those to use; all of `jax.devices` by default. A CPU is one device with all its cores.
     only : sequence of str
         Conditions NAME=VALUE that cells have to meet.
     progress : Progress, optional

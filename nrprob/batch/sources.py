@@ -44,7 +44,7 @@ def require(name: str, table: tables.Table, where: str) -> None:
 
 def _read(data: Data, parameters: Mapping[str, Any], seed: int | None) -> tables.Table:
     if data.loader is not None:
-        return tables.load(data.loader, parameters) if parameters else tables.load(data.loader)
+        return tables.load(data.loader, parameters)
     if data.generator is not None:
         return tables.generate(data.generator, parameters, seed)
     assert data.file is not None

@@ -18,16 +18,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob.batch.fits import Fit
-from nrprob.batch.plan import Batch, Plan
+from nrprob.batch.modelfile import ModelFile
+from nrprob.batch.plan import Batch, Cell, Plan
 from nrprob.batch.single import make_folder
 from nrprob.exceptions import InputError
 
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["Store", "load"]
+__all__ = ["Store", "load", "read_plan"]
 
 _PLAN = "plan.json"
+_NOTES = "notes.json"
 # Settings of the file format; labels and memberships of many fits compress well.
 _SMALL = {"zlib": True, "complevel": 3, "shuffle": True}
 # What differs between two runs of the same cells.
@@ -96,7 +98,7 @@ def to_dataset(
     """
     import xarray
 
-    texts = ["\n".join(fit.warnings) for fit in fits]
+    texts = ["\n".join(" ".join(text.split()) for text in fit.warnings) for fit in fits]
     variables: dict[str, Any] = {
         "objective": ("cell", np.asarray([f.objective for f in fits], float)),
         "n_clusters_found": ("cell", np.asarray([f.n_clusters for f in fits], np.int32)),
@@ -145,6 +147,10 @@ class Store:
         for folder in (self.folder, self._cells, self._locks):
             make_folder(folder)
         _write(self.folder / _PLAN, plan.dumps().encode())
+
+    def note(self, **notes: Any) -> None:
+        """Say what became of cells that are not there."""
+        _write(self.folder / _NOTES, json.dumps(notes, indent=1).encode())
 
     def parts(self, batch: str = "") -> list[Path]:
         """Files of finished cells; those of one batch if it is named."""
@@ -196,19 +202,36 @@ def _identifiers(path: Path) -> list[str]:
         return [str(name) for name in _read_netcdf(path)["cell"].values]
 
 
-def _read_plan(folder: Path) -> dict[str, Any]:
-    path = folder / _PLAN
+def read_plan(folder: Path | str) -> tuple[ModelFile, list[Cell]]:
+    """Model and cells of a folder of results.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If there is no plan, or it is damaged.
+    """
+    path = Path(folder) / _PLAN
     try:
         plan = json.loads(path.read_text(encoding="utf-8"))
-        return {"model": plan["model"], "cells": plan["cells"]}
+        return ModelFile.model_validate(plan["model"]), [Cell(**cell) for cell in plan["cells"]]
     except OSError as error:
         raise InputError(
             f"no results here; {folder} has no {_PLAN}; name a folder that `nrprob run` wrote"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
+        first = str(error).splitlines()[0]
         raise InputError(
-            f"cannot read the plan of a run; {path}: {error}; run the model file again"
+            f"cannot read the plan of a run; {path}: {first}; run the model file again"
         ) from error
+
+
+def _read_notes(folder: Path) -> dict[str, str]:
+    """What became of cells that are not there; of no consequence where it cannot be read."""
+    try:
+        notes = json.loads((folder / _NOTES).read_text(encoding="utf-8"))
+        return {name: json.dumps(value) for name, value in notes.items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
 
 
 def load(folder: Path | str) -> xarray.Dataset:
@@ -227,12 +250,13 @@ def load(folder: Path | str) -> xarray.Dataset:
         ``objective``, ``objective_trace`` (cell, step) and ``restart_objective`` (cell, restart) in
         nats, NaN beyond the last; ``score`` (cell, measure); ``seconds`` of a device per fit, and
         ``compile_seconds`` of the program that made it; ``converged``, ``n_iter``,
-        ``n_clusters_found``, ``n_rows``, ``warnings``, ``device``, ``dtype``, ``host``,
-        ``versions`` (JSON).
+        ``n_clusters_found``, ``n_rows``, ``warnings`` (one a line), ``started``, ``device``,
+        ``dtype``, ``host``, ``versions`` (JSON).
         Coordinates name ``method``, ``case``, ``repeat``, ``run``, ``data_seed``,
         ``random_state``, and every parameter that any cell has; ``data_parameters`` and
         ``parameters`` hold all of them as JSON. Attributes: ``title``, ``source``, ``model``
-        (JSON), and ``n_planned``, the number of cells when all are finished.
+        (JSON), ``n_planned``, the number of cells when all are finished, and ``skipped`` and
+        ``failed`` (JSON), numbers of cells by reason, as the last run left them.
 
     Raises
     ------
@@ -242,15 +266,16 @@ def load(folder: Path | str) -> xarray.Dataset:
     import xarray
 
     store = Store(folder)
-    plan = _read_plan(store.folder)
+    model, planned = read_plan(store.folder)
     parts = [_read_netcdf(path) for path in store.parts()]
     attributes = {
-        "title": plan["model"]["title"],
-        "source": plan["model"]["source"],
-        "model": json.dumps(plan["model"]),
-        "n_planned": len(plan["cells"]),
+        "title": model.title,
+        "source": model.source,
+        "model": model.model_dump_json(),
+        "n_planned": len(planned),
+        **_read_notes(store.folder),
     }
-    wanted = {cell["id"] for cell in plan["cells"]}
+    wanted = {cell.id for cell in planned}
     parts = [part.isel(cell=np.isin(part["cell"].values.astype(str), [*wanted])) for part in parts]
     parts = [part for part in parts if part.sizes["cell"]]
     if not parts:
@@ -258,25 +283,35 @@ def load(folder: Path | str) -> xarray.Dataset:
     place: dict[str, int] = {}
     for i, name in enumerate(np.concatenate([part["cell"].values for part in parts])):
         place.setdefault(str(name), i)
-    cells = [cell for cell in plan["cells"] if cell["id"] in place]
-    order = np.asarray([place[cell["id"]] for cell in cells])
+    cells = [cell for cell in planned if cell.id in place]
+    order = np.asarray([place[cell.id] for cell in cells])
+    # Methods may differ in what there is to keep of them.
+    dims = {name: variable.dims for part in parts for name, variable in part.data_vars.items()}
     variables = {
-        name: (variable.dims, _joined([part[name].values for part in parts])[order])
-        for name, variable in parts[0].data_vars.items()
+        name: (dims[name], _joined([_values(part, name, len(dims[name])) for part in parts])[order])
+        for name in dims
     }
     coordinates = {
-        "cell": np.asarray([cell["id"] for cell in cells], object),
+        "cell": np.asarray([cell.id for cell in cells], object),
         "measure": parts[0]["measure"].values.astype(object),
         **{k: v for k, v in _coordinates(cells).items() if k not in variables},
     }
     return xarray.Dataset(variables, coordinates, attributes)
 
 
+def _values(part: xarray.Dataset, name: str, ndim: int) -> np.ndarray:
+    """A variable of a part, of size 0 where the part has none."""
+    if name in part:
+        return part[name].values
+    return np.empty((part.sizes["cell"], *(ndim - 1) * [0]))
+
+
 def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Arrays over cells one after another; those of ragged shapes are padded."""
     shape = np.max([a.shape[1:] for a in arrays], axis=0).astype(int)
-    fill = np.nan if arrays[0].dtype.kind == "f" else -1
-    out = np.full((sum(len(a) for a in arrays), *shape), fill, arrays[0].dtype)
+    dtype = np.result_type(*[a for a in arrays if a.size] or arrays)
+    fill = np.nan if dtype.kind == "f" else -1
+    out = np.full((sum(len(a) for a in arrays), *shape), fill, dtype)
     first = 0
     for array in arrays:
         out[(slice(first, first + len(array)), *map(slice, array.shape[1:]))] = array
@@ -284,18 +319,18 @@ def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return out
 
 
-def _coordinates(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _coordinates(cells: Sequence[Cell]) -> dict[str, Any]:
     """Coordinates over cells: what a cell is, and its parameters."""
     columns: dict[str, list[Any]] = {
-        "method": [c["method"] for c in cells],
-        "case": [c["case"] for c in cells],
-        "repeat": [c["repeat"] for c in cells],
-        "run": [c["run"] for c in cells],
-        "data_seed": [c["seed"] for c in cells],
-        "data_parameters": [json.dumps(c["data"]) for c in cells],
-        "parameters": [json.dumps(c["parameters"]) for c in cells],
+        "method": [c.method for c in cells],
+        "case": [c.case for c in cells],
+        "repeat": [c.repeat for c in cells],
+        "run": [c.run for c in cells],
+        "data_seed": [c.seed for c in cells],
+        "data_parameters": [json.dumps(c.data) for c in cells],
+        "parameters": [json.dumps(c.parameters) for c in cells],
     }
-    merged = [{**c["parameters"], **c["data"]} for c in cells]
+    merged = [c.values for c in cells]
     for name in dict.fromkeys(name for values in merged for name in values):
         if name not in columns:
             columns[name] = [values.get(name) for values in merged]

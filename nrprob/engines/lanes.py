@@ -9,8 +9,10 @@ program, compiled for its capacity, serves fewer calls at no cost.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -94,7 +96,7 @@ class Lanes:
         """
         program = self._programs.get(call.signature)
         if program is None or (
-            wanted > 4 * program.room and self._shape(call, wanted) != program.shape
+            wanted > 4 * program.room * self._workers and self._shape(call, wanted) != program.shape
         ):
             program = self._compile(call, wanted)
             self.compiled.append(program)
@@ -109,19 +111,32 @@ class Lanes:
         groups: dict[Hashable, list[Call]] = {}
         for call in calls:
             groups.setdefault(call.signature, []).append(call)
-        for group in groups.values():
-            program = self.program(group[0], len(group))
-            for first in range(0, len(group), program.room):
-                part = group[first : first + program.room]
-                start = time.perf_counter()
+        wide = jax.config.jax_enable_x64  # the setting belongs to a thread, not to the process
+
+        def timed(program, part):
+            start = time.perf_counter()
+            with jax.enable_x64(wide):
                 found = program(part)
-                busy = min(len(part), len(self.devices))
-                each = (time.perf_counter() - start) * busy / len(part)
-                for call, solution in zip(part, found, strict=True):
-                    yield call, solution, each
+            return found, (time.perf_counter() - start) * min(len(part), len(self.devices))
+
+        with ThreadPoolExecutor(self._workers) as pool:
+            for group in groups.values():
+                program = self.program(group[0], len(group))
+                size = min(-(-len(group) // self._workers), program.room)
+                parts = [group[i : i + size] for i in range(0, len(group), size)]
+                runs = pool.map(partial(timed, program), parts)
+                for part, (found, seconds) in zip(parts, runs, strict=True):
+                    for call, solution in zip(part, found, strict=True):
+                        yield call, solution, seconds / len(part)
+
+    @property
+    def _workers(self) -> int:
+        """Programs to run at a time: a single CPU device leaves most cores of a machine idle."""
+        alone = len(self.devices) == 1 and self.devices[0].platform == "cpu"
+        return (os.cpu_count() or 1) if alone else 1
 
     def _shape(self, call: Call, wanted: int) -> tuple[int, int, int]:
-        share = -(-wanted // len(self.devices))
+        share = -(-wanted // (len(self.devices) * self._workers))
         fit = int(max(MEMORY // call.size, 1))
         # Lanes wait for the slowest of them. That pays where one call leaves a device idle; on a
         # CPU, a step with four lanes took 1.4 times as long as four steps.

@@ -27,6 +27,7 @@ from nrprob.engines.anneal import (
 )
 from nrprob.engines.merge import Merged, agglomerate
 from nrprob.engines.reassign import Reassigned, balanced_start, batched, sequential
+from nrprob.engines.sharding import fetch
 from nrprob.engines.shuffle import stream
 from nrprob.statistics.costs import mass as mass_cost
 from nrprob.statistics.rows import Rows
@@ -70,7 +71,7 @@ class Call:
 
     def __call__(self) -> Solution:
         """Run it alone."""
-        return jax.device_get(self.solver(*self.arrays, **dict(self.static)))
+        return fetch(self.solver(*self.arrays, **dict(self.static)))
 
     @property
     def signature(self) -> Hashable:

@@ -60,7 +60,7 @@ class Dense:
         return out.reshape(*self.x.shape[:2], s, k)
 
     def scatter(self, mass: jax.Array, centre: jax.Array, group: jax.Array) -> jax.Array:
-        """Weighted sums of squares about ``centre`` (groups, p), per statistic, in float64."""
+        """Weighted sums of squares about the means ``centre`` (groups, p), in float64."""
         square = mass[..., None] * (self.x - _of_blocks(centre, group)[:, None]) ** 2
         return square.sum(1).astype(jnp.float64).sum(0)
 
@@ -70,14 +70,15 @@ class Dense:
 class Sparse:
     """Non-zero statistics in row order, cut into chunks (chunks, entries) of row, column, value.
 
-    Padding entries have the value 0.
+    Padding entries have the value 0. Where the rows are to be sharded, the arrays of all shards,
+    each complete in itself, follow one another.
     """
 
     row: jax.Array
     column: jax.Array
     value: jax.Array
     start: jax.Array  # first entry of every row (and one past the last), in the flat order
-    shape: tuple[int, int, int] = field(metadata={"static": True})
+    shape: tuple[int, int] = field(metadata={"static": True})  # rows of a block, statistics
 
     @property
     def n_statistics(self) -> int:
@@ -101,7 +102,7 @@ class Sparse:
 
     def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
         """Transpose of `cells`; see `Dense.adjoint`."""
-        b, r, p = self.shape
+        b, (r, p) = group.shape[0], self.shape
         n_groups, s, k, _ = g.shape
         g = jnp.moveaxis(g, -1, 1).reshape(n_groups * p, s * k)
 
@@ -115,14 +116,14 @@ class Sparse:
         return total.reshape(b, r, s, k)
 
     def scatter(self, mass: jax.Array, centre: jax.Array, group: jax.Array) -> jax.Array:
-        """Weighted sums of squares about ``centre``, per statistic; see `Dense.scatter`."""
+        """Weighted sums of squares, if ``centre`` is the mean or 0; see `Dense.scatter`."""
         p, n_groups = self.n_statistics, centre.shape[0]
         flat = mass.reshape(-1)
         square = (flat[self.row] * self.value**2).astype(jnp.float64)
         total = jnp.zeros(p, square.dtype).at[self.column.reshape(-1)].add(square.reshape(-1))
         weight = jax.ops.segment_sum(mass.sum(1), group, n_groups).astype(jnp.float64)
         centre = centre.astype(jnp.float64)
-        return jnp.maximum(total - (weight[:, None] * centre**2).sum(0), 0)
+        return total - (weight[:, None] * centre**2).sum(0)
 
 
 @jax.tree_util.register_dataclass
@@ -165,7 +166,14 @@ class Rows:
         return self.cells(self.mass[..., None, None])[:, 0, 0]
 
     def scatter(self, centre: jax.Array) -> jax.Array:
-        """Sum of squares of every statistic about its group's ``centre`` (groups, p)."""
+        """Sum of squares of every statistic about its group's ``centre`` (groups, p).
+
+        The centre is the mean of the group, or 0.
+        """
+        return jnp.maximum(self._scatter(centre), 0)
+
+    def _scatter(self, centre: jax.Array) -> jax.Array:
+        """`scatter` up to rounding below 0; a sum over rows."""
         if self.share is None:
             return self.x.scatter(self.mass, centre, self.group)
         centre = centre[:, None]
@@ -177,12 +185,17 @@ class Rows:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the rows went: ``slot[i]`` is the place of row i among the padded rows."""
+    """Where the rows went: ``slot[i]`` is the place of row i among the padded rows.
+
+    The blocks divide evenly into ``n_shards``; the last ``n_spare`` are there for that alone.
+    """
 
     n_blocks: int
     n_rows: int
     slot: np.ndarray
     block_group: np.ndarray
+    n_shards: int = 1
+    n_spare: int = 0
 
     def spread(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
         """Put one value per row into the (blocks, rows) array, ``fill`` on padding."""
@@ -202,21 +215,23 @@ def bucket(size: int, limit: int) -> int:
     """
     if size > limit:
         return size
-    power = 1 << max(size - 1, 0).bit_length()
+    power = 1 << max(int(size) - 1, 0).bit_length()
     return power * 3 // 4 if power >= 4 and size <= power * 3 // 4 else power
 
 
-def arrange(codes: np.ndarray, n_groups: int) -> Layout:
+def arrange(codes: np.ndarray, n_groups: int, n_shards: int = 1) -> Layout:
     """Sort rows by known group ``codes`` (n,) into blocks that lie inside one group.
 
     The shape depends on the bucketed number of rows and on the number of groups alone, never on
-    the sizes of the groups.
+    the sizes of the groups; the place of a row does not depend on ``n_shards`` either.
     """
     n_samples = codes.size
     n_padded = bucket(n_samples, 65536)
     # Large blocks multiply faster, small ones waste less at the ends of the groups.
     n_rows = int(np.clip(1 << int(np.log2(max(n_padded / (12 * n_groups), 16))), 16, 4096))
     n_blocks = -(-n_padded // n_rows) + n_groups
+    n_spare = -n_blocks % n_shards
+    n_blocks += n_spare
     order = np.argsort(codes, kind="stable")
     sizes = np.bincount(codes, minlength=n_groups)
     blocks = -(-sizes // n_rows)
@@ -227,7 +242,7 @@ def arrange(codes: np.ndarray, n_groups: int) -> Layout:
     block_group = np.full(n_blocks, n_groups - 1, np.int32)
     used = np.repeat(np.arange(n_groups, dtype=np.int32), blocks)
     block_group[: used.size] = used
-    return Layout(n_blocks, n_rows, slot, block_group)
+    return Layout(n_blocks, n_rows, slot, block_group, n_shards, n_spare)
 
 
 def make_rows(
@@ -276,20 +291,25 @@ def _sparse_statistics(x: Any, layout: Layout, p: int) -> Sparse:
     ones = sparse.csr_array((np.ones(n, x.dtype), (np.arange(n), np.full(n, p - 1))), shape=(n, p))
     x = sparse.csr_array((x.data, x.indices, x.indptr), shape=(n, p)) + ones
     x = x[np.argsort(layout.slot)]
-    counts = np.zeros(layout.n_blocks * layout.n_rows, np.int64)
-    counts[np.sort(layout.slot)] = np.diff(x.indptr)
-    start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    row = np.repeat(np.arange(counts.size, dtype=np.int32), counts)
-    size = -(-bucket(x.nnz, 1 << 16) // _ENTRIES) * _ENTRIES
-    pad = size - x.nnz
+    # Rows are numbered, and entries counted, within their shard.
+    n_rows = layout.n_blocks // layout.n_shards * layout.n_rows
+    counts = np.zeros((layout.n_shards, n_rows), np.int64)
+    counts.reshape(-1)[np.sort(layout.slot)] = np.diff(x.indptr)
+    start = np.pad(counts.cumsum(1), ((0, 0), (1, 0)))
+    row = np.repeat(np.tile(np.arange(n_rows, dtype=np.int32), layout.n_shards), counts.ravel())
+    sizes = start[:, -1]
+    size = -(-bucket(int(sizes.max()), 1 << 16) // _ENTRIES) * _ENTRIES
+    real = np.arange(size) < sizes[:, None]
 
     def chunks(values, fill):
-        return np.concatenate([values, np.full(pad, fill, values.dtype)]).reshape(-1, _ENTRIES)
+        out = np.full(real.shape, fill, values.dtype)
+        out[real] = values
+        return out.reshape(-1, _ENTRIES)
 
     return Sparse(
-        chunks(row, counts.size - 1),
+        chunks(row, n_rows - 1),
         chunks(x.indices.astype(np.int32), p - 1),
         chunks(x.data, 0),
-        start,
-        (layout.n_blocks, layout.n_rows, p),
+        start.astype(np.int32).ravel(),
+        (layout.n_rows, p),
     )

@@ -1,0 +1,513 @@
+"""Real data sets by name: from scikit-learn, from a folder of one's own, or downloaded."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import html
+import os
+import re
+import tarfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from nrprob.exceptions import DataUnavailable, InputError
+
+__all__ = ["DataSet", "article_words", "load", "page_words", "word_counts"]
+
+# scikit-learn's loader -> name of its labeling, shape of an image if a row is one.
+SHIPPED: dict[str, tuple[str, tuple[int, int] | None]] = {
+    "breast_cancer": ("diagnosis", None),
+    "digits": ("digit", (8, 8)),
+    "iris": ("species", None),
+    "wine": ("cultivar", None),
+}
+
+WEBKB_URL = "http://www.cs.cmu.edu/afs/cs.cmu.edu/project/theo-20/www/data/webkb-data.gtar.gz"
+PAGE_TYPES = ("course", "faculty", "project", "staff", "student")
+UNIVERSITIES = ("cornell", "texas", "washington", "wisconsin")
+
+# Longest prefix first: the talk groups belong to two areas.
+AREAS = {
+    "talk.politics": "politics",
+    "talk.religion": "religion",
+    "soc.religion": "religion",
+    "alt.atheism": "religion",
+    "misc.forsale": "forsale",
+    "comp": "comp",
+    "rec": "rec",
+    "sci": "sci",
+}
+ARTICLES = 150  # at most, of every group
+LEAST_WORDS = 5
+
+# What a damaged file raises, from pandas, NumPy, gzip and zip; most of the rest are ValueErrors.
+_DAMAGE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error)
+
+
+@dataclass
+class DataSet:
+    """Rows and their labelings.
+
+    Attributes
+    ----------
+    X : ndarray or scipy.sparse.csr_array of shape (n_samples, n_features)
+        Rows; a sparse array of integers for counts.
+    labelings : dict of str to ndarray of shape (n_samples,)
+        Labels of the rows, integers or text.
+    feature_names : list of str or None
+        Names of the columns.
+    image_shape : tuple of int or None
+        Height and width, if a row is an image.
+    """
+
+    X: Any
+    labelings: dict[str, np.ndarray] = field(default_factory=dict)
+    feature_names: list[str] | None = None
+    image_shape: tuple[int, int] | None = None
+
+
+def load(name: str, /, **parameters: Any) -> DataSet:
+    """Load a data set.
+
+    Looked for in this order:
+
+    1. sets that ship with scikit-learn: breast_cancer, digits, iris, wine;
+    2. folders of the directory that the environment variable ``NRPROB_DATA`` names. A folder holds
+       ``labels.csv.gz`` (a column for every labeling) and one of ``data.csv.gz`` (features, with a
+       header), ``counts.npz`` (as by ``scipy.sparse.save_npz``) with ``vocabulary.txt.gz`` (a term
+       a line), and ``images.npz`` (array ``images``, rows x height x width);
+    3. downloads: newsgroups20, webkb.
+
+    Parameters
+    ----------
+    name : str
+        Name of the data set.
+    **parameters
+        ``min_df``, for counts only: least number of rows that a term is found in, 1 by default.
+
+    Returns
+    -------
+    DataSet
+
+    Raises
+    ------
+    nrprob.exceptions.DataUnavailable
+        If the set is neither on this machine nor to be downloaded; says how to get it.
+    nrprob.exceptions.InputError
+        If the name is a misspelt one, a parameter does not fit, or a file is damaged.
+
+    Notes
+    -----
+    ``newsgroups20`` comes through `sklearn.datasets.fetch_20newsgroups`, which checks what it
+    downloads. Of every group at most 150 articles are drawn, always the same ones; articles found
+    in several groups, or with fewer than five words left, are dropped. Labelings: ``group`` and
+    ``area``. The treatment of articles has been checked on a public copy of them; this download has
+    never been made, so expect about 3,000 rows, but not those of another selection.
+
+    ``webkb`` are the pages of course, faculty, project, staff and student at four universities,
+    labelled by ``page_type`` and ``university``. We know no published checksum of the archive and
+    download nothing unchecked, so you have to vouch for it: ``NRPROB_WEBKB_SHA256`` is its SHA-256,
+    and ``NRPROB_WEBKB`` the path of a copy, or another URL than that of Carnegie Mellon University
+    (``pip install 'nrprob[data]'`` for URLs). The treatment of the pages has been checked on a
+    public copy of them: 1087 rows, 8125 terms, 5695 of them with ``min_df=3``. The URL itself has
+    not been tried.
+
+    Terms of both are what `page_words` and `article_words` keep and at least two rows have.
+    """
+    if name in SHIPPED:
+        _refuse(parameters, name)
+        return _shipped(name)
+    if (folder := _folder(name)) is not None:
+        return _read_folder(folder, parameters)
+    if name in _DOWNLOADS:
+        least = _min_df(parameters, name)
+        return _with_min_df(_DOWNLOADS[name](), least)
+    raise _unknown(name)
+
+
+def _data_dir() -> Path | None:
+    named = os.environ.get("NRPROB_DATA")
+    return Path(named) if named else None
+
+
+def _folders() -> list[Path]:
+    root = _data_dir()
+    if root is None or not root.is_dir():
+        return []
+    return sorted(path.parent for path in root.glob("*/labels.csv.gz"))
+
+
+def _folder(name: str) -> Path | None:
+    return next((folder for folder in _folders() if folder.name == name), None)
+
+
+def _looked() -> str:
+    root = _data_dir()
+    if root is None:
+        return "NRPROB_DATA is not set"
+    if not root.is_dir():
+        return f"NRPROB_DATA = {root} is not a directory"
+    return f"NRPROB_DATA = {root} has no such folder"
+
+
+def _unknown(name: str) -> InputError:
+    ours = [*SHIPPED, *_DOWNLOADS]
+    # A misspelling nearly keeps the length: pendigits is a data set, and not digits misspelt.
+    candidates = [known for known in ours if abs(len(known) - len(name)) < 2]
+    if near := difflib.get_close_matches(name, candidates, n=1):
+        return InputError(f"unknown data set; {name!r}; did you mean {near[0]!r}?")
+    folders = [folder.name for folder in _folders()]
+    advice = f"set NRPROB_DATA to a directory with a folder {name!r}"
+    if near := difflib.get_close_matches(name, folders, n=1):
+        advice = f"did you mean {near[0]!r}?"
+    return DataUnavailable(
+        f"no data set {name!r}; it is none of {', '.join(ours)}, and {_looked()}; {advice}"
+    )
+
+
+def _refuse(parameters: Iterable[str], name: str, takes: Sequence[str] = ()) -> None:
+    """Refuse parameters that a data set does not take."""
+    wrong = [p for p in parameters if p not in takes]
+    if wrong:
+        raise InputError(
+            f"the data set has no such parameter; {', '.join(wrong)} for {name!r}; "
+            + (f"it takes {', '.join(takes)}" if takes else "it takes none")
+        )
+
+
+def _min_df(parameters: Mapping[str, Any], name: str) -> int:
+    _refuse(parameters, name, ("min_df",))
+    least = parameters.get("min_df", 1)
+    if isinstance(least, bool) or not isinstance(least, int | np.integer) or least < 1:
+        raise InputError(f"min_df is a number of rows; got {least!r} for {name!r}; 1 or more")
+    return int(least)
+
+
+def _with_min_df(data: DataSet, least: int) -> DataSet:
+    if least > 1:
+        keep = np.flatnonzero(np.bincount(data.X.indices, minlength=data.X.shape[1]) >= least)
+        data.X = data.X[:, keep]
+        assert data.feature_names is not None
+        data.feature_names = [data.feature_names[j] for j in keep]
+    return data
+
+
+def _shipped(name: str) -> DataSet:
+    from sklearn import datasets
+
+    label, image_shape = SHIPPED[name]
+    bunch = getattr(datasets, f"load_{name}")()
+    labels = bunch.target
+    if not all(str(value).isdigit() for value in bunch.target_names):
+        labels = np.asarray(bunch.target_names)[labels]
+    return DataSet(bunch.data, {label: labels}, [str(f) for f in bunch.feature_names], image_shape)
+
+
+# folders of NRPROB_DATA
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what a damaged file raises into one line about that file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"a file of the data set is missing; {path}; restore it") from error
+    except _DAMAGE as error:
+        reason = str(error).strip().splitlines()
+        raise InputError(
+            f"cannot read a file of the data set; {path}: "
+            f"{reason[0] if reason else type(error).__name__}; get it again"
+        ) from error
+
+
+def _read_folder(folder: Path, parameters: Mapping[str, Any]) -> DataSet:
+    labelings = _labelings(folder / "labels.csv.gz")
+    if (folder / "counts.npz").is_file():
+        data = _with_min_df(_counts(folder), _min_df(parameters, folder.name))
+    else:
+        _refuse(parameters, folder.name)
+        images = (folder / "images.npz").is_file()
+        data = _images(folder / "images.npz") if images else _columns(folder / "data.csv.gz")
+    n = len(next(iter(labelings.values())))
+    if data.X.shape[0] != n:
+        raise InputError(
+            f"rows and labels do not correspond; {data.X.shape[0]} rows and {n} labels in "
+            f"{folder}; get the folder again"
+        )
+    data.labelings = labelings
+    return data
+
+
+def _labelings(path: Path) -> dict[str, np.ndarray]:
+    import pandas as pd
+
+    with _reading(path):
+        # An empty cell or "NA" may be the name of a group, but not these two.
+        frame = pd.read_csv(path, keep_default_na=False, na_values=["nan", "NaN"])
+    _require_names(frame, path)
+    missing = frame.columns[frame.isna().any()]
+    if len(missing):
+        raise InputError(f"labels are missing; column {missing[0]!r} of {path}; name every row's")
+    return {
+        str(name): column.to_numpy() if column.dtype.kind in "biu" else column.to_numpy(dtype=str)
+        for name, column in frame.items()
+    }
+
+
+def _columns(path: Path) -> DataSet:
+    import pandas as pd
+
+    with _reading(path):
+        frame = pd.read_csv(path)
+    _require_names(frame, path)
+    text = [str(c) for c in frame.columns if not pd.api.types.is_numeric_dtype(frame[c])]
+    if text:
+        raise InputError(f"features have to be numeric; {', '.join(text)} in {path}; encode them")
+    X = frame.to_numpy(dtype=float)
+    _require_finite(X, path)
+    return DataSet(X, feature_names=[str(c) for c in frame.columns])
+
+
+def _counts(folder: Path) -> DataSet:
+    import gzip
+
+    path = folder / "counts.npz"
+    with _reading(path):
+        X = scipy.sparse.csr_array(scipy.sparse.load_npz(path))
+        X.sum_duplicates()
+    _require_finite(X.data, path)
+    if (X.data < 0).any() or (X.data != np.round(X.data)).any():
+        raise InputError(f"counts are whole numbers from 0; {path} has others; correct the file")
+    path = folder / "vocabulary.txt.gz"
+    with _reading(path):
+        terms = gzip.decompress(path.read_bytes()).decode("utf-8").removesuffix("\n").split("\n")
+    if len(terms) != X.shape[1]:
+        raise InputError(
+            f"every column has a term; {X.shape[1]} columns and {len(terms)} terms in {path}; "
+            "get the folder again"
+        )
+    return DataSet(X.astype(np.int64), feature_names=terms)
+
+
+def _images(path: Path) -> DataSet:
+    with _reading(path), np.load(path, allow_pickle=False) as stored:
+        images = stored["images"]
+    if images.ndim != 3:
+        raise InputError(f"images are rows x height x width; shape {images.shape} in {path}; mend")
+    X = images.reshape(len(images), -1).astype(float)
+    _require_finite(X, path)
+    return DataSet(X, image_shape=(images.shape[1], images.shape[2]))
+
+
+def _require_names(frame: Any, path: Path) -> None:
+    unnamed = [str(c) for c in frame.columns if str(c).startswith("Unnamed: ")]
+    if unnamed or not len(frame):
+        what = f"a name for column {unnamed[0].removeprefix('Unnamed: ')}" if unnamed else "rows"
+        raise InputError(f"the table lacks {what}; {path}; correct the file")
+
+
+def _require_finite(values: np.ndarray, path: Path) -> None:
+    wrong = int((~np.isfinite(values)).sum())
+    if wrong:
+        raise InputError(
+            f"values are missing or infinite; {wrong} of {values.size} in {path}; correct the file"
+        )
+
+
+# text
+
+# A first line "Name: value" opens an HTTP header, which ends with the first empty line.
+_HTTP_HEADER = re.compile(r"\A[\w-]+:.*\n(?:[^\r\n].*\n)*\r?\n")
+_MARKUP = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1\s*>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+_NUMBER = re.compile(r"\d[\d.,:/-]*")
+_WORD = re.compile(r"<num>|[a-z]+")
+_QUOTED = re.compile(r"^\s*(?:[>|:]|\w+>|In article\b|.*\b(?:writes|wrote):\s*$)")
+_SIGNATURE = re.compile(r"^-- ?$.*\Z", re.DOTALL | re.MULTILINE)
+_ADDRESS = re.compile(r"\S+@\S+")
+
+
+def _words(text: str) -> list[str]:
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    words = _WORD.findall(_NUMBER.sub(" <num> ", text.lower()))
+    return [word for word in words if len(word) > 1 and word not in ENGLISH_STOP_WORDS]
+
+
+def page_words(page: str) -> list[str]:
+    """Words of a web page as it was served.
+
+    Without HTTP header, comments, scripts and tags; in lower case; every number as ``<num>``;
+    without scikit-learn's English stop words and words of one letter.
+    """
+    return _words(html.unescape(_MARKUP.sub(" ", _HTTP_HEADER.sub("", page, count=1))))
+
+
+def article_words(article: str) -> list[str]:
+    """Words of a newsgroup article: of its subject, and of what its author wrote.
+
+    Without other headers, quoted lines, the signature and mail addresses; for the rest as in
+    `page_words`.
+    """
+    header, _, body = article.partition("\n\n")
+    subject = [line[8:] for line in header.splitlines() if line.lower().startswith("subject:")]
+    body = _SIGNATURE.sub("", body)
+    lines = [line for line in body.splitlines() if not _QUOTED.match(line)]
+    return _words(_ADDRESS.sub(" ", "\n".join(subject + lines)))
+
+
+def word_counts(documents: Iterable[Iterable[str]], min_df: int = 2) -> tuple[Any, list[str]]:
+    """Count words.
+
+    Parameters
+    ----------
+    documents : iterable of iterables of str
+        Words of every document.
+    min_df : int, default=2
+        Least number of documents that a word is found in.
+
+    Returns
+    -------
+    X : scipy.sparse.csr_array of shape (n_documents, n_words), dtype int64
+        Counts.
+    words : list of str
+        Words in alphabetical order.
+    """
+    counters = [Counter(document) for document in documents]
+    found = Counter(word for counter in counters for word in counter)
+    words = sorted(word for word, n in found.items() if n >= min_df)
+    column = {word: j for j, word in enumerate(words)}
+    cells = [
+        (i, column[word], n)
+        for i, counter in enumerate(counters)
+        for word, n in counter.items()
+        if word in column
+    ]
+    i, j, n = np.array(cells, dtype=np.int64).reshape(-1, 3).T
+    return scipy.sparse.csr_array((n, (i, j)), shape=(len(counters), len(words))), words
+
+
+# downloads
+
+
+def _newsgroups20() -> DataSet:
+    from sklearn.datasets import fetch_20newsgroups
+
+    try:
+        bunch = fetch_20newsgroups(subset="all", shuffle=False)
+    except OSError as error:
+        raise DataUnavailable(
+            f"newsgroups20 could not be downloaded ({error}); {_looked()}; with a network, call "
+            "sklearn.datasets.fetch_20newsgroups once"
+        ) from error
+    groups = np.asarray(bunch.target_names)[bunch.target]
+    return _select_articles(bunch.data, groups)
+
+
+def _select_articles(articles: Sequence[str], groups: np.ndarray) -> DataSet:
+    """Count the words of some articles of every group."""
+    homes: dict[str, set[str]] = {}
+    for article, group in zip(articles, groups, strict=True):
+        homes.setdefault(article, set()).add(str(group))
+    single = np.array([len(homes[article]) == 1 for article in articles], dtype=bool)
+    rng = np.random.RandomState(0)  # whose numbers do not change between versions of NumPy
+    chosen = []
+    for group in np.unique(groups):
+        members = np.flatnonzero(single & (groups == group))
+        chosen.extend(sorted(rng.permutation(members)[:ARTICLES]))
+    documents = [(article_words(articles[i]), str(groups[i])) for i in chosen]
+    documents = [(words, group) for words, group in documents if len(words) >= LEAST_WORDS]
+    X, words = word_counts(words for words, _ in documents)
+    kept = [group for _, group in documents]
+    areas = [next(a for prefix, a in AREAS.items() if group.startswith(prefix)) for group in kept]
+    return DataSet(X, {"group": np.array(kept), "area": np.array(areas)}, words)
+
+
+def _webkb() -> DataSet:
+    source = os.environ.get("NRPROB_WEBKB") or WEBKB_URL
+    sha256 = os.environ.get("NRPROB_WEBKB_SHA256", "").strip().lower()
+    if not sha256:
+        raise DataUnavailable(
+            f"webkb is not on this machine; {_looked()}, and NRPROB_WEBKB_SHA256 is not set; put a "
+            f"folder 'webkb' there, or set NRPROB_WEBKB_SHA256 to the SHA-256 of {source}, which "
+            "is then read"
+        )
+    if "://" in source:
+        return _read_webkb(_download(source, sha256))
+    path = Path(source)
+    with _reading(path):
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != sha256:
+        raise InputError(
+            f"the archive is not the one you vouched for; {path} has SHA-256 {found}; "
+            "correct NRPROB_WEBKB_SHA256 or get the archive again"
+        )
+    return _read_webkb(path)
+
+
+def _download(url: str, sha256: str) -> Path:
+    try:
+        import pooch
+    except ImportError:
+        raise DataUnavailable(
+            f"webkb is not on this machine; {_looked()}, and downloads need pooch, which is not "
+            "installed; run pip install 'nrprob[data]'"
+        ) from None
+    try:
+        return Path(
+            pooch.retrieve(
+                url,
+                known_hash=f"sha256:{sha256}",
+                fname="webkb-data.gtar.gz",
+                path=pooch.os_cache("nrprob"),
+            )
+        )
+    except ValueError as error:  # another checksum
+        raise InputError(
+            f"what was downloaded is not what you vouched for; {url}: {error}; "
+            "correct NRPROB_WEBKB_SHA256"
+        ) from error
+    except OSError as error:
+        raise DataUnavailable(
+            f"webkb could not be downloaded ({type(error).__name__}); {_looked()}, and at {url}; "
+            "set NRPROB_WEBKB to the path of a copy"
+        ) from error
+
+
+def _read_webkb(path: Path) -> DataSet:
+    """Count the words of an archive of pages, .../<page type>/<university>/<page>."""
+    pages = []
+    with _reading(path):
+        try:
+            with tarfile.open(path) as archive:
+                for member in archive:
+                    place = PurePosixPath(member.name).parts[-3:]
+                    if not member.isfile() or len(place) < 3:
+                        continue
+                    if place[0] in PAGE_TYPES and place[1] in UNIVERSITIES:
+                        opened = archive.extractfile(member)
+                        assert opened is not None
+                        pages.append((place, opened.read().decode("latin-1")))
+        except tarfile.TarError as error:
+            raise ValueError(str(error)) from error
+    if not pages:
+        raise InputError(f"the archive holds no pages; {path}; it is not that of WebKB")
+    pages.sort(key=lambda page: page[0])
+    X, words = word_counts(page_words(page) for _, page in pages)
+    types, universities, _ = zip(*(place for place, _ in pages), strict=True)
+    return DataSet(X, {"page_type": np.array(types), "university": np.array(universities)}, words)
+
+
+_DOWNLOADS: dict[str, Callable[[], DataSet]] = {"newsgroups20": _newsgroups20, "webkb": _webkb}

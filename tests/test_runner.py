@@ -1,0 +1,509 @@
+"""Batch runs: what is planned, what is kept, and what survives a kill."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import numpy as np
+import pytest
+import xarray
+
+from nrprob import CCIB, batch, metrics
+from nrprob.batch import plan, runner, store
+from nrprob.batch.modelfile import read_model
+from nrprob.datasets import make_binary_partitions
+from nrprob.engines import sharding
+from nrprob.exceptions import DataUnavailable, InputError
+
+SPEC = {
+    "title": "a sweep",
+    "known": "partition_0",
+    "runs": 2,
+    "data": {
+        "generator": "make_binary_partitions",
+        "parameters": {"n_clusters": 2},
+        "cases": [{"n_samples": 60, "dims": [6, 4]}, {"n_samples": 50, "dims": [4, 4]}],
+        "repeats": 2,
+        "seed": 5,
+    },
+    "methods": [
+        {
+            "name": "ccib",
+            "title": "weighted",
+            "n_clusters": "data.n_clusters",
+            "n_init": 2,
+            "grid": {"coordination_weight": [0.5, 1.0]},
+        },
+        {"name": "ccib", "title": "tree", "n_clusters": 2, "solver": "agglomerative"},
+    ],
+    "measures": {
+        "precision of B": {"metric": "matched_accuracy", "labeling": "partition_1"},
+        "NMI of A": {
+            "metric": "normalized_mutual_information",
+            "labeling": "partition_0",
+            "parameters": {"normalizer": "truth"},
+        },
+    },
+    "save": {"memberships": True},
+}
+CELLS = 2 * 2 * 2 * 3
+
+
+def changed(**changes):
+    spec = json.loads(json.dumps(SPEC))
+    for path, value in changes.items():
+        *keys, last = path.split("__")
+        at = spec
+        for key in keys:
+            at = at[int(key) if key.isdigit() else key]
+        at[last] = value
+    return spec
+
+
+def same(one, other):
+    """Equal results, whoever made them when and where."""
+    drop = [name for name in store.CIRCUMSTANCES if name in one]
+    xarray.testing.assert_identical(one.drop_vars(drop), other.drop_vars(drop))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished run: its folder and its results."""
+    folder = tmp_path_factory.mktemp("done") / "run"
+    return folder, batch.run(SPEC, folder)
+
+
+# the plan
+
+
+def test_cells_are_all_combinations():
+    cells = plan.expand(read_model(SPEC)).cells
+    assert len(cells) == len({c.id for c in cells}) == CELLS
+    seen = {
+        (c.case, c.repeat, c.run, c.method, c.parameters.get("coordination_weight")) for c in cells
+    }
+    assert len(seen) == CELLS
+    for cell in cells:
+        assert cell.seed == 5 + cell.repeat
+        assert cell.parameters["random_state"] == cell.run
+        assert cell.parameters["n_clusters"] == 2
+
+
+def test_identifiers_follow_from_what_determines_a_result():
+    first = {c.id for c in plan.expand(read_model(SPEC)).cells}
+    for cosmetic in (
+        {"title": "other", "description": "words"},
+        {"methods__0__title": "renamed"},
+        {"methods": SPEC["methods"][::-1]},
+        {"tables": [{"name": "a"}]},
+    ):
+        assert {c.id for c in plan.expand(read_model(changed(**cosmetic))).cells} == first
+    for essential in (
+        {"known": "partition_1"},
+        {"data__seed": 100},
+        {"data__parameters__p_noise": 0.2},
+        {"methods__0__n_init": 3, "methods__1__cooling": 1.5},
+        {"data__binarize": 0.5},
+        {"measures__precision of B__metric": "purity"},
+        {"save__memberships": False},
+    ):
+        assert not {c.id for c in plan.expand(read_model(changed(**essential))).cells} & first
+    fewer = plan.expand(read_model(changed(methods__0__runs=1))).cells
+    assert len(fewer) == CELLS - 8
+    assert {c.id for c in fewer} < first
+    more = {c.id for c in plan.expand(read_model(changed(runs=3, data__repeats=3))).cells}
+    assert first < more
+
+
+def test_a_changed_data_file_is_other_data(tmp_path):
+    spec = {"data": {"file": str(tmp_path / "a.csv")}, "methods": [{"name": "ib"}]}
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    one = plan.expand(read_model(spec)).cells[0].id
+    (tmp_path / "a.csv").write_text("x,y\n1,3\n")
+    assert plan.expand(read_model(spec)).cells[0].id != one
+
+
+def test_batches_hold_every_cell_once_and_do_not_depend_on_what_is_done():
+    spec = changed(data__repeats=30)
+    one = plan.expand(read_model(spec))
+    assert sorted(c.id for b in one.batches for c in b.cells) == sorted(c.id for c in one.cells)
+    assert max(len(b.cells) for b in one.batches) == plan.BATCH
+    again = plan.expand(read_model(spec))
+    assert [b.id for b in one.batches] == [b.id for b in again.batches]
+    # Settings that differ in real numbers alone share batches, and so a program.
+    assert any(
+        len({c.parameters.get("coordination_weight") for c in b.cells}) > 1 for b in one.batches
+    )
+
+
+def test_a_parameter_that_the_data_do_not_have():
+    with pytest.raises(InputError, match=r"methods\.0\.n_clusters = 'data\.n_cluster'; did you"):
+        plan.expand(read_model(changed(methods__0__n_clusters="data.n_cluster")))
+
+
+# results
+
+
+def test_results_are_those_of_the_estimators(done):
+    folder, results = done
+    assert results.sizes["cell"] == CELLS == results.attrs["n_planned"]
+    for i in range(CELLS):
+        cell = results.isel(cell=i)
+        parameters = json.loads(str(cell["parameters"].values))
+        X, labels = make_binary_partitions(
+            **json.loads(str(cell["data_parameters"].values)), random_state=int(cell["data_seed"])
+        )
+        model = CCIB(**parameters).fit(X, known=labels[:, 0])
+        n = len(X)
+        np.testing.assert_array_equal(cell["labels"][:n], model.labels_)
+        assert (cell["labels"][n:] == -1).all()
+        np.testing.assert_array_equal(cell["membership"][:n], model.membership_.astype(np.float32))
+        assert float(cell["objective"]) == model.objective_
+        trace = cell["objective_trace"].values
+        np.testing.assert_array_equal(trace[~np.isnan(trace)], model.objective_trace_)
+        assert int(cell["n_iter"]) == model.n_iter_
+        assert bool(cell["converged"]) == model.converged_
+        score = cell["score"].sel(measure="precision of B")
+        assert float(score) == metrics.matched_accuracy(model.labels_, labels[:, 1])
+        score = cell["score"].sel(measure="NMI of A")
+        assert float(score) == metrics.normalized_mutual_information(
+            model.labels_, labels[:, 0], normalizer="truth"
+        )
+
+
+def test_results_say_how_they_were_made(done):
+    folder, results = done
+    assert (results["seconds"] > 0).all()
+    compiled = results["compile_seconds"].where(results["method"] == "weighted", drop=True)
+    assert (compiled > 0).all()
+    assert set(results["dtype"].values) == {"float64"}
+    assert "jax" in json.loads(str(results["versions"].values[0]))
+    assert set(results["coordination_weight"].dropna("cell").values) == {0.5, 1.0}
+    assert set(results["dims"].values) == {"[6, 4]", "[4, 4]"}
+    assert results.attrs["title"] == "a sweep"
+    with xarray.open_dataset(folder / "results.nc") as stored:
+        xarray.testing.assert_equal(stored.load(), results)
+
+
+def test_what_is_finished_is_not_done_again(done, monkeypatch):
+    folder, results = done
+    monkeypatch.setattr(runner._Executor, "fit", lambda *_: pytest.fail("computed again"))
+    same(batch.run(SPEC, folder), results)
+
+
+def test_more_runs_of_the_same_file_keep_what_there_is(tmp_path, monkeypatch):
+    fewer = changed(runs=1, methods__0__grid={"coordination_weight": [0.5]})
+    batch.run(fewer, tmp_path)
+    counted = []
+    fit = runner._Executor.fit
+    monkeypatch.setattr(
+        runner._Executor, "fit", lambda self, cells: counted.extend(cells) or fit(self, cells)
+    )
+    results = batch.run(SPEC, tmp_path)
+    assert len(counted) == CELLS - 8
+    assert results.sizes["cell"] == CELLS
+    # And fewer again: the others stay in the folder, but they are not results of this file.
+    assert batch.run(fewer, tmp_path).sizes["cell"] == 8
+    assert len(counted) == CELLS - 8
+
+
+def test_some_cells_only(tmp_path):
+    results = batch.run(SPEC, tmp_path, only=["method=weighted", "dims.0=4", "run=1"])
+    assert results.sizes["cell"] == 4
+    assert set(results["method"].values) == {"weighted"}
+    assert set(results["n_rows"].values) == {50}
+    assert results.attrs["n_planned"] == CELLS
+
+
+def test_only_the_cells_of_a_table():
+    tables = [{"name": "T", "methods": ["tree"], "settings": [{"where": {"n_samples": 50}}]}]
+    whole = plan.expand(read_model(changed(tables=tables)))
+    chosen = [c for c in whole.cells if c.id in plan.select(whole, ["table=T"])]
+    assert len(chosen) == 4
+    assert {(c.method, c.data["n_samples"]) for c in chosen} == {("tree", 50)}
+
+
+def test_what_is_not_asked_for_is_not_kept(tmp_path):
+    spec = changed(save={"labels": False, "traces": False}, data__repeats=1, runs=1)
+    results = batch.run(spec, tmp_path)
+    assert not {"labels", "membership", "objective_trace"} & set(results.variables)
+    assert np.isfinite(results["score"]).all()
+
+
+def test_methods_may_differ_in_what_is_kept(tmp_path, monkeypatch):
+    outcome = runner._Executor._outcome
+
+    def poor(self, cell, *rest):
+        fit = outcome(self, cell, *rest)
+        if cell.method == "tree":
+            fit.membership, fit.trace, fit.restarts = None, np.empty(0), np.empty(0)
+        return fit
+
+    monkeypatch.setattr(runner._Executor, "_outcome", poor)
+    results = batch.run(changed(runs=1, data__repeats=1), tmp_path)
+    tree = results["method"] == "tree"
+    for name in ("membership", "objective_trace", "restart_objective"):
+        assert results[name].where(tree, drop=True).isnull().all()
+        assert results[name].where(~tree, drop=True).notnull().any()
+
+
+def test_without_a_folder_nothing_stays(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    spec = changed(runs=1, data__repeats=1, methods=SPEC["methods"][:1])
+    assert batch.run(spec).sizes["cell"] == 4
+    assert not list(tmp_path.iterdir())
+
+
+def test_fits_that_fill_a_device_share_their_rows(tmp_path, monkeypatch):
+    spec = changed(methods=SPEC["methods"][:1], runs=1, data__repeats=1)
+    alone = batch.run(spec, tmp_path / "alone")
+    with sharding.sharded():
+        one = batch.run(spec, tmp_path / "asked")
+    monkeypatch.setattr(runner, "MEMORY", 1)
+    monkeypatch.setattr(runner._Executor, "_too_large", lambda self, size: True)
+    two = batch.run(spec, tmp_path / "large")
+    for other in (one, two):
+        np.testing.assert_array_equal(other["labels"], alone["labels"])
+        np.testing.assert_allclose(other["objective"], alone["objective"])
+    assert two["compile_seconds"].isnull().all()  # none went through the shared program
+
+
+def test_float32_rows_stay_so(tmp_path):
+    np.savez(tmp_path / "a.npz", X=np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32))
+    spec = {
+        "data": {"file": str(tmp_path / "a.npz")},
+        "methods": [{"name": "ib", "n_clusters": 2, "n_init": 2}],
+    }
+    assert batch.run(spec, tmp_path / "out")["dtype"].item() == "float32"
+
+
+# what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods__0__name": "ccbi"}, "methods.0.name: unknown method; 'ccbi'; did you mean"),
+        ({"methods__0__n_inits": 1}, r"methods\.0\.n_inits; did you mean 'n_init'"),
+        ({"methods__0__cooling": 0.5}, r"methods\.0 \(weighted\): cooling must be at least"),
+        ({"methods__1__solver": "simplex"}, r"methods\.1 \(tree\): solver must be one of"),
+        ({"methods__0__n_clusters": 70}, r"methods\.0 \(weighted\): n_samples=60 should be"),
+        ({"known": "partition_9"}, "known = 'partition_9'; did you mean 'partition_"),
+        ({"data__parameters__n": 3}, "data.parameters do not fit make_binary_partitions"),
+        (
+            {"measures__precision of B__labeling": "partition_7"},
+            r"measures\.precision of B\.labeling = 'partition_7'",
+        ),
+    ],
+)
+def test_bad_files_touch_nothing(tmp_path, changes, message):
+    with pytest.raises(InputError, match=message):
+        batch.run(changed(**changes), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "data", "message"),
+    [
+        ("x,y\n1,2\n3,\n4,5\n", {}, r"missing or infinite values; 1 of 6, .* row 1, column y"),
+        ("x,y\n1,2\n3,4\n", {"columns": ["z"]}, "no such column; 'z'"),
+        ("x,y\n1,2\n3,4\n", {"label_columns": ["group"]}, "no such column; 'group'"),
+        ("", {}, "cannot read the file as CSV"),
+    ],
+)
+def test_bad_data_files_touch_nothing(tmp_path, content, data, message):
+    (tmp_path / "a.csv").write_text(content)
+    spec = {"data": {"file": str(tmp_path / "a.csv"), **data}, "methods": [{"name": "ib"}]}
+    with pytest.raises(InputError, match=message):
+        batch.run(spec, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def _contents(folder):
+    return {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("keep", [0, 100, 0.5])
+def test_a_damaged_result_file_is_named_and_left_alone(tmp_path, keep):
+    spec = changed(runs=1, data__repeats=1)
+    batch.run(spec, tmp_path)
+    part = sorted((tmp_path / "cells").glob("*.nc"))[0]
+    whole = part.read_bytes()
+    part.write_bytes(whole[: keep if isinstance(keep, int) else int(len(whole) * keep)])
+    before = _contents(tmp_path)
+    for use in (batch.load, lambda folder: batch.run(changed(runs=1), folder)):
+        with pytest.raises(InputError, match=rf"cannot read a result file; .*{part.name}.*delete"):
+            use(tmp_path)
+        assert _contents(tmp_path) == before
+    part.unlink()
+    assert batch.run(spec, tmp_path).sizes["cell"] == 6
+
+
+def test_folders_without_results(tmp_path):
+    with pytest.raises(InputError, match=r"no results here; .* has no plan\.json"):
+        batch.load(tmp_path)
+    (tmp_path / "plan.json").write_text('{"model": ')
+    with pytest.raises(InputError, match=r"cannot read the plan of a run"):
+        batch.load(tmp_path)
+    store.Store(tmp_path).open(plan.expand(read_model(SPEC)))
+    assert batch.load(tmp_path).attrs["n_planned"] == CELLS
+
+
+def test_one_bad_fit_does_not_stop_the_others(tmp_path, monkeypatch):
+    outcome = runner._Executor._outcome
+
+    def sometimes(self, cell, *rest):
+        if cell.method == "tree" and cell.repeat == 1:
+            raise ValueError("this one fails")
+        return outcome(self, cell, *rest)
+
+    monkeypatch.setattr(runner._Executor, "_outcome", sometimes)
+    with pytest.raises(InputError, match="4 of the fits failed; tree: ValueError: this one fails"):
+        batch.run(SPEC, tmp_path)
+    assert batch.load(tmp_path).sizes["cell"] == CELLS - 4
+    monkeypatch.undo()
+    assert batch.run(SPEC, tmp_path).sizes["cell"] == CELLS
+
+
+def test_data_that_are_not_here_are_skipped_with_the_reason(tmp_path, monkeypatch):
+    load = runner.load_data
+
+    def missing(model, parameters, seed):
+        if parameters["n_samples"] == 50:
+            raise DataUnavailable("no such data; here; get them")
+        return load(model, parameters, seed)
+
+    monkeypatch.setattr(runner, "load_data", missing)
+    with pytest.warns(UserWarning, match="12 cells were skipped; no such data; here; get them"):
+        results = batch.run(SPEC, tmp_path)
+    assert results.sizes["cell"] == CELLS - 12
+    assert json.loads(results.attrs["skipped"]) == {"no such data; here; get them": 12}
+
+
+# interruptions
+
+
+def test_a_write_that_fails_leaves_no_half_file(tmp_path, monkeypatch):
+    spec = changed(runs=1, data__repeats=1)
+
+    def refuse(self, target):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("pathlib.Path.replace", refuse)
+        with pytest.raises(InputError, match="cannot write; .*No space left on device"):
+            batch.run(spec, tmp_path)
+    assert not list(tmp_path.rglob("*.nc"))
+    assert batch.run(spec, tmp_path).sizes["cell"] == 6
+
+
+def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch, done):
+    write = store.Store.write
+
+    def interrupted(self, *arguments):
+        if len(self.parts()) == 2:
+            raise KeyboardInterrupt
+        return write(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.Store, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            batch.run(SPEC, tmp_path)
+    kept = batch.load(tmp_path)
+    assert 0 < kept.sizes["cell"] < CELLS
+    same(batch.run(SPEC, tmp_path), done[1])
+
+
+def test_a_batch_of_another_runner_is_left_to_it(tmp_path, done):
+    whole = plan.expand(read_model(SPEC))
+    place = store.Store(tmp_path)
+    place.open(whole)
+    with place.claim(whole.batches[0], wait=False) as first:
+        with place.claim(whole.batches[0], wait=False) as second:
+            assert first and not second
+        with place.claim(whole.batches[1], wait=False) as other:
+            assert other
+    with place.claim(whole.batches[0], wait=False) as again:
+        assert again
+
+
+RUNNER = """
+import sys
+from nrprob.batch import plan
+from nrprob.cli import app
+plan.BATCH = 4
+app(["run", sys.argv[1], "--out", sys.argv[2]])
+"""
+
+
+def start(model, folder):
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", RUNNER, str(model), str(folder)]
+    return subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def write_toml(spec, path):
+    """A file with this content; JSON's values are TOML's inline ones."""
+
+    def inline(value):
+        if isinstance(value, dict):
+            return "{" + ", ".join(f"{json.dumps(k)} = {inline(v)}" for k, v in value.items()) + "}"
+        if isinstance(value, list):
+            return "[" + ", ".join(map(inline, value)) + "]"
+        return json.dumps(value)
+
+    path.write_text("".join(f"{key} = {inline(value)}\n" for key, value in spec.items()))
+    return path
+
+
+@pytest.mark.slow
+def test_two_runners_share_the_work(tmp_path):
+    spec = changed(data__repeats=40, methods=SPEC["methods"][:1])
+    model = write_toml(spec, tmp_path / "sweep.toml")
+    both = [start(model, tmp_path / "out") for _ in range(2)]
+    said = [process.communicate(timeout=300) for process in both]
+    assert [p.returncode for p in both] == [0, 0], said
+    results = batch.load(tmp_path / "out")
+    assert results.sizes["cell"] == 2 * 40 * 2 * 2
+    done = [int(line.split(" fits done")[0].split()[-1]) for line, _ in said]
+    assert sum(done) == results.sizes["cell"]  # nothing was done twice
+    assert min(done) > 0, "one of them came too late to do anything"
+    same(results, batch.run(spec, tmp_path / "alone"))
+
+
+@pytest.mark.slow
+def test_killed_twenty_times(tmp_path):
+    spec = changed(data__repeats=40, methods=SPEC["methods"][:1])
+    model = write_toml(spec, tmp_path / "sweep.toml")
+    alone = start(model, tmp_path / "alone")
+    began = time.monotonic()
+    alone.communicate(timeout=300)
+    whole = time.monotonic() - began
+    chance = random.Random(0)
+    finished: dict[str, int] = {}
+    grown = [0]
+    for _ in range(20):
+        process = start(model, tmp_path / "out")
+        # Any moment from the start of Python to when a good part of the batches are done.
+        time.sleep(chance.uniform(0.1, 0.8) * whole)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        now = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("cells/*.nc")}
+        assert finished.items() <= now.items()  # nothing that was finished is lost, or done again
+        finished = now
+        grown.append(len(finished))
+    assert len(set(grown)) > 3, "the kills came all too early or too late to show anything"
+    last = start(model, tmp_path / "out")
+    said, complaints = last.communicate(timeout=300)
+    assert last.returncode == 0, complaints
+    same(batch.load(tmp_path / "out"), batch.load(tmp_path / "alone"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert batch.load(tmp_path / "out").sizes["cell"] == 2 * 40 * 2 * 2
