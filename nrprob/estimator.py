@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -200,7 +201,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
 
     def _restarts(self, task: Task) -> list[solve.Call]:
         """Calls that make the restarts, all alike but for the seed."""
-        rows, hyper, layout = task.rows, task.hyper, task.layout
+        rows, layout = task.rows, task.layout
         mesh = rows.mesh if isinstance(rows, sharding.ShardedRows) else None
         random = check_random_state(self.random_state)
         n_clusters = self.n_clusters
@@ -213,19 +214,8 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         each *= rows.mass.dtype.itemsize
         fits = int(max(_MEMORY // each, 1))
         size = max(d for d in range(1, self.n_init + 1) if self.n_init % d == 0 and d <= fits)
-        prior = getattr(self, "prior", True)
-        soft = bool(np.isfinite(hyper["beta"]))
-        static = {"build": task.build, "n_clusters": n_clusters, "n_init": size}
-        if self.solver == "anneal":
-            solver = solve.solve_anneal
-            static |= {
-                "rule": "information" if prior else "entropy",
-                "damped": bool(getattr(self, "damped", False)),
-                "soft": soft,
-            }
-        else:
-            solver = solve.solve_reassign
-            static |= {"solver": self.solver, "compressed": bool(prior and soft)}
+        solver, static = self._solver(task)
+        static |= {"build": task.build, "n_clusters": n_clusters, "n_init": size}
         fixed = None if task.fixed is None else layout.spread(task.fixed, -1)
         seeds = [random.randint(2**31 - 1) for _ in range(self.n_init // size)]
         if mesh is not None:
@@ -235,12 +225,24 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         return [
             solve.Call(
                 solver,
-                (rows, hyper, np.asarray(seed, np.uint32), fixed),
+                (rows, task.hyper, np.asarray(seed, np.uint32), fixed),
                 tuple(static.items()),
                 data + each * size,
             )
             for seed in seeds
         ]
+
+    def _solver(self, task: Task) -> tuple[Callable[..., solve.Solution], dict[str, Any]]:
+        """Compiled solver of the restarts, and its static arguments but for sizes and terms."""
+        prior = getattr(self, "prior", True)
+        soft = bool(np.isfinite(task.hyper["beta"]))
+        if self.solver == "anneal":
+            return solve.solve_anneal, {
+                "rule": "information" if prior else "entropy",
+                "damped": bool(getattr(self, "damped", False)),
+                "soft": soft,
+            }
+        return solve.solve_reassign, {"solver": self.solver, "compressed": bool(prior and soft)}
 
     def _finish(self, task: Task, found: list[solve.Solution]):
         """Set the fitted attributes."""

@@ -230,6 +230,14 @@ def test_ratios_are_of_means_over_shared_data_sets(tmp_path):
     assert [r.kind for r in whole.rows] == ["ours", "ours", "ratio"]
 
 
+def test_a_table_of_ratios_says_what_they_are_of(tmp_path):
+    published = {"ours / plain": {"seconds": {"mean": 2.0}}}
+    model = make_model(tables=[table(published, measures=["seconds"], methods=["ours / plain"])])
+    page = report.write_report(make_run(tmp_path, model)).read_text()
+    assert "Ours: 3 data sets" in page
+    assert "Nothing of ours is finished" not in page
+
+
 def test_published_only_and_ours_only(tmp_path):
     published = {
         "theirs": {"accuracy": {"mean": 0.9}},

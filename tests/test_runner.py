@@ -437,13 +437,13 @@ import sys
 from nrprob.batch import plan
 from nrprob.cli import app
 plan.BATCH = 4
-app(["run", sys.argv[1], "--out", sys.argv[2]])
+app(["run", sys.argv[1], "--out", *sys.argv[2:]])
 """
 
 
-def start(model, folder):
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", RUNNER, str(model), str(folder)]
+def start(model, folder, *options, **variables):
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **variables}
+    command = [sys.executable, "-c", RUNNER, str(model), str(folder), *options]
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -461,6 +461,17 @@ def write_toml(spec, path):
 
     path.write_text("".join(f"{key} = {inline(value)}\n" for key, value in spec.items()))
     return path
+
+
+@pytest.mark.slow
+def test_several_devices_give_the_same_results(tmp_path, done):
+    model = write_toml(SPEC, tmp_path / "sweep.toml")
+    process = start(model, tmp_path / "out", "--devices", "cpu:3", JAX_NUM_CPU_DEVICES="4")
+    _, complaints = process.communicate(timeout=300)
+    assert process.returncode == 0, complaints
+    results = batch.load(tmp_path / "out")
+    assert set(results["device"].values) == {"3 x cpu"}
+    same(results, done[1])
 
 
 @pytest.mark.slow

@@ -211,7 +211,7 @@ def _span(values: Sequence[int], what: str) -> str:
 
 def _basis(table: numbers.Comparison) -> str:
     """What our values are taken from, and what their errors are over."""
-    rows = [row for row in table.rows if row.kind == "ours"]
+    rows = [row for row in table.rows if row.kind != "published"]
     values = [entry.ours for row in rows for entry in row.entries if entry.ours is not None]
     if not values:
         return "Nothing of ours is finished here."
