@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -20,6 +21,20 @@ def _use_compilation_cache() -> None:
 
 _use_compilation_cache()
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs():
+    """Let the programs of a file go when it is done.
+
+    Each holds dozens of memory maps, of which Linux allows a process 65,530 by default: beyond, XLA
+    aborts the whole run.
+    """
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
+    if "nrprob.engines.lanes" in sys.modules:
+        sys.modules["nrprob.engines.lanes"]._PROGRAMS.clear()
 
 
 @pytest.fixture(scope="session")

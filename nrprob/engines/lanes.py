@@ -27,6 +27,7 @@ from nrprob.statistics.rows import bucket
 
 MEMORY = 1.5e9  # bytes that the calls of one program may take on a device
 _LANES = 64
+_KEPT = 128  # programs; each holds about a hundred memory maps, and the system limits those
 _AXIS = "device"
 # Devices -> signature -> program, for the life of the process, as `jax.jit` keeps its own.
 _PROGRAMS: dict[tuple[jax.Device, ...], dict[Hashable, Program]] = {}
@@ -100,6 +101,8 @@ class Lanes:
         ):
             program = self._compile(call, wanted)
             self.compiled.append(program)
+            if len(self._programs) >= _KEPT:
+                del self._programs[next(iter(self._programs))]  # the oldest
             self._programs[call.signature] = program
         return program
 
