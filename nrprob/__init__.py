@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nrprob.exceptions import DegenerateClusterWarning
     from nrprob.methods.bottleneck import IB, IBSI
     from nrprob.methods.conditional import CCIB
+    from nrprob.methods.mixture import MixtureEM
     from nrprob.successive import Exploration, explore
 
     __version__: str
@@ -24,6 +25,7 @@ _OBJECTS = {
     "IB": "nrprob.methods.bottleneck",
     "IBSI": "nrprob.methods.bottleneck",
     "CCIB": "nrprob.methods.conditional",
+    "MixtureEM": "nrprob.methods.mixture",
     "explore": "nrprob.successive",
     "Exploration": "nrprob.successive",
     "sharded": "nrprob.engines.sharding",
@@ -35,6 +37,7 @@ __all__ = [
     "IB",
     "IBSI",
     "CCIB",
+    "MixtureEM",
     "explore",
     "Exploration",
     "sharded",

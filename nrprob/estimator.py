@@ -66,6 +66,14 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         tags.classifier_tags = ClassifierTags(multi_class=self.n_clusters > 2)
         return tags
 
+    def _fit_features(self, X: Any) -> Any:
+        """What turns raw rows into statistics."""
+        return fit_features(X, self.features, self.binarize)
+
+    def _mass(self, fixed: np.ndarray | None) -> np.ndarray | None:
+        """Weights of the rows; None where all are equal."""
+        return None
+
     def _problem(self, features: str, groups: Groups, known: Any) -> tuple[solve.Build, dict]:
         raise NotImplementedError
 
@@ -173,14 +181,15 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         self._encoder = KnownEncoder()
         groups = self._encoder.fit(known, n_samples)
         self._check_groups(groups, known)
-        self._features = fit_features(X, self.features, self.binarize)
+        self._features = self._fit_features(X)
         self._sparse_counts = sparse.issparse(X) and self._features.features == "multinomial"
         x = self._features(X)
         self._faithful = False
         build, numbers_ = self._problem(self._features.features, groups, known)
         self._check_solver(x, groups, build)
         layout = arrange(groups.codes, groups.n_blocked, 1 if mesh is None else mesh.size)
-        rows = make_rows(x, layout, groups.n_groups, share=groups.share)
+        mass = self._mass(fixed)
+        rows = make_rows(x, layout, groups.n_groups, share=groups.share, mass=mass)
         dtype = np.dtype(x.dtype)
         beta = getattr(self, "beta", None)
         hyper = {

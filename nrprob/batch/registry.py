@@ -52,6 +52,13 @@ METHODS = {
         ("anneal", "sequential", "batched", "agglomerative"),
         takes_known=False,
     ),
+    "mixture": Method(
+        "nrprob.methods.mixture",
+        "MixtureEM",
+        "components of a mixture; with labels of some rows, a semi-supervised classifier",
+        ("anneal",),
+        takes_known=False,
+    ),
 }
 
 

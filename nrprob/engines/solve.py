@@ -31,7 +31,7 @@ from nrprob.engines.sharding import fetch
 from nrprob.engines.shuffle import stream
 from nrprob.statistics.costs import mass as mass_cost
 from nrprob.statistics.rows import Rows
-from nrprob.statistics.terms import Term, Terms, objective, one_hot, slope
+from nrprob.statistics.terms import Term, Terms, objective, one_hot, score, slope
 from nrprob.statistics.xlogx import safe_log, xlogx
 
 
@@ -44,12 +44,14 @@ class Problem(NamedTuple):
     weigh : weights (terms,) from the terms' leading curvatures (terms,)
     n_start : the first split of that many terms sets the start of an annealing; None for all
     curvature : of the part that is not concave, relative to the entropy
+    anneal : False starts at the final temperature, from more unequal memberships
     """
 
     terms: Terms
     weigh: Weigh
     n_start: int | None = None
     curvature: jax.Array | float = 0.0
+    anneal: bool = True
 
 
 Hyper = dict[str, jax.Array]
@@ -157,6 +159,8 @@ def solve_anneal(
     terms, weights, critical = weighted(problem, rows)
     active = jnp.arange(n_clusters) < hyper["n_clusters"]
     begin = jnp.where(critical < jnp.inf, 0.95 * critical, 1).astype(rows.mass.dtype)
+    if not problem.anneal:
+        begin = jnp.full_like(begin, jnp.inf)  # the ladder goes no further than its end
     ladder = Ladder(
         begin * hyper["quench"] ** np.linspace(0, 1, n_init, dtype=rows.mass.dtype),
         hyper["cooling"],
@@ -167,7 +171,14 @@ def solve_anneal(
         jnp.asarray(problem.curvature, rows.mass.dtype),
     )
     update, value = term_update(terms, rows, rule)
-    start = random_start(stream(seed, 1), rows.mass, n_init, n_clusters)
+    scale = 0.1 if problem.anneal else 1.0
+    start = random_start(stream(seed, 1), rows.mass, n_init, n_clusters, scale)
+    if "init" in hyper:  # log memberships (B, r, K)
+        start = jnp.broadcast_to(hyper["init"][:, :, None], start.shape)
+    elif fixed is not None and not problem.anneal:
+        # What the labelled rows alone say of the others.
+        labelled = one_hot(fixed[..., None], rows.mass, n_clusters)
+        start = 0.01 * start - score(terms, rows, labelled)
     start = normalise(start, rows.mass, fixed, active)
     found = anneal(
         update, value, None, start, rows.mass, ladder, stream(seed, 2),

@@ -42,7 +42,7 @@ class FeatureMap:
         if self.features == "multinomial":
             return _proportions(x)
         if self.features == "bernoulli":
-            _refuse(
+            refuse(
                 x,
                 lambda v: (v < 0) | (v > 1),
                 "features='bernoulli' needs values in [0, 1]",
@@ -106,7 +106,7 @@ def _threshold(x: Any, threshold: float) -> Any:
 
 
 def _proportions(x: Any) -> Any:
-    _refuse(
+    refuse(
         x,
         lambda v: v < 0,
         "features='multinomial' needs non-negative values",
@@ -127,7 +127,7 @@ def _proportions(x: Any) -> Any:
     return x / total
 
 
-def _refuse(x: Any, wrong: Any, what: str, advice: str) -> None:
+def refuse(x: Any, wrong: Any, what: str, advice: str) -> None:
     """Raise for the first value for which ``wrong`` holds, saying where it is."""
     bad = wrong(_values(x))
     if not bad.any():

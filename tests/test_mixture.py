@@ -1,0 +1,291 @@
+"""Mixtures: against scikit-learn, against the definition, and with some labels."""
+
+import warnings
+
+import jax
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import logsumexp, xlogy
+from scipy.stats import multivariate_normal
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+from sklearn.naive_bayes import MultinomialNB
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from nrprob import DegenerateClusterWarning, MixtureEM, metrics
+from nrprob.datasets import make_binary_partitions
+from nrprob.engines.anneal import normalise, term_update
+from nrprob.engines.solve import weighted
+
+COVARIANCES = ["full", "diag", "spherical"]
+
+
+@pytest.fixture
+def points():
+    rng = np.random.default_rng(0)
+    centres = np.array([[0, 0, 0], [4, 2, 0], [0, 4, 3]])
+    shapes = np.array([[1, 2, 0.5], [0.5, 0.5, 1], [1, 1, 1]])
+    truth = np.repeat([0, 1, 2], [60, 40, 50])
+    return centres[truth] + rng.normal(size=(150, 3)) * shapes[truth], truth
+
+
+def documents(rng, n, n_words=30):
+    """Counts of words with two topics, and the topics."""
+    topic = rng.integers(0, 2, n)
+    word = rng.dirichlet(np.full(n_words, 0.5), 2)
+    return np.array([rng.multinomial(rng.integers(5, 40), word[t]) for t in topic]), topic
+
+
+def log_densities(model, X):
+    """(n, k) log of weight times density, from the fitted parameters."""
+    with np.errstate(divide="ignore"):
+        prior = np.log(model.weights_)
+    if hasattr(model, "covariances_"):
+        m = X.shape[1]
+        covariances = [
+            c if c.ndim == 2 else np.diag(np.broadcast_to(c, m)) for c in model.covariances_
+        ]
+        parts = [
+            multivariate_normal(mean, cov).logpdf(X)
+            for mean, cov in zip(model.means_, covariances, strict=True)
+        ]
+        return prior + np.stack(parts, 1)
+    if model._build.features == "multinomial":
+        return prior + xlogy(X[:, None], model.means_).sum(-1)
+    return prior + (xlogy(X[:, None], model.means_) + xlogy(1 - X[:, None], 1 - model.means_)).sum(
+        -1
+    )
+
+
+# what it minimises
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_agrees_with_scikit_learn_from_the_same_start(points, covariance):
+    X, _ = points
+    start = np.random.default_rng(1).integers(0, 3, 150)
+    ours = MixtureEM(
+        3, covariance=covariance, anneal=False, init=start, reg_covar=0, n_init=1, tol=1e-7
+    ).fit(X)
+    theirs = GaussianMixture(3, covariance_type=covariance, reg_covar=0, tol=1e-13, max_iter=20000)
+    theirs._initialize_parameters = lambda X, *_, **__: theirs._initialize(X, np.eye(3)[start])
+    theirs.fit(X)
+    assert ours.objective_ == pytest.approx(-theirs.score(X) * 150, abs=1e-6)
+    np.testing.assert_array_equal(ours.labels_, theirs.predict(X))
+    np.testing.assert_allclose(ours.weights_, theirs.weights_, atol=1e-6)
+    np.testing.assert_allclose(ours.means_, theirs.means_, atol=1e-5)
+    np.testing.assert_allclose(ours.covariances_, theirs.covariances_, atol=1e-5)
+
+
+@pytest.mark.parametrize("weights", ["free", "uniform"])
+@pytest.mark.parametrize("features", ["bernoulli", "multinomial", *COVARIANCES])
+def test_objective_is_minus_the_log_likelihood(points, features, weights):
+    rng = np.random.default_rng(2)
+    parameters = {"features": features, "weights": weights, "n_init": 2, "random_state": 0}
+    if features in COVARIANCES:
+        X = points[0] * 3 + 7
+        parameters |= {"features": "gaussian", "covariance": features, "reg_covar": 0}
+    elif features == "multinomial":
+        X = documents(rng, 150)[0]
+    else:
+        X = make_binary_partitions(150, [6, 4], random_state=0)[0]
+    model = MixtureEM(3, **parameters).fit(X)
+    densities = log_densities(model, X)
+    # A last M-step separates the parameters from the memberships that they are computed from.
+    assert model.objective_ == pytest.approx(-logsumexp(densities, axis=1).sum(), abs=1e-4)
+    np.testing.assert_allclose(
+        model.membership_,
+        np.exp(densities - logsumexp(densities, axis=1, keepdims=True)),
+        atol=1e-4,
+    )
+    np.testing.assert_allclose(model.predict_proba(X), model.membership_, atol=1e-4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**16),
+    features=st.sampled_from(["bernoulli", "multinomial", *COVARIANCES]),
+    weights=st.sampled_from(["free", "uniform"]),
+    smoothing=st.sampled_from([0.0, 0.5]),
+    labels=st.booleans(),
+)
+def test_the_log_likelihood_never_decreases(seed, features, weights, smoothing, labels):
+    rng = np.random.default_rng(seed)
+    X = rng.integers(0, 2 if features == "bernoulli" else 5, (40, 4)).astype(float)
+    kind = features if features in ("bernoulli", "multinomial") else "gaussian"
+    model = MixtureEM(
+        3, features=kind, weights=weights, anneal=False, n_init=2, smoothing=smoothing,
+        random_state=seed, **({"covariance": features} if kind == "gaussian" else {}),
+    )  # fmt: skip
+    if kind == "gaussian":
+        X = X + rng.normal(size=X.shape)
+    y = np.where(rng.random(40) < 0.2, rng.integers(0, 3, 40), -1) if labels else None
+    with jax.enable_x64(True), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        task = model._prepare(X, y, None)
+        rows = jax.tree.map(jax.numpy.asarray, task.rows)
+        terms, *_ = weighted(task.build(rows, task.hyper), rows)
+        update, value = term_update(terms, rows, "entropy")
+        fixed = None if task.fixed is None else task.layout.spread(task.fixed, -1)
+        start = np.log(rng.dirichlet(np.ones(3), (*rows.mass.shape, 1)))
+        w, one, reached = normalise(start, rows.mass, fixed), np.ones(1), []
+        for _ in range(15):
+            w = normalise(update(None, w, one)[1], rows.mass, fixed)
+            reached.append(float(value(None, w, one)[0]))
+    assert np.diff(reached).max() <= 1e-9 * abs(reached[0])
+
+
+def test_regularised_covariance_lowers_what_it_says(points):
+    X = np.concatenate([points[0], np.tile([[9.0, 9, 9]], (20, 1))])  # a point of no extent
+    model = MixtureEM(4, reg_covar=1e-3, n_init=4, random_state=0).fit(X)
+    assert np.isfinite(model.objective_)
+    variance = X.var(0).mean()
+    smallest = min(np.linalg.eigvalsh(c).min() for c in model.covariances_)
+    assert smallest == pytest.approx(1e-3 * variance, rel=1e-3)
+
+
+def test_the_best_of_ten_does_not_depend_on_the_seed(points):
+    X, truth = points
+    found = [MixtureEM(3, random_state=seed).fit(X) for seed in range(4)]
+    assert np.ptp([f.objective_ for f in found]) < 0.1
+    assert metrics.matched_accuracy(found[0].labels_, truth) > 0.95
+
+
+# labels
+
+
+def test_labelled_rows_keep_their_class_and_name_it():
+    X, topic = documents(np.random.default_rng(0), 100)
+    y = np.full(100, -1)
+    y[:6] = np.where(topic[:6] == 1, 7, 3)
+    model = MixtureEM(2, random_state=0).fit(X, y)
+    np.testing.assert_array_equal(model.classes_, [3, 7])
+    np.testing.assert_array_equal(model.classes_[model.labels_[:6]], y[:6])
+    assert (model.classes_[model.labels_] == np.where(topic == 1, 7, 3)).mean() > 0.9
+
+
+def test_without_weight_of_the_others_it_is_naive_bayes():
+    X, topic = documents(np.random.default_rng(3), 100)
+    y = np.full(100, -1)
+    for c in (0, 1):
+        y[np.flatnonzero(topic == c)[:5]] = c
+    ours = MixtureEM(2, anneal=False, n_init=1, unlabelled_weight=1e-9).fit(X, y)
+    theirs = MultinomialNB(alpha=1.0).fit(X[y >= 0], y[y >= 0])
+    new = documents(np.random.default_rng(4), 50)[0]
+    np.testing.assert_allclose(ours.predict_proba(new), theirs.predict_proba(new), atol=1e-6)
+    np.testing.assert_allclose(ours.means_, np.exp(theirs.feature_log_prob_), atol=1e-8)
+
+
+def test_unlabelled_documents_help():
+    better = []
+    for seed in range(8):
+        X, topic = documents(np.random.default_rng(seed), 300, n_words=100)
+        y = np.full(300, -1)
+        for c in (0, 1):
+            y[np.flatnonzero(topic == c)[:2]] = c
+        alone = MultinomialNB().fit(X[y >= 0], y[y >= 0]).predict(X)
+        both = MixtureEM(2, anneal=False, random_state=0).fit(X, y).labels_
+        better.append((both == topic)[y < 0].mean() - (alone == topic)[y < 0].mean())
+    assert np.mean(better) > 0.02
+
+
+def test_a_class_may_be_one_of_several_components(points):
+    X, truth = points
+    y = np.full(150, -1)
+    y[truth == 1] = 1
+    model = MixtureEM(3, n_init=4, random_state=0).fit(X, y)
+    assert (model.labels_[truth == 1] == 0).all()
+    assert metrics.matched_accuracy(model.labels_, truth) > 0.95
+
+
+# what users hand over
+
+
+def test_a_start_may_be_memberships(points):
+    X, truth = points
+    soft = np.eye(3)[truth] * 0.8 + 0.1
+    model = MixtureEM(3, anneal=False, init=soft, n_init=1).fit(X)
+    assert metrics.matched_accuracy(model.labels_, truth) > 0.95
+
+
+def test_sparse_counts_are_the_same_as_dense():
+    X, _ = documents(np.random.default_rng(0), 100)
+    dense = MixtureEM(2, features="multinomial", random_state=0).fit(X)
+    sparse = MixtureEM(2, features="multinomial", random_state=0).fit(scipy.sparse.csr_array(X))
+    np.testing.assert_array_equal(dense.labels_, sparse.labels_)
+    assert sparse.objective_ == pytest.approx(dense.objective_, rel=1e-9)
+    np.testing.assert_allclose(dense.means_, sparse.means_, atol=1e-6)
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_single_precision(points, covariance):
+    X, truth = points
+    wide = MixtureEM(3, covariance=covariance, n_init=2, random_state=0).fit(X)
+    narrow = MixtureEM(3, covariance=covariance, n_init=2, random_state=0).fit(X.astype(np.float32))
+    assert np.isfinite(narrow.objective_)
+    assert metrics.matched_accuracy(narrow.labels_, wide.labels_) > 0.97
+
+
+def test_one_component_is_a_closed_form(points):
+    X, _ = points
+    model = MixtureEM(1, reg_covar=0).fit(X)
+    np.testing.assert_allclose(model.means_[0], X.mean(0))
+    np.testing.assert_allclose(model.covariances_[0], np.cov(X.T, bias=True), rtol=1e-9)
+
+
+def test_components_that_vanish_are_reported():
+    X = np.repeat([[0.0, 0.0], [5.0, 5.0]], 20, axis=0)
+    with pytest.warns(DegenerateClusterWarning, match="found 2 clusters, fewer than n_clusters=4"):
+        model = MixtureEM(4, features="gaussian", covariance="diag", random_state=0).fit(X)
+    assert np.isfinite(model.objective_)
+    assert np.isfinite(model.means_).all() and np.isfinite(model.covariances_).all()
+
+
+def test_a_limit_that_is_reached_warns():
+    X = np.random.default_rng(0).normal(size=(150, 3))  # nothing to find, and slow to say so
+    with pytest.warns(ConvergenceWarning, match="did not converge"):
+        MixtureEM(3, anneal=False, n_init=1, max_iter=1, tol=1e-12, random_state=0).fit(X)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"covariance": "tied"}, "covariance must be one of"),
+        ({"weights": "some"}, "weights must be one of"),
+        ({"smoothing": -1}, "smoothing must be at least 0"),
+        ({"smoothing": "much"}, "smoothing must be one of 'auto' or a number"),
+        ({"reg_covar": -1}, "reg_covar must be at least 0"),
+        ({"unlabelled_weight": 0}, "unlabelled_weight must be greater than 0"),
+        ({"init": np.zeros(150)}, "set anneal=False"),
+        ({"init": np.zeros(3), "anneal": False}, r"init must be labels \(150,\)"),
+        ({"init": np.arange(150), "anneal": False}, "init has 150 labels, more than n_clusters=2"),
+        ({"features": "multinomial"}, "features='multinomial' needs non-negative values"),
+    ],
+)
+def test_bad_parameters(points, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        MixtureEM(2, **parameters).fit(points[0])
+
+
+def test_wide_rows_and_full_covariances():
+    with pytest.raises(ValueError, match="use covariance='diag'"):
+        MixtureEM(2).fit(np.random.default_rng(0).normal(size=(2000, 600)))
+
+
+def test_gaussian_components_refuse_sparse_rows():
+    X = scipy.sparse.csr_array(np.array([[0.5, 0], [0, 1.5], [2.5, 0]]))
+    with pytest.raises(ValueError, match="gaussian components cannot take sparse X"):
+        MixtureEM(2).fit(X)
+
+
+@parametrize_with_checks(
+    [
+        MixtureEM(2, n_init=2, random_state=0),
+        MixtureEM(2, n_init=2, random_state=0, covariance="spherical", anneal=False),
+    ]
+)
+def test_scikit_learn_conformance(estimator, check):
+    check(estimator)
