@@ -342,24 +342,25 @@ class _Bar:
             MofNCompleteColumn,
             Progress,
             TextColumn,
-            TimeElapsedColumn,
             TimeRemainingColumn,
         )
+        from rich.table import Column
 
         self._title = title
         self._console = _console(stderr=True)
+        # The text at the end is the first to give way where the terminal is narrow.
+        rest = Column(no_wrap=True, overflow="ellipsis", ratio=1)
         columns = (
-            TextColumn("[bold]{task.fields[title]}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("fits,"),
-            TimeElapsedColumn(),
-            TextColumn("so far,"),
+            TextColumn("[bold]{task.fields[title]}", table_column=Column(no_wrap=True)),
+            BarColumn(20, table_column=Column(no_wrap=True)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
             # Fits of different methods take different times: look far back.
-            TimeRemainingColumn(compact=True),
-            TextColumn("left; {task.description}"),
+            TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+            TextColumn("left; {task.description}", table_column=rest),
         )
-        self._bar = Progress(*columns, console=self._console, speed_estimate_period=600)
+        self._bar = Progress(
+            *columns, console=self._console, speed_estimate_period=600, expand=True
+        )
         self._began = self._said = time.monotonic()
         self._done = self._total = self._before = 0
 
