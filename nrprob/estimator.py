@@ -52,7 +52,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
     _takes_known = True
     # Whether the parameters ask for an algorithm as published; `_problem` says so.
     _faithful = False
-    _solvers = _SOLVERS
+    _solvers: tuple[str, ...] = _SOLVERS
     # Attributes that receive the weights of the terms, in order; "" for a weight of no interest.
     _weight_names: tuple[str, ...] = ()
 
