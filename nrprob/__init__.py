@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nrprob.exceptions import DegenerateClusterWarning
     from nrprob.methods.bottleneck import IB, IBSI
     from nrprob.methods.conditional import CCIB
+    from nrprob.methods.ensemble import CondEns
     from nrprob.methods.mixture import MixtureEM
     from nrprob.successive import Exploration, explore
 
@@ -25,6 +26,7 @@ _OBJECTS = {
     "IB": "nrprob.methods.bottleneck",
     "IBSI": "nrprob.methods.bottleneck",
     "CCIB": "nrprob.methods.conditional",
+    "CondEns": "nrprob.methods.ensemble",
     "MixtureEM": "nrprob.methods.mixture",
     "explore": "nrprob.successive",
     "Exploration": "nrprob.successive",
@@ -37,6 +39,7 @@ __all__ = [
     "IB",
     "IBSI",
     "CCIB",
+    "CondEns",
     "MixtureEM",
     "explore",
     "Exploration",

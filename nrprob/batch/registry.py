@@ -45,6 +45,12 @@ METHODS = {
         "clusters that are informative and, at a price gamma, independent of the known groups",
         ("anneal", "sequential", "batched", "agglomerative"),
     ),
+    "condens": Method(
+        "nrprob.methods.ensemble",
+        "CondEns",
+        "clusters on which clusterings of every known group by itself agree; any base clusterer",
+        (),
+    ),
     "ib": Method(
         "nrprob.methods.bottleneck",
         "IB",
