@@ -133,7 +133,8 @@ class TermEstimator(ClusterMixin, BaseEstimator):
             clusters are free.
         known : array-like, optional
             Structure to avoid: labels of shape (n_samples,), several labelings as a 2-D array of
-            integers or strings, or `nrprob.known.Memberships`.
+            integers or strings, `nrprob.known.Memberships`, or (`CCIB`) continuous structure as a
+            2-D array of floats.
 
         Returns
         -------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,26 +126,9 @@ class KnownEncoder:
                 )
             return Groups(np.zeros(n_samples, int), 1)
         if known is None:
-            raise ValueError(
-                "known is required to predict, because the model was fitted with it; got None; "
-                "pass known= for the new rows"
-            )
+            raise ValueError(_REQUIRED)
         columns = _labelings(known, n_samples)
-        if len(columns) != len(self.categories_):
-            raise ValueError(
-                f"known has {len(columns)} labelings; the fit had {len(self.categories_)}; "
-                "pass the same ones in the same order"
-            )
-        codes = np.empty((n_samples, len(columns)), int)
-        for j, (column, categories) in enumerate(zip(columns, self.categories_, strict=True)):
-            for i, value in enumerate(column.tolist()):
-                code = categories.get(value)
-                if code is None:
-                    raise ValueError(
-                        f"known has the label {value!r} at row {i}, which did not occur in fit; "
-                        f"the fit had {_some(categories)}; drop such rows or fit again with them"
-                    )
-                codes[i, j] = code
+        codes = _look_up(columns, self.categories_)
         groups = np.empty(n_samples, int)
         for i, row in enumerate(codes.tolist()):
             code = self.combinations_.get(tuple(row))
@@ -166,6 +150,139 @@ class KnownEncoder:
             )
         self.categories_, self.n_soft_ = None, z.shape[1]
         return Groups(np.zeros(n_samples, int), z.shape[1], z)
+
+
+class DesignEncoder:
+    """Turns known structure into the columns of a linear model, and does the same for new rows.
+
+    Continuous columns are standardised. Labelings become one column of 0 and 1 per category but the
+    first, so that their effects add up. The first column is 1 throughout.
+    """
+
+    categories_: list[dict[Any, int]] | None
+
+    def fit(self, known: Any, n_samples: int) -> np.ndarray:
+        """Learn centre, scale and categories; returns the columns (n_samples, 1 + q).
+
+        Raises
+        ------
+        ValueError
+            If lengths differ, a value is missing or infinite, or no column varies.
+        """
+        if is_continuous(known):
+            self.categories_ = None
+            z = _covariates(known, n_samples)
+            self.n_columns_ = z.shape[1]
+            self._centre, self._scale = z.mean(0), z.std(0)
+            # Relative to the values, because the mean of equal ones is off by rounding.
+            self._varies = self._scale > 1e-12 * abs(z).max(0)
+        else:
+            labels = KnownEncoder()
+            codes = labels.columns(known, n_samples)
+            self.categories_ = labels.categories_
+            z = self._indicators(codes)
+            self._centre, self._scale = np.zeros(z.shape[1]), np.ones(z.shape[1])
+            self._varies = np.ones(z.shape[1], bool)
+        if not self._varies.any():
+            raise ValueError(
+                "known does not vary, so there is nothing to avoid; got constant columns only; "
+                "leave known out"
+            )
+        dropped = [j for j, varies in enumerate(self._varies) if not varies]
+        if self.categories_ is not None:
+            dropped = [j for j, names in enumerate(self.categories_) if len(names) == 1]
+        if dropped:
+            warnings.warn(
+                f"known has constant columns, which say nothing; found columns {dropped}; "
+                "they are ignored",
+                UserWarning,
+                stacklevel=6,
+            )
+        return self._design(z)
+
+    def transform(self, known: Any, n_samples: int) -> np.ndarray:
+        """Columns (n_samples, 1 + q) of new rows, with what was learnt in `fit`.
+
+        Raises
+        ------
+        ValueError
+            If ``known`` is missing, or of another kind or number of columns than in the fit.
+        """
+        if known is None:
+            raise ValueError(_REQUIRED)
+        if self.categories_ is not None:
+            columns = _labelings(known, n_samples)
+            return self._design(self._indicators(_look_up(columns, self.categories_)))
+        if not is_continuous(known):
+            raise ValueError(
+                "known must be continuous, as it was in fit; "
+                f"got {type(known).__name__}; pass a 2-D array of floats"
+            )
+        z = _covariates(known, n_samples)
+        if z.shape[1] != self.n_columns_:
+            raise ValueError(
+                f"known has {z.shape[1]} columns; the fit had {self.n_columns_}; "
+                "pass the same ones in the same order"
+            )
+        return self._design(z)
+
+    def _design(self, z: np.ndarray) -> np.ndarray:
+        z = ((z - self._centre) / np.where(self._varies, self._scale, 1))[:, self._varies]
+        return np.concatenate([np.ones((len(z), 1)), z], 1)
+
+    def _indicators(self, codes: np.ndarray) -> np.ndarray:
+        assert self.categories_ is not None
+        sizes = [len(names) for names in self.categories_]
+        parts = [codes[:, j, None] == np.arange(1, size) for j, size in enumerate(sizes)]
+        return np.concatenate(parts, 1).astype(float)
+
+
+def is_continuous(known: Any) -> bool:
+    """Whether ``known`` is a table of floats: a 2-D array, or a frame of no other columns."""
+    if known is None or isinstance(known, Memberships):
+        return False
+    if hasattr(known, "columns") and hasattr(known, "iloc"):
+        kinds = [getattr(known.iloc[:, j].dtype, "kind", "O") for j in range(known.shape[1])]
+        return bool(kinds) and all(kind == "f" for kind in kinds)
+    array = np.asarray(known)
+    return array.ndim == 2 and array.dtype.kind == "f" and array.size > 0
+
+
+def _covariates(known: Any, n_samples: int) -> np.ndarray:
+    """Columns of floats (n_samples, q); refuses what is missing."""
+    if hasattr(known, "to_numpy"):
+        z = known.to_numpy(np.float64, na_value=np.nan)
+    else:
+        z = np.asarray(known, np.float64)
+    if len(z) != n_samples:
+        raise ValueError(_length(len(z), n_samples))
+    if not np.isfinite(z).all():
+        row, column = np.argwhere(~np.isfinite(z))[0]
+        raise ValueError(
+            "known must not contain NaN or infinity; "
+            f"found {z[row, column]} at row {row}, column {column}; drop or impute such rows"
+        )
+    return z
+
+
+def _look_up(columns: list[np.ndarray], categories: list[dict[Any, int]]) -> np.ndarray:
+    """Codes (n, labelings) of labels, by the categories learnt in a fit."""
+    if len(columns) != len(categories):
+        raise ValueError(
+            f"known has {len(columns)} labelings; the fit had {len(categories)}; "
+            "pass the same ones in the same order"
+        )
+    codes = np.empty((len(columns[0]), len(columns)), int)
+    for j, (column, names) in enumerate(zip(columns, categories, strict=True)):
+        for i, value in enumerate(column.tolist()):
+            code = names.get(value)
+            if code is None:
+                raise ValueError(
+                    f"known has the label {value!r} at row {i}, which did not occur in fit; "
+                    f"the fit had {_some(names)}; drop such rows or fit again with them"
+                )
+            codes[i, j] = code
+    return codes
 
 
 def _length(given: int, n_samples: int) -> str:
@@ -217,6 +334,10 @@ def _labelings(known: Any, n_samples: int) -> list[np.ndarray]:
     return arrays
 
 
+_REQUIRED = (
+    "known is required to predict, because the model was fitted with it; got None; "
+    "pass known= for the new rows"
+)
 _CONTINUOUS = (
     "continuous known structure is not supported by this estimator; got a 2-D array of floats; "
     "pass labels (1-D of any type, or 2-D of integers or strings), or known.Memberships for "

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nrprob.known import Groups, KnownEncoder, Memberships
+from nrprob.known import DesignEncoder, Groups, KnownEncoder, Memberships, is_continuous
 
 CODES = [0, 1, 0, 2, 1, 0]
 N = len(CODES)
@@ -294,3 +294,86 @@ class TestMemberships:
     def test_rounding_is_allowed(self):
         z = np.full((1, 3), 1 / 3, np.float32)
         np.testing.assert_allclose(Memberships(z).probabilities.sum(1), 1, atol=1e-6)
+
+
+class TestDesign:
+    @pytest.mark.parametrize(
+        "known",
+        [
+            np.array([[1.0, 20.0], [2.0, 10.0], [6.0, 30.0]]),
+            np.array([[1, 20], [2, 10], [6, 30]], np.float32),
+            [[1.0, 20], [2, 10], [6, 30]],
+            pd.DataFrame({"a": [1.0, 2.0, 6.0], "b": [20.0, 10.0, 30.0]}, index=[5, 3, 9]),
+            pd.DataFrame({"a": [1.0, 2, 6], "b": [20.0, 10, 30]}, dtype="Float64"),
+        ],
+        ids=["array", "float32", "list", "frame", "nullable"],
+    )
+    def test_continuous_columns_are_standardised(self, known):
+        assert is_continuous(known)
+        encoder = DesignEncoder()
+        design = encoder.fit(known, 3)
+        np.testing.assert_array_equal(design[:, 0], 1)
+        np.testing.assert_allclose(design[:, 1:].mean(0), 0, atol=1e-12)
+        np.testing.assert_allclose(design[:, 1:].std(0), 1)
+        np.testing.assert_array_equal(encoder.transform(known, 3), design)
+        # New rows are measured by those of the fit.
+        np.testing.assert_allclose(encoder.transform([[3.0, 20.0]], 1), [[1, 0, 0]], atol=1e-12)
+
+    @pytest.mark.parametrize(
+        "known",
+        [
+            None, [0.1, 0.2, 0.3], np.zeros((3, 2), int), np.array([["a"], ["b"], ["c"]]),
+            Memberships(np.eye(3)), pd.Series([0.1, 0.2, 0.3]), np.zeros((3, 0)),
+            pd.DataFrame({"a": ["x", "y", "x"], "b": [0.1, 0.2, 0.3]}), np.zeros((3, 2), complex),
+        ],
+        ids=lambda known: type(known).__name__,
+    )  # fmt: skip
+    def test_labels_are_not_continuous(self, known):
+        assert not is_continuous(known)
+
+    def test_indicators_leave_one_out(self):
+        encoder = DesignEncoder()
+        known = np.array([["b", "x"], ["a", "x"], ["c", "y"], ["b", "y"]])
+        exact = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 1], [1, 0, 0, 1]]
+        np.testing.assert_array_equal(encoder.fit(known, 4), exact)
+        assert np.linalg.matrix_rank(np.array(exact)) == 4
+        np.testing.assert_array_equal(encoder.transform([["a", "y"]], 1), [[1, 1, 0, 1]])
+        with pytest.raises(ValueError, match=r"label 'q' at row 0.*the fit had 'x', 'y'"):
+            encoder.transform([["a", "q"]], 1)
+        with pytest.raises(ValueError, match="known has 1 labelings; the fit had 2"):
+            encoder.transform(["a"], 1)
+        with pytest.raises(ValueError, match="Memberships cannot be joined"):
+            encoder.fit(Memberships(np.eye(3)), 3)
+
+    def test_constant_columns_are_dropped(self):
+        encoder = DesignEncoder()
+        with pytest.warns(UserWarning, match=r"constant columns.*\[0, 2\]"):
+            design = encoder.fit([[0.1, 1.0, 3], [0.1, 2.0, 3], [0.1, 3.0, 3]], 3)
+        assert design.shape == (3, 2)
+        np.testing.assert_allclose(encoder.transform([[7.0, 2.0, 9.0]], 1), [[1, 0]], atol=1e-12)
+        with pytest.warns(UserWarning, match=r"constant columns.*\[1\]"):
+            assert encoder.fit([["a", "x"], ["b", "x"]], 2).shape == (2, 2)
+        for known in ([[0.1], [0.1], [0.1]], [["a"], ["a"], ["a"]]):
+            with pytest.raises(ValueError, match="constant columns only"):
+                encoder.fit(known, 3)
+        # A small spread about a large value is a spread.
+        assert encoder.fit([[1e8], [1e8 + 1]], 2).shape == (2, 2)
+
+    def test_bad_columns_are_refused(self):
+        encoder = DesignEncoder()
+        with pytest.raises(ValueError, match="found nan at row 1, column 0"):
+            encoder.fit([[0.1, 0.2], [np.nan, 0.3]], 2)
+        with pytest.raises(ValueError, match="found inf at row 0, column 1"):
+            encoder.fit([[0.1, np.inf], [0.2, 0.3]], 2)
+        missing = pd.DataFrame({"a": pd.array([0.1, pd.NA], "Float64")})
+        with pytest.raises(ValueError, match="found nan at row 1, column 0"):
+            encoder.fit(missing, 2)
+        with pytest.raises(ValueError, match="known has 2 labels for 3 samples"):
+            encoder.fit([[0.1], [0.2]], 3)
+        encoder.fit([[0.1], [0.2]], 2)
+        with pytest.raises(ValueError, match="known has 2 columns; the fit had 1"):
+            encoder.transform([[0.1, 0.2]], 1)
+        with pytest.raises(ValueError, match="known is required to predict"):
+            encoder.transform(None, 1)
+        with pytest.raises(ValueError, match="must be continuous, as it was in fit"):
+            encoder.transform([0, 1], 2)
