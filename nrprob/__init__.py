@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nrprob.engines.sharding import sharded
     from nrprob.exceptions import DegenerateClusterWarning
     from nrprob.methods.bottleneck import IB, IBSI
+    from nrprob.methods.cmbc import CMBC
     from nrprob.methods.conditional import CCIB
     from nrprob.methods.ensemble import CondEns
     from nrprob.methods.mixture import MixtureEM
@@ -26,6 +27,7 @@ _OBJECTS = {
     "IB": "nrprob.methods.bottleneck",
     "IBSI": "nrprob.methods.bottleneck",
     "CCIB": "nrprob.methods.conditional",
+    "CMBC": "nrprob.methods.cmbc",
     "CondEns": "nrprob.methods.ensemble",
     "MixtureEM": "nrprob.methods.mixture",
     "explore": "nrprob.successive",
@@ -39,6 +41,7 @@ __all__ = [
     "IB",
     "IBSI",
     "CCIB",
+    "CMBC",
     "CondEns",
     "MixtureEM",
     "explore",

@@ -482,8 +482,10 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         elif self.n_clusters_ < k:
             self._degenerate(f"found {self.n_clusters_} clusters, fewer than n_clusters={k}")
         if not self.converged_:
+            named = "solver" in self.get_params(deep=False)
+            which = f" of solver={self.solver!r}" if named else ""
             warnings.warn(
-                f"the best restart of solver={self.solver!r} did not converge; "
+                f"the best restart{which} did not converge; "
                 f"got max_iter={self.max_iter}; raise max_iter or tol",
                 ConvergenceWarning,
                 stacklevel=5,

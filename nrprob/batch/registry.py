@@ -45,6 +45,12 @@ METHODS = {
         "clusters that are informative and, at a price gamma, independent of the known groups",
         ("anneal", "sequential", "batched", "agglomerative"),
     ),
+    "cmbc": Method(
+        "nrprob.methods.cmbc",
+        "CMBC",
+        "clusters of binary rows, by a mixture that is kept from repeating the known groups",
+        ("anneal",),
+    ),
     "condens": Method(
         "nrprob.methods.ensemble",
         "CondEns",
