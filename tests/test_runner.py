@@ -343,6 +343,16 @@ def test_a_damaged_result_file_is_named_and_left_alone(tmp_path, keep):
     assert batch.run(spec, tmp_path).sizes["cell"] == 6
 
 
+def test_a_deleted_part_is_made_again_and_costs_no_other(tmp_path):
+    spec = changed(methods=SPEC["methods"][:1], data__cases=SPEC["data"]["cases"][:1])
+    batch.run(spec, tmp_path, only=["run=0"])
+    results = batch.run(spec, tmp_path)
+    parts = sorted((tmp_path / "cells").glob("*.nc"))
+    assert len(parts) == 2
+    parts[0].unlink()
+    same(batch.run(spec, tmp_path), results)
+
+
 def test_folders_without_results(tmp_path):
     with pytest.raises(InputError, match=r"no results here; .* has no plan\.json"):
         batch.load(tmp_path)
@@ -353,18 +363,20 @@ def test_folders_without_results(tmp_path):
     assert batch.load(tmp_path).attrs["n_planned"] == CELLS
 
 
-def test_one_bad_fit_does_not_stop_the_others(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("method", "lost"), [("tree", 4), ("weighted", 8)])
+def test_one_bad_fit_does_not_stop_the_others(tmp_path, monkeypatch, method, lost):
     outcome = runner._Executor._outcome
 
     def sometimes(self, cell, *rest):
-        if cell.method == "tree" and cell.repeat == 1:
+        if cell.method == method and cell.repeat == 1:
             raise ValueError("this one fails")
         return outcome(self, cell, *rest)
 
     monkeypatch.setattr(runner._Executor, "_outcome", sometimes)
-    with pytest.raises(InputError, match="4 of the fits failed; tree: ValueError: this one fails"):
+    message = f"{lost} of the fits failed; {method}: ValueError: this one fails"
+    with pytest.raises(InputError, match=message):
         batch.run(SPEC, tmp_path)
-    assert batch.load(tmp_path).sizes["cell"] == CELLS - 4
+    assert batch.load(tmp_path).sizes["cell"] == CELLS - lost
     monkeypatch.undo()
     assert batch.run(SPEC, tmp_path).sizes["cell"] == CELLS
 

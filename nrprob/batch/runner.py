@@ -47,18 +47,12 @@ class Progress(Protocol):
     def advance(self, cells: int, what: str) -> None:
         """Some more cells are finished; ``what`` says which."""
 
-    def say(self, line: str) -> None:
-        """Something that the user should know."""
-
 
 class _Silent:
     def start(self, total: int, finished: int) -> None:
         pass
 
     def advance(self, cells: int, what: str) -> None:
-        pass
-
-    def say(self, line: str) -> None:
         pass
 
 
@@ -144,11 +138,15 @@ class _Executor:
             found = {id(call): rest for call, *rest in self.lanes(calls)}
             for cell, (estimator, task, caught) in waiting.items():
                 solutions, seconds = zip(*[found[id(call)] for call in task.calls], strict=True)
-                with warnings.catch_warnings(record=True) as later:
-                    warnings.simplefilter("always")
-                    estimator._finish(task, solutions)
-                messages = [str(w.message) for w in [*caught, *later]]
-                fit = self._outcome(cell, estimator, sum(seconds), messages)
+                try:
+                    with warnings.catch_warnings(record=True) as later:
+                        warnings.simplefilter("always")
+                        estimator._finish(task, solutions)
+                    messages = [str(w.message) for w in [*caught, *later]]
+                    fit = self._outcome(cell, estimator, sum(seconds), messages)
+                except (ValueError, TypeError) as error:
+                    done[cell] = error
+                    continue
                 fit.compile_seconds = self.lanes.program(task.calls[0]).seconds
                 done[cell] = fit
         return done

@@ -9,6 +9,7 @@ with its runner, however that ends.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -185,8 +186,9 @@ class Store:
     def write(self, batch: Batch, dataset: xarray.Dataset) -> Path:
         """Write finished cells of a batch."""
         # Cells of a batch may come in several parts, after runs that were asked for some of them.
-        part = f"{batch.id}-{len(self.parts(batch.id))}"
-        path = self._cells / f"{part}.nc"
+        # A user may have deleted one of them, so their number is no free name.
+        names = (self._cells / f"{batch.id}-{i}.nc" for i in itertools.count())
+        path = next(path for path in names if not path.exists())
         write_netcdf(dataset, path)
         return path
 

@@ -27,7 +27,7 @@ from nrprob.statistics.rows import bucket
 
 MEMORY = 1.5e9  # bytes that the calls of one program may take on a device
 _LANES = 64
-_KEPT = 128  # programs; each holds about a hundred memory maps, and the system limits those
+_KEPT = 128  # programs; each holds dozens of memory maps, and the system limits those
 _AXIS = "device"
 # Devices -> signature -> program, for the life of the process, as `jax.jit` keeps its own.
 _PROGRAMS: dict[tuple[jax.Device, ...], dict[Hashable, Program]] = {}
