@@ -61,6 +61,14 @@ class MixtureMap:
         return xp.concatenate([x, moments], 1)
 
 
+def _square(m: int) -> np.ndarray:
+    """Places (m, m) of the products of two features among the second moments."""
+    at = np.zeros((m, m), int)
+    upper = np.triu_indices(m)
+    at[upper] = np.arange(len(upper[0]))
+    return np.maximum(at, at.T)
+
+
 @dataclass(frozen=True)
 class Normal:
     """Cell cost: ``-log`` likelihood of the cell's rows under their own mean and covariance.
@@ -82,11 +90,10 @@ class Normal:
         safe = jnp.where(full, w, 1)[..., None]
         mean = cell[..., :m] / safe
         if self.covariance == "full":
-            at = np.zeros((m, m), int)
-            upper = np.triu_indices(m)
-            at[upper] = np.arange(len(upper[0]))
-            at = np.maximum(at, at.T) + m
-            scatter = cell[..., at] / safe[..., None] - mean[..., :, None] * mean[..., None, :]
+            scatter = (
+                cell[..., m + _square(m)] / safe[..., None]
+                - mean[..., :, None] * mean[..., None, :]
+            )
             # An empty cell gets the identity, whose logarithm has a derivative.
             scatter = jnp.where(full[..., None, None], scatter, jnp.eye(m, dtype=cell.dtype))
             scatter = scatter + self.reg * jnp.eye(m, dtype=cell.dtype)
@@ -423,10 +430,7 @@ critical_beta_, n_features_in_, classes_
         second = _share(sums[:, m:], sizes)
         self.means_ = means * base.scale + base.centre
         if self.covariance == "full":
-            at = np.zeros((m, m), int)
-            upper = np.triu_indices(m)
-            at[upper] = np.arange(len(upper[0]))
-            spread = second[:, np.maximum(at, at.T)] - means[:, :, None] * means[:, None, :]
+            spread = second[:, _square(m)] - means[:, :, None] * means[:, None, :]
             spread = spread + self.reg_covar * np.eye(m)
         elif self.covariance == "diag":
             spread = second - means**2 + self.reg_covar
