@@ -114,6 +114,13 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         if getattr(self, "beta", None) is not None:
             self._check_number("beta", self.beta, low=0, strict=True)
 
+    def _check_size(self, n_samples: int) -> None:
+        if n_samples < self.n_clusters:
+            raise ValueError(
+                f"n_samples={n_samples} should be >= n_clusters={self.n_clusters}; "
+                "lower n_clusters or pass more rows"
+            )
+
     def _quench(self) -> float:
         if isinstance(self.quench, str):
             return 1.0 if self._faithful else 100.0
@@ -168,11 +175,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         mesh = self._mesh(X)
         X = self._validate(X, reset=True)
         n_samples = X.shape[0]
-        if n_samples < self.n_clusters:
-            raise ValueError(
-                f"n_samples={n_samples} should be >= n_clusters={self.n_clusters}; "
-                "lower n_clusters or pass more rows"
-            )
+        self._check_size(n_samples)
         fixed = self._wanted(y, n_samples)
         if known is not None and not self._takes_known:
             raise ValueError(
@@ -212,8 +215,6 @@ class TermEstimator(ClusterMixin, BaseEstimator):
     def _restarts(self, task: Task) -> list[solve.Call]:
         """Calls that make the restarts, all alike but for the seed."""
         rows, layout = task.rows, task.layout
-        mesh = rows.mesh if isinstance(rows, sharding.ShardedRows) else None
-        random = check_random_state(self.random_state)
         n_clusters = self.n_clusters
         # Random starts depend on the number of clusters, which must not depend on the devices.
         if rows.mass.size - layout.n_spare * layout.n_rows <= 16384:
@@ -221,11 +222,29 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         each = rows.mass.size // layout.n_shards * n_clusters * 5 + rows.n_groups * n_clusters * (
             rows.x.n_statistics * 8
         )
+        solver, static = self._solver(task)
+        static |= {"build": task.build, "n_clusters": n_clusters}
+        return self._calls(task, solver, static, each, [task.hyper])
+
+    def _calls(
+        self,
+        task: Task,
+        solver: Callable[..., Any],
+        static: dict[str, Any],
+        each: int,
+        hypers: list[solve.Hyper],
+    ) -> list[solve.Call]:
+        """Calls of ``solver`` with every one of ``hypers``, each from the same starts.
+
+        ``each`` is the number of array elements that one restart takes on a device, which decides
+        into how many calls the restarts are divided.
+        """
+        rows, layout = task.rows, task.layout
+        mesh = rows.mesh if isinstance(rows, sharding.ShardedRows) else None
+        random = check_random_state(self.random_state)
         each *= rows.mass.dtype.itemsize
         fits = int(max(_MEMORY // each, 1))
         size = max(d for d in range(1, self.n_init + 1) if self.n_init % d == 0 and d <= fits)
-        solver, static = self._solver(task)
-        static |= {"build": task.build, "n_clusters": n_clusters, "n_init": size}
         fixed = None if task.fixed is None else layout.spread(task.fixed, -1)
         seeds = [random.randint(2**31 - 1) for _ in range(self.n_init // size)]
         if mesh is not None:
@@ -235,10 +254,11 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         return [
             solve.Call(
                 solver,
-                (rows, task.hyper, np.asarray(seed, np.uint32), fixed),
-                tuple(static.items()),
+                (rows, hyper, np.asarray(seed, np.uint32), fixed),
+                tuple({**static, "n_init": size}.items()),
                 data + each * size,
             )
+            for hyper in hypers
             for seed in seeds
         ]
 

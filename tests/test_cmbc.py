@@ -17,28 +17,29 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from nrprob import DegenerateClusterWarning
+from nrprob import DegenerateClusterWarning, estimator
 from nrprob.datasets import bayes_precision, make_binary_partitions
 from nrprob.known import Memberships
-from nrprob.methods import cmbc
+from nrprob.methods import cmbc, constrained
 from nrprob.methods.cmbc import CMBC, gamma_to_strength, strength_to_gamma
 from nrprob.methods.mixture import MixtureEM
 from nrprob.metrics import independence_test, matched_accuracy
+from nrprob.metrics import normalized_mutual_information as nmi
 from nrprob.statistics.rows import arrange, make_rows
 
 FORMS = ("chi2", "balanced", "pairs", "printed")
 CONCAVE = FORMS[:3]
-expectation = jax.jit(cmbc.expectation)
-coordinate_pass = jax.jit(cmbc.coordinate_pass)
-joint_step = jax.jit(cmbc.joint_step)
-maximiser = jax.jit(cmbc.maximiser, static_argnames="low")
-critical_temperature = jax.jit(cmbc.critical_temperature)
+expectation = jax.jit(constrained.expectation)
+coordinate_pass = jax.jit(constrained.coordinate_pass)
+joint_step = jax.jit(constrained.joint_step)
+maximiser = jax.jit(constrained.maximiser, static_argnames="low")
+critical_temperature = jax.jit(constrained.critical_temperature)
 
 
 @jax.jit
 def many_passes(theta, cells, made, strength):
     return jax.lax.fori_loop(
-        0, 1500, lambda _, t: cmbc.coordinate_pass(t, cells, made, strength, 5), theta
+        0, 1500, lambda _, t: constrained.coordinate_pass(t, cells, made, strength, 5), theta
     )
 
 
@@ -116,7 +117,7 @@ def problem(x, zs, form, k):
     layout = arrange(np.zeros(len(x), int), 1)
     rows = make_rows(x.astype(float), layout, 1)
     width = rows.x.n_statistics
-    made = cmbc.make_penalty(x, list(zs), form, k, width)
+    made = constrained.make_penalty(x, list(zs), form, k, width)
     rows, made = jax.tree.map(jnp.asarray, (rows, made))
     return rows, made, np.arange(width) < x.shape[1]
 
@@ -151,14 +152,16 @@ def test_penalty_is_its_definition(case):
     for zs in ([z], [z, other]):
         _, made, _ = problem(x, zs, form, k)
         expected = 25 * sum(penalty(x, one, theta, form) for one in zs)
-        value = cmbc.penalty_value(made, pad(theta, made.differences.shape[1]))[0]
+        value = constrained.penalty_value(made, pad(theta, made.differences.shape[1]))[0]
         assert value == pytest.approx(expected, rel=1e-9, abs=1e-9)
-        exact = cmbc.exact_penalty(made, pad(theta, made.differences.shape[1]), 5)[0][0]
+        exact = constrained.exact_penalty(made, pad(theta, made.differences.shape[1]), 5)[0][0]
         whole = 25 * sum(penalty(x, one, theta, "exact") for one in zs)
         assert exact == pytest.approx(whole, rel=1e-9, abs=1e-9)
     if form in ("chi2", "balanced"):
         same = pad(np.repeat(theta[:1], k, 0), made.differences.shape[1])
-        assert cmbc.penalty_value(made, same)[0] == pytest.approx(0, abs=1e-12) and value >= 0
+        assert (
+            constrained.penalty_value(made, same)[0] == pytest.approx(0, abs=1e-12) and value >= 0
+        )
 
 
 def test_p_of_z_given_c_is_the_sum_over_all_rows():
@@ -198,8 +201,8 @@ def test_derivatives_by_finite_differences(case):
         down[c, j] -= step
         return (value(up) - value(down)) / (2 * step)
 
-    slope = np.asarray(cmbc.penalty_slope(made, pad(theta, width)))[0] / k
-    exact = np.asarray(cmbc.exact_penalty(made, pad(theta, width), 5)[1])[0] / k
+    slope = np.asarray(constrained.penalty_slope(made, pad(theta, width)))[0] / k
+    exact = np.asarray(constrained.exact_penalty(made, pad(theta, width), 5)[1])[0] / k
     for c in range(k):
         for j in (0, 3):
             expected = change(lambda t: 25 * penalty(x, z, t, form), j, c)
@@ -438,14 +441,53 @@ def test_exact_is_no_worse_than_joint_on_its_own_objective(binary):
     assert exact.objective_ == pytest.approx(lowest, abs=1e-5)
 
 
+def test_annealing_starts_from_identical_clusters(binary):
+    """Random parameters leave memberships nearly hard, however high the temperature."""
+    X, labels = binary
+    z = labels[:, 0]
+    expected = 200 * free_energy_of_identical_clusters(X)
+    for update in ("joint", "batch", "partial"):
+        model = CMBC(2, update=update, n_init=2, random_state=0).fit(X, known=z)
+        assert model.temperatures_[0] == pytest.approx(1.2 * model.critical_temperature_)
+        assert model.objective_trace_[0] == pytest.approx(expected, rel=1e-4)
+        assert (model.temperatures_ == model.temperatures_[0]).sum() < 20
+    # Where nothing separates above 1, there is nothing to anneal.
+    rare = np.eye(2, dtype=int)[z]
+    rare[:20] = 1 - rare[:20]
+    with pytest.warns(DegenerateClusterWarning):
+        flat = CMBC(2, n_init=2, random_state=0).fit(rare, known=z)
+    assert flat.critical_temperature_ < 1 and (flat.temperatures_ == 1).all()
+
+
+def free_energy_of_identical_clusters(x):
+    """Objective per row, at all temperatures."""
+    p = x.mean(0)
+    return -(p * np.log(p) + (1 - p) * np.log1p(-p)).sum()
+
+
+def test_coordinate_updates_agree_where_all_starts_meet(binary):
+    X, labels = binary
+    options = {"n_init": 20, "anneal": False, "tol": 1e-10, "random_state": 0}
+    models = [
+        CMBC(2, update=update, **options).fit(X, known=labels[:, 0])
+        for update in ("batch", "partial")
+    ]
+    for model in models:
+        assert np.ptp(model.restarts_.objective.values) < 1e-5
+    batch, partial = models
+    assert batch.objective_ == pytest.approx(partial.objective_, abs=1e-5)
+    assert adjusted_rand_score(batch.labels_, partial.labels_) == 1
+
+
 def test_a_partial_pass_renews_the_memberships_before_every_parameter():
-    x, z, theta, _ = draw(5, 2, n=40)
+    m = 11  # beyond the features after which the shares are taken anew
+    x, z, theta, _ = draw(5, 2, n=40, m=m)
     rows, made, real = problem(x, [z], "chi2", 2)
     temperature, strength = 1.7, 3.0
-    new = cmbc.partial_pass(
-        rows, pad(theta, rows.x.n_statistics), temperature, real, 0.0, made, strength, 5
+    new = constrained.partial_pass(
+        rows, pad(theta, rows.x.n_statistics), temperature, real, 0.0, made, strength, m
     )
-    for j in range(5):
+    for j in range(m):
         for k in range(2):
             score = log_p(x, theta) / temperature
             q = np.exp(score - logsumexp(score, axis=1, keepdims=True))[:, k]
@@ -454,12 +496,31 @@ def test_a_partial_pass_renews_the_memberships_before_every_parameter():
                 trial = theta.copy()
                 trial[k, j] = t
                 gain = q @ log_p(x, trial)[:, k] / 40
-                return strength * 25 * penalty(x, z, trial, "chi2") - gain
+                return strength * m**2 * penalty(x, z, trial, "chi2") - gain
 
             theta[k, j] = scipy.optimize.minimize_scalar(
                 cost, bounds=(0, 1), method="bounded", options={"xatol": 1e-9}
             ).x
-    np.testing.assert_allclose(new[0][:, :5], theta, atol=1e-6)
+    np.testing.assert_allclose(new[0][:, :m], theta, atol=1e-6)
+
+
+@pytest.mark.parametrize("low", [1e-6, 0.05])
+def test_a_partial_pass_keeps_to_the_range_of_float32(low):
+    """From parameters at their bounds, a pass multiplies the shares of rows by huge factors."""
+    x, z, theta, rng = draw(6, 3, n=40, m=60)
+    theta = np.where(rng.random(theta.shape) < 0.5, low, 1 - low)
+    rows, made, real = problem(x, [z], "chi2", 3)
+    start = pad(theta, rows.x.n_statistics)
+
+    def one_pass(dtype):
+        arrays = jax.tree.map(lambda a: jnp.asarray(a, dtype), (rows, start, made))
+        return constrained.partial_pass(
+            arrays[0], arrays[1], dtype(1), real, dtype(0), arrays[2], dtype(2), 60
+        )
+
+    wide, narrow = one_pass(np.float64), one_pass(np.float32)
+    assert narrow.dtype == np.float32 and np.isfinite(narrow).all()
+    np.testing.assert_allclose(narrow, wide, atol=2e-3)
 
 
 def test_one_labeling_may_be_a_product_or_a_sum(binary):
@@ -659,14 +720,14 @@ def test_a_sweep_compiles_once(binary):
     X, labels = binary
     z = labels[:, 0]
     CMBC(2, n_init=2, random_state=0).fit(X, known=z)
-    before = cmbc.solve_cmbc._cache_size()
+    before = constrained.solve_cmbc._cache_size()
     for strength in (0, 1, 5.0):
         for form in CONCAVE:
             CMBC(
                 2, strength=strength, form=form, anneal=form == "chi2", n_init=2, random_state=1
             ).fit(X[:195], known=z[:195] + 5)
     CMBC(2, strength="auto", n_init=2, random_state=0).fit(X, known=z)
-    assert cmbc.solve_cmbc._cache_size() == before
+    assert constrained.solve_cmbc._cache_size() == before
 
 
 def test_lanes_give_what_a_fit_gives(binary):
@@ -688,7 +749,7 @@ def test_lanes_give_what_a_fit_gives(binary):
 def test_restarts_in_chunks(binary, monkeypatch):
     X, labels = binary
     whole = CMBC(2, n_init=2, random_state=0).fit(X, known=labels[:, 0])
-    monkeypatch.setattr(cmbc, "_MEMORY", 1)
+    monkeypatch.setattr(estimator, "_MEMORY", 1)
     parts = CMBC(2, n_init=2, random_state=0).fit(X, known=labels[:, 0])
     assert parts.restarts_.sizes["restart"] == 2
     assert parts.objective_ == pytest.approx(whole.objective_, rel=1e-6)
@@ -716,11 +777,12 @@ def recover(k, m, n_sets, **options):
 @pytest.mark.parametrize("m", [4, 10, 30, 100])
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_joint_reaches_the_ceiling_from_every_start(k, m):
-    each, spread, best = recover(k, m, 20)
+    n_sets = 5 if k == 4 else 20 if m in (4, 100) else 10
+    each, spread, best = recover(k, m, n_sets)
     ceiling = bayes_precision(4, k)
     assert ceiling == pytest.approx({2: 0.972, 3: 0.907, 4: 0.792}[k], abs=1e-3)
     for values in (each, best):
-        error = values.std(ddof=1) / 20**0.5
+        error = values.std(ddof=1) / n_sets**0.5
         assert values.mean() > ceiling - 0.01 - 2 * error
     assert spread.mean() <= 0.02
 
@@ -737,21 +799,73 @@ PUBLISHED = {
     (3, 100): (0.4070, 0.4457, 0.7732, 0.7134),
     (4, 4): (0.6154, 0.6337, 0.7162, 0.7736),
     (4, 10): (0.5056, 0.5491, 0.7651, 0.7719),
+    (4, 30): (0.3818, 0.4109, 0.7553, 0.7801),
+    (4, 100): (0.2955, 0.2923, 0.7197, 0.4053),
 }
+
+
+def no_worse_than_published(cell, update, anneal, n_sets, n_init):
+    each = recover(*cell, n_sets, update=update, anneal=anneal, n_init=n_init)[0]
+    # The published mean is over ten sets, which vary as ours do.
+    error = each.std(ddof=1) * (1 / n_sets + 1 / 10) ** 0.5
+    published = PUBLISHED[cell][2 * anneal + (update == "partial")]
+    assert each.mean() > min(published, bayes_precision(4, cell[0])) - 2 * error
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("anneal", [False, True])
 @pytest.mark.parametrize("update", ["batch", "partial"])
-@pytest.mark.parametrize("cell", PUBLISHED, ids=str)
+@pytest.mark.parametrize("cell", [(2, 4), (2, 10), (2, 30), (3, 4), (3, 10)], ids=str)
 def test_coordinate_updates_are_no_worse_than_published(cell, update, anneal):
-    k, m = cell
-    if update == "partial" and cell not in ((2, 4), (2, 10), (2, 30), (3, 4), (3, 10)):
-        pytest.skip("a row's memberships after every parameter: too slow for this size")
-    published = PUBLISHED[cell][2 * anneal + (update == "partial")]
-    n_sets = 10 if update == "batch" else 5
-    each = recover(k, m, n_sets, update=update, anneal=anneal, n_init=5)[0]
-    # The published mean is over ten sets, which vary as ours do.
-    error = each.std(ddof=1) * (1 / n_sets + 1 / 10) ** 0.5
-    assert each.mean() > published - 2 * error
+    no_worse_than_published(cell, update, anneal, 10 if update == "batch" else 5, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("cell", [(3, 100), (4, 100)], ids=str)
+def test_annealed_batch_updates_master_many_features(cell):
+    """From random parameters these end at .86 and .60, in optima of the coordinate updates."""
+    no_worse_than_published(cell, "batch", True, 3, 3)
+    each, _, _ = recover(*cell, 3, update="batch", n_init=3)
+    joint, _, _ = recover(*cell, 3, n_init=3)
+    assert abs(each - joint).max() < 0.03
+
+
+# Table 9.2: information on the next labeling, over its entropy, by CMBC-bu and CMBC-pm. The sizes
+# (6, 5, 4, 3) are inferred from the ceilings; one session knows one labeling more than the last.
+SUCCESSIVE = {
+    (1, 0.1): (0.8653, 0.9297),
+    (1, 0.2): (0.6136, 0.6599),
+    (1, 0.3): (0.2546, 0.2796),
+    (2, 0.1): (0.8336, 0.8300),
+    (2, 0.2): (0.4782, 0.5007),
+    (2, 0.3): (0.1958, 0.1520),
+    (3, 0.1): (0.8176, 0.7997),
+    (3, 0.2): (0.5220, 0.4351),
+    (3, 0.3): (0.2107, 0.1160),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    ("update", "multi"),
+    [("joint", "product"), ("joint", "sum"), ("batch", "product"), ("partial", "product")],
+)
+def test_successive_clusterings_are_no_worse_than_published(update, multi):
+    n_sets = 6
+    for (session, p_noise), published in SUCCESSIVE.items():
+        found = []
+        for seed in range(n_sets):
+            X, labels = make_binary_partitions(
+                1000, (6, 5, 4, 3), 2, p_noise=p_noise, random_state=9000 + seed
+            )
+            model = CMBC(2, update=update, multi=multi, n_init=1, random_state=seed)
+            model.fit(X, known=labels[:, :session])
+            found.append([nmi(model.labels_, one, normalizer="truth") for one in labels.T])
+        found = np.array(found)
+        error = found[:, session].std(ddof=1) * (1 / n_sets + 1 / 100) ** 0.5
+        goal = {"joint": max(published), "batch": published[0], "partial": published[1]}[update]
+        assert found[:, session].mean() > goal - 2 * error, (session, p_noise)
+        assert found[:, :session].mean() < 0.01, (session, p_noise)

@@ -270,11 +270,7 @@ class CondEns(TermEstimator):
             )
         X = self._validate(np.asarray(X) if isinstance(X, jax.Array) else X, reset=True)
         n_samples = X.shape[0]
-        if n_samples < self.n_clusters:
-            raise ValueError(
-                f"n_samples={n_samples} should be >= n_clusters={self.n_clusters}; "
-                "lower n_clusters or pass more rows"
-            )
+        self._check_size(n_samples)
         fixed = self._wanted(y, n_samples)
         if isinstance(known, Memberships):
             raise ValueError(
