@@ -29,17 +29,17 @@ from nrprob.statistics.rows import arrange, make_rows
 
 FORMS = ("chi2", "balanced", "pairs", "printed")
 CONCAVE = FORMS[:3]
-expectation = jax.jit(constrained.expectation)
-coordinate_pass = jax.jit(constrained.coordinate_pass)
-joint_step = jax.jit(constrained.joint_step)
-maximiser = jax.jit(constrained.maximiser, static_argnames="low")
-critical_temperature = jax.jit(constrained.critical_temperature)
+expectation = jax.jit(cmbc_em.expectation)
+coordinate_pass = jax.jit(cmbc_em.coordinate_pass)
+joint_step = jax.jit(cmbc_em.joint_step)
+maximiser = jax.jit(cmbc_em.maximiser, static_argnames="low")
+critical_temperature = jax.jit(cmbc_em.critical_temperature)
 
 
 @jax.jit
 def many_passes(theta, cells, made, strength):
     return jax.lax.fori_loop(
-        0, 1500, lambda _, t: constrained.coordinate_pass(t, cells, made, strength, 5), theta
+        0, 1500, lambda _, t: cmbc_em.coordinate_pass(t, cells, made, strength, 5), theta
     )
 
 
@@ -117,7 +117,7 @@ def problem(x, zs, form, k):
     layout = arrange(np.zeros(len(x), int), 1)
     rows = make_rows(x.astype(float), layout, 1)
     width = rows.x.n_statistics
-    made = constrained.make_penalty(x, list(zs), form, k, width)
+    made = cmbc_em.make_penalty(x, list(zs), form, k, width)
     rows, made = jax.tree.map(jnp.asarray, (rows, made))
     return rows, made, np.arange(width) < x.shape[1]
 
@@ -152,15 +152,15 @@ def test_penalty_is_its_definition(case):
     for zs in ([z], [z, other]):
         _, made, _ = problem(x, zs, form, k)
         expected = 25 * sum(penalty(x, one, theta, form) for one in zs)
-        value = constrained.penalty_value(made, pad(theta, made.differences.shape[1]))[0]
+        value = cmbc_em.penalty_value(made, pad(theta, made.differences.shape[1]))[0]
         assert value == pytest.approx(expected, rel=1e-9, abs=1e-9)
-        exact = constrained.exact_penalty(made, pad(theta, made.differences.shape[1]), 5)[0][0]
+        exact = cmbc_em.exact_penalty(made, pad(theta, made.differences.shape[1]), 5)[0][0]
         whole = 25 * sum(penalty(x, one, theta, "exact") for one in zs)
         assert exact == pytest.approx(whole, rel=1e-9, abs=1e-9)
     if form in ("chi2", "balanced"):
         same = pad(np.repeat(theta[:1], k, 0), made.differences.shape[1])
         assert (
-            constrained.penalty_value(made, same)[0] == pytest.approx(0, abs=1e-12) and value >= 0
+            cmbc_em.penalty_value(made, same)[0] == pytest.approx(0, abs=1e-12) and value >= 0
         )
 
 
@@ -202,7 +202,7 @@ def test_derivatives_by_finite_differences(case):
         return (value(up) - value(down)) / (2 * step)
 
     slope = np.asarray(constrained.penalty_slope(made, pad(theta, width)))[0] / k
-    exact = np.asarray(constrained.exact_penalty(made, pad(theta, width), 5)[1])[0] / k
+    exact = np.asarray(cmbc_em.exact_penalty(made, pad(theta, width), 5)[1])[0] / k
     for c in range(k):
         for j in (0, 3):
             expected = change(lambda t: 25 * penalty(x, z, t, form), j, c)
@@ -720,14 +720,14 @@ def test_a_sweep_compiles_once(binary):
     X, labels = binary
     z = labels[:, 0]
     CMBC(2, n_init=2, random_state=0).fit(X, known=z)
-    before = constrained.solve_cmbc._cache_size()
+    before = cmbc_em.solve_cmbc._cache_size()
     for strength in (0, 1, 5.0):
         for form in CONCAVE:
             CMBC(
                 2, strength=strength, form=form, anneal=form == "chi2", n_init=2, random_state=1
             ).fit(X[:195], known=z[:195] + 5)
     CMBC(2, strength="auto", n_init=2, random_state=0).fit(X, known=z)
-    assert constrained.solve_cmbc._cache_size() == before
+    assert cmbc_em.solve_cmbc._cache_size() == before
 
 
 def test_lanes_give_what_a_fit_gives(binary):

@@ -12,7 +12,7 @@ from scipy import sparse
 from nrprob.engines import solve
 from nrprob.estimator import Task, TermEstimator
 from nrprob.known import Groups, KnownEncoder, Memberships
-from nrprob.methods.constrained import CAPACITY, FORMS, UPDATES, Found, make_penalty, solve_cmbc
+from nrprob.methods.cmbc_em import CAPACITY, FORMS, UPDATES, Found, make_penalty, solve_cmbc
 from nrprob.metrics import independence_test
 from nrprob.statistics.features import refuse
 
