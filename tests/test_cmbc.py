@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from nrprob import DegenerateClusterWarning, estimator
 from nrprob.datasets import bayes_precision, make_binary_partitions
 from nrprob.known import Memberships
-from nrprob.methods import cmbc, constrained
+from nrprob.methods import cmbc, cmbc_em
 from nrprob.methods.cmbc import CMBC, gamma_to_strength, strength_to_gamma
 from nrprob.methods.mixture import MixtureEM
 from nrprob.metrics import independence_test, matched_accuracy
@@ -159,9 +159,7 @@ def test_penalty_is_its_definition(case):
         assert exact == pytest.approx(whole, rel=1e-9, abs=1e-9)
     if form in ("chi2", "balanced"):
         same = pad(np.repeat(theta[:1], k, 0), made.differences.shape[1])
-        assert (
-            cmbc_em.penalty_value(made, same)[0] == pytest.approx(0, abs=1e-12) and value >= 0
-        )
+        assert cmbc_em.penalty_value(made, same)[0] == pytest.approx(0, abs=1e-12) and value >= 0
 
 
 def test_p_of_z_given_c_is_the_sum_over_all_rows():
@@ -201,7 +199,7 @@ def test_derivatives_by_finite_differences(case):
         down[c, j] -= step
         return (value(up) - value(down)) / (2 * step)
 
-    slope = np.asarray(constrained.penalty_slope(made, pad(theta, width)))[0] / k
+    slope = np.asarray(cmbc_em.penalty_slope(made, pad(theta, width)))[0] / k
     exact = np.asarray(cmbc_em.exact_penalty(made, pad(theta, width), 5)[1])[0] / k
     for c in range(k):
         for j in (0, 3):
@@ -484,7 +482,7 @@ def test_a_partial_pass_renews_the_memberships_before_every_parameter():
     x, z, theta, _ = draw(5, 2, n=40, m=m)
     rows, made, real = problem(x, [z], "chi2", 2)
     temperature, strength = 1.7, 3.0
-    new = constrained.partial_pass(
+    new = cmbc_em.partial_pass(
         rows, pad(theta, rows.x.n_statistics), temperature, real, 0.0, made, strength, m
     )
     for j in range(m):
@@ -514,7 +512,7 @@ def test_a_partial_pass_keeps_to_the_range_of_float32(low):
 
     def one_pass(dtype):
         arrays = jax.tree.map(lambda a: jnp.asarray(a, dtype), (rows, start, made))
-        return constrained.partial_pass(
+        return cmbc_em.partial_pass(
             arrays[0], arrays[1], dtype(1), real, dtype(0), arrays[2], dtype(2), 60
         )
 
