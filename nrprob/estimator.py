@@ -257,10 +257,16 @@ class TermEstimator(ClusterMixin, BaseEstimator):
                 (rows, hyper, np.asarray(seed, np.uint32), fixed),
                 tuple({**static, "n_init": size}.items()),
                 data + each * size,
+                self._factorises,
             )
             for hyper in hypers
             for seed in seeds
         ]
+
+    @property
+    def _factorises(self) -> bool:
+        """Whether the compiled program of a fit calls LAPACK; see `nrprob.engines.solve.Call`."""
+        return False
 
     def _solver(self, task: Task) -> tuple[Callable[..., solve.Solution], dict[str, Any]]:
         """Compiled solver of the restarts, and its static arguments but for sizes and terms."""

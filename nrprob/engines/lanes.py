@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from nrprob.engines.solve import Call, Solution
+from nrprob.engines.solve import Call, Solution, one_at_a_time
 from nrprob.statistics.rows import bucket
 
 MEMORY = 1.5e9  # bytes that the calls of one program may take on a device
@@ -69,8 +69,10 @@ class Program:
             return jax.device_put(stacked.reshape(*self.shape, *leaves[0].shape), self.sharding)
 
         arrays = jax.tree.map(stack, *[call.arrays for call in calls])
-        found = self.run(arrays, jax.device_put(steps.astype(np.int32), self.sharding))
-        flat = jax.tree.map(lambda a: a.reshape(at.size, *a.shape[3:]), jax.device_get(found))
+        with one_at_a_time(calls[0].factorises):
+            found = self.run(arrays, jax.device_put(steps.astype(np.int32), self.sharding))
+            found = jax.device_get(found)
+        flat = jax.tree.map(lambda a: a.reshape(at.size, *a.shape[3:]), found)
         return [jax.tree.map(lambda a, j=j: a[j], flat) for j in place]
 
 

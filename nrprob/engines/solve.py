@@ -7,6 +7,8 @@ a sweep over them compiles once.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -58,22 +60,37 @@ Hyper = dict[str, jax.Array]
 Build = Callable[[Rows, Hyper], Problem]
 
 
+_FACTORISING = threading.Lock()
+
+
+def one_at_a_time(factorises: bool) -> contextlib.AbstractContextManager[Any]:
+    """Let one program that calls LAPACK run at a time, whichever thread asks for it.
+
+    On a CPU, XLA runs programs and the parts of LAPACK's batches on the same few threads. Two such
+    programs at a time can each hold a thread and wait for the other's, forever.
+    """
+    return _FACTORISING if factorises else contextlib.nullcontext()
+
+
 @dataclass(frozen=True)
 class Call:
     """One run of a compiled solver: its arrays, and what it is compiled for.
 
     Calls with the same `signature` can share a compiled program; see `nrprob.engines.lanes`.
-    ``size`` is what the run takes on a device, in bytes.
+    ``size`` is what the run takes on a device, in bytes. ``factorises`` says that the program calls
+    LAPACK; see `one_at_a_time`.
     """
 
     solver: Callable[..., Solution]
     arrays: tuple[Any, ...]
     static: tuple[tuple[str, Any], ...]
     size: int
+    factorises: bool = False
 
     def __call__(self) -> Solution:
         """Run it alone."""
-        return fetch(self.solver(*self.arrays, **dict(self.static)))
+        with one_at_a_time(self.factorises):
+            return fetch(self.solver(*self.arrays, **dict(self.static)))
 
     @property
     def signature(self) -> Hashable:

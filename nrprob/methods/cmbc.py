@@ -197,6 +197,10 @@ critical_beta_, n_features_in_, classes_
         tags.input_tags.sparse = self.update != "partial"
         return tags
 
+    @property
+    def _factorises(self) -> bool:
+        return True
+
     # Parameters and input
 
     def _check_common(self) -> None:

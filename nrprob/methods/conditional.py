@@ -254,6 +254,10 @@ critical_beta_, linkage_, n_features_in_, classes_
                 "or labels with multi='product'"
             )
 
+    @property
+    def _factorises(self) -> bool:
+        return self._design is not None
+
     def _solver(self, task: Task) -> tuple[Callable[..., Solution], dict[str, Any]]:
         return super()._solver(task) if self._design is None else (solve_models, {})
 

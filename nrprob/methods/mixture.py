@@ -330,6 +330,10 @@ critical_beta_, n_features_in_, classes_
                 "set anneal=False, or leave init out"
             )
 
+    @property
+    def _factorises(self) -> bool:
+        return self._features.covariance == "full"
+
     def _fit_features(self, X):
         base = fit_features(X, self.features, self.binarize)
         if base.features != "gaussian":
