@@ -1,5 +1,6 @@
 """Model files and the tables they name."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -7,9 +8,10 @@ import pandas as pd
 import pytest
 import scipy.sparse
 
-from nrprob.batch import tables
+from nrprob.batch import registry, tables
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.sources import known_array, load_data
+from nrprob.batch.wanted import draw
 from nrprob.exceptions import InputError
 
 MODELS = Path(__file__).parents[1] / "models"
@@ -87,6 +89,34 @@ def write(tmp_path):
             SMALL + "[[figures]]\nname = 'a'\nx = 'dims.0'\ny = 'objectiv'\n",
             r"figures\.0\.y: .*'objectiv'; did you mean 'objective'",
         ),
+        (
+            "wanted = { labelling = 'partition_1', fraction = 0.1 }\n" + SMALL,
+            r"unknown key; wanted\.labelling; did you mean 'labeling'",
+        ),
+        (
+            "wanted = { labeling = 'partition_1', fraction = [0.1, 1.0] }\n" + SMALL,
+            r"a value does not fit; wanted\.fraction\.1 = 1\.0; .*less than 1",
+        ),
+        (
+            "wanted = { labeling = 'partition_1', fraction = 0 }\n" + SMALL,
+            r"a value does not fit; wanted\.fraction\.0 = 0; .*greater than 0",
+        ),
+        (
+            "wanted = { labeling = 'partition_1', per_class = -1 }\n" + SMALL,
+            r"a value does not fit; wanted\.per_class\.0 = -1",
+        ),
+        (
+            "wanted = { labeling = 'partition_1' }\n" + SMALL,
+            "wanted: it takes either fraction or per_class; got neither",
+        ),
+        (
+            "wanted = { labeling = 'partition_1', fraction = 0.1, per_class = 2 }\n" + SMALL,
+            "wanted: it takes either fraction or per_class; got both",
+        ),
+        (
+            "wanted = { labeling = 'partition_1', per_class = 2, score = 'al' }\n" + SMALL,
+            r"unknown value; wanted\.score = 'al'; did you mean 'all'",
+        ),
     ],
 )
 def test_mistakes_in_a_model_file_are_placed(write, text, message):
@@ -153,6 +183,71 @@ def test_unknown_generator_and_parameters(write):
         load_data(read_model(write(text)))
     with pytest.raises(InputError, match=r"data\.parameters do not fit make_binary_partitions"):
         load_data(read_model(write(SMALL.replace("n_samples =", "n_sample ="))))
+
+
+def test_a_wanted_labeling_has_to_be_one_of_the_data(write):
+    text = "wanted = { labeling = 'partition_2', fraction = 0.1 }\n" + SMALL
+    with pytest.raises(InputError, match=r"wanted\.labeling = 'partition_2'; did you mean 'part"):
+        load_data(read_model(write(text)))
+
+
+def test_methods_without_wanted_labels_are_refused_but_may_decline(write, monkeypatch):
+    text = "wanted = { labeling = 'partition_1', fraction = 0.1 }\n" + SMALL
+    assert read_model(write(text)).methods[0].wanted
+    # All methods of today take them.
+    monkeypatch.setitem(
+        registry.METHODS, "ccib", replace(registry.METHODS["ccib"], takes_wanted=False)
+    )
+    with pytest.raises(
+        InputError, match=r"methods\.0: ccib takes no wanted labels; .*'partition_1'"
+    ):
+        read_model(write(text))
+    assert not read_model(write(text + "wanted = false\n")).methods[0].wanted
+
+
+@pytest.mark.parametrize(
+    ("amount", "counts"),
+    [
+        ({"fraction": 0.1}, [6, 3, 1]),
+        ({"fraction": 0.5}, [30, 15, 3]),
+        ({"per_class": 4}, [4, 4, 4]),
+        ({"per_class": 0}, [0, 0, 0]),
+    ],
+)
+def test_rows_are_drawn_class_by_class(amount, counts):
+    labels = np.random.default_rng(0).permutation(np.repeat(["b", "a", "c"], [30, 60, 6]))
+    wanted = {"labeling": "type", "score": "unlabelled", **amount}
+    told = draw(labels, wanted, (0, 1))
+    assert [(labels[told.rows] == name).sum() for name in "abc"] == counts
+    # What is told is right, the rest is unknown, and only the rest is scored.
+    np.testing.assert_array_equal(
+        told.y[told.rows], np.unique(labels, return_inverse=True)[1][told.rows]
+    )
+    assert (told.y[~told.rows] == -1).all()
+    np.testing.assert_array_equal(told.scored, ~told.rows)
+    assert draw(labels, wanted | {"score": "all"}, (0, 1)).scored.all()
+
+
+def test_draws_follow_from_the_seed_and_grow():
+    labels = np.arange(200) % 4
+    rows = {}
+    for fraction in (0.1, 0.3):
+        for seed in ((0, 0), (0, 1), (1, 0)):
+            wanted = {"labeling": "type", "score": "unlabelled", "fraction": fraction}
+            rows[fraction, seed] = draw(labels, wanted, seed).rows
+            np.testing.assert_array_equal(rows[fraction, seed], draw(labels, wanted, seed).rows)
+    for seed in ((0, 0), (0, 1), (1, 0)):
+        assert rows[0.3, seed][rows[0.1, seed]].all()
+    assert not (rows[0.3, (0, 0)] == rows[0.3, (0, 1)]).all()
+    assert not (rows[0.3, (0, 0)] == rows[0.3, (1, 0)]).all()
+    assert not (rows[0.3, (0, 1)] == rows[0.3, (1, 0)]).all()
+
+
+@pytest.mark.parametrize("amount", [{"per_class": 3}, {"per_class": 5}, {"fraction": 0.9}])
+def test_a_class_with_no_row_left_is_refused(amount):
+    labels = np.repeat([0, 1], [50, 3])
+    with pytest.raises(InputError, match=r"no row left to find; .* type = 1 has 3; ask for fewer"):
+        draw(labels, {"labeling": "type", "score": "all", **amount}, (0, 0))
 
 
 def test_several_known_labelings_become_columns():

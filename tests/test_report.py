@@ -230,6 +230,62 @@ def test_ratios_are_of_means_over_shared_data_sets(tmp_path):
     assert [r.kind for r in whole.rows] == ["ours", "ours", "ratio"]
 
 
+def test_with_one_data_set_the_error_of_a_ratio_is_over_the_runs_of_both(tmp_path):
+    published = {"ours / plain": {"accuracy": {"mean": 2.0}}}
+    data = {
+        "generator": "make_binary_partitions",
+        "parameters": {"n_samples": 20, "dims": [4, 4]},
+    }
+    methods = [METHODS[0] | {"runs": 4}, METHODS[1] | {"runs": 3}]
+    changes = {"data": data, "methods": methods, "tables": [table(published)]}
+    results, dataset = results_of(make_run(tmp_path, make_model(**changes)))
+    entry = entries_of(comparison.compare(results, results.model.tables[0]), "ours / plain")
+    top = by_hand(dataset, "accuracy", method="ours")[0]
+    bottom = by_hand(dataset, "accuracy", method="plain")[0]
+    ours = entry["accuracy", "mean"].ours
+    assert ours.value == pytest.approx(top.mean() / bottom.mean())
+    rest = (top[:3] - ours.value * bottom) / bottom.mean()
+    assert ours.error == pytest.approx(rest.std(ddof=1) / np.sqrt(3))
+    assert (ours.n_sets, ours.n_runs, ours.over) == (1, 4, "fits")
+
+
+WANTED = {
+    "wanted": {"labeling": "partition_1", "fraction": [0.05, 0.2]},
+    "methods": [METHODS[0], METHODS[1] | {"wanted": False}],
+    "figures": [{"name": "F", "x": "wanted.fraction", "y": "accuracy"}],
+}
+
+
+def test_wanted_labels_are_settings_and_axes(tmp_path):
+    published = {"ours": {"accuracy": {"mean": 0.5}}}
+    where = {"dims": [4, 4], "wanted.fraction": 0.2}
+    model = make_model(**WANTED, tables=[table(published, where)])
+    results, dataset = results_of(make_run(tmp_path, model))
+    row = entries_of(comparison.compare(results, results.model.tables[0]), "ours")
+    wanted = {"labeling": "partition_1", "fraction": 0.2, "score": "unlabelled", "told": True}
+    values = by_hand(dataset, "accuracy", method="ours", dims="[4, 4]", wanted=json.dumps(wanted))
+    assert row["accuracy", "mean"].ours.value == pytest.approx(values.mean())
+    assert values.shape == (3, 2)
+    chart = comparison.chart(results, results.model.figures[0])
+    assert [[x for x, _, _ in line.points] for line in chart.lines] == [[0.05, 0.2]] * 2 + [[0.2]]
+    assert chart.lines[-1].published
+
+
+def test_the_page_says_which_labels_were_told(tmp_path):
+    text = page_of(report.write_report(make_run(tmp_path / "a", make_model(**WANTED)))).text
+    text = " ".join(text.split())
+    told = "partition_1 of 5 % or 20 % of every class, drawn anew for every run and the same for"
+    assert f"{told} all methods (not told: plain); measures are of the other rows" in text
+    # The table of everything keeps the points of the curve apart.
+    assert "ours, wanted.fraction\xa0=\xa00.05" in text or "wanted.fraction = 0.05" in text
+    model = make_model(wanted={"labeling": "partition_1", "per_class": 3, "score": "all"})
+    text = page_of(report.write_report(make_run(tmp_path / "b", model))).text
+    assert "partition_1 of 3 rows of every class" in text
+    assert "measures are of all rows" in text
+    text = page_of(report.write_report(make_run(tmp_path / "c", make_model()))).text
+    assert "Labels told" not in text
+
+
 def test_a_table_of_ratios_says_what_they_are_of(tmp_path):
     published = {"ours / plain": {"seconds": {"mean": 2.0}}}
     model = make_model(tables=[table(published, measures=["seconds"], methods=["ours / plain"])])

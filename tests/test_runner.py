@@ -9,11 +9,12 @@ import sys
 import time
 
 import numpy as np
+import pandas as pd
 import pytest
 import xarray
 
-from nrprob import CCIB, batch, metrics
-from nrprob.batch import plan, runner, store
+from nrprob import CCIB, CondEns, MixtureEM, batch, metrics
+from nrprob.batch import plan, runner, single, store
 from nrprob.batch.modelfile import read_model
 from nrprob.datasets import make_binary_partitions
 from nrprob.engines import sharding
@@ -211,6 +212,23 @@ def test_more_runs_of_the_same_file_keep_what_there_is(tmp_path, monkeypatch):
     assert len(counted) == CELLS - 8
 
 
+def test_a_method_may_be_for_some_data_only():
+    every = plan.expand(read_model(SPEC)).cells
+    for where, sizes in (
+        ({"dims.0": 4}, {50}),
+        ([{"n_samples": 50}, {"dims": [6, 4]}], {50, 60}),
+        ([{"n_samples": 50, "dims.0": 6}, {"n_samples": 60}], {60}),
+    ):
+        cells = plan.expand(read_model(changed(methods__1__where=where))).cells
+        assert {c.data["n_samples"] for c in cells if c.method == "tree"} == sizes
+        kept = {c.id for c in every if c.method != "tree" or c.data["n_samples"] in sizes}
+        assert {c.id for c in cells} == kept
+    with pytest.raises(InputError, match=r"methods\.1\.where: .* of that name; 'dim'; did you"):
+        read_model(changed(methods__1__where={"dim.0": 4}))
+    with pytest.raises(InputError, match=r"methods\.1\.where .* no data set; .*\[5, 4\]"):
+        plan.expand(read_model(changed(methods__1__where={"dims": [5, 4]})))
+
+
 def test_some_cells_only(tmp_path):
     results = batch.run(SPEC, tmp_path, only=["method=weighted", "dims.0=4", "run=1"])
     assert results.sizes["cell"] == 4
@@ -279,6 +297,163 @@ def test_float32_rows_stay_so(tmp_path):
         "methods": [{"name": "ib", "n_clusters": 2, "n_init": 2}],
     }
     assert batch.run(spec, tmp_path / "out")["dtype"].item() == "float32"
+
+
+# wanted labels
+
+WANTED = {
+    "known": "partition_0",
+    "wanted": {"labeling": "partition_1", "per_class": [0, 5]},
+    "runs": 2,
+    "data": {
+        "generator": "make_binary_partitions",
+        "parameters": {"n_samples": 60, "dims": [6, 4], "n_clusters": 2},
+        "repeats": 2,
+    },
+    "methods": [
+        {"name": "ccib", "title": "told", "n_clusters": 2, "n_init": 2},
+        {"name": "ccib", "title": "untold", "n_clusters": 2, "n_init": 2, "wanted": False},
+        {"name": "mixture", "n_clusters": 2, "n_init": 2, "random_state": 7},
+        {"name": "condens", "n_clusters": 2, "n_init": 2, "n_init_base": 2},
+    ],
+    "measures": {
+        "precision of B": {"metric": "matched_accuracy", "labeling": "partition_1"},
+        "NMI of A": {"metric": "normalized_mutual_information", "labeling": "partition_0"},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def semi():
+    return batch.run(WANTED)
+
+
+def test_wanted_labels_are_told_and_the_others_scored(semi):
+    classes = {"told": CCIB, "untold": CCIB, "MixtureEM": MixtureEM, "CondEns": CondEns}
+    assert semi.sizes["cell"] == 2 * 2 * 2 * 4
+    for i in range(semi.sizes["cell"]):
+        cell = semi.isel(cell=i)
+        method = str(cell["method"].values)
+        wanted = json.loads(str(cell["wanted"].values))
+        assert wanted["told"] == (method != "untold")
+        X, labels = make_binary_partitions(60, (6, 4), random_state=int(cell["data_seed"]))
+        labelled = cell["labelled"].values == 1
+        assert labelled.sum() == int(cell["n_labelled"]) == 2 * wanted["per_class"]
+        told = labelled.any() and method != "untold"
+        found = cell["labels"].values
+        if told:
+            np.testing.assert_array_equal(found[labelled], labels[labelled, 1])
+        if int(cell["run"]) == int(cell["repeat"]) == 1:
+            model = classes[method](**json.loads(str(cell["parameters"].values)))
+            keywords = {} if method == "MixtureEM" else {"known": labels[:, 0]}
+            model.fit(X, np.where(labelled, labels[:, 1], -1) if told else None, **keywords)
+            np.testing.assert_array_equal(found, model.labels_)
+        rest, truth = found[~labelled], labels[~labelled]
+        score = cell["score"]
+        assert float(score.sel(measure="precision of B")) == metrics.matched_accuracy(
+            rest, truth[:, 1]
+        )
+        assert float(score.sel(measure="NMI of A")) == metrics.normalized_mutual_information(
+            rest, truth[:, 0]
+        )
+
+
+def test_all_methods_of_a_run_are_told_the_same_rows(semi):
+    drawn = {}
+    for i in range(semi.sizes["cell"]):
+        cell = semi.isel(cell=i)
+        wanted = json.loads(str(cell["wanted"].values))
+        key = (int(cell["repeat"]), int(cell["run"]), wanted["per_class"])
+        drawn.setdefault(key, set()).add(tuple(cell["labelled"].values.tolist()))
+    assert len(drawn) == 8
+    assert all(len(rows) == 1 for rows in drawn.values())
+    assert len({rows.pop() for key, rows in drawn.items() if key[2]}) == 4
+
+
+def test_all_rows_are_scored_if_asked_for():
+    spec = json.loads(json.dumps(WANTED))
+    spec |= {"wanted": {"labeling": "partition_1", "fraction": 0.2, "score": "all"}, "runs": 1}
+    spec["methods"] = spec["methods"][:1]
+    results = batch.run(spec)
+    for i in range(2):
+        cell = results.isel(cell=i)
+        assert int(cell["n_labelled"]) in (11, 12, 13)
+        labels = make_binary_partitions(60, (6, 4), random_state=int(cell["data_seed"]))[1]
+        assert float(cell["score"].sel(measure="precision of B")) == metrics.matched_accuracy(
+            cell["labels"].values, labels[:, 1]
+        )
+
+
+def test_a_single_run_says_which_rows_were_told(tmp_path):
+    spec = json.loads(json.dumps(WANTED))
+    spec |= {"wanted": {"labeling": "partition_1", "per_class": 5}, "runs": 1}
+    spec["data"]["repeats"], spec["methods"] = 1, spec["methods"][:1]
+    model = read_model(spec)
+    assert model.single
+    assert not read_model(spec | {"wanted": WANTED["wanted"]}).single
+    results = batch.run(spec)
+    run = single.read(plan.expand(model), results)
+    single.save(run, tmp_path, picture=None)
+    rows = pd.read_csv(tmp_path / "labels.csv")
+    assert set(rows) == {"row", "cluster", "labelled", "partition_0", "partition_1"}
+    np.testing.assert_array_equal(rows["labelled"], results["labelled"].values[0])
+    assert (rows["cluster"] == rows["partition_1"])[rows["labelled"] == 1].all()
+
+
+def test_wanted_labels_are_part_of_a_name():
+    def names(**changes):
+        spec = json.loads(json.dumps(WANTED)) | changes
+        return {c.id for c in plan.expand(read_model(spec)).cells}
+
+    spec = json.loads(json.dumps(WANTED))
+    methods = spec["methods"]
+    methods[1]["wanted"] = True
+    first = names()
+    assert len(first) == 32
+    assert len(names(methods=methods)) == 24  # told and untold are the same now
+    fewer = names(wanted={"labeling": "partition_1", "per_class": 5})
+    assert len(fewer) == 16
+    assert fewer < first < names(wanted={"labeling": "partition_1", "per_class": [9, 5, 0]})
+    assert fewer == names(wanted={"labeling": "partition_1", "per_class": 5, "score": "unlabelled"})
+    for other in (
+        None,
+        {"labeling": "partition_0", "per_class": 5},
+        {"labeling": "partition_1", "per_class": 6},
+        {"labeling": "partition_1", "fraction": 0.2},
+        {"labeling": "partition_1", "per_class": 5, "score": "all"},
+    ):
+        assert not names(wanted=other) & fewer
+
+
+def test_wanted_labels_choose_cells():
+    whole = plan.expand(read_model(WANTED))
+    chosen = [c for c in whole.cells if c.id in plan.select(whole, ["wanted.per_class=5"])]
+    assert len(chosen) == 16
+    assert all(c.wanted["per_class"] == 5 for c in chosen)
+    assert all(plan.matches(c, {"wanted.per_class": 5}) for c in chosen)
+    # Without labels there is another program, and so another batch.
+    for part in whole.batches:
+        assert len({c.wanted["told"] and c.wanted["per_class"] > 0 for c in part.cells}) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"labeling": "partition_3"}, r"wanted\.labeling = 'partition_3'; did you mean"),
+        ({"per_class": [1, 30]}, r"wanted: a class has no row left to find; .* 30 rows"),
+    ],
+)
+def test_wanted_labels_that_cannot_be_touch_nothing(tmp_path, changes, message):
+    with pytest.raises(InputError, match=message):
+        batch.run({**WANTED, "wanted": WANTED["wanted"] | changes}, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_wanted_classes_than_clusters_are_refused(tmp_path):
+    spec = json.loads(json.dumps(WANTED))
+    spec["data"]["parameters"] |= {"n_clusters": 3, "dims": [6, 6]}
+    with pytest.raises(InputError, match=r"methods\.0 \(told\): y has 3 classes, more than"):
+        batch.run(spec, tmp_path / "out")
 
 
 # what goes wrong

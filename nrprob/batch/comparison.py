@@ -233,8 +233,8 @@ class Results:
     """All planned fits of a model, finished or not.
 
     ``frame`` has a row per cell of the plan, in its order: ``cell``, ``method``, ``case``,
-    ``repeat``, ``variant`` (the method's parameters, its seed aside), ``done``, and everything
-    measured.
+    ``repeat``, ``run``, ``variant`` (the method's parameters, its seed aside, and the wanted
+    labels), ``done``, and everything measured.
     """
 
     model: ModelFile
@@ -271,6 +271,7 @@ def collect(dataset: xarray.Dataset, model: ModelFile, cells: Sequence[Cell]) ->
             "method": [cell.method for cell in cells],
             "case": [cell.case for cell in cells],
             "repeat": [cell.repeat for cell in cells],
+            "run": [cell.run for cell in cells],
             "variant": [_variant(cell) for cell in cells],
         }
     )
@@ -296,6 +297,8 @@ def collect(dataset: xarray.Dataset, model: ModelFile, cells: Sequence[Cell]) ->
 
 def _variant(cell: Cell) -> str:
     rest = {k: v for k, v in cell.parameters.items() if k != "random_state"}
+    if cell.wanted is not None:
+        rest["wanted"] = cell.wanted
     return json.dumps(rest, sort_keys=True)
 
 
@@ -331,22 +334,33 @@ def summarize(fits: pd.DataFrame, measure: str, statistic: str) -> Value | None:
 def ratio(one: pd.DataFrame, other: pd.DataFrame, measure: str) -> Value | None:
     """Ratio of two means over the data sets that both have; None without such.
 
-    The error is that of a ratio of paired means, to first order.
+    The error is that of a ratio of paired means, to first order. Pairs are data sets; with a single
+    one they are the runs that both have, which are told the same labels if they are told any.
     """
-    means = [
-        fits[fits["done"]].groupby(_SET)[_OF + measure].agg(lambda v: np.mean(v.to_numpy(float)))
-        for fits in (one, other)
-    ]
-    pairs = pd.concat(means, axis=1, join="inner").to_numpy()
+    pairs = _pairs(one, other, measure, _SET)
     if not len(pairs) or pairs[:, 1].mean() == 0:
         return None
+    n_sets, over = len(pairs), "data sets"
     top, bottom = pairs.mean(axis=0)
-    value, error, over = top / bottom, np.nan, ""
+    value = top / bottom
+    if n_sets == 1:
+        pairs, over = _pairs(one, other, measure, [*_SET, "run"]), "fits"
+    error = np.nan
     if len(pairs) > 1:
         rest = (pairs[:, 0] - value * pairs[:, 1]) / bottom
-        error, over = np.std(rest, ddof=1) / np.sqrt(len(pairs)), "data sets"
+        error = np.std(rest, ddof=1) / np.sqrt(len(pairs))
     n_runs = int(max(fits.groupby(_SET).size().max() for fits in (one, other)))
-    return Value(float(value), float(error), len(pairs), n_runs, over)
+    over = over if len(pairs) > 1 else ""
+    return Value(float(value), float(error), n_sets, n_runs, over)
+
+
+def _pairs(one: pd.DataFrame, other: pd.DataFrame, measure: str, by: list[str]) -> np.ndarray:
+    """Means (pairs, 2) of a measure over the fits of either that agree in ``by``."""
+    means = [
+        fits[fits["done"]].groupby(by)[_OF + measure].agg(lambda v: np.mean(v.to_numpy(float)))
+        for fits in (one, other)
+    ]
+    return pd.concat(means, axis=1, join="inner").to_numpy()
 
 
 def judge(ours: Value, published: float, goal: str) -> Mark | None:
@@ -539,12 +553,18 @@ def _kinds(results: Results) -> Iterable[tuple[str, str, str, pd.DataFrame]]:
     data = [cell.data for cell in first.values()]
     varying = {k for values in data for k in values} - set(_shared(data))
     chosen = {m.label: [*m.grid] for m in results.model.methods}
+    wanted = results.model.wanted
+    amounts = [] if wanted is None else wanted.amounts
+    curve = [k for k in amounts[0] if k in ("fraction", "per_class")] if len(amounts) > 1 else []
     for (case, method, _), fits in results.frame.groupby(["case", "method", "variant"], sort=False):
         cell = first[case, method, fits["variant"].iat[0]]
+        settings = {k: cell.parameters[k] for k in chosen[method] if k in cell.parameters}
+        for name in curve:
+            settings[f"wanted.{name}"] = look_up(cell.values, f"wanted.{name}")
         yield (
             describe({k: v for k, v in cell.data.items() if k in varying}),
             method,
-            describe({k: cell.parameters[k] for k in chosen[method] if k in cell.parameters}),
+            describe(settings),
             fits,
         )
 

@@ -37,6 +37,7 @@ class Fit:
     seconds : that the fit took
     compile_seconds : that its program took to compile, where that is known
     scores : measure -> value
+    labelled : (n,) bool, rows whose wanted label was drawn; None where nothing is wanted
     """
 
     title: str
@@ -54,6 +55,7 @@ class Fit:
     warnings: list[str] = field(default_factory=list)
     scores: dict[str, float] = field(default_factory=dict)
     compile_seconds: float = float("nan")
+    labelled: np.ndarray | None = None
 
 
 def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") -> Any:
@@ -136,15 +138,22 @@ def default_measures(labelings: Sequence[str]) -> dict[str, Measure]:
 
 
 def score(
-    fit: Fit, labelings: Mapping[str, np.ndarray], measures: Mapping[str, Measure]
+    fit: Fit,
+    labelings: Mapping[str, np.ndarray],
+    measures: Mapping[str, Measure],
+    rows: np.ndarray | None = None,
 ) -> dict[str, float]:
-    """Compare the clusters of a fit with labelings; also kept in ``fit.scores``."""
+    """Compare the clusters of a fit with labelings; also kept in ``fit.scores``.
+
+    ``rows`` (n,) is True for those to compare; None for all.
+    """
     from nrprob import metrics
 
+    chosen = np.ones(len(fit.labels), bool) if rows is None else rows
     fit.scores = {
         name: float(
             getattr(metrics, measure.metric)(
-                fit.labels, labelings[measure.labeling], **measure.parameters
+                fit.labels[chosen], labelings[measure.labeling][chosen], **measure.parameters
             )
         )
         for name, measure in measures.items()

@@ -23,6 +23,8 @@ belong together, ``grid`` (of the data, of a method) lists values to combine, ``
 as many data sets of every case, and ``runs`` fits every one of them as many times, with seeds of
 their own. A method's parameter may be taken from the data: ``n_clusters = "data.n_clusters"``.
 
+``wanted`` tells methods the sought labels of some rows.
+
 ``tables`` and ``figures`` say how a report sets the results out, beside published values where
 there are some. Keys that do not exist are refused, with the place and the nearest right one.
 """
@@ -30,6 +32,7 @@ there are some. Keys that do not exist are refused, with the place and the neare
 from __future__ import annotations
 
 import tomllib
+import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,6 +53,7 @@ __all__ = [
     "Report",
     "Setting",
     "Table",
+    "Wanted",
     "look_up",
     "read_model",
 ]
@@ -68,6 +72,7 @@ Statistic = Literal["mean", "min", "max", "range"]
 # Measured of every fit, whatever a file says.
 BUILT_IN = ("seconds", "objective", "n_clusters")
 Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class _Strict(BaseModel):
@@ -121,11 +126,49 @@ class Data(_Strict):
         return self
 
 
+class Wanted(_Strict):
+    """Labels of some rows that methods are told: what `fit` takes as ``y``.
+
+    The rows are a share of every class (``fraction``) or as many of each (``per_class``); several
+    numbers make a learning curve. Every run draws rows of its own, the same for all methods.
+    ``score`` says which rows the measures are of.
+    """
+
+    labeling: str
+    fraction: list[Share] = Field(default_factory=list)
+    per_class: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    score: Literal["unlabelled", "all"] = "unlabelled"
+
+    @field_validator("fraction", "per_class", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return value if isinstance(value, list) else [value]
+
+    @model_validator(mode="after")
+    def _one_amount(self) -> Wanted:
+        if bool(self.fraction) == bool(self.per_class):
+            given = "both" if self.fraction else "neither"
+            raise ValueError(
+                f"it takes either fraction or per_class; got {given}; say how many rows are told"
+            )
+        return self
+
+    @property
+    def amounts(self) -> list[dict[str, Any]]:
+        """What is told in each point of the learning curve."""
+        name = "fraction" if self.fraction else "per_class"
+        return [
+            {"labeling": self.labeling, name: value, "score": self.score}
+            for value in dict.fromkeys(getattr(self, name))
+        ]
+
+
 class MethodSpec(BaseModel):
     """A method by its short name; every other key is a parameter of its estimator.
 
     ``grid`` lists values of parameters to combine; ``title`` names the method in reports and in
-    published values; ``runs`` replaces the file's.
+    published values; ``runs`` replaces the file's; ``wanted = false`` keeps the file's wanted
+    labels from it. ``where`` holds parameters of the data that it is for, or alternatives of them.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -134,7 +177,14 @@ class MethodSpec(BaseModel):
     title: str = ""
     note: str = ""
     runs: Count | None = None
+    wanted: bool = True
+    where: list[dict[str, Any]] = Field(default_factory=list)
     grid: dict[str, list[Any]] = Field(default_factory=dict)
+
+    @field_validator("where", mode="before")
+    @classmethod
+    def _alternatives(cls, value: Any) -> Any:
+        return value if isinstance(value, list) else [value]
 
     @field_validator("name")
     @classmethod
@@ -184,7 +234,7 @@ class Setting(_Strict):
     """Some cells of the results, and what was published for them.
 
     ``where`` holds values of parameters, of the data or of the methods, or of places in them
-    ("dims.0"). ``published`` goes from
+    ("dims.0", "wanted.fraction"). ``published`` goes from
     method to measure to statistic to value; "A / B" as a method is the ratio of two means.
     """
 
@@ -238,6 +288,7 @@ class ModelFile(_Strict):
     source: str = ""
     data: Data
     known: str | list[str] = Field(default_factory=list)
+    wanted: Wanted | None = None
     methods: list[MethodSpec] = Field(min_length=1)
     runs: Count = 1
     measures: dict[str, Measure] = Field(default_factory=dict)
@@ -262,7 +313,8 @@ class ModelFile(_Strict):
         data = self.data
         grids = [data.grid, *(m.grid for m in self.methods)]
         runs = {self.runs, *(m.runs or self.runs for m in self.methods)}
-        return data.repeats == 1 and runs == {1} and len(data.cases) <= 1 and not any(grids)
+        one = data.repeats == 1 and runs == {1} and len(data.cases) <= 1 and not any(grids)
+        return one and (self.wanted is None or len(self.wanted.amounts) == 1)
 
     @model_validator(mode="after")
     def _names_agree(self) -> ModelFile:
@@ -275,6 +327,12 @@ class ModelFile(_Strict):
         for name in self.measures:
             if name in BUILT_IN:
                 raise ValueError(f"measures.{name}: this name is taken; {name}; choose another")
+        for i, method in enumerate(self.methods):
+            if self.wanted and method.wanted and not registry.method(method.name).takes_wanted:
+                raise ValueError(
+                    f"methods.{i}: {method.name} takes no wanted labels; got those of "
+                    f"{self.wanted.labeling!r}; set wanted = false there, or use another method"
+                )
         for where, used, right in self._references():
             if used not in right:
                 raise ValueError(
@@ -287,6 +345,10 @@ class ModelFile(_Strict):
         """(place, name, names that are right there) of all names in tables and figures."""
         titles = [m.label for m in self.methods]
         parameters = self._parameter_names()
+        of_data = [*self.data.parameters, *self.data.grid, *(n for c in self.data.cases for n in c)]
+        for i, spec in enumerate(self.methods):
+            for used in (name for one in spec.where for name in one):
+                yield f"methods.{i}.where", used.split(".")[0], [*dict.fromkeys(of_data)]
         for i, table in enumerate(self.tables):
             at = f"tables.{i}"
             published = [m for s in table.settings for m in s.published]
@@ -320,6 +382,8 @@ class ModelFile(_Strict):
             names |= dict.fromkeys(case)
         for method in self.methods:
             names |= dict.fromkeys([*method.parameters, *method.grid])
+        if self.wanted is not None:
+            names["wanted"] = None
         return list(names)
 
 
@@ -329,8 +393,8 @@ def look_up(parameters: Mapping[str, Any], path: str) -> Any:
     value: Any = parameters.get(name)
     for place in places:
         try:
-            value = value[int(place)]
-        except (TypeError, ValueError, IndexError):
+            value = value[place if isinstance(value, Mapping) else int(place)]
+        except (TypeError, ValueError, IndexError, KeyError):
             return None
     return value
 
@@ -343,6 +407,8 @@ def _fields_at(path: tuple[Any, ...]) -> list[str]:
             if key not in at.model_fields:
                 return []
             at = at.model_fields[key].annotation
+            if isinstance(at, types.UnionType):  # Model | None
+                at = typing.get_args(at)[0]
         else:  # dict[str, Model] and list[Model]: the type of their values
             arguments = typing.get_args(at)
             at = arguments[-1] if arguments else None

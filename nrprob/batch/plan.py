@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nrprob.batch import registry
-from nrprob.batch.modelfile import ModelFile, look_up
+from nrprob.batch.modelfile import MethodSpec, ModelFile, look_up
 from nrprob.exceptions import InputError
 
 __all__ = ["Batch", "Cell", "Plan", "expand", "matches", "select"]
@@ -41,6 +41,7 @@ class Cell:
     run : number of the fit
     data : parameters of the data
     parameters : parameters of the estimator, ``random_state`` included
+    wanted : which wanted labels are drawn, and whether the method is told them; None for none
     """
 
     id: str
@@ -52,11 +53,13 @@ class Cell:
     run: int
     data: dict[str, Any]
     parameters: dict[str, Any]
+    wanted: dict[str, Any] | None = None
 
     @property
     def values(self) -> dict[str, Any]:
         """All parameters by name; those of the data come first."""
-        return {**self.parameters, **self.data}
+        wanted = {} if self.wanted is None else {"wanted": self.wanted}
+        return {**self.parameters, **wanted, **self.data}
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,15 @@ def _kind(cell: Cell) -> str:
         for key, value in cell.parameters.items()
         if key not in ("random_state", "max_iter")
     }
-    return _digest([cell.case, cell.name, plain])
+    kind: list[Any] = [cell.case, cell.name, plain]
+    if cell.wanted is not None:
+        kind.append(_is_told(cell.wanted))
+    return _digest(kind)
+
+
+def _is_told(wanted: Mapping[str, Any]) -> bool:
+    """Whether a method is told any label, which makes another program of it."""
+    return wanted["told"] and wanted.get("per_class") != 0
 
 
 def expand(model: ModelFile) -> Plan:
@@ -164,9 +175,19 @@ def expand(model: ModelFile) -> Plan:
         },
         "save": model.save.model_dump(),
     }
+    told = [None] if model.wanted is None else model.wanted.amounts
     cells = []
-    for number, case in enumerate(_cases(model)):
+    cases = _cases(model)
+    for i, spec in enumerate(model.methods):
+        if not any(_is_for(spec, case) for case in cases):
+            raise InputError(
+                f"methods.{i}.where is true of no data set; {spec.where}; correct it, or leave the "
+                "method out"
+            )
+    for number, case in enumerate(cases):
         for i, spec in enumerate(model.methods):
+            if not _is_for(spec, case):
+                continue
             runs = range(spec.runs or model.runs)
             for chosen in _combinations(spec.grid):
                 given = {**spec.parameters, **chosen}
@@ -174,7 +195,7 @@ def expand(model: ModelFile) -> Plan:
                     key: _resolve(value, case, f"methods.{i}.{key}") for key, value in given.items()
                 }
                 first = given.get("random_state", 0) or 0
-                for repeat, run in itertools.product(range(data.repeats), runs):
+                for amount, repeat, run in itertools.product(told, range(data.repeats), runs):
                     parameters = {**given, "random_state": first + run}
                     seed = data.seed + repeat
                     key: dict[str, Any] = {
@@ -185,13 +206,24 @@ def expand(model: ModelFile) -> Plan:
                     }
                     if data.generator is not None:
                         key["seed"] = seed
+                    wanted = None
+                    if amount is not None:
+                        wanted = {**amount, "told": spec.wanted}
+                        # The rows follow from the data set and the run, whatever the method.
+                        key["wanted"] = {**wanted, "draw": [seed, run]}
                     cells.append(
                         Cell(
                             _digest(key), number, repeat, seed, spec.label, spec.name, run,
-                            case, parameters,
+                            case, parameters, wanted,
                         )
                     )  # fmt: skip
     return Plan(model, tuple(cells), tuple(_batches(cells)))
+
+
+def _is_for(method: MethodSpec, data: Mapping[str, Any]) -> bool:
+    return not method.where or any(
+        all(look_up(data, name) == value for name, value in where.items()) for where in method.where
+    )
 
 
 def _batches(cells: Sequence[Cell]) -> Iterator[Batch]:

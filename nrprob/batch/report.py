@@ -271,6 +271,26 @@ def _picture(chart: numbers.Chart) -> _Picture:
     return _Picture(chart, _svg(chart) if chart.lines else "", " ".join(told), rows)
 
 
+def _told(model: ModelFile) -> str:
+    """Which wanted labels methods are told, and what is scored; nothing where none are."""
+    wanted = model.wanted
+    if wanted is None:
+        return ""
+    if wanted.fraction:
+        much = " or ".join(f"{100 * amount['fraction']:g} %" for amount in wanted.amounts)
+        of = "of every class"
+    else:
+        much = " or ".join(str(amount["per_class"]) for amount in wanted.amounts)
+        of = "rows of every class"
+    text = (
+        f"{wanted.labeling} of {much} {of}, drawn anew for every run and the same for all methods"
+    )
+    if untold := [method.label for method in model.methods if not method.wanted]:
+        text += f" (not told: {', '.join(untold)})"
+    scored = "all rows" if wanted.score == "all" else "the other rows alone"
+    return f"{text}; measures are of {scored}"
+
+
 def _sentence(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
@@ -370,6 +390,7 @@ def _render(sections: list[_Section], name: str) -> str:
         "unbroken": _unbroken,
         "marked": lambda counts: sum(counts.values()),
         "line_label": _line_label,
+        "told": _told,
         "counted": lambda entries: _counted(entry.mark for entry in entries),
     }
     source = importlib.resources.files("nrprob.batch").joinpath("report.html.jinja")

@@ -26,6 +26,7 @@ from nrprob.batch.plan import Batch, Cell, Plan, expand, select
 from nrprob.batch.sources import known_array, load_data
 from nrprob.batch.tables import Table
 from nrprob.batch.versions import versions
+from nrprob.batch.wanted import Told, draw
 from nrprob.engines.lanes import MEMORY, Lanes
 from nrprob.engines.sharding import asked_for, sharded
 from nrprob.exceptions import DataUnavailable, InputError
@@ -111,6 +112,21 @@ def _known(model: ModelFile, table: Table, cell: Cell) -> dict[str, Any]:
     return {"known": known_array([table.labelings[name] for name in model.known_names])}
 
 
+def _told(table: Table, cell: Cell) -> Told | None:
+    """Rows whose wanted label is told in a run, whichever the method; None where none is wanted."""
+    if cell.wanted is None:
+        return None
+    return draw(table.labelings[cell.wanted["labeling"]], cell.wanted, (cell.seed, cell.run))
+
+
+def _labels(table: Table, cell: Cell) -> np.ndarray | None:
+    """What `fit` takes as `y`."""
+    if cell.wanted is None or not cell.wanted["told"]:
+        return None
+    told = _told(table, cell)
+    return told.y if told is not None and told.rows.any() else None
+
+
 class _Executor:
     """Fits cells: those that can, side by side in compiled programs, the others one by one."""
 
@@ -155,21 +171,21 @@ class _Executor:
         """What the lanes need of a cell; its fit where they cannot take it."""
         table = self.data(cell)
         estimator = make_estimator(cell.name, cell.parameters)
-        known = _known(self.model, table, cell)
+        known, y = _known(self.model, table, cell), _labels(table, cell)
         start = time.perf_counter()
         place: contextlib.AbstractContextManager = contextlib.nullcontext()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if hasattr(estimator, "_prepare") and not asked_for():
                 with jax.enable_x64(True):
-                    task = estimator._prepare(table.X, None, known.get("known"))
+                    task = estimator._prepare(table.X, y, known.get("known"))
                 if task.calls and task.calls[0].size <= MEMORY:
                     return estimator, task, caught
                 if task.calls and self._too_large(task.calls[0].size):
                     place = sharded(self.lanes.devices)
             caught.clear()
             with place:
-                estimator.fit(table.X, **known)
+                estimator.fit(table.X, y, **known)
         seconds = time.perf_counter() - start
         return self._outcome(cell, estimator, seconds, [str(w.message) for w in caught])
 
@@ -181,20 +197,27 @@ class _Executor:
     def try_out(self, cell: Cell, where: str) -> None:
         """Do what comes before the fit of a cell; raises what a fit would."""
         table = self.data(cell)
+        try:
+            y = _labels(table, cell)
+        except InputError as error:
+            raise InputError(f"wanted: {error}") from error
         estimator = make_estimator(cell.name, cell.parameters, where)
         if hasattr(estimator, "_prepare"):
             with warnings.catch_warnings(), jax.enable_x64(True):
                 warnings.simplefilter("ignore")
                 known = _known(self.model, table, cell)
                 try:
-                    estimator._prepare(table.X, None, known.get("known"))
+                    estimator._prepare(table.X, y, known.get("known"))
                 except (ValueError, TypeError) as error:
                     raise InputError(f"{where.rstrip('.')} ({cell.method}): {error}") from error
 
     def _outcome(self, cell: Cell, estimator: Any, seconds: float, messages: list[str]) -> Fit:
-        save, labelings = self.model.save, self.data(cell).labelings
+        save, table = self.model.save, self.data(cell)
         fit = outcome(cell.method, estimator, seconds, messages)
-        score(fit, labelings, self.model.measures or default_measures([*labelings]))
+        told = _told(table, cell)
+        measures = self.model.measures or default_measures([*table.labelings])
+        score(fit, table.labelings, measures, None if told is None else told.scored)
+        fit.labelled = None if told is None else told.rows
         if not save.memberships:
             fit.membership = None
         if not save.traces:
@@ -227,7 +250,8 @@ def check(model: ModelFile, plan: Plan) -> dict[str, int]:
     kinds: dict[str, list[Cell]] = {}
     for cell in plan.cells:
         rest = {k: v for k, v in cell.parameters.items() if k != "random_state"}
-        kinds.setdefault(json.dumps([cell.case, cell.method, rest], default=str), []).append(cell)
+        kind = json.dumps([cell.case, cell.method, rest, cell.wanted], default=str)
+        kinds.setdefault(kind, []).append(cell)
     for cells in kinds.values():
         try:
             executor.try_out(cells[0], places[cells[0].method])

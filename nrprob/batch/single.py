@@ -85,6 +85,8 @@ def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
     columns: dict[str, Any] = {"row": rows, "cluster": fit.labels}
     if fit.membership is not None:
         columns["membership"] = np.round(np.asarray(fit.membership).max(axis=1), 6)
+    if fit.labelled is not None:
+        columns["labelled"] = fit.labelled.astype(int)
     columns |= run.table.labelings
     pd.DataFrame(columns).to_csv(out / "labels.csv", index=False)
 
@@ -134,12 +136,15 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
     model = plan.model
     table = load_data(model, plan.cells[0].data, plan.cells[0].seed)
     if model.measures:
-        shown = dict.fromkeys([*model.known_names, *(m.labeling for m in model.measures.values())])
+        told = [] if model.wanted is None else [model.wanted.labeling]
+        measured = [m.labeling for m in model.measures.values()]
+        shown = dict.fromkeys([*model.known_names, *told, *measured])
         table.labelings = {name: table.labelings[name] for name in shown}
     fits, names = [], dataset["measure"].values.tolist()
     for cell in plan.cells:
         found = dataset.sel(cell=cell.id)
         membership = found["membership"].values if "membership" in found else None
+        labelled = found["labelled"].values == 1 if "labelled" in found else None
         fits.append(
             Fit(
                 title=cell.method,
@@ -156,6 +161,7 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
                 seconds=float(found["seconds"]),
                 warnings=str(found["warnings"].values).splitlines(),
                 scores=dict(zip(names, found["score"].values.tolist(), strict=True)),
+                labelled=labelled,
             )
         )
     return Single(model.title, table, model.known_names, fits)

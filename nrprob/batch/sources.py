@@ -115,6 +115,8 @@ def load_data(
         _derive(table, name, labeling.of, labeling.groups)
     for name in model.known_names:
         require(name, table, "known")
+    if model.wanted is not None:
+        require(model.wanted.labeling, table, "wanted.labeling")
     for name, measure in model.measures.items():
         require(measure.labeling, table, f"measures.{name}.labeling")
     _require_numbers(table)

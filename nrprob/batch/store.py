@@ -119,6 +119,12 @@ def to_dataset(
     if labels:
         clusters = _padded([f.labels for f in fits], -1, np.int32)
         variables["labels"] = (("cell", "sample"), clusters)
+    labelled = [f.labelled for f in fits if f.labelled is not None]
+    if labelled:
+        counts = np.asarray([rows.sum() for rows in labelled], np.int32)
+        variables["n_labelled"] = ("cell", counts)
+        if labels:
+            variables["labelled"] = (("cell", "sample"), _padded(labelled, -1, np.int8))
     if fits[0].trace.size:
         trace = _padded([f.trace for f in fits], np.nan, float)
         variables["objective_trace"] = (("cell", "step"), trace)
@@ -248,7 +254,9 @@ def load(folder: Path | str) -> xarray.Dataset:
     -------
     xarray.Dataset
         Over ``cell``, in the order of the model file: ``labels`` (cell, sample), -1 beyond the rows
-        of the cell's data; ``membership`` (cell, sample, cluster) where asked for;
+        of the cell's data; ``membership`` (cell, sample, cluster) where asked for; if the model
+        wants labels, ``n_labelled`` rows that have one, and ``labelled`` (cell, sample), 1 for
+        them, 0 for the others and -1 beyond;
         ``objective``, ``objective_trace`` (cell, step) and ``restart_objective`` (cell, restart) in
         nats, NaN beyond the last; ``score`` (cell, measure); ``seconds`` of a device per fit, and
         ``compile_seconds`` of the program that made it; ``converged``, ``n_iter``,
