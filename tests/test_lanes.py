@@ -1,12 +1,16 @@
 """Fits of one shape in one program: the same results as alone, and one compilation."""
 
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import numpy as np
 import pytest
 
-from nrprob import CCIB, IB, IBSI
+from nrprob import CCIB, CMBC, IB, IBSI, MixtureEM, ResidualMixture
 from nrprob.datasets import make_binary_partitions
-from nrprob.engines import lanes
+from nrprob.engines import lanes, solve
 
 
 def prepared(estimator, X, known):
@@ -116,3 +120,44 @@ def test_a_program_keeps_within_memory(calls, one_worker, monkeypatch):
     assert lanes.Lanes(jax.devices())._shape(calls[0], 100) == (1, 2, 1)
     monkeypatch.setattr(lanes, "MEMORY", 0.1 * calls[0].size)
     assert lanes.Lanes(jax.devices())._shape(calls[0], 100) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "continuous"),
+    [
+        (CCIB(2, n_init=1), False),
+        (CCIB(2, n_init=1), True),
+        (CMBC(2, n_init=1, update="joint"), False),
+        (CMBC(2, n_init=1, update="batch"), False),
+        (MixtureEM(2, n_init=1, features="gaussian"), None),
+        (MixtureEM(2, n_init=1, features="gaussian", covariance="diag"), None),
+        (ResidualMixture(2, n_init=1, errors="gauss"), False),
+        (ResidualMixture(2, n_init=1, errors="gauss", covariance="diag"), False),
+    ],
+    ids=lambda p: repr(p).replace("\n", "") if not isinstance(p, bool | None) else str(p),
+)
+def test_programs_that_call_lapack_say_so(estimator, continuous):
+    X, labels = make_binary_partitions(60, [6, 4], random_state=0)
+    known = labels[:, :1].astype(float) if continuous else labels[:, 0]
+    call = prepared(estimator, X, None if continuous is None else known)[0]
+    with jax.enable_x64(True):
+        text = call.solver.lower(*call.arrays, **dict(call.static)).as_text()
+    assert ("lapack" in text or "cholesky" in text or "triangular_solve" in text) == call.factorises
+
+
+def test_programs_that_call_lapack_take_turns():
+    running, most = [], []
+
+    def solver(_):
+        running.append(threading.get_ident())
+        most.append(len(running))
+        time.sleep(0.02)
+        running.pop()
+        return np.zeros(1)
+
+    for factorises in (True, False):
+        most.clear()
+        call = solve.Call(solver, (np.zeros(1),), (), 1, factorises)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda c: c(), [call] * 8))
+        assert (max(most) == 1) == factorises

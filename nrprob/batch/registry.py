@@ -14,7 +14,15 @@ from typing import Any
 
 from nrprob.exceptions import InputError
 
-__all__ = ["METHODS", "Method", "check_parameters", "method", "missing_parameter", "nearest"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "check_parameters",
+    "entry",
+    "method",
+    "missing_parameter",
+    "nearest",
+]
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,7 @@ class Method:
     purpose: str
     solvers: tuple[str, ...]
     takes_known: bool = True
+    takes_wanted: bool = True
 
     def load(self) -> type[Any]:
         """Class of the estimator."""
@@ -55,6 +64,18 @@ METHODS = {
         "nrprob.methods.ensemble",
         "CondEns",
         "clusters on which clusterings of every known group by itself agree; any base clusterer",
+        (),
+    ),
+    "residual-spectral": Method(
+        "nrprob.methods.residual_spectral",
+        "ResidualSpectral",
+        "clusters of sparse counts: what is left once the known groups' means are removed",
+        (),
+    ),
+    "residual-mixture": Method(
+        "nrprob.methods.residual_mixture",
+        "ResidualMixture",
+        "clusters of tables and images, by a mixture of what the known groups leave of the rows",
         (),
     ),
     "ib": Method(
@@ -89,6 +110,11 @@ def method(name: str) -> Method:
         return METHODS[name.lower()]
     except KeyError:
         raise InputError(f"unknown method; {name!r}; {nearest(name.lower(), METHODS)}") from None
+
+
+def entry(estimator: type[Any]) -> tuple[str, Method]:
+    """Short name and entry of an estimator's class."""
+    return next((n, m) for n, m in METHODS.items() if m.class_name == estimator.__name__)
 
 
 def check_parameters(estimator: type[Any], parameters: Iterable[str], where: str) -> None:

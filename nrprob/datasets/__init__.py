@@ -12,17 +12,35 @@ from nrprob.datasets.generators import (
 )
 
 if TYPE_CHECKING:
+    from nrprob.datasets.cells import make_cell_counts
     from nrprob.datasets.loaders import DataSet, load
+    from nrprob.datasets.text_pairs import make_crossed_counts, make_dialect_counts
 
-__all__ = ["DataSet", "bayes_precision", "load", "make_binary_partitions", "make_multinomial_2d"]
+__all__ = [
+    "DataSet",
+    "bayes_precision",
+    "load",
+    "make_binary_partitions",
+    "make_cell_counts",
+    "make_crossed_counts",
+    "make_dialect_counts",
+    "make_multinomial_2d",
+]
 
-_LOADERS = ("DataSet", "load")
+# What needs scipy.sparse is loaded when it is asked for.
+_LATER = {
+    "DataSet": "loaders",
+    "load": "loaders",
+    "make_cell_counts": "cells",
+    "make_crossed_counts": "text_pairs",
+    "make_dialect_counts": "text_pairs",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LOADERS:
+    if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module("nrprob.datasets.loaders"), name)
+    value = getattr(importlib.import_module(f"nrprob.datasets.{_LATER[name]}"), name)
     globals()[name] = value
     return value
 

@@ -1,0 +1,91 @@
+"""What is left of the rows once known structure has explained all it can by addition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nrprob.known import DesignEncoder, Groups, KnownEncoder, Memberships, is_continuous
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Known structure as a linear model of the rows, fitted by least squares.
+
+    Attributes
+    ----------
+    encoder : turns ``known`` of new rows into groups, or into the columns of the model
+    effects : (groups, m) means of the known groups, or coefficients (columns, m) of the model
+    rank : degrees of freedom that the model takes from every feature
+    design : whether ``encoder`` makes columns; else it makes groups
+    """
+
+    encoder: KnownEncoder | DesignEncoder
+    effects: np.ndarray
+    rank: int
+    design: bool
+
+    def __call__(self, x: np.ndarray, known: Any) -> np.ndarray:
+        """Residuals (n, m) of new rows, by the effects that were fitted."""
+        return x - _fitted(self.effects, self.encoder.transform(known, len(x)))
+
+
+def remove(
+    x: np.ndarray, known: Any, multi: str = "product"
+) -> tuple[np.ndarray, Removal, Groups | None]:
+    """Take from the rows what a linear model of the known structure says of them.
+
+    Labels: the mean of the row's group. Several labelings: of its combination of labels
+    (``multi="product"``), or a sum of one effect per labeling (``multi="additive"``), by least
+    squares. `nrprob.known.Memberships`: one mean per group, mixed by the memberships, by least
+    squares. Floats: a constant and one slope per column. None: the mean of all rows.
+
+    Parameters
+    ----------
+    x : ndarray of shape (n, m)
+    known : as in the estimators
+    multi : {"product", "additive"}
+
+    Returns
+    -------
+    residuals : ndarray of shape (n, m), float64
+    removal : Removal
+        Does the same for new rows, with what was fitted.
+    groups : Groups or None
+        The known groups; None where the model is a sum of effects or of slopes.
+    """
+    x = np.asarray(x, np.float64)
+    n = len(x)
+    additive = known is not None and multi == "additive" and not isinstance(known, Memberships)
+    if is_continuous(known) or additive:
+        columns = DesignEncoder()
+        design = columns.fit(known, n)
+        effects, rank = _least_squares(design, x)
+        return x - design @ effects, Removal(columns, effects, rank, True), None
+    encoder = KnownEncoder()
+    groups = encoder.fit(known, n)
+    if groups.share is not None:
+        effects, rank = _least_squares(groups.share, x)
+    else:
+        sums = np.zeros((groups.n_groups, x.shape[1]))
+        np.add.at(sums, groups.codes, x)
+        effects = sums / np.bincount(groups.codes, minlength=groups.n_groups)[:, None]
+        # A second pass takes off what rounding left of large means.
+        sums[:] = 0
+        np.add.at(sums, groups.codes, x - effects[groups.codes])
+        effects += sums / np.bincount(groups.codes, minlength=groups.n_groups)[:, None]
+        rank = groups.n_groups
+    return x - _fitted(effects, groups), Removal(encoder, effects, rank, False), groups
+
+
+def _fitted(effects: np.ndarray, known: Any) -> np.ndarray:
+    if isinstance(known, np.ndarray):
+        return known @ effects
+    return effects[known.codes] if known.share is None else known.share @ effects
+
+
+def _least_squares(design: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, int]:
+    effects, _, rank, _ = np.linalg.lstsq(design, x, rcond=None)
+    return effects, int(rank)

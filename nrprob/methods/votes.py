@@ -1,0 +1,147 @@
+"""What an ensemble of labelings agrees on, where every member has as many clusters as the whole.
+
+The criterion is that of `Consensus`: the scatter, within clusters, of the stacked indicators of the
+members. Every member is itself a guess of the whole, so the search starts from members; and a row
+has one label per member, so an iteration looks labels up.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import linear_sum_assignment
+
+
+class Agreement(NamedTuple):
+    """All starts, and the best of them.
+
+    Attributes
+    ----------
+    labels : (S, n)
+    objective : (S,) sums of squares
+    converged : (S,)
+    n_iter : (S,)
+    best : of the starts
+    trace : objective of the best start at every iteration
+    centroids : (k, indicators) shares of the members' labels in every cluster; NaN where empty
+    """
+
+    labels: np.ndarray
+    objective: np.ndarray
+    converged: np.ndarray
+    n_iter: np.ndarray
+    best: int
+    trace: np.ndarray
+    centroids: np.ndarray
+
+
+def indicators(columns: np.ndarray, k: int) -> sparse.csr_array:
+    """Stacked indicators (n, members * k) of labels (n, members)."""
+    n, members = columns.shape
+    places = (columns + k * np.arange(members)).ravel()
+    return sparse.csr_array(
+        (np.ones(places.size), places, np.arange(0, places.size + 1, members)),
+        shape=(n, members * k),
+    )
+
+
+def place(x: sparse.csr_array, centroids: np.ndarray) -> np.ndarray:
+    """Nearest cluster of rows of indicators; never an empty one."""
+    there = np.isfinite(centroids[:, 0])
+    centre = np.where(there[:, None], centroids, 0)
+    score = x @ centre.T - 0.5 * (centre**2).sum(1)
+    return np.where(there, score, -np.inf).argmax(1)
+
+
+def agree(
+    columns: np.ndarray, k: int, fixed: np.ndarray | None, n_starts: int, max_iter: int
+) -> Agreement:
+    """Find the labeling with the least scatter of the members' indicators within its clusters.
+
+    Starts are the ``n_starts`` members that come nearest to it by themselves. From each, rows go to
+    the nearest cluster until nothing changes, which never raises the scatter. Where members agree
+    little, one that starts from itself stays there, by the weight of its own votes; so every start
+    is made twice, with and at first without them, and the better end is kept.
+
+    Parameters
+    ----------
+    columns : (n, members) labels below ``k``
+    fixed : (n,) cluster of the rows whose label is given, else -1
+    """
+    x = indicators(columns, k)
+    transpose = sparse.csr_array(x.T)
+    n, members = columns.shape
+
+    def centre(labels):
+        """Centroids (k, indicators) and the scatter about them."""
+        ones = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, k))
+        sums = (transpose @ ones).toarray().T
+        size = np.bincount(labels, minlength=k)[:, None]
+        centroids = np.divide(sums, size, out=np.full_like(sums, np.nan), where=size > 0)
+        # Up to rounding, which may fall below 0 where all members agree.
+        return centroids, max(n * members - np.nansum(size * centroids**2), 0.0)
+
+    reached = np.array([centre(column)[1] for column in columns.T])
+    # Members that are alike lead to the same; of those left, the nearest first, in any order equal.
+    order = np.argsort(reached, kind="stable")
+    _, first = np.unique(columns[:, order], axis=1, return_index=True)
+    starts = order[np.sort(first)][:n_starts]
+
+    def descend(labels, own):
+        """Iterate from labels; the first time without the votes of the member ``own``."""
+        trace: list[float] = []
+        converged = False
+        centroids, objective = centre(labels)
+        while not converged and len(trace) < max_iter:
+            if own is not None and not trace:
+                centroids[:, own * k : (own + 1) * k] *= 0
+            new = place(x, centroids)
+            if fixed is not None:
+                new = np.where(fixed >= 0, fixed, new)
+            # Without a member's votes, to change nothing is no sign yet.
+            converged = bool((new == labels).all()) and (own is None or len(trace) > 0)
+            labels = new
+            centroids, objective = centre(labels)
+            trace.append(objective)
+        return labels, objective, converged, np.array(trace), centroids
+
+    found = []
+    for start in starts:
+        tries = [None, start] if members > 1 else [None]
+        runs = [descend(columns[:, start], own) for own in tries]
+        found.append(min(runs, key=lambda run: run[1]))
+    objectives = np.array([f[1] for f in found])
+    best = int(objectives.argmin())
+    return Agreement(
+        np.stack([f[0] for f in found]),
+        objectives,
+        np.array([f[2] for f in found]),
+        np.array([f[3].size for f in found]),
+        best,
+        found[best][3],
+        found[best][4],
+    )
+
+
+def match(labels: np.ndarray, consensus: np.ndarray, k: int, n_classes: int) -> np.ndarray:
+    """Cluster of the consensus for each of ``k`` labels, one to one, with the most rows in common.
+
+    The first ``n_classes`` of both have the same meaning already.
+    """
+    common = np.zeros((k, k))
+    np.add.at(common, (labels, consensus), 1)
+    name = np.arange(k)
+    left, right = linear_sum_assignment(-common[n_classes:, n_classes:])
+    name[n_classes + left] = n_classes + right
+    return name
+
+
+def votes(columns: np.ndarray, names: np.ndarray) -> np.ndarray:
+    """Shares (n, k) of the members, whose labels are called ``names`` (members, k)."""
+    n, members = columns.shape
+    total = np.zeros((n, names.shape[1]))
+    for column, name in zip(columns.T, names, strict=True):
+        total[np.arange(n), name[column]] += 1
+    return total / members
