@@ -1,0 +1,225 @@
+"""Rows under pairwise constraints as arrays, and the length of their description, traceable.
+
+Rows that must go together are one *node*, of which only the mean, the mass and the inner scatter
+matter. Nodes that take part in a cannot-link or in a pair that may be ignored come first, in the
+order in which their words are sent; all others are independent of each other. A word names the
+cluster of a node, among those that no earlier node across a kept cannot-link has.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from nrprob.codelength import exponential_length
+
+TINY = 1e-30
+APART, SOFT_APART, SOFT_LINK = 1, 2, 3  # kinds of neighbours; 0 is padding
+
+
+class Nodes(NamedTuple):
+    """Nodes of one problem; the first B of C take part in pairs.
+
+    Attributes
+    ----------
+    mean : (C, d)
+    mass : (C,) number of rows, 0 on padding
+    within : (C,) sum of squared distances of the rows to their mean
+    near : (B, D) neighbours among the first B
+    kind : (B, D) kinds of the neighbours
+    start : (B,) clusters that keep all cannot-links
+    """
+
+    mean: jax.Array
+    mass: jax.Array
+    within: jax.Array
+    near: jax.Array
+    kind: jax.Array
+    start: jax.Array
+
+
+class Settings(NamedTuple):
+    """Numbers that do not recompile.
+
+    Attributes
+    ----------
+    n_clusters, max_iter : int
+    tol : least fall of the length, in nats, that counts
+    weight : of (log s + r / s) of a row: d / 2 or 1
+    low, high : bounds of the mean squared distance s
+    shared : whether all clusters have one s
+    has_start : whether `Nodes.start` is there
+    temperature, cooling, n_anneal : of the soft search
+    n_link, n_apart : number of pairs that may be ignored
+    constant : part of the length that never changes
+    flag_complexity : (2,) parametric complexity of the flags of the two kinds of pairs
+    """
+
+    n_clusters: jax.Array
+    max_iter: jax.Array
+    tol: jax.Array
+    weight: jax.Array
+    low: jax.Array
+    high: jax.Array
+    shared: jax.Array
+    has_start: jax.Array
+    temperature: jax.Array
+    cooling: jax.Array
+    n_anneal: jax.Array
+    n_link: jax.Array
+    n_apart: jax.Array
+    constant: jax.Array
+    flag_complexity: jax.Array
+
+
+class Code(NamedTuple):
+    """Weights (K,) of the words, centres (K, d) and mean squared distances (K,) of a clustering."""
+
+    weights: jax.Array
+    centres: jax.Array
+    scales: jax.Array
+
+
+def _statistics(nodes: Nodes, z: jax.Array, k: int, old: jax.Array) -> tuple[jax.Array, ...]:
+    """Masses (K,), centres (K, d) and scatters (K,) of clusters; empty ones keep their centre."""
+    size = jax.ops.segment_sum(nodes.mass, z, k)
+    total = jax.ops.segment_sum(nodes.mass[:, None] * nodes.mean, z, k)
+    centres = jnp.where(size[:, None] > 0, total / jnp.where(size > 0, size, 1)[:, None], old)
+    r = nodes.within + nodes.mass * ((nodes.mean - centres[z]) ** 2).sum(1)
+    return size, centres, jax.ops.segment_sum(r, z, k)
+
+
+def _distances(
+    size: jax.Array, scatter: jax.Array, settings: Settings
+) -> tuple[jax.Array, jax.Array]:
+    """Length of all distances, and the scale (K,) under which every cluster's are sent."""
+    low, high, w = settings.low, settings.high, settings.weight
+    n, total = size.sum(), scatter.sum()
+    pooled = exponential_length(n, total, low, high, shape=w)
+    each = exponential_length(size, scatter, low, high, shape=w).sum()
+    one = jnp.clip(total / n, low, high)
+    own = jnp.clip(scatter / jnp.where(size > 0, size, 1), low, high)
+    own = jnp.where(size > 0, own, one)
+    return jnp.where(settings.shared, pooled, each), jnp.where(settings.shared, one, own)
+
+
+def _fit_weights(
+    count: jax.Array, free: jax.Array, open_: jax.Array, root: jax.Array, w: jax.Array, steps: int
+) -> jax.Array:
+    """Improve the weights w (K,) of renormalised words, which never lengthens the words.
+
+    Minorise-maximise: ln of a sum is below its tangent, which gives
+    w_j = n_j / sum over the words that could have named j of 1 / (their available weight).
+    """
+    open_ = open_ * root[:, None]
+
+    def step(_, w):
+        available = jnp.maximum(open_ @ w, TINY)
+        w = count / jnp.maximum(free / w.sum() + (open_ / available[:, None]).sum(0), TINY)
+        return w / jnp.maximum(w.sum(), TINY)
+
+    return jax.lax.fori_loop(0, steps, step, jnp.maximum(w, 1e-6))
+
+
+def components(link: jax.Array, near: jax.Array) -> jax.Array:
+    """Smallest member (B,) of every node's component, under the kept links (B, D)."""
+    b = near.shape[0]
+
+    def spread(state):
+        label, _ = state
+        least = jnp.where(link, label[near], b).min(1)
+        new = jnp.minimum(label, least)
+        new = new[new]
+        return new, (new != label).any()
+
+    return jax.lax.while_loop(lambda s: s[1], spread, (jnp.arange(b), jnp.array(True)))[0]
+
+
+def _words(
+    nodes: Nodes,
+    z: jax.Array,
+    settings: Settings,
+    k: int,
+    old: jax.Array,
+    keep_links: jax.Array,
+    keep_apart: jax.Array,
+    soft: bool,
+) -> tuple[jax.Array, jax.Array]:
+    """Length of the words if those pairs that z satisfies are kept, and their weights."""
+    near, kind = nodes.near, nodes.kind
+    b = near.shape[0]
+    inside = z[:b]
+    index = jnp.arange(b)
+    real = nodes.mass > 0
+    same = inside[:, None] == inside[near]
+    before = near < index[:, None]
+    label = index
+    apart = kind == APART
+    if soft:
+        link = (kind == SOFT_LINK) & same & keep_links
+        label = components(link, near)
+        apart |= (kind == SOFT_APART) & ~same & keep_apart
+    one, two = jnp.broadcast_to(label[:, None], near.shape), label[near]
+    late, early = jnp.maximum(one, two), jnp.minimum(one, two)
+    used = jnp.zeros((b, k), bool).at[late, inside[early]].max(apart & before)
+    root = (label == index) & real[:b]
+    w = old.dtype.type(1) * root
+    count = jax.ops.segment_sum(w, inside, k)
+    free = jax.ops.segment_sum(real[b:].astype(w.dtype), z[b:], k)
+    open_ = (~used & (jnp.arange(k) < settings.n_clusters)).astype(w.dtype)
+    weights = _fit_weights(count + free, free.sum(), open_, w, old, 20)
+    named = (count + free) * jnp.log(jnp.maximum(weights, TINY))
+    length = (w * jnp.log(jnp.maximum(open_ @ weights, TINY))).sum() - named.sum()
+    return length, weights
+
+
+def _flags(kept: jax.Array, n: jax.Array, complexity: jax.Array) -> jax.Array:
+    """Length of saying of each of ``n`` pairs whether it is kept."""
+    n, kept = n.astype(complexity.dtype), kept.astype(complexity.dtype)
+
+    def part(m):
+        return -jnp.where(m > 0, m * jnp.log(jnp.maximum(m, 1) / jnp.maximum(n, 1)), 0)
+
+    return jnp.where(n > 0, part(kept) + part(n - kept) + complexity, 0)
+
+
+def satisfied(nodes: Nodes, z: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Number of links, and of pairs apart, among those that may be ignored, that z satisfies."""
+    near, kind = nodes.near, nodes.kind
+    inside = z[: near.shape[0]]
+    same = inside[:, None] == inside[near]
+    once = near < jnp.arange(near.shape[0])[:, None]
+    return (
+        (once & same & (kind == SOFT_LINK)).sum(),
+        (once & ~same & (kind == SOFT_APART)).sum(),
+    )
+
+
+def description(
+    nodes: Nodes, z: jax.Array, settings: Settings, k: int, old: Code, soft: bool
+) -> tuple[jax.Array, Code]:
+    """Length in nats of the whole data set under clusters z (C,), and the code that has it."""
+    size, centres, scatter = _statistics(nodes, z, k, old.centres)
+    length, scales = _distances(size, scatter, settings)
+    words = partial(_words, nodes, z, settings, k, old.weights, soft=soft)
+    if soft:
+        # Of each kind, keep what is satisfied or nothing: a few kept pairs may cost more flags
+        # than they save words.
+        n_link, n_apart = satisfied(nodes, z)
+        on = jnp.array([[1, 1], [1, 0], [0, 1], [0, 0]], bool)
+        found, weights = jax.vmap(words)(on[:, 0], on[:, 1])
+        found += jax.vmap(
+            lambda a, b: (
+                _flags(jnp.where(a, n_link, 0), settings.n_link, settings.flag_complexity[0])
+                + _flags(jnp.where(b, n_apart, 0), settings.n_apart, settings.flag_complexity[1])
+            )
+        )(on[:, 0], on[:, 1])
+        best = found.argmin()
+        length, weights = length + found[best], weights[best]
+    else:
+        found, weights = words(True, True)
+        length += found
+    return length + settings.constant, Code(weights, centres, scales)
