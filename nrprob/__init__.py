@@ -10,14 +10,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nrprob import datasets, information, known, metrics, plotting, posterior
+    from nrprob import codelength, datasets, information, known, metrics, plotting, posterior
+    from nrprob.advice import recommend
     from nrprob.engines.sharding import sharded
     from nrprob.exceptions import DegenerateClusterWarning
     from nrprob.methods.bottleneck import IB, IBSI
     from nrprob.methods.cmbc import CMBC
     from nrprob.methods.conditional import CCIB
+    from nrprob.methods.cop_kmeans import COPKMeans
     from nrprob.methods.ensemble import CondEns
+    from nrprob.methods.mdl_constrained import MDLConstrained
+    from nrprob.methods.mdl_multiview import MDLMultiView
     from nrprob.methods.mixture import MixtureEM
+    from nrprob.methods.residual_mixture import ResidualMixture
+    from nrprob.methods.residual_spectral import ResidualSpectral
     from nrprob.successive import Exploration, explore
 
     __version__: str
@@ -30,12 +36,18 @@ _OBJECTS = {
     "CMBC": "nrprob.methods.cmbc",
     "CondEns": "nrprob.methods.ensemble",
     "MixtureEM": "nrprob.methods.mixture",
+    "MDLMultiView": "nrprob.methods.mdl_multiview",
+    "MDLConstrained": "nrprob.methods.mdl_constrained",
+    "COPKMeans": "nrprob.methods.cop_kmeans",
+    "ResidualSpectral": "nrprob.methods.residual_spectral",
+    "ResidualMixture": "nrprob.methods.residual_mixture",
     "explore": "nrprob.successive",
+    "recommend": "nrprob.advice",
     "Exploration": "nrprob.successive",
     "sharded": "nrprob.engines.sharding",
     "DegenerateClusterWarning": "nrprob.exceptions",
 }
-_MODULES = ("information", "metrics", "datasets", "known", "posterior", "plotting")
+_MODULES = ("information", "codelength", "metrics", "datasets", "known", "posterior", "plotting")
 
 __all__ = [
     "IB",
@@ -44,11 +56,18 @@ __all__ = [
     "CMBC",
     "CondEns",
     "MixtureEM",
+    "MDLMultiView",
+    "MDLConstrained",
+    "COPKMeans",
+    "ResidualSpectral",
+    "ResidualMixture",
     "explore",
     "Exploration",
+    "recommend",
     "sharded",
     "DegenerateClusterWarning",
     "information",
+    "codelength",
     "metrics",
     "datasets",
     "known",

@@ -167,7 +167,9 @@ def fit(
         list[str] | None,
         typer.Option(help="A labeling to compare the result with, FILE:COLUMN; never used to fit."),
     ] = None,
-    method: Annotated[str, typer.Option(help="See `nrprob methods`.")] = "ccib",
+    method: Annotated[
+        str, typer.Option(help="See `nrprob methods`; auto looks at the data, and says why.")
+    ] = "auto",
     k: Annotated[int, typer.Option("--k", help="Number of clusters.")] = 2,
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("results"),
     columns: Annotated[
@@ -199,7 +201,7 @@ def fit(
         from nrprob.batch import fits, registry, single, sources, tables
         from nrprob.exceptions import InputError
 
-        chosen = registry.method(method)
+        chosen = None if method == "auto" else registry.method(method)
         parameters: dict[str, Any] = {"n_clusters": k, "random_state": seed}
         given = {"features": features, "solver": solver, "n_init": n_init}
         parameters |= {name: value for name, value in given.items() if value is not None}
@@ -208,10 +210,10 @@ def fit(
             if not equals:
                 raise InputError(f"a setting is NAME=VALUE; --set {setting}; add the value")
             parameters[name.strip()] = _value(text.strip())
-        if known and not chosen.takes_known:
+        if known and chosen and not chosen.takes_known:
             raise InputError(
                 f"{method} takes no known structure; --known {known[0]}; "
-                "use --method ccib, or --compare to see how they agree"
+                "use --method auto, or --compare to see how they agree"
             )
 
         with _progress(f"reading {data.name}"):
@@ -270,8 +272,15 @@ def fit(
                 "give the matrix alone"
             )
 
+        known_array = sources.known_array(known_arrays)
+        if chosen is None:
+            from nrprob.advice import recommend
+
+            model = recommend(table.X, known=known_array, y=y, n_clusters=k)
+            method, chosen = registry.entry(type(model))
+            parameters = model.get_params(deep=False) | parameters
+            _console(stderr=True).print(f"note: {escape(model.reason_)}", highlight=False)
         with _progress(f"fitting {chosen.class_name}"):
-            known_array = sources.known_array(known_arrays)
             fitted = fits.fit_method(method, parameters, table.X, known_array, y=y, where="--set ")
         fits.score(fitted, table.labelings, fits.default_measures([*table.labelings]))
         result = single.Single("", table, names, [fitted])

@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 
 from nrprob import information, metrics
+from nrprob.advice import recommend
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +80,8 @@ def explore(
     ----------
     X : array-like or sparse matrix of shape (n_samples, n_features)
     estimator : estimator or "auto", default="auto"
-        Anything whose ``fit(X, known=...)`` avoids known labels; "auto" is `CCIB`.
+        Anything whose ``fit(X, known=...)`` avoids known labels; "auto" is what `recommend` says,
+        asked anew for every clustering.
     n_clusters : int, optional
         Number of clusters of every clustering; None leaves the estimator's.
     n_clusterings : int
@@ -122,10 +124,7 @@ def explore(
             raise ValueError(
                 f"estimator must be 'auto' or an estimator; got {estimator!r}; pass an instance"
             )
-        from nrprob.methods.conditional import CCIB
-
-        estimator = CCIB()
-    if not isinstance(estimator, BaseEstimator):
+    elif not isinstance(estimator, BaseEstimator):
         raise TypeError(
             f"estimator must be an estimator; got {type(estimator).__name__}; pass an instance"
         )
@@ -135,7 +134,11 @@ def explore(
     seen = start
     estimators = []
     for _ in range(n_clusterings):
-        model = clone(estimator)
+        told = seen if seen.shape[1] else None
+        if isinstance(estimator, str):
+            model = recommend(X, known=told, n_clusters=n_clusters)
+        else:
+            model = clone(estimator)
         parameters = model.get_params(deep=False)
         if n_clusters is not None:
             model.set_params(n_clusters=n_clusters)
@@ -143,7 +146,7 @@ def explore(
             random_state is not None or parameters["random_state"] is None
         ):
             model.set_params(random_state=int(random.randint(2**31 - 1)))
-        model.fit(X, known=seen if seen.shape[1] else None)
+        model.fit(X, known=told)
         estimators.append(model)
         seen = np.concatenate([seen, model.labels_[:, None]], 1)
     return Exploration(seen[:, start.shape[1] :], estimators, start)

@@ -59,7 +59,7 @@ def fit_features(x: Any, features: str, binarize: float | None) -> FeatureMap:
     if binarize is not None:
         return FeatureMap("bernoulli", float(binarize))
     if features == "auto":
-        features = _guess(x)
+        features = guess_features(x)
     if features != "gaussian":
         return FeatureMap(features)
     if sparse.issparse(x):
@@ -82,7 +82,8 @@ def _values(x: Any) -> Any:
     return x.data if sparse.issparse(x) else x
 
 
-def _guess(x: Any) -> str:
+def guess_features(x: Any) -> str:
+    """Model of the features that the values suggest."""
     values = _values(x)
     if not values.size:
         return "multinomial"

@@ -1,0 +1,162 @@
+"""Which estimator for the data at hand, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator
+
+from nrprob.known import KnownEncoder, Memberships, is_continuous
+from nrprob.statistics.features import guess_features
+
+__all__ = ["recommend"]
+
+# Dense rows of whole numbers are counts where at least this share of the entries is 0, as in
+# documents; else they are measurements, as the grey levels of images.
+_ZEROS = 0.5
+# Combinations of several labelings are used as they are while they have this many rows on average.
+_ROWS_PER_GROUP = 20
+
+
+def recommend(
+    X: Any, *, known: Any = None, y: Any = None, n_clusters: int | None = None
+) -> BaseEstimator:
+    """Choose an estimator by the kind of the data and of what is known; nothing is fitted.
+
+    Parameters
+    ----------
+    X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+    known : array-like, optional
+        Structure to avoid, in any form that `fit` takes.
+    y : array-like of shape (n_samples,), optional
+        Wanted labels, -1 where unknown.
+    n_clusters : int, optional
+        Number of clusters; None is the number of classes in ``y``, or 2 without them. It is not
+        chosen by the data.
+
+    Returns
+    -------
+    estimator
+        Unfitted, with all parameters that were not decided here at their defaults. Its attribute
+        ``reason_`` says in a sentence why it was chosen; clones do not have it.
+
+    Raises
+    ------
+    ValueError
+        If ``X`` is not a table of finite numbers, or ``known`` or ``y`` have another number of
+        rows.
+
+    See Also
+    --------
+    explore : one clustering after another, by default with what this function recommends.
+
+    Notes
+    -----
+    The choice looks at types, zeros and sizes only, never at how well an estimator fits, and takes
+    no time. `benchmarks/realdata.py` has the figures behind it.
+
+    Examples
+    --------
+    >>> from nrprob import recommend
+    >>> from nrprob.datasets import make_cell_counts
+    >>> X, labels = make_cell_counts(100, 50, random_state=0)
+    >>> model = recommend(X, known=labels[:, 0], n_clusters=4)
+    >>> type(model).__name__, model.n_clusters
+    ('ResidualSpectral', 4)
+    """
+    X = _table(X)
+    n = X.shape[0]
+    classes = _classes(y, n)
+    if n_clusters is None:
+        n_clusters = max(len(classes), 1) if len(classes) else 2
+        number = (
+            f"{n_clusters} clusters are the classes in y"
+            if len(classes)
+            else "2 clusters are a guess, since n_clusters is not given"
+        )
+    else:
+        number = ""
+    kind = _kind(X)
+    estimator, reason = _choose(kind, known is not None, bool(len(classes)), n_clusters)
+    if _many_combinations(known, n) and "multi" in estimator.get_params(deep=False):
+        estimator.set_params(multi="additive")
+        reason += (
+            "; the combinations of the known labelings have too few rows each, so their effects "
+            "are added up"
+        )
+    estimator.reason_ = f"{reason}; {number}" if number else reason
+    return estimator
+
+
+def _choose(kind: str, told: bool, wanted: bool, k: int) -> tuple[Any, str]:
+    """The unfitted estimator for a kind of data and of knowledge, and the reason."""
+    from nrprob.methods.conditional import CCIB
+    from nrprob.methods.mixture import MixtureEM
+    from nrprob.methods.residual_mixture import ResidualMixture
+    from nrprob.methods.residual_spectral import ResidualSpectral
+
+    what = {"counts": "X holds counts", "binary": "X holds zeros and ones", "real": "X is a table"}[
+        kind
+    ]
+    if wanted and not told:
+        return MixtureEM(k), (
+            f"{what} and nothing is known but labels of some rows: MixtureEM learns from them and "
+            "from the other rows"
+        )
+    if kind == "counts":
+        return ResidualSpectral(k), (
+            f"{what}: ResidualSpectral takes what is known off damped counts, and finds what many "
+            "spectral clusterings of the rest have in common"
+        )
+    if kind == "binary":
+        return CCIB(k), (
+            f"{what}: CCIB conditions on what is known, with a Bernoulli model of every column"
+        )
+    return ResidualMixture(k), (
+        f"{what} of real numbers or measurements: ResidualMixture takes off what is known and fits "
+        "clusters with a common covariance, so that directions of small variance count as well"
+    )
+
+
+def _table(X: Any) -> Any:
+    """``X`` with shape and finite numbers; sparse stays sparse."""
+    from sklearn.utils import check_array
+
+    if isinstance(X, jax.Array):
+        X = np.asarray(X)
+    return check_array(X, accept_sparse="csr", dtype="numeric")
+
+
+def _kind(X: Any) -> str:
+    """Counts, binary, or real."""
+    if sparse.issparse(X):
+        if X.nnz and X.data.min() < 0:
+            return "real"
+        return "binary" if guess_features(X) == "bernoulli" else "counts"
+    guess = guess_features(X)
+    if guess == "multinomial":
+        return "counts" if (X == 0).mean() >= _ZEROS else "real"
+    return "binary" if guess == "bernoulli" else "real"
+
+
+def _classes(y: Any, n: int) -> np.ndarray:
+    """Classes in ``y``."""
+    if y is None:
+        return np.empty(0)
+    y = np.asarray(y)
+    if y.shape != (n,):
+        raise ValueError(f"y must have one label per row; got shape {y.shape} for {n} rows")
+    found = np.unique(y)
+    return found[found != -1]
+
+
+def _many_combinations(known: Any, n: int) -> bool:
+    """Whether ``known`` is several labelings whose combinations have too few rows each."""
+    if known is None or isinstance(known, Memberships) or is_continuous(known):
+        return False
+    encoder = KnownEncoder()
+    groups = encoder.fit(known, n)
+    return encoder.columns(known, n).shape[1] > 1 and groups.n_groups * _ROWS_PER_GROUP > n
