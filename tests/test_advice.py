@@ -1,0 +1,84 @@
+"""What is recommended for which data, and that the reason says so."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+
+from nrprob import CCIB, MixtureEM, ResidualMixture, ResidualSpectral, explore, metrics, recommend
+from nrprob.known import Memberships
+
+rng = np.random.default_rng(0)
+REAL = rng.normal(size=(60, 4))
+COUNTS = rng.poisson(0.3, (60, 30))
+GREY = rng.integers(1, 17, (60, 9))
+BINARY = rng.integers(0, 2, (60, 8))
+Z = np.arange(60) % 3
+
+
+@pytest.mark.parametrize(
+    ("X", "given", "cls"),
+    [
+        (REAL, {"known": Z}, ResidualMixture),
+        (REAL, {}, ResidualMixture),
+        (REAL, {"known": REAL[:, :2]}, ResidualMixture),
+        (GREY, {"known": Z}, ResidualMixture),
+        (COUNTS, {"known": Z}, ResidualSpectral),
+        (sparse.csr_array(COUNTS), {"known": Z}, ResidualSpectral),
+        (sparse.csr_array(COUNTS * 0.5), {"known": Z}, ResidualSpectral),
+        (sparse.csr_array(COUNTS), {"known": REAL[:, :2]}, ResidualSpectral),
+        (BINARY, {"known": Z.astype(str)}, CCIB),
+        (sparse.csr_array(BINARY), {"known": Z}, CCIB),
+        (REAL, {"y": np.where(Z == 0, -1, Z)}, MixtureEM),
+        (COUNTS, {"y": np.where(Z == 0, -1, Z)}, MixtureEM),
+        (REAL, {"y": np.where(Z == 0, -1, Z), "known": Z}, ResidualMixture),
+        (REAL, {"known": Memberships(np.eye(3)[Z])}, ResidualMixture),
+    ],
+)
+def test_choice_fits_the_data(X, given, cls):
+    model = recommend(X, **given)
+    assert type(model) is cls
+    assert isinstance(model.reason_, str) and cls.__name__ in model.reason_
+    with pytest.raises(Exception, match="not fitted"):
+        check_is_fitted(model, "labels_")
+    assert clone(model).get_params() == model.get_params()
+
+
+def test_number_of_clusters():
+    assert recommend(REAL, known=Z, n_clusters=5).n_clusters == 5
+    assert "n_clusters" not in recommend(REAL, known=Z, n_clusters=5).reason_
+    guessed = recommend(REAL, known=Z)
+    assert guessed.n_clusters == 2 and "guess" in guessed.reason_
+    told = recommend(REAL, y=np.arange(60) % 4 - 1, known=Z)
+    assert told.n_clusters == 3 and "classes in y" in told.reason_
+
+
+def test_many_combinations_are_added_up():
+    few = recommend(REAL, known=np.stack([Z % 2, Z % 2], 1))
+    many = recommend(REAL, known=np.stack([Z, np.arange(60) % 4], 1))
+    assert few.multi == "product" and many.multi == "additive"
+    assert "added up" in many.reason_
+
+
+@pytest.mark.parametrize(
+    ("X", "given", "message"),
+    [
+        (np.full((5, 2), np.nan), {}, "NaN"),
+        (np.zeros(5), {}, "Expected 2D"),
+        (REAL, {"known": Z[:5]}, "known"),
+        (REAL, {"y": Z[:5]}, "y must have one label per row"),
+    ],
+)
+def test_what_is_wrong_is_said(X, given, message):
+    with pytest.raises(ValueError, match=message):
+        recommend(X, **given)
+
+
+def test_explore_takes_the_recommendation():
+    centres = rng.normal(size=(2, 2, 6)) * 4
+    a, b = np.arange(200) % 2, np.arange(200) // 2 % 2
+    X = centres[0][a] + centres[1][b] + rng.normal(size=(200, 6))
+    found = explore(X, known=a, n_clusters=2, n_clusterings=1, random_state=0)
+    assert type(found.estimators_[0]) is ResidualMixture
+    assert metrics.matched_accuracy(found.labels_[:, 0], b) > 0.95
