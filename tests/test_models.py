@@ -10,15 +10,20 @@ from pathlib import Path
 
 import pytest
 
+from nrprob import datasets
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand, matches
+from nrprob.methods.cmbc import gamma_to_strength
 
+LABELINGS = {"L1": "page type", "L2": "university"}
 FILES = sorted((Path(__file__).parents[1] / "models").glob("*.toml"))
 PUBLISHED = Path(__file__).parents[2] / "shared" / "published"
 
 GONDEK = [
-    *(f"Table 8.{i}" for i in [*range(1, 9), *range(10, 23), 26, 27, *range(34, 46)]),
+    *(f"Table 8.{i}" for i in [*range(1, 9), *range(10, 25), 26, 27, *range(34, 46)]),
     "Table 9.1",
+    *(f"Table 9.2, session {i}" for i in (1, 2, 3)),
+    *(f"Table 9.3, {known} known" for known in ("page type", "university")),
 ]
 MEASURES = {
     "PrecA": "precision of A",
@@ -30,9 +35,15 @@ MEASURES = {
     "NMI_L2": "NMI of university",
     "runtime_s": "seconds",
     "runtime_ratio_seqCCIB_daCCIB": "seconds",
+    "runtime_ratio_to_CMBC-pm": "seconds",
+    **{f"NMI_{g}": f"NMI of {g}" for g in "ABDE"},
+    **{f"NMI(C,{g})": f"NMI of {g}" for g in "ABDE"},
 }
-STATISTICS = {"best": "max", "worst": "min", "ratio": "mean"}
+STATISTICS = {"best": "max", "worst": "min", "ratio": "mean", "range_max_minus_min": "range"}
 METHODS = {
+    "CMBCbu": "daCMBC-bu",
+    "CMBCpm": "daCMBC-pm",
+    "dIBwS": "daIBwS",
     "ratio": "daCCIB / CondEns[EM]",
     "seqCCIB/daCCIB": "seqCCIB / daCCIB",
     "CCIB cartesian product": "daCCIB",
@@ -45,11 +56,13 @@ def test_every_model_file_can_be_planned(path):
     model = read_model(path)
     plan = expand(model)
     assert model.title and plan.cells
+    everywhere = {m.label for m in model.methods if not m.where}
     for table in model.tables:
         for setting in table.settings:
             found = {cell.method for cell in plan.cells if matches(cell, setting.where)}
             # A setting that no cell meets would be an empty row, and nobody would be told.
-            assert found == {m.label for m in model.methods}, (table.name, setting.where)
+            assert found >= everywhere, (table.name, setting.where)
+            assert found == {m.label for m in model.methods} or setting.note, setting.where
     for figure in model.figures:
         assert any(matches(cell, figure.where) for cell in plan.cells), figure.name
 
@@ -76,8 +89,8 @@ def in_models():
                     for measure, statistics in measures.items():
                         for statistic, value in statistics.items():
                             at = key(table.name, setting.where, method, measure, statistic)
-                            assert at not in found, at
-                            found[at] = value
+                            # What two files print, they print alike.
+                            assert found.setdefault(at, value) == value, at
     return found
 
 
@@ -89,13 +102,27 @@ def printed(name):
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             table = "Table " + row["table"].removeprefix("Table ")
+            if table == "Table 9.2" and (
+                found := re.match("[Ss]ession[ =]([123])", row["setting"])
+            ):
+                table += f", session {found[1]}"
+            if table == "Table 9.3" and (found := re.match(r"WebKB Z=(L\d)", row["setting"])):
+                table += f", {LABELINGS[found[1]]} known"
             if row["seed_file"].startswith("000_") and table in GONDEK:
                 yield table, row["setting"], row["method"], row["metric"], row["stat"], row["value"]
 
 
-def where(setting):
-    """Parameters of the data that a printed setting stands for."""
+def where(table, setting):
+    """Parameters that a printed setting stands for."""
     out = {}
+    if table == "Table 9.1":
+        return out
+    if table.startswith("Table 9.2"):
+        return {"p_noise": float(re.search(r"p_noise=([\d.]+)", setting)[1])}
+    if table.startswith("Table 9.3"):
+        share = float(re.search(r"alpha[=~]([\d.]+)", setting)[1])
+        classes = {"page type": 4, "university": 5}[table.split(", ")[1].removesuffix(" known")]
+        return {"wanted.per_class": round(share * 1087 / classes)}
     if found := re.search(r"\bK ?= ?(\d+)", setting):
         out["n_clusters"] = int(found[1])
     if found := re.search(r"alpha = ([\d.]+)", setting):
@@ -109,13 +136,22 @@ def where(setting):
 
 def expected():
     out = {}
-    for name in ("ccib.csv", "cmbc.csv"):
-        for table, setting, method, metric, statistic, value in printed(name):
-            place = where(setting) if table != "Table 9.1" else {}
+    for file in ("ccib.csv", "cmbc.csv"):
+        for table, setting, method, metric, statistic, value in printed(file):
+            place, number = where(table, setting), float(value)
             method, statistic = METHODS.get(method, method), STATISTICS.get(statistic, statistic)
-            at = key(table, place, method, MEASURES[metric], statistic)
-            assert at not in out, at
-            out[at] = float(value)
+            if metric == "runtime_ratio_to_CMBC-pm":
+                method += " / CMBC-pm"
+            if metric == "percent_improvement_precision":
+                sought = {"page type": "university", "university": "page type"}
+                known = table.split(", ")[1].removesuffix(" known")
+                metric, number = f"precision of {sought[known]}", round(1 + number / 100, 4)
+            # How CCIB annealed for Table 9.3 is not printed: its values stand beside two ways.
+            for name in ("daCCIB / EM", "CCIB, fast / EM") if table[6:9] == "9.3" else (method,):
+                at = key(table, place, name, MEASURES.get(metric, metric), statistic)
+                # Of Table 9.2, one row is in both transcriptions.
+                assert at not in out or (name == "daIBwS" and out[at] == number), at
+                out[at] = number
     return out
 
 
@@ -152,13 +188,57 @@ def test_published_values_are_those_printed():
 def test_data_have_the_printed_sizes():
     draws = {2: 400, 3: 700, 4: 1100, 5: 1600}
     models = {path.stem.removeprefix("gondek2005-"): read_model(path) for path in FILES}
-    for name in ("plane", "orthogonality", "binary"):
+    for name in ("plane", "orthogonality", "binary", "cmbc"):
         for case in models[name].data.cases:
             k = case["n_clusters"]
             assert case["n_samples"] == 50 * k**2
-            assert name == "binary" or case["n_draws"] == draws[k]
+            assert name in ("binary", "cmbc") or case["n_draws"] == draws[k]
+    for i in (1, 2, 3):
+        assert models[f"sessions-{i}"].data.parameters["n_samples"] == 1000
+        assert len(models[f"sessions-{i}"].known_names) == i
     weights = {"plane": 0.5, "orthogonality": 0.5, "binary": 0.3, "successive": 0.3}
-    for name, weight in {**weights, "webkb-page": 0.3, "webkb-university": 0.3}.items():
+    weights |= {name: 0.3 for name in models if name.startswith("webkb")}
+    for name, weight in weights.items():
         for method in models[name].methods:
             given = method.parameters.get("coordination_weight")
-            assert given == (weight if method.label in ("daCCIB", "seqCCIB") else None)
+            assert given == (
+                weight if method.label in ("daCCIB", "seqCCIB", "CCIB, fast") else None
+            )
+
+
+def test_penalties_have_the_printed_weights():
+    path = PUBLISHED / "cmbc.csv"
+    if not path.is_file():
+        pytest.skip(f"no transcription of the printed tables: {path} is not there")
+    with path.open(encoding="utf-8", newline="") as file:
+        gammas = {
+            row["metric"]: float(row["value"])
+            for row in csv.DictReader(file)
+            if row["setting"] == "parameters"
+        }
+    for path in (path for path in FILES if "sessions" in path.stem):
+        methods = {m.label: m.parameters for m in read_model(path).methods}
+        for method, gamma in (("daCMBC-bu", "gamma_CMBCbu"), ("daCMBC-pm", "gamma_CMBCpm")):
+            strength = gamma_to_strength(gammas[gamma], 1)
+            assert methods[method]["strength"] == pytest.approx(strength)
+        assert methods["daIBwS"]["gamma"] == gammas["gamma_IBwS"]
+
+
+def test_as_many_labels_are_told_as_printed():
+    for known, classes in (("page", 4), ("university", 5)):
+        path = next(path for path in FILES if path.stem.endswith(f"webkb-{known}-labels"))
+        wanted = read_model(path).wanted
+        shares = [classes * amount / 1087 for amount in wanted.per_class]
+        assert shares == pytest.approx([0, 0.05, 0.1], abs=0.002)
+        assert wanted.score == "unlabelled"
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if read_model(p).wanted], ids=lambda p: p.stem)
+def test_wanted_labels_can_be_told(path, data_dir, monkeypatch):
+    from nrprob.batch import runner
+
+    monkeypatch.setenv("NRPROB_DATA", str(data_dir))
+    model = read_model(path)
+    assert runner.check(model, expand(model)) == {}
+    labels = datasets.load(model.data.loader, **model.data.parameters).labelings
+    assert {model.wanted.labeling, *model.known_names} <= labels.keys()
