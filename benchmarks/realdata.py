@@ -180,8 +180,9 @@ class Store:
         if path.exists():
             with path.open(newline="") as file:
                 for read in csv.DictReader(file):
-                    # The last line of an interrupted run may be incomplete.
-                    if all(read.get(name) is not None for name in Row._fields):
+                    # A last line may be incomplete, after a break; refusals are tried again.
+                    whole = all(read.get(name) is not None for name in Row._fields)
+                    if whole and read["nmi"] != "nan":
                         self._keep(_parsed(read))
         self._file = path.open("w", newline="")
         self._writer = csv.writer(self._file)

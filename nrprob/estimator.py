@@ -357,8 +357,10 @@ class TermEstimator(ClusterMixin, BaseEstimator):
                 return self._validate_device(X, reset=reset)
             X = np.asarray(X)  # on a CPU, the same memory
         X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
-        if sparse.issparse(X) and X.indices.dtype != np.int32:
-            X = sparse.csr_array((X.data, X.indices.astype(np.int32), X.indptr), shape=X.shape)
+        if sparse.issparse(X) and (X.indices.dtype != np.int32 or X.indptr.dtype != np.int32):
+            # scikit-learn's k-means takes no others; what they count may still need 64 bits.
+            ends = X.indptr.astype(np.int32) if X.nnz < 2**31 else X.indptr
+            X = sparse.csr_array((X.data, X.indices.astype(np.int32), ends), shape=X.shape)
         return X
 
     def _validate_device(self, X, *, reset: bool):

@@ -358,7 +358,9 @@ def test_scikit_learn_conformance_of_other_bases(estimator, check):
 def test_sparse_rows_give_what_dense_rows_give(base):
     X, labels = make_multinomial_2d(150, 2, 300, random_state=0)
     dense = CondEns(2, base=base, n_init_base=3, random_state=0).fit(X, known=labels[:, 0])
-    thin = clone(dense).fit(sparse.csr_array(X), known=labels[:, 0])
+    wide = sparse.csr_array(X)
+    wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+    thin = clone(dense).fit(wide, known=labels[:, 0])
     assert adjusted_rand_score(dense.labels_, thin.labels_) > 0.95
     assert (thin.predict(sparse.csr_array(X)) == thin.labels_).all()
 
