@@ -55,8 +55,8 @@ def recommend(
 
     Notes
     -----
-    The choice looks at types, zeros and sizes only, never at how well an estimator fits, and takes
-    no time. `benchmarks/realdata.py` has the figures behind it.
+    The choice looks at types, zeros and sizes only, never at how well an estimator fits.
+    `benchmarks/realdata.py` has the figures behind what tables and counts get.
 
     Examples
     --------

@@ -201,7 +201,7 @@ def fit(
         from nrprob.batch import fits, registry, single, sources, tables
         from nrprob.exceptions import InputError
 
-        chosen = None if method == "auto" else registry.method(method)
+        chosen = None if method.lower() == "auto" else registry.method(method)
         parameters: dict[str, Any] = {"n_clusters": k, "random_state": seed}
         given = {"features": features, "solver": solver, "n_init": n_init}
         parameters |= {name: value for name, value in given.items() if value is not None}

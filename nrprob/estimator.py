@@ -98,10 +98,12 @@ class TermEstimator(ClusterMixin, BaseEstimator):
             bound = "greater than" if strict else "at least"
             raise ValueError(f"{name} must be {bound} {low}; got {value}; choose a larger value")
 
+    def _check_counts(self) -> None:
+        for name in ("n_clusters", "n_init", "max_iter"):
+            self._check_number(name, getattr(self, name), low=1, integer=True)
+
     def _check_common(self) -> None:
-        self._check_number("n_clusters", self.n_clusters, low=1, integer=True)
-        self._check_number("n_init", self.n_init, low=1, integer=True)
-        self._check_number("max_iter", self.max_iter, low=1, integer=True)
+        self._check_counts()
         self._check_number("tol", self.tol, low=0)
         self._check_number("noise", self.noise, low=0)
         self._check_number("cooling", self.cooling, low=1.01)
@@ -119,6 +121,13 @@ class TermEstimator(ClusterMixin, BaseEstimator):
             raise ValueError(
                 f"n_samples={n_samples} should be >= n_clusters={self.n_clusters}; "
                 "lower n_clusters or pass more rows"
+            )
+
+    def _check_one_device(self) -> None:
+        if sharding.asked_for() is not None:
+            raise ValueError(
+                f"{type(self).__name__} cannot shard rows over devices; got a fit within "
+                "nrprob.sharded; fit outside of it"
             )
 
     def _quench(self) -> float:

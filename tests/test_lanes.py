@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import numpy as np
 import pytest
+from sklearn.base import clone
 
-from nrprob import CCIB, CMBC, IB, IBSI, MixtureEM, ResidualMixture
+from nrprob import CCIB, CMBC, IB, IBSI, MDLMultiView, MixtureEM, ResidualMixture, ResidualSpectral
 from nrprob.datasets import make_binary_partitions
 from nrprob.engines import lanes, solve
 
@@ -133,6 +134,7 @@ def test_a_program_keeps_within_memory(calls, one_worker, monkeypatch):
         (MixtureEM(2, n_init=1, features="gaussian", covariance="diag"), None),
         (ResidualMixture(2, n_init=1, errors="gauss"), False),
         (ResidualMixture(2, n_init=1, errors="gauss", covariance="diag"), False),
+        (MDLMultiView(2, n_init=1), None),
     ],
     ids=lambda p: repr(p).replace("\n", "") if not isinstance(p, bool | None) else str(p),
 )
@@ -161,3 +163,16 @@ def test_programs_that_call_lapack_take_turns():
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda c: c(), [call] * 8))
         assert (max(most) == 1) == factorises
+
+
+def test_mixtures_of_a_spectral_consensus_take_their_turn():
+    X, labels = make_binary_partitions(60, [6, 4], random_state=0)
+    model = ResidualSpectral(2, members=1, n_init=1, random_state=0)
+    clone(model).fit(X, known=labels[:, 0])  # compiles, so that nothing but the lock takes time
+    thread = threading.Thread(target=model.fit, args=(X,), kwargs={"known": labels[:, 0]})
+    with solve.one_at_a_time(True):
+        thread.start()
+        thread.join(2)
+        assert thread.is_alive()
+    thread.join(60)
+    assert hasattr(model, "labels_")

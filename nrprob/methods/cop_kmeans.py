@@ -210,8 +210,7 @@ class COPKMeans(PairEstimator):
         TypeError
             If pairs are not integers.
         """
-        for name in ("n_clusters", "n_init", "max_iter"):
-            self._check_number(name, getattr(self, name), low=1, integer=True)
+        self._check_counts()
         with jax.enable_x64(True):
             X, fixed, pairs = self._read(X, y, must_link, cannot_link)
             must, cannot = [Pairs(pairs[0], "must_link")], [Pairs(pairs[1], "cannot_link")]

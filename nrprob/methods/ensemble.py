@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
-from nrprob.engines import sharding, solve
+from nrprob.engines import solve
 from nrprob.engines.solve import Hyper, Problem
 from nrprob.estimator import Task, TermEstimator
 from nrprob.exceptions import DegenerateClusterWarning
@@ -263,11 +263,7 @@ class CondEns(TermEstimator):
     def _prepare(self, X, y, known) -> Any:
         """Check the input; nothing is clustered yet."""
         self._check_common()
-        if sharding.asked_for() is not None:
-            raise ValueError(
-                "CondEns cannot shard rows over devices; got a fit within nrprob.sharded; "
-                "fit outside of it"
-            )
+        self._check_one_device()
         X = self._validate(np.asarray(X) if isinstance(X, jax.Array) else X, reset=True)
         n_samples = X.shape[0]
         self._check_size(n_samples)

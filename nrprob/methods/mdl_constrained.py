@@ -231,8 +231,7 @@ class MDLConstrained(PairEstimator):
     # Input
 
     def _check_common(self) -> None:
-        for name in ("n_clusters", "n_init", "max_iter"):
-            self._check_number(name, getattr(self, name), low=1, integer=True)
+        self._check_counts()
         self._check_number("tol", self.tol, low=0)
         self._check_choice("constraints", self.constraints, ("hard", "soft"))
         self._check_choice("sigma", self.sigma, ("view", "cluster"))

@@ -16,7 +16,7 @@ from sklearn.utils import ClassifierTags, check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nrprob import codelength, metrics
-from nrprob.engines import sharding, solve
+from nrprob.engines import solve
 from nrprob.estimator import TermEstimator
 from nrprob.methods.multiview_codes import SMOOTHING, Design, solve_multiview
 from nrprob.statistics.rows import Layout, Rows, arrange, bucket, make_rows
@@ -375,11 +375,7 @@ class MDLMultiView(TermEstimator):
                 "MDLMultiView takes no known structure; got known=...; give it as a view of its "
                 "own, or use CCIB or IBSI"
             )
-        if sharding.asked_for() is not None:
-            raise ValueError(
-                "MDLMultiView cannot shard rows over devices; got a fit within nrprob.sharded; "
-                "fit outside of it"
-            )
+        self._check_one_device()
         found = self._split(X, reset=True)
         n, n_views = found[0].shape[0], len(found)
         self._single = n_views == 1 and not _several(X) and self.views is None

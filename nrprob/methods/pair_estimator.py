@@ -10,7 +10,6 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import validate_data
 
-from nrprob.engines import sharding
 from nrprob.estimator import TermEstimator
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.methods.constraints import check_cannot_link, check_pairs
@@ -34,18 +33,10 @@ class PairEstimator(TermEstimator):
         self, X: Any, y: Any, must_link: Any, cannot_link: Any
     ) -> tuple[np.ndarray, np.ndarray | None, Pair]:
         """Checked rows, wanted clusters, and pairs."""
-        if sharding.asked_for() is not None:
-            raise ValueError(
-                f"{type(self).__name__} cannot shard rows over devices; got a fit within "
-                "nrprob.sharded; fit outside of it"
-            )
+        self._check_one_device()
         X = self._validate(X, reset=True)
         n = X.shape[0]
-        if n < self.n_clusters:
-            raise ValueError(
-                f"n_samples={n} should be >= n_clusters={self.n_clusters}; "
-                "lower n_clusters or pass more rows"
-            )
+        self._check_size(n)
         fixed = self._wanted(y, n)
         return X, fixed, (check_pairs(must_link, n, "must_link"), check_cannot_link(cannot_link, n))
 

@@ -16,7 +16,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines import sharding, solve
+from nrprob.engines import solve
 from nrprob.estimator import Task, TermEstimator
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships, is_continuous
@@ -63,7 +63,7 @@ class ResidualMixture(TermEstimator):
         Form of Sigma: full, diagonal in the columns of X, or a multiple of the identity.
     errors : {"gauss", "t", "auto"}, default="gauss"
         Normal or multivariate t errors, for data with outlying rows. "auto" fits both, which takes
-        three to five times as long as "gauss" alone, and takes the smaller objective.
+        about five times as long as "gauss" alone, and takes the smaller objective.
     nu : float, default=8.0
         Degrees of freedom of t errors, more than 2.
     balance : float, default=0.0
@@ -217,8 +217,7 @@ class ResidualMixture(TermEstimator):
     # Input
 
     def _check_common(self) -> None:
-        for name in ("n_clusters", "n_init", "max_iter"):
-            self._check_number(name, getattr(self, name), low=1, integer=True)
+        self._check_counts()
         for name in ("tol", "balance", "ridge"):
             self._check_number(name, getattr(self, name), low=0)
             if np.isnan(getattr(self, name)) or (name == "ridge" and np.isinf(self.ridge)):
@@ -248,17 +247,10 @@ class ResidualMixture(TermEstimator):
     def _prepare(self, X, y, known) -> Task:
         """Check the input, remove what is known, and lay out the residuals."""
         self._check_common()
-        if sharding.asked_for() is not None:
-            raise ValueError(
-                "ResidualMixture cannot shard rows over devices; got a fit within nrprob.sharded; "
-                "fit outside of it"
-            )
+        self._check_one_device()
         X = self._validate(X, reset=True)
         n, k = X.shape[0], self.n_clusters
-        if n < k:
-            raise ValueError(
-                f"n_samples={n} should be >= n_clusters={k}; lower n_clusters or pass more rows"
-            )
+        self._check_size(n)
         fixed = self._wanted(y, n)
         r, self._removal, groups = remove(X, known, self.multi)
         if groups is not None:
@@ -424,7 +416,7 @@ class ResidualMixture(TermEstimator):
         fixed = None if task.fixed is None else layout.spread(task.fixed, -1)
         starts = self.n_init * len(self.metrics) * (2 if self.aligned else 1)
         # On a CPU one restart at a time keeps to its caches, and waits for no slower one: with ten
-        # side by side all take up to 1.8 times as long.
+        # side by side all took 1.8 times as long.
         side = 1 if jax.default_backend() == "cpu" else starts
         slots = data.mass.size
         each = 10 * k * slots * dtype.itemsize
@@ -556,21 +548,6 @@ class ResidualMixture(TermEstimator):
         if self._balanced is not None:
             log_p = log_p + self._offset[:, self._balanced.transform(known, len(y)).codes].T
         return log_p
-
-    def predict(self, X, *, known=None):
-        """Cluster of new rows: the most probable one, given the row's residual.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        known : as in `fit`; required if the model was fitted with it
-            Groups have to be among those of the fit, whose means are taken off.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-        """
-        return self._log_membership(X, known).argmax(1)
 
     def predict_proba(self, X, *, known=None):
         """p(cluster given row) of new rows.

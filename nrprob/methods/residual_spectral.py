@@ -14,7 +14,6 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines import sharding
 from nrprob.estimator import TermEstimator
 from nrprob.known import DesignEncoder, Groups, KnownEncoder, is_continuous
 from nrprob.methods.residual_spectrum import (
@@ -242,8 +241,7 @@ class ResidualSpectral(TermEstimator):
     # Input
 
     def _check_common(self) -> None:
-        for name in ("n_clusters", "n_init", "max_iter"):
-            self._check_number(name, getattr(self, name), low=1, integer=True)
+        self._check_counts()
         self._check_number("tol", self.tol, low=0)
         self._check_choice("damp", self.damp, ("log", "none"))
         self._check_choice("multi", self.multi, ("product", "additive"))
@@ -282,11 +280,7 @@ class ResidualSpectral(TermEstimator):
     def _prepare(self, X, y, known) -> Any:
         """Check the input; nothing is computed yet."""
         self._check_common()
-        if sharding.asked_for() is not None:
-            raise ValueError(
-                "ResidualSpectral cannot shard rows over devices; got a fit within "
-                "nrprob.sharded; fit outside of it"
-            )
+        self._check_one_device()
         x = self._counts(X, reset=True)
         n = x.shape[0]
         self._check_size(n)

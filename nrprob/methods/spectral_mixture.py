@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.shuffle import stream
+from nrprob.engines.solve import one_at_a_time
 from nrprob.statistics.rows import bucket
 
 _HIGHEST = jax.lax.Precision.HIGHEST
@@ -71,7 +72,7 @@ def fit_mixtures(
     k = max(bucket(n_clusters, 64), 2)
     pad = size - n
     dtype = coordinates.dtype
-    found = _fit(
+    arguments = (
         np.pad(coordinates, ((0, 0), (0, pad), (0, 0))),
         np.pad(present.astype(dtype), (0, pad)),
         np.pad(keys, (0, pad)),
@@ -82,11 +83,11 @@ def fit_mixtures(
         np.asarray(reg, dtype),
         np.asarray(max_iter, np.int32),
         np.asarray(tol, dtype),
-        n_clusters=k,
-        # On a CPU one after another is faster, since each stops when it is done.
-        together=jax.default_backend() != "cpu",
     )
-    found = Mixtures(*(np.asarray(a) for a in found))
+    # On a CPU one after another is faster, since each stops when it is done.
+    together = jax.default_backend() != "cpu"
+    with one_at_a_time(True):
+        found = Mixtures(*jax.device_get(_fit(*arguments, n_clusters=k, together=together)))
     return found._replace(
         labels=found.labels[:, :n],
         coef=found.coef[:, :n_clusters],
