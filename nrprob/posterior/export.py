@@ -1,4 +1,4 @@
-"""Partitions as random variables: handing draws to ArviZ.
+"""Handing draws to ArviZ.
 
 Draws are plain arrays named ``(chain, draw, *event)``. They are not read back from a traced model,
 because samplers over partitions have discrete, re-labelled states that no such reader understands.

@@ -1,0 +1,45 @@
+"""Partitions as random variables: what draws of labels say, whoever drew them.
+
+Every function takes draws of labels as an integer array ``(chain, draw, sample)`` or
+``(draw, sample)``. Cluster names mean nothing across draws (label switching), so each summary is a
+property of the partition alone, or names clusters after one reference partition (`relabel`).
+
+Examples
+--------
+Two chains that agree, under other names, on all but the last sample.
+
+>>> import numpy as np
+>>> from nrprob.posterior import coclustering, n_clusters, point_estimate
+>>> draws = np.array([[[0, 0, 1, 1], [4, 4, 2, 2]], [[7, 7, 7, 3], [1, 1, 0, 0]]])
+>>> coclustering(draws)[0]
+array([1.  , 1.  , 0.25, 0.  ])
+>>> point_estimate(draws, loss="vi", random_state=0)
+array([0, 0, 1, 1])
+>>> n_clusters(draws)["probability"].to_dict()
+{2: 1.0}
+"""
+
+from nrprob.posterior.balls import CredibleBall, credible_ball
+from nrprob.posterior.convergence import diagnose, label_free, n_clusters
+from nrprob.posterior.estimates import point_estimate
+from nrprob.posterior.export import to_arviz
+from nrprob.posterior.losses import expected_loss
+from nrprob.posterior.pictures import plot_coclustering, plot_n_clusters
+from nrprob.posterior.relabelling import align, relabel
+from nrprob.posterior.similarity import coclustering
+
+__all__ = [
+    "coclustering",
+    "point_estimate",
+    "expected_loss",
+    "credible_ball",
+    "CredibleBall",
+    "n_clusters",
+    "label_free",
+    "diagnose",
+    "relabel",
+    "align",
+    "plot_coclustering",
+    "plot_n_clusters",
+    "to_arviz",
+]

@@ -1,0 +1,298 @@
+"""Quantities that do not depend on the names of clusters, and whether chains agree on them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import xlogy
+
+from nrprob.posterior.draws import Draws, as_draws, as_labels, canonical
+from nrprob.posterior.estimates import estimate
+from nrprob.posterior.export import _import_arviz
+from nrprob.posterior.losses import as_loss, distances
+from nrprob.posterior.similarity import similarity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["diagnose", "label_free", "n_clusters"]
+
+_PAIR_SAMPLES = 500
+"""Samples among which informative pairs are looked for."""
+
+
+def _chains(draws: Draws) -> tuple[int, int]:
+    return (1, *draws.batch) if len(draws.batch) == 1 else draws.batch  # type: ignore[return-value]
+
+
+def _ess(trace: np.ndarray, method: str) -> float:
+    """Effective sample size of a trace of shape (chain, draw); NaN below 4 draws per chain."""
+    if trace.shape[1] < 4:
+        return np.nan
+    arviz = _import_arviz()
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return float(arviz.ess(np.asarray(trace, dtype=float), method=method))
+
+
+def r_hat(trace: np.ndarray) -> float:
+    """Rank-normalised split R-hat; of a single chain, that of its halves."""
+    trace = np.asarray(trace, dtype=float)
+    if len(trace) == 1:
+        half = trace.shape[1] // 2
+        trace = np.stack([trace[0, :half], trace[0, -half:]]) if half else trace
+    if trace.shape[1] < 4:
+        return np.nan
+    if np.all(np.ptp(trace, axis=1) == 0):
+        return np.inf if np.ptp(trace) > 0 else 1.0  # chains that never move: at odds, or agreed
+    arviz = _import_arviz()
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        return float(arviz.rhat(trace, method="rank"))
+
+
+def n_clusters(draws: Any) -> pd.DataFrame:
+    r"""Posterior distribution of the number of occupied clusters.
+
+    The standard error of a probability p is :math:`\sqrt{p (1-p) / \mathrm{ESS}}`, where ESS is the
+    effective sample size of the indicator over the chains.
+
+    Parameters
+    ----------
+    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+        Labels. Names of clusters are arbitrary within each draw; without a chain axis the draws
+        are one chain.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row for every number of clusters that was drawn, in increasing order (index
+        ``n_clusters``); columns ``probability``, ``mcse`` and ``ess``. With fewer than 4 draws per
+        chain the last two cannot be estimated and are NaN.
+
+    Raises
+    ------
+    TypeError
+        If labels are not integers.
+    ValueError
+        If `draws` has other axes or is empty.
+
+    References
+    ----------
+    Vehtari, Gelman, Simpson, Carpenter & Buerkner (2021), "Rank-normalization, folding, and
+    localization", Bayesian Analysis 16, for the effective sample size.
+
+    Examples
+    --------
+    >>> from nrprob.posterior import n_clusters
+    >>> n_clusters([[0, 0, 1], [5, 2, 2], [1, 1, 1], [0, 0, 3]])["probability"]
+    n_clusters
+    1    0.25
+    2    0.75
+    Name: probability, dtype: float64
+    """
+    import pandas as pd
+
+    checked = as_draws(draws)
+    k = checked.n_clusters.reshape(_chains(checked))
+    rows = []
+    for value in np.unique(k):
+        drawn = k == value
+        p = float(drawn.mean())
+        ess = _ess(drawn, "mean")
+        rows.append({"probability": p, "mcse": float(np.sqrt(p * (1 - p) / ess)), "ess": ess})
+    return pd.DataFrame(rows, index=pd.Index(np.unique(k), name="n_clusters"))
+
+
+def _informative_pairs(draws: Draws, n_pairs: int, random: np.random.RandomState) -> np.ndarray:
+    """Pairs of samples, preferring those whose co-clustering varies most, shape (<= n_pairs, 2)."""
+    n = draws.n_samples
+    rows = np.sort(random.permutation(n)[:_PAIR_SAMPLES])
+    some = Draws(canonical(draws.codes[:, rows]), draws.weights, draws.batch)
+    together = similarity(some, equal=True)
+    i, j = np.triu_indices(len(rows), 1)
+    variance = together[i, j] * (1 - together[i, j])
+    open_ = np.flatnonzero(variance > 1e-12)
+    if len(open_) > n_pairs:
+        share = variance[open_] / variance[open_].sum()
+        open_ = random.choice(open_, size=n_pairs, replace=False, p=share)
+    return np.column_stack([rows[i[open_]], rows[j[open_]]])
+
+
+def _given_pairs(pairs: Any, n: int) -> np.ndarray:
+    array = np.asarray(pairs)
+    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"pairs is a number, or an integer array of shape (n_pairs, 2); got dtype "
+            f"{array.dtype} and shape {array.shape}; pass positions of samples"
+        )
+    if array.size and not (array.min() >= 0 and array.max() < n):
+        raise ValueError(
+            f"pairs must be positions of samples; got {array.min()} to {array.max()} for {n} "
+            "samples; count from 0"
+        )
+    return array
+
+
+def label_free(
+    draws: Any,
+    reference: Any = None,
+    *,
+    pairs: Any = 10,
+    random_state: Any = None,
+) -> dict[str, np.ndarray]:
+    """Traces of quantities that no renaming of clusters changes.
+
+    Parameters
+    ----------
+    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+        Labels. Names of clusters are arbitrary within each draw; without a chain axis the draws
+        are one chain.
+    reference : array of int of shape (n_samples,), optional
+        The partition from which distances are taken; `point_estimate` by default.
+    pairs : int or array of int of shape (n_pairs, 2), default=10
+        Pairs of samples whose co-clustering is traced. A number asks for as many pairs, drawn among
+        those that are neither always together nor always apart with chances proportional to the
+        variance; there may be fewer.
+    random_state : int, RandomState instance or None, default=None
+        Used to draw pairs and by the search for a reference.
+
+    Returns
+    -------
+    dict of str to ndarray of shape (chain, draw)
+        ``n_clusters``; ``entropy`` of the cluster sizes in nats; ``largest_share`` of the samples
+        in one cluster; ``vi``, the variation of information to the reference in nats;
+        ``together[i,j]``, 1 where samples i and j share a cluster. `to_arviz` takes it as it is.
+
+    Raises
+    ------
+    TypeError
+        If labels are not integers.
+    ValueError
+        If `draws` has other axes or is empty, or `reference` or `pairs` do not fit it.
+
+    Examples
+    --------
+    >>> from nrprob.posterior import label_free
+    >>> traces = label_free([[0, 0, 1, 1], [5, 5, 5, 2]], [0, 0, 1, 1], pairs=[[0, 2]])
+    >>> {name: trace.tolist() for name, trace in traces.items() if name != "vi"}
+    ... # doctest: +NORMALIZE_WHITESPACE
+    {'n_clusters': [[2, 2]], 'entropy': [[0.6931471805599453, 0.5623351446188083]],
+     'largest_share': [[0.5, 0.75]], 'together[0,2]': [[0, 1]]}
+    """
+    from sklearn.utils import check_random_state
+
+    checked = as_draws(draws)
+    n, shape = checked.n_samples, _chains(checked)
+    random = check_random_state(random_state)
+    loss = as_loss("vi", 1.0, n)
+    if reference is None:
+        centre, _ = estimate(checked, loss, n, 10, random)
+    else:
+        centre = canonical(as_labels(reference, n, "reference")[None])[0]
+    if np.ndim(pairs) == 0:
+        if not isinstance(pairs, (int, np.integer)) or isinstance(pairs, bool) or pairs < 0:
+            raise ValueError(
+                f"pairs is a number of at least 0, or an array of pairs; got {pairs!r}; "
+                "pass 0 for none"
+            )
+        chosen = _informative_pairs(checked, int(pairs), random)
+    else:
+        chosen = _given_pairs(pairs, n)
+
+    share = checked.sizes / n
+    first = checked.offsets[:-1]
+    traces = {
+        "n_clusters": checked.n_clusters,
+        "entropy": np.maximum(-np.add.reduceat(xlogy(share, share), first), 0.0),
+        "largest_share": np.maximum.reduceat(share, first),
+        "vi": distances(centre, checked, loss),
+    }
+    for i, j in chosen:
+        traces[f"together[{i},{j}]"] = (checked.codes[:, i] == checked.codes[:, j]).astype(np.int64)
+    return {name: trace.reshape(shape) for name, trace in traces.items()}
+
+
+def diagnose(
+    draws: Any,
+    reference: Any = None,
+    *,
+    pairs: Any = 10,
+    extra: Mapping[str, Any] | None = None,
+    random_state: Any = None,
+) -> pd.DataFrame:
+    """Convergence of chains of partitions, judged by quantities that are free of labels.
+
+    Parameters
+    ----------
+    draws, reference, pairs, random_state
+        As for `label_free`.
+    extra : mapping of str to array of shape (chain, draw), optional
+        Further traces, such as the log posterior or the description length.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per quantity that varies, with the columns of ``arviz.summary``: ``mean``, ``sd``,
+        ``mcse_mean``, ``ess_bulk``, ``ess_tail`` and ``r_hat`` (rank-normalised; of a single chain,
+        between its halves). Quantities that are the same in every draw have no variance to compare
+        and are left out. `r_hat` is infinite where no chain moves and chains differ. With fewer
+        than 4 draws per chain (8 of a single one) the estimates are NaN.
+
+    Raises
+    ------
+    TypeError
+        If labels are not integers.
+    ValueError
+        If `draws` has other axes or is empty, or other arguments do not fit it.
+
+    References
+    ----------
+    Vehtari, Gelman, Simpson, Carpenter & Buerkner (2021), "Rank-normalization, folding, and
+    localization: an improved R-hat", Bayesian Analysis 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob.posterior import diagnose
+    >>> draws = np.random.default_rng(0).integers(0, 3, (4, 200, 6))
+    >>> table = diagnose(draws, pairs=3, random_state=0)
+    >>> bool((table["r_hat"] < 1.05).all())
+    True
+    """
+    import pandas as pd
+
+    traces = label_free(draws, reference, pairs=pairs, random_state=random_state)
+    shape = traces["n_clusters"].shape
+    for name, values in (extra or {}).items():
+        trace = np.asarray(values)
+        if trace.size != shape[0] * shape[1] or trace.shape not in (shape, shape[1:]):
+            raise ValueError(
+                f"traces in extra have the axes (chain, draw); {name!r} has shape {trace.shape} "
+                f"for draws of shape {shape}; give one number per draw"
+            )
+        if not np.all(np.isfinite(trace)):
+            raise ValueError(
+                f"traces in extra must be finite; {name!r} has "
+                f"{int(np.sum(~np.isfinite(trace)))} values that are not; drop or clip them"
+            )
+        traces[name] = trace.reshape(shape)
+    rows = {}
+    for name, trace in traces.items():
+        if np.ptp(trace) == 0:
+            continue
+        sd = float(np.std(trace, ddof=1))
+        rows[name] = {
+            "mean": float(np.mean(trace)),
+            "sd": sd,
+            "mcse_mean": sd / float(np.sqrt(_ess(trace, "mean"))),
+            "ess_bulk": _ess(trace, "bulk"),
+            "ess_tail": _ess(trace, "tail"),
+            "r_hat": r_hat(trace),
+        }
+    columns = ["mean", "sd", "mcse_mean", "ess_bulk", "ess_tail", "r_hat"]
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=columns, dtype=float)
+    return table.rename_axis("quantity")

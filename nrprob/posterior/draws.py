@@ -1,0 +1,192 @@
+"""Draws of labels as one checked array of codes that no longer depends on names."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Draws", "as_draws", "as_labels", "canonical"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws:
+    """Weighted partitions of the same samples.
+
+    Attributes
+    ----------
+    codes : ndarray of shape (n_draws, n_samples), int32
+        Clusters of each draw, numbered from 0 in order of first appearance.
+    weights : ndarray of shape (n_draws,)
+        Non-negative, summing to 1.
+    batch : tuple of int
+        The axes before the samples as they were given: (chain, draw) or (draw,).
+    """
+
+    codes: np.ndarray
+    weights: np.ndarray
+    batch: tuple[int, ...]
+
+    @property
+    def n_draws(self) -> int:
+        """Number of draws over all chains."""
+        return self.codes.shape[0]
+
+    @property
+    def n_samples(self) -> int:
+        """Number of samples partitioned."""
+        return self.codes.shape[1]
+
+    @cached_property
+    def n_clusters(self) -> np.ndarray:
+        """Occupied clusters of each draw, shape (n_draws,)."""
+        return self.codes.max(axis=1).astype(np.int64) + 1
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """Where each draw's clusters begin in the list of all clusters, shape (n_draws + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.n_clusters)])
+
+    def ids(self, low: int = 0, high: int | None = None) -> np.ndarray:
+        """Position of each label in the list of all clusters of the draws low to high."""
+        high = self.n_draws if high is None else high
+        start = self.offsets[low:high] - self.offsets[low]
+        return self.codes[low:high] + start[:, None]
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Sizes of all clusters of all draws, shape (offsets[-1],)."""
+        return np.concatenate([np.bincount(row) for row in self.codes])
+
+    def blocks(self, n_entries: int) -> list[tuple[int, int]]:
+        """Ranges of draws that have at most `n_entries` labels each (at least one draw)."""
+        step = max(1, n_entries // self.n_samples)
+        return [(a, min(a + step, self.n_draws)) for a in range(0, self.n_draws, step)]
+
+    def distinct(self) -> Draws:
+        """The distinct partitions of positive weight, in order of first appearance."""
+        places: dict[bytes, int] = {}
+        which = np.array([places.setdefault(row.tobytes(), len(places)) for row in self.codes])
+        weights = np.bincount(which, self.weights)
+        first = np.unique(which, return_index=True)[1]
+        kept = weights > 0
+        return Draws(self.codes[first[kept]], weights[kept], (int(kept.sum()),))
+
+    def thinned(self, n_draws: int) -> Draws:
+        """At most `n_draws` of them, taken at even steps of the cumulative weight."""
+        if self.n_draws <= n_draws:
+            return self
+        steps = (np.arange(n_draws) + 0.5) / n_draws
+        ladder = np.cumsum(self.weights)
+        taken = np.searchsorted(ladder / ladder[-1], steps)
+        which, counts = np.unique(taken, return_counts=True)
+        return Draws(self.codes[which], counts / n_draws, (len(which),))
+
+
+def canonical(labels: np.ndarray) -> np.ndarray:
+    """Number the clusters of each row of labels from 0 in order of first appearance.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (n_draws, n_samples), integer
+
+    Returns
+    -------
+    ndarray of shape (n_draws, n_samples), int32
+    """
+    n_draws, n = labels.shape
+    low, high = int(labels.min()), int(labels.max())
+    codes = np.empty(labels.shape, dtype=np.int32)
+    if high - low >= 4 * n + 64:  # a table of names would be mostly empty
+        for s, row in enumerate(labels):
+            _, first, inverse = np.unique(row, return_index=True, return_inverse=True)
+            codes[s] = np.argsort(np.argsort(first))[inverse]
+        return codes
+    width = high - low + 1
+    step = max(1, 2**22 // max(width, n))
+    backwards = np.arange(n - 1, -1, -1)
+    for a in range(0, n_draws, step):
+        names = labels[a : a + step].astype(np.int64) - low
+        rows = np.arange(len(names))[:, None]
+        first = np.full((len(names), width), n)
+        first[rows, names[:, ::-1]] = backwards  # of several writes to a place the last one stays
+        rank = np.empty_like(first)
+        rank[rows, np.argsort(first, axis=1, kind="stable")] = np.arange(width)
+        codes[a : a + step] = rank[rows, names]
+    return codes
+
+
+def _integers(values: Any, what: str) -> np.ndarray:
+    array = np.asarray(values)
+    if array.dtype == bool:
+        return array.astype(np.int8)
+    if array.dtype.kind not in "iu":
+        raise TypeError(
+            f"{what} must be integers; got dtype {array.dtype}; "
+            "encode other labels with numpy.unique(..., return_inverse=True) or pandas.factorize"
+        )
+    if array.dtype == np.uint64:
+        # Differences of names are taken as int64, so names beyond it are replaced by their order.
+        return np.unique(array, return_inverse=True)[1].reshape(array.shape)
+    return array
+
+
+def as_draws(draws: Any, weights: Any = None) -> Draws:
+    """Check draws of labels and their weights.
+
+    Parameters
+    ----------
+    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+        Labels; names are arbitrary within each draw.
+    weights : array of shape (chain, draw) or (draw,), optional
+        Non-negative weights of the draws, any scale; equal by default.
+
+    Raises
+    ------
+    TypeError
+        If labels are not integers.
+    ValueError
+        If the axes are not those above or empty, or weights do not fit them.
+    """
+    labels = _integers(draws, "draws of labels")
+    if labels.ndim not in (2, 3):
+        raise ValueError(
+            "draws of labels have the axes (chain, draw, sample) or (draw, sample); "
+            f"got shape {labels.shape}; "
+            + ("pass labels[None] for a single draw" if labels.ndim == 1 else "reshape them")
+        )
+    if labels.size == 0:
+        raise ValueError(
+            f"draws of labels must not be empty; got shape {labels.shape}; "
+            "pass at least one draw of at least one sample"
+        )
+    batch = labels.shape[:-1]
+    codes = canonical(labels.reshape(-1, labels.shape[-1]))
+    if weights is None:
+        return Draws(codes, np.full(len(codes), 1 / len(codes)), batch)
+    values = np.asarray(weights, dtype=float)
+    if values.shape != batch:
+        raise ValueError(
+            f"weights must have one entry per draw; got shape {values.shape} for draws of shape "
+            f"{batch}; pass the axes of the draws without the samples"
+        )
+    if not (np.all(np.isfinite(values)) and values.min() >= 0 and values.sum() > 0):
+        raise ValueError(
+            "weights must be finite, non-negative and not all 0; "
+            f"got values from {values.min()} to {values.max()}; exponentiate log weights first"
+        )
+    values = values.ravel() / values.max()  # their sum may overflow
+    return Draws(codes, values / values.sum(), batch)
+
+
+def as_labels(labels: Any, n_samples: int, what: str) -> np.ndarray:
+    """Check one partition of `n_samples` samples; returns its integer labels as they are."""
+    array = _integers(labels, what)
+    if array.shape != (n_samples,):
+        raise ValueError(
+            f"{what} must have one label per sample; got shape {array.shape} for draws of "
+            f"{n_samples} samples; pass an array of shape ({n_samples},)"
+        )
+    return array

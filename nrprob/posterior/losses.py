@@ -1,0 +1,150 @@
+r"""Losses between partitions that are sums over the cells of a contingency table.
+
+Both losses have one form. With F convex, cell counts m, cluster sizes n (estimate) and N (draw),
+
+.. math:: L = a \Big[\sum F(N) - \sum F(m)\Big] + b \Big[\sum F(n) - \sum F(m)\Big],
+
+where a is the cost of splitting what belongs together, b = 2 - a that of merging what does not.
+F(x) = x log x gives the variation of information, F(x) = x(x-1)/2 the pair loss of Binder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from scipy.special import xlogy
+
+from nrprob.posterior.draws import Draws, as_draws, as_labels, canonical
+
+__all__ = ["Loss", "as_loss", "distances", "expected_loss"]
+
+_BLOCK = 2**22
+"""Entries of the largest temporary array."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """One loss on partitions of `n_samples` samples.
+
+    Attributes
+    ----------
+    pairs : bool
+        Whether F counts pairs.
+    cell : ndarray of shape (n_samples + 2,)
+        F(0), F(1), ...
+    scale : float
+        Turns differences of sums of F into the reported loss.
+    split_cost, merge_cost : float
+        a and b, which sum to 2.
+    """
+
+    pairs: bool
+    cell: np.ndarray
+    scale: float
+    split_cost: float
+    merge_cost: float
+
+
+def as_loss(loss: str, split_cost: float, n_samples: int) -> Loss:
+    """Check a loss's name and costs and tabulate its F."""
+    if loss not in ("vi", "binder"):
+        raise ValueError(f"loss is not known; got {loss!r}; choose 'vi' or 'binder'")
+    if not 0 < split_cost < 2:
+        raise ValueError(
+            f"split_cost must lie strictly between 0 and 2; got {split_cost}; "
+            "use 1 for equal costs, more for fewer clusters"
+        )
+    x = np.arange(n_samples + 2, dtype=float)
+    if loss == "vi":
+        cell, scale = xlogy(x, x), 1 / n_samples
+    else:
+        cell, scale = x * (x - 1) / 2, 2 / max(1, n_samples * (n_samples - 1))
+    return Loss(loss == "binder", cell, scale, float(split_cost), 2 - float(split_cost))
+
+
+def distances(codes: np.ndarray, draws: Draws, loss: Loss) -> np.ndarray:
+    """Loss of one partition, codes 0 .. k-1 of shape (n_samples,), at every draw."""
+    k = int(codes.max()) + 1
+    own = loss.cell[np.bincount(codes)].sum()
+    result = np.empty(draws.n_draws)
+    # Counts of a draw are a table of its clusters by k, so both bound the block.
+    step = min(_BLOCK, max(draws.n_samples, _BLOCK * draws.n_samples // (k * _widest(draws))))
+    for a, b in draws.blocks(step):
+        first = draws.offsets[a : b + 1] - draws.offsets[a]
+        cells = draws.ids(a, b) * k + codes
+        counts = np.bincount(cells.ravel(), minlength=int(first[-1]) * k).reshape(-1, k)
+        theirs = np.add.reduceat(loss.cell[counts.sum(axis=1)], first[:-1])
+        joint = np.add.reduceat(loss.cell[counts].sum(axis=1), first[:-1])
+        result[a:b] = loss.split_cost * (theirs - joint) + loss.merge_cost * (own - joint)
+    result *= loss.scale
+    # Two different partitions are further apart than this: 1 / n_samples squared, or 1 / n_samples.
+    rounding = 1e-13 * max(1.0, own * loss.scale)
+    return np.where(result < rounding, 0.0, result)
+
+
+def _widest(draws: Draws) -> int:
+    return int(draws.n_clusters.max())
+
+
+def expected_loss(
+    labels: Any,
+    draws: Any,
+    loss: str = "vi",
+    *,
+    split_cost: float = 1.0,
+    weights: Any = None,
+) -> Any:
+    r"""Posterior expected loss of a partition, exact over the draws.
+
+    .. math:: \sum_s w_s L(\hat c, z^{(s)})
+
+    Parameters
+    ----------
+    labels : array of int of shape (n_samples,) or (n_partitions, n_samples)
+        The partition, or several.
+    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+        Labels. Names of clusters are arbitrary within each draw.
+    loss : {"vi", "binder"}, default="vi"
+        "vi" is the variation of information H(a|b) + H(b|a) in nats (Meila 2007); "binder" is the
+        share of the pairs of samples that one partition joins and the other separates, which is 1
+        minus the Rand index (Binder 1978).
+    split_cost : float in (0, 2), default=1.0
+        Cost of separating what belongs together; that of joining what does not is
+        ``2 - split_cost``. It multiplies H(estimate|draw), or the pairs that only the draw joins.
+    weights : array of shape (chain, draw) or (draw,), optional
+        Weights of the draws, of any scale; equal by default.
+
+    Returns
+    -------
+    float or ndarray of shape (n_partitions,)
+
+    Raises
+    ------
+    TypeError
+        If labels are not integers.
+    ValueError
+        If shapes do not fit, or the loss is unknown.
+
+    References
+    ----------
+    Wade & Ghahramani (2018), "Bayesian cluster analysis: point estimation and credible balls",
+    Bayesian Analysis 13, there in bits; Dahl, Johnson & Mueller (2022), "Search algorithms and
+    loss functions for Bayesian clustering", JCGS 31, for unequal costs.
+
+    Examples
+    --------
+    >>> from nrprob.posterior import expected_loss
+    >>> expected_loss([0, 0, 1], [[0, 0, 1], [5, 2, 2]], loss="binder")
+    0.3333333333333333
+    """
+    checked = as_draws(draws, weights)
+    table = as_loss(loss, split_cost, checked.n_samples)
+    several = np.ndim(labels) == 2
+    rows = list(labels) if several else [labels]
+    values = []
+    for row in rows:
+        codes = canonical(as_labels(row, checked.n_samples, "labels")[None])[0]
+        values.append(float(distances(codes, checked, table) @ checked.weights))
+    return np.array(values) if several else values[0]

@@ -1,0 +1,179 @@
+"""Pictures of draws of partitions, in the manner of `nrprob.plotting`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nrprob.posterior.convergence import n_clusters
+from nrprob.posterior.draws import as_draws, as_labels, canonical
+from nrprob.posterior.estimates import estimate
+from nrprob.posterior.losses import as_loss
+from nrprob.posterior.similarity import similarity
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_coclustering", "plot_n_clusters"]
+
+_COLOURS = "cividis"
+_BAR = "#4c566a"
+_MAX_NAMES = 20
+_MAX_GRID = 12
+_LINES = 24
+
+
+def _order(together: np.ndarray, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Samples by cluster, the surest first, and the clusters' order: alike ones are neighbours."""
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
+    sizes = np.bincount(codes)
+    onehot = np.eye(len(sizes))[codes] / sizes
+    clusters = np.arange(len(sizes))
+    if len(sizes) > 2:
+        between = onehot.T @ together @ onehot
+        np.fill_diagonal(between, 1.0)
+        apart = squareform(1 - (between + between.T) / 2, checks=False)
+        clusters = leaves_list(linkage(apart, "average", optimal_ordering=True))
+    place = np.argsort(clusters)[codes]
+    sureness = (together @ onehot)[np.arange(len(codes)), codes]
+    return np.lexsort((-sureness, place)), clusters
+
+
+def plot_coclustering(
+    draws: Any,
+    labels: Any = None,
+    ax: Axes | None = None,
+    *,
+    weights: Any = None,
+    random_state: Any = None,
+) -> Axes:
+    """Draw the co-clustering probabilities as a heat map, ordered by a partition.
+
+    Parameters
+    ----------
+    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+        Labels. Names of clusters are arbitrary within each draw.
+    labels : array of int of shape (n_samples,), optional
+        The partition that orders the samples; `point_estimate` by default.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure when it is None.
+    weights : array of shape (chain, draw) or (draw,), optional
+        Weights of the draws, of any scale; equal by default.
+    random_state : int, RandomState instance or None, default=None
+        Used by the search for a partition.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes drawn on. White lines are the clusters' boundaries (of more than 12 clusters, their
+        outlines); within a cluster the samples that are most surely its own come first, and
+        clusters that the draws confuse are neighbours. Names are left out where they would lie on
+        one another.
+
+    Raises
+    ------
+    TypeError
+        If labels are not integers.
+    ValueError
+        If shapes do not fit.
+    """
+    import matplotlib.pyplot as plt
+    from matplotlib.patches import Rectangle
+    from sklearn.utils import check_random_state
+
+    checked = as_draws(draws, weights)
+    n = checked.n_samples
+    if labels is None:
+        random = check_random_state(random_state)
+        names, _ = estimate(checked, as_loss("vi", 1.0, n), n, 10, random)
+    else:
+        names = as_labels(labels, n, "labels")
+    codes = canonical(names[None])[0].astype(np.int64)
+    own_names = np.empty(codes.max() + 1, dtype=names.dtype)
+    own_names[codes] = names
+    together = similarity(checked, equal=weights is None)
+    rows, clusters = _order(together, codes)
+
+    if ax is None:
+        _, ax = plt.subplots(figsize=(5.6, 4.8), layout="constrained")
+    # Many samples share a pixel: their mean is shown, not whichever comes last.
+    image = ax.imshow(
+        together[np.ix_(rows, rows)],
+        cmap=_COLOURS,
+        vmin=0,
+        vmax=1,
+        interpolation="auto",
+        interpolation_stage="data",
+    )
+    sizes = np.bincount(codes)[clusters]
+    ends = np.cumsum(sizes)
+    if len(sizes) <= _MAX_GRID:
+        for edge in ends[:-1] - 0.5:
+            ax.axhline(edge, color="white", linewidth=0.8)
+            ax.axvline(edge, color="white", linewidth=0.8)
+    else:  # a grid would hide the probabilities between clusters
+        for end, size in zip(ends, sizes, strict=True):
+            corner = (end - size - 0.5, end - size - 0.5)
+            ax.add_patch(Rectangle(corner, size, size, fill=False, ec="white", lw=0.8))
+    middles = ends - sizes / 2 - 0.5
+    named = [0]
+    for i in range(1, len(sizes)):  # names closer than a line of text would lie on one another
+        if (middles[i] - middles[named[-1]]) * _LINES >= n:
+            named.append(i)
+    texts = [f"cluster {own_names[clusters[i]]} (n = {sizes[i]})" for i in named]
+    ax.set_yticks(middles[named], texts, fontsize=8)
+    ax.set_xticks([])
+    ax.tick_params(length=0)
+    ax.set_xlabel("samples, in the same order")
+    ax.spines[:].set_visible(False)
+    ax.figure.colorbar(image, ax=ax, label="probability of sharing a cluster", shrink=0.9)
+    return ax
+
+
+def plot_n_clusters(draws: Any, ax: Axes | None = None) -> Axes:
+    """Draw the posterior distribution of the number of clusters.
+
+    Parameters
+    ----------
+    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+        Labels. Names of clusters are arbitrary within each draw.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure when it is None.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes drawn on: bars of probability, the lines on them two Monte Carlo standard errors
+        to either side.
+
+    Raises
+    ------
+    TypeError
+        If labels are not integers.
+    ValueError
+        If `draws` has other axes or is empty.
+    """
+    import matplotlib.pyplot as plt
+
+    table = n_clusters(draws)
+    p = table["probability"].to_numpy()
+    k = table.index.to_numpy()
+    error = 2 * np.nan_to_num(table["mcse"].to_numpy())
+    if ax is None:
+        width = max(3.2, 1.4 + 0.55 * (k.max() - k.min() + 1))
+        _, ax = plt.subplots(figsize=(min(width, 12.0), 3.2), layout="constrained")
+    whiskers = np.array([np.minimum(error, p), np.minimum(error, 1 - p)])
+    ax.bar(k, p, width=0.8, color=_BAR, yerr=whiskers, ecolor="black", capsize=3)
+    if len(k) <= _MAX_NAMES:
+        for x, y, up in zip(k, p, whiskers[1], strict=True):
+            text = f"{y:.2f}" if y >= 0.005 else "<.01"
+            ax.annotate(text, (x, y + up), (0, 3), textcoords="offset points", ha="center")
+        ax.set_xticks(np.arange(k.min(), k.max() + 1) if np.ptp(k) < _MAX_NAMES else k)
+    ax.set_ylim(0, max(float((p + whiskers[1]).max()) * 1.15, 0.05))
+    ax.set_xlabel("number of clusters")
+    ax.set_ylabel("posterior probability")
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax

@@ -1,0 +1,186 @@
+"""Naming the clusters of every draw after one partition, to summarise components."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nrprob.posterior.draws import Draws, as_draws, as_labels
+from nrprob.posterior.estimates import estimate
+from nrprob.posterior.losses import as_loss
+
+__all__ = ["align", "relabel"]
+
+_BLOCK = 2**22
+
+
+def _reference(draws: Draws, reference: Any, random_state: Any) -> np.ndarray:
+    from sklearn.utils import check_random_state
+
+    if reference is not None:
+        return as_labels(reference, draws.n_samples, "reference")
+    n = draws.n_samples
+    return estimate(draws, as_loss("vi", 1.0, n), n, 10, check_random_state(random_state))[0]
+
+
+def _matches(draws: Draws, codes: np.ndarray) -> list[np.ndarray]:
+    """For every draw, the reference's cluster that each of its clusters stands for, or -1.
+
+    The assignment maximises the number of samples that keep the reference's name; clusters that
+    share no sample are not matched.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    k = int(codes.max()) + 1
+    widest = int(draws.n_clusters.max())
+    result = []
+    step = min(_BLOCK, _BLOCK * draws.n_samples // (k * widest))
+    for a, b in draws.blocks(step):
+        first = draws.offsets[a : b + 1] - draws.offsets[a]
+        cells = draws.ids(a, b) * k + codes
+        counts = np.bincount(cells.ravel(), minlength=int(first[-1]) * k).reshape(-1, k)
+        for low, high in zip(first, first[1:], strict=False):
+            table = counts[low:high]
+            rows, columns = linear_sum_assignment(table, maximize=True)
+            match = np.full(high - low, -1)
+            kept = table[rows, columns] > 0
+            match[rows[kept]] = columns[kept]
+            result.append(match)
+    return result
+
+
+def relabel(draws: Any, reference: Any = None, *, random_state: Any = None) -> np.ndarray:
+    """Rename the clusters of every draw after those of one partition.
+
+    Parameters
+    ----------
+    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+        Labels. Names of clusters are arbitrary within each draw.
+    reference : array of int of shape (n_samples,), optional
+        The partition that gives the names; `point_estimate` by default.
+    random_state : int, RandomState instance or None, default=None
+        Used by the search for a reference.
+
+    Returns
+    -------
+    ndarray of the shape of `draws`, int64
+        The same partitions. The names agree with the reference's on as many samples as one name
+        per cluster allows (an assignment problem per draw). A cluster left over, or one that shares
+        no sample with its namesake, is named ``max(reference) + 1, ...``; those names mean nothing
+        across draws.
+
+    Raises
+    ------
+    TypeError
+        If labels are not integers.
+    ValueError
+        If shapes do not fit.
+
+    See Also
+    --------
+    align : The same as permutations of components, for the parameters of a mixture.
+
+    References
+    ----------
+    Papastamoulis & Iliopoulos (2010), "An artificial allocations based solution to the label
+    switching problem in Bayesian analysis of mixtures of distributions", JCGS 19; Stephens (2000),
+    "Dealing with label switching in mixture models", JRSS B 62, for the problem.
+
+    Examples
+    --------
+    >>> from nrprob.posterior import relabel
+    >>> relabel([[4, 4, 4, 9, 9], [7, 7, 5, 2, 2]], reference=[0, 0, 0, 1, 1])
+    array([[0, 0, 0, 1, 1],
+           [0, 0, 2, 1, 1]])
+    """
+    checked = as_draws(draws)
+    names = _reference(checked, reference, random_state)
+    values, codes = np.unique(names, return_inverse=True)
+    values = values.astype(np.int64)
+    result = np.empty(checked.codes.shape, dtype=np.int64)
+    for row, z, match in zip(result, checked.codes, _matches(checked, codes), strict=True):
+        named = values[match]
+        extra = match < 0
+        named[extra] = values[-1] + 1 + np.arange(extra.sum())
+        row[:] = named[z]
+    return result.reshape(*checked.batch, checked.n_samples)
+
+
+def align(
+    draws: Any,
+    reference: Any = None,
+    *,
+    n_components: int | None = None,
+    random_state: Any = None,
+) -> np.ndarray:
+    """Permutations that put the components of every draw into the order of one partition.
+
+    Parameters
+    ----------
+    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+        Labels that are positions of components, 0 to ``n_components - 1``.
+    reference : array of int of shape (n_samples,), optional
+        The partition to align with; `point_estimate` by default. Position j of the result is its
+        j-th smallest label.
+    n_components : int, optional
+        Components per draw, empty ones included; by default the largest label + 1.
+    random_state : int, RandomState instance or None, default=None
+        Used by the search for a reference.
+
+    Returns
+    -------
+    ndarray of shape (chain, draw, n_components) or (draw, n_components), int64
+        Entry j is the component of the draw that stands for cluster j of the reference, as in
+        `relabel`. Components that stand for none take the places from the number of the reference's
+        clusters on, those with samples before the empty ones.
+
+    Raises
+    ------
+    TypeError
+        If labels are not integers.
+    ValueError
+        If shapes do not fit, a label is no position of a component, or the reference has more
+        clusters than there are components.
+
+    Examples
+    --------
+    Means of shape (draw, component) in the order of the reference's clusters:
+
+    >>> import numpy as np
+    >>> from nrprob.posterior import align
+    >>> labels = np.array([[0, 0, 1, 1], [1, 1, 0, 0]])
+    >>> means = np.array([[-3.0, 5.0], [5.1, -2.9]])
+    >>> np.take_along_axis(means, align(labels, reference=[0, 0, 1, 1]), axis=-1)
+    array([[-3. ,  5. ],
+           [-2.9,  5.1]])
+    """
+    checked = as_draws(draws)
+    labels = np.asarray(draws).reshape(checked.codes.shape).astype(np.int64)
+    width = int(labels.max()) + 1 if n_components is None else int(n_components)
+    if labels.min() < 0 or labels.max() >= width:
+        raise ValueError(
+            "labels must be positions of components; got labels from "
+            f"{labels.min()} to {labels.max()} for {width} components; "
+            "use relabel for arbitrary names, or raise n_components"
+        )
+    values, codes = np.unique(_reference(checked, reference, random_state), return_inverse=True)
+    k = len(values)
+    if k > width:
+        raise ValueError(
+            f"the reference has more clusters than there are components; got {k} for {width}; "
+            "raise n_components or pass max_clusters to point_estimate"
+        )
+    result = np.empty((checked.n_draws, width), dtype=np.int64)
+    for row, z, code, match in zip(
+        result, labels, checked.codes, _matches(checked, codes), strict=True
+    ):
+        component = np.empty(len(match), dtype=np.int64)
+        component[code] = z  # the component that a code of this draw is
+        row[:] = -1
+        row[match[match >= 0]] = component[match >= 0]
+        empty = np.setdiff1d(np.arange(width), component)
+        rest = np.concatenate([component[match < 0], empty])
+        places = np.flatnonzero(row < 0)
+        row[np.concatenate([places[places >= k], places[places < k]])] = rest
+    return result.reshape(*checked.batch, width)

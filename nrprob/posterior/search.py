@@ -1,0 +1,379 @@
+r"""Greedy search for the partition of least expected loss.
+
+For a loss of the form in `losses`, the expected loss of a partition is, up to scale and a constant,
+
+.. math:: b \sum_c F(n_c) - 2 \sum_s w_s \sum_{c,k} F(m^s_{ck}),
+
+so a row that joins cluster c adds b dF(n_c) - 2 sum_s w_s dF(m^s_{c,z_s}) with
+dF(x) = F(x+1) - F(x). `CellSearch` keeps the counts m and a table of their dF: the scores of a row
+in all clusters are a weighted sum of rows of that table, those of all rows one product with a
+sparse matrix. For the pair loss F(x) = x(x-1)/2 the cost is a sum of b - 2 P_ij over the pairs of
+rows that share a cluster, which is what `PairSearch` keeps instead.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+from nrprob.posterior.draws import Draws
+from nrprob.posterior.losses import Loss
+
+__all__ = ["CellSearch", "PairSearch", "Search"]
+
+_PARTNERS = 5
+"""Clusters that each cluster is tried to be merged with: those it shares most draws with."""
+_BLOCK = 2**22
+"""Entries of the largest temporary array."""
+
+
+class Search(abc.ABC):
+    """A partition and the moves that lower its expected loss.
+
+    Parameters
+    ----------
+    n : int
+        Number of rows.
+    max_clusters : int
+        Most clusters that the partition may have.
+    tolerance : float
+        Rounding of a score; a move must gain more, which also makes every search end.
+    random : numpy.random.RandomState
+        Orders in which rows and clusters are visited.
+    """
+
+    z: np.ndarray
+    """Cluster of each row, -1 where it has none yet."""
+    size: np.ndarray
+    """Rows in each cluster; clusters may be empty."""
+
+    def __init__(
+        self, n: int, max_clusters: int, tolerance: float, random: np.random.RandomState
+    ) -> None:
+        self.n, self.max_clusters = n, max_clusters
+        self.tolerance, self.random = tolerance, random
+
+    @abc.abstractmethod
+    def _tabulate(self) -> None:
+        """Build the tables from the partition."""
+
+    @abc.abstractmethod
+    def _widen(self, extra: int) -> None:
+        """Make room for more clusters in the tables."""
+
+    @abc.abstractmethod
+    def _score(self, i: int) -> np.ndarray:
+        """What row i adds to each cluster, its own one taken without it."""
+
+    @abc.abstractmethod
+    def _gains(self) -> np.ndarray:
+        """What each row would gain by its best move if the others stayed."""
+
+    @abc.abstractmethod
+    def _shift(self, i: int, c: int, step: int) -> None:
+        """Let row i join (1) or leave (-1) cluster c in the tables."""
+
+    @abc.abstractmethod
+    def _join_changes(self, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs of positions in `live`, and what joining those clusters changes."""
+
+    @abc.abstractmethod
+    def _join(self, a: int, b: int) -> None:
+        """Add cluster b to cluster a in the tables."""
+
+    @abc.abstractmethod
+    def _empty(self, c: int) -> tuple[float, Any]:
+        """Take cluster c out of the tables; its cost, and what `_restore` needs."""
+
+    @abc.abstractmethod
+    def _restore(self, c: int, saved: Any) -> None:
+        """Undo `_empty`."""
+
+    def start(self, codes: np.ndarray) -> None:
+        """Begin at a partition: codes from 0, or -1 where a row is not in any cluster yet."""
+        self.z = np.array(codes, dtype=np.intp)
+        k = int(self.z.max()) + 1
+        width = min(max(8, k + 4), self.n + 1)
+        self.size = np.bincount(self.z[self.z >= 0], minlength=width)
+        self._tabulate()
+        self._close()
+
+    def _close(self) -> None:
+        """Keep one empty cluster open where there may be one more; close the others."""
+        if self.size.all():
+            extra = min(len(self.size), self.n + 1 - len(self.size))
+            self.size = np.pad(self.size, (0, extra))
+            self._widen(extra)
+        self.closed = np.where(self.size > 0, 0.0, np.inf)
+        if np.count_nonzero(self.size) < self.max_clusters:
+            self.closed[np.argmin(self.size > 0)] = 0.0
+
+    def _put(self, i: int, c: int, step: int) -> None:
+        self._shift(i, c, step)
+        self.size[c] += step
+
+    def _visit(self, i: int) -> float:
+        """Put row i where it costs least; the change of the cost, 0.0 where it stays."""
+        home = int(self.z[i])
+        score = self._score(i) + self.closed
+        best = int(score.argmin())
+        before = 0.0
+        if home >= 0:
+            before = float(score[home])
+            if score[best] >= before - self.tolerance:
+                return 0.0
+            self._put(i, home, -1)
+        self._put(i, best, 1)
+        self.z[i] = best
+        if self.size[best] == 1 or (home >= 0 and self.size[home] == 0):
+            self._close()
+        return float(score[best]) - before
+
+    def allocate(self) -> None:
+        """Give the rows without a cluster one each, in random order."""
+        for i in self.random.permutation(np.flatnonzero(self.z < 0)):
+            self._visit(i)
+
+    def sweep(self) -> None:
+        """Move single rows until none gains."""
+        while len(rows := np.flatnonzero(self._gains() > self.tolerance)):
+            change = sum([self._visit(i) for i in self.random.permutation(rows)])
+            if change == 0:  # the two ways to add up a score differ by rounding
+                break
+
+    def merge(self) -> bool:
+        """Join pairs of clusters, the best first, until none gains; says whether any were."""
+        merged = False
+        while True:
+            live = np.flatnonzero(self.size)
+            if len(live) < 2:
+                return merged
+            pairs, change = self._join_changes(live)
+            free = np.ones(len(live), dtype=bool)
+            for p in np.argsort(change, kind="stable"):
+                if change[p] >= -self.tolerance * self.n:
+                    break
+                # The cost is a sum over clusters, so joining others does not change this gain.
+                if free[pairs[p]].all():
+                    free[pairs[p]] = False
+                    a, b = live[pairs[p]]
+                    self._join(a, b)
+                    self.z[self.z == b] = a
+                    self.size[a] += self.size[b]
+                    self.size[b] = 0
+            if free.all():
+                return merged
+            merged = True
+            self._close()
+
+    def dissolve(self) -> bool:
+        """Empty each cluster and place its rows anew, where that gains; says whether any did."""
+        changed = False
+        for c in self.random.permutation(np.flatnonzero(self.size)):
+            rows = np.flatnonzero(self.z == c)
+            cost, saved = self._empty(c)
+            self.z[rows] = -1
+            self.size[c] = 0
+            self._close()
+            for i in self.random.permutation(rows):
+                cost -= self._visit(i)
+            if cost > self.tolerance * self.n:
+                changed = True
+                continue
+            for i in rows:
+                self._put(int(i), int(self.z[i]), -1)
+            self.z[rows] = c
+            self._restore(c, saved)
+            self.size[c] = len(rows)
+            self._close()
+        return changed
+
+    def improve(self) -> None:
+        """Apply all moves until none gains."""
+        self.sweep()
+        while self.merge() or self.dissolve():
+            self.sweep()
+
+
+class CellSearch(Search):
+    """The search by counts of rows in the cells (cluster, cluster of a draw).
+
+    Parameters
+    ----------
+    draws : Draws
+        The draws; memory is about 12 bytes for every cluster of a draw and cluster of the estimate,
+        and 20 bytes for every label.
+    loss : Loss
+        The loss.
+    max_clusters, random
+        As for `Search`.
+    """
+
+    def __init__(
+        self, draws: Draws, loss: Loss, max_clusters: int, random: np.random.RandomState
+    ) -> None:
+        n, n_draws = draws.n_samples, draws.n_draws
+        self.ids = np.ascontiguousarray(draws.ids().T, dtype=np.intp)
+        self.weights = draws.weights
+        self.n_cells = int(draws.offsets[-1])
+        self.cell_weights = np.repeat(draws.weights, draws.n_clusters)
+        self.cell = loss.cell
+        self.gain = np.diff(loss.cell)
+        self.merge_cost = loss.merge_cost
+        self.step = max(1, _BLOCK // n_draws)
+        self.member = scipy.sparse.csr_array(
+            (np.tile(draws.weights, n), self.ids.ravel(), np.arange(n + 1) * n_draws),
+            shape=(n, self.n_cells),
+        )
+        super().__init__(n, max_clusters, 1e-11 * max(1.0, float(self.gain[n])), random)
+
+    def _tabulate(self) -> None:
+        width = len(self.size)
+        placed = np.flatnonzero(self.z >= 0)
+        counts = np.zeros(self.n_cells * width, dtype=np.int64)
+        for a in range(0, len(placed), self.step):
+            rows = placed[a : a + self.step]
+            cells = self.ids[rows] * width + self.z[rows, None]
+            counts += np.bincount(cells.ravel(), minlength=len(counts))
+        self.counts = counts.reshape(-1, width).astype(np.int32)
+        self._derive()
+
+    def _widen(self, extra: int) -> None:
+        self.counts = np.pad(self.counts, ((0, 0), (0, extra)))
+        self._derive()
+
+    def _derive(self) -> None:
+        self.table = self.gain[self.counts]
+        self.buffer = np.empty((self.ids.shape[1], self.counts.shape[1]))
+
+    def _shift(self, i: int, c: int, step: int) -> None:
+        cells = self.ids[i] * self.counts.shape[1] + c
+        counts = self.counts.reshape(-1)
+        new = counts[cells] + np.int32(step)
+        counts[cells] = new
+        self.table.reshape(-1)[cells] = self.gain[new]
+
+    def _score(self, i: int) -> np.ndarray:
+        ids, home = self.ids[i], self.z[i]
+        # "clip" lets numpy write into the buffer directly; all positions are within bounds.
+        np.take(self.table, ids, axis=0, out=self.buffer, mode="clip")
+        score = self.merge_cost * self.gain[self.size] - 2 * (self.weights @ self.buffer)
+        if home >= 0:
+            without = self.gain[self.counts[ids, home] - 1] @ self.weights
+            score[home] = self.merge_cost * self.gain[self.size[home] - 1] - 2 * without
+        return score
+
+    def _gains(self) -> np.ndarray:
+        score = self.merge_cost * self.gain[self.size] + self.closed
+        score = score - 2 * (self.member @ self.table)
+        gains = np.empty(self.n)
+        for a in range(0, self.n, self.step):
+            home = self.z[a : a + self.step]
+            without = self.gain[self.counts[self.ids[a : a + self.step], home[:, None]] - 1]
+            here = self.merge_cost * self.gain[self.size[home] - 1] - 2 * (without @ self.weights)
+            part = score[a : a + self.step]
+            part[np.arange(len(home)), home] = here
+            gains[a : a + self.step] = here - part.min(axis=1)
+        return gains
+
+    def _join_changes(self, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        size, counts = self.size[live], np.ascontiguousarray(self.counts[:, live].T)
+        floats = counts.astype(np.float32)
+        shared = (floats * self.cell_weights.astype(np.float32)) @ floats.T
+        affinity = shared / np.outer(size, size)
+        np.fill_diagonal(affinity, -1)
+        near = np.argsort(-affinity, axis=1)[:, : min(_PARTNERS, len(live) - 1)]
+        first = np.repeat(np.arange(len(live)), near.shape[1])
+        pairs = np.unique(np.sort(np.column_stack([first, near.ravel()]), axis=1), axis=0)
+        joint = np.array([self.cell[counts[a] + counts[b]] @ self.cell_weights for a, b in pairs])
+        alone = self.cell[counts] @ self.cell_weights
+        a, b = pairs.T
+        change = self.merge_cost * (self.cell[size[a] + size[b]] - self.cell[size[a]])
+        change -= self.merge_cost * self.cell[size[b]]
+        return pairs, change - 2 * (joint - alone[a] - alone[b])
+
+    def _set_column(self, c: int, counts: Any) -> None:
+        self.counts[:, c] = counts
+        self.table[:, c] = self.gain[counts]
+
+    def _join(self, a: int, b: int) -> None:
+        self._set_column(a, self.counts[:, a] + self.counts[:, b])
+        self._set_column(b, 0)
+
+    def _empty(self, c: int) -> tuple[float, Any]:
+        column = self.counts[:, c].copy()
+        joint = float(self.cell[column] @ self.cell_weights)
+        self._set_column(c, 0)
+        return self.merge_cost * float(self.cell[self.size[c]]) - 2 * joint, column
+
+    def _restore(self, c: int, saved: Any) -> None:
+        self._set_column(c, saved)
+
+
+class PairSearch(Search):
+    """The search by co-clustering probabilities, for the pair loss.
+
+    Parameters
+    ----------
+    together : ndarray of shape (n, n)
+        Co-clustering probabilities.
+    loss : Loss
+        A pair loss.
+    max_clusters, random
+        As for `Search`.
+    """
+
+    def __init__(
+        self, together: np.ndarray, loss: Loss, max_clusters: int, random: np.random.RandomState
+    ) -> None:
+        n = len(together)
+        self.cost = loss.merge_cost - 2 * together
+        np.fill_diagonal(self.cost, 0.0)
+        super().__init__(n, max_clusters, 1e-11 * n, random)
+
+    def _onehot(self) -> np.ndarray:
+        placed = np.flatnonzero(self.z >= 0)
+        onehot = np.zeros((len(self.size), self.n))
+        onehot[self.z[placed], placed] = 1.0
+        return onehot
+
+    def _tabulate(self) -> None:
+        self.sums = self._onehot() @ self.cost
+
+    def _widen(self, extra: int) -> None:
+        self.sums = np.pad(self.sums, ((0, extra), (0, 0)))
+
+    def _shift(self, i: int, c: int, step: int) -> None:
+        if step > 0:
+            self.sums[c] += self.cost[i]
+        else:
+            self.sums[c] -= self.cost[i]
+        if self.size[c] + step == 0:
+            self.sums[c] = 0.0  # no rounding is left behind
+
+    def _score(self, i: int) -> np.ndarray:
+        return self.sums[:, i]
+
+    def _gains(self) -> np.ndarray:
+        here = self.sums[self.z, np.arange(self.n)]
+        return here - (self.sums + self.closed[:, None]).min(axis=0)
+
+    def _join_changes(self, live: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        between = self._onehot()[live] @ self.sums[live].T
+        a, b = np.triu_indices(len(live), 1)
+        return np.column_stack([a, b]), between[a, b]
+
+    def _join(self, a: int, b: int) -> None:
+        self.sums[a] += self.sums[b]
+        self.sums[b] = 0.0
+
+    def _empty(self, c: int) -> tuple[float, Any]:
+        saved = self.sums[c].copy()
+        self.sums[c] = 0.0
+        return float(saved[self.z == c].sum()) / 2, saved
+
+    def _restore(self, c: int, saved: Any) -> None:
+        self.sums[c] = saved
