@@ -81,16 +81,24 @@ def _show(run: Single) -> None:
     from rich import box
     from rich.table import Table
 
+    from nrprob.batch.fits import cluster_sizes
+
     console = _console()
     if run.title:
         console.print(f"[bold]{escape(run.title)}[/]", highlight=False)
     rows, features = run.table.X.shape
     fit = run.fits[0]
-    sizes = ", ".join(str((fit.labels == c).sum()) for c in range(fit.labels.max() + 1))
+    if fit.refusal:
+        found = f"cannot keep its constraints: {fit.refusal}"
+    else:
+        views = [fit.labels] if fit.labels.ndim == 1 else fit.labels.T
+        sizes = " and ".join(", ".join(map(str, cluster_sizes(view))) for view in views)
+        found = (
+            f"found {fit.n_clusters} clusters of {sizes} rows in {fit.seconds:.1f} s "
+            f"(objective {fit.objective:.2f} nats)"
+        )
     console.print(
-        f"{rows} rows, {features} features; {escape(fit.title)} found {fit.n_clusters} "
-        f"clusters of {sizes} rows in {fit.seconds:.1f} s (objective {fit.objective:.2f} nats)",
-        highlight=False,
+        f"{rows} rows, {features} features; {escape(fit.title)} {escape(found)}", highlight=False
     )
     if fit.scores:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -101,7 +109,9 @@ def _show(run: Single) -> None:
             head = escape(name).replace(" of ", "\nof ")
             table.add_column(f"{head}{known}", justify="right", no_wrap=True)
         for one in run.fits:
-            table.add_row(escape(one.title), *(f"{value:.3f}" for value in one.scores.values()))
+            # NaN is what a method does not have, such as views.
+            shown = (f"{value:.3f}" if value == value else "–" for value in one.scores.values())
+            table.add_row(escape(one.title), *shown)
         console.print(table)
     for one in run.fits:
         for message in one.warnings:

@@ -1,9 +1,10 @@
 """The numbers of a report: results averaged, and set beside published values.
 
-A statistic (mean, min, max or range) is taken over the fits of each data set, which differ in their
-seeds, and then averaged over data sets. Its standard error is the standard deviation of these
+A statistic (mean, min, max, range or sd) is taken over the fits of each data set, which differ in
+their seeds, and then averaged over data sets. Its standard error is the standard deviation of these
 values over data sets, over the square root of their number. With a single data set there is one for
-the mean only, over the fits.
+the mean only, over the fits. Fits whose constraints could not be kept have no values: they are
+counted, and in no statistic but that of "infeasible".
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ _STATISTICS: dict[str, Callable[[np.ndarray], float]] = {
     "min": np.min,
     "max": np.max,
     "range": np.ptp,
+    "sd": lambda values: np.std(values, ddof=1),
 }
+_SPREADS = ("range", "sd")  # neither is better for being high or low, nor there with one fit
 _SET = ["case", "repeat"]  # what a data set is known by
 _OF = "measured: "  # before the names of measures in a frame, so that users may choose any
 _SAME = 1e-9  # differences that are rounding
@@ -95,6 +98,7 @@ class Row:
     n_done, n_planned : number of fits
     n_settings : number of settings of data and method that are averaged
     entries : one of each column
+    n_infeasible : number of fits that are done, but whose constraints could not be kept
     """
 
     method: str
@@ -103,6 +107,7 @@ class Row:
     n_planned: int
     n_settings: int
     entries: tuple[Entry, ...]
+    n_infeasible: int = 0
 
 
 @dataclass(frozen=True)
@@ -226,6 +231,7 @@ class Facts:
     hosts: Mapping[str, int]
     versions: Mapping[str, Mapping[str, int]]
     warnings: Mapping[str, int] = field(default_factory=dict)
+    infeasible: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -233,8 +239,8 @@ class Results:
     """All planned fits of a model, finished or not.
 
     ``frame`` has a row per cell of the plan, in its order: ``cell``, ``method``, ``case``,
-    ``repeat``, ``run``, ``variant`` (the method's parameters, its seed aside, and the wanted
-    labels), ``done``, and everything measured.
+    ``repeat``, ``run``, ``variant`` (the method's parameters, its seed aside, and what is drawn for
+    it), ``done``, ``feasible``, and everything measured.
     """
 
     model: ModelFile
@@ -283,6 +289,8 @@ def collect(dataset: xarray.Dataset, model: ModelFile, cells: Sequence[Cell]) ->
             found[_OF + name] = dataset[variable].values
         for name in _CIRCUMSTANCES:
             found[name] = dataset[name].values
+        if "refusal" in dataset:
+            found[_OF + "infeasible"] = (dataset["refusal"].values.astype(str) != "").astype(float)
         found.index = pd.Index(dataset["cell"].values.astype(str))
         # Methods of two titles and the same parameters share their fits.
         found = found[~found.index.duplicated()]
@@ -292,30 +300,42 @@ def collect(dataset: xarray.Dataset, model: ModelFile, cells: Sequence[Cell]) ->
     else:
         names = [*(_OF + name for name in (*measures, *_BUILT_IN)), *_CIRCUMSTANCES]
         frame = frame.assign(done=False, **dict.fromkeys(names, np.nan))
-    return Results(model, cells, frame, (*measures, *_BUILT_IN))
+    built_in: list[str] = [*_BUILT_IN]
+    if model.constraints is not None:
+        built_in.append("infeasible")
+    feasible = frame["done"]
+    if _OF + "infeasible" in frame:
+        feasible = feasible & (frame[_OF + "infeasible"] != 1)
+    elif model.constraints is not None:
+        frame[_OF + "infeasible"] = np.nan
+    return Results(model, cells, frame.assign(feasible=feasible), (*measures, *built_in))
 
 
 def _variant(cell: Cell) -> str:
     rest = {k: v for k, v in cell.parameters.items() if k != "random_state"}
-    if cell.wanted is not None:
-        rest["wanted"] = cell.wanted
+    for name in ("wanted", "split", "constraints"):
+        if (drawn := getattr(cell, name)) is not None:
+            rest[f"of {name}"] = drawn
     return json.dumps(rest, sort_keys=True)
 
 
 def summarize(fits: pd.DataFrame, measure: str, statistic: str) -> Value | None:
     """Statistic of a measure over fits, averaged over data sets.
 
-    None without fits, and for the range if every data set has only one.
+    None without fits, and for range and sd if every data set has only one.
 
     Parameters
     ----------
     fits : DataFrame
-        Rows of ``Results.frame``; those that are not done are left out.
+        Rows of ``Results.frame``; those that are not done, or infeasible, are left out.
     measure, statistic : str
         What to take of what.
     """
-    fits = fits[fits["done"]]
-    if fits.empty or (statistic == "range" and not fits.duplicated([*_SET, "variant"]).any()):
+    fits = fits[fits["done" if measure == "infeasible" else "feasible"]]
+    if statistic in _SPREADS:
+        several = fits.duplicated([*_SET, "variant"], keep=False)
+        fits = fits[several]
+    if fits.empty:
         return None
     take = _STATISTICS[statistic]
     # NumPy's functions, since those of pandas leave NaN out without a word.
@@ -357,7 +377,7 @@ def ratio(one: pd.DataFrame, other: pd.DataFrame, measure: str) -> Value | None:
 def _pairs(one: pd.DataFrame, other: pd.DataFrame, measure: str, by: list[str]) -> np.ndarray:
     """Means (pairs, 2) of a measure over the fits of either that agree in ``by``."""
     means = [
-        fits[fits["done"]].groupby(by)[_OF + measure].agg(lambda v: np.mean(v.to_numpy(float)))
+        fits[fits["feasible"]].groupby(by)[_OF + measure].agg(lambda v: np.mean(v.to_numpy(float)))
         for fits in (one, other)
     ]
     return pd.concat(means, axis=1, join="inner").to_numpy()
@@ -421,8 +441,8 @@ def _row(
         ours = None
         if theirs is not None or not parts:  # of all ratios, those that were published
             ours = _measured(model, own, method, measure, statistic)
-        # Neither a ratio nor a range is better for being high or low.
-        goal = "none" if parts or statistic == "range" else _goal(model, measure)
+        # A ratio is not better for being high or low either.
+        goal = "none" if parts or statistic in _SPREADS else _goal(model, measure)
         mark = judge(ours, theirs, goal) if ours and theirs is not None else None
         entries.append(Entry(ours, theirs, mark))
     kinds = own[["method", "case", "variant"]].drop_duplicates()
@@ -433,6 +453,7 @@ def _row(
         len(own),
         1 if parts else len(kinds),
         tuple(entries),
+        int((own["done"] & ~own["feasible"]).sum()),
     )
 
 
@@ -491,7 +512,9 @@ def _columns(results: Results, table: Table) -> list[tuple[str, str]]:
     measures = table.measures
     if not measures:
         named = [m for s in table.settings for values in s.published.values() for m in values]
-        measures = [*dict.fromkeys([*results.measures[:-3], *named])]
+        built_in = results.model.built_in
+        own = [name for name in results.measures if name not in built_in]
+        measures = [*dict.fromkeys([*own, *named])]
     return [(measure, statistic) for measure in measures for statistic in table.statistics]
 
 
@@ -553,14 +576,20 @@ def _kinds(results: Results) -> Iterable[tuple[str, str, str, pd.DataFrame]]:
     data = [cell.data for cell in first.values()]
     varying = {k for values in data for k in values} - set(_shared(data))
     chosen = {m.label: [*m.grid] for m in results.model.methods}
-    wanted = results.model.wanted
-    amounts = [] if wanted is None else wanted.amounts
-    curve = [k for k in amounts[0] if k in ("fraction", "per_class")] if len(amounts) > 1 else []
+    drawn = {name: getattr(results.model, name) for name in ("wanted", "split", "constraints")}
+    curve = []
+    for name, given in drawn.items():
+        amounts = [] if given is None else given.amounts
+        shared = _shared(amounts) if amounts else {}
+        curve += [
+            f"{name}.{k}" for k in dict.fromkeys(k for a in amounts for k in a if k not in shared)
+        ]
     for (case, method, _), fits in results.frame.groupby(["case", "method", "variant"], sort=False):
         cell = first[case, method, fits["variant"].iat[0]]
         settings = {k: cell.parameters[k] for k in chosen[method] if k in cell.parameters}
         for name in curve:
-            settings[f"wanted.{name}"] = look_up(cell.values, f"wanted.{name}")
+            if (value := look_up(cell.values, name)) is not None:
+                settings[name] = value
         yield (
             describe({k: v for k, v in cell.data.items() if k in varying}),
             method,
@@ -576,7 +605,8 @@ def overview(results: Results) -> Comparison:
     for data, method, chosen, fits in _kinds(results):
         entries = tuple(Entry(summarize(fits, *column)) for column in columns)
         label = f"{method}, {chosen}" if chosen else method
-        row = Row(label, "ours", int(fits["done"].sum()), len(fits), 1, entries)
+        infeasible = int((fits["done"] & ~fits["feasible"]).sum())
+        row = Row(label, "ours", int(fits["done"].sum()), len(fits), 1, entries, infeasible)
         groups.setdefault(data, []).append(row)
     return Comparison(
         "All results",
@@ -707,7 +737,7 @@ def _timing(method: str, setting: str, fits: pd.DataFrame) -> Timing:
         float(seconds.sum()),
         n_programs,
         compiling,
-        int((fits["converged"].astype(int) == 0).sum()),
+        int(((fits["converged"] == 0) & fits["feasible"]).sum()),
         int((fits["warnings"].astype(str) != "").sum()),
     )
 
@@ -747,6 +777,7 @@ def facts(results: Results) -> Facts:
         _counts(done["host"]),
         versions,
         _counts(warned.explode().dropna()),
+        _counts(done.loc[~done["feasible"], "method"]),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,9 +12,21 @@ from typing import Any
 import numpy as np
 
 from nrprob.batch import registry
-from nrprob.batch.modelfile import Measure, Metric
+from nrprob.batch.modelfile import OF_SPLIT, Measure, Metric, look_up
+from nrprob.batch.split import Parts
+from nrprob.exceptions import InputError
 
-__all__ = ["Fit", "default_measures", "fit_method", "make_estimator", "outcome", "score"]
+__all__ = [
+    "Fit",
+    "cluster_sizes",
+    "combined",
+    "default_measures",
+    "fit_method",
+    "make_estimator",
+    "outcome",
+    "refused",
+    "score",
+]
 
 _SHORT: dict[Metric, str] = {
     "normalized_mutual_information": "NMI",
@@ -30,14 +43,17 @@ class Fit:
     title : name in reports
     method : name of the estimator's class
     parameters : of the estimator
-    labels : (n,) cluster of each row
-    membership : (n, k), or None where the method has none
+    labels : (n,) cluster of each row, or (n, V) of V views; -1 for rows that were not fitted
+    membership : (n, k), NaN for rows that were not fitted; None where the method has none
     trace : objective at every step of the best restart
     restarts : objective of every restart
     seconds : that the fit took
     compile_seconds : that its program took to compile, where that is known
     scores : measure -> value
     labelled : (n,) bool, rows whose wanted label was drawn; None where nothing is wanted
+    part : (n,) what each row was, see `nrprob.batch.split.PARTS`; None where rows were not split
+    predicted : like ``labels``, what `predict` says of rows, -1 where it was not asked; or None
+    refusal : why its pairs cannot be kept, empty if they can; None where there are no pairs
     """
 
     title: str
@@ -56,6 +72,21 @@ class Fit:
     scores: dict[str, float] = field(default_factory=dict)
     compile_seconds: float = float("nan")
     labelled: np.ndarray | None = None
+    part: np.ndarray | None = None
+    predicted: np.ndarray | None = None
+    refusal: str | None = None
+
+
+def combined(labels: np.ndarray) -> np.ndarray:
+    """Labels (n,): the clusters, or the combinations of those of all views, by number."""
+    return labels if labels.ndim == 1 else np.unique(labels, axis=0, return_inverse=True)[1].ravel()
+
+
+def cluster_sizes(labels: np.ndarray) -> list:
+    """Numbers of rows of all clusters; a list of them for every view if there are views."""
+    if labels.ndim == 2:
+        return [cluster_sizes(column) for column in labels.T]
+    return np.bincount(labels[labels >= 0]).tolist()
 
 
 def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") -> Any:
@@ -71,20 +102,41 @@ def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") ->
 def outcome(title: str, estimator: Any, seconds: float, messages: Sequence[str]) -> Fit:
     """What is kept of a fitted estimator."""
     restarts = getattr(estimator, "restarts_", None)
+    membership = getattr(estimator, "membership_", None)
     return Fit(
         title=title,
         method=type(estimator).__name__,
         parameters=estimator.get_params(deep=False),
         labels=np.asarray(estimator.labels_),
-        membership=getattr(estimator, "membership_", None),
+        # Of views, they differ in their shapes, and say no more than the labels.
+        membership=None if isinstance(membership, list) else membership,
         objective=float(estimator.objective_),
         trace=np.asarray(estimator.objective_trace_, float),
         restarts=np.asarray([] if restarts is None else restarts["objective"], float),
-        n_clusters=int(estimator.n_clusters_),
+        n_clusters=int(np.sum(estimator.n_clusters_)),
         converged=bool(estimator.converged_),
         n_iter=int(estimator.n_iter_),
         seconds=seconds,
         warnings=list(dict.fromkeys(messages)),
+    )
+
+
+def refused(title: str, estimator: Any, n: int, seconds: float, reason: str) -> Fit:
+    """What is kept of a fit of ``n`` rows whose pairs cannot be kept."""
+    return Fit(
+        title=title,
+        method=type(estimator).__name__,
+        parameters=estimator.get_params(deep=False),
+        labels=np.full(n, -1),
+        membership=None,
+        objective=math.nan,
+        trace=np.empty(0),
+        restarts=np.empty(0),
+        n_clusters=0,
+        converged=False,
+        n_iter=0,
+        seconds=seconds,
+        refusal=reason,
     )
 
 
@@ -142,20 +194,101 @@ def score(
     labelings: Mapping[str, np.ndarray],
     measures: Mapping[str, Measure],
     rows: np.ndarray | None = None,
+    *,
+    estimator: Any = None,
+    parts: Parts | None = None,
+    told: bool = False,
 ) -> dict[str, float]:
-    """Compare the clusters of a fit with labelings; also kept in ``fit.scores``.
+    """Measure a fit; also kept in ``fit.scores``.
 
-    ``rows`` (n,) is True for those to compare; None for all.
+    Parameters
+    ----------
+    fit : Fit
+        What was found.
+    labelings : mapping of str to array of shape (n_samples,)
+        Of all rows.
+    measures : mapping of str to Measure
+        What to measure; NaN where a fit does not have it, or was refused.
+    rows : array of bool of shape (n_samples,), optional
+        Rows to compare; by default those that were fitted.
+    estimator : object, optional
+        That was fitted, for measures that are its attributes.
+    parts : Parts, optional
+        Parts of the rows, for measures about the classes of a split.
+    told : bool, default=False
+        Whether the estimator was told classes, so that `predict` says classes.
     """
+    if fit.refusal:
+        fit.scores = dict.fromkeys(measures, math.nan)
+        return fit.scores
+    if rows is None:
+        rows = np.ones(len(fit.labels), bool) if parts is None else parts.fitted
+    rates: Mapping[str, float] = {}
+    if parts is not None and any(m.metric in OF_SPLIT for m in measures.values()):
+        rates = _class_rates(fit, parts, told)
+    fit.scores = {}
+    for name, measure in measures.items():
+        if measure.attribute is not None:
+            value = _attribute(estimator, measure.attribute)
+        elif measure.metric in OF_SPLIT:
+            value = rates[measure.metric]
+        else:
+            value = _agreement(fit.labels[rows], measure, labelings, rows)
+        fit.scores[name] = float(value)
+    return fit.scores
+
+
+def _agreement(
+    labels: np.ndarray, measure: Measure, labelings: Mapping[str, np.ndarray], rows: np.ndarray
+) -> float:
+    """Agreement of labels, those of the rows to compare, with a labeling or with each other."""
     from nrprob import metrics
 
-    chosen = np.ones(len(fit.labels), bool) if rows is None else rows
-    fit.scores = {
-        name: float(
-            getattr(metrics, measure.metric)(
-                fit.labels[chosen], labelings[measure.labeling][chosen], **measure.parameters
-            )
+    assert measure.metric is not None
+    metric = getattr(metrics, measure.metric)
+    if measure.metric == "matching_rate":
+        return metric(*labels.T) if labels.ndim == 2 and labels.shape[1] == 2 else math.nan
+    if measure.view is not None:
+        if labels.reshape(len(labels), -1).shape[1] <= measure.view:
+            return math.nan
+        labels = labels.reshape(len(labels), -1)[:, measure.view]
+    assert measure.labeling is not None
+    return metric(combined(labels), labelings[measure.labeling][rows], **measure.parameters)
+
+
+def _attribute(estimator: Any, path: str) -> float:
+    """A number that a fitted estimator has; NaN where it has none of that name."""
+    name = path.split(".")[0]
+    value = look_up({name: getattr(estimator, name, None)}, path)
+    if value is None:
+        return math.nan
+    if np.ndim(value) or not isinstance(value, int | float | np.generic):
+        raise InputError(
+            f"a measure is a number; {path} of {type(estimator).__name__} is a "
+            f"{type(value).__name__}; name a place in it, such as '{path}.0'"
         )
-        for name, measure in measures.items()
-    }
-    return fit.scores
+    return float(value)
+
+
+def _class_rates(fit: Fit, parts: Parts, told: bool) -> dict[str, float]:
+    """Shares of rows whose class is said rightly.
+
+    Who was told classes says them in `predict`. Else a cluster stands for the class that most of
+    its labelled rows have; one without labelled rows, for the most frequent class of them all.
+    """
+    codes, labelled, test = parts.codes, parts.rows("labelled"), parts.rows("test")
+    if told:
+        assert fit.predicted is not None
+        said = fit.predicted
+    else:
+        n = codes.size
+        found = fit.labels if fit.predicted is None else np.maximum(fit.labels, fit.predicted)
+        number = combined(found.reshape(n, -1))
+        counts = np.zeros((number.max() + 1, codes.max() + 1))
+        np.add.at(counts, (number[labelled], codes[labelled]), 1)
+        most = np.where(counts.any(1), counts.argmax(1), counts.sum(0).argmax())
+        said = most[number]
+    right = said == codes
+    train = float(right[parts.fitted].mean())
+    tested = float(right[test].mean()) if test.any() else math.nan
+    return {"train_accuracy": train, "test_accuracy": tested, "error": 1 - tested}

@@ -23,7 +23,8 @@ belong together, ``grid`` (of the data, of a method) lists values to combine, ``
 as many data sets of every case, and ``runs`` fits every one of them as many times, with seeds of
 their own. A method's parameter may be taken from the data: ``n_clusters = "data.n_clusters"``.
 
-``wanted`` tells methods the sought labels of some rows.
+``wanted`` tells methods the sought labels of some rows. ``split`` has them fit some rows, with or
+without their labels, and tests them on others. ``constraints`` tells them pairs of rows.
 
 ``tables`` and ``figures`` say how a report sets the results out, beside published values where
 there are some. Keys that do not exist are refused, with the place and the nearest right one.
@@ -36,57 +37,50 @@ import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from nrprob.batch import registry
+from nrprob.batch.reported import OF_SPLIT, Figure, Measure, Metric, Report, Setting, Table
+from nrprob.batch.told import Constraints, Split, Strict, Wanted
 from nrprob.exceptions import InputError
 
 __all__ = [
+    "OF_SPLIT",
+    "SELECTORS",
+    "Constraints",
     "Data",
     "Figure",
     "Labeling",
     "Measure",
     "MethodSpec",
+    "Metric",
     "ModelFile",
     "Report",
     "Setting",
+    "Split",
     "Table",
     "Wanted",
     "look_up",
     "read_model",
 ]
 
-Metric = Literal[
-    "normalized_mutual_information",
-    "matched_accuracy",
-    "purity",
-    "rand_index",
-    "jaccard_index",
-    "fowlkes_mallows_index",
-    "pair_f_measure",
-    "variation_of_information",
-]
-Statistic = Literal["mean", "min", "max", "range"]
 # Measured of every fit, whatever a file says.
 BUILT_IN = ("seconds", "objective", "n_clusters")
 Count = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(gt=0, lt=1)]
+# Parameters of data that say which rows to take, whatever the source.
+SELECTORS = ("rows", "keep")
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Labeling(_Strict):
+class Labeling(Strict):
     """A labeling derived from another one by putting its values into named groups."""
 
     of: str
     groups: dict[str, list[Any]]
 
 
-class Data(_Strict):
+class Data(Strict):
     """Where rows come from, which of them are kept, and how they are labelled."""
 
     loader: str | None = None
@@ -105,7 +99,9 @@ class Data(_Strict):
     label_columns: list[str] = Field(default_factory=list)
     # of any
     image_shape: tuple[int, int] | None = None
+    rows: tuple[int, int] | None = None
     keep: dict[str, list[Any]] = Field(default_factory=dict)
+    views: list[Any] = Field(default_factory=list)
     labelings: dict[str, Labeling] = Field(default_factory=dict)
     standardize: bool = False
     binarize: float | None = None
@@ -121,46 +117,55 @@ class Data(_Strict):
                 f"only a generator can draw other data; repeats = {self.repeats}; "
                 "use runs to fit the same data several times"
             )
-        if self.file is not None and (self.parameters or self.cases or self.grid):
-            raise ValueError("a file has no parameters; got some; leave them out")
+        if self.file is not None:
+            for name in self.parameter_names:
+                if name not in SELECTORS:
+                    raise ValueError(
+                        f"a file has no parameters; got {name}; leave it out, or vary "
+                        f"{' or '.join(SELECTORS)}"
+                    )
         return self
-
-
-class Wanted(_Strict):
-    """Labels of some rows that methods are told: what `fit` takes as ``y``.
-
-    The rows are a share of every class (``fraction``) or as many of each (``per_class``); several
-    numbers make a learning curve. Every run draws rows of its own, the same for all methods.
-    ``score`` says which rows the measures are of.
-    """
-
-    labeling: str
-    fraction: list[Share] = Field(default_factory=list)
-    per_class: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
-    score: Literal["unlabelled", "all"] = "unlabelled"
-
-    @field_validator("fraction", "per_class", mode="before")
-    @classmethod
-    def _listed(cls, value: Any) -> Any:
-        return value if isinstance(value, list) else [value]
 
     @model_validator(mode="after")
-    def _one_amount(self) -> Wanted:
-        if bool(self.fraction) == bool(self.per_class):
-            given = "both" if self.fraction else "neither"
-            raise ValueError(
-                f"it takes either fraction or per_class; got {given}; say how many rows are told"
-            )
+    def _selections(self) -> Data:
+        for name in SELECTORS:
+            if name in self.parameters:
+                raise ValueError(f"{name} is no parameter; got parameters.{name}; set data.{name}")
+        varied = [*self.cases, *({k: v} for k, values in self.grid.items() for v in values)]
+        for case in [{name: getattr(self, name) for name in SELECTORS}, *varied]:
+            rows, keep = case.get("rows"), case.get("keep", {})
+            numbers = isinstance(rows, list | tuple) and all(type(r) is int for r in rows)
+            if rows is not None and not (numbers and len(rows) == 2 and 0 <= rows[0] < rows[1]):
+                raise ValueError(
+                    f"rows are [first, the one after the last]; got {rows!r}; count from 0"
+                )
+            if not (isinstance(keep, dict) and all(isinstance(v, list) for v in keep.values())):
+                raise ValueError(
+                    f"keep goes from labelings to lists of values; got {keep!r}; write "
+                    "keep = { labeling = [value, ...] }"
+                )
         return self
 
+    @field_validator("views")
+    @classmethod
+    def _cut_columns(cls, views: list[Any]) -> list[Any]:
+        numbers = all(type(view) is int and view > 0 for view in views)
+        names = all(
+            isinstance(view, list) and view and all(isinstance(name, str) for name in view)
+            for view in views
+        )
+        if not (numbers or names):
+            raise ValueError(
+                f"views are numbers of columns, one after another, or lists of their names; got "
+                f"{views!r}; write either"
+            )
+        return views
+
     @property
-    def amounts(self) -> list[dict[str, Any]]:
-        """What is told in each point of the learning curve."""
-        name = "fraction" if self.fraction else "per_class"
-        return [
-            {"labeling": self.labeling, name: value, "score": self.score}
-            for value in dict.fromkeys(getattr(self, name))
-        ]
+    def parameter_names(self) -> list[str]:
+        """Names of all parameters of the data, in the order of the file."""
+        in_cases = (name for case in self.cases for name in case)
+        return [*dict.fromkeys([*self.parameters, *self.grid, *in_cases])]
 
 
 class MethodSpec(BaseModel):
@@ -168,7 +173,8 @@ class MethodSpec(BaseModel):
 
     ``grid`` lists values of parameters to combine; ``title`` names the method in reports and in
     published values; ``runs`` replaces the file's; ``wanted = false`` keeps the file's wanted
-    labels from it. ``where`` holds parameters of the data that it is for, or alternatives of them.
+    labels, and those of its split, from it. ``where`` holds parameters of the data that it is for,
+    or alternatives of them.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -189,8 +195,7 @@ class MethodSpec(BaseModel):
     @field_validator("name")
     @classmethod
     def _exists(cls, name: str) -> str:
-        registry.method(name)
-        return name
+        return registry.short_name(name)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -203,26 +208,7 @@ class MethodSpec(BaseModel):
         return self.title or registry.method(self.name).class_name
 
 
-class Measure(_Strict):
-    """Agreement of the clusters with a labeling of the data.
-
-    ``goal`` says which values are better; "none" where that is not the question.
-    """
-
-    metric: Metric
-    labeling: str
-    parameters: dict[str, Any] = Field(default_factory=dict)
-    goal: Literal["high", "low", "none", "auto"] = "auto"
-
-    @property
-    def better(self) -> str:
-        """The goal, with "auto" resolved by the metric."""
-        if self.goal != "auto":
-            return self.goal
-        return "low" if self.metric == "variation_of_information" else "high"
-
-
-class Save(_Strict):
+class Save(Strict):
     """What to keep of every fit, beside its measures."""
 
     labels: bool = True
@@ -230,57 +216,7 @@ class Save(_Strict):
     traces: bool = True
 
 
-class Setting(_Strict):
-    """Some cells of the results, and what was published for them.
-
-    ``where`` holds values of parameters, of the data or of the methods, or of places in them
-    ("dims.0", "wanted.fraction"). ``published`` goes from
-    method to measure to statistic to value; "A / B" as a method is the ratio of two means.
-    """
-
-    where: dict[str, Any] = Field(default_factory=dict)
-    published: dict[str, dict[str, dict[Statistic, float]]] = Field(default_factory=dict)
-    note: str = ""
-
-
-class Table(_Strict):
-    """A table of a report."""
-
-    name: str
-    caption: str = ""
-    note: str = ""
-    settings: list[Setting] = Field(default_factory=lambda: [Setting()], min_length=1)
-    methods: list[str] = Field(default_factory=list)
-    measures: list[str] = Field(default_factory=list)
-    statistics: list[Statistic] = ["mean"]
-
-
-class Figure(_Strict):
-    """A plot of a report: a measure against a parameter, one line per method.
-
-    ``x`` is a parameter, or a place in one: "dims.0". ``series`` is a parameter that tells lines
-    of one method apart. Published values are drawn where the file's tables have them.
-    """
-
-    name: str
-    caption: str = ""
-    x: str
-    x_label: str = ""
-    y: str
-    series: str | None = None
-    methods: list[str] = Field(default_factory=list)
-    where: dict[str, Any] = Field(default_factory=dict)
-    log_x: bool = False
-
-
-class Report(_Strict):
-    """What to draw of a single run, and where results go."""
-
-    picture: str | None = "summary.png"
-    out: Path | None = None
-
-
-class ModelFile(_Strict):
+class ModelFile(Strict):
     """What to run."""
 
     title: str = ""
@@ -289,6 +225,8 @@ class ModelFile(_Strict):
     data: Data
     known: str | list[str] = Field(default_factory=list)
     wanted: Wanted | None = None
+    split: Split | None = None
+    constraints: Constraints | None = None
     methods: list[MethodSpec] = Field(min_length=1)
     runs: Count = 1
     measures: dict[str, Measure] = Field(default_factory=dict)
@@ -305,7 +243,18 @@ class ModelFile(_Strict):
     @property
     def measure_names(self) -> list[str]:
         """Names of all measures, those of every fit included."""
-        return [*self.measures, *BUILT_IN]
+        return [*self.measures, *self.built_in]
+
+    @property
+    def built_in(self) -> tuple[str, ...]:
+        """Names of what is measured of every fit."""
+        return BUILT_IN if self.constraints is None else (*BUILT_IN, "infeasible")
+
+    @property
+    def classes(self) -> str | None:
+        """Labeling that pairs, or the parts of a split, are drawn by."""
+        own = None if self.constraints is None else self.constraints.labeling
+        return own or (None if self.split is None else self.split.labeling)
 
     @property
     def single(self) -> bool:
@@ -314,7 +263,8 @@ class ModelFile(_Strict):
         grids = [data.grid, *(m.grid for m in self.methods)]
         runs = {self.runs, *(m.runs or self.runs for m in self.methods)}
         one = data.repeats == 1 and runs == {1} and len(data.cases) <= 1 and not any(grids)
-        return one and (self.wanted is None or len(self.wanted.amounts) == 1)
+        tables = (self.wanted, self.split, self.constraints)
+        return one and all(table is None or len(table.amounts) == 1 for table in tables)
 
     @model_validator(mode="after")
     def _names_agree(self) -> ModelFile:
@@ -325,14 +275,16 @@ class ModelFile(_Strict):
                 f"methods need different titles; {', '.join(sorted(twice))}; give each a title"
             )
         for name in self.measures:
-            if name in BUILT_IN:
+            if name in self.built_in:
                 raise ValueError(f"measures.{name}: this name is taken; {name}; choose another")
+        labeling = self._told_labeling
         for i, method in enumerate(self.methods):
-            if self.wanted and method.wanted and not registry.method(method.name).takes_wanted:
+            if labeling and method.wanted and not registry.method(method.name).takes_wanted:
                 raise ValueError(
                     f"methods.{i}: {method.name} takes no wanted labels; got those of "
-                    f"{self.wanted.labeling!r}; set wanted = false there, or use another method"
+                    f"{labeling!r}; set wanted = false there, or use another method"
                 )
+        self._check_tables()
         for where, used, right in self._references():
             if used not in right:
                 raise ValueError(
@@ -341,14 +293,65 @@ class ModelFile(_Strict):
                 )
         return self
 
+    @property
+    def _told_labeling(self) -> str | None:
+        """Labeling that methods are told in part."""
+        if self.wanted is not None:
+            return self.wanted.labeling
+        return self.split.labeling if self.split is not None and self.split.told else None
+
+    def _check_tables(self) -> None:
+        """Refuse tables that contradict each other, or that no method can use."""
+        if self.wanted is not None and self.split is not None:
+            raise ValueError(
+                "wanted and split both say which labels are told; got both; leave one out"
+            )
+        if self.constraints is not None:
+            if self.classes is None:
+                raise ValueError("constraints: pairs need a labeling; got none; set labeling")
+            if self.split is not None and self.constraints.labeling not in (
+                None,
+                self.split.labeling,
+            ):
+                raise ValueError(
+                    f"constraints.labeling: it is that of the split; got "
+                    f"{self.constraints.labeling!r}; leave it out"
+                )
+        methods = [registry.method(spec.name) for spec in self.methods]
+        for table, given, takers in (
+            ("constraints", self.constraints is not None, [m.takes_pairs for m in methods]),
+            ("data.views", bool(self.data.views), [m.takes_views for m in methods]),
+        ):
+            if given and not any(takers):
+                flag = "takes_pairs" if table == "constraints" else "takes_views"
+                able = [name for name, m in registry.METHODS.items() if getattr(m, flag)]
+                raise ValueError(
+                    f"{table}: no method of the file takes them; got "
+                    f"{', '.join(spec.name for spec in self.methods)}; use one of "
+                    f"{', '.join(able)}"
+                )
+        for name, measure in self.measures.items():
+            if measure.metric not in OF_SPLIT:
+                continue
+            if self.split is None:
+                raise ValueError(
+                    f"measures.{name}: {measure.metric} needs a split; got none; add a table split"
+                )
+            if measure.metric != "train_accuracy" and not all(
+                amount["test"] > 0 for amount in self.split.amounts
+            ):
+                raise ValueError(
+                    f"measures.{name}: {measure.metric} needs rows to test; got none in a split "
+                    "without rest; lower split.labelled or split.unlabelled"
+                )
+
     def _references(self) -> typing.Iterator[tuple[str, str, list[str]]]:
         """(place, name, names that are right there) of all names in tables and figures."""
         titles = [m.label for m in self.methods]
         parameters = self._parameter_names()
-        of_data = [*self.data.parameters, *self.data.grid, *(n for c in self.data.cases for n in c)]
         for i, spec in enumerate(self.methods):
             for used in (name for one in spec.where for name in one):
-                yield f"methods.{i}.where", used.split(".")[0], [*dict.fromkeys(of_data)]
+                yield f"methods.{i}.where", used.split(".")[0], self.data.parameter_names
         for i, table in enumerate(self.tables):
             at = f"tables.{i}"
             published = [m for s in table.settings for m in s.published]
@@ -358,37 +361,50 @@ class ModelFile(_Strict):
                 yield f"{at}.measures", name, self.measure_names
             for j, setting in enumerate(table.settings):
                 for name in setting.where:
-                    yield f"{at}.settings.{j}.where", name.split(".")[0], parameters
+                    yield f"{at}.settings.{j}.where", _root(name), parameters
                 for method, measures in setting.published.items():
                     for name in measures:
                         place = f"{at}.settings.{j}.published.{method}"
                         yield place, name, self.measure_names
         for i, figure in enumerate(self.figures):
             at = f"figures.{i}"
-            yield f"{at}.x", figure.x.split(".")[0], parameters
+            yield f"{at}.x", _root(figure.x), parameters
             yield f"{at}.y", figure.y, self.measure_names
             if figure.series is not None:
-                yield f"{at}.series", figure.series.split(".")[0], parameters
+                yield f"{at}.series", _root(figure.series), parameters
             for name in figure.where:
-                yield f"{at}.where", name.split(".")[0], parameters
+                yield f"{at}.where", _root(name), parameters
             published = [m for t in self.tables for s in t.settings for m in s.published]
             for name in figure.methods:
                 yield f"{at}.methods", name, [*titles, *published]
 
     def _parameter_names(self) -> list[str]:
-        data = self.data
-        names: dict[str, None] = dict.fromkeys([*data.parameters, *data.grid])
-        for case in data.cases:
-            names |= dict.fromkeys(case)
+        names: dict[str, None] = dict.fromkeys(self.data.parameter_names)
         for method in self.methods:
             names |= dict.fromkeys([*method.parameters, *method.grid])
         if self.wanted is not None:
             names["wanted"] = None
+        for table in _FLAT:
+            if (given := getattr(self, table)) is not None:
+                names |= {f"{table}.{key}": None for one in given.amounts for key in one}
         return list(names)
+
+
+# Tables whose values are parameters by their whole names, "split.test", since methods have
+# parameters of the tables' names.
+_FLAT = ("split", "constraints")
+
+
+def _root(path: str) -> str:
+    """Name of the parameter that a path begins with."""
+    name = path.split(".")[0]
+    return path if "." in path and name in _FLAT else name
 
 
 def look_up(parameters: Mapping[str, Any], path: str) -> Any:
     """Value of a parameter, or of a place in it ("dims.0"); None where there is none."""
+    if path in parameters:
+        return parameters[path]
     name, *places = path.split(".")
     value: Any = parameters.get(name)
     for place in places:

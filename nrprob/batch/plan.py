@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from nrprob.batch import registry
-from nrprob.batch.modelfile import MethodSpec, ModelFile, look_up
+from nrprob.batch.modelfile import Measure, MethodSpec, ModelFile, look_up
 from nrprob.exceptions import InputError
 
 __all__ = ["Batch", "Cell", "Plan", "expand", "matches", "select"]
@@ -42,6 +42,8 @@ class Cell:
     data : parameters of the data
     parameters : parameters of the estimator, ``random_state`` included
     wanted : which wanted labels are drawn, and whether the method is told them; None for none
+    split : shares of the parts of the rows, and whether the method is told labels; None for none
+    constraints : which pairs are drawn; None for none
     """
 
     id: str
@@ -54,12 +56,19 @@ class Cell:
     data: dict[str, Any]
     parameters: dict[str, Any]
     wanted: dict[str, Any] | None = None
+    split: dict[str, Any] | None = None
+    constraints: dict[str, Any] | None = None
 
     @property
     def values(self) -> dict[str, Any]:
         """All parameters by name; those of the data come first."""
         wanted = {} if self.wanted is None else {"wanted": self.wanted}
-        return {**self.parameters, **wanted, **self.data}
+        drawn = {
+            f"{table}.{name}": value
+            for table, amount in (("split", self.split), ("constraints", self.constraints))
+            for name, value in (amount or {}).items()
+        }
+        return {**self.parameters, **wanted, **drawn, **self.data}
 
 
 @dataclass(frozen=True)
@@ -145,6 +154,8 @@ def _kind(cell: Cell) -> str:
     kind: list[Any] = [cell.case, cell.name, plain]
     if cell.wanted is not None:
         kind.append(_is_told(cell.wanted))
+    if cell.split is not None:
+        kind.append(cell.split)
     return _digest(kind)
 
 
@@ -163,19 +174,23 @@ def expand(model: ModelFile) -> Plan:
     """
     data = model.data
     source = data.model_dump(
-        mode="json", exclude={"parameters", "cases", "grid", "seed", "repeats", "file"}
+        mode="json",
+        exclude={"parameters", "cases", "grid", "seed", "repeats", "file", "rows", "views"},
     )
+    # Names of results do not change by keys that a file does not use.
+    source |= {name: value for name in ("rows", "views") if (value := getattr(data, name))}
     if data.file is not None:
         source["file"] = _file_digest(data.file)
     shared = {
         "data": source,
         "known": model.known_names,
-        "measures": {
-            name: (m.metric, m.labeling, m.parameters) for name, m in model.measures.items()
-        },
+        "measures": {name: _what(measure) for name, measure in model.measures.items()},
         "save": model.save.model_dump(),
     }
-    told = [None] if model.wanted is None else model.wanted.amounts
+    amounts: list[list[dict[str, Any] | None]] = [
+        [None] if table is None else [*table.amounts]
+        for table in (model.wanted, model.split, model.constraints)
+    ]
     cells = []
     cases = _cases(model)
     for i, spec in enumerate(model.methods):
@@ -195,7 +210,10 @@ def expand(model: ModelFile) -> Plan:
                     key: _resolve(value, case, f"methods.{i}.{key}") for key, value in given.items()
                 }
                 first = given.get("random_state", 0) or 0
-                for amount, repeat, run in itertools.product(told, range(data.repeats), runs):
+                for drawn, repeat, run in itertools.product(
+                    [*itertools.product(*amounts)], range(data.repeats), runs
+                ):
+                    amount, split, pairs = drawn
                     parameters = {**given, "random_state": first + run}
                     seed = data.seed + repeat
                     key: dict[str, Any] = {
@@ -211,13 +229,27 @@ def expand(model: ModelFile) -> Plan:
                         wanted = {**amount, "told": spec.wanted}
                         # The rows follow from the data set and the run, whatever the method.
                         key["wanted"] = {**wanted, "draw": [seed, run]}
+                    if split is not None:
+                        assert model.split is not None
+                        split = {**split, "told": model.split.told and spec.wanted}
+                        key["split"] = {**split, "draw": [seed, run]}
+                    if pairs is not None:
+                        key["constraints"] = {**pairs, "of": model.classes, "draw": [seed, run]}
                     cells.append(
                         Cell(
                             _digest(key), number, repeat, seed, spec.label, spec.name, run,
-                            case, parameters, wanted,
+                            case, parameters, wanted, split, pairs,
                         )
                     )  # fmt: skip
     return Plan(model, tuple(cells), tuple(_batches(cells)))
+
+
+def _what(measure: Measure) -> tuple[Any, ...]:
+    """What determines a measure."""
+    what: tuple[Any, ...] = measure.metric, measure.labeling, measure.parameters
+    if measure.attribute is not None or measure.view is not None:
+        what += measure.attribute, measure.view
+    return what
 
 
 def _is_for(method: MethodSpec, data: Mapping[str, Any]) -> bool:

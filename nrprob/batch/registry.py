@@ -22,12 +22,24 @@ __all__ = [
     "method",
     "missing_parameter",
     "nearest",
+    "short_name",
 ]
 
 
 @dataclass(frozen=True)
 class Method:
-    """Where an estimator is, and what to tell a person who has to choose."""
+    """Where an estimator is, what it takes, and what to tell a person who has to choose.
+
+    Attributes
+    ----------
+    module, class_name : where it is
+    purpose : what it finds, in a line
+    solvers : names of its solvers; the first is the default
+    takes_known, takes_wanted : whether `fit` takes ``known``, and labels ``y`` of some rows
+    takes_pairs : whether `fit` takes ``must_link`` and ``cannot_link``
+    takes_views : whether `fit` takes a list of tables, one for every view of the rows
+    alone : whether each fit is a program of its own, which cannot run side by side with others
+    """
 
     module: str
     class_name: str
@@ -35,6 +47,9 @@ class Method:
     solvers: tuple[str, ...]
     takes_known: bool = True
     takes_wanted: bool = True
+    takes_pairs: bool = False
+    takes_views: bool = False
+    alone: bool = False
 
     def load(self) -> type[Any]:
         """Class of the estimator."""
@@ -92,6 +107,34 @@ METHODS = {
         ("anneal",),
         takes_known=False,
     ),
+    "mdl_multiview": Method(
+        "nrprob.methods.mdl_multiview",
+        "MDLMultiView",
+        "clusters of the same rows in several views at once, by description length",
+        ("anneal",),
+        takes_known=False,
+        takes_wanted=False,
+        takes_views=True,
+        alone=True,
+    ),
+    "mdl_constrained": Method(
+        "nrprob.methods.mdl_constrained",
+        "MDLConstrained",
+        "clusters under pairs that must or must not be together, kept or only where they pay",
+        (),
+        takes_known=False,
+        takes_pairs=True,
+        alone=True,
+    ),
+    "cop_kmeans": Method(
+        "nrprob.methods.cop_kmeans",
+        "COPKMeans",
+        "k-means that never violates a pair and gives up where it would have to; for comparison",
+        (),
+        takes_known=False,
+        takes_pairs=True,
+        alone=True,
+    ),
 }
 
 
@@ -104,12 +147,23 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(candidates)}"
 
 
+def short_name(name: str) -> str:
+    """Short name of a method as `METHODS` has it; case, and hyphens for underscores, do not matter.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If there is no such method.
+    """
+    for spelling in (name.lower(), name.lower().replace("-", "_"), name.lower().replace("_", "-")):
+        if spelling in METHODS:
+            return spelling
+    raise InputError(f"unknown method; {name!r}; {nearest(name.lower(), METHODS)}")
+
+
 def method(name: str) -> Method:
-    """Look a method up by its short name, in any case."""
-    try:
-        return METHODS[name.lower()]
-    except KeyError:
-        raise InputError(f"unknown method; {name!r}; {nearest(name.lower(), METHODS)}") from None
+    """Look a method up by its short name; see `short_name`."""
+    return METHODS[short_name(name)]
 
 
 def entry(estimator: type[Any]) -> tuple[str, Method]:

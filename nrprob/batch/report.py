@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nrprob.batch import comparison as numbers
+from nrprob.batch import registry
 from nrprob.batch.modelfile import ModelFile
 from nrprob.batch.single import make_folder
 from nrprob.batch.store import load, read_plan
@@ -152,6 +153,12 @@ def _alerts(facts: numbers.Facts, notes: Mapping[str, Any]) -> list[str]:
             for name in ("skipped", "failed")
             for reason, count in json.loads(notes.get(name, "{}")).items()
         ]
+    if facts.infeasible:
+        refused = ", ".join(f"{method} {count}" for method, count in facts.infeasible.items())
+        found.append(
+            f"{sum(facts.infeasible.values())} fits were infeasible ({refused}): their constraints "
+            'cannot be kept. They are in no average but that of "infeasible".'
+        )
     mixed = [
         f"{name} {_listed(values)}" for name, values in facts.versions.items() if len(values) > 1
     ]
@@ -291,6 +298,50 @@ def _told(model: ModelFile) -> str:
     return f"{text}; measures are of {scored}"
 
 
+def _split(model: ModelFile) -> str:
+    """How rows are split; nothing where they are not."""
+    split = model.split
+    if split is None:
+        return ""
+    shares = [
+        f"{_percent(a['labelled'])} of the rows with their label, {_percent(a['unlabelled'])} "
+        f"without it, {_percent(a['test'])} to test"
+        for a in split.amounts
+    ]
+    text = f"{' or '.join(shares)}; drawn anew for every run and the same for all methods"
+    text += f", with a label for every {split.labeling} at least once"
+    untold = [method.label for method in model.methods if not (split.told and method.wanted)]
+    if untold:
+        named = "no method" if len(untold) == len(model.methods) else f"all but {', '.join(untold)}"
+        text += f"; labels are told to {named}"
+    if split.standardize:
+        text += "; features are standardised by the rows that are fitted"
+    return text
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+def _constraints(model: ModelFile) -> str:
+    """Which pairs methods are told; nothing where they are told none."""
+    if model.constraints is None:
+        return ""
+    ways = {
+        "none": "none wrong",
+        "coin": "{share} of them by the throw of a coin",
+        "bias": "{share} of them must-links between the last two classes",
+    }
+    found: dict[str, list[str]] = {}
+    for amount in model.constraints.amounts:
+        way = ways[amount["wrong"]].format(share=_percent(amount.get("share", 0)))
+        found.setdefault(way, []).append(str(amount["pairs"]))
+    said = "; or ".join(f"{', '.join(numbers)} pairs, {way}" for way, numbers in found.items())
+    text = f"{said}; by {model.classes}, drawn anew for every run and the same for all methods"
+    takers = [m.label for m in model.methods if registry.method(m.name).takes_pairs]
+    return text if len(takers) == len(model.methods) else f"{text} ({', '.join(takers)} take them)"
+
+
 def _sentence(text: str) -> str:
     return text if text.endswith((".", "?", "!")) else f"{text}."
 
@@ -391,6 +442,8 @@ def _render(sections: list[_Section], name: str) -> str:
         "marked": lambda counts: sum(counts.values()),
         "line_label": _line_label,
         "told": _told,
+        "split": _split,
+        "constraints": _constraints,
         "counted": lambda entries: _counted(entry.mark for entry in entries),
     }
     source = importlib.resources.files("nrprob.batch").joinpath("report.html.jinja")

@@ -8,6 +8,7 @@ import datetime
 import json
 import math
 import platform
+import re
 import tempfile
 import time
 import warnings
@@ -20,15 +21,16 @@ import jax
 import numpy as np
 
 from nrprob.batch import registry, store
-from nrprob.batch.fits import Fit, default_measures, make_estimator, outcome, score
-from nrprob.batch.modelfile import ModelFile, read_model
+from nrprob.batch.fits import Fit, default_measures, make_estimator, outcome, refused, score
+from nrprob.batch.inputs import Inputs, inputs_of
+from nrprob.batch.modelfile import OF_SPLIT, ModelFile, read_model
 from nrprob.batch.plan import Batch, Cell, Plan, expand, select
-from nrprob.batch.sources import known_array, load_data
+from nrprob.batch.sources import load_data
 from nrprob.batch.tables import Table
 from nrprob.batch.versions import versions
-from nrprob.batch.wanted import Told, draw
 from nrprob.engines.lanes import MEMORY, Lanes
 from nrprob.engines.sharding import asked_for, sharded
+from nrprob.estimator import TermEstimator
 from nrprob.exceptions import DataUnavailable, InputError
 
 if TYPE_CHECKING:
@@ -105,28 +107,6 @@ class _Data:
         return self._kept[key]
 
 
-def _known(model: ModelFile, table: Table, cell: Cell) -> dict[str, Any]:
-    """Keywords of `fit` that hold what is known."""
-    if not model.known_names or not registry.method(cell.name).takes_known:
-        return {}
-    return {"known": known_array([table.labelings[name] for name in model.known_names])}
-
-
-def _told(table: Table, cell: Cell) -> Told | None:
-    """Rows whose wanted label is told in a run, whichever the method; None where none is wanted."""
-    if cell.wanted is None:
-        return None
-    return draw(table.labelings[cell.wanted["labeling"]], cell.wanted, (cell.seed, cell.run))
-
-
-def _labels(table: Table, cell: Cell) -> np.ndarray | None:
-    """What `fit` takes as `y`."""
-    if cell.wanted is None or not cell.wanted["told"]:
-        return None
-    told = _told(table, cell)
-    return told.y if told is not None and told.rows.any() else None
-
-
 class _Executor:
     """Fits cells: those that can, side by side in compiled programs, the others one by one."""
 
@@ -150,16 +130,16 @@ class _Executor:
             else:
                 waiting[cell] = prepared
         with jax.enable_x64(True):
-            calls = [call for _, task, _ in waiting.values() for call in task.calls]
+            calls = [call for _, _, task, _ in waiting.values() for call in task.calls]
             found = {id(call): rest for call, *rest in self.lanes(calls)}
-            for cell, (estimator, task, caught) in waiting.items():
+            for cell, (inputs, estimator, task, caught) in waiting.items():
                 solutions, seconds = zip(*[found[id(call)] for call in task.calls], strict=True)
                 try:
                     with warnings.catch_warnings(record=True) as later:
                         warnings.simplefilter("always")
                         estimator._finish(task, solutions)
                     messages = [str(w.message) for w in [*caught, *later]]
-                    fit = self._outcome(cell, estimator, sum(seconds), messages)
+                    fit = self._outcome(cell, inputs, estimator, sum(seconds), messages)
                 except (ValueError, TypeError) as error:
                     done[cell] = error
                     continue
@@ -169,25 +149,27 @@ class _Executor:
 
     def _prepare(self, cell: Cell) -> Any:
         """What the lanes need of a cell; its fit where they cannot take it."""
-        table = self.data(cell)
+        inputs = inputs_of(self.model, self.data(cell), cell)
         estimator = make_estimator(cell.name, cell.parameters)
-        known, y = _known(self.model, table, cell), _labels(table, cell)
+        alone = registry.method(cell.name).alone or not hasattr(estimator, "_prepare")
         start = time.perf_counter()
         place: contextlib.AbstractContextManager = contextlib.nullcontext()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            if hasattr(estimator, "_prepare") and not asked_for():
+            if not alone and not asked_for():
                 with jax.enable_x64(True):
-                    task = estimator._prepare(table.X, y, known.get("known"))
+                    task = estimator._prepare(inputs.X, inputs.y, inputs.known.get("known"))
                 if task.calls and task.calls[0].size <= MEMORY:
-                    return estimator, task, caught
+                    return inputs, estimator, task, caught
                 if task.calls and self._too_large(task.calls[0].size):
                     place = sharded(self.lanes.devices)
             caught.clear()
             with place:
-                estimator.fit(table.X, y, **known)
+                reason = _fit(estimator, inputs)
         seconds = time.perf_counter() - start
-        return self._outcome(cell, estimator, seconds, [str(w.message) for w in caught])
+        if reason:
+            return self._refusal(cell, inputs, estimator, seconds, reason)
+        return self._outcome(cell, inputs, estimator, seconds, [str(w.message) for w in caught])
 
     def _too_large(self, size: int) -> bool:
         """Whether a call would fill most of a device, and there are others to share its rows."""
@@ -198,31 +180,108 @@ class _Executor:
         """Do what comes before the fit of a cell; raises what a fit would."""
         table = self.data(cell)
         try:
-            y = _labels(table, cell)
+            inputs = inputs_of(self.model, table, cell)
         except InputError as error:
-            raise InputError(f"wanted: {error}") from error
+            place = "wanted: " if cell.wanted is not None else "split: "
+            named = str(error).startswith("constraints: ")
+            raise InputError(f"{'' if named else place}{error}") from error
         estimator = make_estimator(cell.name, cell.parameters, where)
+        if self._to_predict(cell) and not hasattr(estimator, "predict"):
+            raise InputError(
+                f"{where.rstrip('.')} ({cell.method}): it says nothing of new rows; got a measure "
+                "of rows to test; use another method"
+            )
         if hasattr(estimator, "_prepare"):
             with warnings.catch_warnings(), jax.enable_x64(True):
                 warnings.simplefilter("ignore")
-                known = _known(self.model, table, cell)
                 try:
-                    estimator._prepare(table.X, y, known.get("known"))
+                    if registry.method(cell.name).takes_pairs:
+                        _check_parameters(estimator)
+                    else:
+                        estimator._prepare(inputs.X, inputs.y, inputs.known.get("known"))
                 except (ValueError, TypeError) as error:
                     raise InputError(f"{where.rstrip('.')} ({cell.method}): {error}") from error
 
-    def _outcome(self, cell: Cell, estimator: Any, seconds: float, messages: list[str]) -> Fit:
+    def _to_predict(self, cell: Cell) -> bool:
+        """Whether something is measured of what is said of new rows."""
+        wanted = {m.metric for m in self.model.measures.values()}
+        return cell.split is not None and bool(wanted & {*OF_SPLIT})
+
+    def _outcome(
+        self, cell: Cell, inputs: Inputs, estimator: Any, seconds: float, messages: list[str]
+    ) -> Fit:
         save, table = self.model.save, self.data(cell)
         fit = outcome(cell.method, estimator, seconds, messages)
-        told = _told(table, cell)
-        measures = self.model.measures or default_measures([*table.labelings])
-        score(fit, table.labelings, measures, None if told is None else told.scored)
-        fit.labelled = None if told is None else told.rows
+        fit.labels = inputs.spread(fit.labels, -1)
         if not save.memberships:
             fit.membership = None
+        elif fit.membership is not None:
+            fit.membership = inputs.spread(np.asarray(fit.membership, float), np.nan)
         if not save.traces:
             fit.trace = np.empty(0)
+        told = inputs.parts is not None and inputs.y is not None
+        if self._to_predict(cell):
+            fit.predicted = _predicted(estimator, inputs, told)
+        measures = self.model.measures or default_measures([*table.labelings])
+        rows = None if inputs.told is None else inputs.told.scored
+        score(
+            fit, table.labelings, measures, rows,
+            estimator=estimator, parts=inputs.parts, told=told,
+        )  # fmt: skip
+        if self.model.constraints is not None:
+            fit.refusal = ""
+        return self._drawn(inputs, fit)
+
+    def _refusal(
+        self, cell: Cell, inputs: Inputs, estimator: Any, seconds: float, reason: str
+    ) -> Fit:
+        table = self.data(cell)
+        fit = refused(cell.method, estimator, table.X.shape[0], seconds, reason)
+        score(fit, {}, self.model.measures or default_measures([*table.labelings]))
+        return self._drawn(inputs, fit)
+
+    def _drawn(self, inputs: Inputs, fit: Fit) -> Fit:
+        """Say in a fit what was drawn for it."""
+        if inputs.told is not None:
+            fit.labelled = inputs.told.rows
+        if inputs.parts is not None:
+            fit.labelled, fit.part = inputs.parts.rows("labelled"), inputs.parts.part
         return fit
+
+
+def _fit(estimator: Any, inputs: Inputs) -> str:
+    """Fit by itself; returns why its pairs cannot be kept, and nothing if they can."""
+    from nrprob.methods.constraints import InfeasibleConstraints
+
+    try:
+        estimator.fit(inputs.X, inputs.y, **inputs.known, **inputs.pairs)
+    except ValueError as error:
+        if not any(len(pairs) for pairs in inputs.pairs.values()):
+            raise
+        if not isinstance(error, InfeasibleConstraints):
+            # What is refused without the pairs as well is not their fault, and an error.
+            estimator.fit(inputs.X, inputs.y, **inputs.known)
+        return str(error)
+    return ""
+
+
+def _check_parameters(estimator: Any) -> None:
+    """Check the parameters of an estimator that takes pairs, as `fit` does first."""
+    own = type(estimator)._check_common is not TermEstimator._check_common
+    (estimator._check_common if own else estimator._check_counts)()
+
+
+def _predicted(estimator: Any, inputs: Inputs, told: bool) -> np.ndarray:
+    """What is said of test rows, and of fitted ones by who says classes; -1 for other rows."""
+    assert inputs.parts is not None
+    rows = [(inputs.parts.rows("test"), inputs.X_test, inputs.known_test)]
+    if told:
+        rows.append((inputs.parts.fitted, inputs.X, inputs.known))
+    found = np.full((inputs.parts.part.size, *estimator.labels_.shape[1:]), -1)
+    for at, X, known in rows:
+        if at.any():
+            found[at] = estimator.predict(X, **known)
+    return found
 
 
 def check(model: ModelFile, plan: Plan) -> dict[str, int]:
@@ -250,7 +309,8 @@ def check(model: ModelFile, plan: Plan) -> dict[str, int]:
     kinds: dict[str, list[Cell]] = {}
     for cell in plan.cells:
         rest = {k: v for k, v in cell.parameters.items() if k != "random_state"}
-        kind = json.dumps([cell.case, cell.method, rest, cell.wanted], default=str)
+        drawn = [cell.wanted, cell.split, cell.constraints]
+        kind = json.dumps([cell.case, cell.method, rest, *drawn], default=str)
         kinds.setdefault(kind, []).append(cell)
     for cells in kinds.values():
         try:
@@ -259,9 +319,25 @@ def check(model: ModelFile, plan: Plan) -> dict[str, int]:
             skipped[str(error)] += len(cells)
         except InputError as error:
             wrong[str(error)] = None
+    wrong |= dict.fromkeys(_unknown_attributes(model))
     if wrong:
         raise InputError("\n".join(wrong))
     return dict(skipped)
+
+
+def _unknown_attributes(model: ModelFile) -> list[str]:
+    """Complaints about measures that are attributes of none of the methods."""
+    documented: dict[str, None] = {}
+    for spec in model.methods:
+        text = registry.method(spec.name).load().__doc__ or ""
+        documented |= dict.fromkeys(re.findall(r"\b[a-z]\w*_(?!\w)", text))
+    asked = {n: m.attribute.split(".")[0] for n, m in model.measures.items() if m.attribute}
+    return [
+        f"no method has such an attribute; measures.{name}.attribute = {attribute!r}; "
+        + registry.nearest(attribute, documented)
+        for name, attribute in asked.items()
+        if attribute not in documented
+    ]
 
 
 def _circumstances(table: Table, fit: Fit, started: str, devices: Sequence[jax.Device]) -> dict:

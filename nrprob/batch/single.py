@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob.batch import registry, tables
-from nrprob.batch.fits import Fit, make_estimator
+from nrprob.batch.fits import Fit, cluster_sizes, combined, make_estimator
 from nrprob.batch.plan import Plan
 from nrprob.batch.sources import load_data
+from nrprob.batch.split import PARTS
 from nrprob.batch.versions import versions
 from nrprob.exceptions import InputError
 
@@ -55,7 +56,7 @@ def _summary(fit: Fit) -> dict[str, Any]:
         "seed": _plain(fit.parameters.get("random_state")),
         "objective": fit.objective,
         "n_clusters": fit.n_clusters,
-        "cluster_sizes": np.bincount(fit.labels).tolist(),
+        "cluster_sizes": cluster_sizes(fit.labels),
         "converged": fit.converged,
         "n_iter": fit.n_iter,
         "seconds": round(fit.seconds, 4),
@@ -80,13 +81,18 @@ def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
 
     make_folder(out)
     fit = run.fits[0]
-    names = run.table.row_names
-    rows = names if names is not None else np.arange(len(fit.labels))
-    columns: dict[str, Any] = {"row": rows, "cluster": fit.labels}
+    named = run.table.row_names
+    rows = named if named is not None else np.arange(len(fit.labels))
+    columns: dict[str, Any] = {"row": rows, **_of_views("cluster", fit.labels)}
     if fit.membership is not None:
-        columns["membership"] = np.round(np.asarray(fit.membership).max(axis=1), 6)
+        columns["membership"] = np.round(np.fmax.reduce(np.asarray(fit.membership), axis=1), 6)
     if fit.labelled is not None:
         columns["labelled"] = fit.labelled.astype(int)
+    if fit.part is not None:
+        names = {number: name for name, number in PARTS.items()}
+        columns["part"] = [names.get(number, "") for number in fit.part.tolist()]
+    if fit.predicted is not None:
+        columns |= _of_views("predicted", fit.predicted)
     columns |= run.table.labelings
     pd.DataFrame(columns).to_csv(out / "labels.csv", index=False)
 
@@ -101,27 +107,40 @@ def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
     }
     (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     run.out, run.files = out, [out / "labels.csv", out / "result.json"]
-    if picture:
-        _draw(run, out / picture)
+    if picture and _draw(run, out / picture):
         run.files.append(out / picture)
 
 
-def _draw(run: Single, path: Path) -> None:
+def _of_views(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns of labels: one, or one for every view."""
+    if labels.ndim == 1:
+        return {name: labels}
+    return {f"{name}_{v}": column for v, column in enumerate(labels.T)}
+
+
+def _draw(run: Single, path: Path) -> bool:
+    """Draw the clusters of the first fit; False where it has none."""
     import matplotlib.pyplot as plt
 
     from nrprob.plotting import plot_centroids
 
     name = run.known[0] if run.known else "everything"
-    labelings, labels = run.table.labelings, run.fits[0].labels
+    labels = run.fits[0].labels
+    # Of views, one row of the picture is a combination of their clusters.
+    fitted = labels.reshape(len(labels), -1)[:, 0] >= 0
+    if not fitted.any():
+        return False
+    table, labels = run.table.rows(fitted), combined(labels[fitted])
+    labelings = table.labelings
     known = labelings[name] if run.known else np.full(len(labels), "all rows")
     # Tables with more rows than this cannot be read; three is what fits beside each other.
     others = [key for key, z in labelings.items() if key != name and len(np.unique(z)) <= 12][:3]
     figure = plot_centroids(
-        run.table.X,
+        table.X,
         labels,
         known,
-        run.table.image_shape,
-        run.table.feature_names,
+        table.image_shape,
+        table.feature_names,
         labels_name=run.fits[0].title,
         known_name=name,
         others={key: labelings[key] for key in others},
@@ -129,6 +148,16 @@ def _draw(run: Single, path: Path) -> None:
     )
     figure.savefig(path, dpi=110)
     plt.close(figure)
+    return True
+
+
+def _rows(found: xarray.Dataset, name: str) -> np.ndarray | None:
+    """Numbers of rows of one cell, by view if its method clusters views; None without any."""
+    if f"view_{name}" in found:
+        values = found[f"view_{name}"].values
+        if (values >= 0).any():
+            return values[:, (values >= 0).any(0)]
+    return found[name].values if name in found else None
 
 
 def read(plan: Plan, dataset: xarray.Dataset) -> Single:
@@ -137,7 +166,8 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
     table = load_data(model, plan.cells[0].data, plan.cells[0].seed)
     if model.measures:
         told = [] if model.wanted is None else [model.wanted.labeling]
-        measured = [m.labeling for m in model.measures.values()]
+        told += [] if model.classes is None else [model.classes]
+        measured = [m.labeling for m in model.measures.values() if m.labeling is not None]
         shown = dict.fromkeys([*model.known_names, *told, *measured])
         table.labelings = {name: table.labelings[name] for name in shown}
     fits, names = [], dataset["measure"].values.tolist()
@@ -145,12 +175,14 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
         found = dataset.sel(cell=cell.id)
         membership = found["membership"].values if "membership" in found else None
         labelled = found["labelled"].values == 1 if "labelled" in found else None
+        labels, predicted = (_rows(found, name) for name in ("labels", "predicted"))
+        assert labels is not None
         fits.append(
             Fit(
                 title=cell.method,
                 method=registry.method(cell.name).class_name,
                 parameters=make_estimator(cell.name, cell.parameters).get_params(deep=False),
-                labels=found["labels"].values,
+                labels=labels,
                 membership=membership,
                 objective=float(found["objective"]),
                 trace=np.empty(0),
@@ -162,6 +194,9 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
                 warnings=str(found["warnings"].values).splitlines(),
                 scores=dict(zip(names, found["score"].values.tolist(), strict=True)),
                 labelled=labelled,
+                part=found["part"].values if "part" in found else None,
+                predicted=predicted,
+                refusal=str(found["refusal"].values) if "refusal" in found else None,
             )
         )
     return Single(model.title, table, model.known_names, fits)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nrprob.batch import registry, tables
-from nrprob.batch.modelfile import Data, ModelFile
+from nrprob.batch.modelfile import SELECTORS, Data, ModelFile
 from nrprob.exceptions import InputError
 
 __all__ = ["known_array", "load_data", "require"]
@@ -72,6 +72,49 @@ def _require_numbers(table: tables.Table) -> None:
         )
 
 
+def _cut_views(views: Sequence[Any], table: tables.Table) -> list[np.ndarray]:
+    """Numbers of the columns of every view."""
+    n_columns = table.X.shape[1]
+    if isinstance(views[0], int):
+        if sum(views) != n_columns:
+            raise InputError(
+                f"views have to add up to the columns; data.views = {views} for {n_columns} "
+                "columns; correct them"
+            )
+        return np.split(np.arange(n_columns), np.cumsum(views)[:-1])
+    if table.feature_names is None:
+        raise InputError(
+            f"columns of these data have no names; data.views = {views}; give numbers of columns"
+        )
+    number = {name: i for i, name in enumerate(table.feature_names)}
+    for name in (name for view in views for name in view):
+        if name not in number:
+            raise InputError(
+                f"no such column; data.views: {name!r}; {registry.nearest(name, number)}"
+            )
+    return [np.asarray([number[name] for name in view]) for view in views]
+
+
+def _select(
+    table: tables.Table, rows: Sequence[int] | None, keep: Mapping[str, Any]
+) -> tables.Table:
+    """Rows by their place, and of them those with the values to keep."""
+    if rows is not None:
+        first, end = rows
+        if end > table.X.shape[0]:
+            raise InputError(
+                f"there are fewer rows; data.rows = {list(rows)} of {table.X.shape[0]}; lower it"
+            )
+        table = table.rows(np.arange(first, end))
+    for name, values in keep.items():
+        require(name, table, "data.keep")
+        kept = {str(v) for v in values}
+        table = table.rows(np.asarray([str(v) in kept for v in table.labelings[name]]))
+        if not table.X.shape[0]:
+            raise InputError(f"no row is left; data.keep.{name} = {values}; name existing labels")
+    return table
+
+
 def load_data(
     model: ModelFile, parameters: Mapping[str, Any] | None = None, seed: int | None = None
 ) -> tables.Table:
@@ -97,19 +140,17 @@ def load_data(
         if they are not on this machine.
     """
     data = model.data
+    given = data.parameters if parameters is None else parameters
     table = _read(
         data,
-        data.parameters if parameters is None else parameters,
+        {name: value for name, value in given.items() if name not in SELECTORS},
         data.seed if seed is None else seed,
     )
     if data.image_shape is not None:
         table.image_shape = data.image_shape
-    for name, values in data.keep.items():
-        require(name, table, "data.keep")
-        kept = {str(v) for v in values}
-        table = table.rows(np.asarray([str(v) in kept for v in table.labelings[name]]))
-        if not table.X.shape[0]:
-            raise InputError(f"no row is left; data.keep.{name} = {values}; name existing labels")
+    table = _select(table, given.get("rows", data.rows), given.get("keep", data.keep))
+    if data.views:
+        table.views = _cut_views(data.views, table)
     for name, labeling in data.labelings.items():
         require(labeling.of, table, f"data.labelings.{name}.of")
         _derive(table, name, labeling.of, labeling.groups)
@@ -117,8 +158,13 @@ def load_data(
         require(name, table, "known")
     if model.wanted is not None:
         require(model.wanted.labeling, table, "wanted.labeling")
+    if model.split is not None:
+        require(model.split.labeling, table, "split.labeling")
+    if model.constraints is not None and model.constraints.labeling is not None:
+        require(model.constraints.labeling, table, "constraints.labeling")
     for name, measure in model.measures.items():
-        require(measure.labeling, table, f"measures.{name}.labeling")
+        if measure.labeling is not None:
+            require(measure.labeling, table, f"measures.{name}.labeling")
     _require_numbers(table)
     if data.binarize is not None:
         table.X = (table.X > data.binarize).astype(np.int8)

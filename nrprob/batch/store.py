@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from nrprob.batch.modelfile import ModelFile
 from nrprob.batch.plan import Batch, Cell, Plan
 from nrprob.batch.single import make_folder
 from nrprob.exceptions import InputError
+from nrprob.files import write_whole
 
 if TYPE_CHECKING:
     import xarray
@@ -37,26 +37,12 @@ _SMALL = {"zlib": True, "complevel": 3, "shuffle": True}
 CIRCUMSTANCES = ("seconds", "compile_seconds", "started", "host", "device", "versions")
 
 
-def _write(path: Path, content: bytes) -> None:
-    """Put a file in its place whole, or not at all, whatever happens meanwhile."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with hidden.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(path)
-    except OSError as error:
-        hidden.unlink(missing_ok=True)
-        raise InputError(f"cannot write; {path}: {error.strerror}; check the folder") from error
-
-
 def write_netcdf(dataset: xarray.Dataset, path: Path) -> None:
     """Write a dataset to a NetCDF file, whole or not at all."""
     encoding = {
         name: _SMALL for name, v in dataset.variables.items() if v.dtype.kind in "iuf" and v.ndim
     }
-    _write(path, bytes(dataset.to_netcdf(engine="h5netcdf", encoding=encoding)))
+    write_whole(path, bytes(dataset.to_netcdf(engine="h5netcdf", encoding=encoding)))
 
 
 def _read_netcdf(path: Path) -> xarray.Dataset:
@@ -117,19 +103,27 @@ def to_dataset(
         ),
     }  # fmt: skip
     if labels:
-        clusters = _padded([f.labels for f in fits], -1, np.int32)
-        variables["labels"] = (("cell", "sample"), clusters)
+        variables |= _over_rows("labels", [f.labels for f in fits])
+        variables |= _over_rows("predicted", [f.predicted for f in fits])
     labelled = [f.labelled for f in fits if f.labelled is not None]
     if labelled:
         counts = np.asarray([rows.sum() for rows in labelled], np.int32)
         variables["n_labelled"] = ("cell", counts)
         if labels:
             variables["labelled"] = (("cell", "sample"), _padded(labelled, -1, np.int8))
-    if fits[0].trace.size:
+    parts = [f.part for f in fits if f.part is not None]
+    if parts and labels:
+        variables["part"] = (("cell", "sample"), _padded(parts, -1, np.int8))
+    if fits[0].refusal is not None:
+        refusals = [" ".join((f.refusal or "").split()) for f in fits]
+        variables["refusal"] = ("cell", np.asarray(refusals, object))
+    if any(f.trace.size for f in fits):
         trace = _padded([f.trace for f in fits], np.nan, float)
         variables["objective_trace"] = (("cell", "step"), trace)
-    if fits[0].membership is not None:
-        membership = _padded([np.asarray(f.membership) for f in fits], np.nan, np.float32)
+    if any(f.membership is not None for f in fits):
+        none = np.empty((0, 0))
+        given = [none if f.membership is None else np.asarray(f.membership) for f in fits]
+        membership = _padded(given, np.nan, np.float32)
         variables["membership"] = (("cell", "sample", "cluster"), membership)
     for name in circumstances[0]:
         values = np.asarray([c[name] for c in circumstances])
@@ -139,6 +133,20 @@ def to_dataset(
         "measure": np.asarray(list(fits[0].scores), object),
     }
     return xarray.Dataset(variables, coordinates)
+
+
+def _over_rows(name: str, arrays: Sequence[np.ndarray | None]) -> dict[str, Any]:
+    """Numbers of rows, and those of rows in several views as a variable of their own."""
+    found = {}
+    for variable, dims in (
+        (name, ("cell", "sample")),
+        (f"view_{name}", ("cell", "sample", "view")),
+    ):
+        none = np.empty((0,) * (len(dims) - 1), int)
+        own = [a if a is not None and a.ndim == none.ndim else none for a in arrays]
+        if any(a is not none for a in own):
+            found[variable] = (dims, _padded(own, -1, np.int32))
+    return found
 
 
 class Store:
@@ -153,11 +161,11 @@ class Store:
         """Make the folder and say in it what is going to be there."""
         for folder in (self.folder, self._cells, self._locks):
             make_folder(folder)
-        _write(self.folder / _PLAN, plan.dumps().encode())
+        write_whole(self.folder / _PLAN, plan.dumps().encode())
 
     def note(self, **notes: Any) -> None:
         """Say what became of cells that are not there."""
-        _write(self.folder / _NOTES, json.dumps(notes, indent=1).encode())
+        write_whole(self.folder / _NOTES, json.dumps(notes, indent=1).encode())
 
     def parts(self, batch: str = "") -> list[Path]:
         """Files of finished cells; those of one batch if it is named."""
@@ -254,9 +262,13 @@ def load(folder: Path | str) -> xarray.Dataset:
     -------
     xarray.Dataset
         Over ``cell``, in the order of the model file: ``labels`` (cell, sample), -1 beyond the rows
-        of the cell's data; ``membership`` (cell, sample, cluster) where asked for; if the model
-        wants labels, ``n_labelled`` rows that have one, and ``labelled`` (cell, sample), 1 for
-        them, 0 for the others and -1 beyond;
+        of the cell's data, and for rows that were not fitted; ``view_labels`` (cell, sample, view)
+        of methods that cluster views; ``membership`` (cell, sample, cluster) where asked for; if
+        the model wants labels or splits rows, ``n_labelled`` rows that have one, and ``labelled``
+        (cell, sample), 1 for them, 0 for the others and -1 beyond; of a split, ``part``
+        (cell, sample), 1 for labelled rows, 2 for unlabelled ones, 3 for those of the test and 0
+        for those left out, and ``predicted`` or ``view_predicted`` where test rows were scored;
+        if there are constraints, ``refusal``, why they cannot be kept, empty where they can;
         ``objective``, ``objective_trace`` (cell, step) and ``restart_objective`` (cell, restart) in
         nats, NaN beyond the last; ``score`` (cell, measure); ``seconds`` of a device per fit, and
         ``compile_seconds`` of the program that made it; ``converged``, ``n_iter``,

@@ -25,7 +25,10 @@ _NPZ_DEFAULT = "X"
 
 @dataclass
 class Table:
-    """Rows X (n, p), dense or sparse, with what is known to go with them."""
+    """Rows X (n, p), dense or sparse, with what is known to go with them.
+
+    ``views`` holds the numbers of the columns of every view; None where there is only one.
+    """
 
     X: Any
     feature_names: list[str] | None = None
@@ -33,6 +36,7 @@ class Table:
     image_shape: tuple[int, int] | None = None
     row_names: np.ndarray | None = None
     left_out: list[str] = field(default_factory=list)
+    views: list[np.ndarray] | None = None
 
     def rows(self, chosen: np.ndarray) -> Table:
         """The same table with only the chosen rows."""
@@ -45,6 +49,7 @@ class Table:
             self.image_shape,
             names,
             self.left_out,
+            self.views,
         )
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nrprob.datasets.cells import make_cell_counts
     from nrprob.datasets.loaders import DataSet, load
     from nrprob.datasets.text_pairs import make_crossed_counts, make_dialect_counts
+    from nrprob.datasets.views import make_gaussian_views
 
 __all__ = [
     "DataSet",
@@ -24,6 +25,7 @@ __all__ = [
     "make_cell_counts",
     "make_crossed_counts",
     "make_dialect_counts",
+    "make_gaussian_views",
     "make_multinomial_2d",
 ]
 
@@ -34,6 +36,7 @@ _LATER = {
     "make_cell_counts": "cells",
     "make_crossed_counts": "text_pairs",
     "make_dialect_counts": "text_pairs",
+    "make_gaussian_views": "views",
 }
 
 

@@ -1,0 +1,131 @@
+"""What model files say of results: what to measure, and how a report sets it out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from nrprob.batch.told import Strict
+
+__all__ = ["OF_SPLIT", "Figure", "Measure", "Metric", "Report", "Setting", "Statistic", "Table"]
+
+Metric = Literal[
+    "normalized_mutual_information",
+    "matched_accuracy",
+    "purity",
+    "rand_index",
+    "jaccard_index",
+    "fowlkes_mallows_index",
+    "pair_f_measure",
+    "variation_of_information",
+    "matching_rate",
+    "predictive_rate",
+    "train_accuracy",
+    "test_accuracy",
+    "error",
+]
+# Of the classes of a split, which say what they are of.
+OF_SPLIT = ("train_accuracy", "test_accuracy", "error")
+Statistic = Literal["mean", "min", "max", "range", "sd"]
+
+
+class Measure(Strict):
+    """Agreement of the clusters with a labeling of the data, or something a fit found.
+
+    ``metric`` compares clusters with ``labeling``: those of ``view``, or else the combinations of
+    all views. "matching_rate" compares two views and takes no labeling; "train_accuracy",
+    "test_accuracy" and "error" are about the classes of the file's split. ``attribute`` is a number
+    that fitted estimators have, such as "tdl_", or a place in one: "n_clusters_.0". What a method
+    does not have is not measured. ``goal`` says which values are better; "none" where that is not
+    the question.
+    """
+
+    metric: Metric | None = None
+    labeling: str | None = None
+    attribute: str | None = None
+    view: Annotated[int, Field(ge=0)] | None = None
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    goal: Literal["high", "low", "none", "auto"] = "auto"
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Measure:
+        if (self.metric is None) == (self.attribute is None):
+            given = "both" if self.metric else "neither"
+            raise ValueError(
+                f"it takes either metric or attribute; got {given}; say what to measure"
+            )
+        needs = self.metric is not None and self.metric not in ("matching_rate", *OF_SPLIT)
+        if needs != (self.labeling is not None):
+            what = self.metric or self.attribute
+            raise ValueError(
+                f"{what} needs a labeling; got none; set labeling"
+                if needs
+                else f"{what} takes no labeling; got {self.labeling!r}; leave it out"
+            )
+        if self.view is not None and self.metric in (None, "matching_rate", *OF_SPLIT):
+            raise ValueError(
+                f"{self.metric or self.attribute} is not about one view; got view = {self.view}; "
+                "leave it out"
+            )
+        return self
+
+    @property
+    def better(self) -> str:
+        """The goal, with "auto" resolved by the metric."""
+        if self.goal != "auto":
+            return self.goal
+        if self.metric in (None, "matching_rate"):
+            return "none"
+        return "low" if self.metric in ("variation_of_information", "error") else "high"
+
+
+class Setting(Strict):
+    """Some cells of the results, and what was published for them.
+
+    ``where`` holds values of parameters, of the data or of the methods, or of places in them
+    ("dims.0", "wanted.fraction", "split.labelled"). ``published`` goes from
+    method to measure to statistic to value; "A / B" as a method is the ratio of two means.
+    """
+
+    where: dict[str, Any] = Field(default_factory=dict)
+    published: dict[str, dict[str, dict[Statistic, float]]] = Field(default_factory=dict)
+    note: str = ""
+
+
+class Table(Strict):
+    """A table of a report."""
+
+    name: str
+    caption: str = ""
+    note: str = ""
+    settings: list[Setting] = Field(default_factory=lambda: [Setting()], min_length=1)
+    methods: list[str] = Field(default_factory=list)
+    measures: list[str] = Field(default_factory=list)
+    statistics: list[Statistic] = ["mean"]
+
+
+class Figure(Strict):
+    """A plot of a report: a measure against a parameter, one line per method.
+
+    ``x`` is a parameter, or a place in one: "dims.0". ``series`` is a parameter that tells lines
+    of one method apart. Published values are drawn where the file's tables have them.
+    """
+
+    name: str
+    caption: str = ""
+    x: str
+    x_label: str = ""
+    y: str
+    series: str | None = None
+    methods: list[str] = Field(default_factory=list)
+    where: dict[str, Any] = Field(default_factory=dict)
+    log_x: bool = False
+
+
+class Report(Strict):
+    """What to draw of a single run, and where results go."""
+
+    picture: str | None = "summary.png"
+    out: Path | None = None

@@ -1,0 +1,122 @@
+"""Which rows of a data set are fitted, with or without their label, and which pairs are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nrprob.exceptions import InputError
+
+__all__ = ["PARTS", "Parts", "divide", "pairs_of"]
+
+# What a row is in results; 0 is a row that is left out.
+PARTS = {"labelled": 1, "unlabelled": 2, "test": 3}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Rows in parts.
+
+    Attributes
+    ----------
+    codes : (n,) number of every row's class, in the order of the sorted labels
+    part : (n,) what a row is: a value of `PARTS`, or 0
+    """
+
+    codes: np.ndarray
+    part: np.ndarray
+
+    def rows(self, *names: str) -> np.ndarray:
+        """Rows (n,), as bool, of the parts that are named."""
+        return np.isin(self.part, [PARTS[name] for name in names])
+
+    @property
+    def fitted(self) -> np.ndarray:
+        """Rows (n,), as bool, that `fit` gets."""
+        return self.rows("labelled", "unlabelled")
+
+    @property
+    def y(self) -> np.ndarray:
+        """Classes of the rows that are fitted, and -1 for those without a label."""
+        return np.where(self.rows("labelled"), self.codes, -1)[self.fitted]
+
+
+def divide(labels: np.ndarray, split: Mapping[str, Any], seed: tuple[int, int]) -> Parts:
+    """Draw the parts of the rows.
+
+    One seed draws one order of the rows, in which the first row of every class is moved to the
+    front, so that each is among the labelled ones. These are taken from the front, then come those
+    without a label; test rows are taken from the end. So with other shares most rows stay in their
+    part: if labelled rows give way to unlabelled ones, the same rows are fitted.
+
+    Parameters
+    ----------
+    labels : array of shape (n_samples,)
+        Classes.
+    split : mapping
+        ``labeling``, for messages; shares ``labelled``, ``unlabelled`` and ``test`` of all rows,
+        see `nrprob.batch.told.Split`.
+    seed : tuple of int
+        Of the data set, and of the run.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If there are fewer labelled rows than classes.
+    """
+    classes, codes = np.unique(labels, return_inverse=True)
+    n = codes.size
+    n_labelled = round(split["labelled"] * n)
+    n_fitted = round((split["labelled"] + split["unlabelled"]) * n)
+    n_test = min(round(split["test"] * n), n - n_fitted)
+    if n_labelled < classes.size:
+        raise InputError(
+            f"every class needs a row with a label; split.labelled = {split['labelled']:g} is "
+            f"{n_labelled} of {n} rows, and {split['labeling']} has {classes.size} classes; raise "
+            "it, or leave classes out with data.keep"
+        )
+    order = np.random.default_rng(seed).permutation(n)
+    first = np.sort(np.unique(codes[order], return_index=True)[1])
+    order = np.concatenate([order[first], np.delete(order, first)])
+    part = np.zeros(n, np.int8)
+    part[order[:n_labelled]] = PARTS["labelled"]
+    part[order[n_labelled:n_fitted]] = PARTS["unlabelled"]
+    part[order[n - n_test :]] = PARTS["test"]
+    return Parts(codes, part)
+
+
+def pairs_of(
+    labels: np.ndarray, rows: np.ndarray, amount: Mapping[str, Any], seed: tuple[int, int]
+) -> dict[str, np.ndarray]:
+    """Draw pairs of rows: what `fit` takes as ``must_link`` and ``cannot_link``.
+
+    Parameters
+    ----------
+    labels : array of shape (n_samples,)
+        Classes of the rows that are fitted.
+    rows : array of int
+        Those of them whose class is known.
+    amount : mapping
+        ``pairs``, ``wrong`` and ``share``, see `nrprob.batch.told.Constraints`.
+    seed : tuple of int
+        Of the data set, and of the run.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If there are no pairs to draw.
+    """
+    from nrprob.methods.constraints import draw_pairs
+
+    # Another stream than that of the split, which has the same seed.
+    random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence((*seed, 1))))
+    wrong = {name: amount[name] for name in ("wrong", "share") if name in amount}
+    try:
+        drawn = draw_pairs(labels[rows], amount["pairs"], random_state=random, **wrong)
+    except ValueError as error:
+        raise InputError(f"constraints: {error}") from error
+    must_link, cannot_link = (rows[pairs] for pairs in drawn)
+    return {"must_link": must_link, "cannot_link": cannot_link}
