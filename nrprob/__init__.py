@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nrprob.methods.cop_kmeans import COPKMeans
     from nrprob.methods.ensemble import CondEns
     from nrprob.methods.mdl_constrained import MDLConstrained
+    from nrprob.methods.mdl_mixture import MDLMixture
     from nrprob.methods.mdl_multiview import MDLMultiView
     from nrprob.methods.mixture import MixtureEM
     from nrprob.methods.residual_mixture import ResidualMixture
@@ -37,6 +38,7 @@ _OBJECTS = {
     "CondEns": "nrprob.methods.ensemble",
     "MixtureEM": "nrprob.methods.mixture",
     "MDLMultiView": "nrprob.methods.mdl_multiview",
+    "MDLMixture": "nrprob.methods.mdl_mixture",
     "MDLConstrained": "nrprob.methods.mdl_constrained",
     "COPKMeans": "nrprob.methods.cop_kmeans",
     "ResidualSpectral": "nrprob.methods.residual_spectral",
@@ -56,6 +58,7 @@ __all__ = [
     "CMBC",
     "CondEns",
     "MixtureEM",
+    "MDLMixture",
     "MDLMultiView",
     "MDLConstrained",
     "COPKMeans",

@@ -107,6 +107,14 @@ METHODS = {
         ("anneal",),
         takes_known=False,
     ),
+    "mdl_mixture": Method(
+        "nrprob.methods.mdl_mixture",
+        "MDLMixture",
+        "a posterior over clusterings of every size; with labels of some rows, a classifier",
+        (),
+        takes_known=False,
+        alone=True,
+    ),
     "mdl_multiview": Method(
         "nrprob.methods.mdl_multiview",
         "MDLMultiView",

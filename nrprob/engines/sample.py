@@ -1,0 +1,453 @@
+"""Sampling of partitions: any sum of complete code lengths, as a distribution over clusterings.
+
+The state is a set partition of the rows into 1 .. K clusters, and its probability is proportional
+to ``exp(-scale * L)``, where L is what the terms of a `Target` charge plus a function of the number
+of clusters. Parameters are coded, not sampled, so that nothing but differences of L is needed.
+Three moves leave it invariant, each by itself:
+
+- *Gibbs*: rows are visited in random order, ``block`` at a time. The rows of a block are taken out
+  together, and each draws its cluster (one new cluster among them) given all rows outside the
+  block; the block's new labels are accepted by the rule of Metropolis and Hastings. With blocks of
+  one row that rule always accepts, and this is the usual collapsed Gibbs sweep; wider ones are
+  array operations.
+- *Split or merge, launched*: two rows are drawn, by a law that the state has no part in. If they
+  share a cluster, it is split between them, else their clusters are merged. Both directions look at
+  the same launching state, which hard assignments to the two clusters reach from the two rows
+  alone; every other row then takes a side by itself.
+- *Split or merge, sequential* (Dahl, 2005): the other rows take sides one by one, in random order,
+  given those before them.
+
+Chains are vectorised by ``jax.vmap``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.statistics.codes import CodeTerm
+from nrprob.statistics.rows import bucket
+
+_STATIC: dict[str, Any] = {"static": True}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Target:
+    """A distribution over partitions of rows; made by `make_target`.
+
+    Attributes
+    ----------
+    terms : code lengths of cells
+    sizes : (K + 1,) function A(k) of the number of clusters; infinite where there may not be k
+    x : (n', p) statistics of the rows, the last of them 1; zeros on padding, which comes last
+    group : (n',) known group of the rows
+    partners : (n', q) rows to draw the second of a pair from, or None for any row
+    scale : factor of the code length
+    n_groups : known groups
+    """
+
+    terms: tuple[CodeTerm, ...]
+    sizes: jax.Array
+    x: jax.Array
+    group: jax.Array
+    partners: jax.Array | None
+    scale: jax.Array
+    n_groups: int = field(metadata=_STATIC)
+
+    @property
+    def max_clusters(self) -> int:
+        """Most clusters that there is room for."""
+        return self.sizes.shape[0] - 1
+
+    def cells(self, labels: jax.Array) -> jax.Array:
+        """Statistics (groups, K, p) of the cells of labels (n',)."""
+        return _sum_cells(self, self.x, self.group, labels)
+
+    def length(self, cells: jax.Array) -> jax.Array:
+        """``scale * L`` of cells (groups, K, p), in nats."""
+        total = self.sizes[occupied(cells).sum()]
+        for term in self.terms:
+            cost = term.cost(term.cells(cells[:, None])).sum() + term.constant
+            total = total + term.weight * cost
+        return self.scale * total
+
+    def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
+        """What rows (b, p) of groups (b,) add to every one of cells (groups, K, p): (K, b).
+
+        Without the change of A(k), and every row by itself.
+        """
+        total = jnp.zeros((), x.dtype)
+        for term in self.terms:
+            own = jnp.swapaxes(term.cells(cells[:, None])[:, 0], 1, 2)
+            prepared = jax.vmap(term.cost.prepare)(own)
+            if term.by_group and self.n_groups > 1:
+                prepared = jax.tree.map(lambda a: jnp.moveaxis(a[group], 0, -1), prepared)
+            else:
+                prepared = jax.tree.map(lambda a: a[0][..., None], prepared)
+            total = total + term.weight * term.cost.join(prepared, term.row(x, group).T)
+        return total
+
+
+def occupied(cells: jax.Array) -> jax.Array:
+    """Whether clusters (K,) hold a row, from their cells (groups, K, p)."""
+    return cells[..., -1].sum(0) > 0.5
+
+
+class Partition(NamedTuple):
+    """State of a chain: ``labels`` (n',), their ``cells``, and the length ``scale * L``."""
+
+    labels: jax.Array
+    cells: jax.Array
+    length: jax.Array
+
+
+class Moves(NamedTuple):
+    """Counts of proposals and of those accepted, over some sweeps."""
+
+    gibbs: jax.Array
+    gibbs_accepted: jax.Array
+    split: jax.Array
+    split_accepted: jax.Array
+    merge: jax.Array
+    merge_accepted: jax.Array
+
+
+def no_moves() -> Moves:
+    """Counts before anything was proposed."""
+    return Moves(*(jnp.zeros((), jnp.int32) for _ in Moves._fields))
+
+
+def make_target(
+    terms: Sequence[CodeTerm],
+    sizes: np.ndarray,
+    x: np.ndarray,
+    *,
+    group: np.ndarray | None = None,
+    partners: np.ndarray | None = None,
+    scale: float = 1.0,
+) -> Target:
+    """Check that terms make a complete code, and lay out the rows.
+
+    Parameters
+    ----------
+    terms : tuple of CodeTerm
+        Code lengths of the cells: features given their cell, with parameters, and the labels.
+    sizes : array-like of shape (max_clusters + 1,)
+        Function of the number of clusters that is added.
+    x : array-like of shape (n_samples, p)
+        Statistics of the rows; a column of ones is added for their number.
+    group : array-like of int of shape (n_samples,), optional
+        Known groups, from 0.
+    partners : array-like of int of shape (n_samples, q), optional
+        Rows near each row. Half of the pairs for splits and merges are drawn from them.
+    scale : float, default=1.0
+        Factor of the code length; other than 1, the result is a tempered distribution.
+
+    Returns
+    -------
+    Target
+
+    Raises
+    ------
+    ValueError
+        If the terms do not tell the receiver everything: their minimum would then always be at the
+        most clusters, and their exponential no posterior.
+    """
+    missing = {"data", "parameters", "labels"}
+    for term in terms:
+        if isinstance(term, CodeTerm):
+            missing -= getattr(term.cost, "sends", frozenset())
+    plain = [t for t in terms if not isinstance(t, CodeTerm)]
+    if plain or missing:
+        what = {
+            "data": "the rows given their cells, in nats of all counts (not of proportions)",
+            "parameters": "the parameters of every cell (its parametric complexity, or a prior)",
+            "labels": "the cells of the rows (n H(C) and a function of the number of clusters)",
+        }
+        if plain:  # fitted costs charge for the data alone
+            sent = set().union(*(t.cost.sends for t in terms if isinstance(t, CodeTerm)))
+            missing = {"parameters", "labels"} - (sent & {"labels"})
+        raise ValueError(
+            "only complete code lengths can be sampled, since fitted costs always choose the most "
+            f"clusters; missing is a code of {'; and of '.join(what[w] for w in sorted(missing))}; "
+            "use the codes of nrprob.statistics.codes"
+        )
+    x = np.asarray(x, np.float64)
+    n = x.shape[0]
+    pad = bucket(n, 100_000) - n
+    wide = np.concatenate([x, np.ones((n, 1))], 1)
+    group = np.zeros(n, np.int32) if group is None else np.asarray(group, np.int32)
+    if partners is not None:
+        partners = np.pad(np.asarray(partners, np.int32), ((0, pad), (0, 0)))
+    target = Target(
+        tuple(terms),
+        np.asarray(sizes, np.float64),
+        np.pad(wide, ((0, pad), (0, 0))),
+        np.pad(group, (0, pad)),
+        partners,
+        np.float64(scale),
+        int(group.max(initial=0)) + 1,
+    )
+    return jax.tree.map(jnp.asarray, target)
+
+
+def start(target: Target, labels: jax.Array) -> Partition:
+    """State of given labels (n',); those of padding rows do not matter."""
+    cells = target.cells(labels)
+    return Partition(labels, cells, target.length(cells))
+
+
+# Gibbs
+
+
+# More than any number of rows, and prime: coprime to every one of them.
+_PRIMES = 2**31 - np.asarray([1, 19, 61, 69, 85, 99, 105, 151, 159, 171, 225, 249, 295, 325, 379])
+
+
+def _below(u: jax.Array, n: jax.Array | int) -> jax.Array:
+    """Whole number below ``n`` from a uniform one."""
+    return jnp.minimum((u * n).astype(int), n - 1)
+
+
+def _order(u: jax.Array, size: int, n: jax.Array) -> jax.Array:
+    """Numbers 0 .. n - 1 in a random order, then others up to ``size``; cheaper than by sorting.
+
+    An arithmetic progression with random start and step, from uniforms (2,). Any law will do that
+    does not look at the state.
+    """
+    t = jnp.arange(size)
+    step = jnp.asarray(_PRIMES)[_below(u[0], len(_PRIMES))] % n
+    return jnp.where(t < n, (_below(u[1], n) + t * step) % n, t)
+
+
+def _draw(log_p: jax.Array, u: jax.Array) -> jax.Array:
+    """Categories (b,) of unnormalised log probabilities (K, b), by inversion of uniforms (b,)."""
+    p = jnp.exp(log_p - log_p.max(0))
+    sums = np.tril(np.ones((p.shape[0], p.shape[0]))) @ p
+    # A sum of rounded products may fall short of the next one by a bit where p is 0.
+    at = (sums <= u * sums[-1]).sum(0)
+    return jnp.minimum(at, p.shape[0] - 1).astype(jnp.int32)
+
+
+def _sum_cells(target: Target, x: jax.Array, group: jax.Array, labels: jax.Array) -> jax.Array:
+    """Cells (groups, K, p) of rows (b, p)."""
+    k = target.max_clusters
+    if target.n_groups == 1:  # a product costs less than a scatter
+        return ((jnp.arange(k)[:, None] == labels).astype(x.dtype) @ x)[None]
+    cells = jnp.zeros((target.n_groups * k, x.shape[1]), x.dtype)
+    return cells.at[group * k + labels].add(x).reshape(target.n_groups, k, -1)
+
+
+def gibbs(
+    target: Target, state: Partition, key: jax.Array, block: int
+) -> tuple[Partition, jax.Array, jax.Array]:
+    """Visit all rows once, ``block`` at a time; returns numbers of blocks, and of accepted ones."""
+    n_clusters = target.max_clusters
+    size = target.x.shape[0]
+    n_rows = (target.x[:, -1] > 0).sum()
+    n_blocks = -(-size // block)
+    # One call for all that is random: a program with a dozen of them compiles for long.
+    u = jax.random.uniform(key, (2 + n_blocks * (block + 1),))
+    order = _order(u[:2], size, n_rows)
+    v = jnp.log(u[2 : 2 + n_blocks])
+    u = u[2 + n_blocks :].reshape(n_blocks, block)
+    # Beyond the last row there is nothing: reading repeats it, writing is dropped.
+    order = jnp.pad(order, (0, n_blocks * block - size), constant_values=size)
+    valid = (jnp.arange(order.size) < n_rows).reshape(n_blocks, block)
+    order = order.reshape(n_blocks, block)
+    x = jnp.where(valid[..., None], target.x[order], 0)
+    group, before = target.group[order], state.labels[order]
+    slots = jnp.arange(n_clusters)[:, None]
+
+    def visit(j, carry):
+        cells, length, after, accepted = carry
+        at = partial(jax.lax.dynamic_index_in_dim, index=j, keepdims=False)
+        rows, groups, old = at(x), at(group), at(before)
+        less = cells - _sum_cells(target, rows, groups, old)
+        less = jnp.where(less[..., -1:] > 0.5, less, 0)  # rounding leaves no trace in empty cells
+        here = occupied(less)
+        k, new = here.sum(), jnp.argmin(here)
+        opened = target.sizes[jnp.minimum(k + 1, n_clusters)] - jnp.where(k > 0, target.sizes[k], 0)
+        may_open = (slots == new) & ~here[:, None] & jnp.isfinite(opened)
+        cost = target.joining(less, rows, groups) + jnp.where(may_open, opened, 0)
+        log_p = jnp.where(here[:, None] | may_open, -target.scale * cost, -jnp.inf)
+        label = jnp.where(at(valid), _draw(log_p, at(u)), old)
+        more = less + _sum_cells(target, rows, groups, label)
+        put = partial(jax.lax.dynamic_update_index_in_dim, index=j, axis=0)
+        if block == 1:
+            return more, length, put(after, label), accepted + 1
+        # Clusters that emptied with the block are the new one of the way back, which is but one.
+        emptied = (occupied(cells) & ~here).sum()
+        back = jnp.where(here[old], old, new)
+        new_length = target.length(more)
+        change = ((slots == back) * 1.0 - (slots == label)) * jnp.maximum(log_p, -1e300)
+        ratio = jnp.where(at(valid), change.sum(0), 0).sum() + length - new_length
+        accept = (emptied <= 1) & (v[j] < ratio)
+        cells, length = jnp.where(accept, more, cells), jnp.where(accept, new_length, length)
+        return cells, length, put(after, jnp.where(accept, label, old)), accepted + accept
+
+    count = (-(-n_rows // block)).astype(jnp.int32)
+    begin = state.cells, state.length, before, jnp.zeros((), jnp.int32)
+    _, _, after, accepted = jax.lax.fori_loop(0, count, visit, begin)
+    labels = state.labels.at[order].set(after, mode="drop")
+    return start(target, labels), count, accepted
+
+
+# Split and merge
+
+
+class _Pair(NamedTuple):
+    """Rows ``i`` and ``j`` of clusters ``a`` and ``b`` that become one, or of one that becomes two.
+
+    ``member`` (n',) are the other rows of these clusters, ``side`` the rows of ``b``, and ``seeds``
+    (groups, 2, p) the cells of i and j alone.
+    """
+
+    i: jax.Array
+    j: jax.Array
+    a: jax.Array
+    b: jax.Array
+    together: jax.Array
+    member: jax.Array
+    side: jax.Array
+    seeds: jax.Array
+
+
+def _choose(target: Target, state: Partition, u: jax.Array) -> _Pair:
+    """Draw a pair of rows, by uniforms (4,)."""
+    x, labels = target.x, state.labels
+    real = x[:, -1] > 0
+    n_rows = real.sum()
+    i = _below(u[0], n_rows)
+    j = (i + 1 + _below(u[1], jnp.maximum(n_rows - 1, 1))) % n_rows
+    if target.partners is not None:
+        near = target.partners[i, _below(u[2], target.partners.shape[1])]
+        j = jnp.where(u[3] < 0.5, j, near)
+    together = labels[i] == labels[j]
+    a = labels[i]
+    b = jnp.where(together, jnp.argmin(occupied(state.cells)), labels[j]).astype(labels.dtype)
+    row = jnp.arange(x.shape[0])
+    member = real & ((labels == a) | (labels == b)) & (row != i) & (row != j)
+    seeds = jnp.zeros((target.n_groups, 2, x.shape[1]), x.dtype)
+    seeds = seeds.at[target.group[i], 0].add(x[i]).at[target.group[j], 1].add(x[j])
+    return _Pair(i, j, a, b, together, member, labels == b, seeds)
+
+
+def _two_cells(target: Target, pair: _Pair, side: jax.Array) -> jax.Array:
+    """Cells (groups, 2, p) of the chosen rows and of the members on their sides (n',)."""
+    members = jnp.where(pair.member[:, None], target.x, 0)
+    if target.n_groups == 1:
+        both = jnp.stack([~side, side]).astype(members.dtype) @ members
+        return pair.seeds + both[None]
+    return pair.seeds.at[target.group, side.astype(jnp.int32)].add(members)
+
+
+def _launched(target: Target, pair: _Pair, u: jax.Array, noise: jax.Array, n_launch: int):
+    """Sides of the members, given a state that depends on the two rows and the members alone.
+
+    Half of the time hard assignments divide the members between the two rows, ``n_launch`` times
+    over; else all of them begin with the first row, and what leaves is near the second.
+    """
+
+    def assign(cells):
+        cost = target.joining(cells, target.x, target.group)
+        return cost[1] - cost[0]
+
+    def refine(_, cells):
+        return _two_cells(target, pair, assign(cells) < 0)
+
+    whole = u[0] < 0.5
+    cells = jnp.where(whole, _two_cells(target, pair, jnp.zeros_like(pair.side)), pair.seeds)
+    cells = jax.lax.fori_loop(0, jnp.where(whole, 0, n_launch), refine, cells)
+    logit = -target.scale * assign(cells)  # log odds of b
+    side = jnp.where(pair.together, noise < logit, pair.side)
+    log_q = jax.nn.log_sigmoid(jnp.where(side, logit, -logit))
+    return _two_cells(target, pair, side), side, jnp.where(pair.member, log_q, 0).sum()
+
+
+def _sequential(target: Target, pair: _Pair, u: jax.Array, noise: jax.Array):
+    """Sides of the members, one by one in random order, given those before them."""
+    size = target.x.shape[0]
+    members = jnp.nonzero(pair.member, size=size, fill_value=0)[0]
+    n_members = pair.member.sum()
+    order = members[_order(u, size, jnp.maximum(n_members, 1))]
+
+    def allocate(t, carry):
+        cells, side, log_q = carry
+        i = order[t]
+        row, group = target.x[i], target.group[i]
+        cost = target.joining(cells, row[None], group[None])[:, 0]
+        logit = target.scale * (cost[0] - cost[1])
+        to = jnp.where(pair.together, noise[t] < logit, pair.side[i])
+        cells = cells.at[group, to.astype(jnp.int32)].add(row)
+        log_q = log_q + jax.nn.log_sigmoid(jnp.where(to, logit, -logit))
+        return cells, side.at[i].set(to), log_q
+
+    begin = pair.seeds, pair.side, jnp.zeros((), target.x.dtype)
+    return jax.lax.fori_loop(0, n_members, allocate, begin)
+
+
+def split_merge(
+    target: Target, state: Partition, key: jax.Array, *, allocation: str, n_launch: int
+) -> tuple[Partition, jax.Array, jax.Array]:
+    """Propose to split or to merge; returns whether it was a split, and whether it was accepted."""
+    u = jax.random.uniform(key, (8 + target.x.shape[0],), minval=jnp.finfo(float).tiny)
+    pair = _choose(target, state, u[:4])
+    noise = jnp.log(u[8:]) - jnp.log1p(-u[8:])  # logistic
+    if allocation == "launched":
+        cells, side, log_q = _launched(target, pair, u[4:], noise, n_launch)
+    else:
+        cells, side, log_q = _sequential(target, pair, u[4:], noise)
+    split = pair.together
+    joint = jnp.stack([cells.sum(1), jnp.zeros_like(cells[:, 0])], 1)
+    changed = jnp.where(split, cells, joint)
+    # Without an empty slot, b is an occupied one.
+    possible = (pair.i != pair.j) & ~(split & occupied(state.cells)[pair.b])
+    proposed = state.cells.at[:, pair.a].set(changed[:, 0]).at[:, pair.b].set(changed[:, 1])
+    length = target.length(proposed)
+    ratio = state.length - length + jnp.where(split, -log_q, log_q)
+    accept = possible & (jnp.log(u[6]) < ratio)
+    labels = jnp.where(pair.member, jnp.where(split & side, pair.b, pair.a), state.labels)
+    labels = labels.at[pair.j].set(jnp.where(split, pair.b, pair.a))
+    moved = Partition(labels, proposed, length)
+    state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), moved, state)
+    return state, split, accept
+
+
+def sweep(
+    target: Target,
+    state: Partition,
+    key: jax.Array,
+    *,
+    block: int,
+    n_split_merge: int,
+    allocation: str,
+    n_launch: int,
+) -> tuple[Partition, Moves]:
+    """One sweep of Gibbs moves and ``n_split_merge`` proposals of a split or a merge."""
+    gibbs_key, pair_key = jax.random.split(key)
+    state, n_blocks, accepted = gibbs(target, state, gibbs_key, block)
+
+    def propose(t, carry):
+        state, moves = carry
+        state, split, accept = split_merge(
+            target, state, jax.random.fold_in(pair_key, t), allocation=allocation, n_launch=n_launch
+        )
+        one = split.astype(jnp.int32), (~split).astype(jnp.int32), accept.astype(jnp.int32)
+        moves = moves._replace(
+            split=moves.split + one[0],
+            split_accepted=moves.split_accepted + one[0] * one[2],
+            merge=moves.merge + one[1],
+            merge_accepted=moves.merge_accepted + one[1] * one[2],
+        )
+        return state, moves
+
+    moves = no_moves()._replace(gibbs=n_blocks, gibbs_accepted=accepted)
+    return jax.lax.fori_loop(0, n_split_merge, propose, (state, moves))

@@ -1,0 +1,597 @@
+"""The MDL-coupled MCMC: a posterior over clusterings, and the classifier that averages over it."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from nrprob.engines.chains import CollapsedKernel, PartitionKernel, dispersed
+from nrprob.engines.longrun import LongRun
+from nrprob.engines.sample import Target
+from nrprob.estimator import TermEstimator
+from nrprob.exceptions import DegenerateClusterWarning
+from nrprob.methods.mixture_code import (
+    MixtureCode,
+    class_probabilities,
+    cluster_probabilities,
+    density_of_rows,
+    leave_one_out,
+)
+
+FLOORS = (0.1, 0.2, 0.4)
+_PILOT = 200  # steps, of which the first half is not used
+_AVERAGED = 400  # draws that predictions and point estimates look at
+
+
+class MDLMixture(ClusterMixin, BaseEstimator):
+    r"""Posterior over clusterings of every size, from description length, with few labels or none.
+
+    A partition of the rows into k blocks has the description length
+
+    .. math:: L = A(k) + \sum_{j=1}^k \phi(\text{block}_j)
+
+    and is drawn with probability proportional to :math:`e^{-L}`, for every k up to
+    ``max_clusters``. Predictions average over the draws, which is the Bayes-optimal classifier.
+
+    Parameters
+    ----------
+    max_clusters : int or "auto", default="auto"
+        Most clusters; "auto" is 20, or the number of rows if that is less.
+    kernel : {"collapsed", "six-move"}, default="collapsed"
+        "collapsed" samples partitions, the parameters of whose clusters are coded. "six-move"
+        samples parameters as well, by the moves of Yin (2007) with corrected acceptance.
+    energy : {"nml", "conjugate"}, default="nml"
+        Code of a cluster. "nml" is normalised maximum likelihood of normal features within bounds,
+        of classes and of cluster labels. "conjugate" has a prior for each, and both kernels then
+        have the same target.
+    covariance : {"diag", "full"}, default="diag"
+        Of a cluster's features; "full" needs ``energy="conjugate"`` and ``kernel="collapsed"``.
+    variance_floor : float or "auto", default="auto"
+        Smallest standard deviation of a cluster, in units of that of all rows (``energy="nml"``).
+        "auto" takes the one of .1, .2 and .4 under which the labels of `fit` are most probable when
+        each is left out in turn, or .2 without labels. The posterior depends on it: it is a prior.
+    concentration : float, default=1.0
+        Of the symmetric Dirichlet prior of cluster sizes (``energy="conjugate"``, as all to
+        follow).
+    class_concentration : float, default=0.5
+        Of the symmetric Dirichlet prior of the classes of a cluster.
+    mean_precision : float, default=0.3
+        Rows that the prior of a cluster's mean counts for.
+    variance_shape, variance_scale : float, default=2.0 and 0.5
+        Of the inverse-gamma prior of a cluster's variances, in units of those of all rows.
+    unordered : bool, default=True
+        Whether the names of clusters are not sent. With False, as published, every clustering of k
+        clusters pays log k! for nothing.
+    num_warmup, num_samples : int, default=500 and 1000
+        Steps that are dropped, and draws that are kept, of every chain.
+    num_chains : int, default=4
+        Chains; they start far from each other.
+    thinning : int, default=1
+        Steps from one draw to the next.
+    num_split_merge : int, default=2
+        Proposals in a step to split or to merge clusters.
+    block : int or "auto", default="auto"
+        Rows that a Gibbs move of the collapsed kernel visits together; 1 is the usual sweep. "auto"
+        grows with the square root of the number of rows, which keeps nearly all accepted.
+    rule : {"joint", "cond"}, default="joint"
+        Whether a prediction weighs draws by how well they predict the row's features, as Bayes'
+        rule has it, or takes their plain average.
+    loss : {"vi", "binder"}, default="vi"
+        Loss whose expectation ``labels_`` minimise.
+    checkpoint : path-like, optional
+        Folder to save the run in as it goes. `fit` with the same arguments takes up a run that was
+        interrupted and gives what it would have given.
+    random_state : int, RandomState instance or None, default=None
+        Seed.
+    verbose : int, default=0
+        Above 0, show a progress bar.
+
+    Attributes
+    ----------
+    posterior_ : xarray.Dataset
+        Draws, over chain, draw and sample: ``labels`` (names differ between draws), ``n_clusters``,
+        ``length`` in nats, and the parameters if the kernel samples them.
+    sample_stats_ : xarray.Dataset
+        For every draw, how many moves of each kind were proposed and accepted on the way to it.
+    labels_ : ndarray of shape (n_samples,)
+        Point estimate: the partition of least expected loss. Not the classes; see `predict`.
+    membership_ : ndarray of shape (n_samples, n_clusters_)
+        Mean share of a row's block that lies in each cluster of ``labels_``.
+    classes_ : ndarray of shape (n_classes,)
+        The sorted classes of `fit`, if there were any.
+    n_clusters_ : int
+        Clusters of ``labels_``.
+    objective_ : float
+        Shortest description length that was met, in nats of the standardised rows.
+    objective_trace_ : ndarray of shape (num_samples,)
+        Description lengths of the chain that met it.
+    r_hat_ : dict of str to float
+        Rank-normalised R-hat of the description length and of the number of clusters.
+    converged_ : bool
+        Whether both are below 1.05; warned of otherwise.
+    variance_floor_ : float
+        The one in use (``energy="nml"``).
+    variance_floor_scores_ : dict of float to float
+        Leave-one-out log probability of the labels under each, where it was chosen.
+    n_iter_ : int
+        Steps of every chain.
+    n_features_in_ : int
+
+    See Also
+    --------
+    nrprob.posterior : Summaries of draws of partitions.
+    nrprob.MixtureEM : One clustering by maximum likelihood.
+
+    Notes
+    -----
+    Yin (2007), chapter 4. Features are centred, and scaled to unit variance, on the rows of `fit`;
+    constant ones are dropped. With n rows, n_j in block j, m_j of them with a class, the code "nml"
+    is
+
+    .. math:: \phi = -n_j \log \frac{n_j}{n} + \sum_d \left[\frac{n_j}{2} \log 2 \pi s_{jd}^2
+        + \frac{n_j v_{jd}}{2 s_{jd}^2} + PC_d(n_j)\right]
+        - \sum_c m_{jc} \log \frac{m_{jc}}{m_j} + \log C(|c|, m_j), \quad
+        A(k) = \log C(k, n) - \log k!
+
+    where :math:`s_{jd}` is the standard deviation, not below the floor nor above half the range of
+    the feature, PC is `nrprob.codelength.gaussian_complexity` and C that of the multinomial. The
+    thesis has one complexity for all sizes (4.21), and acceptance ratios (4.28) to (4.36) that do
+    not leave its distribution invariant; `nrprob.engines.sample` has ours.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob import MDLMixture
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.concatenate([rng.normal(size=(30, 2)), rng.normal(6, 1, size=(30, 2))])
+    >>> y = np.full(60, -1)
+    >>> y[[0, 30]] = 0, 1
+    >>> model = MDLMixture(num_samples=200, num_warmup=100, random_state=0).fit(X, y)
+    >>> model.predict([[0, 0], [6, 6]]).tolist()
+    [0, 1]
+    """
+
+    def __init__(
+        self,
+        max_clusters="auto",
+        *,
+        kernel="collapsed",
+        energy="nml",
+        covariance="diag",
+        variance_floor="auto",
+        concentration=1.0,
+        class_concentration=0.5,
+        mean_precision=0.3,
+        variance_shape=2.0,
+        variance_scale=0.5,
+        unordered=True,
+        num_warmup=500,
+        num_samples=1000,
+        num_chains=4,
+        thinning=1,
+        num_split_merge=2,
+        block="auto",
+        rule="joint",
+        loss="vi",
+        checkpoint=None,
+        random_state=None,
+        verbose=0,
+    ):
+        self.max_clusters = max_clusters
+        self.kernel = kernel
+        self.energy = energy
+        self.covariance = covariance
+        self.variance_floor = variance_floor
+        self.concentration = concentration
+        self.class_concentration = class_concentration
+        self.mean_precision = mean_precision
+        self.variance_shape = variance_shape
+        self.variance_scale = variance_scale
+        self.unordered = unordered
+        self.num_warmup = num_warmup
+        self.num_samples = num_samples
+        self.num_chains = num_chains
+        self.thinning = thinning
+        self.num_split_merge = num_split_merge
+        self.block = block
+        self.rule = rule
+        self.loss = loss
+        self.checkpoint = checkpoint
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # Parameters
+
+    _solvers: tuple[str, ...] = ()
+    _check_choice = TermEstimator._check_choice
+    _check_number = TermEstimator._check_number
+    _check_one_device = TermEstimator._check_one_device
+
+    def _check(self) -> None:
+        self._check_choice("kernel", self.kernel, ("collapsed", "six-move"))
+        self._check_choice("energy", self.energy, ("nml", "conjugate"))
+        self._check_choice("covariance", self.covariance, ("diag", "full"))
+        self._check_choice("rule", self.rule, ("joint", "cond"))
+        self._check_choice("loss", self.loss, ("vi", "binder"))
+        for name in ("num_samples", "num_chains", "thinning"):
+            self._check_number(name, getattr(self, name), low=1, integer=True)
+        for name in ("num_warmup", "num_split_merge"):
+            self._check_number(name, getattr(self, name), low=0, integer=True)
+        for name in (
+            "concentration", "class_concentration", "mean_precision", "variance_shape",
+            "variance_scale",
+        ):  # fmt: skip
+            self._check_number(name, getattr(self, name), low=0, strict=True)
+        for name in ("max_clusters", "block"):
+            if isinstance(getattr(self, name), str):
+                self._check_choice(name, getattr(self, name), ("auto",), "or an integer")
+            else:
+                self._check_number(name, getattr(self, name), low=1, integer=True)
+        if isinstance(self.variance_floor, str):
+            self._check_choice("variance_floor", self.variance_floor, ("auto",), "or a number")
+        else:
+            self._check_number("variance_floor", self.variance_floor, low=0, strict=True)
+        if self.covariance == "full" and (self.energy, self.kernel) != ("conjugate", "collapsed"):
+            raise ValueError(
+                "covariance='full' has a code under the conjugate prior only; got "
+                f"energy={self.energy!r} and kernel={self.kernel!r}; set energy='conjugate' and "
+                "kernel='collapsed', or covariance='diag'"
+            )
+
+    # Fitting
+
+    def fit(self, X, y=None):
+        """Sample clusterings of the rows of ``X``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+            Rows. Rows to be predicted may be among them, without their label: they help.
+        y : array-like of shape (n_samples,), optional
+            Classes, -1 where unknown.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If the data do not fit the parameters; the message says what to change.
+        """
+        self._check()
+        self._check_one_device()
+        X = validate_data(self, X, reset=True, dtype=np.float64, ensure_min_features=1)
+        n = X.shape[0]
+        codes = self._codes(y, n)
+        most = min(20, n) if isinstance(self.max_clusters, str) else int(self.max_clusters)
+        if most > n:
+            raise ValueError(
+                f"max_clusters exceeds the number of rows; got max_clusters={most} and "
+                f"n_samples={n}; lower it, or pass more rows"
+            )
+        self._standardise(X)
+        self._max_clusters = most
+        with jax.enable_x64(True):
+            self._begin(self._scaled(X), codes)
+            self._sample(int(self.num_warmup), int(self.num_samples))
+        return self
+
+    def fit_predict(self, X, y=None):
+        """Sample clusterings and return the point estimate ``labels_``; see `fit`."""
+        return self.fit(X, y).labels_
+
+    def extend(self, num_samples):
+        """Go on sampling where `fit` or `extend` ended.
+
+        Parameters
+        ----------
+        num_samples : int
+            Further draws of every chain.
+
+        Returns
+        -------
+        self
+            With the draws of all runs; the same as if `fit` had made as many at once.
+        """
+        check_is_fitted(self, "_run")
+        self._check_number("num_samples", num_samples, low=1, integer=True)
+        with jax.enable_x64(True):
+            self._sample(int(self.num_warmup), self._run.n_draws + int(num_samples))
+        return self
+
+    def _codes(self, y: Any, n: int) -> np.ndarray:
+        for name in ("classes_", "variance_floor_", "variance_floor_scores_"):
+            self.__dict__.pop(name, None)  # of an earlier fit
+        codes = np.full(n, -1, np.int32)
+        if y is None:
+            return codes
+        y = np.asarray(y)
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = y[:, 0]
+        if y.shape != (n,):
+            raise ValueError(
+                f"y must hold one label per row of X; got shape {y.shape} for {n} samples; "
+                "pass -1 where the label is unknown"
+            )
+        if y.dtype.kind == "f" and not np.isfinite(y).all():
+            raise ValueError("y must not contain NaN or infinity; mark unknown labels by -1")
+        labelled = np.asarray(y != -1, bool)
+        if labelled.any():
+            self.classes_, codes[labelled] = np.unique(y[labelled], return_inverse=True)
+        return codes
+
+    def _standardise(self, X: np.ndarray) -> None:
+        mean, sd = X.mean(0), X.std(0)
+        # Rounding leaves a trace of the size of the numbers themselves.
+        constant = sd <= 1e-10 * np.maximum(np.abs(X).max(0), np.finfo(float).tiny)
+        if X.shape[0] > 1 and constant.any():
+            which = ", ".join(map(str, np.flatnonzero(constant)[:5]))
+            warnings.warn(
+                f"{constant.sum()} constant column(s) say nothing of clusters and are left out; "
+                f"got column {which}{', ...' if constant.sum() > 5 else ''}; drop them",
+                DegenerateClusterWarning,
+                stacklevel=3,
+            )
+        self._kept = np.flatnonzero(~constant)
+        self._mean, self._sd = mean[self._kept], sd[self._kept]
+
+    def _scaled(self, X: np.ndarray) -> np.ndarray:
+        return (X[:, self._kept] - self._mean) / self._sd
+
+    def _code(self, floor: float) -> MixtureCode:
+        return MixtureCode(
+            self.energy,
+            self.covariance,
+            floor,
+            float(self.concentration),
+            float(self.class_concentration),
+            float(self.mean_precision),
+            float(self.variance_shape),
+            float(self.variance_scale),
+            bool(self.unordered),
+        )
+
+    def _begin(self, X: np.ndarray, codes: np.ndarray) -> None:
+        n_classes = int(codes.max(initial=-1)) + 1
+        random = check_random_state(self.random_state)
+        keys = [jax.random.PRNGKey(random.randint(2**31 - 1)) for _ in range(2)]
+        if self.checkpoint is not None and self.random_state is None:
+            raise ValueError(
+                "a run that is to be taken up again needs a seed; got random_state=None with "
+                "checkpoint; set random_state to a number"
+            )
+
+        def run(floor: float, key: jax.Array, folder: Path | None = None) -> LongRun:
+            kernel, target = self._make(X, codes, n_classes, floor)
+            states = dispersed(kernel, target, key, int(self.num_chains))
+            return LongRun(kernel, target, states, int(self.thinning), folder)
+
+        floor = 0.2 if isinstance(self.variance_floor, str) else float(self.variance_floor)
+        if isinstance(self.variance_floor, str) and self.energy == "nml" and n_classes > 1:
+            floor = self._choose_floor(run, keys[1])
+        if self.energy == "nml":
+            self.variance_floor_ = floor
+        self._n_classes, self._n_rows = n_classes, X.shape[0]
+        self._used = self._code(floor)
+        self._run = run(floor, keys[0], None if self.checkpoint is None else Path(self.checkpoint))
+
+    def _make(
+        self, X: np.ndarray, codes: np.ndarray, n_classes: int, floor: float
+    ) -> tuple[PartitionKernel, Any]:
+        n = X.shape[0]
+        if isinstance(self.block, str):
+            block = max(min(int(2 * np.sqrt(n)), n // 8), 1)
+        else:
+            block = min(int(self.block), max(n // 2, 1))
+        kernel = CollapsedKernel(block, int(self.num_split_merge))
+        return kernel, self._code(floor).target(X, codes, n_classes, self._max_clusters)
+
+    def _choose_floor(self, run: Any, key: jax.Array) -> float:
+        """Floor under which the labels are most probable, each left out in turn."""
+        scores = {}
+        for floor in FLOORS:
+            pilot = run(floor, key)
+            pilot.thinning = 1
+            pilot.advance(_PILOT // 2, _PILOT // 2)
+            draws = pilot.all_draws()["labels"]
+            target = self._partition_target(pilot)
+            scores[floor] = float(leave_one_out(target, _flat(draws, _AVERAGED)).sum())
+        self.variance_floor_scores_ = scores
+        return max(scores, key=lambda floor: scores[floor])
+
+    def _partition_target(self, run: LongRun) -> Target:
+        return run.target
+
+    def _sample(self, num_warmup: int, num_draws: int) -> None:
+        try:
+            self._run.advance(num_warmup, num_draws, verbose=self.verbose)
+        finally:
+            # What was finished is kept if the user interrupts.
+            if self._run.n_draws:
+                self._summarise()
+
+    # Results
+
+    def _summarise(self) -> None:
+        import xarray
+
+        from nrprob.posterior import point_estimate
+
+        draws, moves = self._run.all_draws(), self._run.all_moves()
+        draws["labels"] = draws["labels"][..., : self._n_rows]
+        names = {"labels": ("sample",)}
+        self.posterior_ = xarray.Dataset(
+            {
+                name: (
+                    ("chain", "draw", *names.get(name, _dims(name, a.ndim - 2))),
+                    a,
+                )
+                for name, a in draws.items()
+            }
+        )
+        self.sample_stats_ = xarray.Dataset(
+            {name: (("chain", "draw"), a) for name, a in moves.items()}
+        )
+        lengths = draws["length"]
+        best = np.unravel_index(lengths.argmin(), lengths.shape)
+        self.objective_ = float(lengths[best])
+        self.objective_trace_ = lengths[best[0]]
+        self.n_iter_ = self._run.n_warm + self._run.n_draws * self._run.thinning
+        self._check_convergence(draws)
+        flat = _flat(draws["labels"], _AVERAGED)
+        labels = point_estimate(flat, loss=self.loss, random_state=0)
+        self.labels_ = np.unique(labels, return_inverse=True)[1]
+        self.n_clusters_ = int(self.labels_.max()) + 1
+        self.membership_ = _shares(flat, self.labels_)
+
+    def _check_convergence(self, draws: dict[str, np.ndarray]) -> None:
+        from nrprob.posterior.convergence import r_hat
+
+        self.r_hat_ = {name: r_hat(draws[name].astype(float)) for name in ("length", "n_clusters")}
+        self.converged_ = all(r < 1.05 for r in self.r_hat_.values())
+        if not self.converged_:
+            worst = ", ".join(f"{name} {r:.3f}" for name, r in self.r_hat_.items())
+            warnings.warn(
+                f"the chains do not agree yet; got R-hat of {worst} after {self._run.n_draws} "
+                "draws; go on with extend, or raise num_warmup and num_samples",
+                ConvergenceWarning,
+                stacklevel=5,
+            )
+
+    def to_arviz(self):
+        """Draws, statistics of the moves, log likelihood and data, as ArviZ reads them.
+
+        Returns
+        -------
+        arviz.InferenceData or xarray.DataTree
+            Posterior; ``sample_stats`` with the shares of accepted moves of every kind (NaN where
+            none was proposed); the log density of every row (with its class) given the other rows
+            of its block, which `arviz.loo` takes; the standardised data.
+        """
+        check_is_fitted(self)
+        from nrprob.posterior import to_arviz
+
+        stats: dict[str, np.ndarray] = {"lp": -self.posterior_["length"].values}
+        for name in self.sample_stats_:
+            done = f"{name}_accepted"
+            if done in self.sample_stats_:
+                tried = self.sample_stats_[name].values
+                share = self.sample_stats_[done].values / np.where(tried > 0, tried, 1)
+                stats[f"acceptance_{name}"] = np.where(tried > 0, share, np.nan)
+        posterior = {str(name): v.values for name, v in self.posterior_.items()}
+        with jax.enable_x64(True):
+            target = self._partition_target(self._run)
+            labels = posterior["labels"].reshape(-1, self._n_rows)
+            density = np.asarray(density_of_rows(target, _padded(labels, target)))
+        density = density[:, : self._n_rows].reshape(posterior["labels"].shape)
+        x = np.asarray(target.x)[: self._n_rows]
+        observed: dict[str, np.ndarray] = {"X": x[:, : self._kept.size]}
+        if self._n_classes:
+            classes = x[:, -1 - self._n_classes : -1]
+            observed["y"] = np.where(classes.any(1), classes.argmax(1), -1)
+        dims = {str(name): list(map(str, v.dims[2:])) for name, v in self.posterior_.items()}
+        return to_arviz(
+            posterior,
+            sample_stats=stats,
+            log_likelihood={"rows": density},
+            observed_data=observed,
+            coords={"sample": range(self._n_rows), "feature": self._kept.tolist()},
+            dims=dims | {"rows": ["sample"], "X": ["sample", "feature"], "y": ["sample"]},
+        )
+
+    # New rows
+
+    def predict_proba(self, X):
+        r"""Probabilities of the classes, averaged over the draws.
+
+        .. math:: p(y | x, D) = \frac{\sum_s p(x, y | s)}{\sum_s p(x | s)}
+
+        (``rule="joint"``; "cond" averages p(y | x, s)), where p(x, y | s) is the sum over the
+        blocks of a draw, and a new one, of what joining them costs, exponentiated. Yin (2007), eqs.
+        (4.7) and (4.9), whose denominator is p(x | D).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Columns are ``classes_``. Without classes in `fit`, those of the clusters ``labels_``.
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        X = self._scaled(X)
+        draws = _flat(self.posterior_["labels"].values, _AVERAGED)
+        with jax.enable_x64(True):
+            target = self._partition_target(self._run)
+            draws = _padded(draws, target)
+            x = self._used.statistics(X, np.full(X.shape[0], -1), self._n_classes)
+            x = np.concatenate([x, np.ones((X.shape[0], 1))], 1)
+            parts = []
+            for i in range(0, X.shape[0], 1024):
+                part = x[i : i + 1024]
+                pad = -part.shape[0] % 64 if part.shape[0] < 1024 else 0
+                part = np.pad(part, ((0, pad), (0, 0)), mode="edge")
+                parts.append(np.asarray(self._probabilities(target, draws, part)))
+                parts[-1] = parts[-1][: parts[-1].shape[0] - pad]
+        return np.concatenate(parts)
+
+    def _probabilities(self, target: Target, draws: jax.Array, x: np.ndarray) -> jax.Array:
+        if self._n_classes:
+            return class_probabilities(target, draws, x, rule=self.rule)
+        reference = np.zeros((target.x.shape[0], self.n_clusters_))
+        reference[np.arange(self._n_rows), self.labels_] = 1
+        return cluster_probabilities(target, draws, x, reference, rule=self.rule)
+
+    def predict(self, X):
+        """Most probable class; without classes in `fit`, the most probable cluster of ``labels_``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        at = self.predict_proba(X).argmax(1)
+        return self.classes_[at] if self._n_classes else at
+
+
+def _dims(name: str, n: int) -> tuple[str, ...]:
+    return tuple(f"{name}_dim_{i}" for i in range(n))
+
+
+def _flat(draws: np.ndarray, most: int) -> np.ndarray:
+    """Draws (chain, draw, ...) of all chains as (S, ...), evenly thinned to at most ``most``."""
+    each = min(-(-most // draws.shape[0]), draws.shape[1])
+    at = np.linspace(0, draws.shape[1] - 1, each).round().astype(int)
+    return draws[:, at].reshape(-1, *draws.shape[2:])
+
+
+def _padded(draws: np.ndarray, target: Target) -> jax.Array:
+    pad = target.x.shape[0] - draws.shape[1]
+    return jnp.asarray(np.pad(draws.astype(np.int32), ((0, 0), (0, pad))))
+
+
+def _shares(draws: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Mean share (n, k) of a row's block, in draws (S, n), that lies in clusters of ``labels``."""
+    one = np.eye(labels.max() + 1)[labels]
+    total = np.zeros(one.shape)
+    for draw in draws:
+        table = np.zeros((int(draw.max()) + 1, one.shape[1]))
+        np.add.at(table, draw, one)
+        size = table.sum(1, keepdims=True)
+        total += (table / np.where(size > 0, size, 1))[draw]
+    return total / draws.shape[0]

@@ -1,0 +1,296 @@
+"""Sampling of partitions, against all partitions of a few rows.
+
+Moves are tested from exact draws of the target: chains that start there and take some steps are
+independent draws of it again, whatever their autocorrelation. Each comparison is a chi-squared test
+that a correct sampler fails once in 10,000 times.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from partitions import all_partitions
+from scipy import stats
+
+from nrprob.engines import chains, sample
+from nrprob.engines.chains import CollapsedKernel
+from nrprob.statistics.codes import (
+    BinaryCode,
+    CountCode,
+    code_term,
+    count_tables,
+    label_code,
+    normal_inverse_gamma,
+    normal_nml,
+)
+from nrprob.statistics.costs import mass, multinomial
+from nrprob.statistics.terms import Term
+
+N, K = 6, 4
+LEVEL = 1e-4
+
+
+@pytest.fixture(autouse=True)
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+def mixture(energy, *, partners=None, scale=1.0):
+    """Rows of two features, four of them with a class."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 2)) + 1.5 * (np.arange(N) > 2)[:, None]
+    classes = np.eye(3)[[0, 2, 1, 2, 0, 1]][:, :2]
+    nml = energy == "nml"
+    if nml:
+        width = np.ptp(X, axis=0)
+        features = normal_nml(N + 1, [0.2, 0.2], width / 2, width)
+    else:
+        features = normal_inverse_gamma(N + 1, 2, kappa=0.3, shape=2.0, scale=0.5)
+    labels, sizes = label_code(N, K, concentration=None if nml else 1.0)
+    tables = count_tables(2, N + 1, None if nml else 0.5)
+    terms = [code_term(c) for c in (features, CountCode(*tables, 4, 6, single=True), labels)]
+    x = np.concatenate([X, X * X, classes], 1)
+    return sample.make_target(tuple(terms), sizes, x, partners=partners, scale=scale)
+
+
+def grouped():
+    """Counts within known groups, and once more, less heavily, in all groups together."""
+    x = np.random.default_rng(1).poisson(1.5, size=(N, 3)) + (np.arange(N) % 3 == 0)[:, None]
+    tables = count_tables(3, int(x.sum()) + 1)
+    counts = CountCode(*tables, 0, 3)
+    labels, sizes = label_code(N, K)
+    terms = (
+        code_term(counts, by_group=True), code_term(counts, weight=0.3), code_term(labels)
+    )  # fmt: skip
+    return sample.make_target(terms, sizes, x, group=np.arange(N) // 3)
+
+
+def binary():
+    x = np.random.default_rng(2).integers(0, 2, size=(N, 3))
+    labels, sizes = label_code(N, 3, concentration=0.5)
+    code = BinaryCode(*count_tables(2, N + 1, 0.5), 0, 3)
+    return sample.make_target((code_term(code), code_term(labels)), sizes, x)
+
+
+def exact(target):
+    """All partitions and their probabilities."""
+    z = all_partitions(N)
+    z = z[z.max(1) < target.max_clusters]
+    wide = np.zeros((len(z), target.x.shape[0]), np.int32)
+    wide[:, :N] = z
+    length = np.asarray(jax.vmap(lambda labels: sample.start(target, labels).length)(wide))
+    p = np.exp(length.min() - length)
+    return wide, p / p.sum()
+
+
+def p_value(counts, p):
+    """Chi-squared test of counts, the rarest outcomes taken together."""
+    order = np.argsort(p)[::-1]
+    counts, p = counts[order], p[order]
+    expected = p * counts.sum()
+    many = expected >= 8
+    observed = np.append(counts[many], counts[~many].sum())
+    expected = np.append(expected[many], expected[~many].sum())
+    keep = expected > 0
+    return stats.chisquare(observed[keep], expected[keep] * observed.sum() / expected.sum()).pvalue
+
+
+def after(kernel, target, steps=8, n=20_000, seed=0):
+    """P-value of the states of chains that began at draws of the target, and the moves."""
+    z, p = exact(target)
+    at = np.random.default_rng(seed).choice(len(z), size=n, p=p)
+    keys = jax.random.split(jax.random.PRNGKey(seed), n)
+    states = jax.vmap(functools.partial(kernel.begin, target))(jnp.asarray(z[at]), keys)
+    _, draws, moves = chains.run(kernel, target, states, 1, steps, capacity=1)
+    labels = np.asarray(draws["labels"])[0, :, :N]
+    first = np.argmax(labels[:, :, None] == labels[:, None, :], 2)  # the first row of the same name
+    own = np.argmax(z[:, :N, None] == z[:, None, :N], 2)
+    names = {tuple(row): i for i, row in enumerate(own)}
+    counts = np.bincount([names[tuple(row)] for row in first], minlength=len(z))
+    return p_value(counts, p), {name: int(np.asarray(v).sum()) for name, v in moves.items()}
+
+
+NEIGHBOURS = (np.arange(N)[:, None] + [1, 2]) % N
+
+CASES = {
+    "one row at a time": (lambda: mixture("nml"), CollapsedKernel(1, 0)),
+    "blocks of rows": (lambda: mixture("conjugate"), CollapsedKernel(3, 0)),
+    "launched": (lambda: mixture("nml"), CollapsedKernel(2, 3)),
+    "launched, near pairs": (
+        lambda: mixture("conjugate", partners=NEIGHBOURS), CollapsedKernel(2, 3)
+    ),
+    "sequential, known groups": (grouped, CollapsedKernel(2, 3, "sequential")),
+}  # fmt: skip
+MORE = {
+    "sequential": (lambda: mixture("conjugate"), CollapsedKernel(1, 4, "sequential")),
+    "launched, known groups": (grouped, CollapsedKernel(1, 4, n_launch=1)),
+    "tempered": (lambda: mixture("nml", scale=0.4), CollapsedKernel(3, 3)),
+    "binary": (binary, CollapsedKernel(2, 3)),
+}
+
+
+def _check(case):
+    make, kernel = case
+    p, moves = after(kernel, make())
+    assert p > LEVEL, (p, moves)
+    if kernel.n_split_merge:
+        # In equilibrium every accepted split is undone by a merge.
+        accepted = moves["split_accepted"], moves["merge_accepted"]
+        assert min(accepted) > 300
+        assert abs(accepted[0] - accepted[1]) < 5 * np.sqrt(sum(accepted))
+    assert moves["gibbs_accepted"] <= moves["gibbs"]
+    assert (moves["gibbs_accepted"] == moves["gibbs"]) == (kernel.block == 1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_target_is_invariant(case):
+    _check(CASES[case])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MORE)
+def test_the_target_is_invariant_with_more_codes(case):
+    _check(MORE[case])
+
+
+@pytest.mark.parametrize("what", ["split", "block"])
+def test_without_the_ratio_of_proposals_it_is_not(what, monkeypatch):
+    """The same test finds samplers that leave a factor of Hastings out."""
+    if what == "split":
+        launched = sample._launched
+
+        def symmetric(*args):
+            cells, side, log_q = launched(*args)
+            return cells, side, 0 * log_q
+
+        monkeypatch.setattr(sample, "_launched", symmetric)
+        kernel = CollapsedKernel(1, 3, n_launch=2)  # settings of no other test: compiled afresh
+    else:
+        # Rows of a block that cannot see each other, and are believed all the same.
+        gibbs = sample.gibbs
+
+        def trusting(target, state, key, block):
+            size = target.x.shape[0]
+            blocks = -(-size // block)
+            uniform = jax.random.uniform
+
+            def fake(key, shape):
+                return uniform(key, shape).at[2 : 2 + blocks].set(0.0)
+
+            with monkeypatch.context() as patch:
+                patch.setattr(sample.jax.random, "uniform", fake)
+                return gibbs(target, state, key, block)
+
+        monkeypatch.setattr(sample, "gibbs", trusting)
+        kernel = CollapsedKernel(3, 0, n_launch=2)
+    p, _ = after(kernel, mixture("nml"))
+    assert p < 1e-12
+
+
+def test_chains_that_start_anywhere_reach_the_target():
+    """Total variation to the exact distribution, from starts far from each other."""
+    target = mixture("nml")
+    z, p = exact(target)
+    kernel = CollapsedKernel(2, 3)
+    states = chains.dispersed(kernel, target, jax.random.PRNGKey(5), 200)
+    assert len(set(np.asarray(states.draw["n_clusters"]).tolist())) >= 3
+    states, _, _ = chains.run(kernel, target, states, 1, 60, capacity=64)
+    _, draws, _ = chains.run(kernel, target, states, 60, 4, capacity=64)
+    k = np.asarray(draws["n_clusters"])[:60].ravel()
+    own = np.asarray([len(set(row)) for row in z[:, :N].tolist()])
+    expected = np.bincount(own, p, minlength=K + 1)
+    found = np.bincount(k, minlength=K + 1) / k.size
+    # 12,000 draws, four steps apart, count for 5,000 at least: .03 is four standard errors.
+    np.testing.assert_allclose(found, expected, atol=0.03)
+
+
+def test_length_is_kept_up_to_date():
+    target = mixture("nml")
+    kernel = CollapsedKernel(2, 3)
+    states = chains.dispersed(kernel, target, jax.random.PRNGKey(1), 3)
+    states, draws, _ = chains.run(kernel, target, states, 7, 3, capacity=8)
+    labels = np.asarray(draws["labels"])[:7].reshape(21, -1)
+    again = jax.jit(jax.vmap(lambda z: sample.start(target, z).length))(labels)
+    np.testing.assert_allclose(again, np.asarray(draws["length"])[:7].ravel(), atol=1e-9)
+    k = [len(set(row)) for row in labels[:, :N].tolist()]
+    assert k == np.asarray(draws["n_clusters"])[:7].ravel().tolist()
+    assert not np.asarray(draws["labels"][7]).any()  # beyond what was asked for
+
+
+def test_order_is_a_permutation():
+    for n in (1, 2, 6, 97, 1000):
+        for seed in range(5):
+            u = jax.random.uniform(jax.random.PRNGKey(seed), (2,))
+            order = np.asarray(sample._order(u, 1024, jnp.asarray(n)))
+            assert sorted(order[:n]) == list(range(n)) and (order[n:] >= n).all()
+
+
+def test_steps_of_the_order_are_prime():
+    for p in sample._PRIMES:
+        assert p % 2 and p > 2**31 - 500
+        assert all(p % d for d in range(3, 46341, 2))
+
+
+def test_incomplete_codes_are_refused():
+    one = np.float64(1)
+    fitted = Term(one, np.float64(0), None, multinomial, False)
+    size = Term(one, np.float64(0), None, mass, False)
+    x = np.ones((4, 2))
+    labels, sizes = label_code(4, 2)
+    counts = code_term(CountCode(*count_tables(2, 8), 0, 2))
+    with pytest.raises(ValueError, match="missing is a code of the cells of the rows.*parameters"):
+        sample.make_target((fitted, size), sizes, x)
+    with pytest.raises(ValueError, match="missing is a code of the parameters of every cell"):
+        sample.make_target((fitted, code_term(labels)), sizes, x)
+    with pytest.raises(ValueError, match="missing is a code of the cells of the rows"):
+        sample.make_target((counts,), sizes, x)
+    with pytest.raises(
+        ValueError, match="missing is a code of the rows given their cells.*parameters"
+    ):
+        sample.make_target((code_term(labels),), sizes, x)
+    sample.make_target((counts, code_term(labels)), sizes, x)
+
+
+def test_numpyro_runs_the_kernel():
+    from numpyro.infer import MCMC
+
+    target = mixture("conjugate")
+    z, p = exact(target)
+    runs = MCMC(
+        CollapsedKernel(2, 2),
+        num_warmup=50,
+        num_samples=2000,
+        num_chains=2,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    runs.run(jax.random.PRNGKey(3), target, extra_fields=("moves",))
+    draws = runs.get_samples(group_by_chain=True)
+    assert draws["labels"].shape == (2, 2000, target.x.shape[0])
+    assert runs.get_extra_fields()["moves"]["split"].sum() > 0
+    own = np.asarray([len(set(row)) for row in z[:, :N].tolist()])
+    mean = p @ own
+    spread = np.sqrt(p @ (own - mean) ** 2)
+    import arviz
+
+    k = np.asarray(draws["n_clusters"], float)
+    error = spread / np.sqrt(float(arviz.ess(k)))
+    assert abs(k.mean() - mean) < 5 * error
+    # And sampling goes on where it was.
+    runs.post_warmup_state = runs.last_state
+    runs.run(runs.last_state.rng_key, target)
+    assert not np.array_equal(runs.get_samples(group_by_chain=True)["length"], draws["length"])
+
+
+def test_one_row_and_one_cluster():
+    labels, sizes = label_code(1, 1)
+    code = CountCode(*count_tables(2, 5), 0, 2)
+    target = sample.make_target((code_term(code), code_term(labels)), sizes, np.ones((1, 2)))
+    kernel = CollapsedKernel(1, 2)
+    states = chains.dispersed(kernel, target, jax.random.PRNGKey(0), 2)
+    _, draws, _ = chains.run(kernel, target, states, 4, 1, capacity=4)
+    assert (np.asarray(draws["n_clusters"]) == 1).all()
+    assert np.isfinite(np.asarray(draws["length"])).all()
