@@ -132,7 +132,7 @@ MORE = {
 }
 
 
-def _check(case):
+def _check(name, case):
     make, kernel = case
     p, moves = after(kernel, make())
     assert p > LEVEL, (p, moves)
@@ -141,19 +141,21 @@ def _check(case):
         accepted = moves["split_accepted"], moves["merge_accepted"]
         assert min(accepted) > 300
         assert abs(accepted[0] - accepted[1]) < 5 * np.sqrt(sum(accepted))
+    assert (moves["swap"] > 0) == ("groups" in name and kernel.n_split_merge > 0)
+    assert moves["swap_accepted"] >= min(moves["swap"], 300)
     assert moves["gibbs_accepted"] <= moves["gibbs"]
     assert (moves["gibbs_accepted"] == moves["gibbs"]) == (kernel.block == 1)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_target_is_invariant(case):
-    _check(CASES[case])
+    _check(case, CASES[case])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", MORE)
 def test_the_target_is_invariant_with_more_codes(case):
-    _check(MORE[case])
+    _check(case, MORE[case])
 
 
 @pytest.mark.parametrize("what", ["split", "block"])

@@ -18,7 +18,7 @@ import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
-from nrprob.engines.sample import Partition, Target, start, sweep
+from nrprob.engines.sample import Partition, Target, no_moves, start, sweep
 
 Draw = dict[str, jax.Array]
 
@@ -106,10 +106,7 @@ class CollapsedKernel(PartitionKernel):
 
     def begin(self, target: Target, labels: jax.Array, key: jax.Array) -> ChainState:
         """State of one chain that starts at labels (n',)."""
-        state = start(target, labels)
-        moves = jax.eval_shape(self._sweep, target, state, key)[1]
-        zeros = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), moves)
-        return ChainState(_draw(target, state), zeros._asdict(), key)
+        return ChainState(_draw(target, start(target, labels)), no_moves()._asdict(), key)
 
     def step(self, target: Target, state: ChainState) -> ChainState:
         """Next state of one chain."""
@@ -123,6 +120,15 @@ class CollapsedKernel(PartitionKernel):
             block=self.block, n_split_merge=self.n_split_merge,
             allocation=self.allocation, n_launch=self.n_launch,
         )  # fmt: skip
+
+
+def default_kernel(n_rows: int, n_split_merge: int = 2) -> CollapsedKernel:
+    """Collapsed moves for so many rows.
+
+    Rows of a block cannot see each other. What that costs grows with the square of their number
+    over that of all, so that blocks of twice the root of it are nearly always accepted.
+    """
+    return CollapsedKernel(max(min(int(2 * n_rows**0.5), n_rows // 8), 1), n_split_merge)
 
 
 def _draw(target: Target, state: Partition) -> Draw:
@@ -140,6 +146,7 @@ def random_labels(target: Target, key: jax.Array, n_clusters: jax.Array) -> jax.
     return labels.astype(jnp.int32)
 
 
+@partial(jax.jit, static_argnames=("kernel", "n_chains"))
 def dispersed(kernel: PartitionKernel, target: Any, key: jax.Array, n_chains: int) -> ChainState:
     """States of chains that begin far from each other.
 

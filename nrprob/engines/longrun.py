@@ -14,13 +14,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from sklearn.utils import check_random_state
 
-from nrprob.engines.chains import ChainState, Draw, PartitionKernel, collect, run
+from nrprob.engines.chains import (
+    ChainState,
+    Draw,
+    PartitionKernel,
+    collect,
+    default_kernel,
+    dispersed,
+    run,
+)
 from nrprob.files import write_whole
+
+if TYPE_CHECKING:
+    import xarray
 
 _BYTES = 5e7  # of the draws of one block
 _STEPS = 100  # steps of one block, so that a bar moves and a kill costs little
@@ -119,6 +131,13 @@ class LongRun:
         self._begin = self.states
         self._n_files = 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        # JAX's arrays would come back in single precision.
+        state = dict(self.__dict__)
+        for name in ("target", "states", "_begin"):
+            state[name] = jax.device_get(state[name])
+        return state
+
     def _load(self) -> None:
         """Take up what the folder holds."""
         assert self.folder is not None
@@ -195,3 +214,56 @@ def _bar(total: int, verbose: int) -> Iterator[Any]:
             progress.update(task, advance=steps, description=text)
 
         yield tell
+
+
+def sample_partitions(
+    target: Any,
+    *,
+    num_warmup: int = 500,
+    num_samples: int = 1000,
+    num_chains: int = 4,
+    thinning: int = 1,
+    kernel: PartitionKernel | None = None,
+    random_state: Any = None,
+    verbose: int = 0,
+) -> xarray.Dataset:
+    """Draw partitions from any distribution that `nrprob.engines.sample.make_target` made.
+
+    Parameters
+    ----------
+    target : Target
+        Complete code lengths of cells, and rows.
+    num_warmup, num_samples, num_chains, thinning : int
+        Steps that are dropped, draws that are kept, chains, and steps from draw to draw.
+    kernel : PartitionKernel, optional
+        Moves; by default those of `default_kernel`.
+    random_state : int, RandomState instance or None
+        Seed.
+    verbose : int, default=0
+        Above 0, show a progress bar.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``labels`` (chain, draw, sample), ``n_clusters`` and ``length`` (chain, draw) in nats, and
+        counts of proposals and of accepted ones for every kind of move. `nrprob.posterior` takes
+        the labels.
+    """
+    import xarray
+
+    seed = check_random_state(random_state).randint(2**31 - 1)
+    with jax.enable_x64(True):
+        n_rows = int(np.asarray(target.x[:, -1]).sum())
+        kernel = default_kernel(n_rows) if kernel is None else kernel
+        states = dispersed(kernel, target, jax.random.PRNGKey(seed), num_chains)
+        chains = LongRun(kernel, target, states, thinning)
+        chains.advance(num_warmup, num_samples, verbose=verbose)
+    draws, moves = chains.all_draws(), chains.all_moves()
+    draws["labels"] = draws["labels"][..., :n_rows]
+    return xarray.Dataset(
+        {
+            name: (("chain", "draw", "sample")[: a.ndim], a)
+            for name, a in (draws | moves).items()
+            if a.ndim == 2 or name == "labels"
+        }
+    )

@@ -3,7 +3,7 @@
 The state is a set partition of the rows into 1 .. K clusters, and its probability is proportional
 to ``exp(-scale * L)``, where L is what the terms of a `Target` charge plus a function of the number
 of clusters. Parameters are coded, not sampled, so that nothing but differences of L is needed.
-Three moves leave it invariant, each by itself:
+Moves leave it invariant, each by itself:
 
 - *Gibbs*: rows are visited in random order, ``block`` at a time. The rows of a block are taken out
   together, and each draws its cluster (one new cluster among them) given all rows outside the
@@ -16,6 +16,8 @@ Three moves leave it invariant, each by itself:
   alone; every other row then takes a side by itself.
 - *Split or merge, sequential* (Dahl, 2005): the other rows take sides one by one, in random order,
   given those before them.
+- *Swap*, where there are known groups: within one of them, two clusters exchange their rows. Few
+  rows at a time could not get there, since names mean the same in all groups.
 
 Chains are vectorised by ``jax.vmap``.
 """
@@ -117,6 +119,8 @@ class Moves(NamedTuple):
     split_accepted: jax.Array
     merge: jax.Array
     merge_accepted: jax.Array
+    swap: jax.Array
+    swap_accepted: jax.Array
 
 
 def no_moves() -> Moves:
@@ -421,6 +425,31 @@ def split_merge(
     return state, split, accept
 
 
+# Swap
+
+
+def swap(target: Target, state: Partition, key: jax.Array) -> tuple[Partition, jax.Array]:
+    """Propose that two clusters exchange their rows of one known group."""
+    u = jax.random.uniform(key, (4,), minval=jnp.finfo(float).tiny)
+    here = occupied(state.cells)
+    k = here.sum()
+    group = _below(u[0], target.n_groups)
+    first = _below(u[1], k)
+    second = (first + 1 + _below(u[2], jnp.maximum(k - 1, 1))) % k
+    rank = jnp.cumsum(here) - 1
+    a, b = (jnp.argmax(here & (rank == which)) for which in (first, second))
+    mine = state.cells[group]
+    cells = state.cells.at[group, a].set(mine[b]).at[group, b].set(mine[a])
+    length = target.length(cells)
+    # With an emptied cluster, the way back would have another probability.
+    accept = (a != b) & (occupied(cells) == here).all() & (jnp.log(u[3]) < state.length - length)
+    z = state.labels
+    exchanged = jnp.where(z == a, b, jnp.where(z == b, a, z)).astype(z.dtype)
+    labels = jnp.where(target.group == group, exchanged, z)
+    moved = Partition(labels, cells, length)
+    return jax.tree.map(lambda new, old: jnp.where(accept, new, old), moved, state), accept
+
+
 def sweep(
     target: Target,
     state: Partition,
@@ -431,8 +460,8 @@ def sweep(
     allocation: str,
     n_launch: int,
 ) -> tuple[Partition, Moves]:
-    """One sweep of Gibbs moves and ``n_split_merge`` proposals of a split or a merge."""
-    gibbs_key, pair_key = jax.random.split(key)
+    """One sweep of Gibbs moves, ``n_split_merge`` proposals of a split or a merge, and of swaps."""
+    gibbs_key, pair_key, swap_key = jax.random.split(key, 3)
     state, n_blocks, accepted = gibbs(target, state, gibbs_key, block)
 
     def propose(t, carry):
@@ -449,5 +478,15 @@ def sweep(
         )
         return state, moves
 
+    def exchange(t, carry):
+        state, moves = carry
+        state, accept = swap(target, state, jax.random.fold_in(swap_key, t))
+        one = accept.astype(jnp.int32)
+        moves = moves._replace(swap=moves.swap + 1, swap_accepted=moves.swap_accepted + one)
+        return state, moves
+
     moves = no_moves()._replace(gibbs=n_blocks, gibbs_accepted=accepted)
-    return jax.lax.fori_loop(0, n_split_merge, propose, (state, moves))
+    state, moves = jax.lax.fori_loop(0, n_split_merge, propose, (state, moves))
+    if target.n_groups > 1:
+        state, moves = jax.lax.fori_loop(0, n_split_merge, exchange, (state, moves))
+    return state, moves

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nrprob.engines.chains import CollapsedKernel, PartitionKernel, dispersed
+from nrprob.engines.chains import PartitionKernel, default_kernel, dispersed
 from nrprob.engines.longrun import LongRun
 from nrprob.engines.sample import Target
 from nrprob.estimator import TermEstimator
@@ -29,7 +29,7 @@ from nrprob.methods.mixture_code import (
 
 FLOORS = (0.1, 0.2, 0.4)
 _PILOT = 200  # steps, of which the first half is not used
-_AVERAGED = 400  # draws that predictions and point estimates look at
+_AVERAGED = 512  # draws that predictions and point estimates look at
 
 
 class MDLMixture(ClusterMixin, BaseEstimator):
@@ -389,11 +389,10 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         self, X: np.ndarray, codes: np.ndarray, n_classes: int, floor: float
     ) -> tuple[PartitionKernel, Any]:
         n = X.shape[0]
-        if isinstance(self.block, str):
-            block = max(min(int(2 * np.sqrt(n)), n // 8), 1)
-        else:
-            block = min(int(self.block), max(n // 2, 1))
-        kernel = CollapsedKernel(block, int(self.num_split_merge))
+        kernel = default_kernel(n, int(self.num_split_merge))
+        if not isinstance(self.block, str):
+            # A block of all rows would always come back as one cluster.
+            kernel = replace(kernel, block=min(int(self.block), max(n // 2, 1)))
         return kernel, self._code(floor).target(X, codes, n_classes, self._max_clusters)
 
     def _choose_floor(self, run: Any, key: jax.Array) -> float:
@@ -440,7 +439,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
             }
         )
         self.sample_stats_ = xarray.Dataset(
-            {name: (("chain", "draw"), a) for name, a in moves.items()}
+            {name: (("chain", "draw"), a) for name, a in moves.items() if "swap" not in name}
         )
         lengths = draws["length"]
         best = np.unravel_index(lengths.argmin(), lengths.shape)
@@ -535,7 +534,8 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         draws = _flat(self.posterior_["labels"].values, _AVERAGED)
         with jax.enable_x64(True):
             target = self._partition_target(self._run)
-            draws = _padded(draws, target)
+            n_draws = len(draws)
+            draws = np.pad(_padded(draws, target), ((0, max(_AVERAGED - n_draws, 0)), (0, 0)))
             x = self._used.statistics(X, np.full(X.shape[0], -1), self._n_classes)
             x = np.concatenate([x, np.ones((X.shape[0], 1))], 1)
             parts = []
@@ -543,16 +543,18 @@ class MDLMixture(ClusterMixin, BaseEstimator):
                 part = x[i : i + 1024]
                 pad = -part.shape[0] % 64 if part.shape[0] < 1024 else 0
                 part = np.pad(part, ((0, pad), (0, 0)), mode="edge")
-                parts.append(np.asarray(self._probabilities(target, draws, part)))
+                parts.append(np.asarray(self._probabilities(target, draws, n_draws, part)))
                 parts[-1] = parts[-1][: parts[-1].shape[0] - pad]
         return np.concatenate(parts)
 
-    def _probabilities(self, target: Target, draws: jax.Array, x: np.ndarray) -> jax.Array:
+    def _probabilities(
+        self, target: Target, draws: np.ndarray, n_draws: int, x: np.ndarray
+    ) -> jax.Array:
         if self._n_classes:
-            return class_probabilities(target, draws, x, rule=self.rule)
+            return class_probabilities(target, draws, n_draws, x, rule=self.rule)
         reference = np.zeros((target.x.shape[0], self.n_clusters_))
         reference[np.arange(self._n_rows), self.labels_] = 1
-        return cluster_probabilities(target, draws, x, reference, rule=self.rule)
+        return cluster_probabilities(target, draws, n_draws, x, reference, rule=self.rule)
 
     def predict(self, X):
         """Most probable class; without classes in `fit`, the most probable cluster of ``labels_``.
@@ -574,15 +576,18 @@ def _dims(name: str, n: int) -> tuple[str, ...]:
 
 
 def _flat(draws: np.ndarray, most: int) -> np.ndarray:
-    """Draws (chain, draw, ...) of all chains as (S, ...), evenly thinned to at most ``most``."""
-    each = min(-(-most // draws.shape[0]), draws.shape[1])
+    """Draws (chain, draw, ...) of all chains as (S, ...), evenly thinned to at most ``most``.
+
+    At least one of every chain.
+    """
+    each = min(max(most // draws.shape[0], 1), draws.shape[1])
     at = np.linspace(0, draws.shape[1] - 1, each).round().astype(int)
     return draws[:, at].reshape(-1, *draws.shape[2:])
 
 
-def _padded(draws: np.ndarray, target: Target) -> jax.Array:
+def _padded(draws: np.ndarray, target: Target) -> np.ndarray:
     pad = target.x.shape[0] - draws.shape[1]
-    return jnp.asarray(np.pad(draws.astype(np.int32), ((0, 0), (0, pad))))
+    return np.pad(draws.astype(np.int32), ((0, 0), (0, pad)))
 
 
 def _shares(draws: np.ndarray, labels: np.ndarray) -> np.ndarray:

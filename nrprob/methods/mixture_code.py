@@ -122,14 +122,16 @@ def _joining(target: Target, labels: jax.Array, x: jax.Array) -> tuple[_Blocks, 
 
 
 @partial(jax.jit, static_argnames="rule")
-def class_probabilities(target: Target, draws: jax.Array, x: jax.Array, *, rule: str) -> jax.Array:
+def class_probabilities(
+    target: Target, draws: jax.Array, n_draws: jax.Array, x: jax.Array, *, rule: str
+) -> jax.Array:
     """p(class | row), averaged over draws of partitions.
 
     Parameters
     ----------
     target : Target
         With the term of the classes in its last place.
-    draws : (S, n') labels
+    draws : (S, n') labels, of which the first ``n_draws`` are used
     x : (b, p) statistics of new rows, their class unknown
     rule : "joint" weighs draws by p(row | draw), "cond" does not
 
@@ -146,12 +148,18 @@ def class_probabilities(target: Target, draws: jax.Array, x: jax.Array, *, rule:
         p = jnp.exp(-code.prepare(cells.sum(0).T)) @ jnp.exp(least - cost)
         return jnp.log(p) - least  # (C, b)
 
-    return _average(one, draws, rule).T
+    return _average(one, draws, n_draws, rule).T
 
 
 @partial(jax.jit, static_argnames="rule")
 def cluster_probabilities(
-    target: Target, draws: jax.Array, x: jax.Array, reference: jax.Array, *, rule: str
+    target: Target,
+    draws: jax.Array,
+    n_draws: jax.Array,
+    x: jax.Array,
+    reference: jax.Array,
+    *,
+    rule: str,
 ) -> jax.Array:
     """p(cluster of a reference partition | row), averaged over draws of partitions.
 
@@ -167,25 +175,25 @@ def cluster_probabilities(
         p = share.T @ jnp.exp(least - cost)
         return jnp.log(p) - least
 
-    return _average(one, draws, rule).T
+    return _average(one, draws, n_draws, rule).T
 
 
-def _average(one: Any, draws: jax.Array, rule: str) -> jax.Array:
+def _average(one: Any, draws: jax.Array, n_draws: jax.Array, rule: str) -> jax.Array:
     """Average of ``one(labels)``, log p (C, b) up to a constant of the row, over the draws."""
-    first = one(draws[0])
+    shape = jax.eval_shape(one, draws[0]).shape
     # The largest log p so far is carried along, so that nothing under- or overflows.
-    begin = jnp.full(first.shape[1], -jnp.inf), jnp.zeros_like(first)
+    begin = jnp.full(shape[1], -jnp.inf), jnp.zeros(shape)
 
-    def add(carry, labels):
+    def add(s, carry):
         most, total = carry
-        log_p = one(labels)
+        log_p = one(draws[s])
         if rule == "cond":
             log_p = jax.nn.log_softmax(log_p, axis=0)
         new = jnp.maximum(most, log_p.max(0))
         old = jnp.where(jnp.isfinite(most), jnp.exp(most - new), 0)
-        return (new, total * old + jnp.exp(log_p - new)), None
+        return new, total * old + jnp.exp(log_p - new)
 
-    (_, total), _ = jax.lax.scan(add, begin, draws)
+    _, total = jax.lax.fori_loop(0, n_draws, add, begin)
     return total / total.sum(0)
 
 

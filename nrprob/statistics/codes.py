@@ -89,8 +89,10 @@ def _look_up(table: Table, count: jax.Array) -> jax.Array:
 
 def _log_product(x: jax.Array) -> jax.Array:
     """Sum of logarithms over the first axis, by one logarithm of a product for every eight."""
-    parts = [x[i : i + 8].prod(0) for i in range(0, x.shape[0], 8)]
-    return sum(jnp.log(part) for part in parts[1:]) + jnp.log(parts[0])
+    total = jnp.zeros(x.shape[1:], x.dtype)
+    for i in range(0, x.shape[0], 8):
+        total = total + jnp.log(x[i : i + 8].prod(0))
+    return total
 
 
 _DATA = frozenset({"data", "parameters"})
