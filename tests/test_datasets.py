@@ -9,9 +9,14 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import chi2, chi2_contingency
+from scipy.stats import chi2, chi2_contingency, norm
 
-from nrprob.datasets import bayes_precision, make_binary_partitions, make_multinomial_2d
+from nrprob.datasets import (
+    bayes_precision,
+    make_binary_partitions,
+    make_four_components,
+    make_multinomial_2d,
+)
 
 SIGMAS = 5
 P_VALUE = 1e-6
@@ -197,15 +202,57 @@ def test_multinomial_without_orthogonality_hides_the_second_clustering():
         assert tables[0] < 1e-50 and tables[1] > P_VALUE
 
 
-# --- both ---------------------------------------------------------------------------------------
+# --- four components ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("separation", "elongation"), [(4.0, 1.5), (3.0, 1.0), (0.0, 0.25)])
+def test_components_have_the_stated_moments(separation, elongation):
+    X, labels = make_four_components(
+        20_000, separation=separation, elongation=elongation, random_state=0
+    )
+    assert X.shape == (20_000, 2) and labels.shape == (20_000, 1) and labels.dtype == np.int64
+    corners = separation / 2 * np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]])
+    for c in range(4):
+        own = X[labels[:, 0] == c]
+        variances = np.array([elongation, 1 / elongation])[:: 1 if c in (0, 3) else -1]
+        for d in range(2):
+            assert close(own[:, d].mean(), corners[c, d], variances[d], len(own))
+            # The variance of a normal sample variance is 2 v^2 / n.
+            assert close(own[:, d].var(), variances[d], 2 * variances[d] ** 2, len(own))
+        r = np.corrcoef(own.T)[0, 1]
+        assert abs(r) < SIGMAS / math.sqrt(len(own))
+
+
+def test_components_have_the_stated_weights_in_random_order():
+    weights = [0.1, 0.2, 0.3, 0.4]
+    _, labels = make_four_components(8000, weights=weights, random_state=1)
+    expected = 8000 * np.array(weights)
+    statistic = ((np.bincount(labels[:, 0], minlength=4) - expected) ** 2 / expected).sum()
+    assert P_VALUE < chi2.sf(statistic, 3) < 1 - P_VALUE
+    successive = np.zeros((4, 4))
+    np.add.at(successive, (labels[:-1, 0], labels[1:, 0]), 1)
+    assert chi2_contingency(successive).pvalue > P_VALUE
+    assert set(np.unique(make_four_components(50, weights=[0, 1, 0, 0])[1])) == {1}
+
+
+@pytest.mark.parametrize("separation", [1.0, 3.0])
+def test_circles_are_told_apart_at_the_stated_rate(separation):
+    X, labels = make_four_components(20_000, separation=separation, elongation=1.0, random_state=2)
+    guess = 2 * (X[:, 0] > 0) + (X[:, 1] > 0)
+    rate = norm.cdf(separation / 2) ** 2
+    assert close((guess == labels[:, 0]).mean(), rate, rate * (1 - rate), len(X))
+
+
+# --- all ----------------------------------------------------------------------------------------
 
 MAKERS = [
     lambda seed: make_binary_partitions(200, [4, 4], random_state=seed),
     lambda seed: make_multinomial_2d(200, 2, 30, random_state=seed),
+    lambda seed: make_four_components(200, random_state=seed),
 ]
 
 
-@pytest.mark.parametrize("make", MAKERS, ids=["binary", "multinomial"])
+@pytest.mark.parametrize("make", MAKERS, ids=["binary", "multinomial", "normal"])
 def test_seeds_reproduce(make):
     for one, two in zip(make(7), make(7), strict=True):
         assert (one == two).all()
@@ -240,6 +287,17 @@ def test_refusals():
         make_multinomial_2d(10, 2, -5)
     with pytest.raises(ValueError, match="orthogonality must lie between 0 and 1; got 2"):
         make_multinomial_2d(10, 2, 5, orthogonality=2)
+    with pytest.raises(ValueError, match="n_samples must be at least 1; got 0"):
+        make_four_components(0)
+    for separation in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="separation must be a number of at least 0; got"):
+            make_four_components(10, separation=separation)
+    for elongation in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="elongation must be a number above 0; got"):
+            make_four_components(10, elongation=elongation)
+    for weights in ([0.5, 0.5], [0.5, 0.6, -0.1, 0.0], [0.3] * 4, [math.nan] * 4):
+        with pytest.raises(ValueError, match="weights must be four probabilities"):
+            make_four_components(10, weights=weights)
     with pytest.raises(ValueError, match="got 2 features for 3 clusters"):
         bayes_precision(2, 3)
     with pytest.raises(ValueError, match="too many patterns to enumerate; got 1.07e"):

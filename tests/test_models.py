@@ -41,7 +41,8 @@ MEASURES = {
     **{f"NMI(C,{g})": f"NMI of {g}" for g in "ABDE"},
 }
 STATISTICS = {"best": "max", "worst": "min", "ratio": "mean", "range_max_minus_min": "range"}
-YIN = ["Table 3.1", "Table 3.2", "Table 3.3"]
+FEW_LABELS = ["iris", "diabetes", "wine", "glass", "shuttle"]
+YIN = ["Table 3.1", "Table 3.2", "Table 3.3", *(f"Table 4.1, {name}" for name in FEW_LABELS)]
 METHODS = {
     "CMBCbu": "daCMBC-bu",
     "CMBCpm": "daCMBC-pm",
@@ -187,14 +188,15 @@ def test_published_values_are_those_printed():
     assert ours == right
 
 
-def test_published_lengths_are_those_printed():
+def test_published_lengths_and_errors_are_those_printed():
     path = PUBLISHED / "mdl.csv"
     if not path.is_file():
         pytest.skip(f"no transcription of the printed tables: {path} is not there")
     right = {}
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            table, setting = row["table"], row["setting"]
+            table, setting, method = row["table"], row["setting"], row["method"]
+            measure, statistic, value = row["metric"], "mean", float(row["value"])
             if table == "Table 3.1":
                 place = {"permuted": int(setting.split()[1].removesuffix("%")) / 100}
             elif table == "Table 3.2":
@@ -203,11 +205,18 @@ def test_published_lengths_are_those_printed():
             # its sum with this one.
             elif table == "Table 3.3" and row["metric"] == "negative log likelihood":
                 place = {"n_clusters": [int(k) for k in re.findall(r"K\d=(\d)", setting)]}
+            elif table == "Table 4.1":
+                table, place, measure = f"{table}, {setting.lower()}", {}, "error"
+                statistic = row["stat"]
+                if statistic == "p":
+                    method = method.replace(" vs ", " / ")
+                else:
+                    value = round(value / 100, 4)  # printed in per cent
             else:
                 continue
-            right[key(table, place, row["method"], row["metric"], "mean")] = float(row["value"])
+            right[key(table, place, method, measure, statistic)] = value
     assert {at[0] for at in right} == set(YIN)
-    assert len(right) == 4 * 2 * 4 + 2 + 3 * 2 * 5 + 9
+    assert len(right) == 4 * 2 * 4 + 2 + 3 * 2 * 5 + 9 + len(FEW_LABELS) * 5
     assert in_models("yin2007") == right
 
 
@@ -275,6 +284,45 @@ def test_the_four_experiments_with_pairs_are_those_described():
             for setting in table.settings:
                 of = [cell for cell in cells if matches(cell, setting.where)]
                 assert len(of) == 10 * len(model.methods)
+
+
+@pytest.mark.parametrize("name", FEW_LABELS)
+def test_few_labels_are_told_as_described(name):
+    model = read_model(FILES[0].with_name(f"yin2007-semi-supervised-{name}.toml"))
+    (split,) = model.split.amounts
+    assert (split["labelled"], split["unlabelled"], split["test"]) == (0.1, 0.1, 0.8)
+    assert model.split.told and split["standardize"] and model.runs == 100
+    methods = {method.label: method for method in model.methods}
+    # One start, no annealing, and nothing but rounding kept from the variances.
+    plain = methods["SS-EM"].parameters
+    assert plain.items() >= {"anneal": False, "n_init": 1, "covariance": "diag"}.items()
+    assert "reg_covar" not in plain
+    # The floor is chosen from the labels that are told, except where its influence is shown.
+    for label, method in methods.items():
+        if method.name == "mdl_mixture":
+            floor = float(label.split()[-1]) if "floor" in label else None
+            assert method.parameters.get("variance_floor") == floor
+    assert len([label for label in methods if "floor" in label]) in (0, 3)
+
+
+@pytest.mark.parametrize("name", ["iris", "diabetes", "wine"])
+def test_curves_change_one_share_at_a_time(name):
+    model = read_model(FILES[0].with_name(f"yin2007-semi-supervised-curves-{name}.toml"))
+    table = read_model(FILES[0].with_name(f"yin2007-semi-supervised-{name}.toml"))
+    same = {method.label: method.parameters for method in table.methods}
+    assert all(method.parameters == same[method.label] for method in model.methods)
+    fitted, labelled = {}, {}
+    for amount in model.split.amounts:
+        total = round(amount["labelled"] + amount["unlabelled"], 9)
+        fitted.setdefault(total, []).append(amount["labelled"])
+        labelled.setdefault(amount["labelled"], []).append(amount["unlabelled"])
+    assert sorted(fitted[0.2]) == [0.02, 0.04, 0.06, 0.08, 0.1]
+    assert sorted(labelled[0.1]) == [0, 0.02, 0.05, 0.1]
+    exchanged, fewer = model.figures
+    cells = expand(model).cells
+    for figure, split in ((exchanged, fitted[0.2]), (fewer, labelled[0.1])):
+        drawn = [cell for cell in cells if matches(cell, figure.where)]
+        assert len(drawn) == len(split) * model.runs * len(model.methods)
 
 
 def estimators(path):

@@ -3,12 +3,14 @@
 import itertools
 import json
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import ttest_rel
 from sklearn.datasets import load_iris
 from sklearn.preprocessing import StandardScaler
 
@@ -443,6 +445,70 @@ def test_infeasible_fits_are_counted_and_in_no_average(pairs, tmp_path):
     assert "30 % of the rows with their label, 0 % without it, 70 % to test" in page
     assert "labels are told to no method" in page
     assert "40 % of them must-links between the last two classes" in page
+
+
+def test_two_methods_are_compared_by_a_paired_test(pairs, tmp_path):
+    folder, results = pairs
+    place = shutil.copytree(folder, tmp_path / "run")
+    where = {"constraints.pairs": 0, "constraints.wrong": "none"}
+    published = {"hard / COPKMeans": {"error": {"mean": 1.0, "p": 6e-8}}}
+    table = {
+        "name": "T",
+        "statistics": ["mean", "sd", "p"],
+        "measures": ["error", "seconds"],
+        "settings": [{"where": where, "published": published}],
+    }
+    # Tables are no part of what a fit is, so that nothing is fitted again.
+    batch.run(changed(PAIRS, tables=[table]), place)
+    model = read_model(changed(PAIRS, tables=[table]))
+    found = comparison.collect(store.load(place), model, plan.expand(model).cells)
+    whole = comparison.compare(found, model.tables[0])
+    rows = {row.method: dict(zip(whole.columns, row.entries, strict=True)) for row in whole.rows}
+    errors = {}
+    for _, of in results.groupby("cell"):
+        at = of.squeeze()
+        if at["constraints.pairs"] == 0 and str(at["constraints.wrong"].values) == "none":
+            errors.setdefault(str(at.method.values), {})[int(at.run)] = float(
+                at["score"].sel(measure="error")
+            )
+    one, other = (pd.Series(errors[name]) for name in ("hard", "COPKMeans"))
+    entry = rows["hard / COPKMeans"]["error", "p"]
+    assert entry.ours.value == pytest.approx(ttest_rel(one, other).pvalue)
+    assert (entry.ours.n_sets, entry.ours.n_runs, entry.published) == (1, 3, 6e-8)
+    assert entry.mark is None
+    # It is of two methods, and of what was published.
+    assert rows["hard"]["error", "p"].ours is None
+    assert rows["hard"]["error", "sd"].ours is not None
+    assert ("seconds", "p") not in rows["hard"]
+    page = report.write_report(place).read_text(encoding="utf-8")
+    assert f"<span>{entry.ours.value:.2g}" in page and "6e-08 <small>published" in page
+    assert "p is of a two-sided t-test" in page and "the sd over its fits" in page
+
+
+def test_a_paired_test_is_over_data_sets_if_there_are_several():
+    rng = np.random.default_rng(0)
+
+    def frame(values):
+        case, run = np.indices(values.shape).reshape(2, -1)
+        return pd.DataFrame(
+            {"case": case, "repeat": 0, "run": run, "feasible": True,
+             "measured: error": values.ravel()}
+        )  # fmt: skip
+
+    one, other = rng.normal(size=(6, 4)), rng.normal(0.5, 1, size=(6, 4))
+    found = comparison.paired_test(frame(one), frame(other), "error")
+    assert found.value == pytest.approx(ttest_rel(one.mean(1), other.mean(1)).pvalue)
+    assert (found.n_sets, found.n_runs) == (6, 4)
+    # Runs that only one of them has are in no pair, nor are those that were refused.
+    longer = frame(other[:1]).iloc[:3]
+    refused = frame(one[:1])
+    refused.loc[0, "feasible"] = False
+    found = comparison.paired_test(refused, longer, "error")
+    assert found.value == pytest.approx(ttest_rel(one[0, 1:3], other[0, 1:3]).pvalue)
+    # Without a spread the test has no t.
+    assert comparison.paired_test(frame(one), frame(one), "error").value == 1
+    assert comparison.paired_test(frame(one), frame(one + 0.5), "error").value == 0
+    assert comparison.paired_test(frame(one[:1, :1]), frame(other[:1, :1]), "error") is None
 
 
 def test_a_fit_that_fails_without_its_pairs_too_has_failed(tmp_path, monkeypatch):

@@ -3,8 +3,9 @@
 A statistic (mean, min, max, range or sd) is taken over the fits of each data set, which differ in
 their seeds, and then averaged over data sets. Its standard error is the standard deviation of these
 values over data sets, over the square root of their number. With a single data set there is one for
-the mean only, over the fits. Fits whose constraints could not be kept have no values: they are
-counted, and in no statistic but that of "infeasible".
+the mean only, over the fits. Where two methods are compared, "p" is the p-value of a paired t-test,
+over data sets, or over the fits of a single one. Fits whose constraints could not be kept have no
+values: they are counted, and in no statistic but that of "infeasible".
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ __all__ = [
     "facts",
     "judge",
     "overview",
+    "paired_test",
     "ratio",
     "summarize",
     "timings",
@@ -54,6 +56,7 @@ _STATISTICS: dict[str, Callable[[np.ndarray], float]] = {
     "sd": lambda values: np.std(values, ddof=1),
 }
 _SPREADS = ("range", "sd")  # neither is better for being high or low, nor there with one fit
+_TEST = "p"  # of two methods, not of one
 _SET = ["case", "repeat"]  # what a data set is known by
 _OF = "measured: "  # before the names of measures in a frame, so that users may choose any
 _SAME = 1e-9  # differences that are rounding
@@ -322,7 +325,8 @@ def _variant(cell: Cell) -> str:
 def summarize(fits: pd.DataFrame, measure: str, statistic: str) -> Value | None:
     """Statistic of a measure over fits, averaged over data sets.
 
-    None without fits, and for range and sd if every data set has only one.
+    None without fits, for range and sd if every data set has only one, and for "p", which is of two
+    methods.
 
     Parameters
     ----------
@@ -335,7 +339,7 @@ def summarize(fits: pd.DataFrame, measure: str, statistic: str) -> Value | None:
     if statistic in _SPREADS:
         several = fits.duplicated([*_SET, "variant"], keep=False)
         fits = fits[several]
-    if fits.empty:
+    if fits.empty or statistic == _TEST:
         return None
     take = _STATISTICS[statistic]
     # NumPy's functions, since those of pandas leave NaN out without a word.
@@ -372,6 +376,29 @@ def ratio(one: pd.DataFrame, other: pd.DataFrame, measure: str) -> Value | None:
     n_runs = int(max(fits.groupby(_SET).size().max() for fits in (one, other)))
     over = over if len(pairs) > 1 else ""
     return Value(float(value), float(error), n_sets, n_runs, over)
+
+
+def paired_test(one: pd.DataFrame, other: pd.DataFrame, measure: str) -> Value | None:
+    """p-value of a two-sided paired t-test of two methods; None with fewer than two pairs.
+
+    Pairs are as in `ratio`: data sets, or the runs of a single one. If all differ by the same,
+    which leaves the test without a spread, p is 1 for no difference and else 0.
+    """
+    from scipy.stats import ttest_1samp
+
+    pairs = _pairs(one, other, measure, _SET)
+    n_sets = len(pairs)
+    if n_sets == 1:
+        pairs = _pairs(one, other, measure, [*_SET, "run"])
+    if len(pairs) < 2:
+        return None
+    differences = pairs[:, 0] - pairs[:, 1]
+    if np.ptp(differences) <= _SAME:
+        p = float(abs(differences[0]) <= _SAME)
+    else:
+        p = float(ttest_1samp(differences, 0).pvalue)
+    n_runs = int(max(fits.groupby(_SET).size().max() for fits in (one, other)))
+    return Value(p, np.nan, n_sets, n_runs, "")
 
 
 def _pairs(one: pd.DataFrame, other: pd.DataFrame, measure: str, by: list[str]) -> np.ndarray:
@@ -419,10 +446,10 @@ def _measured(
     parts = _parts(method, [m.label for m in model.methods])
     if parts is None:
         return summarize(fits[fits["method"] == method], measure, statistic)
-    if statistic != "mean":
+    if statistic not in ("mean", _TEST):
         return None
     one, other = (fits[fits["method"] == title] for title in parts)
-    return ratio(one, other, measure)
+    return (paired_test if statistic == _TEST else ratio)(one, other, measure)
 
 
 def _row(

@@ -181,10 +181,12 @@ def _listed(values: Mapping[str, int]) -> str:
     return ", ".join(f"{text} ({count} fits)" for text, count in values.items())
 
 
-def _shown(value: float | None, measure: str = "") -> str:
+def _shown(value: float | None, measure: str = "", statistic: str = "mean") -> str:
     """A number: three decimals for what lies between 0 and 1, three digits of a time."""
     if value is None or math.isnan(value):
         return "–"
+    if statistic == "p":
+        return f"{value:.2g}"
     if measure == "n_clusters":
         return f"{round(value, 2):g}"
     if measure == "seconds" and abs(value) < 1000:
@@ -192,9 +194,9 @@ def _shown(value: float | None, measure: str = "") -> str:
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
 
 
-def _with_error(value: float, error: float, measure: str) -> list[str]:
+def _with_error(value: float, error: float, measure: str, statistic: str = "mean") -> list[str]:
     """A number and its error, to the same decimals; the number alone if it has no error."""
-    text = _shown(value, measure)
+    text = _shown(value, measure, statistic)
     return [text] if math.isnan(error) else [text, f"{error:.{len(text.partition('.')[2])}f}"]
 
 
@@ -232,9 +234,12 @@ def _basis(table: numbers.Comparison) -> str:
         text += "; with one data set, ± is the standard error over its fits"
     if "" in over:
         text += "; where no ± stands, there was one of a kind and no standard error"
-    if others := [s for s in dict.fromkeys(s for _, s in table.columns) if s != "mean"]:
+    statistics = dict.fromkeys(s for _, s in table.columns)
+    if others := [s for s in statistics if s not in ("mean", "p")]:
         named = " and ".join(others)
         text += f". Of every data set the {named} over its fits, then the mean of these"
+    if "p" in statistics:
+        text += ". p is of a two-sided t-test of the pairs, data sets or the fits of a single one"
     return text + "."
 
 
@@ -249,11 +254,12 @@ def _heads(table: numbers.Comparison) -> dict[str, list[str]]:
 def _printed(table: numbers.Comparison) -> list[list[str]]:
     """Published values, row by row, with as many decimals as the longest of their column."""
     columns = []
-    for column in table.by_column:
+    for (_, statistic), column in zip(table.columns, table.by_column, strict=True):
         values = [entry.published for entry in column]
         given = [v for v in values if v is not None]
         places = max([len(f"{v:g}".partition(".")[2]) for v in given], default=0)
-        columns.append(["" if v is None else f"{v:.{places}f}" for v in values])
+        form = "g" if statistic == "p" else f".{places}f"
+        columns.append(["" if v is None else format(v, form) for v in values])
     return [list(row) for row in zip(*columns, strict=True)]
 
 
@@ -430,7 +436,7 @@ def _render(sections: list[_Section], name: str) -> str:
     )
     environment.filters |= {
         "shown": _shown,
-        "with_error": lambda one, measure: _with_error(one.value, one.error, measure),
+        "with_error": lambda one, *column: _with_error(one.value, one.error, *column),
         "duration": _duration,
         "listed": _listed,
         "basis": _basis,

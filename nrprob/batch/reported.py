@@ -28,7 +28,7 @@ Metric = Literal[
 ]
 # Of the classes of a split, which say what they are of.
 OF_SPLIT = ("train_accuracy", "test_accuracy", "error")
-Statistic = Literal["mean", "min", "max", "range", "sd"]
+Statistic = Literal["mean", "min", "max", "range", "sd", "p"]
 
 
 class Measure(Strict):
@@ -86,7 +86,8 @@ class Setting(Strict):
 
     ``where`` holds values of parameters, of the data or of the methods, or of places in them
     ("dims.0", "wanted.fraction", "split.labelled"). ``published`` goes from
-    method to measure to statistic to value; "A / B" as a method is the ratio of two means.
+    method to measure to statistic to value; "A / B" as a method is the ratio of two means, and its
+    "p" is that of a paired t-test of A and B.
     """
 
     where: dict[str, Any] = Field(default_factory=dict)

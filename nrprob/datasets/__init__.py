@@ -14,6 +14,7 @@ from nrprob.datasets.generators import (
 if TYPE_CHECKING:
     from nrprob.datasets.cells import make_cell_counts
     from nrprob.datasets.loaders import DataSet, load
+    from nrprob.datasets.mixtures import make_four_components
     from nrprob.datasets.text_pairs import make_crossed_counts, make_dialect_counts
     from nrprob.datasets.views import make_gaussian_views
 
@@ -25,6 +26,7 @@ __all__ = [
     "make_cell_counts",
     "make_crossed_counts",
     "make_dialect_counts",
+    "make_four_components",
     "make_gaussian_views",
     "make_multinomial_2d",
 ]
@@ -36,6 +38,7 @@ _LATER = {
     "make_cell_counts": "cells",
     "make_crossed_counts": "text_pairs",
     "make_dialect_counts": "text_pairs",
+    "make_four_components": "mixtures",
     "make_gaussian_views": "views",
 }
 

@@ -122,7 +122,7 @@ class CollapsedKernel(PartitionKernel):
         )  # fmt: skip
 
 
-def default_kernel(n_rows: int, n_split_merge: int = 2) -> CollapsedKernel:
+def default_kernel(n_rows: int, n_split_merge: int = 5) -> CollapsedKernel:
     """Collapsed moves for so many rows.
 
     Rows of a block cannot see each other. What that costs grows with the square of their number

@@ -25,10 +25,19 @@ from nrprob.methods.mixture_code import (
     cluster_probabilities,
     density_of_rows,
     leave_one_out,
+    mixture_probabilities,
 )
 
 FLOORS = (0.1, 0.2, 0.4)
 _PILOT = 200  # steps, of which the first half is not used
+_DIMS = {
+    "labels": ("sample",),
+    "weights": ("cluster",),
+    "active": ("cluster",),
+    "means": ("cluster", "feature"),
+    "scales": ("cluster", "feature"),
+    "class_probs": ("cluster", "class"),
+}
 _AVERAGED = 512  # draws that predictions and point estimates look at
 
 
@@ -48,7 +57,8 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         Most clusters; "auto" is 20, or the number of rows if that is less.
     kernel : {"collapsed", "six-move"}, default="collapsed"
         "collapsed" samples partitions, the parameters of whose clusters are coded. "six-move"
-        samples parameters as well, by the moves of Yin (2007) with corrected acceptance.
+        samples parameters as well, by the moves of Yin (2007) with corrected acceptance; its
+        "nml" has parameters uniform within the bounds, and clusters that may be empty.
     energy : {"nml", "conjugate"}, default="nml"
         Code of a cluster. "nml" is normalised maximum likelihood of normal features within bounds,
         of classes and of cluster labels. "conjugate" has a prior for each, and both kernels then
@@ -69,15 +79,16 @@ class MDLMixture(ClusterMixin, BaseEstimator):
     variance_shape, variance_scale : float, default=2.0 and 0.5
         Of the inverse-gamma prior of a cluster's variances, in units of those of all rows.
     unordered : bool, default=True
-        Whether the names of clusters are not sent. With False, as published, every clustering of k
-        clusters pays log k! for nothing.
+        Whether the names of clusters are not sent. With False, as published, a clustering of k
+        clusters pays log k! for them, which is a prior that favours few: numbers of clusters are
+        then found with fewer rows, and classes of new rows predicted a little worse.
     num_warmup, num_samples : int, default=500 and 1000
         Steps that are dropped, and draws that are kept, of every chain.
     num_chains : int, default=4
         Chains; they start far from each other.
     thinning : int, default=1
         Steps from one draw to the next.
-    num_split_merge : int, default=2
+    num_split_merge : int, default=5
         Proposals in a step to split or to merge clusters.
     block : int or "auto", default="auto"
         Rows that a Gibbs move of the collapsed kernel visits together; 1 is the usual sweep. "auto"
@@ -178,7 +189,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         num_samples=1000,
         num_chains=4,
         thinning=1,
-        num_split_merge=2,
+        num_split_merge=5,
         block="auto",
         rule="joint",
         loss="vi",
@@ -371,45 +382,46 @@ class MDLMixture(ClusterMixin, BaseEstimator):
                 "checkpoint; set random_state to a number"
             )
 
-        def run(floor: float, key: jax.Array, folder: Path | None = None) -> LongRun:
-            kernel, target = self._make(X, codes, n_classes, floor)
-            states = dispersed(kernel, target, key, int(self.num_chains))
-            return LongRun(kernel, target, states, int(self.thinning), folder)
-
         floor = 0.2 if isinstance(self.variance_floor, str) else float(self.variance_floor)
         if isinstance(self.variance_floor, str) and self.energy == "nml" and n_classes > 1:
-            floor = self._choose_floor(run, keys[1])
+            floor = self._choose_floor(X, codes, n_classes, keys[1])
         if self.energy == "nml":
             self.variance_floor_ = floor
         self._n_classes, self._n_rows = n_classes, X.shape[0]
         self._used = self._code(floor)
-        self._run = run(floor, keys[0], None if self.checkpoint is None else Path(self.checkpoint))
+        self._partition = self._used.target(X, codes, n_classes, self._max_clusters)
+        kernel, target = self._kernel(X.shape[0]), self._partition
+        if self.kernel == "six-move":
+            from nrprob.methods.six_move import SixMoveKernel
 
-    def _make(
-        self, X: np.ndarray, codes: np.ndarray, n_classes: int, floor: float
-    ) -> tuple[PartitionKernel, Any]:
-        n = X.shape[0]
+            kernel = SixMoveKernel(n_split_merge=int(self.num_split_merge))
+            target = self._used.mixture_target(X, codes, n_classes, self._max_clusters)
+        states = dispersed(kernel, target, keys[0], int(self.num_chains))
+        folder = None if self.checkpoint is None else Path(self.checkpoint)
+        self._run = LongRun(kernel, target, states, int(self.thinning), folder)
+        self._partition = jax.device_get(self._partition)
+
+    def _kernel(self, n: int) -> PartitionKernel:
+        """Collapsed moves."""
         kernel = default_kernel(n, int(self.num_split_merge))
-        if not isinstance(self.block, str):
-            # A block of all rows would always come back as one cluster.
-            kernel = replace(kernel, block=min(int(self.block), max(n // 2, 1)))
-        return kernel, self._code(floor).target(X, codes, n_classes, self._max_clusters)
+        if isinstance(self.block, str):
+            return kernel
+        # A block of all rows would always come back as one cluster.
+        return replace(kernel, block=min(int(self.block), max(n // 2, 1)))
 
-    def _choose_floor(self, run: Any, key: jax.Array) -> float:
+    def _choose_floor(
+        self, X: np.ndarray, codes: np.ndarray, n_classes: int, key: jax.Array
+    ) -> float:
         """Floor under which the labels are most probable, each left out in turn."""
-        scores = {}
+        kernel, scores = self._kernel(X.shape[0]), {}
         for floor in FLOORS:
-            pilot = run(floor, key)
-            pilot.thinning = 1
+            target = self._code(floor).target(X, codes, n_classes, self._max_clusters)
+            pilot = LongRun(kernel, target, dispersed(kernel, target, key, int(self.num_chains)))
             pilot.advance(_PILOT // 2, _PILOT // 2)
-            draws = pilot.all_draws()["labels"]
-            target = self._partition_target(pilot)
-            scores[floor] = float(leave_one_out(target, _flat(draws, _AVERAGED)).sum())
+            draws = _flat(pilot.all_draws()["labels"], _AVERAGED)
+            scores[floor] = float(leave_one_out(target, draws).sum())
         self.variance_floor_scores_ = scores
         return max(scores, key=lambda floor: scores[floor])
-
-    def _partition_target(self, run: LongRun) -> Target:
-        return run.target
 
     def _sample(self, num_warmup: int, num_draws: int) -> None:
         try:
@@ -428,15 +440,8 @@ class MDLMixture(ClusterMixin, BaseEstimator):
 
         draws, moves = self._run.all_draws(), self._run.all_moves()
         draws["labels"] = draws["labels"][..., : self._n_rows]
-        names = {"labels": ("sample",)}
         self.posterior_ = xarray.Dataset(
-            {
-                name: (
-                    ("chain", "draw", *names.get(name, _dims(name, a.ndim - 2))),
-                    a,
-                )
-                for name, a in draws.items()
-            }
+            {name: (("chain", "draw", *_DIMS.get(name, ())), a) for name, a in draws.items()}
         )
         self.sample_stats_ = xarray.Dataset(
             {name: (("chain", "draw"), a) for name, a in moves.items() if "swap" not in name}
@@ -448,7 +453,9 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         self.n_iter_ = self._run.n_warm + self._run.n_draws * self._run.thinning
         self._check_convergence(draws)
         flat = _flat(draws["labels"], _AVERAGED)
-        labels = point_estimate(flat, loss=self.loss, random_state=0)
+        labels = point_estimate(
+            flat, loss=self.loss, max_clusters=self._max_clusters, random_state=0
+        )
         self.labels_ = np.unique(labels, return_inverse=True)[1]
         self.n_clusters_ = int(self.labels_.max()) + 1
         self.membership_ = _shares(flat, self.labels_)
@@ -489,7 +496,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
                 stats[f"acceptance_{name}"] = np.where(tried > 0, share, np.nan)
         posterior = {str(name): v.values for name, v in self.posterior_.items()}
         with jax.enable_x64(True):
-            target = self._partition_target(self._run)
+            target = self._partition
             labels = posterior["labels"].reshape(-1, self._n_rows)
             density = np.asarray(density_of_rows(target, _padded(labels, target)))
         density = density[:, : self._n_rows].reshape(posterior["labels"].shape)
@@ -533,7 +540,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         X = self._scaled(X)
         draws = _flat(self.posterior_["labels"].values, _AVERAGED)
         with jax.enable_x64(True):
-            target = self._partition_target(self._run)
+            target = self._partition
             n_draws = len(draws)
             draws = np.pad(_padded(draws, target), ((0, max(_AVERAGED - n_draws, 0)), (0, 0)))
             x = self._used.statistics(X, np.full(X.shape[0], -1), self._n_classes)
@@ -550,11 +557,26 @@ class MDLMixture(ClusterMixin, BaseEstimator):
     def _probabilities(
         self, target: Target, draws: np.ndarray, n_draws: int, x: np.ndarray
     ) -> jax.Array:
+        if self._n_classes and self.kernel == "six-move" and self.energy == "nml":
+            return self._from_parameters(x)
         if self._n_classes:
             return class_probabilities(target, draws, n_draws, x, rule=self.rule)
         reference = np.zeros((target.x.shape[0], self.n_clusters_))
         reference[np.arange(self._n_rows), self.labels_] = 1
         return cluster_probabilities(target, draws, n_draws, x, reference, rule=self.rule)
+
+    def _from_parameters(self, x: np.ndarray) -> jax.Array:
+        """As the parameters that were drawn say, where they are not coded."""
+        draws = {name: _flat(v.values, _AVERAGED) for name, v in self.posterior_.items()}
+        n_draws = len(draws.pop("labels"))
+        pad = max(_AVERAGED - n_draws, 0)
+        wide = {
+            name: np.concatenate([a, np.repeat(a[-1:], pad, axis=0)])
+            for name, a in draws.items()
+            if name in ("weights", "means", "scales", "class_probs", "active")
+        }
+        features = x[:, : self._kept.size]
+        return mixture_probabilities(wide, n_draws, features, rule=self.rule)
 
     def predict(self, X):
         """Most probable class; without classes in `fit`, the most probable cluster of ``labels_``.
@@ -569,10 +591,6 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         """
         at = self.predict_proba(X).argmax(1)
         return self.classes_[at] if self._n_classes else at
-
-
-def _dims(name: str, n: int) -> tuple[str, ...]:
-    return tuple(f"{name}_dim_{i}" for i in range(n))
 
 
 def _flat(draws: np.ndarray, most: int) -> np.ndarray:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.sample import Target, make_target, occupied
+from nrprob.methods.six_move_target import MixtureTarget, log_joint, make_mixture_target
 from nrprob.statistics.codes import (
     CountCode,
     code_term,
@@ -98,6 +99,29 @@ class MixtureCode:
         x = self.statistics(X, codes, n_classes)
         return make_target(tuple(terms), sizes, x, partners=partners)
 
+    def mixture_target(
+        self, X: np.ndarray, codes: np.ndarray, n_classes: int, max_clusters: int
+    ) -> MixtureTarget:
+        """Distribution over mixtures, their parameters included; (n, m) rows, (n,) classes.
+
+        Under the conjugate prior it is that of `target`, before parameters are integrated out.
+        """
+        width = np.ptp(X, axis=0)
+        prior: dict[str, Any] = {"low": np.minimum(self.floor, 0.4 * width)}
+        if self.energy == "conjugate":
+            prior = {
+                "kappa": self.kappa,
+                "shape": self.shape,
+                "scale": self.scale,
+                "concentration": self.concentration,
+                "class_concentration": self.class_concentration,
+            }
+        classes = (codes[:, None] == np.arange(n_classes)).astype(float)
+        return make_mixture_target(
+            X, classes, max_clusters=max_clusters, energy=self.energy,
+            unordered=self.unordered, **prior,
+        )  # fmt: skip
+
 
 # Prediction
 
@@ -178,15 +202,34 @@ def cluster_probabilities(
     return _average(one, draws, n_draws, rule).T
 
 
-def _average(one: Any, draws: jax.Array, n_draws: jax.Array, rule: str) -> jax.Array:
-    """Average of ``one(labels)``, log p (C, b) up to a constant of the row, over the draws."""
-    shape = jax.eval_shape(one, draws[0]).shape
+@partial(jax.jit, static_argnames="rule")
+def mixture_probabilities(
+    draws: dict[str, jax.Array], n_draws: jax.Array, x: jax.Array, *, rule: str
+) -> jax.Array:
+    """p(class | row), averaged over draws of mixtures with their parameters; (b, C).
+
+    Parameters
+    ----------
+    draws : arrays with a leading axis of draws, of which the first ``n_draws`` are used
+    x : (b, d) features of new rows
+    rule : as for `class_probabilities`
+    """
+    return _average(lambda draw: log_joint(draw, x).T, draws, n_draws, rule).T
+
+
+def _average(one: Any, draws: Any, n_draws: jax.Array, rule: str) -> jax.Array:
+    """Average of ``one(draw)``, log p (C, b) up to a constant of the row, over the draws."""
+
+    def at(s):
+        return jax.tree.map(lambda a: a[s], draws)
+
+    shape = jax.eval_shape(one, at(0)).shape
     # The largest log p so far is carried along, so that nothing under- or overflows.
     begin = jnp.full(shape[1], -jnp.inf), jnp.zeros(shape)
 
     def add(s, carry):
         most, total = carry
-        log_p = one(draws[s])
+        log_p = one(at(s))
         if rule == "cond":
             log_p = jax.nn.log_softmax(log_p, axis=0)
         new = jnp.maximum(most, log_p.max(0))

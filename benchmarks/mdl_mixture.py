@@ -1,0 +1,400 @@
+"""The sampler of `MDLMixture`: convergence, effective draws per second, and NumPyro beside it.
+
+1000 rows of four components in two dimensions, a tenth of them labelled, up to 20 clusters, four
+chains from dispersed starts (all rows in one cluster, at random in 20, in 10 and in 6), and one
+core: the script binds itself to one. Seconds are CPU seconds of the process after compilation. The
+first quarter of a run is dropped. The bars are those of a trial with sequential moves and of its
+aims; what has not converged is marked, since its effective draws mean nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+from common import arguments, console, header, show, timed, verdict  # isort: skip
+
+if hasattr(os, "sched_setaffinity"):  # before XLA counts the cores
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.engines import chains
+from nrprob.engines.chains import CollapsedKernel, PartitionKernel
+from nrprob.methods.mixture_code import MixtureCode
+from nrprob.methods.six_move import SixMoveKernel
+from nrprob.methods.six_move_target import make_mixture_target
+
+CONVERGED = 1.01
+MOST = 20
+FLOOR = 0.2
+
+
+EVENTS: list[str] = []  # one for every compilation
+
+
+def _listen(event: str, *_: Any, **__: Any) -> None:
+    if event == "/jax/core/compile/backend_compile_duration":
+        EVENTS.append(event)
+
+
+class Data(NamedTuple):
+    """Standardised rows (n, d), and classes (n,), -1 where unknown."""
+
+    X: np.ndarray
+    y: np.ndarray
+
+
+def rows(n: int, kind: str = "four", seed: int = 0) -> Data:
+    """Rows of components in equal shares; a tenth of them has its component as a class."""
+    rng = np.random.default_rng(seed)
+    if kind == "ten":
+        fixed = np.random.default_rng(5)
+        centres, spread = fixed.uniform(-6, 6, (10, 2)), fixed.uniform(0.4, 1, (10, 2))
+    else:
+        scale = 1.0 if kind == "four" else 0.4
+        centres = scale * np.array([[-3, -2], [3, -2], [-2, 3], [3, 3]])
+        spread = np.array([[1, 1], [0.7, 1.2], [1.2, 0.6], [1, 0.8]])
+    z = rng.integers(len(centres), size=n)
+    X = centres[z] + spread[z] * rng.normal(size=(n, 2))
+    y = np.where(rng.random(n) < 0.1, z, -1)
+    return Data((X - X.mean(0)) / X.std(0), y)
+
+
+# What is compared: add a line to extend the tables.
+
+
+def partitions(data: Data, energy: str) -> Any:
+    """Target of kernels over partitions; the prior is that of `MDLMixture`'s defaults."""
+    code = MixtureCode(energy, "diag", FLOOR, 1.0, 0.5, 0.3, 2.0, 0.5, True)
+    return code.target(data.X, data.y, int(data.y.max()) + 1, MOST)
+
+
+def mixtures(data: Data, energy: str) -> Any:
+    """Target of kernels over mixtures."""
+    classes = (data.y[:, None] == np.arange(int(data.y.max()) + 1)).astype(float)
+    half = 0.5 if energy == "conjugate" else 1.0
+    return make_mixture_target(
+        data.X, classes, max_clusters=MOST, energy=energy, low=FLOOR, class_concentration=half
+    )
+
+
+class Entry(NamedTuple):
+    """A kernel, and what makes its target from data and the name of an energy."""
+
+    kernel: Callable[[int], PartitionKernel]
+    target: Callable[[Data, str], Any]
+
+
+def wide(n: int) -> CollapsedKernel:
+    """The default, with blocks of twice as many rows."""
+    kernel = chains.default_kernel(n)
+    return replace(kernel, block=2 * kernel.block)
+
+
+DEFAULT = "collapsed, defaults"
+KERNELS = {
+    DEFAULT: Entry(chains.default_kernel, partitions),
+    "collapsed, wider blocks": Entry(wide, partitions),
+    "collapsed, one row at a time": Entry(lambda n: CollapsedKernel(1, 3), partitions),
+    "the same, sequential splits": Entry(
+        lambda n: CollapsedKernel(1, 3, allocation="sequential"), partitions
+    ),
+    "six-move": Entry(lambda n: SixMoveKernel(), mixtures),
+}
+
+
+class Found(NamedTuple):
+    """Traces (chains, draws) of the number of clusters and of the length, and CPU seconds."""
+
+    n_clusters: np.ndarray
+    length: np.ndarray
+    seconds: float
+
+
+def sample(kernel: PartitionKernel, target: Any, seconds: float, seed: int = 0) -> Found:
+    """Run four chains from dispersed starts for about so many seconds, compilation not counted."""
+    capacity = 128
+    states = chains.dispersed(kernel, target, jax.random.PRNGKey(seed), 4)
+    jax.block_until_ready(chains.run(kernel, target, states, 1, 1, capacity=capacity))
+    spent, steps, blocks = 0.0, 0, []
+    while spent < seconds:
+        rate = spent / steps if steps else np.inf
+        more = int(np.clip((seconds - spent) / rate, 4, capacity))
+        begin = time.process_time()
+        states, draws, _ = chains.run(kernel, target, states, more, 1, capacity=capacity)
+        jax.block_until_ready(states)
+        spent += time.process_time() - begin
+        steps += more
+        traces = {name: draws[name] for name in ("n_clusters", "length")}
+        blocks.append(chains.collect(traces, more))
+    k, length = (np.concatenate([b[name] for b in blocks], 1) for name in blocks[0])
+    return Found(k.astype(float), length, spent)
+
+
+def ess(trace: np.ndarray) -> float:
+    """Bulk effective sample size; 0 where nothing ever changes."""
+    import arviz
+
+    return float(arviz.ess(trace, method="bulk")) if np.ptp(trace) else 0.0
+
+
+def seconds_to_converge(found: Found) -> float:
+    """Seconds until the later half of all draws has R-hat < 1.01 of both; NaN if never."""
+    from nrprob.posterior.convergence import r_hat
+
+    draws = found.length.shape[1]
+    for end in np.unique(np.geomspace(min(40, draws), draws, 60).astype(int)):
+        part = slice(end // 2, end)
+        if max(r_hat(found.n_clusters[:, part]), r_hat(found.length[:, part])) < CONVERGED:
+            return found.seconds * end / draws
+    return np.nan
+
+
+def summary(found: Found) -> tuple[float, float, float, float, str]:
+    """ESS per second of the length and of k, R-hat of k and of the length, and a mark."""
+    from nrprob.posterior.convergence import r_hat
+
+    part = slice(found.length.shape[1] // 4, None)
+    k, length = found.n_clusters[:, part], found.length[:, part]
+    r = r_hat(k), r_hat(length)
+    # A run that is still on its way has effective draws that mean nothing.
+    mark = "" if max(r) < 1.05 else "NOT CONVERGED"
+    rate = 0.75 * found.seconds
+    return ess(length) / rate, ess(k) / rate, *r, mark
+
+
+# Tables
+
+
+def effective(n: int, seconds: float) -> None:
+    """Print convergence and effective draws per second of all kernels."""
+    data = rows(n)
+    bars: list[Any] = []
+    for energy in ("nml", "conjugate"):
+        table: list[Any] = []
+        for name, entry in KERNELS.items():
+            found = sample(entry.kernel(n), entry.target(data, energy), seconds)
+            converge, result = seconds_to_converge(found), summary(found)
+            mean = found.n_clusters[:, found.n_clusters.shape[1] // 4 :].mean()
+            each = 1e3 * found.seconds / found.length.size
+            table.append((name, each, mean, converge, *result))
+            if name == DEFAULT:
+                bars += [
+                    (f"{energy}: seconds to converge", converge, *verdict(converge, 120)),
+                    (f"{energy}: ESS/s, length", result[0], *verdict(result[0], 75, at_least=True)),
+                    (f"{energy}: ESS/s, k", result[1], *verdict(result[1], 30, at_least=True)),
+                ]
+        show(
+            f"{energy}, n={n}, {seconds:g} s each",
+            ("kernel", "ms/sweep", "mean k", "converged, s", "ESS/s L", "ESS/s k", "R-hat k",
+             "R-hat L", ""),
+            table,
+        )  # fmt: skip
+    show(f"Bars, of {DEFAULT}", ("what", "found", "bar", ""), bars)
+    console.print(
+        "six-move and collapsed have one target under conjugate, but not under nml, where six-move "
+        "samples\nparameters instead of coding them."
+    )
+
+
+def gibbs_alone(n: int, seconds: float, seeds: int) -> None:
+    """Print what proposals of splits and merges gain."""
+    table = []
+    for kind, energy in (
+        ("four", "nml"),
+        ("four", "conjugate"),
+        ("close", "nml"),
+        ("ten", "nml"),
+        ("ten", "conjugate"),
+    ):
+        target = partitions(rows(n, kind), energy)
+        rates, worst = {}, {}
+        for number in (0, 2):
+            kernel = chains.default_kernel(n, number)
+            found = [summary(sample(kernel, target, seconds, s)) for s in range(seeds)]
+            rates[number] = np.mean([f[1] for f in found])
+            worst[number] = max(max(f[2:4]) for f in found)
+        ratio = rates[2] / rates[0] if worst[0] < 1.05 else np.nan
+        mark = (
+            verdict(float(ratio), 3, at_least=True)
+            if ratio == ratio
+            else (">= 3", "Gibbs alone fails")
+        )
+        table.append((kind, energy, rates[0], worst[0], rates[2], worst[2], ratio, *mark))
+    show(
+        f"ESS/s of k, n={n}: Gibbs moves alone, and with two proposals of a split or merge; "
+        f"means and worst R-hat of {seeds} runs",
+        ("data", "energy", "alone", "R-hat", "with", "R-hat", "ratio", "bar", ""),
+        table,
+    )
+
+
+def compilations(n: int) -> None:
+    """Print what a first and a second fit compile, and how long they take."""
+    from nrprob import MDLMixture
+
+    table = []
+    for turn, seed in (("first", 1), ("second", 2), ("third", 3)):
+        data = rows(n, seed=seed)
+        model = MDLMixture(MOST, variance_floor=FLOOR, num_warmup=100, num_samples=200)
+        before = len(EVENTS)
+        took = timed(partial(model.set_params(random_state=0).fit, *data))
+        table.append((turn, len(EVENTS) - before, took.wall, took.cpu))
+    show(
+        f"`MDLMixture.fit` of other data of one shape, n={n}, 300 steps of four chains",
+        ("fit", "compilations", "wall, s", "CPU, s"),
+        table,
+    )
+    met = verdict(table[1][1], 0)
+    show("Bars", ("what", "found", "bar", ""), [("second fit: compilations", table[1][1], *met)])
+
+
+# NumPyro
+
+
+def joint_model(X: Any, y: Any, k: int) -> None:
+    """The mixture of k components, with the cluster of every row."""
+    import numpyro
+    import numpyro.distributions as dist
+
+    d, n_classes = X.shape[1], 4
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(k)))
+    variances = numpyro.sample("variances", dist.InverseGamma(2.0, 0.5).expand([k, d]).to_event(2))
+    means = numpyro.sample("means", dist.Normal(0, jnp.sqrt(variances / 0.3)).to_event(2))
+    halves = dist.Dirichlet(jnp.full((k, n_classes), 0.5)).to_event(1)
+    classes = numpyro.sample("classes", halves)
+    with numpyro.plate("rows", X.shape[0]):
+        z = numpyro.sample("z", dist.Categorical(weights))
+        normal = dist.Normal(means[z], jnp.sqrt(variances[z])).to_event(1)
+        numpyro.sample("x", normal, obs=X)
+        known = jnp.log(classes[z, jnp.maximum(y, 0)])
+        numpyro.factor("y", jnp.where(y >= 0, known, 0))
+
+
+def blocked(X: Any, y: Any) -> Any:
+    """Gibbs update of clusters, weights, means and class probabilities, given the variances."""
+    from nrprob.methods.marginal_mixture import Parameters, log_parts
+
+    onehot = (y[:, None] == jnp.arange(4)).astype(X.dtype)
+
+    def update(rng_key, gibbs_sites, hmc_sites):
+        variances = hmc_sites["variances"]
+        now = gibbs_sites
+        keys = jax.random.split(rng_key, 4)
+        p = Parameters(now["weights"], now["means"], variances, now["classes"])
+        z = jax.random.categorical(keys[0], log_parts(p, X, y))
+        member = (z == jnp.arange(variances.shape[0])[:, None]).astype(X.dtype)
+        size = member.sum(1, keepdims=True)
+        noise = jax.random.normal(keys[1], variances.shape)
+        return {
+            "z": z,
+            "weights": jax.random.dirichlet(keys[2], 1 + size[:, 0]),
+            "means": member @ X / (0.3 + size) + jnp.sqrt(variances / (0.3 + size)) * noise,
+            "classes": jax.random.dirichlet(keys[3], 0.5 + member @ onehot),
+        }
+
+    return update
+
+
+def beside_numpyro(n: int, draws: int, slow_draws: int, seconds: float) -> None:
+    """Print effective draws per second of the log density, k known to NumPyro and not to us."""
+    from numpyro.infer import MCMC, NUTS, CustomGibbs, DiscreteHMCGibbs, Gibbs, init_to_value
+    from sklearn.cluster import KMeans
+
+    from nrprob.methods import marginal_mixture as marginal
+
+    data = rows(n)
+    X, y = jnp.asarray(data.X), jnp.asarray(data.y)
+    found = KMeans(4, n_init=1, random_state=0).fit(data.X)
+    start = {
+        "weights": jnp.full(4, 0.25),
+        "variances": jnp.full((4, 2), 0.2),
+        "means": jnp.asarray(found.cluster_centers_),
+        "classes": jnp.full((4, 4), 0.25),
+    }
+    nuts = NUTS(joint_model, init_strategy=init_to_value(values=start))
+    mixed = [(CustomGibbs(blocked(X, y)), ["z", "weights", "means", "classes"]), (nuts, None)]
+    known = {"n_components": 4, "n_classes": 4, "prior": marginal.Prior()}
+    summed = NUTS(marginal.marginal_model, init_strategy=init_to_value(values=start))
+    # Blocks take constrained values, but unconstrained ones if their kernel is NUTS.
+    begin = {site: start[site] for site in ("weights", "means", "classes")}
+    begin |= {"z": jnp.asarray(found.labels_, int), "variances": jnp.log(start["variances"])}
+    runs: dict[str, tuple[Any, int, dict[str, Any], Any]] = {
+        "Gibbs: CustomGibbs, NUTS for variances": (Gibbs(mixed), draws, {"k": 4}, begin),
+        "NUTS, clusters summed out": (summed, draws, known, None),
+        "DiscreteHMCGibbs(NUTS)": (DiscreteHMCGibbs(nuts), slow_draws, {"k": 4}, None),
+    }
+    table: list[Any] = []
+    for name, (kernel, number, settings, first_values) in runs.items():
+        runner = MCMC(kernel, num_warmup=number // 2, num_samples=number, progress_bar=False)
+        go = partial(runner.run, extra_fields=(), **settings)
+        call = partial(go, jax.random.PRNGKey(0), X, y, init_params=first_values)
+        first = timed(call)
+        runner.post_warmup_state = runner.last_state
+        compiled = len(EVENTS)
+        again = timed(partial(go, runner.post_warmup_state.rng_key, X, y))
+        values = runner.get_samples()
+        p = marginal.Parameters(*(values[name] for name in marginal.Parameters._fields))
+        log_p = np.asarray(marginal.log_likelihood(p, X, y))
+        size = ess(log_p[None])
+        table.append(
+            (
+                name,
+                log_p.mean(),
+                size,
+                1e6 * again.cpu / number,
+                size / again.cpu,
+                first.cpu,
+                len(EVENTS) - compiled,
+            )
+        )
+    kernel, target = KERNELS[DEFAULT].kernel(n), partitions(data, "conjugate")
+    ours = sample(kernel, target, seconds)
+    each, result = 1e6 * ours.seconds / ours.length.size, summary(ours)
+    table.append((f"{DEFAULT}, any k", np.nan, np.nan, each, result[0], np.nan, 0))
+    show(
+        f"n={n}, one chain of NumPyro with k=4 known: log density; ours, conjugate: length",
+        (
+            "sampler",
+            "mean log p",
+            "ESS",
+            "us/draw",
+            "ESS/s",
+            "first call, s",
+            "compiled in the timed one",
+        ),
+        table,
+    )
+    console.print(
+        "The timed call goes on after the first, without warm-up. NumPyro compiles in every call, "
+        "which\nthese times hold; the persistent compilation cache makes that cheap."
+    )
+
+
+def main() -> None:
+    quick = arguments(__doc__).quick
+    header("MDLMixture: the sampler, on one core")
+    jax.monitoring.register_event_duration_secs_listener(_listen)
+    with jax.enable_x64(True):
+        if quick:
+            effective(100, 0.5)
+            gibbs_alone(100, 0.5, 1)
+            compilations(100)
+            beside_numpyro(60, 200, 50, 0.5)
+        else:
+            effective(1000, 20)
+            gibbs_alone(1000, 10, 3)
+            compilations(1000)
+            beside_numpyro(100, 4000, 500, 10)
+
+
+if __name__ == "__main__":
+    main()

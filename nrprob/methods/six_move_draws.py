@@ -1,0 +1,211 @@
+"""Random draws that the six-move sampler needs, without rejections that compile or run slowly.
+
+Gamma variates come from one loop over whole arrays. Parameters of a normal density in a box come
+from a law that is close to their conditional distribution and whose density is known, so that the
+same draws serve as Metropolis-Hastings proposals where parameters are born, and where they change.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtr, ndtri
+
+_CELLS = 24  # pieces of the law of a log scale
+_BELOW, _ABOVE = 4.5, 8.0  # its reach, in standard deviations; the right tail is the heavy one
+_UNIFORM = 0.02  # share that may be anywhere, so that no parameter is out of reach
+
+
+def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
+    """Logarithms of gamma variates of shapes ``a > 0`` (any array), of scale 1.
+
+    Marsaglia and Tsang (2000), for the whole array until its last element is accepted; below 1 by
+    the boost ``Gamma(a) = Gamma(a + 1) U^(1/a)``, in logarithms so that it cannot underflow.
+    """
+    loop_key, boost_key = jax.random.split(key)
+    d = jnp.where(a < 1, a + 1, a) - 1 / 3
+    c = 1 / jnp.sqrt(9 * d)
+
+    def attempt(carry):
+        key, found, done = carry
+        key, normal_key, uniform_key = jax.random.split(key, 3)
+        x = jax.random.normal(normal_key, a.shape, a.dtype)
+        u = jax.random.uniform(uniform_key, a.shape, a.dtype)
+        v = (1 + c * x) ** 3
+        log_v = jnp.log(jnp.where(v > 0, v, 1))
+        good = (v > 0) & (jnp.log(u) < 0.5 * x * x + d * (1 - v + log_v))
+        return key, jnp.where(done, found, log_v), done | good
+
+    begin = loop_key, jnp.zeros_like(a), jnp.zeros(a.shape, bool)
+    log_v = jax.lax.while_loop(lambda carry: ~carry[2].all(), attempt, begin)[1]
+    # 1 - u is never 0.
+    boost = jnp.log1p(-jax.random.uniform(boost_key, a.shape, a.dtype)) / a
+    return jnp.log(d) + log_v + jnp.where(a < 1, boost, 0)
+
+
+def invert(p: jax.Array, u: jax.Array) -> jax.Array:
+    """Category (integer) of unnormalised probabilities (m,), by inversion of a uniform number.
+
+    Cumulative sums are slow along one long axis, so that they are taken by rows of a square.
+    """
+    side = int(np.ceil(np.sqrt(p.shape[0])))
+    square = jnp.pad(p, (0, side * side - p.shape[0])).reshape(side, side)
+    lower = np.tril(np.ones((side, side)))
+    sums = lower @ square.sum(1)
+    level = u * sums[-1]
+    row = jnp.minimum((sums <= level).sum(), side - 1)
+    inside = lower @ square[row]
+    column = (inside <= level - (sums[row] - inside[-1])).sum()
+    return jnp.minimum(row * side + jnp.minimum(column, side - 1), p.shape[0] - 1)
+
+
+def transfer(
+    size: int, total: jax.Array, n_a: jax.Array, n_b: jax.Array, u: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Share ``total`` units between two components, given their numbers of rows.
+
+    Draws c from ``h(c) = c^n_a (total - c)^n_b / Z`` on 1 .. total - 1, by inversion of ``u``.
+
+    Returns
+    -------
+    c : scalar
+    log_z : scalar
+        Logarithm of Z; minus infinity if there are fewer than two units.
+    """
+    c = np.arange(1, size + 1)
+    left = total - c
+    valid = left >= 1
+    log_p = n_a * np.log(c) + n_b * jnp.log(jnp.maximum(left, 1))
+    top = jnp.where(total > 1, jnp.where(valid, log_p, -jnp.inf).max(), 0)
+    p = jnp.where(valid, jnp.exp(log_p - top), 0)
+    drawn = jnp.clip(invert(p, u) + 1, 1, jnp.maximum(total - 1, 1))
+    return drawn.astype(p.dtype), top + jnp.log(p.sum())
+
+
+class Box(NamedTuple):
+    """Region of the parameters, arrays (d,): log scales in [low, high], means in [left, right]."""
+
+    low: jax.Array
+    high: jax.Array
+    left: jax.Array
+    right: jax.Array
+
+
+class Moments(NamedTuple):
+    """Of the rows of components: ``n`` (m, 1), ``mean`` and ``squares`` about it (m, d)."""
+
+    n: jax.Array
+    mean: jax.Array
+    squares: jax.Array
+
+
+def moments(cells: jax.Array, d: int) -> Moments:
+    """Moments of cells (m, p) that begin with the sums of features and of squares."""
+    n = cells[:, -1:]
+    mean = cells[:, :d] / jnp.maximum(n, 1)
+    squares = jnp.maximum(cells[:, d : 2 * d] - n * mean * mean, 0)
+    return Moments(n, mean, jnp.where(n > 1.5, squares, 0))
+
+
+def _log_posterior(m: Moments, t: jax.Array) -> jax.Array:
+    """Log density of log scales ``t`` up to a constant, with free means integrated out."""
+    return jnp.where(m.n > 0, -(m.n - 1) * t - 0.5 * m.squares * jnp.exp(-2 * t), 0)
+
+
+class _Law(NamedTuple):
+    """Densities ``exp(values)``, log-linear between equally spaced nodes from ``start``.
+
+    ``values`` (m, d, nodes) are relative to ``top`` (m, d), and ``masses`` those of the pieces.
+    """
+
+    start: jax.Array
+    step: jax.Array
+    values: jax.Array
+    masses: jax.Array
+
+
+def _law(m: Moments, box: Box) -> _Law:
+    free = jnp.maximum(m.n - 1, 1)
+    width = 1 / jnp.sqrt(2 * free)
+    centre = 0.5 * jnp.log(jnp.maximum(m.squares / free, 1e-30))
+    centre = jnp.clip(centre, box.low, box.high)
+    few = m.n < 1.5
+    start = jnp.where(few, box.low, jnp.maximum(box.low, centre - _BELOW * width))
+    stop = jnp.where(few, box.high, jnp.minimum(box.high, centre + _ABOVE * width))
+    step = (stop - start) / _CELLS
+    nodes = start[..., None] + step[..., None] * np.arange(_CELLS + 1)
+    values = _log_posterior(Moments(*(a[..., None] for a in m)), nodes)
+    values = values - values.max(-1, keepdims=True)
+    higher = jnp.maximum(values[..., 1:], values[..., :-1])
+    slope = jnp.abs(values[..., 1:] - values[..., :-1])
+    share = jnp.where(slope > 1e-4, -jnp.expm1(-slope) / jnp.maximum(slope, 1e-4), 1 - slope / 2)
+    return _Law(start, step, values, jnp.exp(higher) * share)
+
+
+def _log_density(law: _Law, box: Box, t: jax.Array) -> jax.Array:
+    """Log density of log scales (m, d) under the law mixed with the uniform one."""
+    at = (t - law.start) / law.step
+    hat = jnp.maximum(1 - jnp.abs(at[..., None] - np.arange(_CELLS + 1)), 0)
+    value = (hat * law.values).sum(-1) - jnp.log(law.masses.sum(-1) * law.step)
+    inside = (at >= 0) & (at <= _CELLS)
+    near = jnp.where(inside, jnp.log1p(-_UNIFORM) + value, -jnp.inf)
+    return jnp.logaddexp(near, jnp.log(_UNIFORM / (box.high - box.low)))
+
+
+def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
+    """Log scales (m, d) from the law close to their posterior; density in `log_evidence`."""
+    shape = m.squares.shape
+    which, within, anywhere, mix = jax.random.uniform(key, (4, *shape), m.squares.dtype)
+    law = _law(m, box)
+    sums = law.masses @ np.triu(np.ones((_CELLS, _CELLS)))
+    cell = jnp.minimum((sums <= which[..., None] * sums[..., -1:]).sum(-1), _CELLS - 1)
+    at = cell[..., None] == np.arange(_CELLS)
+    change = jnp.where(at, law.values[..., 1:] - law.values[..., :-1], 0).sum(-1)
+    slope = jnp.maximum(jnp.abs(change), 1e-6)
+    # Distance from the higher end, where the density falls by exp(-slope).
+    down = -jnp.log1p(within * jnp.expm1(-slope)) / slope
+    place = cell + jnp.where(change > 0, 1 - down, down)
+    near = jnp.clip(law.start + law.step * place, box.low, box.high)
+    return jnp.where(mix < _UNIFORM, box.low + anywhere * (box.high - box.low), near)
+
+
+def draw_means(key: jax.Array, m: Moments, log_scales: jax.Array, box: Box) -> jax.Array:
+    """Means (m, d) from their conditional distribution given log scales: normal in the box."""
+    u = jax.random.uniform(key, m.mean.shape, m.mean.dtype)
+    sd, below, inside = _truncation(m, log_scales, box)
+    # A quantile of 0 or 1 would be infinite, and a product with it undefined.
+    digits = jnp.finfo(u.dtype)
+    level = jnp.clip(below + u * inside, digits.tiny, 1 - digits.epsneg)
+    normal = m.mean + sd * ndtri(level)
+    flat = box.left + u * (box.right - box.left)
+    return jnp.clip(jnp.where(m.n > 0, normal, flat), box.left, box.right)
+
+
+def _truncation(m: Moments, log_scales: jax.Array, box: Box):
+    sd = jnp.exp(log_scales) / jnp.sqrt(jnp.maximum(m.n, 1))
+    below = ndtr((box.left - m.mean) / sd)
+    return sd, below, ndtr((box.right - m.mean) / sd) - below
+
+
+def log_evidence(m: Moments, log_scales: jax.Array, box: Box) -> jax.Array:
+    """Log (m, d) of likelihood times prior density, divided by the density of the draw.
+
+    The prior is flat in the box, in means and log scales; draws are those of `draw_scales` and
+    `draw_means`. The mean of its exponential over draws is the marginal likelihood. Means drop out,
+    since they are drawn from their conditional distribution.
+    """
+    size = jnp.log(box.high - box.low)
+    inside = _truncation(m, log_scales, box)[2]
+    n = jnp.maximum(m.n, 1)
+    some = (
+        _log_posterior(m, log_scales)
+        - 0.5 * (n - 1) * jnp.log(2 * jnp.pi)
+        - 0.5 * jnp.log(n)
+        + jnp.log(jnp.maximum(inside, jnp.finfo(inside.dtype).tiny))
+        - jnp.log(box.right - box.left)
+    )
+    drawn = _log_density(_law(m, box), box, log_scales)
+    return jnp.where(m.n > 0, some, 0) - size - drawn
