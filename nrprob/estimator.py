@@ -392,17 +392,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         self.__dict__.pop("classes_", None)  # of an earlier fit
         if y is None:
             return None
-        y = np.asarray(y)
-        if y.ndim == 2 and y.shape[1] == 1:
-            y = y[:, 0]
-        if y.shape != (n,):
-            raise ValueError(
-                f"y must hold one label per row of X; got shape {y.shape} for {n} samples; "
-                "pass -1 where the label is unknown"
-            )
-        if y.dtype.kind == "f" and not np.isfinite(y).all():
-            raise ValueError("y must not contain NaN or infinity; mark unknown labels by -1")
-        labelled = np.asarray(y != -1, bool)
+        y, labelled = read_labels(y, n)
         if not labelled.any():
             return None
         classes, codes = np.unique(y[labelled], return_inverse=True)
@@ -599,6 +589,21 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         if np.isinf(self.beta_):
             return np.eye(self.n_clusters)[log_r.argmax(1)]
         return softmax(log_r, axis=1)
+
+
+def read_labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Labels (n,) of some rows, and which rows have one: -1 stands for none."""
+    y = np.asarray(y)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.shape != (n,):
+        raise ValueError(
+            f"y must hold one label per row of X; got shape {y.shape} for {n} samples; "
+            "pass -1 where the label is unknown"
+        )
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        raise ValueError("y must not contain NaN or infinity; mark unknown labels by -1")
+    return y, np.asarray(y != -1, bool)
 
 
 def _on_accelerator(x: jax.Array) -> bool:

@@ -87,10 +87,10 @@ def test_partitions_of_the_prior_are_drawn_as_stated():
     p = np.exp(log_p - gammaln(n + k * ALPHA))
     names = {tuple(np.argmax(row[:, None] == row, 1)): i for i, row in enumerate(z)}
     counts = np.zeros(len(z))
-    for _ in range(6_000):
+    for _ in range(3_000):
         row = draw_partition(n, rng)
         counts[names[tuple(np.argmax(row[:, None] == row, 1))]] += 1
-    assert stats.chisquare(counts, 6_000 * p / p.sum()).pvalue > LEVEL
+    assert stats.chisquare(counts, 3_000 * p / p.sum()).pvalue > LEVEL
 
 
 def ranks(code, n_sets=200, n=16, n_draws=63, seed=0):
@@ -154,6 +154,7 @@ def test_calibration_finds_another_prior():
     assert min(_uniform(found) for found in ranks(wrong).values()) < LEVEL
 
 
+@pytest.mark.slow
 def test_joint_distribution():
     """Geweke's test: data given the partition, and the partition given the data, by turns.
 

@@ -58,7 +58,7 @@ def test_what_is_new_is_found_with_its_number_of_clusters():
     assert normalized_mutual_information(told, known) > 0.3
 
 
-@pytest.mark.parametrize("prior", ["nml", "conjugate"])
+@pytest.mark.parametrize("prior", [pytest.param("nml", marks=pytest.mark.slow), "conjugate"])
 def test_binary_features(prior):
     X, truth = make_binary_partitions(80, (8, 6), random_state=0)
     target = conditional_code(X, known=truth[:, 0], max_clusters=5, prior=prior)
@@ -67,6 +67,7 @@ def test_binary_features(prior):
     assert matched_accuracy(labels, truth[:, 1]) > 0.85
 
 
+@pytest.mark.slow
 def test_real_features_and_a_seed():
     rng = np.random.default_rng(0)
     known, wanted = rng.integers(0, 2, (2, 60))
@@ -87,9 +88,7 @@ def test_bad_input_is_refused():
         conditional_code(X, prior="flat")
     with pytest.raises(ValueError, match="from 1 to the number of rows; got 21"):
         conditional_code(X, max_clusters=21)
-    with pytest.raises(
-        ValueError, match="must be 'auto' or a number from 0; got -1"
-    ):
+    with pytest.raises(ValueError, match="must be 'auto' or a number from 0; got -1"):
         conditional_code(X, known=known, coordination_weight=-1)
     with pytest.raises(ValueError, match="continuous known structure"):
         conditional_code(X, known=np.random.default_rng(0).normal(size=(20, 2)))

@@ -14,6 +14,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nrprob import DegenerateClusterWarning, MDLMixture
 from nrprob.codelength import gaussian_length, multinomial_complexity, nml_length
+from nrprob.datasets import make_four_components
 from nrprob.engines import longrun, sample
 from nrprob.methods import mixture_code
 from nrprob.methods.mixture_code import MixtureCode
@@ -42,9 +43,7 @@ def fitted(three):
 
 
 @pytest.mark.slow
-@parametrize_with_checks(
-    [MDLMixture(**QUICK), MDLMixture(energy="conjugate", covariance="full", **QUICK)]
-)
+@parametrize_with_checks([MDLMixture(variance_floor=0.2, **QUICK)])
 def test_scikit_learn_conformance(estimator, check):
     check(estimator)
 
@@ -174,7 +173,7 @@ def test_arviz_reads_it(fitted):
     assert data["observed_data"]["y"].shape == (60,)
 
 
-@pytest.mark.parametrize("energy", ["nml", "conjugate"])
+@pytest.mark.parametrize("energy", ["nml", pytest.param("conjugate", marks=pytest.mark.slow)])
 def test_without_labels_predictions_are_clusters(energy, three):
     X, _, truth = three
     model = MDLMixture(6, energy=energy, random_state=0, **QUICK | LONG)
@@ -185,6 +184,7 @@ def test_without_labels_predictions_are_clusters(energy, three):
     assert model.predict_proba(X).shape == (60, model.n_clusters_)
 
 
+@pytest.mark.slow
 def test_one_class_one_row_one_cluster(three):
     X, _, _ = three
     one = MDLMixture(6, random_state=0, **QUICK).fit(X, np.where(np.arange(60) < 9, 7, -1))
@@ -344,3 +344,59 @@ def test_leave_one_out_is_the_ratio_of_evidences():
             without = lengths(code.target(X, less, 2, 3))
             assert found[i] == pytest.approx(logsumexp(-own) - logsumexp(-without), abs=0.01)
     assert found[1] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("energy", ["nml", "conjugate"])
+@pytest.mark.parametrize("kernel", ["collapsed", "six-move"])
+def test_four_components_are_found(kernel, energy):
+    """From chains that start far apart, which agree on all that names leave alone."""
+    X, truth = make_four_components(1000, random_state=0)
+    truth = truth[:, 0]
+    y = np.where(np.random.default_rng(0).random(1000) < 0.1, truth, -1)
+    model = MDLMixture(
+        20, kernel=kernel, energy=energy, variance_floor=0.2, unordered=False, num_warmup=1500,
+        num_samples=4000, random_state=0,
+    ).fit(X, y)  # fmt: skip
+    k = model.posterior_["n_clusters"].values
+    assert (k == 4).mean() > 0.5 and model.n_clusters_ == 4
+    assert matched_accuracy(model.labels_, truth) > 0.94
+    # The customary bar is 1.01. What the full-state kernel lacks under this prior is length.
+    assert max(model.r_hat_.values()) < (1.05 if kernel == "six-move" else 1.02)
+    stats = model.sample_stats_
+    split, merge = (float(stats[f"{move}_accepted"].sum()) for move in ("split", "merge"))
+    assert abs(split - merge) <= 5 * np.sqrt(split + merge) + 16
+
+
+@pytest.mark.slow
+def test_both_kernels_have_one_target_under_the_conjugate_prior(three):
+    X, y, _ = three
+    runs = {"num_warmup": 1000, "num_samples": 4000, "num_chains": 4, "random_state": 0}
+    models = [
+        MDLMixture(6, kernel=kernel, energy="conjugate", **runs).fit(X, y)
+        for kernel in ("collapsed", "six-move")
+    ]
+    from nrprob import posterior
+
+    a, b = (posterior.n_clusters(m.posterior_["labels"].values) for m in models)
+    for k in (3, 4, 5):
+        error = np.hypot(a.loc[k, "mcse"], b.loc[k, "mcse"])
+        assert abs(a.loc[k, "probability"] - b.loc[k, "probability"]) < 4 * error + 0.005
+    proba = [m.predict_proba(X) for m in models]
+    np.testing.assert_allclose(*proba, atol=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("energy", ["nml", "conjugate"])
+def test_the_six_moves_classify_and_go_on(energy, three):
+    X, y, truth = three
+    model = MDLMixture(
+        6, kernel="six-move", energy=energy, random_state=0, variance_floor=0.2, **QUICK | LONG
+    ).fit(X, y)  # fmt: skip
+    assert (model.predict(X) == truth).mean() > 0.95
+    assert model.posterior_["means"].dims == ("chain", "draw", "cluster", "feature")
+    assert pickle.loads(pickle.dumps(model)).extend(10).posterior_.sizes["draw"] == 210
+    data = model.to_arviz()
+    assert data["posterior"]["weights"].shape == (2, 200, 6)
+    again = clone(model).set_params(num_samples=150).fit(X, y).extend(50)
+    assert again.posterior_.equals(model.posterior_)

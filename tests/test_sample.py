@@ -116,20 +116,20 @@ def after(kernel, target, steps=8, n=20_000, seed=0):
 NEIGHBOURS = (np.arange(N)[:, None] + [1, 2]) % N
 
 CASES = {
+    "launched": (lambda: mixture("nml"), CollapsedKernel(2, 3)),
+    "sequential, known groups": (grouped, CollapsedKernel(2, 3, "sequential")),
+}
+MORE = {
     "one row at a time": (lambda: mixture("nml"), CollapsedKernel(1, 0)),
     "blocks of rows": (lambda: mixture("conjugate"), CollapsedKernel(3, 0)),
-    "launched": (lambda: mixture("nml"), CollapsedKernel(2, 3)),
     "launched, near pairs": (
         lambda: mixture("conjugate", partners=NEIGHBOURS), CollapsedKernel(2, 3)
     ),
-    "sequential, known groups": (grouped, CollapsedKernel(2, 3, "sequential")),
-}  # fmt: skip
-MORE = {
     "sequential": (lambda: mixture("conjugate"), CollapsedKernel(1, 4, "sequential")),
     "launched, known groups": (grouped, CollapsedKernel(1, 4, n_launch=1)),
     "tempered": (lambda: mixture("nml", scale=0.4), CollapsedKernel(3, 3)),
     "binary": (binary, CollapsedKernel(2, 3)),
-}
+}  # fmt: skip
 
 
 def _check(name, case):
@@ -158,7 +158,7 @@ def test_the_target_is_invariant_with_more_codes(case):
     _check(case, MORE[case])
 
 
-@pytest.mark.parametrize("what", ["split", "block"])
+@pytest.mark.parametrize("what", ["split", pytest.param("block", marks=pytest.mark.slow)])
 def test_without_the_ratio_of_proposals_it_is_not(what, monkeypatch):
     """The same test finds samplers that leave a factor of Hastings out."""
     if what == "split":
@@ -192,6 +192,7 @@ def test_without_the_ratio_of_proposals_it_is_not(what, monkeypatch):
     assert p < 1e-12
 
 
+@pytest.mark.slow
 def test_chains_that_start_anywhere_reach_the_target():
     """Total variation to the exact distribution, from starts far from each other."""
     target = mixture("nml")
@@ -256,6 +257,7 @@ def test_incomplete_codes_are_refused():
     sample.make_target((counts, code_term(labels)), sizes, x)
 
 
+@pytest.mark.slow
 def test_numpyro_runs_the_kernel():
     from numpyro.infer import MCMC
 

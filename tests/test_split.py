@@ -534,6 +534,7 @@ def test_pairs_without_a_split_are_of_all_rows(iris):
         assert ((first == second) == same).all()
 
 
+@pytest.mark.slow
 def test_a_classifier_is_told_labels_and_errs_on_new_rows(tmp_path, iris):
     spec = {
         "runs": 3,

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from nrprob.engines.chains import PartitionKernel, default_kernel, dispersed
 from nrprob.engines.longrun import LongRun
 from nrprob.engines.sample import Target
-from nrprob.estimator import TermEstimator
+from nrprob.estimator import TermEstimator, read_labels
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.methods.mixture_code import (
     MixtureCode,
@@ -326,17 +326,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         codes = np.full(n, -1, np.int32)
         if y is None:
             return codes
-        y = np.asarray(y)
-        if y.ndim == 2 and y.shape[1] == 1:
-            y = y[:, 0]
-        if y.shape != (n,):
-            raise ValueError(
-                f"y must hold one label per row of X; got shape {y.shape} for {n} samples; "
-                "pass -1 where the label is unknown"
-            )
-        if y.dtype.kind == "f" and not np.isfinite(y).all():
-            raise ValueError("y must not contain NaN or infinity; mark unknown labels by -1")
-        labelled = np.asarray(y != -1, bool)
+        y, labelled = read_labels(y, n)
         if labelled.any():
             self.classes_, codes[labelled] = np.unique(y[labelled], return_inverse=True)
         return codes
@@ -390,7 +380,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         self._n_classes, self._n_rows = n_classes, X.shape[0]
         self._used = self._code(floor)
         self._partition = self._used.target(X, codes, n_classes, self._max_clusters)
-        kernel, target = self._kernel(X.shape[0]), self._partition
+        kernel, target = self._kernel(X.shape[0]), self._partition  # type: tuple[Any, Any]
         if self.kernel == "six-move":
             from nrprob.methods.six_move import SixMoveKernel
 
