@@ -39,6 +39,7 @@ _DIMS = {
     "class_probs": ("cluster", "class"),
 }
 _AVERAGED = 512  # draws that predictions and point estimates look at
+_ENTRIES = 20_000_000  # labels that a point estimate looks at
 
 
 class MDLMixture(ClusterMixin, BaseEstimator):
@@ -442,7 +443,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         self.objective_trace_ = lengths[best[0]]
         self.n_iter_ = self._run.n_warm + self._run.n_draws * self._run.thinning
         self._check_convergence(draws)
-        flat = _flat(draws["labels"], _AVERAGED)
+        flat = _flat(draws["labels"], int(np.clip(_ENTRIES // self._n_rows, 64, _AVERAGED)))
         labels = point_estimate(
             flat, loss=self.loss, max_clusters=self._max_clusters, random_state=0
         )
@@ -464,8 +465,14 @@ class MDLMixture(ClusterMixin, BaseEstimator):
                 stacklevel=5,
             )
 
-    def to_arviz(self):
+    def to_arviz(self, *, log_likelihood=True):
         """Draws, statistics of the moves, log likelihood and data, as ArviZ reads them.
+
+        Parameters
+        ----------
+        log_likelihood : bool, default=True
+            Whether to work out the log density of every row under every draw: as many numbers as
+            there are labels, eight bytes each.
 
         Returns
         -------
@@ -485,11 +492,14 @@ class MDLMixture(ClusterMixin, BaseEstimator):
                 share = self.sample_stats_[done].values / np.where(tried > 0, tried, 1)
                 stats[f"acceptance_{name}"] = np.where(tried > 0, share, np.nan)
         posterior = {str(name): v.values for name, v in self.posterior_.items()}
-        with jax.enable_x64(True):
-            target = self._partition
+        target = self._partition
+        density = {}
+        if log_likelihood:
             labels = posterior["labels"].reshape(-1, self._n_rows)
-            density = np.asarray(density_of_rows(target, _padded(labels, target)))
-        density = density[:, : self._n_rows].reshape(posterior["labels"].shape)
+            with jax.enable_x64(True):
+                found = np.asarray(density_of_rows(target, _padded(labels, target)))
+            found = found[:, : self._n_rows].reshape(posterior["labels"].shape)
+            density = {"rows": found}
         x = np.asarray(target.x)[: self._n_rows]
         observed: dict[str, np.ndarray] = {"X": x[:, : self._kept.size]}
         if self._n_classes:
@@ -499,7 +509,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         return to_arviz(
             posterior,
             sample_stats=stats,
-            log_likelihood={"rows": density},
+            log_likelihood=density,
             observed_data=observed,
             coords={"sample": range(self._n_rows), "feature": self._kept.tolist()},
             dims=dims | {"rows": ["sample"], "X": ["sample", "feature"], "y": ["sample"]},
