@@ -180,7 +180,12 @@ def fit(
     method: Annotated[
         str, typer.Option(help="See `nrprob methods`; auto looks at the data, and says why.")
     ] = "auto",
-    k: Annotated[int, typer.Option("--k", help="Number of clusters.")] = 2,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "--k", help="Number of clusters, 2 by default; the most, where it is sampled."
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("results"),
     columns: Annotated[
         str | None, typer.Option(help="Feature columns, separated by commas; default all numeric.")
@@ -212,7 +217,11 @@ def fit(
         from nrprob.exceptions import InputError
 
         chosen = None if method.lower() == "auto" else registry.method(method)
-        parameters: dict[str, Any] = {"n_clusters": k, "random_state": seed}
+        parameters: dict[str, Any] = {"random_state": seed}
+        if chosen is not None and hasattr(chosen.load()(), "max_clusters"):
+            parameters |= {} if k is None else {"max_clusters": k}
+        else:
+            parameters["n_clusters"] = 2 if k is None else k
         given = {"features": features, "solver": solver, "n_init": n_init}
         parameters |= {name: value for name, value in given.items() if value is not None}
         for setting in settings or []:
@@ -286,7 +295,7 @@ def fit(
         if chosen is None:
             from nrprob.advice import recommend
 
-            model = recommend(table.X, known=known_array, y=y, n_clusters=k)
+            model = recommend(table.X, known=known_array, y=y, n_clusters=parameters["n_clusters"])
             method, chosen = registry.entry(type(model))
             parameters = model.get_params(deep=False) | parameters
             _console(stderr=True).print(f"note: {escape(model.reason_)}", highlight=False)

@@ -119,6 +119,18 @@ def test_fit_passes_settings_and_solver(invoke, data, tmp_path):
     assert parameters["coordination_weight"] == 0.2
 
 
+@pytest.mark.slow
+def test_the_number_of_clusters_is_the_largest_where_it_is_sampled(invoke, data, tmp_path):
+    sampled = ["--set", "num_samples=20", "--set", "num_warmup=20", "--no-picture"]
+    for k, most in (([], "auto"), (["--k", 4], 4)):
+        out = tmp_path / f"out{most}"
+        result = invoke("fit", data, "--method", "mdl_mixture", *k, "--out", out, *sampled)
+        assert result.exit_code == 0, result.output
+        stored = json.loads((out / "result.json").read_text())
+        assert stored["parameters"]["max_clusters"] == most
+        assert 1 <= stored["n_clusters"] <= (20 if most == "auto" else 4)
+
+
 def test_fit_without_known_says_how_it_agrees(invoke, data, tmp_path):
     arguments = ["--method", "ib", "--compare", "species", "--compare", "other"]
     result = invoke("fit", data, *arguments, "--out", tmp_path / "out", *FAST)
