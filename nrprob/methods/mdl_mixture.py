@@ -146,7 +146,8 @@ class MDLMixture(ClusterMixin, BaseEstimator):
     Notes
     -----
     Yin (2007), chapter 4. Features are centred, and scaled to unit variance, on the rows of `fit`;
-    constant ones are dropped. With n rows, n_j in block j, m_j of them with a class, the code "nml"
+    constant ones are dropped. Features are independent within a cluster, so that a class whose
+    features are correlated takes several clusters, unless ``covariance="full"``. With n rows, n_j in block j, m_j of them with a class, the code "nml"
     is
 
     .. math:: \phi = -n_j \log \frac{n_j}{n} + \sum_d \left[\frac{n_j}{2} \log 2 \pi s_{jd}^2
