@@ -147,8 +147,9 @@ class MDLMixture(ClusterMixin, BaseEstimator):
     -----
     Yin (2007), chapter 4. Features are centred, and scaled to unit variance, on the rows of `fit`;
     constant ones are dropped. Features are independent within a cluster, so that a class whose
-    features are correlated takes several clusters, unless ``covariance="full"``. With n rows, n_j in block j, m_j of them with a class, the code "nml"
-    is
+    features are correlated takes several clusters, unless ``covariance="full"``.
+
+    With n rows, n_j in block j, m_j of them with a class, the code "nml" is
 
     .. math:: \phi = -n_j \log \frac{n_j}{n} + \sum_d \left[\frac{n_j}{2} \log 2 \pi s_{jd}^2
         + \frac{n_j v_{jd}}{2 s_{jd}^2} + PC_d(n_j)\right]
