@@ -231,7 +231,7 @@ def _order(u: jax.Array, size: int, n: jax.Array) -> jax.Array:
     return jnp.where(t < n, (_below(u[1], n) + t * step) % n, t)
 
 
-def _draw(log_p: jax.Array, u: jax.Array) -> jax.Array:
+def draw_categories(log_p: jax.Array, u: jax.Array) -> jax.Array:
     """Categories (b,) of unnormalised log probabilities (K, b), by inversion of uniforms (b,)."""
     p = jnp.exp(log_p - log_p.max(0))
     sums = np.tril(np.ones((p.shape[0], p.shape[0]))) @ p
@@ -282,7 +282,7 @@ def gibbs(
         may_open = (slots == new) & ~here[:, None] & jnp.isfinite(opened)
         cost = target.joining(less, rows, groups) + jnp.where(may_open, opened, 0)
         log_p = jnp.where(here[:, None] | may_open, -target.scale * cost, -jnp.inf)
-        label = jnp.where(at(valid), _draw(log_p, at(u)), old)
+        label = jnp.where(at(valid), draw_categories(log_p, at(u)), old)
         more = less + _sum_cells(target, rows, groups, label)
         put = partial(jax.lax.dynamic_update_index_in_dim, index=j, axis=0)
         if block == 1:

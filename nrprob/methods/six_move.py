@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.chains import ChainState, Draw, PartitionKernel
-from nrprob.engines.sample import _draw as _categories
+from nrprob.engines.sample import draw_categories
 from nrprob.methods.six_move_draws import (
     Box,
     draw_means,
@@ -192,7 +192,7 @@ def draw_labels(
     x = target.x
     log_p = target.coefficients(mixture) @ x.T
     log_p = jnp.where(mixture.active[:, None], log_p, -jnp.inf)
-    drawn = _categories(log_p, jax.random.uniform(key, x.shape[:1], x.dtype))
+    drawn = draw_categories(log_p, jax.random.uniform(key, x.shape[:1], x.dtype))
     labels = jnp.where(target.mass > 0, drawn, 0)
     if isinstance(target.prior, Box):
         one = jnp.ones((), jnp.int32)
