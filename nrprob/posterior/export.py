@@ -18,7 +18,7 @@ __all__ = ["to_arviz"]
 def _import_arviz() -> Any:
     with warnings.catch_warnings():
         # Python 3.11 is served ArviZ 0.23 for good, so its notice of 1.0 has no cure here.
-        warnings.filterwarnings("ignore", message=".*refactor", category=FutureWarning)
+        warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
         try:
             import arviz
         except ImportError as error:  # a broken or removed installation: arviz is a dependency
