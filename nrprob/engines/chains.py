@@ -18,7 +18,7 @@ import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
-from nrprob.engines.sample import Partition, Target, no_moves, start, sweep
+from nrprob.engines.sample import Partition, Target, no_moves, occupied, start, sweep
 
 Draw = dict[str, jax.Array]
 
@@ -132,10 +132,9 @@ def default_kernel(n_rows: int, n_split_merge: int = 5) -> CollapsedKernel:
 
 
 def _draw(target: Target, state: Partition) -> Draw:
-    n_clusters = (state.cells[..., -1].sum(0) > 0.5).sum()
     return {
         "labels": state.labels,
-        "n_clusters": n_clusters.astype(jnp.int32),
+        "n_clusters": occupied(state.cells).sum().astype(jnp.int32),
         "length": state.length / target.scale,
     }
 

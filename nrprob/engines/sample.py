@@ -324,16 +324,22 @@ class _Pair(NamedTuple):
     seeds: jax.Array
 
 
-def _choose(target: Target, state: Partition, u: jax.Array) -> _Pair:
-    """Draw a pair of rows, by uniforms (4,)."""
-    x, labels = target.x, state.labels
-    real = x[:, -1] > 0
-    n_rows = real.sum()
+def two_rows(target: Target, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Two rows by uniforms (4,): any two, or half of the time one and a partner of it."""
+    n_rows = (target.x[:, -1] > 0).sum()
     i = _below(u[0], n_rows)
     j = (i + 1 + _below(u[1], jnp.maximum(n_rows - 1, 1))) % n_rows
     if target.partners is not None:
         near = target.partners[i, _below(u[2], target.partners.shape[1])]
         j = jnp.where(u[3] < 0.5, j, near)
+    return i, j
+
+
+def _choose(target: Target, state: Partition, u: jax.Array) -> _Pair:
+    """Draw a pair of rows, by uniforms (4,)."""
+    x, labels = target.x, state.labels
+    real = x[:, -1] > 0
+    i, j = two_rows(target, u)
     together = labels[i] == labels[j]
     a = labels[i]
     b = jnp.where(together, jnp.argmin(occupied(state.cells)), labels[j]).astype(labels.dtype)

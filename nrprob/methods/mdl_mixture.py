@@ -550,10 +550,10 @@ class MDLMixture(ClusterMixin, BaseEstimator):
             parts = []
             for i in range(0, X.shape[0], 1024):
                 part = x[i : i + 1024]
-                pad = -part.shape[0] % 64 if part.shape[0] < 1024 else 0
-                part = np.pad(part, ((0, pad), (0, 0)), mode="edge")
-                parts.append(np.asarray(self._probabilities(target, draws, n_draws, part)))
-                parts[-1] = parts[-1][: parts[-1].shape[0] - pad]
+                # Parts of few sizes, so that programs for other numbers of rows serve again.
+                wide = np.pad(part, ((0, -len(part) % 64), (0, 0)), mode="edge")
+                found = np.asarray(self._probabilities(target, draws, n_draws, wide))
+                parts.append(found[: len(part)])
         return np.concatenate(parts)
 
     def _probabilities(

@@ -64,7 +64,6 @@ class MixtureCode:
         codes: np.ndarray,
         n_classes: int,
         max_clusters: int,
-        partners: np.ndarray | None = None,
     ) -> Target:
         """Distribution over partitions of standardised rows (n, m) with classes (n,).
 
@@ -97,7 +96,7 @@ class MixtureCode:
             width_ = m + (m * (m + 1) // 2 if self.covariance == "full" else m)
             terms.append(code_term(CountCode(*tables, width_, width_ + n_classes, single=True)))
         x = self.statistics(X, codes, n_classes)
-        return make_target(tuple(terms), sizes, x, partners=partners)
+        return make_target(terms, sizes, x)
 
     def mixture_target(
         self, X: np.ndarray, codes: np.ndarray, n_classes: int, max_clusters: int

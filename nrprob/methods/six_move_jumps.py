@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from nrprob.engines.sample import two_rows
 from nrprob.methods.six_move_draws import (
     Box,
     draw_means,
@@ -254,7 +255,7 @@ def launched_move(
     size, dtype = target.x.shape[0], target.x.dtype
     u = jax.random.uniform(draw_key, (size + 6,), dtype, jnp.finfo(dtype).tiny)
     noise = jnp.log(u[6:]) - jnp.log1p(-u[6:])  # logistic
-    i, j = _two_rows(target, u[:4])
+    i, j = two_rows(target.partition, u[:4])
     row = jnp.arange(size)
     a = mixture.labels[i]
     split = mixture.labels[j] == a
@@ -286,21 +287,6 @@ def launched_move(
     possible = (i != j) & ~(split & mixture.active.all())
     terms = terms._replace(choice=-log_q)
     return _decide((mixture, cells), (after, cells_after), split, terms, possible, u[5])
-
-
-def _two_rows(target: MixtureTarget, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Two rows by uniforms (4,): any two, or half of the time one and a partner of it."""
-    n = target.mass.sum()
-
-    def below(u, n):
-        return jnp.minimum(jnp.floor(u * n), n - 1).astype(jnp.int32)
-
-    i = below(u[0], n)
-    j = ((i + 1 + below(u[1], jnp.maximum(n - 1, 1))) % n).astype(jnp.int32)
-    partners = target.partition.partners
-    if partners is not None:
-        j = jnp.where(u[2] < 0.5, j, partners[i, below(u[3], partners.shape[1])])
-    return i, j
 
 
 def birth_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array) -> Jump:
