@@ -19,8 +19,31 @@ def _use_compilation_cache() -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 
+def _release(package: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in metadata.version(package).split(".")[:2])
+
+
+def _compile_quickly() -> None:
+    # Nearly all of the time of the fast tests is XLA's: programs that run once for a few
+    # milliseconds are worth no optimisation. JAX reads these variables at its import, too.
+    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+    flag = "--xla_cpu_use_fusion_emitters"
+    # XLA aborts on a flag that it does not know, and later releases have no other emitters.
+    known = (0, 8) <= _release("jaxlib") < (0, 11)
+    if known and flag not in os.environ.get("XLA_FLAGS", ""):
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}=false".strip()
+
+
 _use_compilation_cache()
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+def pytest_configure(config):
+    # The slow tests run as users run.
+    if config.option.markexpr == "not slow":
+        if "jax" in sys.modules:
+            raise RuntimeError("JAX was imported before the tests could choose how it compiles")
+        _compile_quickly()
 
 
 @pytest.fixture(autouse=True, scope="module")
