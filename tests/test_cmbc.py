@@ -15,7 +15,6 @@ from scipy.special import expit, logit, logsumexp
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nrprob import DegenerateClusterWarning, estimator
 from nrprob.datasets import bayes_precision, make_binary_partitions
@@ -546,23 +545,6 @@ def test_several_labelings():
 
 
 # The estimator
-
-
-@parametrize_with_checks([CMBC(binarize=0.0, n_init=2, max_iter=50, tol=1e-4)])
-def test_scikit_learn_conformance(estimator, check):
-    check(estimator)
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [
-        CMBC(4, binarize=0.0, n_init=2, update="batch", form="printed"),
-        CMBC(binarize=0.0, n_init=2, update="partial"),
-        CMBC(binarize=0.0, n_init=2, update="exact", anneal=False),
-    ]
-)
-def test_scikit_learn_conformance_of_other_settings(estimator, check):
-    check(estimator)
 
 
 @pytest.mark.parametrize("update", ["joint", "batch", "partial", "exact"])

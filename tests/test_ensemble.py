@@ -14,7 +14,6 @@ from sklearn.cluster import AgglomerativeClustering, KMeans, MeanShift
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nrprob import DegenerateClusterWarning, information
 from nrprob.datasets import bayes_precision, make_binary_partitions, make_multinomial_2d
@@ -335,23 +334,6 @@ def test_adjusted_extension_without_groups_is_the_nearest(binary):
 
 
 # Input
-
-
-@parametrize_with_checks([CondEns(n_init=2, n_init_base=2)])
-def test_scikit_learn_conformance(estimator, check):
-    check(estimator)
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [
-        CondEns(n_init=2, n_init_base=2, base="daib"),
-        CondEns(n_init=2, n_init_base=2, base="em"),
-        CondEns(n_init=2, base=KMeans(3), extension="adjusted"),
-    ]
-)
-def test_scikit_learn_conformance_of_other_bases(estimator, check):
-    check(estimator)
 
 
 @pytest.mark.parametrize("base", ["kmeans", "daib"])

@@ -15,7 +15,6 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import nrprob
 from nrprob import CCIB, IB, IBSI, DegenerateClusterWarning
@@ -29,27 +28,6 @@ SOLVERS = ("anneal", "sequential", "batched", "agglomerative")
 @pytest.fixture(scope="module")
 def binary():
     return make_binary_partitions(200, (6, 4), random_state=3)
-
-
-@parametrize_with_checks([CCIB(n_init=2), IBSI(4, gamma=1.0, n_init=2)])
-def test_scikit_learn_conformance(estimator, check):
-    check(estimator)
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [
-        IB(n_init=2),
-        IB(4, n_init=2, beta=2.0, prior=False),
-        IB(n_init=2, solver="sequential"),
-        IB(n_init=2, solver="batched"),
-        IB(n_init=2, solver="agglomerative"),
-        CCIB(4, n_init=2, coordination="marginal"),
-        CCIB(n_init=2, solver="batched"),
-    ]
-)
-def test_scikit_learn_conformance_of_other_settings(estimator, check):
-    check(estimator)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)

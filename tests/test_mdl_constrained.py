@@ -13,7 +13,6 @@ from sklearn.datasets import load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nrprob import COPKMeans, DegenerateClusterWarning, MDLConstrained
 from nrprob.codelength import (
@@ -546,11 +545,6 @@ def test_limits_on_sizes_are_kept():
 
 
 MODELS = [MDLConstrained(K, n_init=4, random_state=0), COPKMeans(K, n_init=4, random_state=0)]
-
-
-@parametrize_with_checks([MDLConstrained(n_init=4), COPKMeans(n_init=4)])
-def test_scikit_learn_conformance(estimator, check):
-    check(estimator)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: type(m).__name__)

@@ -10,7 +10,6 @@ from partitions import all_partitions
 from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nrprob import DegenerateClusterWarning, MDLMixture
 from nrprob.codelength import gaussian_length, multinomial_complexity, nml_length
@@ -40,12 +39,6 @@ def three():
 def fitted(three):
     X, y, _ = three
     return MDLMixture(6, **QUICK | LONG, random_state=0).fit(X, y)
-
-
-@pytest.mark.slow
-@parametrize_with_checks([MDLMixture(variance_floor=0.2, **QUICK)])
-def test_scikit_learn_conformance(estimator, check):
-    check(estimator)
 
 
 def test_fitted_attributes(fitted, three):

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nrprob import DegenerateClusterWarning, MDLMultiView, codelength
 from nrprob.datasets import load, make_gaussian_views
@@ -316,11 +315,6 @@ def test_mean_field_is_nearly_free_of_its_start():
 
 
 # The contract
-
-
-@parametrize_with_checks([MDLMultiView(n_init=2)])
-def test_scikit_learn_conformance(estimator, check):
-    check(estimator)
 
 
 def test_fitted_attributes_and_new_rows():

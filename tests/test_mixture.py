@@ -13,7 +13,6 @@ from scipy.stats import multivariate_normal
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from sklearn.naive_bayes import MultinomialNB
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nrprob import DegenerateClusterWarning, MixtureEM, metrics
 from nrprob.datasets import make_binary_partitions
@@ -279,13 +278,3 @@ def test_gaussian_components_refuse_sparse_rows():
     X = scipy.sparse.csr_array(np.array([[0.5, 0], [0, 1.5], [2.5, 0]]))
     with pytest.raises(ValueError, match="gaussian components cannot take sparse X"):
         MixtureEM(2).fit(X)
-
-
-@parametrize_with_checks(
-    [
-        MixtureEM(2, n_init=2, random_state=0),
-        MixtureEM(2, n_init=2, random_state=0, covariance="spherical", anneal=False),
-    ]
-)
-def test_scikit_learn_conformance(estimator, check):
-    check(estimator)

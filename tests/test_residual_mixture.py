@@ -17,7 +17,6 @@ from sklearn.base import clone
 from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nrprob import DegenerateClusterWarning, ResidualMixture, datasets
 from nrprob.engines.lanes import Lanes
@@ -319,14 +318,6 @@ def test_crabs(data_dir, monkeypatch):
 
 
 # The contract
-
-
-@pytest.mark.slow
-@parametrize_with_checks(
-    [ResidualMixture(errors="gauss", n_init=1, metrics=(0.5,), aligned=False, warm_up=False)]
-)
-def test_scikit_learn_conformance(estimator, check):
-    check(estimator)
 
 
 def test_fitted_attributes(fitted):

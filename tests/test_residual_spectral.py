@@ -14,7 +14,6 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics import normalized_mutual_info_score as nmi
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nrprob import CondEns, DegenerateClusterWarning, ResidualSpectral
 from nrprob.datasets import load, make_crossed_counts
@@ -532,18 +531,6 @@ def test_one_cluster_is_legal(data):
         warnings.simplefilter("error")
         one = ResidualSpectral(1, members=2, random_state=0).fit(x, known=z)
     assert (one.labels_ == 0).all() and (one.membership_ == 1).all() and one.objective_ == 0
-
-
-_REFUSES = "the check passes negative values, and counts are not negative"
-
-
-def _failing(estimator):
-    return {"check_clustering": _REFUSES}
-
-
-@parametrize_with_checks([ResidualSpectral(members=2, n_init=2)], expected_failed_checks=_failing)
-def test_scikit_learn_conformance(estimator, check):
-    check(estimator)
 
 
 @pytest.mark.slow

@@ -1,0 +1,97 @@
+"""scikit-learn's checks of every estimator, one line each.
+
+The fast tests keep the checks that our own contract does not make: dtypes, sparse rows, fitting
+twice, and pickles. The others are slow; further settings of a class get the former only.
+"""
+
+import pytest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from nrprob import (
+    CCIB,
+    CMBC,
+    IB,
+    IBSI,
+    CondEns,
+    COPKMeans,
+    MDLConstrained,
+    MDLMixture,
+    MDLMultiView,
+    MixtureEM,
+    ResidualMixture,
+    ResidualSpectral,
+)
+from nrprob.batch.registry import METHODS
+
+CLASSES = [
+    IB(n_init=2),
+    IBSI(4, gamma=1.0, n_init=2),
+    CCIB(n_init=2),
+    CMBC(binarize=0.0, n_init=2, max_iter=50, tol=1e-4),
+    CondEns(n_init=2, n_init_base=2),
+    MixtureEM(2, n_init=2, random_state=0),
+    MDLMixture(variance_floor=0.2, num_warmup=50, num_samples=50, num_chains=2),
+    MDLMultiView(n_init=2),
+    MDLConstrained(n_init=4),
+    COPKMeans(n_init=4),
+    ResidualMixture(n_init=1, metrics=(0.5,), aligned=False, warm_up=False),
+    ResidualSpectral(members=2, n_init=2),
+]
+SETTINGS = [
+    IB(4, n_init=2, beta=2.0, prior=False),
+    IB(n_init=2, solver="sequential"),
+    IB(n_init=2, solver="batched"),
+    IB(n_init=2, solver="agglomerative"),
+    CCIB(4, n_init=2, coordination="marginal"),
+    CCIB(n_init=2, solver="batched"),
+    CMBC(4, binarize=0.0, n_init=2, update="batch", form="printed"),
+    CMBC(binarize=0.0, n_init=2, update="partial"),
+    CMBC(binarize=0.0, n_init=2, update="exact", anneal=False),
+    MixtureEM(2, n_init=2, random_state=0, covariance="spherical", anneal=False),
+]
+WAIVED = {
+    "ResidualSpectral": {
+        "check_clustering": "the check passes negative values, and counts are not negative"
+    },
+}
+FAST = ("dtype", "sparse", "idempotent", "pickle")
+
+pytestmark = pytest.mark.filterwarnings("ignore:the chains do not agree yet")
+
+
+def _checks(estimators, *, fast):
+    """The fast checks of every estimator, or all the others."""
+    mark = parametrize_with_checks(
+        estimators,
+        expected_failed_checks=lambda estimator: WAIVED.get(type(estimator).__name__, {}),
+    )
+    names, cases = mark.args
+    # A check that is expected to fail comes as a `pytest.param`, any other as a pair.
+    checks = [getattr(case, "values", case)[1] for case in cases]
+    chosen = [
+        case
+        for case, check in zip(cases, checks, strict=True)
+        if fast == any(word in check.func.__name__ for word in FAST)
+    ]
+    return pytest.mark.parametrize(names, chosen, **mark.kwargs)
+
+
+@_checks(CLASSES, fast=True)
+def test_fast_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@_checks(CLASSES, fast=False)
+def test_other_checks(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@_checks(SETTINGS, fast=True)
+def test_fast_checks_of_other_settings(estimator, check):
+    check(estimator)
+
+
+def test_every_method_is_checked():
+    assert {type(model) for model in CLASSES} == {method.load() for method in METHODS.values()}
