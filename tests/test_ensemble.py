@@ -146,6 +146,7 @@ def test_new_rows_go_to_the_nearest_centroid():
     assert (model.predict(X) == nearest.argmin(1)).all()
 
 
+@pytest.mark.smoke
 def test_wanted_labels_hold_in_the_consensus(binary):
     X, labels = binary
     y = np.full(200, -1)

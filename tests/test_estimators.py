@@ -30,6 +30,7 @@ def binary():
     return make_binary_partitions(200, (6, 4), random_state=3)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize(
     "model", [IB(2, random_state=0), IBSI(2, gamma=8.0, random_state=0), CCIB(2, random_state=0)]
@@ -119,6 +120,7 @@ def test_rows_on_an_accelerator_stay_there(features, binary, monkeypatch):
         device.predict(jax.numpy.ones((3, 9)), known=z[:3])
 
 
+@pytest.mark.smoke
 def test_jax_pandas_and_numpy_input_give_the_same(binary):
     import pandas as pd
 
@@ -373,6 +375,7 @@ def test_fixed_temperature_is_soft_and_in_between(binary):
     assert charged.objective_ >= free.objective_ + entropy / 2 - 1e-6
 
 
+@pytest.mark.smoke
 def test_pipeline_grid_search_and_metadata_routing(binary):
     import sklearn
 

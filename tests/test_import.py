@@ -1,6 +1,8 @@
 """What an import may cost: nothing heavy until it is used, and no global state ever."""
 
+import importlib
 import json
+import pkgutil
 import subprocess
 import sys
 
@@ -22,6 +24,7 @@ def loaded_by(statement: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
+@pytest.mark.smoke
 def test_import_is_light():
     heavy = {"jax", "jaxlib", "numpyro", "arviz", "matplotlib", "pandas", "xarray", "sklearn"}
     assert not loaded_by("import nrprob") & (heavy | {"scipy", "numpy", "typer"})
@@ -35,6 +38,7 @@ def test_an_estimator_brings_no_plotting_or_sampling_library():
     assert not ours & {"arviz", "numpyro", "matplotlib", "pandas", "xarray", "optax", "typer"}
 
 
+@pytest.mark.smoke
 def test_jax_configuration_is_left_alone():
     statement = """
 import jax
@@ -50,6 +54,14 @@ assert after == before, {k: after[k] for k in after if after[k] != before.get(k)
 def test_every_public_name_loads(name):
     assert getattr(nrprob, name) is not None
     assert name in dir(nrprob)
+
+
+@pytest.mark.smoke
+def test_every_module_loads():
+    names = [m.name for m in pkgutil.walk_packages(nrprob.__path__, "nrprob.")]
+    assert "nrprob.methods.mdl_mixture" in names
+    for name in names:
+        importlib.import_module(name)
 
 
 def test_unknown_names_raise_attribute_error():

@@ -57,6 +57,7 @@ def run(calls, **kwargs):
     return [found[id(call)] for call in calls]
 
 
+@pytest.mark.smoke
 def test_side_by_side_is_the_same_as_alone(calls):
     for call, found in zip(calls, run(calls), strict=True):
         with jax.enable_x64(True):

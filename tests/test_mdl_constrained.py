@@ -547,6 +547,7 @@ def test_limits_on_sizes_are_kept():
 MODELS = [MDLConstrained(K, n_init=4, random_state=0), COPKMeans(K, n_init=4, random_state=0)]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: type(m).__name__)
 def test_fitted_attributes(model):
     X = rows(8)

@@ -66,6 +66,7 @@ def test_fitted_attributes(fitted, three):
     assert (fitted.predict(X) == truth).mean() > 0.95
 
 
+@pytest.mark.smoke
 def test_same_seed_same_draws_also_after_pickling(fitted, three):
     X, y, _ = three
     again = clone(fitted).fit(X, y)
@@ -150,6 +151,7 @@ def test_a_second_fit_of_the_same_shape_compiles_nothing(three):
         jax.monitoring.clear_event_listeners()
 
 
+@pytest.mark.smoke
 def test_arviz_reads_it(fitted):
     import arviz
 

@@ -317,6 +317,7 @@ def test_mean_field_is_nearly_free_of_its_start():
 # The contract
 
 
+@pytest.mark.smoke
 def test_fitted_attributes_and_new_rows():
     views, _ = blobs()
     model = MDLMultiView(2, n_init=3, random_state=0).fit(views)

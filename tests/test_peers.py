@@ -22,6 +22,7 @@ def documents():
     return np.array([rng.multinomial(40, theta[t]) for t in topic]), topic
 
 
+@pytest.mark.smoke
 def test_sequential_bottleneck_of_sib(documents):
     sib = pytest.importorskip("sib")
     X, _ = documents

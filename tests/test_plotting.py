@@ -41,6 +41,7 @@ def test_contingency_counts_and_labels(labelings):
     assert cells == ["20\n100 %", "0\n0 %", "10\n50 %", "10\n50 %", "10\n50 %", "10\n50 %"]
 
 
+@pytest.mark.smoke
 def test_contingency_draws_where_it_is_told(labelings):
     _, ax = plt.subplots()
     assert plot_contingency(*labelings, ax) is ax
@@ -59,6 +60,7 @@ def axes_of(figure):
     return figure.findobj(Axes)
 
 
+@pytest.mark.smoke
 def test_centroids_as_images(labelings):
     labels, known = labelings
     X = np.random.default_rng(0).random((60, 6))

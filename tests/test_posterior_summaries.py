@@ -136,6 +136,7 @@ def test_chains_that_agree_and_chains_that_do_not():
     assert table.loc["vi", "r_hat"] > 1.3
 
 
+@pytest.mark.smoke
 def test_values_agree_with_arviz():
     import arviz
 

@@ -198,6 +198,7 @@ def test_without_an_error_any_difference_counts():
     assert comparison.judge(ours, 0.51, "high") == "worse"
 
 
+@pytest.mark.smoke
 def test_marks_of_a_table_follow_the_goals(tmp_path):
     value = {"accuracy": 0.5, "distance": 0.5, "old": 0.5, "seconds": 1.0}
     theirs = {name: {"mean": 0.75, "range": 0.75} for name in [*MEASURES, "seconds"]}

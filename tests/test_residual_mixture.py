@@ -320,6 +320,7 @@ def test_crabs(data_dir, monkeypatch):
 # The contract
 
 
+@pytest.mark.smoke
 def test_fitted_attributes(fitted):
     X, _, z, model = fitted
     assert model.converged_ and model.n_clusters_ == K and model.n_components_ == D

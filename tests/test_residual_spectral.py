@@ -115,6 +115,7 @@ def test_moments_are_the_dense_formulas(seed):
         assert abs(across).max() < 1e-12  # nothing is shared
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("kind", ["floats", "shares", "deficient"])
 def test_regression_is_least_squares(kind):
     rng = np.random.default_rng(0)

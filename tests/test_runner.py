@@ -176,6 +176,7 @@ def test_results_are_those_of_the_estimators(done):
         )
 
 
+@pytest.mark.smoke
 def test_results_say_how_they_were_made(done):
     folder, results = done
     assert (results["seconds"] > 0).all()

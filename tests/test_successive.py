@@ -12,6 +12,7 @@ def four():
     return make_binary_partitions(300, (12, 8, 6, 4), random_state=0)
 
 
+@pytest.mark.smoke
 def test_finds_all_partitions_in_the_order_of_their_strength(four):
     X, truth = four
     found = explore(X, n_clusters=2, n_clusterings=4, random_state=0)
