@@ -33,9 +33,10 @@ def _ess(trace: np.ndarray, method: str) -> float:
     if trace.shape[1] < 4:
         return np.nan
     arviz = _import_arviz()
+    tails = {"prob": (0.05, 0.95)} if method == "tail" else {}  # ArviZ 1 has no default
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        return float(arviz.ess(np.asarray(trace, dtype=float), method=method))
+        return float(arviz.ess(np.asarray(trace, dtype=float), method=method, **tails))
 
 
 def r_hat(trace: np.ndarray) -> float:
