@@ -1,8 +1,13 @@
 """Partitions as random variables: what draws of labels say, whoever drew them.
 
-Every function takes draws of labels as an integer array ``(chain, draw, sample)`` or
-``(draw, sample)``. Cluster names mean nothing across draws (label switching), so each summary is a
-property of the partition alone, or names clusters after one reference partition (`relabel`).
+Every function takes draws of labels as an array of whole numbers ``(chain, draw, sample)`` or
+``(draw, sample)``. A DataArray is read by the names of its dimensions, ``chain``, ``draw`` and one
+more, in whatever order they are. Of a Dataset, or of the posterior of an InferenceData or DataTree,
+the variable ``labels`` or the only one is read: of others, pass the one you mean. Samplers that sum
+labels out return probabilities of them: `draw_labels` makes draws of labels of these.
+
+Cluster names mean nothing across draws (label switching), so each summary is a property of the
+partition alone, or names clusters after one reference partition (`relabel`).
 
 Examples
 --------
@@ -19,6 +24,7 @@ array([0, 0, 1, 1])
 {2: 1.0}
 """
 
+from nrprob.posterior.allocations import draw_labels
 from nrprob.posterior.balls import CredibleBall, credible_ball
 from nrprob.posterior.convergence import diagnose, label_free, n_clusters
 from nrprob.posterior.estimates import point_estimate
@@ -41,5 +47,6 @@ __all__ = [
     "align",
     "plot_coclustering",
     "plot_n_clusters",
+    "draw_labels",
     "to_arviz",
 ]

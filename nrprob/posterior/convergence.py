@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import xlogy
 
-from nrprob.posterior.draws import Draws, as_draws, as_labels, canonical
+from nrprob.posterior.draws import Draws, as_draws, as_labels, by_dims, canonical
 from nrprob.posterior.estimates import estimate
 from nrprob.posterior.export import _import_arviz
 from nrprob.posterior.losses import as_loss, distances
@@ -77,7 +77,7 @@ def n_clusters(draws: Any) -> pd.DataFrame:
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If `draws` has other axes or is empty.
 
@@ -171,7 +171,7 @@ def label_free(
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If `draws` has other axes or is empty, or `reference` or `pairs` do not fit it.
 
@@ -246,7 +246,7 @@ def diagnose(
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If `draws` has other axes or is empty, or other arguments do not fit it.
 
@@ -269,7 +269,7 @@ def diagnose(
     traces = label_free(draws, reference, pairs=pairs, random_state=random_state)
     shape = traces["n_clusters"].shape
     for name, values in (extra or {}).items():
-        trace = np.asarray(values)
+        trace = by_dims(values, f"extra[{name!r}]", 0)
         if trace.size != shape[0] * shape[1] or trace.shape not in (shape, shape[1:]):
             raise ValueError(
                 f"traces in extra have the axes (chain, draw); {name!r} has shape {trace.shape} "

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.posterior.draws import by_dims
+
 __all__ = ["to_arviz"]
 
 
@@ -30,9 +32,9 @@ def _import_arviz() -> Any:
 
 
 def _draws(group: str, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    arrays = {name: np.asarray(value) for name, value in values.items()}
+    arrays = {name: by_dims(value, f"{group}[{name!r}]") for name, value in values.items()}
     for name, array in arrays.items():
-        if array.ndim < 2:
+        if array.ndim < 2 or "chain" not in getattr(values[name], "dims", ["chain"]):
             raise ValueError(
                 f"arrays of {group} start with the axes (chain, draw); {name!r} has shape "
                 f"{array.shape}; add the missing axis, as in x[None] for a single chain"
