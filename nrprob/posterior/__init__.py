@@ -26,7 +26,7 @@ array([0, 0, 1, 1])
 
 from nrprob.posterior.allocations import draw_labels
 from nrprob.posterior.balls import CredibleBall, credible_ball
-from nrprob.posterior.convergence import diagnose, label_free, n_clusters
+from nrprob.posterior.convergence import chain_distances, diagnose, label_free, n_clusters
 from nrprob.posterior.estimates import point_estimate
 from nrprob.posterior.export import to_arviz
 from nrprob.posterior.losses import expected_loss
@@ -43,6 +43,7 @@ __all__ = [
     "n_clusters",
     "label_free",
     "diagnose",
+    "chain_distances",
     "relabel",
     "align",
     "plot_coclustering",
