@@ -19,6 +19,7 @@ from nrprob.engines import longrun, sample
 from nrprob.methods import mixture_code
 from nrprob.methods.mixture_code import MixtureCode
 from nrprob.metrics import matched_accuracy
+from nrprob.statistics.codes import normal_inverse_gamma, normal_nml
 
 QUICK = {"num_warmup": 50, "num_samples": 50, "num_chains": 2}
 LONG = {"num_warmup": 100, "num_samples": 200}
@@ -308,6 +309,26 @@ def test_the_length_is_the_definition():
             found = float(sample.start(target, wide).length)
         expected = _nml_length(X, codes, np.asarray(labels), 6, np.ptp(X, axis=0))
         assert found == pytest.approx(expected, rel=1e-10)
+
+
+def test_predictives_are_normalised_under_the_conjugate_prior_only():
+    """Densities of a row given others, summed over all rows that there might be."""
+    x = np.linspace(-4000, 4000, 800_001)
+    rows = np.stack([x, x * x, np.ones_like(x)], 1)
+
+    def mass(code, others):
+        own = np.asarray([others.sum(), (others**2).sum(), len(others)])
+        return np.exp(float(code(own)) - np.asarray(code(own + rows))).sum() * (x[1] - x[0])
+
+    others = np.random.default_rng(0).normal(size=10)
+    with jax.enable_x64(True):
+        conjugate = normal_inverse_gamma(20, 1, kappa=0.3, shape=2.0, scale=0.5)
+        nml = normal_nml(20, [0.2], [2.5], [5.0])
+        for n in (2, 10):
+            assert mass(conjugate, others[:n]) == pytest.approx(1, abs=1e-6)
+        found = [mass(nml, scale * others[:n]) for n in (2, 10) for scale in (0.5, 5.0)]
+    assert all(0.005 < abs(total - 1) < 0.11 for total in found)
+    assert all(0.96 < total < 1.02 for total in found[2:])
 
 
 @pytest.mark.parametrize("rule", ["joint", "cond"])

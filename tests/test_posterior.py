@@ -87,9 +87,10 @@ def test_import_and_export_are_quiet():
     code = """
 import warnings
 warnings.simplefilter("error", FutureWarning)
+warnings.filterwarnings("error", message="Found dimension")
 import numpy as np
 from nrprob.posterior import to_arviz
-to_arviz({"a": np.zeros((2, 5))})
+to_arviz({"a": np.zeros((2, 5, 3))}, dims={"a": ["sample"]})
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

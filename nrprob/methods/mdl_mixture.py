@@ -93,8 +93,10 @@ class MDLMixture(ClusterMixin, BaseEstimator):
     num_split_merge : int, default=5
         Proposals in a step to split or to merge clusters.
     block : int or "auto", default="auto"
-        Rows that a Gibbs move of the collapsed kernel visits together; 1 is the usual sweep. "auto"
-        grows with the square root of the number of rows, which keeps nearly all accepted.
+        Rows that a Gibbs move of the collapsed kernel visits together; 1 is the usual sweep, of
+        which all are accepted. "auto" grows with the square root of the number of rows, whatever
+        the columns: .84 are then accepted on iris (4 columns), and .67 on wine (13). A refused
+        block costs time, never exactness; ``sample_stats_`` has the counts.
     rule : {"joint", "cond"}, default="joint"
         Whether a prediction weighs draws by how well they predict the row's features, as Bayes'
         rule has it, or takes their plain average.
@@ -506,6 +508,17 @@ class MDLMixture(ClusterMixin, BaseEstimator):
             Posterior; ``sample_stats`` with the shares of accepted moves of every kind (NaN where
             none was proposed); the log density of every row (with its class) given the other rows
             of its block, which `arviz.loo` takes; the standardised data.
+
+        Notes
+        -----
+        With ``energy="nml"`` these log densities are differences of code lengths, whose
+        exponentials do not add up to 1 over all rows that there might be: per feature, to between
+        .93 and 1.11 given two other rows, and to between .96 and 1.02 given ten. The more columns
+        and the smaller the clusters, the less does `arviz.loo` mean; with ``energy="conjugate"``
+        they are normalised.
+
+        Rows are along the dimension ``sample``, a name that `arviz.extract` wants for itself: pass
+        it ``combined=False``.
         """
         check_is_fitted(self)
         from nrprob.posterior import to_arviz

@@ -58,7 +58,8 @@ def to_arviz(
     posterior : mapping of str to array of shape (chain, draw, *event)
         Draws of each quantity.
     sample_stats, log_likelihood : mapping of str to array of shape (chain, draw, *event), optional
-        Statistics of the sampler, and the pointwise log likelihood in nats.
+        Statistics of the sampler, and the pointwise log likelihood in nats. ArviZ takes it for
+        normalised, which predictives of single rows by normalised maximum likelihood are not.
     observed_data : mapping of str to array, optional
         The data; no chain or draw axes.
     coords : mapping of str to sequence, optional
@@ -110,6 +111,9 @@ def to_arviz(
     }
 
     arviz = _import_arviz()
-    if int(arviz.__version__.split(".")[0]) >= 1:
+    if int(arviz.__version__.split(".")[0]) < 1:
+        return arviz.from_dict(**groups, **labels)
+    with warnings.catch_warnings():
+        # Samples are rows of the data here; ArviZ has the name for draws of all chains as well.
+        warnings.filterwarnings("ignore", message="Found dimension named 'sample'")
         return arviz.from_dict(groups, **labels)
-    return arviz.from_dict(**groups, **labels)
