@@ -237,6 +237,36 @@ def gibbs_alone(n: int, seconds: float, seeds: int) -> None:
     )
 
 
+def blocks_of_rows(steps: int) -> None:
+    """Print what share of blocks is accepted, and how fast rows move, by the size of blocks."""
+    from sklearn.datasets import load_iris, load_wine
+
+    table = []
+    for load in (load_iris, load_wine):
+        X, z = load(return_X_y=True)
+        n = len(X)
+        y = np.where(np.random.default_rng(0).random(n) < 0.1, z, -1)
+        target = partitions(Data((X - X.mean(0)) / X.std(0), y), "nml")
+        auto = chains.default_kernel(n)
+        for block in (auto.block, 12, 6, 3, 1):
+            kernel = replace(auto, block=block)
+            states = chains.dispersed(kernel, target, jax.random.PRNGKey(0), 4)
+            states, _, _ = chains.run(kernel, target, states, steps, 3, capacity=steps)
+            begin = time.process_time()
+            _, draws, moves = chains.run(kernel, target, states, steps, 1, capacity=steps)
+            labels = np.asarray(draws["labels"])[..., :n]
+            spent = time.process_time() - begin
+            share = float(moves["gibbs_accepted"].sum() / moves["gibbs"].sum())
+            moved = (labels[1:] != labels[:-1]).mean() * n * 4
+            name = load.__name__.removeprefix("load_")
+            table.append((name, X.shape[1], block, share, moved * steps / spent))
+    show(
+        "Gibbs moves of blocks of rows, the first of each the default size",
+        ("data", "columns", "block", "accepted", "rows moved/s"),
+        table,
+    )
+
+
 def compilations(n: int) -> None:
     """Print what a first and a second fit compile, and how long they take."""
     from nrprob import MDLMixture
@@ -387,11 +417,13 @@ def main() -> None:
         if quick:
             effective(100, 0.5)
             gibbs_alone(100, 0.5, 1)
+            blocks_of_rows(8)
             compilations(100)
             beside_numpyro(60, 200, 50, 0.5)
         else:
             effective(1000, 20)
             gibbs_alone(1000, 10, 3)
+            blocks_of_rows(128)
             compilations(1000)
             beside_numpyro(100, 4000, 500, 10)
 

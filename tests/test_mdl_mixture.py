@@ -11,13 +11,14 @@ from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
-from nrprob import DegenerateClusterWarning, MDLMixture
+from nrprob import DegenerateClusterWarning, MDLMixture, posterior
 from nrprob.codelength import gaussian_length, multinomial_complexity, nml_length
 from nrprob.datasets import make_four_components
 from nrprob.engines import longrun, sample
 from nrprob.methods import mixture_code
 from nrprob.methods.mixture_code import MixtureCode
 from nrprob.metrics import matched_accuracy
+from nrprob.statistics.codes import normal_inverse_gamma, normal_nml
 
 QUICK = {"num_warmup": 50, "num_samples": 50, "num_chains": 2}
 LONG = {"num_warmup": 100, "num_samples": 200}
@@ -59,6 +60,10 @@ def test_fitted_attributes(fitted, three):
     best = max(fitted.variance_floor_scores_, key=fitted.variance_floor_scores_.get)
     assert fitted.variance_floor_ == best
     assert set(fitted.r_hat_) == {"length", "n_clusters"}
+    kinds = {name.split("[")[0] for name in fitted.diagnostics_.index}
+    assert {"length", "largest_share", "vi", "together", "vi_between_chains"} <= kinds
+    every = [*fitted.diagnostics_["r_hat"], *fitted.r_hat_.values()]
+    assert fitted.converged_ == (max(every) < 1.05)
     stats = fitted.sample_stats_
     assert (stats["split_accepted"] <= stats["split"]).all() and stats["gibbs"].min() > 0
     proba = fitted.predict_proba(X)
@@ -244,6 +249,26 @@ def test_chains_that_disagree_are_warned_of():
     assert not model.converged_
 
 
+@pytest.mark.filterwarnings("default:the chains do not agree yet")
+def test_chains_in_different_clusterings_of_one_length_are_warned_of():
+    """Four clumps on a square, which two clusters halve either way: columns may be exchanged."""
+    corner = np.arange(80)[:, None] // [1, 2] % 2
+    half = np.random.default_rng(0).normal(size=(80, 2)) + 4 * corner
+    X = np.concatenate([half, half[:, ::-1]])
+    model = MDLMixture(2, variance_floor=0.2, random_state=0, **QUICK | {"num_chains": 4})
+    with pytest.warns(ConvergenceWarning, match=r"at most inf \(together\[.*look at diagnostics_"):
+        model.fit(X)
+    last = model.posterior_["labels"].values[:, -1]
+    ways = [[matched_accuracy(z, X[:, d] > 2) > 0.9 for d in (0, 1)] for z in last]
+    assert all(sum(way) == 1 for way in ways) and 0 < sum(way[0] for way in ways) < 4
+    # The length and the number of clusters know nothing of it.
+    assert max(model.r_hat_.values()) < 1.05
+    assert not model.converged_
+    table = model.diagnostics_
+    assert table.loc["length", "r_hat"] == model.r_hat_["length"]
+    assert np.isinf(table["r_hat"]).any() and table.loc["vi_between_chains", "r_hat"] > 1.5
+
+
 # Against the definitions
 
 
@@ -279,6 +304,26 @@ def test_the_length_is_the_definition():
             found = float(sample.start(target, wide).length)
         expected = _nml_length(X, codes, np.asarray(labels), 6, np.ptp(X, axis=0))
         assert found == pytest.approx(expected, rel=1e-10)
+
+
+def test_predictives_are_normalised_under_the_conjugate_prior_only():
+    """Densities of a row given others, summed over all rows that there might be."""
+    x = np.linspace(-4000, 4000, 800_001)
+    rows = np.stack([x, x * x, np.ones_like(x)], 1)
+
+    def mass(code, others):
+        own = np.asarray([others.sum(), (others**2).sum(), len(others)])
+        return np.exp(float(code(own)) - np.asarray(code(own + rows))).sum() * (x[1] - x[0])
+
+    others = np.random.default_rng(0).normal(size=10)
+    with jax.enable_x64(True):
+        conjugate = normal_inverse_gamma(20, 1, kappa=0.3, shape=2.0, scale=0.5)
+        nml = normal_nml(20, [0.2], [2.5], [5.0])
+        for n in (2, 10):
+            assert mass(conjugate, others[:n]) == pytest.approx(1, abs=1e-6)
+        found = [mass(nml, scale * others[:n]) for n in (2, 10) for scale in (0.5, 5.0)]
+    assert all(0.005 < abs(total - 1) < 0.11 for total in found)
+    assert all(0.96 < total < 1.02 for total in found[2:])
 
 
 @pytest.mark.parametrize("rule", ["joint", "cond"])
@@ -373,8 +418,6 @@ def test_both_kernels_have_one_target_under_the_conjugate_prior(three):
         MDLMixture(6, kernel=kernel, energy="conjugate", **runs).fit(X, y)
         for kernel in ("collapsed", "six-move")
     ]
-    from nrprob import posterior
-
     a, b = (posterior.n_clusters(m.posterior_["labels"].values) for m in models)
     for k in (3, 4, 5):
         error = np.hypot(a.loc[k, "mcse"], b.loc[k, "mcse"])

@@ -1,12 +1,25 @@
-"""The ArviZ export, under whichever ArviZ is installed."""
+"""What draws may come in, and the ArviZ export, under whichever ArviZ is installed."""
 
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+import xarray
+from scipy import stats
 
-from nrprob.posterior import to_arviz
+from nrprob.posterior import (
+    align,
+    coclustering,
+    diagnose,
+    draw_labels,
+    expected_loss,
+    label_free,
+    n_clusters,
+    point_estimate,
+    relabel,
+    to_arviz,
+)
 
 
 @pytest.fixture
@@ -47,7 +60,6 @@ def test_the_installed_arviz_reads_it(draws):
 
 def test_container_is_what_this_arviz_makes(draws):
     import arviz
-    import xarray
 
     data = to_arviz(draws)
     modern = int(arviz.__version__.split(".")[0]) >= 1
@@ -77,9 +89,128 @@ def test_import_and_export_are_quiet():
     code = """
 import warnings
 warnings.simplefilter("error", FutureWarning)
+warnings.filterwarnings("error", message="Found dimension")
 import numpy as np
 from nrprob.posterior import to_arviz
-to_arviz({"a": np.zeros((2, 5))})
+to_arviz({"a": np.zeros((2, 5, 3))}, dims={"a": ["sample"]})
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_named_dimensions_are_not_read_by_their_places(draws):
+    weight = xarray.DataArray(draws["weight"], dims=("chain", "draw", "cluster"))
+    data = to_arviz({"weight": weight.transpose("cluster", "draw", "chain")})
+    np.testing.assert_array_equal(data["posterior"]["weight"].values, draws["weight"])
+    with pytest.raises(ValueError, match=r"start with the axes \(chain, draw\); 'w' has shape"):
+        to_arviz({"w": weight[0]})
+
+
+# ---- what draws may come in ---------------------------------------------------------------------
+
+LABELS = np.random.default_rng(1).integers(0, 3, (2, 5, 4))
+ARRAY = xarray.DataArray(LABELS, dims=("chain", "draw", "row"), name="z")
+LENGTH = np.zeros((2, 5))
+
+READERS = {
+    "coclustering": coclustering,
+    "point_estimate": lambda z: point_estimate(z, random_state=0),
+    "expected_loss": lambda z: expected_loss([0, 0, 1, 1], z),
+    "n_clusters": n_clusters,
+    "vi": lambda z: label_free(z, [0, 0, 1, 1], pairs=0)["vi"],
+    "relabel": lambda z: relabel(z, [0, 0, 1, 1]),
+    "align": lambda z: align(z, [0, 0, 1, 1]),
+}
+FORMS = {
+    "array": ARRAY,
+    "transposed array": ARRAY.transpose("row", "draw", "chain"),
+    "whole-number floats": LABELS.astype(np.float32),
+    "unsigned": LABELS.astype(np.uint64),
+    "data set of one variable": ARRAY.to_dataset(),
+    "variable called labels": xarray.Dataset({"length": ARRAY[..., 0], "labels": ARRAY}),
+    "container": to_arviz({"z": LABELS}),
+    "container with labels": to_arviz({"length": LENGTH, "labels": LABELS}),
+    "group of a container": to_arviz({"z": LABELS})["posterior"],
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("form", FORMS)
+def test_containers_are_read_as_their_labels(form, reader):
+    found, expected = READERS[reader](FORMS[form]), READERS[reader](LABELS)
+    assert np.shape(found) == np.shape(expected)
+    np.testing.assert_array_equal(np.nan_to_num(found, nan=-1), np.nan_to_num(expected, nan=-1))
+
+
+def test_one_chain_keeps_its_axes():
+    one = ARRAY[0].transpose("row", "draw")
+    np.testing.assert_array_equal(relabel(one, LABELS[0, 0]), relabel(LABELS[0], LABELS[0, 0]))
+
+
+def test_weights_and_traces_are_read_by_their_dimensions():
+    weights = np.random.default_rng(2).random((2, 5))
+    named = xarray.DataArray(weights, dims=("chain", "draw")).T
+    np.testing.assert_array_equal(coclustering(ARRAY, named), coclustering(LABELS, weights))
+    both = [
+        diagnose(LABELS, [0, 0, 1, 1], pairs=0, extra={"w": w}).loc["w"] for w in (named, weights)
+    ]
+    assert both[0].equals(both[1])
+
+
+@pytest.mark.parametrize(
+    ("draws", "message"),
+    [
+        (xarray.Dataset({"a": ARRAY, "b": ARRAY}), r"got 'a', 'b'; .* as in draws\['a'\]"),
+        (to_arviz({"a": LABELS, "b": LABELS}), r"got 'a', 'b'; .* as in draws.posterior\['a'\]"),
+        (to_arviz({}, observed_data={"x": [1.0]}), "has a group 'posterior'; got .* without any"),
+        (ARRAY.rename(draw="step"), r"labels are 'draw', .*; got \('chain', 'step', 'row'\); ren"),
+        (ARRAY.expand_dims("run"), r"and 1 of other names; got \('run', 'chain', 'draw', 'row'\)"),
+        (ARRAY.astype(float) + 0.5, "must be integers; got dtype float64"),
+    ],
+)
+def test_other_containers_are_refused(draws, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        coclustering(draws)
+
+
+# ---- labels of samplers that sum them out -------------------------------------------------------
+
+
+def test_labels_are_drawn_with_their_probabilities():
+    p = np.array([[0.2, 0.0, 0.5, 0.3], [0.0, 1.0, 0.0, 0.0]])
+    labels = draw_labels(np.tile(p, (4, 1000, 1, 1)), random_state=0)
+    assert labels.shape == (4, 1000, 2) and (labels[..., 1] == 1).all()
+    counts = np.bincount(labels[..., 0].ravel(), minlength=4)
+    assert counts[1] == 0
+    assert stats.chisquare(counts[[0, 2, 3]], 4000 * p[0, [0, 2, 3]]).pvalue > 1e-4
+    # Every label is drawn by itself: neighbours in draws, chains and samples know nothing of it.
+    first = labels[..., 0] == 2
+    assert abs(np.corrcoef(first[:, 1:].ravel(), first[:, :-1].ravel())[0, 1]) < 0.07
+    np.testing.assert_array_equal(draw_labels(np.tile(p, (4, 1000, 1, 1)), random_state=0), labels)
+
+
+def test_components_that_switch_are_told_apart_through_drawn_labels():
+    p = np.array([[0.9, 0.1]] * 10 + [[0.1, 0.9]] * 10)
+    both = np.stack([p, p[:, ::-1]] * 50)  # their names switch from draw to draw
+    named = xarray.DataArray(both, dims=("draw", "row", "component"))
+    labels = draw_labels(named.transpose("row", "component", "draw"), random_state=0)
+    np.testing.assert_array_equal(labels, draw_labels(both, random_state=0))
+    order = align(labels, random_state=0, n_components=2)
+    aligned = np.take_along_axis(both, order[:, None], axis=-1)
+    np.testing.assert_allclose(aligned, np.broadcast_to(p, both.shape))
+
+
+@pytest.mark.parametrize(
+    ("p", "message"),
+    [
+        ([[0.5, 0.5]], r"\(draw, sample, component\); got dtype float64 and shape \(1, 2\)"),
+        ([[["a", "b"]]], "got dtype <U1"),
+        ([[[0.5, 0.6]]], "sum to 1 .* sums from 1.1 to 1.1; pass scipy.special.softmax"),
+        ([[[1.5, -0.5]]], "got values from -0.5 to 1.5"),
+        ([[[np.nan, 1.0]]], "got values from nan"),
+        (np.zeros((0, 2, 2)), r"shape \(0, 2, 2\)"),
+    ],
+)
+def test_what_are_no_probabilities(p, message):
+    with pytest.raises(ValueError, match=message):
+        draw_labels(p)

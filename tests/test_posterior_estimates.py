@@ -298,7 +298,8 @@ TWO = [[0, 0, 1], [0, 1, 1]]
         ([0, 0, 1], ValueError, r"got shape \(3,\); pass labels\[None\] for a single draw"),
         (np.zeros((1, 1, 1, 2), int), ValueError, r"got shape \(1, 1, 1, 2\); reshape"),
         (np.zeros((0, 3), int), ValueError, r"must not be empty; got shape \(0, 3\)"),
-        ([[0.0, 1.0]], TypeError, "must be integers; got dtype float64; encode"),
+        ([[0.5, 1.0]], TypeError, "must be integers; got dtype float64; encode .* draw_labels"),
+        ([[np.nan, 1.0]], TypeError, "must be integers; got dtype float64; encode"),
         ([["a", "b"]], TypeError, "must be integers; got dtype <U1"),
     ],
 )
@@ -334,6 +335,7 @@ def test_names_of_any_size():
     np.testing.assert_array_equal(point_estimate(np.array([[True, False, True]])), [0, 1, 0])
     far = np.array([[-(2**62), 2**62, 5]])
     np.testing.assert_array_equal(point_estimate(far), [0, 1, 2])
+    np.testing.assert_array_equal(point_estimate(np.array([[1e300, -2.0, 1e300]])), [0, 1, 0])
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from partitions import label_draws, noisy_draws, renamed, vi
 
 from nrprob.posterior import (
     align,
+    chain_distances,
     coclustering,
     diagnose,
     label_free,
@@ -146,7 +147,7 @@ def test_values_agree_with_arviz():
     entropy = traces["entropy"]
     assert table.loc["entropy", "r_hat"] == pytest.approx(float(arviz.rhat(entropy)))
     assert table.loc["entropy", "ess_bulk"] == pytest.approx(float(arviz.ess(entropy)))
-    tail = float(arviz.ess(entropy, method="tail"))
+    tail = float(arviz.ess(entropy, method="tail", prob=(0.05, 0.95)))
     assert table.loc["entropy", "ess_tail"] == pytest.approx(tail)
 
 
@@ -167,6 +168,28 @@ def test_a_single_chain_is_compared_with_itself():
     drifting = draws[0].copy()
     drifting[200:, :20] = 99
     assert diagnose(drifting, truth, random_state=0).loc["largest_share", "r_hat"] > 1.5
+
+
+def test_chains_are_as_far_apart_as_their_draws():
+    draws, _ = noisy_draws(n=7, k=3, n_chains=3, n_draws=5, noise=1.0)
+    expected = np.empty((3, 3))
+    for a, b in itertools.product(range(3), repeat=2):
+        pairs = [(i, j) for i, j in itertools.product(range(5), repeat=2) if a != b or i != j]
+        expected[a, b] = np.mean([vi(draws[a, i], draws[b, j]) for i, j in pairs])
+    np.testing.assert_allclose(chain_distances(draws), expected, atol=1e-12)
+    # Of one chain, its halves; the middle draw of an odd number is in neither.
+    halves = chain_distances(draws[:1, [0, 1, 4, 2, 3]])
+    np.testing.assert_allclose(halves, chain_distances(draws[0][[[0, 1], [2, 3]]]))
+    assert np.isnan(chain_distances(draws[:, :1])).all()
+    assert np.isnan(chain_distances(draws[0, :1])).all()
+
+
+def test_long_chains_are_compared_at_even_steps():
+    draws, truth = noisy_draws(n_chains=4, n_draws=250, noise=0.4)
+    far = chain_distances(draws)
+    assert far.shape == (4, 4) and abs(far.mean() / far.diagonal().mean() - 1) < 0.05
+    draws[2, 125:] = truth  # a chain that comes to rest is nearer itself
+    assert chain_distances(draws)[2, 2] < 0.8 * far[2, 2]
 
 
 def test_extra_traces():
@@ -298,6 +321,7 @@ def test_bars_are_the_probabilities():
     ("call", "message"),
     [
         (lambda z: label_free(z, [0, 1]), "reference must have one label per sample"),
+        (lambda z: chain_distances(z, loss="rand"), "loss is not known; got 'rand'"),
         (lambda z: label_free(z, pairs=-1), "pairs is a number of at least 0, .*; got -1"),
         (lambda z: label_free(z, z[0], pairs=[[0, 9]]), "got 0 to 9 for 3 samples"),
         (lambda z: label_free(z, z[0], pairs=[0, 1]), r"shape \(n_pairs, 2\); got"),

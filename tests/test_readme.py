@@ -30,3 +30,6 @@ def test_python_examples_run():
     for block in blocks:  # one after the other, as somebody reading would type them
         exec(block, scope)
     assert scope["found"].labels_.shape == (len(scope["X"]), 2)
+    # What the text says of the draws, with room for the noise of R-hat itself.
+    assert scope["sampled"].converged_
+    assert scope["posterior"].diagnose(scope["draws"], random_state=0)["r_hat"].max() < 1.02

@@ -39,7 +39,8 @@ _DIMS = {
     "class_probs": ("cluster", "class"),
 }
 _AVERAGED = 512  # draws that predictions and point estimates look at
-_ENTRIES = 20_000_000  # labels that a point estimate looks at
+_COMPARED = 256  # draws of every chain that the chains are compared by
+_ENTRIES = 20_000_000  # labels that either looks at
 
 
 class MDLMixture(ClusterMixin, BaseEstimator):
@@ -92,8 +93,10 @@ class MDLMixture(ClusterMixin, BaseEstimator):
     num_split_merge : int, default=5
         Proposals in a step to split or to merge clusters.
     block : int or "auto", default="auto"
-        Rows that a Gibbs move of the collapsed kernel visits together; 1 is the usual sweep. "auto"
-        grows with the square root of the number of rows, which keeps nearly all accepted.
+        Rows that a Gibbs move of the collapsed kernel visits together; 1 is the usual sweep, of
+        which all are accepted. "auto" grows with the square root of the number of rows, whatever
+        the columns: .84 are then accepted on iris (4 columns), and .67 on wine (13). A refused
+        block costs time, never exactness; ``sample_stats_`` has the counts.
     rule : {"joint", "cond"}, default="joint"
         Whether a prediction weighs draws by how well they predict the row's features, as Bayes'
         rule has it, or takes their plain average.
@@ -128,8 +131,17 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         Description lengths of the chain that met it.
     r_hat_ : dict of str to float
         Rank-normalised R-hat of the description length and of the number of clusters.
+    diagnostics_ : pandas.DataFrame
+        `nrprob.posterior.diagnose` of 256 draws of every chain at even steps (fewer where there are
+        very many rows): of the description length, and of quantities that names of clusters leave
+        alone, as the largest share, the distance to ``labels_``, and whether two rows are together,
+        for ten pairs. The row
+        ``vi_between_chains`` compares chains with each other: its mean is that of the variation of
+        information between draws of different chains, and its `r_hat` the root of the ratio to that
+        of draws of one chain (see `nrprob.posterior.chain_distances`).
     converged_ : bool
-        Whether both are below 1.05; warned of otherwise.
+        Whether all R-hat, of both, are below 1.05; warned of otherwise. That chains agree is
+        necessary only: all of them may have missed the same clusterings, which no draws can show.
     variance_floor_ : float
         The one in use (``energy="nml"``).
     variance_floor_scores_ : dict of float to float
@@ -444,7 +456,6 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         self.objective_ = float(lengths[best])
         self.objective_trace_ = lengths[best[0]]
         self.n_iter_ = self._run.n_warm + self._run.n_draws * self._run.thinning
-        self._check_convergence(draws)
         flat = _flat(draws["labels"], int(np.clip(_ENTRIES // self._n_rows, 64, _AVERAGED)))
         labels = point_estimate(
             flat, loss=self.loss, max_clusters=self._max_clusters, random_state=0
@@ -452,17 +463,32 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         self.labels_ = np.unique(labels, return_inverse=True)[1]
         self.n_clusters_ = int(self.labels_.max()) + 1
         self.membership_ = _shares(flat, self.labels_)
+        self._check_convergence(draws)
 
     def _check_convergence(self, draws: dict[str, np.ndarray]) -> None:
+        from nrprob.posterior import chain_distances, diagnose
         from nrprob.posterior.convergence import r_hat
 
         self.r_hat_ = {name: r_hat(draws[name].astype(float)) for name in ("length", "n_clusters")}
-        self.converged_ = all(r < 1.05 for r in self.r_hat_.values())
+        n_chains = len(draws["length"])
+        most = int(np.clip(_ENTRIES // self._n_rows, 16 * n_chains, _COMPARED * n_chains))
+        labels, length = (_thinned(draws[name], most) for name in ("labels", "length"))
+        table = diagnose(labels, self.labels_, extra={"length": length}, random_state=0)
+        far = chain_distances(labels)
+        within, between = far.diagonal().mean(), far[~np.eye(len(far), dtype=bool)].mean()
+        if between > 0:
+            ratio = np.sqrt(between / within) if within > 0 else np.inf
+            table.loc["vi_between_chains", ["mean", "r_hat"]] = between, ratio
+        self.diagnostics_ = table
+        every = {**table["r_hat"], **self.r_hat_}
+        self.converged_ = all(r < 1.05 for r in every.values())
         if not self.converged_:
-            worst = ", ".join(f"{name} {r:.3f}" for name, r in self.r_hat_.items())
+            most = max(every, key=lambda name: every[name])
+            both = ", ".join(f"{name} {r:.3f}" for name, r in self.r_hat_.items())
             warnings.warn(
-                f"the chains do not agree yet; got R-hat of {worst} after {self._run.n_draws} "
-                "draws; go on with extend, or raise num_warmup and num_samples",
+                f"the chains do not agree yet; got R-hat of {both}, and at most {every[most]:.3f} "
+                f"({most}), after {self._run.n_draws} draws; look at diagnostics_, and go on with "
+                "extend, or raise num_warmup and num_samples",
                 ConvergenceWarning,
                 stacklevel=5,
             )
@@ -482,6 +508,17 @@ class MDLMixture(ClusterMixin, BaseEstimator):
             Posterior; ``sample_stats`` with the shares of accepted moves of every kind (NaN where
             none was proposed); the log density of every row (with its class) given the other rows
             of its block, which `arviz.loo` takes; the standardised data.
+
+        Notes
+        -----
+        With ``energy="nml"`` these log densities are differences of code lengths, whose
+        exponentials do not add up to 1 over all rows that there might be: per feature, to between
+        .93 and 1.11 given two other rows, and to between .96 and 1.02 given ten. The more columns
+        and the smaller the clusters, the less does `arviz.loo` mean; with ``energy="conjugate"``
+        they are normalised.
+
+        Rows are along the dimension ``sample``, a name that `arviz.extract` wants for itself: pass
+        it ``combined=False``.
         """
         check_is_fitted(self)
         from nrprob.posterior import to_arviz
@@ -595,14 +632,15 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         return self.classes_[at] if self._n_classes else at
 
 
-def _flat(draws: np.ndarray, most: int) -> np.ndarray:
-    """Draws (chain, draw, ...) of all chains as (S, ...), evenly thinned to at most ``most``.
-
-    At least one of every chain.
-    """
+def _thinned(draws: np.ndarray, most: int) -> np.ndarray:
+    """Draws (chain, draw, ...), evenly thinned to at most ``most``, and at least one of a chain."""
     each = min(max(most // draws.shape[0], 1), draws.shape[1])
-    at = np.linspace(0, draws.shape[1] - 1, each).round().astype(int)
-    return draws[:, at].reshape(-1, *draws.shape[2:])
+    return draws[:, np.linspace(0, draws.shape[1] - 1, each).round().astype(int)]
+
+
+def _flat(draws: np.ndarray, most: int) -> np.ndarray:
+    """Thinned draws (chain, draw, ...) of all chains as (S, ...)."""
+    return _thinned(draws, most).reshape(-1, *draws.shape[2:])
 
 
 def _padded(draws: np.ndarray, target: Target) -> np.ndarray:

@@ -241,7 +241,11 @@ def _average(one: Any, draws: Any, n_draws: jax.Array, rule: str) -> jax.Array:
 
 @jax.jit
 def density_of_rows(target: Target, draws: jax.Array) -> jax.Array:
-    """Log density (S, n') of every row with its class, given the other rows of its block."""
+    """Log density (S, n') of every row with its class, given the other rows of its block.
+
+    Normalised for codes that are mixtures over parameters (conjugate), not for NML, where the
+    normaliser is that of all rows of the block together.
+    """
 
     def one(labels):
         cells = target.cells(labels)[0]

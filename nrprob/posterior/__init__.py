@@ -1,8 +1,13 @@
 """Partitions as random variables: what draws of labels say, whoever drew them.
 
-Every function takes draws of labels as an integer array ``(chain, draw, sample)`` or
-``(draw, sample)``. Cluster names mean nothing across draws (label switching), so each summary is a
-property of the partition alone, or names clusters after one reference partition (`relabel`).
+Every function takes draws of labels as an array of whole numbers ``(chain, draw, sample)`` or
+``(draw, sample)``. A DataArray is read by the names of its dimensions, ``chain``, ``draw`` and one
+more, in whatever order they are. Of a Dataset, or of the posterior of an InferenceData or DataTree,
+the variable ``labels`` or the only one is read: of others, pass the one you mean. Samplers that sum
+labels out return probabilities of them: `draw_labels` makes draws of labels of these.
+
+Cluster names mean nothing across draws (label switching), so each summary is a property of the
+partition alone, or names clusters after one reference partition (`relabel`).
 
 Examples
 --------
@@ -19,8 +24,9 @@ array([0, 0, 1, 1])
 {2: 1.0}
 """
 
+from nrprob.posterior.allocations import draw_labels
 from nrprob.posterior.balls import CredibleBall, credible_ball
-from nrprob.posterior.convergence import diagnose, label_free, n_clusters
+from nrprob.posterior.convergence import chain_distances, diagnose, label_free, n_clusters
 from nrprob.posterior.estimates import point_estimate
 from nrprob.posterior.export import to_arviz
 from nrprob.posterior.losses import expected_loss
@@ -37,9 +43,11 @@ __all__ = [
     "n_clusters",
     "label_free",
     "diagnose",
+    "chain_distances",
     "relabel",
     "align",
     "plot_coclustering",
     "plot_n_clusters",
+    "draw_labels",
     "to_arviz",
 ]

@@ -84,7 +84,7 @@ def credible_ball(
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If shapes do not fit, the loss is unknown or the level is outside (0, 1].
 

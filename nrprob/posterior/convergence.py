@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import xlogy
 
-from nrprob.posterior.draws import Draws, as_draws, as_labels, canonical
+from nrprob.posterior.draws import Draws, as_draws, as_labels, by_dims, canonical
 from nrprob.posterior.estimates import estimate
 from nrprob.posterior.export import _import_arviz
 from nrprob.posterior.losses import as_loss, distances
@@ -18,10 +18,14 @@ from nrprob.posterior.similarity import similarity
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["diagnose", "label_free", "n_clusters"]
+__all__ = ["chain_distances", "diagnose", "label_free", "n_clusters"]
 
 _PAIR_SAMPLES = 500
 """Samples among which informative pairs are looked for."""
+_CHAIN_DRAWS = 64
+"""Most draws of every chain that are compared with each other."""
+_COMPARED = 2**27
+"""Labels that are compared at most: squared number of draws, by samples."""
 
 
 def _chains(draws: Draws) -> tuple[int, int]:
@@ -33,9 +37,10 @@ def _ess(trace: np.ndarray, method: str) -> float:
     if trace.shape[1] < 4:
         return np.nan
     arviz = _import_arviz()
+    tails = {"prob": (0.05, 0.95)} if method == "tail" else {}  # ArviZ 1 has no default
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        return float(arviz.ess(np.asarray(trace, dtype=float), method=method))
+        return float(arviz.ess(np.asarray(trace, dtype=float), method=method, **tails))
 
 
 def r_hat(trace: np.ndarray) -> float:
@@ -52,6 +57,65 @@ def r_hat(trace: np.ndarray) -> float:
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         return float(arviz.rhat(trace, method="rank"))
+
+
+def chain_distances(draws: Any, *, loss: str = "vi") -> np.ndarray:
+    """Mean distance between draws of every two chains, and between those of one.
+
+    Chains that have converged to one distribution are as far from each other as from themselves.
+    Those that stay in different clusterings are further, even where the clusterings are alike in
+    size, length and distance to any third.
+
+    Parameters
+    ----------
+    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+        Labels. Names of clusters are arbitrary within each draw. Of a single chain, the halves are
+        compared.
+    loss : {"vi", "binder"}, default="vi"
+        The metric; see `expected_loss`.
+
+    Returns
+    -------
+    ndarray of shape (n_chains, n_chains)
+        Symmetric. On the diagonal, different draws of one chain. Means over 64 draws of every chain
+        at even steps, or over fewer where there are very many samples; NaN where there are fewer
+        than 2.
+
+    Raises
+    ------
+    TypeError
+        If labels are not whole numbers.
+    ValueError
+        If `draws` has other axes or is empty, or the loss is unknown.
+
+    Examples
+    --------
+    >>> from nrprob.posterior import chain_distances
+    >>> chain_distances([[[0, 0, 1, 1], [1, 1, 0, 0]], [[0, 1, 0, 1], [0, 1, 0, 1]]]).round(3)
+    array([[0.   , 1.386],
+           [1.386, 0.   ]])
+    """
+    checked = as_draws(draws)
+    n = checked.n_samples
+    table = as_loss(loss, 1.0, n)
+    codes = checked.codes.reshape(*_chains(checked), n)
+    if len(codes) == 1:
+        half = codes.shape[1] // 2
+        if not half:
+            return np.full((2, 2), np.nan)
+        codes = np.stack([codes[0, :half], codes[0, -half:]])
+    n_chains, n_draws, _ = codes.shape
+    if n_draws < 2:
+        return np.full((n_chains, n_chains), np.nan)
+    affordable = int((_COMPARED / n) ** 0.5 / n_chains)
+    each = min(n_draws, _CHAIN_DRAWS, max(affordable, 2))
+    some = codes[:, np.linspace(0, n_draws - 1, each).round().astype(int)].reshape(-1, n)
+    every = Draws(some, np.full(len(some), 1 / len(some)), (len(some),))
+    far = np.stack([distances(z, every, table) for z in some])
+    mean = far.reshape(n_chains, each, n_chains, each).mean(axis=(1, 3))
+    # A draw is no distance from itself, which says nothing.
+    mean[np.diag_indices(n_chains)] *= each / (each - 1)
+    return mean
 
 
 def n_clusters(draws: Any) -> pd.DataFrame:
@@ -76,7 +140,7 @@ def n_clusters(draws: Any) -> pd.DataFrame:
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If `draws` has other axes or is empty.
 
@@ -170,7 +234,7 @@ def label_free(
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If `draws` has other axes or is empty, or `reference` or `pairs` do not fit it.
 
@@ -245,9 +309,18 @@ def diagnose(
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If `draws` has other axes or is empty, or other arguments do not fit it.
+
+    See Also
+    --------
+    chain_distances : How far chains are from each other, pair by pair.
+
+    Notes
+    -----
+    Agreement is necessary only. Chains that have all missed the same clusterings agree on
+    everything: start them far from each other, and as many as can be afforded.
 
     References
     ----------
@@ -268,7 +341,7 @@ def diagnose(
     traces = label_free(draws, reference, pairs=pairs, random_state=random_state)
     shape = traces["n_clusters"].shape
     for name, values in (extra or {}).items():
-        trace = np.asarray(values)
+        trace = by_dims(values, f"extra[{name!r}]", 0)
         if trace.size != shape[0] * shape[1] or trace.shape not in (shape, shape[1:]):
             raise ValueError(
                 f"traces in extra have the axes (chain, draw); {name!r} has shape {trace.shape} "

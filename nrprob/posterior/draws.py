@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Draws", "as_draws", "as_labels", "canonical"]
+__all__ = ["Draws", "as_draws", "as_labels", "by_dims", "canonical", "read_draws"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,19 +118,68 @@ def canonical(labels: np.ndarray) -> np.ndarray:
     return codes
 
 
-def _integers(values: Any, what: str) -> np.ndarray:
-    array = np.asarray(values)
+def by_dims(values: Any, what: str, n_events: int | None = None) -> np.ndarray:
+    """Values with the axes (chain, draw, *events) or (draw, *events), by default of any number.
+
+    The axes of a DataArray are found by their names, those of anything else by their places.
+    """
+    dims = getattr(values, "dims", None)
+    if dims is None:
+        return np.asarray(values)
+    batch = [name for name in ("chain", "draw") if name in dims]
+    events = [name for name in dims if name not in batch]
+    if "draw" not in dims or n_events not in (None, len(events)):
+        others = "others" if n_events is None else f"{n_events} of other names"
+        raise ValueError(
+            f"dimensions of {what} are 'draw', perhaps 'chain', and {others}; got {tuple(dims)}; "
+            "rename them, or pass .values with the axes in the order (chain, draw, ...)"
+        )
+    return np.asarray(values.transpose(*batch, *events))
+
+
+def _variable(draws: Any) -> Any:
+    """Labels in an InferenceData, DataTree or Dataset; anything else as it is."""
+    group = getattr(draws, "posterior", draws)
+    if not hasattr(group, "data_vars") or not len(group.data_vars):
+        if hasattr(draws, "groups") or hasattr(draws, "data_vars"):
+            raise ValueError(
+                f"a container of draws has a group 'posterior'; got {type(draws).__name__} without "
+                "any variable there; pass the array of labels"
+            )
+        return draws
+    names = list(group.data_vars)
+    if len(names) > 1 and "labels" not in names:
+        where = "draws" if group is draws else "draws.posterior"
+        raise ValueError(
+            "of a container of draws, the variable 'labels' or the only one is read; got "
+            f"{', '.join(map(repr, names))}; pass the one you mean, as in {where}[{names[0]!r}]"
+        )
+    return group["labels" if "labels" in names else names[0]]
+
+
+def _integers(array: np.ndarray, what: str) -> np.ndarray:
     if array.dtype == bool:
         return array.astype(np.int8)
-    if array.dtype.kind not in "iu":
+    # Whole numbers are often stored as floats: by files, and where others were missing once.
+    whole = array.dtype.kind == "f" and bool(np.all(np.isfinite(array) & (array == np.rint(array))))
+    if array.dtype.kind not in "iu" and not whole:
         raise TypeError(
             f"{what} must be integers; got dtype {array.dtype}; "
-            "encode other labels with numpy.unique(..., return_inverse=True) or pandas.factorize"
+            "encode other labels with numpy.unique(..., return_inverse=True) or pandas.factorize, "
+            "and draw them from probabilities with draw_labels"
         )
-    if array.dtype == np.uint64:
+    if whole or array.dtype == np.uint64:
+        if np.abs(array).max(initial=0) < 2**62:
+            return array.astype(np.int64)
         # Differences of names are taken as int64, so names beyond it are replaced by their order.
         return np.unique(array, return_inverse=True)[1].reshape(array.shape)
     return array
+
+
+def read_draws(draws: Any) -> np.ndarray:
+    """Integer labels with the axes (chain, draw, sample) or (draw, sample), as yet unchecked."""
+    what = "draws of labels"
+    return _integers(by_dims(_variable(draws), what, 1), what)
 
 
 def as_draws(draws: Any, weights: Any = None) -> Draws:
@@ -139,18 +188,19 @@ def as_draws(draws: Any, weights: Any = None) -> Draws:
     Parameters
     ----------
     draws : array of int of shape (chain, draw, sample) or (draw, sample)
-        Labels; names are arbitrary within each draw.
+        Labels; names are arbitrary within each draw. Or a container of them, as
+        `nrprob.posterior` says.
     weights : array of shape (chain, draw) or (draw,), optional
         Non-negative weights of the draws, any scale; equal by default.
 
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If the axes are not those above or empty, or weights do not fit them.
     """
-    labels = _integers(draws, "draws of labels")
+    labels = read_draws(draws)
     if labels.ndim not in (2, 3):
         raise ValueError(
             "draws of labels have the axes (chain, draw, sample) or (draw, sample); "
@@ -166,7 +216,7 @@ def as_draws(draws: Any, weights: Any = None) -> Draws:
     codes = canonical(labels.reshape(-1, labels.shape[-1]))
     if weights is None:
         return Draws(codes, np.full(len(codes), 1 / len(codes)), batch)
-    values = np.asarray(weights, dtype=float)
+    values = by_dims(weights, "weights of draws", 0).astype(float)
     if values.shape != batch:
         raise ValueError(
             f"weights must have one entry per draw; got shape {values.shape} for draws of shape "
@@ -183,7 +233,7 @@ def as_draws(draws: Any, weights: Any = None) -> Draws:
 
 def as_labels(labels: Any, n_samples: int, what: str) -> np.ndarray:
     """Check one partition of `n_samples` samples; returns its integer labels as they are."""
-    array = _integers(labels, what)
+    array = _integers(np.asarray(labels), what)
     if array.shape != (n_samples,):
         raise ValueError(
             f"{what} must have one label per sample; got shape {array.shape} for draws of "

@@ -166,7 +166,7 @@ def point_estimate(
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If `draws` has other axes or is empty, or a parameter is outside its range.
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.posterior.draws import by_dims
+
 __all__ = ["to_arviz"]
 
 
@@ -30,9 +32,9 @@ def _import_arviz() -> Any:
 
 
 def _draws(group: str, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    arrays = {name: np.asarray(value) for name, value in values.items()}
+    arrays = {name: by_dims(value, f"{group}[{name!r}]") for name, value in values.items()}
     for name, array in arrays.items():
-        if array.ndim < 2:
+        if array.ndim < 2 or "chain" not in getattr(values[name], "dims", ["chain"]):
             raise ValueError(
                 f"arrays of {group} start with the axes (chain, draw); {name!r} has shape "
                 f"{array.shape}; add the missing axis, as in x[None] for a single chain"
@@ -56,7 +58,8 @@ def to_arviz(
     posterior : mapping of str to array of shape (chain, draw, *event)
         Draws of each quantity.
     sample_stats, log_likelihood : mapping of str to array of shape (chain, draw, *event), optional
-        Statistics of the sampler, and the pointwise log likelihood in nats.
+        Statistics of the sampler, and the pointwise log likelihood in nats. ArviZ takes it for
+        normalised, which predictives of single rows by normalised maximum likelihood are not.
     observed_data : mapping of str to array, optional
         The data; no chain or draw axes.
     coords : mapping of str to sequence, optional
@@ -108,6 +111,9 @@ def to_arviz(
     }
 
     arviz = _import_arviz()
-    if int(arviz.__version__.split(".")[0]) >= 1:
+    if int(arviz.__version__.split(".")[0]) < 1:
+        return arviz.from_dict(**groups, **labels)
+    with warnings.catch_warnings():
+        # Samples are rows of the data here; ArviZ has the name for draws of all chains as well.
+        warnings.filterwarnings("ignore", message="Found dimension named 'sample'")
         return arviz.from_dict(groups, **labels)
-    return arviz.from_dict(**groups, **labels)

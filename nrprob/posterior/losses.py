@@ -123,7 +123,7 @@ def expected_loss(
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If shapes do not fit, or the loss is unknown.
 

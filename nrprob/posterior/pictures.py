@@ -76,7 +76,7 @@ def plot_coclustering(
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If shapes do not fit.
     """
@@ -152,7 +152,7 @@ def plot_n_clusters(draws: Any, ax: Axes | None = None) -> Axes:
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If `draws` has other axes or is empty.
     """

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.posterior.draws import Draws, as_draws, as_labels
+from nrprob.posterior.draws import Draws, as_draws, as_labels, read_draws
 from nrprob.posterior.estimates import estimate
 from nrprob.posterior.losses import as_loss
 
@@ -73,7 +73,7 @@ def relabel(draws: Any, reference: Any = None, *, random_state: Any = None) -> n
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If shapes do not fit.
 
@@ -138,7 +138,7 @@ def align(
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If shapes do not fit, a label is no position of a component, or the reference has more
         clusters than there are components.
@@ -155,8 +155,9 @@ def align(
     array([[-3. ,  5. ],
            [-2.9,  5.1]])
     """
-    checked = as_draws(draws)
-    labels = np.asarray(draws).reshape(checked.codes.shape).astype(np.int64)
+    labels = read_draws(draws)
+    checked = as_draws(labels)
+    labels = labels.reshape(checked.codes.shape).astype(np.int64)
     width = int(labels.max()) + 1 if n_components is None else int(n_components)
     if labels.min() < 0 or labels.max() >= width:
         raise ValueError(

@@ -81,7 +81,7 @@ def coclustering(draws: Any, weights: Any = None) -> np.ndarray:
     Raises
     ------
     TypeError
-        If labels are not integers.
+        If labels are not whole numbers.
     ValueError
         If `draws` has other axes or is empty, or `weights` do not fit it.
 
