@@ -6,8 +6,11 @@ mend is one line and exit code 2. Anything heavy is imported inside a command.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
+import sys
+import threading
 import time
 import tomllib
 from collections.abc import Iterator
@@ -56,10 +59,38 @@ def _progress(line: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have an interrupt arrive wherever it comes.
+
+    Python forgets what is raised in finalizers and in callbacks of its garbage collection, of which
+    JAX has one. An interrupt that was forgotten is sent again, when that is likely to be over.
+    """
+    told = sys.unraisablehook
+    waiting: list[threading.Timer] = []
+
+    def hook(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            told(unraisable)
+            return
+        waiting.append(threading.Timer(0.1, _thread.interrupt_main))
+        waiting[-1].daemon = True
+        waiting[-1].start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = told
+        for timer in waiting:
+            timer.cancel()
+
+
+@contextlib.contextmanager
 def _one_line_errors() -> Iterator[None]:
     """What the user can mend ends as one line and exit code 2; a defect of ours keeps its trace."""
     try:
-        yield
+        with _interruptible():
+            yield
     except (ValueError, TypeError) as error:
         if os.environ.get("NRPROB_TRACEBACK") or not _is_refusal(error):
             raise
@@ -213,8 +244,9 @@ def fit(
     """Cluster the rows of a file, beyond what is known about them."""
     os.environ.setdefault("MPLBACKEND", "Agg")
     with _one_line_errors():
-        from nrprob.batch import fits, registry, single, sources, tables
+        from nrprob.batch import fits, plan, registry, single, sources, tables
         from nrprob.exceptions import InputError
+        from nrprob.files import try_write
 
         chosen = None if method.lower() == "auto" else registry.method(method)
         parameters: dict[str, Any] = {"random_state": seed}
@@ -229,12 +261,16 @@ def fit(
             if not equals:
                 raise InputError(f"a setting is NAME=VALUE; --set {setting}; add the value")
             parameters[name.strip()] = _value(text.strip())
+        plan.check_seed(parameters["random_state"], "--seed")
         if known and chosen and not chosen.takes_known:
             raise InputError(
                 f"{method} takes no known structure; --known {known[0]}; "
                 "use --method auto, or --compare to see how they agree"
             )
 
+        shown = "summary.png" if picture else None
+        for name in single.names(shown):
+            try_write(out / name)
         with _progress(f"reading {data.name}"):
             places = {
                 role: [_split(text, data) for text in texts]
@@ -251,6 +287,7 @@ def fit(
                 columns=_listed(columns),
                 drop=[*_listed(drop), *inside] if data.suffix != ".npz" else _listed(drop),
             )
+            sources.require_numbers(table)
             if standardize:
                 from sklearn.preprocessing import StandardScaler
 
@@ -304,7 +341,7 @@ def fit(
         fits.score(fitted, table.labelings, fits.default_measures([*table.labelings]))
         result = single.Single("", table, names, [fitted])
         with _progress("writing the results"):
-            single.save(result, out, "summary.png" if picture else None)
+            single.save(result, out, shown)
         _show(result)
 
 
@@ -450,9 +487,13 @@ def run(
         plans = _checked_plans(files)
         chosen = _devices(devices)
         failed = False
+        folders = []
         for path, plan in plans:
             folder = out / path.stem if out and len(files) > 1 else out
             folder = folder or runner.default_folder(plan.model, path) or Path("results")
+            runner.try_out(plan, folder, only or ())
+            folders.append(folder)
+        for (path, plan), folder in zip(plans, folders, strict=True):
             try:
                 with _Bar(path.stem) as bar:
                     result = runner.run_plan(

@@ -1,11 +1,123 @@
-"""Files that appear whole or not at all, whatever happens meanwhile."""
+"""Files that appear whole or not at all, and that are checked before they are believed.
+
+A *sealed* file ends its name in a digest of its content: name and content appear by one rename, so
+that there is never one without the other, and what is damaged later no longer fits its name.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
+import math
 import os
+import platform
+import re
+import threading
+import time
+import zipfile
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
 
 from nrprob.exceptions import InputError
+
+__all__ = [
+    "check_seal",
+    "is_sealed",
+    "make_folder",
+    "read_npz",
+    "read_sparse",
+    "reading",
+    "remove_left_over",
+    "sealed",
+    "try_write",
+    "write_whole",
+]
+
+# What damaged files raise, from NumPy, SciPy, pandas, h5py, gzip and zip.
+_DAMAGE = (
+    OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError,
+    MemoryError, AssertionError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
+_DAY = 86400.0
+_HIDDEN = ".nrprob"  # what names of files that are being written end in
+_RATIO = 1100  # no deflated file is smaller by more
+
+
+def _here() -> str:
+    """Name of this host, and of the numbers that its processes have: containers have their own."""
+    host = re.sub(r"\W+", "-", platform.node())[:60]
+    with contextlib.suppress(OSError):
+        return f"{host}-{os.stat('/proc/self/ns/pid').st_ino}"
+    return f"{host}-"
+
+
+def _hidden(path: Path) -> Path:
+    """Name of a file that is being written: it says who writes it."""
+    who = f"{_here()}.{os.getpid()}.{threading.get_native_id()}"
+    return path.with_name(f".{path.name}.{who}{_HIDDEN}")
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether the writer of a hidden file is gone; of other hosts only the file's age can tell."""
+    _, host, pid, *_ = path.name.rsplit(".", 4)
+    try:
+        if time.time() - path.stat().st_mtime > _DAY:
+            return True
+        if host == _here() and os.name != "nt":  # where this signal would not be harmless
+            os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, OverflowError):
+        pass  # it lives, but is not ours; or somebody has removed the file
+    return False
+
+
+def remove_left_over(folder: Path) -> None:
+    """Remove what killed writers left in a folder; the files of those that live stay."""
+    for path in folder.glob(f".*.*.*.*{_HIDDEN}"):
+        if _is_left_over(path):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def try_write(path: Path) -> None:
+    """Refuse a place that could not be written to, without leaving anything there.
+
+    Raises
+    ------
+    InputError
+        If the path is a folder, or a folder on the way to it cannot be made or written to.
+    """
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        place = path
+        while not place.parent.exists():
+            place = place.parent
+        hidden = _hidden(place)
+        hidden.touch()
+        hidden.unlink()
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def _cannot_write(path: Path, error: OSError) -> InputError:
+    return InputError(f"cannot write; {path}: {error.strerror}; check the folder")
+
+
+def make_folder(out: Path) -> None:
+    """Make a folder for results; nothing happens where there is one."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot make the output folder; {out}: {error.strerror}; choose another"
+        ) from error
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -16,7 +128,7 @@ def write_whole(path: Path, content: bytes) -> None:
     InputError
         If the folder cannot be written to.
     """
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
+    hidden = _hidden(path)
     try:
         with hidden.open("wb") as file:
             file.write(content)
@@ -24,5 +136,122 @@ def write_whole(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         hidden.replace(path)
     except OSError as error:
-        hidden.unlink(missing_ok=True)
-        raise InputError(f"cannot write; {path}: {error.strerror}; check the folder") from error
+        raise _cannot_write(path, error) from error
+    finally:  # also after an interrupt
+        with contextlib.suppress(OSError):
+            hidden.unlink()
+
+
+def _digest(content: bytes, key: str) -> str:
+    return hashlib.sha256(key.encode() + content).hexdigest()
+
+
+def sealed(path: Path, content: bytes, key: str = "") -> Path:
+    """Name of a sealed file: ``block.npz`` becomes ``block-<digest>.npz``.
+
+    Parameters
+    ----------
+    path : Path
+        Where the file would be.
+    content : bytes
+        What is in it.
+    key : str
+        What the file belongs to, if it would be wrong anywhere else.
+    """
+    return path.with_name(f"{path.stem}-{_digest(content, key)}{path.suffix}")
+
+
+def is_sealed(path: Path) -> bool:
+    """Whether the name of a file ends in a digest."""
+    return re.fullmatch(r".*-[0-9a-f]{64}", path.stem) is not None
+
+
+def check_seal(path: Path, key: str = "") -> bytes:
+    """Content of a sealed file.
+
+    Raises
+    ------
+    ValueError
+        If it does not fit the digest in the name, or there is none.
+    OSError
+        If the file cannot be read.
+    """
+    content = path.read_bytes()
+    if not is_sealed(path):
+        raise ValueError("its name has no digest of its content")
+    if path.stem[-64:] != _digest(content, key):
+        raise ValueError("its content does not fit the digest in its name")
+    return content
+
+
+@contextlib.contextmanager
+def reading(path: Path, what: str, advice: str) -> Iterator[None]:
+    """Turn what a damaged file raises into one sentence about that file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    what : str
+        What it is: "a result file".
+    advice : str
+        What to do if it cannot be read.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except _DAMAGE as error:
+        reason = " ".join(str(error).split("\n", 1)[0].split()) or type(error).__name__
+        raise InputError(f"cannot read {what}; {path}: {reason}; {advice}") from error
+
+
+def read_npz(file: Path | IO[bytes]) -> dict[str, np.ndarray]:
+    """Arrays of an NPZ file, none of which is made before its size is held against the file's.
+
+    Raises
+    ------
+    ValueError, OSError, zipfile.BadZipFile, zlib.error
+        If the file is damaged, or holds something else than arrays of numbers and texts.
+    """
+    if not zipfile.is_zipfile(file):
+        raise ValueError("it is no NPZ archive")
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as stored:
+                _check_header(stored, member)
+    if not isinstance(file, Path):
+        file.seek(0)
+    with np.load(file, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def read_sparse(path: Path) -> Any:
+    """Matrix (scipy.sparse.csr_array) that `scipy.sparse.save_npz` has stored.
+
+    Raises
+    ------
+    ValueError, OSError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error
+        If the file is damaged, or is none of a matrix of numbers.
+    """
+    import scipy.sparse
+
+    read_npz(path)
+    X = scipy.sparse.csr_array(scipy.sparse.load_npz(path))
+    X.check_format()  # indices beyond the matrix would be read from anywhere
+    if X.dtype.kind not in "biuf":
+        raise ValueError(f"a matrix of type {X.dtype} holds no numbers")
+    return X
+
+
+def _check_header(stored: IO[bytes], member: zipfile.ZipInfo) -> None:
+    """Refuse an array that claims to be larger than what is there of it, or is of objects."""
+    read: Any = np.lib.format.read_array_header_1_0
+    if np.lib.format.read_magic(stored) != (1, 0):
+        read = np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stored)
+    if dtype.hasobject:
+        raise ValueError(f"{member.filename} holds Python objects, which are not read")
+    claimed, there = math.prod(shape) * dtype.itemsize, member.file_size - stored.tell()
+    if claimed != there or member.file_size > _RATIO * member.compress_size:
+        raise ValueError(f"{member.filename} claims {claimed} bytes that are not there")

@@ -117,6 +117,35 @@ def write(tmp_path):
             "wanted = { labeling = 'partition_1', per_class = 2, score = 'al' }\n" + SMALL,
             r"unknown value; wanted\.score = 'al'; did you mean 'all'",
         ),
+        ("runs = 1000000000\n" + SMALL, r"does not fit; runs = 1000000000; .* equal to 100000"),
+        (SMALL.replace("seed = 3", "repeats = 100001"), r"data\.repeats = 100001; .*100000"),
+        (SMALL.replace("seed = 3", "seed = -1"), r"data\.seed = -1; .*equal to 0"),
+        (SMALL.replace("seed = 3", "seed = 5000000000"), r"data\.seed = 5000000000; .*4000000000"),
+        (SMALL.replace("seed = 3", "grid = { dims = [] }"), r"data\.grid\.dims = \[\]"),
+        (SMALL + "grid = { cooling = [] }\n", r"methods\.0\.grid\.cooling = \[\]"),
+        (SMALL + "runs = 1000000\n", r"methods\.0\.runs = 1000000"),
+        (SMALL + f"n = [[{'9' * 500}]]\n", "a whole number takes at most 64 bits; got one of 1662"),
+        (SMALL.replace("seed = 3", "image_shape = [0, 4]"), r"data\.image_shape\.0 = 0"),
+        (SMALL.replace("seed = 3", "binarize = nan"), r"data\.binarize = nan; .* finite"),
+        (
+            "wanted = { labeling = 'partition_1', per_class = 1000000000 }\n" + SMALL,
+            r"wanted\.per_class\.0 = 1000000000",
+        ),
+        (
+            SMALL + "[constraints]\nlabeling = 'partition_1'\npairs = [1000000000000]\n",
+            r"constraints\.pairs\.0 = 1000000000000",
+        ),
+        (
+            SMALL
+            + f"[split]\nlabeling = 'partition_1'\nlabelled = {[0.1] * 100}\n"
+            + f"unlabelled = {[0.1] * 100}\ntest = {[0.1] * 100}\n",
+            "split: labelled x unlabelled x test are too many; got 1000000 combinations; list at",
+        ),
+        (SMALL + "a = " + "[" * 3000 + "]" * 3000 + "\n", "nested too deeply|not TOML"),
+        *[
+            (SMALL + f"[report]\npicture = '{name}'\n", r"report\.picture: a picture is a file of")
+            for name in ("../x.png", "/tmp/x.png", "a/x.png", "C:x.png", "..", "plan.json", "x")
+        ],
     ],
 )
 def test_mistakes_in_a_model_file_are_placed(write, text, message):
@@ -174,6 +203,18 @@ groups = { low = [0, 1, 2, 3, 4] }
 name = "ib"
 """
     with pytest.raises(InputError, match=r"data\.labelings\.low has none for 5, 6, 7, 8, 9"):
+        load_data(read_model(write(text)))
+
+
+@pytest.mark.parametrize("change", ["n_samples = 1000000000000000000", "n_samples = -60"])
+def test_parameters_of_a_generator_that_cannot_be(write, change):
+    with pytest.raises(InputError, match=r"data\.parameters do not fit make_binary_partitions; "):
+        load_data(read_model(write(SMALL.replace("n_samples = 60", change))))
+
+
+def test_an_image_has_as_many_pixels_as_there_are_columns(write):
+    text = SMALL.replace("seed = 3", "image_shape = [3, 4]")
+    with pytest.raises(InputError, match=r"data\.image_shape = \[3, 4\] for 10; correct it"):
         load_data(read_model(write(text)))
 
 
@@ -352,6 +393,32 @@ def test_files_that_cannot_be_read(tmp_path):
     (tmp_path / "data.csv").write_text("")
     with pytest.raises(InputError, match=r"cannot read the file as CSV"):
         tables.read(tmp_path / "data.csv")
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        np.array([[b"a", b"b"]] * 4),
+        np.ones((4, 2)) * 1j,
+        np.zeros((4, 2), "M8[s]"),
+        np.arange(4.0),
+        np.float64(3),
+        np.ones((0, 2)),
+        np.ones((4, 0)),
+    ],
+)
+def test_rows_are_a_matrix_of_numbers(tmp_path, X):
+    np.savez(tmp_path / "a.npz", X=X)
+    with pytest.raises(InputError, match=r"rows are a matrix of numbers; X of .*a\.npz has shape"):
+        tables.read(tmp_path / "a.npz")
+
+
+def test_a_labeling_has_a_value_for_every_row(tmp_path):
+    np.savez(tmp_path / "a.npz", z=np.int64(3))
+    scipy.sparse.save_npz(tmp_path / "b.npz", scipy.sparse.csr_array(np.eye(3)))
+    for name, file in (("z", "a.npz"), ("X", "b.npz")):
+        with pytest.raises(InputError, match=f"{name} of .*{file} has no value for every row"):
+            tables.read_column(tmp_path / file, name)
 
 
 def test_labelings_are_groups():

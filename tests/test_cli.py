@@ -1,8 +1,11 @@
 """The command line: what it writes, and how it refuses."""
 
+import gc
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pandas as pd
@@ -152,6 +155,8 @@ def test_fit_without_known_says_how_it_agrees(invoke, data, tmp_path):
         (["--known", "data.csv:"], "a labeling is FILE:COLUMN"),
         (["--method", "ccbi"], "unknown method; 'ccbi'; did you mean 'ccib'?"),
         (["--method", "ib", "--known", "species"], "ib takes no known structure"),
+        (["--seed", "-1"], "a seed is a whole number from 0 to 4000000000; --seed = -1"),
+        (["--set", "random_state=x"], "a seed is a whole number"),
         (["--set", "cooling"], "a setting is NAME=VALUE"),
         (["--set", "coling=2"], "--set coling; did you mean 'cooling'?"),
         (["--columns", "species"], "features have to be numeric"),
@@ -176,7 +181,37 @@ def test_missing_values_are_told(invoke, data, tmp_path):
     frame = pd.read_csv(data)
     frame.loc[0, "x0"] = np.nan
     frame.to_csv(data, index=False)
-    assert "NaN" in invoke("fit", data, "--known", "species", "--out", tmp_path / "o").stderr
+    line = refused(invoke("fit", data, "--known", "species", "--out", tmp_path / "o"))
+    assert "missing or infinite values; 1 of 800, the first in row 0, column x0; fill" in line
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "cannot read the file as CSV; "),
+        ("a,b,species\n", "the table has no rows; "),
+        ("a,a,species\n1,2,x\n3,4,y\n", "columns need different names; a in "),
+        ("a,b,species\nu,v,x\nw,z,y\n", "no numeric column is left; "),
+        ("a,b,species\n1,2,\n3,4,y\n", "--known species has missing values; 1 of 2; "),
+        ("a,b,species\n1,2,x\n3,inf,y\n", "infinite values; 1 of 4, the first in row 1, column b"),
+        ("a,b,species\n1,2,x\n1,2,3,4,5,6\n", "cannot read the file as CSV; "),
+        (b"\xff\xfe\x00a", "cannot read the file as CSV; "),
+    ],
+)
+def test_tables_that_do_not_serve(invoke, tmp_path, content, message):
+    path = tmp_path / "a.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    line = refused(invoke("fit", path, "--known", "species", "--out", tmp_path / "out"))
+    assert message in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "result.json", "summary.png"])
+def test_places_are_tried_before_the_fit(invoke, data, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("nrprob.batch.fits.fit_method", lambda *_, **__: pytest.fail("fitted"))
+    (tmp_path / "out" / name).mkdir(parents=True)
+    line = refused(invoke("fit", data, "--known", "species", "--out", tmp_path / "out"))
+    assert f"{name}: Is a directory; check the folder" in line
 
 
 def test_traceback_on_request(invoke, data, monkeypatch):
@@ -297,6 +332,47 @@ def test_run_checks_all_files_first(invoke, tmp_path):
     )
     assert "unknown key; knwon; did you mean 'known'?" in line
     assert not (tmp_path / "o").exists()
+
+
+def test_run_tries_the_places_of_all_files_first(invoke, tmp_path):
+    for name in ("good", "bad"):
+        (tmp_path / f"{name}.toml").write_text(MODEL)
+    (tmp_path / "o" / "bad" / "summary.png").mkdir(parents=True)
+    line = refused(
+        invoke("run", tmp_path / "good.toml", tmp_path / "bad.toml", "--out", tmp_path / "o")
+    )
+    assert "summary.png: Is a directory; check the folder" in line
+    assert not (tmp_path / "o" / "good").exists()
+
+
+@pytest.mark.parametrize("command", ["run", "report"])
+def test_an_interrupt_that_is_swallowed_comes_again(invoke, tmp_path, monkeypatch, command):
+    calls = []
+
+    def swallows(phase, info):
+        if phase == "start" and not calls:
+            calls.append(phase)
+            signal.raise_signal(signal.SIGINT)
+
+    def long(*arguments, **keywords):
+        gc.callbacks.append(swallows)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(swallows)
+        finished = time.monotonic() + 60
+        while time.monotonic() < finished:
+            pass
+        pytest.fail("went on after an interrupt")
+
+    monkeypatch.setattr("nrprob.batch.runner.run_plan", long)
+    monkeypatch.setattr("nrprob.batch.report.write_report", long)
+    (tmp_path / "a.toml").write_text(SWEEP)
+    before = sys.unraisablehook
+    result = invoke(command, tmp_path / "a.toml")
+    assert calls and result.exit_code in (1, 130)
+    assert ("the same command goes on with it" in result.stderr) == (command == "run")
+    assert sys.unraisablehook is before
 
 
 def test_methods_lists_every_estimator(invoke):

@@ -201,6 +201,9 @@ def store_counts(values):
         ("faces", "images.npz", cut, "cannot read a file .*images.npz"),
         ("faces", "images.npz", store(pictures=np.ones((4, 3, 2))), "cannot read a file .*images"),
         ("faces", "images.npz", store(images=np.ones((4, 6))), r"shape \(4, 6\)"),
+        ("faces", "images.npz", store(images=np.full((4, 3, 2), b"a")), r"type \|S1"),
+        ("faces", "images.npz", lambda p: p.write_bytes(b""), "it is no NPZ archive; get it again"),
+        ("faces", "images.npz", store(images=np.full((4, 3), None)), "holds Python objects"),
     ],
 )
 def test_damaged_files(root, name, file, damage, message):

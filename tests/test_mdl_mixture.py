@@ -1,5 +1,6 @@
 """The MDL-coupled MCMC as an estimator."""
 
+import io
 import itertools
 import pickle
 
@@ -15,6 +16,7 @@ from nrprob import DegenerateClusterWarning, MDLMixture, posterior
 from nrprob.codelength import gaussian_length, multinomial_complexity, nml_length
 from nrprob.datasets import make_four_components
 from nrprob.engines import longrun, sample
+from nrprob.exceptions import InputError
 from nrprob.methods import mixture_code
 from nrprob.methods.mixture_code import MixtureCode
 from nrprob.metrics import matched_accuracy
@@ -101,6 +103,40 @@ def test_extending_is_the_same_as_one_run(three):
     assert whole.posterior_.equals(parts.posterior_)
     assert whole.sample_stats_.equals(parts.sample_stats_)
     assert parts.n_iter_ == 50 + 160
+
+
+def test_damaged_checkpoints_are_one_sentence(three, tmp_path):
+    X, y, _ = three
+    model = MDLMixture(6, random_state=3, variance_floor=0.2, **QUICK)
+    model.set_params(checkpoint=tmp_path / "run").fit(X, y)
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    first, last = sorted(name for name in whole if name.endswith(".npz"))
+    blocks = dict(np.load(io.BytesIO(whole[last])))
+    blocks["draws/labels"] = blocks["draws/labels"] * 0
+    altered = io.BytesIO()
+    np.savez(altered, **blocks)
+
+    def refused(message, **changes):
+        folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        for name, content in (whole | changes).items():
+            if content is not None:
+                (folder / name).write_bytes(content)
+        with pytest.raises(InputError, match=rf"{message}.*; .*delete") as told:
+            clone(model).set_params(checkpoint=folder).fit(X, y)
+        assert "\n" not in str(told.value) and "pickle" not in str(told.value)
+
+    for content in (whole[last][:-9], b"", whole[first], altered.getvalue(), b"junk"):
+        refused(rf"cannot read a block of a run; .*{last}: .* fit the digest", **{last: content})
+    refused("block-000001.npz: its name has no digest", **{last: None, "block-000001.npz": b""})
+    refused(f"blocks of a run follow each other; .*{last} is number 0", **{first: None})
+    twice = last.replace("000001", "000002")
+    refused(rf"{twice}: its content does not fit the digest", **{twice: whole[last]})
+    for content in (whole["run.json"][:-9], b"", b"\xff", b"3"):
+        refused(r"cannot read the description of a run; .*run\.json", **{"run.json": content})
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot make the output folder; .*file"):
+        clone(model).set_params(checkpoint=tmp_path / "file").fit(X, y)
 
 
 def test_a_run_that_was_killed_goes_on_exactly(three, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import xarray
 
-from nrprob import CCIB, CondEns, MixtureEM, batch, metrics
+from nrprob import CCIB, CondEns, MixtureEM, batch, files, metrics
 from nrprob.batch import plan, runner, single, store
 from nrprob.batch.modelfile import read_model
 from nrprob.datasets import make_binary_partitions
@@ -52,6 +52,12 @@ SPEC = {
     "save": {"memberships": True},
 }
 CELLS = 2 * 2 * 2 * 3
+# One fit, of a method that compiles nothing.
+ONE = {
+    "data": {"generator": "make_binary_partitions",
+             "parameters": {"n_samples": 30, "dims": [4, 4]}},
+    "methods": [{"name": "cop_kmeans", "n_clusters": 2}],
+}  # fmt: skip
 
 
 def changed(**changes):
@@ -126,6 +132,25 @@ def test_a_changed_data_file_is_other_data(tmp_path):
     one = plan.expand(read_model(spec)).cells[0].id
     (tmp_path / "a.csv").write_text("x,y\n1,3\n")
     assert plan.expand(read_model(spec)).cells[0].id != one
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data__grid": {"p_noise": [0.1] * 400, "n": [1] * 400}}, "many data sets; .* 320000; "),
+        ({"runs": 100_000, "data__repeats": 100_000}, "many fits; .* make 60000000000; ask for at"),
+        ({"methods__0__grid": {"cooling": [2.0] * 1_000, "tol": [0.1] * 1_000}}, "8000008; ask"),
+        ({"methods__0__random_state": "x"}, r"methods\.0\.random_state = 'x'; choose one"),
+        ({"methods__0__random_state": 2**32}, r"methods\.0\.random_state = 4294967296; choose"),
+        ({"methods__0__random_state": -1}, r"methods\.0\.random_state = -1; choose one"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_it_is_listed(monkeypatch, changes, message):
+    monkeypatch.setattr(plan, "Cell", lambda *_: {}["listed"])
+    if "data__grid" in changes:
+        monkeypatch.setattr(plan, "_combinations", lambda *_: {}["listed"])
+    with pytest.raises(InputError, match=message):
+        plan.expand(read_model(changed(**changes)))
 
 
 def test_batches_hold_every_cell_once_and_do_not_depend_on_what_is_done():
@@ -519,6 +544,73 @@ def test_a_damaged_result_file_is_named_and_left_alone(tmp_path, keep):
     assert batch.run(spec, tmp_path).sizes["cell"] == 6
 
 
+def test_flipped_bits_and_zeros_are_found_before_anything_is_believed(tmp_path):
+    batch.run(ONE, tmp_path)
+    place = store.Store(tmp_path)
+    (part,) = place.parts()
+    whole = part.read_bytes()
+    damaged = [bytes(len(whole)), b""]
+    for bit in np.random.default_rng(0).integers(8 * len(whole), size=250):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        damaged.append(bytes(flipped))
+    for content in damaged:
+        part.write_bytes(content)
+        for use in (place.finished, lambda: batch.load(tmp_path)):
+            with pytest.raises(InputError, match=rf"{part.name}: .* does not fit the digest in"):
+                use()
+
+
+def test_parts_of_earlier_versions_are_believed_if_they_can_be_read(tmp_path):
+    results = batch.run(ONE, tmp_path)
+    place = store.Store(tmp_path)
+    (part,) = place.parts()
+    part = part.rename(part.with_name(f"{part.stem[:20]}-0.nc"))
+    assert len(place.finished()) == 1
+    same(batch.run(ONE, tmp_path), results)
+    part.write_bytes(part.read_bytes()[:-200])
+    with pytest.raises(InputError, match=rf"cannot read a result file; .*{part.name}.*delete it"):
+        place.finished()
+
+
+def test_what_killed_runs_left_is_removed(tmp_path, monkeypatch):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    (tmp_path / "cells").mkdir()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: gone.pid)
+        for name in ("plan.json", "cells/part.nc"):
+            files._hidden(tmp_path / name).touch()
+    assert len(list(tmp_path.rglob(".*"))) == 2
+    store.Store(tmp_path).open(plan.expand(read_model(ONE)))
+    assert not list(tmp_path.rglob(".*"))
+
+
+@pytest.mark.parametrize("lacking", ["h5py", "h5netcdf"])
+def test_storage_is_tried_before_the_first_fit(tmp_path, monkeypatch, lacking):
+    monkeypatch.setattr(runner._Executor, "fit", lambda *_: pytest.fail("fitted"))
+    monkeypatch.setitem(sys.modules, lacking, None)
+    with pytest.raises(InputError, match=rf"cannot be stored; .*{lacking}.*; run pip ins") as told:
+        batch.run(ONE, tmp_path / "out")
+    assert len(str(told.value).splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("taken", ["", "cells", "locks", "notes.json/", "results.nc/", "a.png/"])
+def test_places_are_tried_before_the_first_fit(tmp_path, monkeypatch, taken):
+    monkeypatch.setattr(runner._Executor, "fit", lambda *_: pytest.fail("fitted"))
+    out = tmp_path / "out"
+    if taken.endswith("/"):
+        (out / taken).mkdir(parents=True)
+    else:
+        (out / taken).parent.mkdir(exist_ok=True)
+        (out / taken).write_text("in the way")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(InputError, match="cannot write; .*; check the folder"):
+        batch.run(ONE | {"report": {"picture": "a.png"}}, out)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_deleted_part_is_made_again_and_costs_no_other(tmp_path):
     spec = changed(methods=SPEC["methods"][:1], data__cases=SPEC["data"]["cases"][:1])
     batch.run(spec, tmp_path, only=["run=0"])
@@ -676,36 +768,66 @@ def test_two_runners_share_the_work(tmp_path):
     same(results, batch.run(spec, tmp_path / "alone"))
 
 
+# Begins runs as its own children, so that JAX is imported once for all of them.
+NURSERY = """
+import os, sys
+import h5netcdf, pandas, xarray
+import nrprob.methods.cop_kmeans
+from nrprob.batch import plan, runner
+from nrprob.cli import app
+plan.BATCH = 2
+for _ in sys.stdin:
+    child = os.fork()
+    if not child:
+        os.dup2(2, 1)
+        app(["run", *sys.argv[1:]])
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
 @pytest.mark.slow
-def test_killed_twenty_times(tmp_path):
-    spec = changed(data__repeats=40, methods=SPEC["methods"][:1])
-    model = write_toml(spec, tmp_path / "sweep.toml")
+def test_killed_forty_times(tmp_path):
+    spec = ONE | {"data": ONE["data"] | {"repeats": 300}, "runs": 2}
+    model, out = write_toml(spec, tmp_path / "sweep.toml"), tmp_path / "out"
+    command = [sys.executable, "-c", NURSERY, str(model), "--out", str(out)]
+    nursery = subprocess.Popen(
+        command,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+
+    def answer():
+        return int(nursery.stdout.readline())
+
+    def begin():
+        nursery.stdin.write("\n")
+        nursery.stdin.flush()
+        return answer()
 
     def parts():
-        return {p.name: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("cells/*.nc")}
+        return {p.name: p.stat().st_mtime_ns for p in out.glob("cells/*.nc")}
 
     chance = random.Random(0)
     finished: dict[str, int] = {}
-    grown = [0]
-    for _ in range(20):
-        process = start(model, tmp_path / "out")
-        if chance.random() < 0.3:  # while Python starts, or the file is checked
-            time.sleep(chance.uniform(0.1, 3))
-        else:  # at any moment of a batch, after some batches or none
-            wanted = len(finished) + chance.randint(0, 3)
-            while process.poll() is None and len(parts()) < wanted:
-                time.sleep(0.01)
+    for i in range(45):
+        assert len(finished) < 300, "nothing is left to be killed at"
+        child = begin()
+        if i % 9:  # at any moment after the first batch that it finishes
+            while len(parts()) <= len(finished):
+                time.sleep(0.002)
+            time.sleep(chance.uniform(0, 0.02))
+        else:  # while the file is checked
             time.sleep(chance.uniform(0, 0.2))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        os.kill(child, signal.SIGKILL)
+        assert answer() == -signal.SIGKILL
         now = parts()
         assert finished.items() <= now.items()  # nothing that was finished is lost, or done again
         finished = now
-        grown.append(len(finished))
-    assert len(set(grown)) > 5, "the kills came all too early or too late to show anything"
-    last = start(model, tmp_path / "out")
-    said, complaints = last.communicate(timeout=300)
-    assert last.returncode == 0, complaints
-    results = batch.load(tmp_path / "out")
-    assert results.sizes["cell"] == 2 * 40 * 2 * 2
+    begin()
+    assert answer() == 0
+    nursery.communicate()
+    assert not [path for path in out.rglob("*") if path.name.startswith(".")]
+    results = batch.load(out)
+    assert results.sizes["cell"] == 600
     same(results, batch.run(spec, tmp_path / "alone"))

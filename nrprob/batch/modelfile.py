@@ -35,15 +35,23 @@ from __future__ import annotations
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from nrprob.batch import registry
 from nrprob.batch.reported import OF_SPLIT, Figure, Measure, Metric, Report, Setting, Table
-from nrprob.batch.told import Constraints, Split, Strict, Wanted
+from nrprob.batch.told import MOST_FITS, Constraints, Split, Strict, Wanted
 from nrprob.exceptions import InputError
 
 __all__ = [
@@ -68,7 +76,12 @@ __all__ = [
 
 # Measured of every fit, whatever a file says.
 BUILT_IN = ("seconds", "objective", "n_clusters")
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=MOST_FITS)]
+Size = Annotated[int, Field(ge=1, le=100_000)]
+# Lists of values to combine: of none there would be no combination.
+Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
+# NumPy's generators take seeds below 2**32, and repeats are added to this one.
+MOST_SEED = 4_000_000_000
 # Parameters of data that say which rows to take, whatever the source.
 SELECTORS = ("rows", "keep")
 
@@ -89,22 +102,22 @@ class Data(Strict):
     # of a generator or a loader
     parameters: dict[str, Any] = Field(default_factory=dict)
     cases: list[dict[str, Any]] = Field(default_factory=list)
-    grid: dict[str, list[Any]] = Field(default_factory=dict)
+    grid: Grid = Field(default_factory=dict)
     # of a generator
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] = 0
     repeats: Count = 1
     # of a file
     columns: list[str] = Field(default_factory=list)
     drop: list[str] = Field(default_factory=list)
     label_columns: list[str] = Field(default_factory=list)
     # of any
-    image_shape: tuple[int, int] | None = None
+    image_shape: tuple[Size, Size] | None = None
     rows: tuple[int, int] | None = None
     keep: dict[str, list[Any]] = Field(default_factory=dict)
     views: list[Any] = Field(default_factory=list)
     labelings: dict[str, Labeling] = Field(default_factory=dict)
     standardize: bool = False
-    binarize: float | None = None
+    binarize: FiniteFloat | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Data:
@@ -185,7 +198,7 @@ class MethodSpec(BaseModel):
     runs: Count | None = None
     wanted: bool = True
     where: list[dict[str, Any]] = Field(default_factory=list)
-    grid: dict[str, list[Any]] = Field(default_factory=dict)
+    grid: Grid = Field(default_factory=dict)
 
     @field_validator("where", mode="before")
     @classmethod
@@ -265,6 +278,17 @@ class ModelFile(Strict):
         one = data.repeats == 1 and runs == {1} and len(data.cases) <= 1 and not any(grids)
         tables = (self.wanted, self.split, self.constraints)
         return one and all(table is None or len(table.amounts) == 1 for table in tables)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_fit(cls, content: Any) -> Any:
+        for number in _integers(content):
+            if not -(2**63) <= number < 2**63:
+                raise ValueError(
+                    f"a whole number takes at most 64 bits; got one of {number.bit_length() + 1}; "
+                    "choose a smaller one"
+                )
+        return content
 
     @model_validator(mode="after")
     def _names_agree(self) -> ModelFile:
@@ -415,6 +439,19 @@ def look_up(parameters: Mapping[str, Any], path: str) -> Any:
     return value
 
 
+def _integers(content: Any) -> Iterator[int]:
+    """All integers of a file."""
+    if isinstance(content, Mapping):
+        content = content.values()
+    elif not isinstance(content, list | tuple):
+        content = ()
+    for value in content:
+        if isinstance(value, int):
+            yield value
+        else:
+            yield from _integers(value)
+
+
 def _fields_at(path: tuple[Any, ...]) -> list[str]:
     """Keys that are legal in the table at `path`."""
     at: Any = ModelFile
@@ -460,6 +497,8 @@ def _content(path: Path) -> dict[str, Any]:
         ) from error
     except UnicodeDecodeError as error:
         raise InputError(f"a model file is UTF-8 text; {path}: {error}; check the path") from error
+    except RecursionError as error:
+        raise InputError(f"its values are nested too deeply; {path}; flatten them") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"this is not TOML; {path}: {error}; correct that line") from error
 

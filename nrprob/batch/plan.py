@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from nrprob.batch import registry
-from nrprob.batch.modelfile import Measure, MethodSpec, ModelFile, look_up
+from nrprob.batch.modelfile import MOST_SEED, Measure, MethodSpec, ModelFile, look_up
+from nrprob.batch.told import MOST_FITS
 from nrprob.exceptions import InputError
 
-__all__ = ["Batch", "Cell", "Plan", "expand", "matches", "select"]
+__all__ = ["Batch", "Cell", "Plan", "check_seed", "expand", "matches", "select"]
 
 BATCH = 32  # cells; a killed run loses at most one batch of them
 _REFERENCE = re.compile(r"data\.(\w+(?:\.\d+)*)")
@@ -119,6 +121,18 @@ def _cases(model: ModelFile) -> list[dict[str, Any]]:
     ]
 
 
+def _refuse_too_many(count: int, of: str) -> None:
+    if count > MOST_FITS:
+        raise InputError(
+            f"there are too many {of}; grids, cases, repeats and runs make {count}; ask for at "
+            f"most {MOST_FITS}"
+        )
+
+
+def _size(grid: Mapping[str, Sequence[Any]]) -> int:
+    return math.prod(map(len, grid.values()))
+
+
 def _resolve(value: Any, data: Mapping[str, Any], where: str) -> Any:
     """A parameter of a method: taken from the data, or "none", which TOML lacks."""
     if not isinstance(value, str):
@@ -135,6 +149,23 @@ def _resolve(value: Any, data: Mapping[str, Any], where: str) -> Any:
             + (registry.nearest(reference[1], data) if data else "write the value itself")
         )
     return found
+
+
+def check_seed(value: Any, where: str) -> int:
+    """Seed of the first run, 0 for None; ``where`` names the place.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If it is none that NumPy's generators take.
+    """
+    if value is None:
+        return 0
+    if type(value) is not int or not 0 <= value <= MOST_SEED:
+        raise InputError(
+            f"a seed is a whole number from 0 to {MOST_SEED}; {where} = {value!r}; choose one"
+        )
+    return value
 
 
 def _file_digest(path: Path) -> str:
@@ -170,7 +201,8 @@ def expand(model: ModelFile) -> Plan:
     Raises
     ------
     nrprob.exceptions.InputError
-        If a method refers to a parameter that the data do not have, or a data file is missing.
+        If a method refers to a parameter that the data do not have, a data file is missing, or
+        there are too many fits.
     """
     data = model.data
     source = data.model_dump(
@@ -192,7 +224,15 @@ def expand(model: ModelFile) -> Plan:
         for table in (model.wanted, model.split, model.constraints)
     ]
     cells = []
+    # They are counted before they are listed.
+    _refuse_too_many(max(len(data.cases), 1) * _size(data.grid), "data sets")
     cases = _cases(model)
+    n_draws = math.prod(map(len, amounts)) * data.repeats
+    n_fits = 0
+    for spec in model.methods:
+        n_cases = sum(_is_for(spec, case) for case in cases)
+        n_fits += n_cases * _size(spec.grid) * (spec.runs or model.runs) * n_draws
+    _refuse_too_many(n_fits, "fits")
     for i, spec in enumerate(model.methods):
         if not any(_is_for(spec, case) for case in cases):
             raise InputError(
@@ -209,7 +249,7 @@ def expand(model: ModelFile) -> Plan:
                 given = {
                     key: _resolve(value, case, f"methods.{i}.{key}") for key, value in given.items()
                 }
-                first = given.get("random_state", 0) or 0
+                first = check_seed(given.get("random_state"), f"methods.{i}.random_state")
                 for drawn, repeat, run in itertools.product(
                     [*itertools.product(*amounts)], range(data.repeats), runs
                 ):

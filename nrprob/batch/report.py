@@ -21,9 +21,9 @@ from typing import Any
 from nrprob.batch import comparison as numbers
 from nrprob.batch import registry
 from nrprob.batch.modelfile import ModelFile
-from nrprob.batch.single import make_folder
 from nrprob.batch.store import load, read_plan
 from nrprob.exceptions import InputError
+from nrprob.files import make_folder
 
 __all__ = ["write_report"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from nrprob.batch.told import Strict
 
@@ -29,6 +29,8 @@ Metric = Literal[
 # Of the classes of a split, which say what they are of.
 OF_SPLIT = ("train_accuracy", "test_accuracy", "error")
 Statistic = Literal["mean", "min", "max", "range", "sd", "p"]
+# By the names of their files; none is that of another file of a run.
+_PICTURES = (".png", ".pdf", ".svg", ".jpg")
 
 
 class Measure(Strict):
@@ -45,7 +47,7 @@ class Measure(Strict):
     metric: Metric | None = None
     labeling: str | None = None
     attribute: str | None = None
-    view: Annotated[int, Field(ge=0)] | None = None
+    view: Annotated[int, Field(ge=0, le=1_000)] | None = None
     parameters: dict[str, Any] = Field(default_factory=dict)
     goal: Literal["high", "low", "none", "auto"] = "auto"
 
@@ -91,7 +93,7 @@ class Setting(Strict):
     """
 
     where: dict[str, Any] = Field(default_factory=dict)
-    published: dict[str, dict[str, dict[Statistic, float]]] = Field(default_factory=dict)
+    published: dict[str, dict[str, dict[Statistic, FiniteFloat]]] = Field(default_factory=dict)
     note: str = ""
 
 
@@ -126,7 +128,21 @@ class Figure(Strict):
 
 
 class Report(Strict):
-    """What to draw of a single run, and where results go."""
+    """What to draw of a single run, and where results go.
+
+    ``picture`` is the name of a file in the folder of results, or empty for none.
+    """
 
     picture: str | None = "summary.png"
     out: Path | None = None
+
+    @field_validator("picture")
+    @classmethod
+    def _stays_in_its_folder(cls, name: str | None) -> str | None:
+        plain = not name or not set("/\\:\0") & set(name)
+        if not plain or (name and Path(name).suffix not in _PICTURES):
+            raise ValueError(
+                f"a picture is a file of the folder of results; got {name!r}; give a name alone, "
+                f"which ends in {', '.join(_PICTURES)}"
+            )
+        return name

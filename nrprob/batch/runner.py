@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import jax
 import numpy as np
 
-from nrprob.batch import registry, store
+from nrprob.batch import registry, single, store
 from nrprob.batch.fits import Fit, default_measures, make_estimator, outcome, refused, score
 from nrprob.batch.inputs import Inputs, inputs_of
 from nrprob.batch.modelfile import OF_SPLIT, ModelFile, read_model
@@ -352,6 +352,31 @@ def _circumstances(table: Table, fit: Fit, started: str, devices: Sequence[jax.D
     }
 
 
+def try_out(plan: Plan, folder: Path | str, only: Sequence[str] = ()) -> set[str]:
+    """Try everything that a run needs beside its fits; nothing is left in the folder.
+
+    Parameters
+    ----------
+    plan, folder, only
+        What `run_plan` is going to be given.
+
+    Returns
+    -------
+    set of str
+        Identifiers of the cells that are asked for.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If nothing meets the conditions, or results cannot be stored or written there.
+    """
+    chosen = select(plan, only)
+    store.Store(folder).try_out(
+        single.names(plan.model.report.picture) if plan.model.single else ()
+    )
+    return chosen
+
+
 def run_plan(
     plan: Plan,
     folder: Path | str,
@@ -378,10 +403,15 @@ def run_plan(
     Returns
     -------
     Outcome
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        Before the first fit, as `try_out` does, or if a file in the folder is damaged.
     """
     progress = progress or _Silent()
     devices = list(devices or jax.devices())
-    chosen = select(plan, only)
+    chosen = try_out(plan, folder, only)
     place = store.Store(folder)
     finished = place.finished()  # before anything is touched: a damaged file stops us here
     place.open(plan)
@@ -499,10 +529,7 @@ def default_folder(model: ModelFile, path: Path | str | None) -> Path | None:
 
 def finish(folder: Path | str) -> xarray.Dataset:
     """Put all results into one file, ``results.nc``, for whoever reads NetCDF."""
-    dataset = store.load(folder)
-    if dataset.sizes.get("cell"):
-        store.write_netcdf(dataset, Path(folder) / "results.nc")
-    return dataset
+    return store.Store(folder).gather()
 
 
 def failures(result: Outcome) -> str:

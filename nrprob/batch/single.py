@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,12 +17,12 @@ from nrprob.batch.plan import Plan
 from nrprob.batch.sources import load_data
 from nrprob.batch.split import PARTS
 from nrprob.batch.versions import versions
-from nrprob.exceptions import InputError
+from nrprob.files import make_folder, write_whole
 
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["Single", "make_folder", "read", "save"]
+__all__ = ["Single", "names", "read", "save"]
 
 
 @dataclass
@@ -65,14 +66,9 @@ def _summary(fit: Fit) -> dict[str, Any]:
     }
 
 
-def make_folder(out: Path) -> None:
-    """Make a folder for results."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot make the output folder; {out}: {error.strerror}; choose another"
-        ) from error
+def names(picture: str | None) -> list[str]:
+    """Names of the files that `save` writes."""
+    return ["labels.csv", "result.json", *([picture] if picture else [])]
 
 
 def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
@@ -94,7 +90,7 @@ def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
     if fit.predicted is not None:
         columns |= _of_views("predicted", fit.predicted)
     columns |= run.table.labelings
-    pd.DataFrame(columns).to_csv(out / "labels.csv", index=False)
+    table = pd.DataFrame(columns).to_csv(index=False)
 
     result = {
         **_summary(fit),
@@ -105,10 +101,13 @@ def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
         "contrast": [_summary(other) for other in run.fits[1:]],
         "versions": versions(),
     }
-    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    run.out, run.files = out, [out / "labels.csv", out / "result.json"]
-    if picture and _draw(run, out / picture):
-        run.files.append(out / picture)
+    summary = json.dumps(result, indent=2) + "\n"
+    contents = {"labels.csv": table.encode(), "result.json": summary.encode()}
+    if picture and (drawn := _draw(run, Path(picture).suffix[1:])):
+        contents[picture] = drawn
+    for name, content in contents.items():
+        write_whole(out / name, content)
+    run.out, run.files = out, [out / name for name in contents]
 
 
 def _of_views(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
@@ -118,8 +117,8 @@ def _of_views(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
     return {f"{name}_{v}": column for v, column in enumerate(labels.T)}
 
 
-def _draw(run: Single, path: Path) -> bool:
-    """Draw the clusters of the first fit; False where it has none."""
+def _draw(run: Single, kind: str) -> bytes:
+    """Draw the clusters of the first fit, as a file of this kind; nothing where it has none."""
     import matplotlib.pyplot as plt
 
     from nrprob.plotting import plot_centroids
@@ -129,7 +128,7 @@ def _draw(run: Single, path: Path) -> bool:
     # Of views, one row of the picture is a combination of their clusters.
     fitted = labels.reshape(len(labels), -1)[:, 0] >= 0
     if not fitted.any():
-        return False
+        return b""
     table, labels = run.table.rows(fitted), combined(labels[fitted])
     labelings = table.labelings
     known = labelings[name] if run.known else np.full(len(labels), "all rows")
@@ -146,9 +145,10 @@ def _draw(run: Single, path: Path) -> bool:
         others={key: labelings[key] for key in others},
         title=run.title or None,
     )
-    figure.savefig(path, dpi=110)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=kind, dpi=110)
     plt.close(figure)
-    return True
+    return drawn.getvalue()
 
 
 def _rows(found: xarray.Dataset, name: str) -> np.ndarray | None:

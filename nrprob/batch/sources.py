@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from nrprob.batch import registry, tables
 from nrprob.batch.modelfile import SELECTORS, Data, ModelFile
 from nrprob.exceptions import InputError
 
-__all__ = ["known_array", "load_data", "require"]
+__all__ = ["known_array", "load_data", "require", "require_numbers"]
 
 
 def known_array(labelings: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -57,7 +58,8 @@ def _read(data: Data, parameters: Mapping[str, Any], seed: int | None) -> tables
     return table
 
 
-def _require_numbers(table: tables.Table) -> None:
+def require_numbers(table: tables.Table) -> None:
+    """Refuse values that are missing or infinite, and say where the first one is."""
     values = np.asarray(getattr(table.X, "data", table.X) if hasattr(table.X, "nnz") else table.X)
     wrong = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros(1, bool)
     if wrong.any():
@@ -147,6 +149,11 @@ def load_data(
         data.seed if seed is None else seed,
     )
     if data.image_shape is not None:
+        if math.prod(data.image_shape) != table.X.shape[1]:
+            raise InputError(
+                f"an image has as many pixels as there are columns; data.image_shape = "
+                f"{list(data.image_shape)} for {table.X.shape[1]}; correct it"
+            )
         table.image_shape = data.image_shape
     table = _select(table, given.get("rows", data.rows), given.get("keep", data.keep))
     if data.views:
@@ -165,7 +172,7 @@ def load_data(
     for name, measure in model.measures.items():
         if measure.labeling is not None:
             require(measure.labeling, table, f"measures.{name}.labeling")
-    _require_numbers(table)
+    require_numbers(table)
     if data.binarize is not None:
         table.X = (table.X > data.binarize).astype(np.int8)
     if data.standardize:

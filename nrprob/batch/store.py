@@ -2,16 +2,18 @@
 
 A folder holds ``plan.json`` (the model and its cells), ``cells/`` (NetCDF files of finished
 batches) and ``locks/``. A file appears under its name by a rename, so that a run that is killed
-leaves finished batches and nothing else; a lock is the operating system's, so that it vanishes
-with its runner, however that ends.
+leaves finished batches and, at most, a hidden file that the next run removes; a lock is the
+operating system's, so that it vanishes with its runner, however that ends. Files of cells are
+sealed, see `nrprob.files`; those of earlier versions have no digest, and are believed if all of
+their content can be read.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +22,17 @@ import numpy as np
 from nrprob.batch.fits import Fit
 from nrprob.batch.modelfile import ModelFile
 from nrprob.batch.plan import Batch, Cell, Plan
-from nrprob.batch.single import make_folder
 from nrprob.exceptions import InputError
-from nrprob.files import write_whole
+from nrprob.files import (
+    check_seal,
+    is_sealed,
+    make_folder,
+    reading,
+    remove_left_over,
+    sealed,
+    try_write,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     import xarray
@@ -31,32 +41,56 @@ __all__ = ["Store", "load", "read_plan"]
 
 _PLAN = "plan.json"
 _NOTES = "notes.json"
+_RESULTS = "results.nc"
 # Settings of the file format; labels and memberships of many fits compress well.
 _SMALL = {"zlib": True, "complevel": 3, "shuffle": True}
 # What differs between two runs of the same cells.
 CIRCUMSTANCES = ("seconds", "compile_seconds", "started", "host", "device", "versions")
 
 
-def write_netcdf(dataset: xarray.Dataset, path: Path) -> None:
-    """Write a dataset to a NetCDF file, whole or not at all."""
+def _netcdf(dataset: xarray.Dataset) -> bytes:
+    """Content of the NetCDF file of a dataset."""
     encoding = {
         name: _SMALL for name, v in dataset.variables.items() if v.dtype.kind in "iuf" and v.ndim
     }
-    write_whole(path, bytes(dataset.to_netcdf(engine="h5netcdf", encoding=encoding)))
+    return bytes(dataset.to_netcdf(engine="h5netcdf", encoding=encoding))
+
+
+def try_storage() -> None:
+    """Store a small dataset, in memory, and read it.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If the packages that results are kept by do not do so.
+    """
+    try:
+        import h5netcdf  # noqa: F401
+        import h5py  # noqa: F401
+        import xarray
+
+        one = xarray.Dataset({"x": ("cell", np.zeros(1))}, {"cell": np.asarray(["a"], object)})
+        with xarray.open_dataset(io.BytesIO(_netcdf(one)), engine="h5netcdf") as same:
+            same.load()
+    except Exception as error:
+        raise InputError(
+            f"results cannot be stored; {type(error).__name__}: {' '.join(str(error).split())}; "
+            "run pip install --upgrade h5py h5netcdf xarray"
+        ) from error
+
+
+def _reading(path: Path) -> contextlib.AbstractContextManager[None]:
+    return reading(path, "a result file", "delete it to have its cells computed again")
 
 
 def _read_netcdf(path: Path) -> xarray.Dataset:
     import xarray
 
-    try:
+    with _reading(path):
+        if is_sealed(path):
+            check_seal(path)
         with xarray.open_dataset(path, engine="h5netcdf") as dataset:
             return dataset.load()
-    except (OSError, ValueError, KeyError, RuntimeError, AttributeError) as error:
-        raise InputError(
-            f"cannot read a result file; {path}: it is damaged or none of ours "
-            f"({str(error).splitlines()[0] if str(error) else type(error).__name__}); "
-            "delete it to have its cells computed again"
-        ) from error
 
 
 def _padded(arrays: Sequence[np.ndarray], fill: Any, dtype: Any) -> np.ndarray:
@@ -157,15 +191,42 @@ class Store:
         self._cells = self.folder / "cells"
         self._locks = self.folder / "locks"
 
+    def try_out(self, others: Collection[str] = ()) -> None:
+        """Try every place that a run will write to, without leaving anything there.
+
+        Parameters
+        ----------
+        others : collection of str
+            Names of further files in the folder.
+
+        Raises
+        ------
+        nrprob.exceptions.InputError
+            If one of them cannot be written to, or nothing can be stored.
+        """
+        try_storage()
+        for name in (_PLAN, _NOTES, _RESULTS, *others):
+            try_write(self.folder / name)
+        for folder in (self._cells, self._locks):
+            try_write(folder / "any")
+
     def open(self, plan: Plan) -> None:
         """Make the folder and say in it what is going to be there."""
         for folder in (self.folder, self._cells, self._locks):
             make_folder(folder)
+            remove_left_over(folder)
         write_whole(self.folder / _PLAN, plan.dumps().encode())
 
     def note(self, **notes: Any) -> None:
         """Say what became of cells that are not there."""
         write_whole(self.folder / _NOTES, json.dumps(notes, indent=1).encode())
+
+    def gather(self) -> xarray.Dataset:
+        """Put all results into one file, ``results.nc``, for whoever reads NetCDF."""
+        dataset = load(self.folder)
+        if dataset.sizes.get("cell"):
+            write_whole(self.folder / _RESULTS, _netcdf(dataset))
+        return dataset
 
     def parts(self, batch: str = "") -> list[Path]:
         """Files of finished cells; those of one batch if it is named."""
@@ -200,22 +261,22 @@ class Store:
     def write(self, batch: Batch, dataset: xarray.Dataset) -> Path:
         """Write finished cells of a batch."""
         # Cells of a batch may come in several parts, after runs that were asked for some of them.
-        # A user may have deleted one of them, so their number is no free name.
-        names = (self._cells / f"{batch.id}-{i}.nc" for i in itertools.count())
-        path = next(path for path in names if not path.exists())
-        write_netcdf(dataset, path)
+        content = _netcdf(dataset)
+        path = sealed(self._cells / f"{batch.id}.nc", content)
+        write_whole(path, content)
         return path
 
 
 def _identifiers(path: Path) -> list[str]:
-    """Cells of one file, without reading the rest of it."""
+    """Cells of one file; the rest of it is not read if its digest says that it is good."""
     import h5py
 
-    try:
+    if not is_sealed(path):
+        return [str(name) for name in _read_netcdf(path)["cell"].values]
+    with _reading(path):
+        check_seal(path)
         with h5py.File(path) as file:
             return [value.decode() for value in file["cell"][:]]
-    except (OSError, KeyError, ValueError, RuntimeError):
-        return [str(name) for name in _read_netcdf(path)["cell"].values]
 
 
 def read_plan(folder: Path | str) -> tuple[ModelFile, list[Cell]]:

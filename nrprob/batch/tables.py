@@ -6,7 +6,6 @@ generator.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ import scipy.sparse
 
 from nrprob.batch.registry import nearest
 from nrprob.exceptions import InputError
+from nrprob.files import read_npz, read_sparse, reading
 
 __all__ = ["Table", "as_labels", "generate", "load", "read", "read_column"]
 
@@ -77,7 +77,7 @@ def generate(name: str, parameters: Mapping[str, Any], seed: int | None) -> Tabl
         raise InputError(f"unknown data.generator; {name!r}; {nearest(name, generators)}")
     try:
         X, labels = getattr(datasets, name)(**parameters, random_state=seed)
-    except TypeError as error:
+    except (TypeError, ValueError, OverflowError, MemoryError) as error:
         raise InputError(f"data.parameters do not fit {name}; {error}; see its docstring") from None
     return Table(X, None, {f"partition_{j}": labels[:, j] for j in range(labels.shape[1])})
 
@@ -87,25 +87,36 @@ def _read_frame(path: Path) -> Any:
 
     if path.suffix == ".parquet":
         try:
-            return pd.read_parquet(path)
+            frame = pd.read_parquet(path)
         except ImportError:
             raise InputError(
                 f"reading Parquet needs pyarrow, which is not installed; {path}; "
                 "run pip install 'nrprob[parquet]'"
             ) from None
-    separator = "\t" if path.suffix == ".tsv" else ","
-    frame = pd.read_csv(path, sep=separator)
-    if len(frame.columns) and str(frame.columns[0]).startswith("Unnamed: 0"):
-        # A first column without a name is the index that pandas writes by default.
-        frame = frame.set_index(frame.columns[0])
+        names = frame.columns
+    else:
+        separator = "\t" if path.suffix == ".tsv" else ","
+        # By itself, since pandas renames what occurs twice.
+        first = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str)
+        names = pd.Index(first.iloc[0].dropna())
+        frame = pd.read_csv(path, sep=separator)
+        if len(frame.columns) and str(frame.columns[0]).startswith("Unnamed: 0"):
+            # A first column without a name is the index that pandas writes by default.
+            frame = frame.set_index(frame.columns[0])
+    if names.has_duplicates:
+        twice = ", ".join(map(str, names[names.duplicated()].unique()))
+        raise InputError(f"columns need different names; {twice} in {path}; rename one of each")
+    if not len(frame):
+        raise InputError(f"the table has no rows; {path}; check its contents")
+    frame.columns = [str(c) for c in frame.columns]
     return frame
 
 
 def _read_npz(path: Path) -> dict[str, Any]:
-    with np.load(path, allow_pickle=False) as stored:
-        if {"format", "shape", "data"} <= set(stored.files):
-            return {_NPZ_DEFAULT: scipy.sparse.csr_array(scipy.sparse.load_npz(path))}
-        return {key: stored[key] for key in stored.files}
+    arrays = read_npz(path)
+    if {"format", "shape", "data"} <= set(arrays):
+        return {_NPZ_DEFAULT: read_sparse(path)}
+    return arrays
 
 
 def _open(path: Path) -> Any:
@@ -122,28 +133,27 @@ def _open(path: Path) -> Any:
         raise InputError(
             f"cannot tell the format from the file's name; {path}; use one of {', '.join(readers)}"
         )
-    try:
+    with reading(path, f"the file as {path.suffix[1:].upper()}", "check its contents"):
         return readers[path.suffix](path)
-    except InputError:
-        raise
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        reason = str(error).strip().splitlines()
-        raise InputError(
-            f"cannot read the file as {path.suffix[1:].upper()}; {path}: "
-            f"{reason[0] if reason else type(error).__name__}; check its contents"
-        ) from error
 
 
 def _matrix(arrays: Mapping[str, Any], path: Path) -> Any:
-    if _NPZ_DEFAULT in arrays:
-        return arrays[_NPZ_DEFAULT]
-    matrices = [key for key, value in arrays.items() if value.ndim == 2]
-    if len(matrices) != 1:
+    name = _NPZ_DEFAULT
+    if name not in arrays:
+        matrices = [key for key, value in arrays.items() if value.ndim == 2]
+        if len(matrices) != 1:
+            raise InputError(
+                f"cannot tell which array holds the rows; {path} has "
+                f"{', '.join(arrays) or 'none'}; call it {_NPZ_DEFAULT!r}"
+            )
+        name = matrices[0]
+    X = arrays[name]
+    if X.ndim != 2 or 0 in X.shape or X.dtype.kind not in "biuf":
         raise InputError(
-            f"cannot tell which array holds the rows; {path} has {', '.join(arrays) or 'none'}; "
-            f"call it {_NPZ_DEFAULT!r}"
+            f"rows are a matrix of numbers; {name} of {path} has shape {X.shape} and type "
+            f"{X.dtype}; store such a one"
         )
-    return arrays[matrices[0]]
+    return X.astype(np.int8) if X.dtype == bool else X
 
 
 def _require(names: Collection[str], available: Collection[str], path: Path) -> None:
@@ -189,9 +199,10 @@ def read(
     import pandas as pd
 
     frame = source
-    frame.columns = [str(c) for c in frame.columns]
     _require([*columns, *drop, *labelings], list(frame.columns), path)
-    wanted = list(columns) or [c for c in frame.columns if c not in {*drop, *labelings}]
+    wanted = list(dict.fromkeys(columns)) or [
+        c for c in frame.columns if c not in {*drop, *labelings}
+    ]
     numeric = [c for c in wanted if pd.api.types.is_numeric_dtype(frame[c])]
     text = [c for c in wanted if c not in numeric]
     if columns and text:
@@ -217,11 +228,13 @@ def read(
 def read_column(path: Path, name: str) -> np.ndarray:
     """Read one column of a table, or one array of an NPZ file."""
     source = _open(path)
-    _require([name], list(source if isinstance(source, dict) else map(str, source.columns)), path)
-    if isinstance(source, dict):
-        return np.asarray(source[name])
-    source.columns = [str(c) for c in source.columns]
-    return source[name].to_numpy()
+    _require([name], list(source), path)
+    if not isinstance(source, dict):
+        return source[name].to_numpy()
+    values = source[name]
+    if scipy.sparse.issparse(values) or not values.ndim:
+        raise InputError(f"{name} of {path} has no value for every row; store an array of them")
+    return values
 
 
 def as_labels(values: np.ndarray, what: str) -> np.ndarray:

@@ -7,16 +7,19 @@ The drawing itself is in `nrprob.batch.wanted` and `nrprob.batch.split`.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-__all__ = ["Constraints", "Split", "Strict", "Wanted"]
+__all__ = ["MOST_FITS", "Constraints", "Split", "Strict", "Wanted"]
 
+MOST_FITS = 100_000  # of one file: to list them takes half a gigabyte
+MOST_AMOUNTS = 1_000  # points of learning curves
 Share = Annotated[float, Field(gt=0, lt=1)]
 Part = Annotated[float, Field(ge=0, lt=1)]
-Number = Annotated[int, Field(ge=0)]
+Number = Annotated[int, Field(ge=0, le=10_000_000)]
 Wrong = Literal["none", "coin", "bias"]
 _ROUNDING = 1e-9
 
@@ -32,9 +35,24 @@ def _listed(value: Any) -> Any:
 
 
 def _points(table: BaseModel, names: Sequence[str], cases: Sequence[BaseModel]) -> Iterator[dict]:
-    """Values of ``names``: what a case says, combined with what the table lists for the others."""
-    for said in [case.model_dump(exclude_none=True) for case in cases] or [{}]:
-        lists = [[said[name]] if name in said else getattr(table, name) for name in names]
+    """Values of ``names``: what a case says, combined with what the table lists for the others.
+
+    Raises
+    ------
+    ValueError
+        If these are too many.
+    """
+    combined = [
+        [[said[name]] if name in said else getattr(table, name) for name in names]
+        for said in [case.model_dump(exclude_none=True) for case in cases] or [{}]
+    ]
+    count = sum(math.prod(map(len, lists)) for lists in combined)
+    if count > MOST_AMOUNTS:
+        raise ValueError(
+            f"{' x '.join(names)} are too many; got {count} combinations; list at most "
+            f"{MOST_AMOUNTS}"
+        )
+    for lists in combined:
         for values in itertools.product(*lists):
             yield dict(zip(names, values, strict=True))
 

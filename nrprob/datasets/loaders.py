@@ -9,8 +9,6 @@ import html
 import os
 import re
 import tarfile
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ import numpy as np
 import scipy.sparse
 
 from nrprob.exceptions import DataUnavailable, InputError
+from nrprob.files import read_npz, read_sparse, reading
 
 __all__ = ["DataSet", "article_words", "load", "page_words", "word_counts"]
 
@@ -49,9 +48,6 @@ AREAS = {
 }
 ARTICLES = 150  # at most, of every group
 LEAST_WORDS = 5
-
-# What a damaged file raises, from pandas, NumPy, gzip and zip; most of the rest are ValueErrors.
-_DAMAGE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass
@@ -220,17 +216,12 @@ def _shipped(name: str) -> DataSet:
 def _reading(path: Path) -> Iterator[None]:
     """Turn what a damaged file raises into one line about that file."""
     try:
-        yield
-    except InputError:
+        with reading(path, "a file of the data set", "get it again"):
+            yield
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise InputError(f"a file of the data set is missing; {path}; restore it") from error
         raise
-    except FileNotFoundError as error:
-        raise InputError(f"a file of the data set is missing; {path}; restore it") from error
-    except _DAMAGE as error:
-        reason = str(error).strip().splitlines()
-        raise InputError(
-            f"cannot read a file of the data set; {path}: "
-            f"{reason[0] if reason else type(error).__name__}; get it again"
-        ) from error
 
 
 def _read_folder(folder: Path, parameters: Mapping[str, Any]) -> DataSet:
@@ -286,7 +277,7 @@ def _counts(folder: Path) -> DataSet:
 
     path = folder / "counts.npz"
     with _reading(path):
-        X = scipy.sparse.csr_array(scipy.sparse.load_npz(path))
+        X = read_sparse(path)
         X.sum_duplicates()
     _require_finite(X.data, path)
     if (X.data < 0).any() or (X.data != np.round(X.data)).any():
@@ -303,10 +294,13 @@ def _counts(folder: Path) -> DataSet:
 
 
 def _images(path: Path) -> DataSet:
-    with _reading(path), np.load(path, allow_pickle=False) as stored:
-        images = stored["images"]
-    if images.ndim != 3:
-        raise InputError(f"images are rows x height x width; shape {images.shape} in {path}; mend")
+    with _reading(path):
+        images = read_npz(path)["images"]
+    if images.ndim != 3 or images.dtype.kind not in "biuf":
+        raise InputError(
+            f"images are rows x height x width, of numbers; shape {images.shape} and type "
+            f"{images.dtype} in {path}; mend"
+        )
     X = images.reshape(len(images), -1).astype(float)
     _require_finite(X, path)
     return DataSet(X, image_shape=(images.shape[1], images.shape[2]))

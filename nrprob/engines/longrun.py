@@ -2,7 +2,9 @@
 
 A folder holds ``run.json`` (what is run) and one file per finished block of draws, together with
 the state that the block ended in; so a run that is killed loses the block in flight and nothing
-else, and what continues it cannot be told from a run that was never interrupted.
+else, and what continues it cannot be told from a run that was never interrupted. Blocks are sealed
+by the run and their number, see `nrprob.files`: none that is damaged, of another run or out of
+place is taken up, nor one of an earlier version, which wrote no digests.
 """
 
 from __future__ import annotations
@@ -29,7 +31,16 @@ from nrprob.engines.chains import (
     dispersed,
     run,
 )
-from nrprob.files import write_whole
+from nrprob.exceptions import InputError
+from nrprob.files import (
+    check_seal,
+    make_folder,
+    read_npz,
+    reading,
+    remove_left_over,
+    sealed,
+    write_whole,
+)
 
 if TYPE_CHECKING:
     import xarray
@@ -130,6 +141,7 @@ class LongRun:
     def __post_init__(self):
         self._begin = self.states
         self._n_files = 0
+        self._key = ""
 
     def __getstate__(self) -> dict[str, Any]:
         # JAX's arrays would come back in single precision.
@@ -141,33 +153,48 @@ class LongRun:
     def _load(self) -> None:
         """Take up what the folder holds."""
         assert self.folder is not None
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
+        remove_left_over(self.folder)
         path, meta = self.folder / "run.json", self._meta()
+        self._key = json.dumps(meta, sort_keys=True)
         if not path.exists():
             write_whole(path, json.dumps(meta, indent=1).encode())
-            return
-        found = json.loads(path.read_text())
+        with reading(path, "the description of a run", "delete it, and no block of it"):
+            found = dict(json.loads(path.read_text(encoding="utf-8")))
         wrong = sorted(name for name in meta if found.get(name) != meta[name])
         if wrong:
             raise ValueError(
                 f"checkpoint={str(self.folder)!r} holds another run; it differs in "
                 f"{', '.join(wrong)}; pass what that run was given, or another folder"
             )
-        while (path := self._path(self._n_files)).exists():
-            with np.load(path) as file:
-                block: dict[str, dict[str, np.ndarray]] = {"draws": {}, "moves": {}, "state": {}}
-                for name in file.files:
-                    kind, _, rest = name.partition("/")
-                    if rest:
-                        block[kind][rest] = file[name]
-                self.n_warm = int(file["n_warm"])
-            if block["draws"]:
-                self.draws.append(block["draws"])
-                self.moves.append(block["moves"])
-            leaves, tree = jax.tree.flatten(self.states)
-            saved = [block["state"][str(i)] for i in range(len(leaves))]
-            self.states = jax.tree.unflatten(tree, [jax.numpy.asarray(a) for a in saved])
-            self._n_files += 1
+        paths = sorted(self.folder.glob("block-*.npz"))
+        for i, path in enumerate(paths):
+            if path.name[: len("block-000000")] != f"block-{i:06d}":
+                raise InputError(
+                    f"blocks of a run follow each other; {path} is number {i} of those that are "
+                    "there; restore what is missing, or delete this block and all later ones"
+                )
+        for path in paths[self._n_files :]:
+            self._take_up(path)
+
+    def _take_up(self, path: Path) -> None:
+        """Take up the next block."""
+        advice = "delete it and all later blocks to have them drawn again"
+        with reading(path, "a block of a run", advice):
+            arrays = read_npz(io.BytesIO(check_seal(path, f"{self._key} {self._n_files}")))
+        block: dict[str, dict[str, np.ndarray]] = {"draws": {}, "moves": {}, "state": {}}
+        for name, array in arrays.items():
+            kind, _, rest = name.partition("/")
+            if rest:
+                block[kind][rest] = array
+        if block["draws"]:
+            self.draws.append(block["draws"])
+            self.moves.append(block["moves"])
+        self.n_warm = int(arrays["n_warm"])
+        leaves, tree = jax.tree.flatten(self.states)
+        saved = [block["state"][str(i)] for i in range(len(leaves))]
+        self.states = jax.tree.unflatten(tree, [jax.numpy.asarray(a) for a in saved])
+        self._n_files += 1
 
     def _save(self, draws: dict[str, np.ndarray], moves: dict[str, np.ndarray]) -> None:
         if self.folder is None:
@@ -178,12 +205,10 @@ class LongRun:
         arrays |= {f"state/{i}": np.asarray(a) for i, a in enumerate(leaves)}
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **(arrays | {"n_warm": np.asarray(self.n_warm)}))  # type: ignore[arg-type]
-        write_whole(self._path(self._n_files), buffer.getvalue())
+        content = buffer.getvalue()
+        path = self.folder / f"block-{self._n_files:06d}.npz"
+        write_whole(sealed(path, content, f"{self._key} {self._n_files}"), content)
         self._n_files += 1
-
-    def _path(self, i: int) -> Path:
-        assert self.folder is not None
-        return self.folder / f"block-{i:06d}.npz"
 
 
 def _narrow(draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
