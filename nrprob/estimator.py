@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import numbers
+import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import ClassifierTags, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from nrprob.checks import ITERATIONS, LARGEST, MOST, check_number
 from nrprob.engines import merge, sharding, solve
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder
@@ -26,6 +27,43 @@ from nrprob.statistics.rows import Layout, Rows, arrange, bucket, make_rows
 
 _MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
 _SOLVERS = ("anneal", "sequential", "batched", "agglomerative")
+
+
+@contextlib.contextmanager
+def fitting(estimator: Any) -> Iterator[None]:
+    """Context of a fit: it begins from the parameters alone, and ends whole or not at all.
+
+    What an earlier fit has set is forgotten first, and what this one has set if it fails.
+    """
+    state = vars(estimator)
+    for name in state.pop("_set_by_fit", ()):
+        state.pop(name, None)
+    before = set(state)
+    try:
+        yield
+        check_finite(estimator)
+    except BaseException as error:
+        # A sampler that is interrupted keeps what it has drawn.
+        if isinstance(error, Exception) or "labels_" not in state:
+            for name in set(state) - before:
+                del state[name]
+        raise
+    finally:
+        state["_set_by_fit"] = sorted(set(state) - before)
+
+
+def check_finite(estimator: Any) -> None:
+    """Refuse results that are no numbers; a class names those that may be infinite or NaN."""
+    for name, value in vars(estimator).items():
+        if name.startswith("_") or not name.endswith("_") or name in estimator._rarely_finite:
+            continue
+        parts = value if isinstance(value, list) else [value]
+        parts = [p for p in parts if isinstance(p, float | np.ndarray)]
+        if any(np.asarray(p).dtype.kind == "f" and not np.isfinite(p).all() for p in parts):
+            raise ValueError(
+                f"the results are no numbers; got NaN or infinity in {name}; bring the columns of "
+                "X to a common scale, pass float64, or choose less extreme parameters"
+            )
 
 
 @dataclass
@@ -53,6 +91,8 @@ class TermEstimator(ClusterMixin, BaseEstimator):
     # Whether the parameters ask for an algorithm as published; `_problem` says so.
     _faithful = False
     _solvers: tuple[str, ...] = _SOLVERS
+    # Results that may be infinite, or NaN, as the docstring says.
+    _rarely_finite: tuple[str, ...] = ("beta_", "critical_beta_")
     # Attributes that receive the weights of the terms, in order; "" for a weight of no interest.
     _weight_names: tuple[str, ...] = ()
 
@@ -87,34 +127,36 @@ class TermEstimator(ClusterMixin, BaseEstimator):
                 "choose one of these"
             )
 
-    def _check_number(
-        self, name: str, value: Any, *, low: float, strict: bool = False, integer: bool = False
-    ) -> None:
-        kind: Any = numbers.Integral if integer else numbers.Real
-        if isinstance(value, bool) or not isinstance(value, kind):
-            what = "an integer" if integer else "a number"
-            raise TypeError(f"{name} must be {what}; got {value!r}; pass {what}")
-        if not value > low if strict else not value >= low:
-            bound = "greater than" if strict else "at least"
-            raise ValueError(f"{name} must be {bound} {low}; got {value}; choose a larger value")
+    _check_number = staticmethod(check_number)
 
     def _check_counts(self) -> None:
-        for name in ("n_clusters", "n_init", "max_iter"):
-            self._check_number(name, getattr(self, name), low=1, integer=True)
+        self._check_number("n_clusters", self.n_clusters, low=1, high=MOST, integer=True)
+        for name in ("n_init", "max_iter"):
+            self._check_number(name, getattr(self, name), low=1, high=ITERATIONS, integer=True)
+        self._check_verbose()
+
+    def _check_verbose(self) -> None:
+        if not isinstance(self.verbose, bool | np.bool_):
+            self._check_number("verbose", self.verbose, low=0, high=1000, integer=True)
+
+    def _check_tol(self) -> None:
+        self._check_number("tol", self.tol, low=0, high=1)
 
     def _check_common(self) -> None:
         self._check_counts()
-        self._check_number("tol", self.tol, low=0)
-        self._check_number("noise", self.noise, low=0)
-        self._check_number("cooling", self.cooling, low=1.01)
+        self._check_tol()
+        self._check_number("noise", self.noise, low=0, high=10)
+        self._check_number("cooling", self.cooling, low=1.01, high=1e6)
         if isinstance(self.quench, str):
             self._check_choice("quench", self.quench, ("auto",), "or a number")
         else:
-            self._check_number("quench", self.quench, low=1)
+            self._check_number("quench", self.quench, low=1, high=1e5)
         self._check_choice("solver", self.solver, self._solvers)
         self._check_choice("features", self.features, ("auto", *FEATURES))
         if getattr(self, "beta", None) is not None:
-            self._check_number("beta", self.beta, low=0, strict=True)
+            self._check_number("beta", self.beta, low=1e-9, high=1e12, infinite=True)
+        if getattr(self, "binarize", None) is not None:
+            self._check_number("binarize", self.binarize, low=-LARGEST, high=LARGEST)
 
     def _check_size(self, n_samples: int) -> None:
         if n_samples < self.n_clusters:
@@ -161,7 +203,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         ValueError
             If the data do not fit the parameters; the message says what to change.
         """
-        with jax.enable_x64(True):
+        with fitting(self), jax.enable_x64(True):
             return self._fit(X, y, known)
 
     def _fit(self, X, y, known):
@@ -331,7 +373,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
             labels = _class_order(labels, classes[: used.size], fixed.max() + 1)
         labels = layout.spread(labels[cluster].astype(np.int32))
         found = solve.evaluate(
-            rows, hyper, labels,
+            rows, hyper, labels, None if fixed is None else layout.spread(fixed, -1),
             build=build, n_clusters=max(self.n_clusters, 2), compressed=compressed,
         )  # fmt: skip
         found = jax.device_get(found)
@@ -389,7 +431,6 @@ class TermEstimator(ClusterMixin, BaseEstimator):
 
     def _wanted(self, y, n: int) -> np.ndarray | None:
         """Cluster of every labelled row, else -1; None where there is no label at all."""
-        self.__dict__.pop("classes_", None)  # of an earlier fit
         if y is None:
             return None
         y, labelled = read_labels(y, n)
@@ -522,6 +563,11 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         warnings.warn(message, DegenerateClusterWarning, stacklevel=6)
 
     @property
+    def _holds_rows(self) -> np.ndarray:
+        """Which clusters (n_clusters,) hold rows of the fit."""
+        return np.bincount(self.labels_, minlength=self.n_clusters) > 0
+
+    @property
     def restarts_(self):
         """All restarts: an `xarray.Dataset` over restart and sample."""
         check_is_fitted(self)
@@ -554,9 +600,10 @@ class TermEstimator(ClusterMixin, BaseEstimator):
                     cost[member] = x[member] @ coef + intercept
             else:
                 cost += groups.share[:, g, None] * (x @ coef + intercept)
-        # An infinite inverse temperature leaves an arg min; any large finite one has the same.
         if np.isinf(self.beta_):
-            return np.where(np.isfinite(self._log_prior), -cost, -np.inf)
+            # What is left in the limit: the largest of the clusters that cost least.
+            cost = np.where(np.isfinite(self._log_prior), cost, np.inf)
+            return np.where(cost == cost.min(1, keepdims=True), self._log_prior, -np.inf)
         return self._log_prior - self.beta_ * cost
 
     def predict(self, X, *, known=None):

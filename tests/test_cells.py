@@ -78,10 +78,11 @@ def test_mixing_sets_how_alike_batches_are(mixing):
     ("parameters", "message"),
     [
         ({"n_genes": 0}, "n_genes must be at least 1"),
-        ({"batch_effect": -1}, "batch_effect must be finite"),
-        ({"dispersion": np.nan}, "dispersion must be finite"),
+        ({"batch_effect": -1}, "batch_effect must be at least 0 and at most 20"),
+        ({"type_effect": 1e300}, "type_effect must be at least 0 and at most 20"),
+        ({"dispersion": np.nan}, "dispersion must be at least 0"),
         ({"mixing": 2}, "mixing must lie between"),
-        ({"mean_total": 0}, "mean_total must be positive"),
+        ({"mean_total": 0}, "mean_total must be at least 1e-06"),
     ],
 )
 def test_bad_sizes_are_refused(parameters, message):

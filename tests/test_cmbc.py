@@ -530,6 +530,17 @@ def test_one_labeling_may_be_a_product_or_a_sum(binary):
     assert product.redundancy_ == added.redundancy_
 
 
+@pytest.mark.parametrize("form", ["chi2", "pairs"])
+def test_a_constant_labeling_adds_exactly_nothing(form, binary):
+    X, labels = binary
+    model = CMBC(2, n_init=2, form=form, multi="sum", random_state=0)
+    alone = clone(model).fit(X, known=labels[:, :1])
+    with pytest.warns(DegenerateClusterWarning, match="one group only"):
+        both = clone(model).fit(X, known=np.stack([labels[:, 0], np.full(200, 7)], 1))
+    assert both.objective_ == alone.objective_ and both.penalty_ == alone.penalty_
+    assert (both.labels_ == alone.labels_).all()
+
+
 def test_several_labelings():
     X, labels = make_binary_partitions(300, (8, 6, 4), random_state=1)
     for multi in ("product", "sum"):

@@ -268,7 +268,7 @@ def test_bad_input_is_refused(three):
         MDLMixture(covariance="full", **QUICK).fit(X)
     with pytest.raises(ValueError, match="num_samples must be at least 1"):
         MDLMixture(num_samples=0).fit(X)
-    with pytest.raises(ValueError, match="variance_floor must be greater than 0"):
+    with pytest.raises(ValueError, match="variance_floor must be at least 1e-06"):
         MDLMixture(variance_floor=0.0).fit(X)
     with pytest.raises(ValueError, match="expecting 3 features"):
         MDLMixture(random_state=0, **QUICK).fit(X).predict(X[:, :2])

@@ -434,7 +434,7 @@ def test_bad_input_is_refused():
     refuse("dependent must be one of 'auto'", dependent="yes")
     refuse("0 < low < high", scale_range=(1.0, 0.5))
     refuse("scale_range must be two numbers", scale_range=0.5)
-    refuse("start must be greater than 0", start=(1.0, 0.0))
+    refuse("start must be at least 1e-09", start=(1.0, 0.0))
     refuse("cooling must be at least", cooling=1.0)
     refuse("views says how to cut one table", views=(2, 3))
     refuse("views must add up", np.concatenate(views, 1), views=(2, 2))

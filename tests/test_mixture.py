@@ -257,7 +257,7 @@ def test_a_limit_that_is_reached_warns():
         ({"smoothing": -1}, "smoothing must be at least 0"),
         ({"smoothing": "much"}, "smoothing must be one of 'auto' or a number"),
         ({"reg_covar": -1}, "reg_covar must be at least 0"),
-        ({"unlabelled_weight": 0}, "unlabelled_weight must be greater than 0"),
+        ({"unlabelled_weight": 0}, "unlabelled_weight must be at least 1e-09"),
         ({"init": np.zeros(150)}, "set anneal=False"),
         ({"init": np.zeros(3), "anneal": False}, r"init must be labels \(150,\)"),
         ({"init": np.arange(150), "anneal": False}, "init has 150 labels, more than n_clusters=2"),

@@ -30,7 +30,7 @@ from nrprob.batch.tables import Table
 from nrprob.batch.versions import versions
 from nrprob.engines.lanes import MEMORY, Lanes
 from nrprob.engines.sharding import asked_for, sharded
-from nrprob.estimator import TermEstimator
+from nrprob.estimator import TermEstimator, check_finite
 from nrprob.exceptions import DataUnavailable, InputError
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class _Executor:
                     with warnings.catch_warnings(record=True) as later:
                         warnings.simplefilter("always")
                         estimator._finish(task, solutions)
+                        check_finite(estimator)
                     messages = [str(w.message) for w in [*caught, *later]]
                     fit = self._outcome(cell, inputs, estimator, sum(seconds), messages)
                 except (ValueError, TypeError) as error:

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from nrprob.checks import check_number
 from nrprob.datasets.generators import RandomState, _fraction, _positive_int
 
 __all__ = ["make_cell_counts"]
@@ -90,10 +91,8 @@ def make_cell_counts(
         "dispersion": dispersion,
     }
     for name, value in sizes.items():
-        if not 0 <= value < np.inf:
-            raise ValueError(f"{name} must be finite and not negative; got {value}; pass a size")
-    if not 0 < mean_total < np.inf:
-        raise ValueError(f"mean_total must be positive; got {mean_total}; pass a number of counts")
+        check_number(name, value, low=0, high=20)
+    check_number("mean_total", mean_total, low=1e-6, high=1e9)
     marker_fraction = _fraction(marker_fraction, "marker_fraction")
     mixing = _fraction(mixing, "mixing")
 

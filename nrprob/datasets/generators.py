@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from nrprob.checks import MOST, check_number
+
 __all__ = ["bayes_precision", "make_binary_partitions", "make_multinomial_2d"]
 
 RandomState = int | np.random.RandomState | None
@@ -17,16 +19,8 @@ MAX_PATTERNS = 10_000_000
 
 
 def _positive_int(value: object, name: str) -> int:
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise TypeError(
-            f"{name} must be an integer; got {value!r} of type {type(value).__name__}; "
-            "pass a Python or NumPy integer"
-        ) from None
-    if number < 1:
-        raise ValueError(f"{name} must be at least 1; got {number}; pass a positive integer")
-    return number
+    check_number(name, value, low=1, high=MOST, integer=True)
+    return operator.index(value)  # type: ignore[arg-type]
 
 
 def _fraction(value: float, name: str) -> float:

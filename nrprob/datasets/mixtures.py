@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from nrprob.checks import check_number
 from nrprob.datasets.generators import RandomState, _positive_int
 
 __all__ = ["make_four_components"]
@@ -76,12 +77,8 @@ def make_four_components(
     from sklearn.utils import check_random_state
 
     n_samples = _positive_int(n_samples, "n_samples")
-    if not (np.isfinite(separation) and separation >= 0):
-        raise ValueError(
-            f"separation must be a number of at least 0; got {separation}; pass e.g. 4.0"
-        )
-    if not (np.isfinite(elongation) and elongation > 0):
-        raise ValueError(f"elongation must be a number above 0; got {elongation}; pass e.g. 1.5")
+    check_number("separation", separation, low=0, high=1e100)
+    check_number("elongation", elongation, low=1e-6, high=1e6)
     p = np.full(4, 0.25) if weights is None else np.asarray(weights, float)
     if p.shape != (4,) or not (p >= 0).all() or not np.isclose(p.sum(), 1):
         raise ValueError(

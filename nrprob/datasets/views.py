@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from nrprob.checks import check_number
 from nrprob.datasets.generators import RandomState, _fraction, _positive_int
 
 __all__ = ["make_gaussian_views"]
@@ -75,8 +76,7 @@ def make_gaussian_views(
     if not sizes:
         raise ValueError("dims must name at least one view; got none; pass e.g. dims=[2, 2]")
     permuted = _fraction(permuted, "permuted")
-    if not np.isfinite(mean):
-        raise ValueError(f"mean must be finite; got {mean}; pass a number")
+    check_number("mean", mean, low=-1e100, high=1e100)
     rng = check_random_state(random_state)
 
     classes = (np.arange(n_samples) >= (n_samples + 1) // 2).astype(np.int64)

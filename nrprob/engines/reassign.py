@@ -56,6 +56,28 @@ def label_cells(rows: Rows, labels: jax.Array, n_clusters: int) -> jax.Array:
     return rows.cells(one_hot(labels[..., None], rows.mass, n_clusters))
 
 
+def place_empty(
+    terms: Terms, rows: Rows, labels: jax.Array, n_clusters: int, fixed: jax.Array | None
+) -> jax.Array:
+    """Labels (S, B, r) in which rows without counts are in the largest cluster of the others.
+
+    To terms that look at counts alone they say nothing: reassignment leaves them where they began.
+    """
+    if any(term.cost is not multinomial or term.view is not None for term in terms):
+        return labels
+    features = jnp.arange(rows.x.n_statistics) < rows.x.n_statistics - 1
+    one = jnp.broadcast_to(features.astype(rows.mass.dtype), (rows.n_groups, 1, 1, features.size))
+    empty = rows.adjoint(one)[:, :, 0, 0] <= 0  # proportions: other rows have a sum of 1
+    if fixed is not None:
+        empty = empty & (fixed < 0)
+    mass = jnp.where(empty, 0, rows.mass)
+    sizes = jax.lax.map(
+        lambda one: one_hot(one[..., None], mass, n_clusters).sum((0, 1, 2)), labels
+    )
+    largest = sizes.argmax(-1).astype(labels.dtype)[:, None, None]
+    return jnp.where(empty & (rows.mass > 0), largest, labels)
+
+
 def sequential(
     terms: Terms,
     rows: Rows,

@@ -28,7 +28,7 @@ from nrprob.engines.anneal import (
     term_update,
 )
 from nrprob.engines.merge import Merged, agglomerate
-from nrprob.engines.reassign import Reassigned, balanced_start, batched, sequential
+from nrprob.engines.reassign import Reassigned, balanced_start, batched, place_empty, sequential
 from nrprob.engines.sharding import fetch
 from nrprob.engines.shuffle import stream
 from nrprob.statistics.costs import mass as mass_cost
@@ -210,6 +210,8 @@ def solve_anneal(
     w = jax.lax.dynamic_index_in_dim(found.w, best, 2, keepdims=False)
     q = w.sum((0, 1))
     prior = safe_log(q) if rule == "information" else jnp.zeros_like(q)
+    # Of hard clusters, those that hold rows; of soft ones, those that hold a part of any.
+    held = q if soft else one_hot(labels[..., best, None], rows.mass, n_clusters).sum((0, 1, 2))
     return Solution(
         labels,
         reached,
@@ -217,7 +219,7 @@ def solve_anneal(
         found.n_iter,
         w,
         slope(terms, rows.cells(found.w))[:, best],
-        jnp.where(active, prior, -jnp.inf),
+        jnp.where(active & (held > 0), prior, -jnp.inf),
         found.trace[:, best],
         found.beta[best],
         critical,
@@ -253,7 +255,7 @@ def solve_reassign(
         max_iter=hyper["max_iter"], n_clusters=n_clusters, fixed=fixed, active=active,
     )  # fmt: skip
 
-    return _from_labels(terms, rows, found, critical, weights, n_clusters, active)
+    return _from_labels(terms, rows, found, critical, weights, n_clusters, active, fixed)
 
 
 def _from_labels(
@@ -264,8 +266,10 @@ def _from_labels(
     weights: jax.Array,
     n_clusters: int,
     active: jax.Array,
+    fixed: jax.Array | None,
 ) -> Solution:
     """Evaluate hard labels (S, B, r) and keep the best."""
+    found = found._replace(labels=place_empty(terms, rows, found.labels, n_clusters, fixed))
 
     def evaluate(labels):
         w = one_hot(labels[..., None], rows.mass, n_clusters)
@@ -282,7 +286,7 @@ def _from_labels(
         found.n_iter[best],
         w[:, :, 0],
         slope(terms, rows.cells(w))[:, 0],
-        jnp.where(active & (q > 0), 0.0, -jnp.inf).astype(q.dtype),
+        jnp.where(active & (q > 0), safe_log(q), -jnp.inf),
         found.trace[best],
         jnp.asarray(jnp.inf, q.dtype),
         critical,
@@ -313,6 +317,7 @@ def evaluate(
     rows: Rows,
     hyper: Hyper,
     labels: jax.Array,
+    fixed: jax.Array | None = None,
     *,
     build: Build,
     n_clusters: int,
@@ -325,4 +330,4 @@ def evaluate(
     one = jnp.ones(1, int)
     found = Reassigned(labels[None], jnp.full((1, 1), jnp.nan), one, one > 0)
     active = jnp.ones(n_clusters, bool)
-    return _from_labels(terms, rows, found, critical, weights, n_clusters, active)
+    return _from_labels(terms, rows, found, critical, weights, n_clusters, active, fixed)

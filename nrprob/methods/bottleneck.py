@@ -283,6 +283,6 @@ critical_beta_, linkage_, n_features_in_, classes_
         self.verbose = verbose
 
     def _problem(self, features, groups, known):
-        self._check_number("gamma", self.gamma, low=0)
+        self._check_number("gamma", self.gamma, low=0, high=1e9)
         self._faithful = not self.damped
         return SideInformation(features), {"gamma": self.gamma}

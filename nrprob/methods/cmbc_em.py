@@ -104,6 +104,8 @@ def make_penalty(x: Any, labelings: list[np.ndarray], form: str, k: int, width: 
     parts = []
     for codes in labelings:
         sizes = np.bincount(codes).astype(float)
+        if sizes.size == 1:
+            continue  # a constant labeling tells nothing, and adds exactly 0
         if isinstance(x, jax.Array):
             ones = np.asarray(jax.ops.segment_sum(x.astype(jnp.float64), codes, sizes.size))
         else:

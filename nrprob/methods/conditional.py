@@ -220,7 +220,7 @@ critical_beta_, linkage_, n_features_in_, classes_
 
     def _prepare(self, X, y, known):
         self._check_choice("multi", self.multi, ("product", "additive"))
-        self._check_number("ridge", self.ridge, low=0, strict=True)
+        self._check_number("ridge", self.ridge, low=1e-9, high=1e9)
         self._columns = None
         if known is None or not (self.multi == "additive" or is_continuous(known)):
             return super()._prepare(X, y, known)
@@ -284,7 +284,7 @@ critical_beta_, linkage_, n_features_in_, classes_
         if automatic:
             self._check_choice("coordination_weight", weight, ("auto",), "or a number")
             weight = 1.0
-        self._check_number("coordination_weight", weight, low=0)
+        self._check_number("coordination_weight", weight, low=0, high=1e6)
         design = self._design
         if known is None and design is None:
             return Bottleneck(features), {}

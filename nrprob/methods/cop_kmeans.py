@@ -13,6 +13,7 @@ from scipy.spatial.distance import cdist
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.estimator import fitting
 from nrprob.methods.constraints import (
     Components,
     Pairs,
@@ -23,6 +24,7 @@ from nrprob.methods.constraints import (
 from nrprob.methods.pair_estimator import PairEstimator
 from nrprob.methods.pair_problem import Scaled, coarse, neighbour_table, node_means
 from nrprob.methods.pair_search import assign_in_order
+from nrprob.statistics.rows import cluster_means
 
 _MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
 
@@ -141,7 +143,7 @@ class COPKMeans(PairEstimator):
         The same after every iteration of the best restart. It may rise, since rows do not choose
         their clusters together.
     centroids_ : ndarray of shape (n_clusters, n_features)
-        Means of the clusters; NaN for one without rows.
+        Means of the clusters; that of all rows for one without rows.
     n_failed_ : int
         Number of restarts that failed.
     n_iter_ : int
@@ -210,8 +212,8 @@ class COPKMeans(PairEstimator):
         TypeError
             If pairs are not integers.
         """
-        self._check_counts()
-        with jax.enable_x64(True):
+        with fitting(self), jax.enable_x64(True):
+            self._check_counts()
             X, fixed, pairs = self._read(X, y, must_link, cannot_link)
             must, cannot = [Pairs(pairs[0], "must_link")], [Pairs(pairs[1], "cannot_link")]
             if fixed is not None:
@@ -256,9 +258,7 @@ class COPKMeans(PairEstimator):
         self.objective_trace_ = runs.trace[best][: runs.n_iter[best]].astype(float) * data.scale**2
         self.n_iter_ = int(runs.n_iter[best])
         self.converged_ = bool(runs.converged[best])
-        size = self.membership_.sum(0)[:, None]
-        sums = self.membership_.T @ data.x
-        means = np.divide(sums, size, out=np.full_like(sums, np.nan), where=size > 0)
+        means = cluster_means(self.membership_.T @ data.x, self.membership_.sum(0))
         self.centroids_ = means * data.scale + data.centre
         self._warn_of(data.alike)
         return self
@@ -280,7 +280,7 @@ class COPKMeans(PairEstimator):
         check_is_fitted(self)
         X = self._validate(X, reset=False)
         square = cdist(X.astype(np.float64), self.centroids_, "sqeuclidean")
-        return np.where(np.isnan(square), -np.inf, -square)
+        return np.where(self._holds_rows, -square, -np.inf)
 
 
 def _lay_out(data: Scaled, parts: Components) -> tuple[_Nodes, np.ndarray]:

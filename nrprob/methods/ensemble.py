@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
+from nrprob.checks import ITERATIONS, LARGEST, MOST
 from nrprob.engines import solve
 from nrprob.engines.solve import Hyper, Problem
 from nrprob.estimator import Task, TermEstimator
@@ -25,7 +26,7 @@ from nrprob.known import Groups, KnownEncoder, Memberships
 from nrprob.methods.bottleneck import sum_of_squares
 from nrprob.statistics.costs import FEATURES, gaussian
 from nrprob.statistics.features import fit_features
-from nrprob.statistics.rows import Rows, arrange, make_rows
+from nrprob.statistics.rows import Rows, arrange, cluster_means, make_rows
 from nrprob.statistics.terms import Term
 
 _BASES = ("kmeans", "em", "daib")
@@ -145,7 +146,7 @@ class CondEns(TermEstimator):
         in the order in which the groups first appear; 0 unless ``extension="adjusted"``.
     centroids_ : ndarray of shape (n_clusters, n_indicators)
         Shares of the base clusters in every cluster: member by member, p(base cluster given
-        cluster). NaN for a cluster that holds nothing.
+        cluster). Those of all rows for a cluster that holds nothing.
     n_iter_ : int
         Sweeps of the best restart.
     converged_ : bool
@@ -237,9 +238,11 @@ class CondEns(TermEstimator):
     # Input
 
     def _check_common(self) -> None:
-        for name in ("n_clusters", "n_init", "n_init_base", "max_iter"):
-            self._check_number(name, getattr(self, name), low=1, integer=True)
-        self._check_number("tol", self.tol, low=0)
+        self._check_counts()
+        self._check_number("n_init_base", self.n_init_base, low=1, high=ITERATIONS, integer=True)
+        self._check_tol()
+        if self.binarize is not None:
+            self._check_number("binarize", self.binarize, low=-LARGEST, high=LARGEST)
         self._check_choice("features", self.features, ("auto", *FEATURES))
         self._check_choice("extension", self.extension, ("nearest", "adjusted"))
         base = self.base
@@ -326,7 +329,7 @@ class CondEns(TermEstimator):
         else:
             given = [sizes] * len(names)
         for size in given:
-            self._check_number("n_clusters_base", size, low=1, integer=True)
+            self._check_number("n_clusters_base", size, low=1, high=MOST, integer=True)
         return [int(size) for size in given]
 
     # Fitting
@@ -515,9 +518,7 @@ class CondEns(TermEstimator):
         super()._finish(task, found)
         self.objective_ = max(self.objective_, 0.0)  # up to rounding
         x = self._indicators(self.base_labels_)
-        size = self.membership_.sum(0)[:, None]
-        sums = self.membership_.T @ x
-        self.centroids_ = np.divide(sums, size, out=np.full_like(sums, np.nan), where=size > 0)
+        self.centroids_ = cluster_means(self.membership_.T @ x, self.membership_.sum(0))
         return self
 
     # New rows
@@ -534,7 +535,7 @@ class CondEns(TermEstimator):
             labels = self._extend(x, codes, self.shifts_)
         x = self._indicators(labels)
         cost = 0.5 * (self.centroids_**2).sum(1) - x @ self.centroids_.T
-        return np.where(np.isnan(cost), -np.inf, -cost)
+        return np.where(self._holds_rows, -cost, -np.inf)
 
     def predict(self, X, *, known=None):
         """Cluster of new rows: the nearest one, as the base clusterings see the rows.

@@ -418,7 +418,7 @@ def solve_models(
     coef = jnp.pad(coef[best, :, : p - 1], ((0, 0), (0, 1), (0, 0)))
     last = slope((term,), problem.rows.cells(hard))[:, best]
     w = jax.lax.dynamic_index_in_dim(found.w, best, 2, keepdims=False)
-    q = w.sum((0, 1))
+    q = hard[:, :, best].sum((0, 1))
     return Solution(
         labels,
         reached,
@@ -426,7 +426,7 @@ def solve_models(
         found.n_iter,
         w,
         jnp.concatenate([jnp.moveaxis(coef, -1, 0), last.astype(coef.dtype)]),
-        jnp.where(active & (q > 1e-9), safe_log(q), -jnp.inf),
+        jnp.where(active & (q > 0), safe_log(w.sum((0, 1))), -jnp.inf),
         found.trace[:, best],
         found.beta[best],
         critical,

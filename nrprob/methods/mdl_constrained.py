@@ -11,7 +11,9 @@ from scipy.spatial.distance import cdist
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.checks import LARGEST, MOST
 from nrprob.codelength import exponential_complexity, multinomial_complexity
+from nrprob.estimator import fitting
 from nrprob.methods import pair_search
 from nrprob.methods.cluster_sizes import SizeLimits
 from nrprob.methods.constraints import (
@@ -135,7 +137,7 @@ class MDLConstrained(PairEstimator):
     weights_ : ndarray of shape (n_clusters,)
         Weights of the words.
     centroids_ : ndarray of shape (n_clusters, n_features)
-        Means of the clusters; NaN for one without rows.
+        Means of the clusters; that of all rows for one without rows.
     scales_ : ndarray of shape (n_clusters,)
         Mean squared distances s.
     degeneracy_ : int
@@ -238,17 +240,17 @@ class MDLConstrained(PairEstimator):
 
     def _check_common(self) -> None:
         self._check_counts()
-        self._check_number("tol", self.tol, low=0)
+        self._check_tol()
         self._check_choice("constraints", self.constraints, ("hard", "soft"))
         self._check_choice("sigma", self.sigma, ("view", "cluster"))
         self._check_choice("geometry", self.geometry, ("gauss", "exp"))
         self._bounds()
         for name in ("delta", "epsilon", "max_diameter"):
             if getattr(self, name) is not None:
-                self._check_number(name, getattr(self, name), low=0)
+                self._check_number(name, getattr(self, name), low=0, high=LARGEST)
         for name in ("min_size", "max_size"):
             if getattr(self, name) is not None:
-                self._check_number(name, getattr(self, name), low=0, integer=True)
+                self._check_number(name, getattr(self, name), low=0, high=MOST, integer=True)
         if self.constraints == "soft" and (self.min_size, self.max_size) != (None, None):
             raise ValueError(
                 "limits on sizes need constraints='hard'; got constraints='soft' with "
@@ -284,7 +286,7 @@ class MDLConstrained(PairEstimator):
         TypeError
             If pairs are not integers.
         """
-        with jax.enable_x64(True):
+        with fitting(self), jax.enable_x64(True):
             return self._fit_pairs(X, y, must_link, cannot_link)
 
     def _fit_pairs(self, X, y, must_link, cannot_link):
@@ -317,7 +319,7 @@ class MDLConstrained(PairEstimator):
                 f"scale_range must be two numbers; got {self.scale_range!r}; pass (low, high)"
             )
         for value in bounds.tolist():
-            self._check_number("scale_range", value, low=0, strict=True)
+            self._check_number("scale_range", value, low=1e-12, high=1e12)
         exponential_complexity(1, *bounds.tolist())  # refuses bounds in the wrong order
         return float(bounds[0]), float(bounds[1])
 
@@ -475,16 +477,14 @@ class MDLConstrained(PairEstimator):
     def accepted_(self):
         """What became of every given pair: a DataFrame, built on first access."""
         check_is_fitted(self)
-        if not hasattr(self, "_accepted"):
-            self._accepted = self._pairs.table()
-        return self._accepted
+        return self._pairs.table
 
     # New rows
 
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
         X = self._validate(X, reset=False)
-        present = np.flatnonzero(~np.isnan(self.centroids_[:, 0]))
+        present = np.flatnonzero(self._holds_rows)
         out = np.full((len(X), self.n_clusters), -np.inf)
         centres, scales = self.centroids_[present], self.scales_[present]
         square = cdist(X.astype(np.float64), centres, "sqeuclidean")

@@ -14,10 +14,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from nrprob.checks import ITERATIONS, MOST, check_number
 from nrprob.engines.chains import PartitionKernel, default_kernel, dispersed
 from nrprob.engines.longrun import LongRun
 from nrprob.engines.sample import Target
-from nrprob.estimator import TermEstimator, read_labels
+from nrprob.estimator import TermEstimator, fitting, read_labels
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.methods.mixture_code import (
     MixtureCode,
@@ -27,6 +28,7 @@ from nrprob.methods.mixture_code import (
     leave_one_out,
     mixture_probabilities,
 )
+from nrprob.statistics.features import check_range
 
 FLOORS = (0.1, 0.2, 0.4)
 _PILOT = 200  # steps, of which the first half is not used
@@ -237,9 +239,11 @@ class MDLMixture(ClusterMixin, BaseEstimator):
 
     # Parameters
 
+    _rarely_finite: tuple[str, ...] = ()
     _solvers: tuple[str, ...] = ()
     _check_choice = TermEstimator._check_choice
-    _check_number = TermEstimator._check_number
+    _check_number = staticmethod(check_number)
+    _check_verbose = TermEstimator._check_verbose
     _check_one_device = TermEstimator._check_one_device
 
     def _check(self) -> None:
@@ -248,24 +252,26 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         self._check_choice("covariance", self.covariance, ("diag", "full"))
         self._check_choice("rule", self.rule, ("joint", "cond"))
         self._check_choice("loss", self.loss, ("vi", "binder"))
-        for name in ("num_samples", "num_chains", "thinning"):
-            self._check_number(name, getattr(self, name), low=1, integer=True)
-        for name in ("num_warmup", "num_split_merge"):
-            self._check_number(name, getattr(self, name), low=0, integer=True)
+        for name, low, high in (
+            ("num_samples", 1, 10**8), ("num_chains", 1, 10_000), ("thinning", 1, ITERATIONS),
+            ("num_warmup", 0, 10**8), ("num_split_merge", 0, 10_000),
+        ):  # fmt: skip
+            self._check_number(name, getattr(self, name), low=low, high=high, integer=True)
+        self._check_verbose()
         for name in (
             "concentration", "class_concentration", "mean_precision", "variance_shape",
             "variance_scale",
         ):  # fmt: skip
-            self._check_number(name, getattr(self, name), low=0, strict=True)
+            self._check_number(name, getattr(self, name), low=1e-9, high=1e9)
         for name in ("max_clusters", "block"):
             if isinstance(getattr(self, name), str):
                 self._check_choice(name, getattr(self, name), ("auto",), "or an integer")
             else:
-                self._check_number(name, getattr(self, name), low=1, integer=True)
+                self._check_number(name, getattr(self, name), low=1, high=MOST, integer=True)
         if isinstance(self.variance_floor, str):
             self._check_choice("variance_floor", self.variance_floor, ("auto",), "or a number")
         else:
-            self._check_number("variance_floor", self.variance_floor, low=0, strict=True)
+            self._check_number("variance_floor", self.variance_floor, low=1e-6, high=100)
         if self.covariance == "full" and (self.energy, self.kernel) != ("conjugate", "collapsed"):
             raise ValueError(
                 "covariance='full' has a code under the conjugate prior only; got "
@@ -294,22 +300,24 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         ValueError
             If the data do not fit the parameters; the message says what to change.
         """
-        self._check()
-        self._check_one_device()
-        X = validate_data(self, X, reset=True, dtype=np.float64, ensure_min_features=1)
-        n = X.shape[0]
-        codes = self._codes(y, n)
-        most = min(20, n) if isinstance(self.max_clusters, str) else int(self.max_clusters)
-        if most > n:
-            raise ValueError(
-                f"max_clusters exceeds the number of rows; got max_clusters={most} and "
-                f"n_samples={n}; lower it, or pass more rows"
-            )
-        self._standardise(X)
-        self._max_clusters = most
-        with jax.enable_x64(True):
-            self._begin(self._scaled(X), codes)
-            self._sample(int(self.num_warmup), int(self.num_samples))
+        with fitting(self):
+            self._check()
+            self._check_one_device()
+            X = validate_data(self, X, reset=True, dtype=np.float64, ensure_min_features=1)
+            check_range(X)
+            n = X.shape[0]
+            codes = self._codes(y, n)
+            most = min(20, n) if isinstance(self.max_clusters, str) else int(self.max_clusters)
+            if most > n:
+                raise ValueError(
+                    f"max_clusters exceeds the number of rows; got max_clusters={most} and "
+                    f"n_samples={n}; lower it, or pass more rows"
+                )
+            self._standardise(X)
+            self._max_clusters = most
+            with jax.enable_x64(True):
+                self._begin(self._scaled(X), codes)
+                self._sample(int(self.num_warmup), int(self.num_samples))
         return self
 
     def fit_predict(self, X, y=None):
@@ -330,14 +338,12 @@ class MDLMixture(ClusterMixin, BaseEstimator):
             With the draws of all runs; the same as if `fit` had made as many at once.
         """
         check_is_fitted(self, "_run")
-        self._check_number("num_samples", num_samples, low=1, integer=True)
+        self._check_number("num_samples", num_samples, low=1, high=10**8, integer=True)
         with jax.enable_x64(True):
             self._sample(int(self.num_warmup), self._run.n_draws + int(num_samples))
         return self
 
     def _codes(self, y: Any, n: int) -> np.ndarray:
-        for name in ("classes_", "variance_floor_", "variance_floor_scores_"):
-            self.__dict__.pop(name, None)  # of an earlier fit
         codes = np.full(n, -1, np.int32)
         if y is None:
             return codes

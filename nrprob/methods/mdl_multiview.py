@@ -16,10 +16,12 @@ from sklearn.utils import ClassifierTags, check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nrprob import codelength, metrics
+from nrprob.checks import ITERATIONS, MOST
 from nrprob.engines import solve
 from nrprob.estimator import TermEstimator
 from nrprob.methods.multiview_codes import SMOOTHING, Design, solve_multiview
-from nrprob.statistics.rows import Layout, Rows, arrange, bucket, make_rows
+from nrprob.statistics.features import check_range
+from nrprob.statistics.rows import Layout, Rows, arrange, bucket, cluster_means, make_rows
 
 __all__ = ["MDLMultiView"]
 
@@ -154,7 +156,7 @@ class MDLMultiView(TermEstimator):
         (multi-)information less the additional parametric complexity. Positive where the views
         depend on each other. NaN if a joint table would have too many cells.
     cluster_centers_ : list of ndarray of shape (n_clusters, n_features), or one of them
-        Means; NaN where a cluster is empty.
+        Means; that of all rows where a cluster is empty.
     scales_ : list of ndarray of shape (n_clusters,), or one of them
         Scale s of every cluster, a mean squared distance.
     joint_ : ndarray of shape (n_clusters of view 1, n_clusters of view 2, ...) or None
@@ -205,6 +207,7 @@ class MDLMultiView(TermEstimator):
     solver = "anneal"
     _solvers: tuple[str, ...] = ("anneal",)
     _takes_known = False
+    _rarely_finite = ("dependence_gain_",)
 
     def __init__(
         self,
@@ -254,9 +257,11 @@ class MDLMultiView(TermEstimator):
     # Parameters and input
 
     def _check_common(self) -> None:
-        for name in ("n_init", "n_steps", "max_iter"):
-            self._check_number(name, getattr(self, name), low=1, integer=True)
-        self._check_number("cooling", self.cooling, low=1.01)
+        for name in ("n_init", "max_iter"):
+            self._check_number(name, getattr(self, name), low=1, high=ITERATIONS, integer=True)
+        self._check_number("n_steps", self.n_steps, low=1, high=10_000, integer=True)
+        self._check_number("cooling", self.cooling, low=1.01, high=1e6)
+        self._check_verbose()
         for name, choices in (
             ("sigma", SIGMAS),
             ("geometry", GEOMETRIES),
@@ -274,7 +279,7 @@ class MDLMultiView(TermEstimator):
             self._check_choice("start", self.start, ("auto",), "or temperatures")
         else:
             for value in np.ravel(self.start).tolist():
-                self._check_number("start", value, low=0, strict=True)
+                self._check_number("start", value, low=1e-9, high=1e9)
         codelength.exponential_complexity(1, *self._bounds())
 
     def _bounds(self) -> tuple[float, float]:
@@ -284,10 +289,10 @@ class MDLMultiView(TermEstimator):
                 f"scale_range must be two numbers; got {self.scale_range!r}; pass (low, high)"
             )
         for value in bounds.tolist():
-            self._check_number("scale_range", value, low=0, strict=True)
+            self._check_number("scale_range", value, low=1e-12, high=1e12)
         return float(bounds[0]), float(bounds[1])
 
-    def _numbers(self, name: str, value: Any, n_views: int) -> tuple[int, ...]:
+    def _numbers(self, name: str, value: Any, n_views: int, most: int) -> tuple[int, ...]:
         """Numbers of clusters of all views."""
         if isinstance(value, np.ndarray | list | tuple):
             numbers = tuple(value)
@@ -299,7 +304,7 @@ class MDLMultiView(TermEstimator):
         else:
             numbers = (value,) * n_views
         for number in numbers:
-            self._check_number(name, number, low=1, integer=True)
+            self._check_number(name, number, low=1, high=most, integer=True)
         return tuple(int(number) for number in numbers)
 
     def _split(self, X: Any, *, reset: bool) -> list[np.ndarray]:
@@ -335,7 +340,7 @@ class MDLMultiView(TermEstimator):
                 f"views must be numbers of columns; got {self.views!r}; pass one for every view"
             )
         for size in self.views:
-            self._check_number("views", size, low=1, integer=True)
+            self._check_number("views", size, low=1, high=MOST, integer=True)
         sizes = tuple(int(size) for size in self.views)
         if sum(sizes) != n_columns:
             raise ValueError(
@@ -383,6 +388,7 @@ class MDLMultiView(TermEstimator):
         candidates, largest = self._candidates(n, n_views)
         self._views = []
         for v, x in enumerate(found):
+            check_range(x)
             mean = x.mean(0, dtype=np.float64)
             scale = math.sqrt(float(((x - mean) ** 2).sum() / n))
             if not scale > 1e-150 + 1e-14 * float(np.abs(mean).max()):
@@ -426,11 +432,11 @@ class MDLMultiView(TermEstimator):
         """Numbers of clusters to try, and the largest of every view."""
         if isinstance(self.n_clusters, str):
             self._check_choice("n_clusters", self.n_clusters, ("auto",), "or numbers")
-            bounds = self._numbers("max_clusters", self.max_clusters, n_views)
+            bounds = self._numbers("max_clusters", self.max_clusters, n_views, 256)
             largest = tuple(min(bound, n) for bound in bounds)
             candidates = list(itertools.product(*(range(1, k + 1) for k in largest)))
         else:
-            largest = self._numbers("n_clusters", self.n_clusters, n_views)
+            largest = self._numbers("n_clusters", self.n_clusters, n_views, MOST)
             candidates = [largest]
         if max(largest) > n:
             raise ValueError(
@@ -607,9 +613,8 @@ class MDLMultiView(TermEstimator):
             own = cells[design.clusters(v)][:k]
             start = sum(self.view_sizes_[:v])
             mass, sums = own[:, -1], own[:, start : start + self.view_sizes_[v]]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                mean = sums / mass[:, None]
-            r = np.maximum(own[:, design.norm(v)] - np.nan_to_num(mean * sums).sum(1), 0)
+            mean = cluster_means(sums, mass)
+            r = np.maximum(own[:, design.norm(v)] - (mean * sums).sum(1), 0)
             low, high = float(hyper["low"]), float(hyper["high"])
             if self.sigma == "cluster":
                 s = np.where(mass > 0, np.clip(r / np.maximum(mass, 1), low, high), 1.0)
@@ -750,7 +755,7 @@ class MDLMultiView(TermEstimator):
         for x, c, s, w in zip(found, centres, scales, self._weights, strict=True):
             distance = np.stack([((x.astype(np.float64) - centre) ** 2).sum(1) for centre in c], 1)
             costs.append(w * (distance / s + np.log(s)))
-        scores = [-np.nan_to_num(cost, nan=np.inf) for cost in costs]  # NaN: an empty cluster
+        scores = [-cost for cost in costs]
         with np.errstate(divide="ignore"):
             if self.joint_ is not None:
                 labels = _best_cells(np.log(self.joint_), scores)

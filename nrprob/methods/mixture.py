@@ -15,11 +15,12 @@ from nrprob.engines.solve import Hyper, Problem
 from nrprob.estimator import TermEstimator
 from nrprob.statistics.costs import bernoulli, mass, multinomial
 from nrprob.statistics.features import FeatureMap, fit_features, refuse
-from nrprob.statistics.rows import Rows
+from nrprob.statistics.rows import Rows, cluster_means
 from nrprob.statistics.terms import Term
 from nrprob.statistics.xlogx import xlogx
 
 _COVARIANCES = ("full", "diag", "spherical")
+_COUNT = 1e30  # of which sums, times their logarithms, are numbers in float32
 _STATISTICS = 2e9  # bytes that the second moments of all rows may take
 
 
@@ -45,6 +46,10 @@ class MixtureMap:
             refuse(
                 x, lambda v: v < 0, "features='multinomial' needs non-negative values",
                 "pass counts, or set features='gaussian'",
+            )  # fmt: skip
+            refuse(
+                x, lambda v: v > _COUNT, f"a mixture needs counts of at most {_COUNT}",
+                "divide them, or set features='gaussian'",
             )  # fmt: skip
             return x
         x = self.base(x)
@@ -321,9 +326,9 @@ critical_beta_, n_features_in_, classes_
         if isinstance(self.smoothing, str):
             self._check_choice("smoothing", self.smoothing, ("auto",), "or a number")
         else:
-            self._check_number("smoothing", self.smoothing, low=0)
-        self._check_number("reg_covar", self.reg_covar, low=0)
-        self._check_number("unlabelled_weight", self.unlabelled_weight, low=0, strict=True)
+            self._check_number("smoothing", self.smoothing, low=0, high=1e9)
+        self._check_number("reg_covar", self.reg_covar, low=0, high=1e6)
+        self._check_number("unlabelled_weight", self.unlabelled_weight, low=1e-9, high=1e9)
         if self.init is not None and self.anneal:
             raise ValueError(
                 "init is where plain EM starts, and an annealing has no such place; got both; "
@@ -424,14 +429,14 @@ critical_beta_, n_features_in_, classes_
         else:
             self.weights_ = (sizes + alpha) / (sizes + alpha).sum()
         if build.features == "multinomial":
-            self.means_ = _share(sums + alpha, (sums + alpha).sum(1))
+            self.means_ = cluster_means(sums + alpha, (sums + alpha).sum(1))
             return
         if build.features == "bernoulli":
-            self.means_ = _share(sums + alpha, sizes + 2 * alpha)
+            self.means_ = cluster_means(sums + alpha, sizes + 2 * alpha)
             return
         base = self._features.base
-        means = _share(sums[:, :m], sizes)
-        second = _share(sums[:, m:], sizes)
+        means = cluster_means(sums[:, :m], sizes)
+        second = cluster_means(sums[:, m:], sizes)
         self.means_ = means * base.scale + base.centre
         if self.covariance == "full":
             spread = second[:, _square(m)] - means[:, :, None] * means[:, None, :]
@@ -441,8 +446,3 @@ critical_beta_, n_features_in_, classes_
         else:
             spread = (second[:, 0] - (means**2).sum(1)) / m + self.reg_covar
         self.covariances_ = spread * base.scale**2
-
-
-def _share(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Sums (k, p) over sizes (k,), 0 for what is empty."""
-    return sums / np.where(sizes > 0, sizes, 1)[:, None]

@@ -17,7 +17,8 @@ from nrprob.methods import colouring
 from nrprob.methods.constraints import Components, Pairs, feasible_start
 from nrprob.methods.pair_codes import APART, SOFT_APART, SOFT_LINK, Nodes
 from nrprob.methods.pair_words import flags_length, savings, words
-from nrprob.statistics.rows import bucket
+from nrprob.statistics.features import check_range
+from nrprob.statistics.rows import bucket, cluster_means
 
 _ENTRIES = 100_000_000  # of the table of neighbours
 
@@ -44,6 +45,7 @@ class Scaled:
     @classmethod
     def of(cls, X: np.ndarray) -> Scaled:
         """Centre and scale the rows; rows that are all alike keep their scale."""
+        check_range(X)
         x = X.astype(np.float64)
         centre = x.mean(0)
         x -= centre
@@ -95,7 +97,7 @@ class Described:
     ----------
     labels : (n,)
     lengths : its parts, in nats: "words", "distances", "flags"
-    weights, centres, scales : of the clusters; centres are NaN where there is no row
+    weights, centres, scales : of the clusters
     link_on, apart_on : which of the pairs that may be ignored are kept
     """
 
@@ -200,8 +202,7 @@ class Problem:
         size = np.bincount(labels, minlength=k)
         total = np.zeros((k, x.shape[1]))
         np.add.at(total, labels, x)
-        centres = np.full_like(total, np.nan)
-        np.divide(total, size[:, None], out=centres, where=size[:, None] > 0)
+        centres = cluster_means(total, size)
         scatter = np.bincount(labels, ((x - centres[labels]) ** 2).sum(1), minlength=k)
         if self.shared:
             distances = exponential_length(len(x), scatter.sum(), *bounds, shape=self.weight)
@@ -272,7 +273,7 @@ class Problem:
 
     def costs(self, found: Described) -> np.ndarray:
         """Cost (n_nodes, k) of every component in every cluster, in nats."""
-        square = ((self.data.x[:, None] - np.nan_to_num(found.centres)) ** 2).sum(2)
+        square = ((self.data.x[:, None] - found.centres) ** 2).sum(2)
         cost = np.zeros((self.parts.n_nodes, self.k))
         np.add.at(
             cost, self.parts.node, self.weight * (np.log(found.scales) + square / found.scales)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ class Report:
         self.problem = copy.copy(self.problem)
         del self.problem.data
 
+    @functools.cached_property
     def table(self) -> pd.DataFrame:
         """A line for every given pair."""
         import pandas as pd

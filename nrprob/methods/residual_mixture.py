@@ -22,6 +22,7 @@ from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships, is_continuous
 from nrprob.methods.residual_em import Data, solve_residuals
 from nrprob.methods.residuals import remove
+from nrprob.statistics.features import check_range
 from nrprob.statistics.rows import arrange, bucket
 
 COVARIANCES = ("tied", "diag", "spherical")
@@ -122,7 +123,8 @@ class ResidualMixture(TermEstimator):
     n_components_ : int
         Number of directions of the residuals that were used.
     gap_ : float
-        By how many nats the best restart that disagrees (adjusted Rand index below .9) is worse.
+        By how many nats the best restart that disagrees (adjusted Rand index below .9) is worse;
+        infinite if none does.
     start_table_ : pandas.DataFrame
         Start, objective, convergence and steps of every restart, as in ``restarts_``.
     restarts_ : xarray.Dataset
@@ -206,6 +208,7 @@ class ResidualMixture(TermEstimator):
     # What the base reads of every estimator, and has no meaning here.
     solver = "anneal"
     _solvers: tuple[str, ...] = ()
+    _rarely_finite = ("gap_",)
     _weight_names = ("log_likelihood_", "penalty_")
 
     def __sklearn_tags__(self):
@@ -218,11 +221,10 @@ class ResidualMixture(TermEstimator):
 
     def _check_common(self) -> None:
         self._check_counts()
-        for name in ("tol", "balance", "ridge"):
-            self._check_number(name, getattr(self, name), low=0)
-            if np.isnan(getattr(self, name)) or (name == "ridge" and np.isinf(self.ridge)):
-                raise ValueError(f"{name} must be finite; got {getattr(self, name)}; pass a number")
-        self._check_number("nu", self.nu, low=2, strict=True)
+        self._check_tol()
+        self._check_number("balance", self.balance, low=0, high=1e9, infinite=True)
+        self._check_number("ridge", self.ridge, low=0, high=1e9)
+        self._check_number("nu", self.nu, low=2.001, high=1e9)
         self._check_choice("covariance", self.covariance, COVARIANCES)
         self._check_choice("errors", self.errors, ERRORS)
         self._check_choice("multi", self.multi, ("product", "additive"))
@@ -240,9 +242,7 @@ class ResidualMixture(TermEstimator):
         for power in metrics:
             if power == "kurtosis":
                 continue
-            self._check_number("metrics", power, low=0)
-            if power > 1:
-                raise ValueError(f"metrics must be at most 1; got {power}; choose smaller powers")
+            self._check_number("metrics", power, low=0, high=1)
 
     def _prepare(self, X, y, known) -> Task:
         """Check the input, remove what is known, and lay out the residuals."""
@@ -251,6 +251,7 @@ class ResidualMixture(TermEstimator):
         X = self._validate(X, reset=True)
         n, k = X.shape[0], self.n_clusters
         self._check_size(n)
+        check_range(X)
         fixed = self._wanted(y, n)
         r, self._removal, groups = remove(X, known, self.multi)
         if groups is not None:

@@ -159,7 +159,8 @@ class ResidualSpectral(TermEstimator):
     eigenvalues_ : dict of (mode, power) to ndarray
         Of the moments, descending.
     centroids_ : ndarray of shape (n_clusters, n_indicators)
-        Member by member, p(member's cluster given cluster); NaN for a cluster that holds nothing.
+        Member by member, p(member's cluster given cluster); that of all rows for a cluster that
+        holds nothing.
     objective_trace_, n_iter_, converged_, restarts_
         Of the consensus. Members that did not converge are warned of.
     n_features_in_, classes_
@@ -242,14 +243,14 @@ class ResidualSpectral(TermEstimator):
 
     def _check_common(self) -> None:
         self._check_counts()
-        self._check_number("tol", self.tol, low=0)
+        self._check_tol()
         self._check_choice("damp", self.damp, ("log", "none"))
         self._check_choice("multi", self.multi, ("product", "additive"))
 
     def _plan(self, grouped: bool) -> list[Member]:
         """Members of the ensemble; ``grouped`` says whether there are two known groups."""
         if isinstance(self.members, str) or not isinstance(self.members, Sequence):
-            self._check_number("members", self.members, low=1, integer=True)
+            self._check_number("members", self.members, low=1, high=10_000, integer=True)
             settings = [s for s in _SETTINGS if grouped or s[0] == "within"]
             return [
                 Member(*settings[j % len(settings)], j // len(settings))
@@ -264,8 +265,8 @@ class ResidualSpectral(TermEstimator):
                 )
             mode, power, rank = one
             self._check_choice("the mode of a member", mode, _MODES)
-            self._check_number("the power of a member", power, low=0)
-            self._check_number("the rank of a member", rank, low=1, integer=True)
+            self._check_number("the power of a member", power, low=0, high=10)
+            self._check_number("the rank of a member", rank, low=1, high=10_000, integer=True)
             if mode == "across" and not grouped:
                 raise ValueError(
                     "mode 'across' needs two known groups, since it is what groups share; got "
@@ -517,7 +518,8 @@ class ResidualSpectral(TermEstimator):
         ValueError
             If ``known`` is missing, or holds a group that did not occur in the fit.
         """
-        return place(indicators(self._columns(X, known), self.n_clusters), self.centroids_)
+        x = indicators(self._columns(X, known), self.n_clusters)
+        return place(x, self.centroids_, self._holds_rows)
 
     def predict_proba(self, X, *, known=None):
         """Shares of the members that vote for every cluster, as ``membership_`` of new rows.

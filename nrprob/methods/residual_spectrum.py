@@ -15,6 +15,8 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
+from nrprob.statistics.features import binary_exponent, shift
+
 # Components with less than this share of the largest singular value of a design are not there.
 _RANK = 1e-9
 # Newer versions of SciPy draw new directions, where a subspace is exhausted, from a generator.
@@ -55,7 +57,8 @@ class Weighting:
 
     def weighted(self, damped: sparse.csr_array, power: float) -> sparse.csr_array:
         """Rows times ``idf ** power``, of unit length; rows of zeros stay."""
-        data = damped.data * (self.idf**power)[damped.indices]
+        most = float(damped.data.max(initial=0))
+        data = shift(damped.data, -binary_exponent(most)) * (self.idf**power)[damped.indices]
         return unit_rows(
             sparse.csr_array((data, damped.indices, damped.indptr), shape=damped.shape)
         )

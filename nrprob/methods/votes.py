@@ -13,6 +13,8 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
+from nrprob.statistics.rows import cluster_means
+
 
 class Agreement(NamedTuple):
     """All starts, and the best of them.
@@ -25,7 +27,7 @@ class Agreement(NamedTuple):
     n_iter : (S,)
     best : of the starts
     trace : objective of the best start at every iteration
-    centroids : (k, indicators) shares of the members' labels in every cluster; NaN where empty
+    centroids : (k, indicators) shares of the members' labels in every cluster
     """
 
     labels: np.ndarray
@@ -47,12 +49,10 @@ def indicators(columns: np.ndarray, k: int) -> sparse.csr_array:
     )
 
 
-def place(x: sparse.csr_array, centroids: np.ndarray) -> np.ndarray:
-    """Nearest cluster of rows of indicators; never an empty one."""
-    there = np.isfinite(centroids[:, 0])
-    centre = np.where(there[:, None], centroids, 0)
-    score = x @ centre.T - 0.5 * (centre**2).sum(1)
-    return np.where(there, score, -np.inf).argmax(1)
+def place(x: sparse.csr_array, centroids: np.ndarray, holds_rows: np.ndarray) -> np.ndarray:
+    """Nearest cluster of rows of indicators, among those (k,) that hold rows."""
+    score = x @ centroids.T - 0.5 * (centroids**2).sum(1)
+    return np.where(holds_rows, score, -np.inf).argmax(1)
 
 
 def agree(
@@ -78,10 +78,10 @@ def agree(
         """Centroids (k, indicators) and the scatter about them."""
         ones = sparse.csr_array((np.ones(n), labels, np.arange(n + 1)), shape=(n, k))
         sums = (transpose @ ones).toarray().T
-        size = np.bincount(labels, minlength=k)[:, None]
-        centroids = np.divide(sums, size, out=np.full_like(sums, np.nan), where=size > 0)
+        size = np.bincount(labels, minlength=k)
+        centroids = cluster_means(sums, size)
         # Up to rounding, which may fall below 0 where all members agree.
-        return centroids, max(n * members - np.nansum(size * centroids**2), 0.0)
+        return centroids, max(n * members - (size[:, None] * centroids**2).sum(), 0.0)
 
     reached = np.array([centre(column)[1] for column in columns.T])
     # Members that are alike lead to the same; of those left, the nearest first, in any order equal.
@@ -97,7 +97,7 @@ def agree(
         while not converged and len(trace) < max_iter:
             if own is not None and not trace:
                 centroids[:, own * k : (own + 1) * k] *= 0
-            new = place(x, centroids)
+            new = place(x, centroids, np.bincount(labels, minlength=k) > 0)
             if fixed is not None:
                 new = np.where(fixed >= 0, fixed, new)
             # Without a member's votes, to change nothing is no sign yet.

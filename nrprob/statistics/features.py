@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
+
+from nrprob.checks import LARGEST
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,12 @@ class FeatureMap:
                 "set binarize=, or another features=",
             )
             return x
+        exponent = binary_exponent(self.scale)
+        unit = math.ldexp(1.0, exponent)
+        x = shift(x, -exponent)
         if self.centre is not None:
-            x = x - self.centre.astype(x.dtype)
-        return (x * (1 / self.scale)).astype(x.dtype)
+            x = x - (self.centre / unit).astype(x.dtype)
+        return (x * (unit / self.scale)).astype(x.dtype)
 
 
 def fit_features(x: Any, features: str, binarize: float | None) -> FeatureMap:
@@ -62,6 +68,7 @@ def fit_features(x: Any, features: str, binarize: float | None) -> FeatureMap:
         features = guess_features(x)
     if features != "gaussian":
         return FeatureMap(features)
+    check_range(x)
     if sparse.issparse(x):
         # Centring would fill the matrix; it changes no distance.
         wide = x.astype(np.float64)
@@ -72,6 +79,46 @@ def fit_features(x: Any, features: str, binarize: float | None) -> FeatureMap:
     centre = np.asarray(wide.mean(0))
     variance = float(((wide - centre) ** 2).mean())
     return FeatureMap(features, None, centre, _positive_root(variance))
+
+
+def check_range(x: Any) -> None:
+    """Refuse features whose squares, or those of whose differences, are no numbers in float64.
+
+    Raises
+    ------
+    ValueError
+        If one is beyond 1e140, or all are so alike that they differ by less than 1e-140.
+    """
+    if x.dtype == np.float32 or not _values(x).size:
+        return
+    values = _values(x)
+    most = max(float(values.max()), -float(values.min()))
+    if most > LARGEST:
+        raise ValueError(
+            f"X must lie between {-LARGEST} and {LARGEST}, or squares leave float64; got a "
+            f"value of size {most:.3g}; multiply X by a power of ten"
+        )
+    width = x.max(axis=0) - x.min(axis=0)
+    width = float((width.toarray() if sparse.issparse(width) else width).max())
+    if 0 < width < 1 / LARGEST:
+        raise ValueError(
+            f"columns of X must vary by at least {1 / LARGEST}, or squares leave float64; got "
+            f"at most {width:.3g}; multiply X by a power of ten"
+        )
+
+
+def binary_exponent(scale: float) -> int:
+    """Exponent of the power of two to divide by first; 0 where float32 needs no help."""
+    exponent = math.frexp(scale)[1]
+    return exponent if abs(exponent) > 60 else 0
+
+
+def shift(x: Any, exponent: int) -> Any:
+    """Multiply by a power of two, in two steps: it need not be a number of the type itself."""
+    if exponent == 0:
+        return x
+    half = exponent // 2
+    return x * math.ldexp(1.0, half) * math.ldexp(1.0, exponent - half)
 
 
 def _positive_root(variance: float) -> float:
@@ -113,6 +160,9 @@ def _proportions(x: Any) -> Any:
         "features='multinomial' needs non-negative values",
         "pass counts or proportions, or set features='gaussian'",
     )
+    values = _values(x)
+    if values.size:
+        x = shift(x, -binary_exponent(float(values.max())))
     total = np.array(x.sum(1), x.dtype).reshape(-1, 1)
     empty = np.flatnonzero(total == 0)
     if empty.size:

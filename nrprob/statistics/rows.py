@@ -183,6 +183,18 @@ class Rows:
         )
 
 
+def cluster_means(sums: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Means (k, p) of clusters from sums over their rows (k, p) and sizes (k,).
+
+    That of a cluster without rows is the mean of all rows: a number, and no one's neighbourhood.
+    Who places new rows must leave such clusters out.
+    """
+    sizes = np.asarray(sizes, float)[:, None]
+    means = np.empty(sums.shape)
+    means[:] = sums.sum(0) / (sizes.sum() or 1)
+    return np.divide(sums, sizes, out=means, where=sizes > 0)
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where the rows went: ``slot[i]`` is the place of row i among the padded rows.
