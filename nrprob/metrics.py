@@ -729,7 +729,8 @@ def independence_test(
     is done on the contingency table, whose distribution given its margins is known.
     """
     from scipy.stats import chi2, random_table
-    from sklearn.utils import check_random_state
+
+    from nrprob.validation import check_random_state
 
     if n_permutations < 0:
         raise ValueError(

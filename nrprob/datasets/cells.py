@@ -77,7 +77,7 @@ def make_cell_counts(
     >>> X.shape, labels.shape
     ((100, 50), (100, 2))
     """
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     n = _positive_int(n_samples, "n_samples")
     m = _positive_int(n_genes, "n_genes")

@@ -102,7 +102,7 @@ def make_binary_partitions(
     columns that do not divide evenly are split, is not stated there; both follow the published
     sample and accuracies.
     """
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     n_samples = _positive_int(n_samples, "n_samples")
     n_clusters = _positive_int(n_clusters, "n_clusters")
@@ -170,7 +170,7 @@ def make_multinomial_2d(
     spaced on [0, 1]") and how draws are shared out; these choices reproduce its tables. They
     use 50 K^2 rows and 50 K^2 + 50 K + 100 draws.
     """
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     n_samples = _positive_int(n_samples, "n_samples")
     n_clusters = _positive_int(n_clusters, "n_clusters")

@@ -73,7 +73,7 @@ def make_four_components(
     >>> X.shape, labels.shape
     ((80, 2), (80, 1))
     """
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     n_samples = _positive_int(n_samples, "n_samples")
     if not (np.isfinite(separation) and separation >= 0):

@@ -68,7 +68,7 @@ def make_gaussian_views(
     >>> X.shape, labels.shape
     ((100, 4), (100, 2))
     """
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     n_samples = _positive_int(n_samples, "n_samples")
     sizes = [_positive_int(d, "every entry of dims") for d in np.atleast_1d(dims)]

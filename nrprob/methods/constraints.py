@@ -15,9 +15,9 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
-from sklearn.utils import check_random_state
 
 from nrprob.methods import colouring
+from nrprob.validation import check_random_state
 
 _PAIRS = 5_000_000  # of rows, that a limit on distances may imply
 

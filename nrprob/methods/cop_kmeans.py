@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.spatial.distance import cdist
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.methods.constraints import (
@@ -23,6 +22,8 @@ from nrprob.methods.constraints import (
 from nrprob.methods.pair_estimator import PairEstimator
 from nrprob.methods.pair_problem import Scaled, coarse, neighbour_table, node_means
 from nrprob.methods.pair_search import assign_in_order
+from nrprob.settings import standard
+from nrprob.validation import check_random_state
 
 _MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
 
@@ -211,7 +212,7 @@ class COPKMeans(PairEstimator):
             If pairs are not integers.
         """
         self._check_counts()
-        with jax.enable_x64(True):
+        with standard():
             X, fixed, pairs = self._read(X, y, must_link, cannot_link)
             must, cannot = [Pairs(pairs[0], "must_link")], [Pairs(pairs[1], "cannot_link")]
             if fixed is not None:

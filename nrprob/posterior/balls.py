@@ -100,7 +100,7 @@ def credible_ball(
     >>> ball.radius, int(ball.members.sum())
     (0.0, 2)
     """
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     if not 0 < level <= 1:
         raise ValueError(f"level is a probability in (0, 1]; got {level}; 0.95 is the usual choice")

@@ -196,7 +196,7 @@ def point_estimate(
     >>> point_estimate([[0, 0, 1, 1], [5, 5, 2, 2], [0, 0, 0, 1]], random_state=0)
     array([0, 0, 1, 1])
     """
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     checked = as_draws(draws, weights)
     table = as_loss(loss, split_cost, checked.n_samples)
