@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.validation import is_frame, is_pandas
+from nrprob.validation import as_array, is_frame, is_pandas
 
 
 class Memberships:
@@ -367,18 +367,7 @@ def plain(values: Any, name: str) -> np.ndarray:
     ValueError
         If entries are masked, or rows have different lengths.
     """
-    if np.ma.is_masked(values):
-        raise ValueError(
-            f"{name} must not have masked entries; found {np.ma.count_masked(values)}; "
-            "fill them or drop such rows"
-        )
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise ValueError(
-            f"{name} must be an array; got a {type(values).__name__} of rows of different lengths; "
-            "pass as many entries in each"
-        ) from None
+    array = as_array(values, name)
     if array.dtype.kind in "US" and not isinstance(values, np.ndarray):
         objects = np.asarray(values, object)
         return array if len({type(v) for v in objects.flat}) == 1 else objects

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,7 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
         If ``X`` has masked entries, dates, text, columns of one name, or sparse indices that are
         out of range; and whatever ``validate`` raises.
     """
-    if np.ma.is_masked(X):
-        raise ValueError(
-            f"X must not have masked entries; found {np.ma.count_masked(X)}; "
-            "fill them or drop such rows"
-        )
+    check_not_masked(X, "X")
     if sparse.issparse(X):
         _check_indices(X)
     frame = is_frame(X)
@@ -54,6 +52,52 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
         ) from None
 
 
+def as_array(values: Any, name: str) -> np.ndarray:
+    """An array of ``values``.
+
+    Raises
+    ------
+    ValueError
+        If entries are masked, or rows have different lengths.
+    """
+    check_not_masked(values, name)
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(
+            f"{name} must be an array; got a {type(values).__name__} of rows of different lengths; "
+            "pass as many entries in each"
+        ) from None
+
+
+def as_number(value: Any, name: str) -> float:
+    """A single real number; infinite where it is beyond the range of floats.
+
+    Raises
+    ------
+    TypeError
+        If ``value`` is none.
+    """
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    if not real:
+        raise TypeError(f"{name} must be a number; got {value!r}; pass a single real number")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def check_not_masked(values: Any, name: str) -> None:
+    """Refuse masked entries, which other libraries use as if nothing hid them."""
+    if np.ma.is_masked(values):
+        raise ValueError(
+            f"{name} must not have masked entries; found {np.ma.count_masked(values)}; "
+            "fill them, or drop what they belong to"
+        )
+
+
 def check_same_order(X: Any, **others: Any) -> None:
     """Refuse what names the rows by the same pandas index as ``X``, but in another order.
 
@@ -81,8 +125,6 @@ def check_random_state(random_state: Any) -> np.random.RandomState:
     ValueError
         If ``random_state`` is no seed and no source of random numbers.
     """
-    from numbers import Integral
-
     from sklearn.utils import check_random_state
 
     if isinstance(random_state, Integral) and not 0 <= int(random_state) < 2**32:

@@ -6,22 +6,22 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from every_estimator import ALL, KNOWN, QUICK
 from scipy import sparse
 
 import nrprob
 from nrprob import (
     CCIB,
     CMBC,
-    IB,
-    IBSI,
     CondEns,
-    COPKMeans,
-    MDLConstrained,
     MDLMixture,
     MDLMultiView,
     MixtureEM,
-    ResidualMixture,
     ResidualSpectral,
+    codelength,
+    information,
+    metrics,
+    posterior,
 )
 from nrprob.known import Memberships
 
@@ -30,30 +30,6 @@ X = rng.integers(0, 2, (60, 8)).astype(float)
 Z = np.arange(60) % 3
 Y = np.where(np.arange(60) < 20, Z % 2, -1)
 FRAME = pd.DataFrame(X, columns=list("abcdefgh"), index=[f"row {i}" for i in range(60)])
-
-QUICK = {"n_init": 2, "random_state": 0}
-DRAWS = {"num_warmup": 4, "num_samples": 4, "num_chains": 2, "random_state": 0}
-KNOWN = {
-    "CCIB": CCIB(2, **QUICK),
-    "CCIB of models": CCIB(2, multi="additive", **QUICK),
-    "IBSI": IBSI(2, gamma=1.0, **QUICK),
-    "CMBC": CMBC(2, **QUICK),
-    "CondEns": CondEns(2, n_init_base=2, extension="adjusted", **QUICK),
-    "ResidualMixture": ResidualMixture(2, metrics=(0.0,), **QUICK),
-    "ResidualSpectral": ResidualSpectral(2, members=2, random_state=0),
-}
-ALL = KNOWN | {
-    "IB": IB(2, **QUICK),
-    "IB that merges": IB(2, solver="agglomerative"),
-    "MixtureEM": MixtureEM(2, **QUICK),
-    "MDLMixture": MDLMixture(max_clusters=4, variance_floor=0.2, **DRAWS),
-    "MDLMixture of six moves": MDLMixture(
-        max_clusters=4, variance_floor=0.2, kernel="six-move", **DRAWS
-    ),
-    "MDLMultiView": MDLMultiView(2, n_init=2, max_clusters=2, random_state=0),
-    "MDLConstrained": MDLConstrained(2, **QUICK),
-    "COPKMeans": COPKMeans(2, **QUICK),
-}
 
 
 def known_of(name):
@@ -284,6 +260,15 @@ def test_memberships_that_are_none_are_refused(z):
         Memberships(z)
 
 
+@pytest.mark.parametrize("pairs", [[[0], [1, 2]], np.ma.masked_equal([[0, 1], [2, 3]], 3)])
+def test_pairs_that_are_none_are_refused(pairs):
+    for name in ("COPKMeans", "MDLConstrained"):
+        with pytest.raises(ValueError, match="must_link must .*(an array|masked entries)"):
+            ALL[name].fit(X, must_link=pairs)
+        with pytest.raises(ValueError, match="cannot_link must .*(an array|masked entries)"):
+            ALL[name].fit(X, cannot_link=pairs)
+
+
 @pytest.mark.parametrize("seed", [-1, 2**32, 2**70])
 def test_seeds_that_are_none_are_refused(seed):
     what = f"random_state must be from 0 to .*; got {seed}"
@@ -299,3 +284,43 @@ def test_seeds_that_are_none_are_refused(seed):
         nrprob.explore(X, n_clusterings=1, random_state=seed)
     with pytest.raises(ValueError, match=what):
         nrprob.datasets.make_binary_partitions(10, (2,), random_state=seed)
+
+
+# Functions
+
+HIDDEN = np.ma.masked_equal(Z, 1)
+DRAWN = np.stack([Z, Z % 2])
+
+
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda: metrics.rand_index(HIDDEN, Z), "labels must not have masked entries"),
+        (lambda: metrics.predictive_rate(np.ma.stack([HIDDEN]).T, Z), "labelings must not have"),
+        (lambda: metrics.dunn_index(BAD_ROWS["dates"][0], Z), "got dates or times"),
+        (lambda: metrics.independence_test(Z, Z, n_permutations=[1]), "must be a number; got"),
+        (lambda: metrics.independence_test(Z, Z, n_permutations=1e300), "must be a whole number"),
+        (lambda: information.entropy(np.ma.masked_less([0.3, 0.7], 0.5)), "p must not have masked"),
+        (
+            lambda: information.entropy([[0.5], [0.2, 0.3]]),
+            "p must be an array; got a list",
+        ),
+        (lambda: information.entropy([0.5, 0.5], base="x"), "base must be a number; got 'x'"),
+        (lambda: information.entropy([0.5, 0.5], base=10**400), "base must be a finite number"),
+        (lambda: information.generalized_entropy([0.5, 0.5], None), "s must be a number; got None"),
+        (lambda: codelength.exponential_complexity(5, "a", 2.0), "range must hold real numbers"),
+        (lambda: codelength.exponential_length(5, {}, 0.5, 2.0), "total must hold real numbers"),
+        (lambda: codelength.multinomial_table([1, 2], 5), "k must be a number"),
+        (lambda: codelength.kmeans_length(X, Z, low="x"), "low must be a number; got 'x'"),
+        (lambda: codelength.kmeans_length(BAD_ROWS["text"][0], Z), "X must hold numbers; got text"),
+        (lambda: posterior.coclustering([[0], [0, 1]]), "draws of labels must be an array"),
+        (lambda: posterior.coclustering(np.ma.stack([HIDDEN])), "draws of labels must not have"),
+        (lambda: posterior.coclustering(DRAWN, ["a", "b"]), "weights must be numbers"),
+        (lambda: posterior.credible_ball(DRAWN, level=1j), "level must be a number"),
+        (lambda: posterior.expected_loss(Z, DRAWN, split_cost="x"), "split_cost must be a number"),
+        (lambda: posterior.point_estimate(DRAWN, n_init=10**20), "below"),
+    ],
+)
+def test_functions_refuse_what_is_none_of_theirs(call, what):
+    with pytest.raises((ValueError, TypeError), match=what):
+        call()

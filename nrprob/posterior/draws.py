@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.validation import as_array
+
 __all__ = ["Draws", "as_draws", "as_labels", "canonical"]
 
 
@@ -119,7 +121,7 @@ def canonical(labels: np.ndarray) -> np.ndarray:
 
 
 def _integers(values: Any, what: str) -> np.ndarray:
-    array = np.asarray(values)
+    array = as_array(values, what)
     if array.dtype == bool:
         return array.astype(np.int8)
     if array.dtype.kind not in "iu":
@@ -166,7 +168,12 @@ def as_draws(draws: Any, weights: Any = None) -> Draws:
     codes = canonical(labels.reshape(-1, labels.shape[-1]))
     if weights is None:
         return Draws(codes, np.full(len(codes), 1 / len(codes)), batch)
-    values = np.asarray(weights, dtype=float)
+    values = as_array(weights, "weights")
+    if values.dtype.kind not in "biuf":
+        raise TypeError(
+            f"weights must be numbers; got dtype {values.dtype}; convert them to floats first"
+        )
+    values = values.astype(float)
     if values.shape != batch:
         raise ValueError(
             f"weights must have one entry per draw; got shape {values.shape} for draws of shape "

@@ -113,8 +113,11 @@ def estimate(
 
 
 def _count(value: Any, name: str) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a positive integer; got {value!r}; pass 1 or more")
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or not 1 <= int(value) < 2**31:
+        raise ValueError(
+            f"{name} must be a positive integer; got {value!r}; pass 1 or more, below 2**31"
+        )
     return int(value)
 
 
