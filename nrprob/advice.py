@@ -9,8 +9,14 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
+from nrprob.estimator import read_labels
 from nrprob.known import KnownEncoder, Memberships, is_continuous
+from nrprob.methods.conditional import CCIB
+from nrprob.methods.mixture import MixtureEM
+from nrprob.methods.residual_mixture import ResidualMixture
+from nrprob.methods.residual_spectral import ResidualSpectral
 from nrprob.statistics.features import guess_features
+from nrprob.validation import MOST, check_number, check_rows, check_same_order
 
 __all__ = ["recommend"]
 
@@ -31,7 +37,7 @@ def recommend(
     X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
     known : array-like, optional
         Structure to avoid, in any form that `fit` takes.
-    y : array-like of shape (n_samples,), optional
+    y : array-like of shape (n_samples,) or (n_samples, 1), optional
         Wanted labels, -1 where unknown.
     n_clusters : int, optional
         Number of clusters; None is the number of classes in ``y``, or 2 without them. It is not
@@ -46,8 +52,8 @@ def recommend(
     Raises
     ------
     ValueError
-        If ``X`` is not a table of finite numbers, or ``known`` or ``y`` have another number of
-        rows.
+        If ``X`` is not a table of finite numbers, or is sparse with negative entries, of which
+        what is known cannot be removed; or if ``known`` or ``y`` have another number of rows.
 
     See Also
     --------
@@ -67,9 +73,12 @@ def recommend(
     >>> type(model).__name__, model.n_clusters
     ('ResidualSpectral', 4)
     """
+    check_same_order(X, y=y, known=known)
     X = _table(X)
     n = X.shape[0]
-    classes = _classes(y, n)
+    classes = np.empty(0) if y is None else read_labels(y, n)[0]
+    if n_clusters is not None:
+        check_number("n_clusters", n_clusters, low=1, high=MOST, integer=True)
     if n_clusters is None:
         n_clusters = max(len(classes), 1) if len(classes) else 2
         number = (
@@ -79,9 +88,13 @@ def recommend(
         )
     else:
         number = ""
-    kind = _kind(X)
-    estimator, reason = _choose(kind, known is not None, bool(len(classes)), n_clusters)
-    if _many_combinations(known, n) and "multi" in estimator.get_params(deep=False):
+    kind, columns = _kind(X), _columns(known, n)
+    # CCIB fits a model of every column, in every cluster, to dense rows only.
+    modelled = columns > 0 and (sparse.issparse(X) or columns * n_clusters >= n)
+    estimator, reason = _choose(kind, known is not None, bool(len(classes)), n_clusters, modelled)
+    if isinstance(estimator, MixtureEM) and kind == "counts":
+        estimator.set_params(features="multinomial")  # weights of terms need not be whole
+    if columns and not is_continuous(known):
         estimator.set_params(multi="additive")
         reason += (
             "; the combinations of the known labelings have too few rows each, so their effects "
@@ -91,13 +104,8 @@ def recommend(
     return estimator
 
 
-def _choose(kind: str, told: bool, wanted: bool, k: int) -> tuple[Any, str]:
+def _choose(kind: str, told: bool, wanted: bool, k: int, modelled: bool) -> tuple[Any, str]:
     """The unfitted estimator for a kind of data and of knowledge, and the reason."""
-    from nrprob.methods.conditional import CCIB
-    from nrprob.methods.mixture import MixtureEM
-    from nrprob.methods.residual_mixture import ResidualMixture
-    from nrprob.methods.residual_spectral import ResidualSpectral
-
     what = {"counts": "X holds counts", "binary": "X holds zeros and ones", "real": "X is a table"}[
         kind
     ]
@@ -110,6 +118,11 @@ def _choose(kind: str, told: bool, wanted: bool, k: int) -> tuple[Any, str]:
         return ResidualSpectral(k), (
             f"{what}: ResidualSpectral takes what is known off damped counts, and finds what many "
             "spectral clusterings of the rest have in common"
+        )
+    if kind == "binary" and modelled:
+        return ResidualSpectral(k), (
+            f"{what} and what is known are numbers, or labelings whose effects add up: "
+            "ResidualSpectral takes them off rows that are sparse, or few"
         )
     if kind == "binary":
         return CCIB(k), (
@@ -127,14 +140,19 @@ def _table(X: Any) -> Any:
 
     if isinstance(X, jax.Array):
         X = np.asarray(X)
-    return check_array(X, accept_sparse="csr", dtype="numeric")
+    X = check_rows(X, check_array, accept_sparse="csr", dtype="numeric")
+    if sparse.issparse(X) and X.nnz and X.data.min() < 0:
+        raise ValueError(
+            "sparse X must not have negative entries, since what is known of such rows cannot be "
+            f"removed without filling them; found {X.data.min():g}; pass X.toarray(), or take CCIB"
+            " for labels that are known"
+        )
+    return X
 
 
 def _kind(X: Any) -> str:
     """Counts, binary, or real."""
     if sparse.issparse(X):
-        if X.nnz and X.data.min() < 0:
-            return "real"
         return "binary" if guess_features(X) == "bernoulli" else "counts"
     guess = guess_features(X)
     if guess == "multinomial":
@@ -142,21 +160,17 @@ def _kind(X: Any) -> str:
     return "binary" if guess == "bernoulli" else "real"
 
 
-def _classes(y: Any, n: int) -> np.ndarray:
-    """Classes in ``y``."""
-    if y is None:
-        return np.empty(0)
-    y = np.asarray(y)
-    if y.shape != (n,):
-        raise ValueError(f"y must have one label per row; got shape {y.shape} for {n} rows")
-    found = np.unique(y)
-    return found[found != -1]
+def _columns(known: Any, n: int) -> int:
+    """Columns of the linear model that ``known`` asks for; 0 where its groups serve as they are.
 
-
-def _many_combinations(known: Any, n: int) -> bool:
-    """Whether ``known`` is several labelings whose combinations have too few rows each."""
-    if known is None or isinstance(known, Memberships) or is_continuous(known):
-        return False
+    It does where it holds numbers, or labelings whose combinations have too few rows each.
+    """
+    if known is None or isinstance(known, Memberships):
+        return 0
+    if is_continuous(known):
+        return int(np.shape(known)[1])
     encoder = KnownEncoder()
     groups = encoder.fit(known, n)
-    return encoder.columns(known, n).shape[1] > 1 and groups.n_groups * _ROWS_PER_GROUP > n
+    codes = encoder.columns(known, n)
+    many = codes.shape[1] > 1 and groups.n_groups * _ROWS_PER_GROUP > n
+    return int(codes.max(0).sum()) if many else 0

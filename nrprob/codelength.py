@@ -24,6 +24,7 @@ from scipy import special
 from scipy.special import xlogy
 
 from nrprob.information import _log_base
+from nrprob.validation import as_array, as_number, check_rows
 
 __all__ = [
     "exponential_complexity",
@@ -50,7 +51,7 @@ def _traced(*values: Any) -> bool:
 
 
 def _array(value: ArrayLike, name: str) -> Table:
-    array = np.asarray(value)
+    array = as_array(value, name)
     if array.dtype.kind not in "biuf":
         raise TypeError(
             f"{name} must hold real numbers; got dtype {array.dtype}; convert it to floats first"
@@ -90,7 +91,7 @@ def _counts(counts: ArrayLike) -> Table:
 def _range(low: Any, high: Any, name: str) -> None:
     if _traced(low, high):
         return
-    low, high = np.asarray(low, float), np.asarray(high, float)
+    low, high = _array(low, name), _array(high, name)
     if not ((low > 0) & (low < high) & (high < np.inf)).all():
         raise ValueError(
             f"{name} must satisfy 0 < low < high; got low={low} and high={high}; "
@@ -275,7 +276,7 @@ def multinomial_table(k: int, n: ArrayLike) -> Table:
     ValueError
         If `k` is not a whole number from 1 or `n` not one from 0.
     """
-    size = int(_sizes(k, "k", 1))
+    size = int(_sizes(as_number(k, "k"), "k", 1))
     return np.cumsum(_log_ratios(_sizes(n, "n"), size), 0)
 
 
@@ -488,6 +489,8 @@ def exponential_length(
     """
     complexity = exponential_complexity(n, low, high, shape=shape, clamped=True)
     xp = jnp if _traced(n, total, low, high, shape) else np
+    if xp is np:
+        total = _array(total, "total")
     n, total = xp.asarray(n), xp.asarray(total)
     s = xp.clip(total / xp.where(n > 0, n, 1), low, high)
     return _out(shape * xp.where(n > 0, n * xp.log(s) + total / s, 0.0) + complexity, base)
@@ -636,7 +639,7 @@ def kmeans_length(
     """
     from sklearn.utils import check_array, check_consistent_length, column_or_1d
 
-    x = check_array(X, dtype=np.float64, input_name="X")
+    x = check_rows(X, check_array, dtype=np.float64, input_name="X")
     labels = column_or_1d(labels)
     check_consistent_length(x, labels)
     if geometry not in ("exp", "gauss") or centre_code not in ("none", "half_log"):
@@ -646,7 +649,9 @@ def kmeans_length(
         )
     n, d = x.shape
     codes, counts = np.unique(labels, return_inverse=True, return_counts=True)[1:]
-    k = counts.size if n_clusters is None else int(_sizes(n_clusters, "n_clusters", 1))
+    k = counts.size
+    if n_clusters is not None:
+        k = int(_sizes(as_number(n_clusters, "n_clusters"), "n_clusters", 1))
     if k < counts.size:
         raise ValueError(
             f"n_clusters must not be below the number of labels; got {k} for {counts.size} labels; "
@@ -658,8 +663,8 @@ def kmeans_length(
         raise ValueError(
             "X has no variance, and so no range of distances; got equal rows; pass low and high"
         )
-    low = 1e-3 * spread if low is None else low
-    high = spread if high is None else high
+    low = 1e-3 * spread if low is None else as_number(low, "low")
+    high = spread if high is None else as_number(high, "high")
     centres = np.zeros((counts.size, d))
     np.add.at(centres, codes, x)
     mean_distance = float(((x - (centres / counts[:, None])[codes]) ** 2).sum() / n)

@@ -6,6 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,16 +15,25 @@ from scipy import sparse
 from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import ClassifierTags, check_random_state
+from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nrprob.checks import ITERATIONS, LARGEST, MOST, check_number
 from nrprob.engines import merge, sharding, solve
 from nrprob.exceptions import DegenerateClusterWarning
-from nrprob.known import Groups, KnownEncoder
+from nrprob.known import Groups, KnownEncoder, is_missing, plain
+from nrprob.settings import standard
 from nrprob.statistics.costs import FEATURES
 from nrprob.statistics.features import fit_features
 from nrprob.statistics.rows import Layout, Rows, arrange, bucket, make_rows
+from nrprob.validation import (
+    ITERATIONS,
+    LARGEST,
+    MOST,
+    check_number,
+    check_random_state,
+    check_rows,
+    check_same_order,
+)
 
 _MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
 _SOLVERS = ("anneal", "sequential", "batched", "agglomerative")
@@ -203,7 +213,8 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         ValueError
             If the data do not fit the parameters; the message says what to change.
         """
-        with fitting(self), jax.enable_x64(True):
+        check_same_order(X, y=y, known=known)
+        with fitting(self), standard():
             return self._fit(X, y, known)
 
     def _fit(self, X, y, known):
@@ -407,12 +418,17 @@ class TermEstimator(ClusterMixin, BaseEstimator):
             if whole and _on_accelerator(X):
                 return self._validate_device(X, reset=reset)
             X = np.asarray(X)  # on a CPU, the same memory
-        X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+        X = self._checked(X, reset=reset, accept_sparse="csr")
         if sparse.issparse(X) and (X.indices.dtype != np.int32 or X.indptr.dtype != np.int32):
             # scikit-learn's k-means takes no others; what they count may still need 64 bits.
             ends = X.indptr.astype(np.int32) if X.nnz < 2**31 else X.indptr
             X = sparse.csr_array((X.data, X.indices.astype(np.int32), ends), shape=X.shape)
         return X
+
+    def _checked(self, X, *, reset: bool, **settings):
+        """Rows as scikit-learn's ``validate_data`` returns them."""
+        validate = partial(validate_data, self, reset=reset)
+        return check_rows(X, validate, dtype=[np.float64, np.float32], **settings)
 
     def _validate_device(self, X, *, reset: bool):
         """Check a JAX array where it lies."""
@@ -433,11 +449,10 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         """Cluster of every labelled row, else -1; None where there is no label at all."""
         if y is None:
             return None
-        y, labelled = read_labels(y, n)
-        if not labelled.any():
+        classes, fixed = read_labels(y, n)
+        if not classes.size:
             return None
-        classes, codes = np.unique(y[labelled], return_inverse=True)
-        if classes.size > self.n_clusters and labelled.all():
+        if classes.size > self.n_clusters and (fixed >= 0).all():
             # A complete labeling with more classes than clusters cannot be wanted labels: it is the
             # y that pipelines and searches hand to every estimator and that clusterers ignore.
             warnings.warn(
@@ -453,8 +468,6 @@ class TermEstimator(ClusterMixin, BaseEstimator):
                 "raise n_clusters, or mark unknown labels by -1"
             )
         self.classes_ = classes
-        fixed = np.full(n, -1, np.int32)
-        fixed[labelled] = codes
         return fixed
 
     def _check_groups(self, groups: Groups, known: Any) -> None:
@@ -585,7 +598,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
 
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
-        with jax.enable_x64(True):
+        with standard():
             X = self._validate(X, reset=False)
             x = self._features(X)
         if isinstance(x, jax.Array):
@@ -618,6 +631,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         -------
         ndarray of shape (n_samples,)
         """
+        check_same_order(X, known=known)
         return self._log_membership(X, known).argmax(1)
 
     def predict_proba(self, X, *, known=None):
@@ -632,6 +646,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
+        check_same_order(X, known=known)
         log_r = self._log_membership(X, known)
         if np.isinf(self.beta_):
             return np.eye(self.n_clusters)[log_r.argmax(1)]
@@ -639,8 +654,14 @@ class TermEstimator(ClusterMixin, BaseEstimator):
 
 
 def read_labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Labels (n,) of some rows, and which rows have one: -1 stands for none."""
-    y = np.asarray(y)
+    """Sorted classes, and the class (n,) of every row as a number: -1 stands for none.
+
+    Raises
+    ------
+    ValueError
+        If ``y`` has another length or shape, a missing label, or labels that have no order.
+    """
+    y = plain(y, "y")
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.shape != (n,):
@@ -648,9 +669,21 @@ def read_labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
             f"y must hold one label per row of X; got shape {y.shape} for {n} samples; "
             "pass -1 where the label is unknown"
         )
-    if y.dtype.kind == "f" and not np.isfinite(y).all():
-        raise ValueError("y must not contain NaN or infinity; mark unknown labels by -1")
-    return y, np.asarray(y != -1, bool)
+    if is_missing(y) or (y.dtype.kind in "fc" and not np.isfinite(y).all()):
+        raise ValueError(
+            "y must not contain None, NaN or infinity; found one; mark unknown labels by -1"
+        )
+    labelled = np.asarray(y != -1, bool)
+    codes = np.full(n, -1, np.int32)
+    try:
+        classes, codes[labelled] = np.unique(y[labelled], return_inverse=True)
+    except TypeError:
+        types = sorted({type(value).__name__ for value in y[labelled].tolist()})
+        raise ValueError(
+            f"y must hold labels that can be sorted; got {', '.join(types)}; "
+            "pass numbers, or text, with -1 where the label is unknown"
+        ) from None
+    return classes, codes
 
 
 def _on_accelerator(x: jax.Array) -> bool:

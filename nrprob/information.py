@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr, xlogy
 
+from nrprob.validation import as_array, as_number
+
 __all__ = [
     "category_utility",
     "conditional_entropy",
@@ -32,7 +34,7 @@ Table = NDArray[np.float64]
 
 def _real(p: ArrayLike, name: str, ndim: int | None = None) -> tuple[Table, float]:
     """Return `p` as non-negative finite float64 and the tolerance its own dtype allows."""
-    table = np.asarray(p)
+    table = as_array(p, name)
     if table.dtype.kind not in "biuf":
         raise TypeError(
             f"{name} must hold real numbers; got dtype {table.dtype}; convert it to floats first"
@@ -78,7 +80,7 @@ def _table(p: ArrayLike, name: str, ndim: int | None = None) -> Table:
 
 
 def _log_base(base: float) -> float:
-    base = float(base)
+    base = as_number(base, "base")
     if not 1.0 < base < math.inf:
         raise ValueError(
             f"base must be a finite number above 1; got {base}; use 2 for bits, math.e for nats"
@@ -392,7 +394,7 @@ def generalized_entropy(p: ArrayLike, s: float) -> float:
     Gondek (2005), eqs. (2.4.1) and (2.4.2), after Havrda and Charvat. Eq. (3.6.2) is the same
     quantity; its sum must run over the clusters, not over the clusterings.
     """
-    s = float(s)
+    s = as_number(s, "s")
     if not 0.0 < s < math.inf:
         raise ValueError(
             f"the degree s must be a positive finite number; got {s}; use s=1 for bits or "

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
+
+from nrprob.validation import as_array, is_frame, is_pandas
 
 
 class Memberships:
@@ -24,7 +27,14 @@ class Memberships:
     """
 
     def __init__(self, probabilities: Any):
-        z = np.array(probabilities, float)
+        z = plain(probabilities, "known memberships")
+        if z.dtype.kind not in "biuf":
+            raise ValueError(
+                f"known memberships must be numbers; got dtype {z.dtype}; pass probabilities"
+            )
+        z = np.array(z, float)
+        # Whose rows they are, where that is said: see `nrprob.validation.check_same_order`.
+        self.index = probabilities.index if is_pandas(probabilities) else None
         if z.ndim != 2:
             raise ValueError(
                 "known memberships must be a 2-D array of probabilities; "
@@ -241,10 +251,10 @@ def is_continuous(known: Any) -> bool:
     """Whether ``known`` is a table of floats: a 2-D array, or a frame of no other columns."""
     if known is None or isinstance(known, Memberships):
         return False
-    if hasattr(known, "columns") and hasattr(known, "iloc"):
-        kinds = [getattr(known.iloc[:, j].dtype, "kind", "O") for j in range(known.shape[1])]
+    if is_frame(known):
+        kinds = [getattr(dtype, "kind", "O") for dtype in known.infer_objects().dtypes]
         return bool(kinds) and all(kind == "f" for kind in kinds)
-    array = np.asarray(known)
+    array = plain(known, "known")
     return array.ndim == 2 and array.dtype.kind == "f" and array.size > 0
 
 
@@ -253,7 +263,7 @@ def _covariates(known: Any, n_samples: int) -> np.ndarray:
     if hasattr(known, "to_numpy"):
         z = known.to_numpy(np.float64, na_value=np.nan)
     else:
-        z = np.asarray(known, np.float64)
+        z = plain(known, "known").astype(np.float64)
     if len(z) != n_samples:
         raise ValueError(_length(len(z), n_samples))
     if not np.isfinite(z).all():
@@ -299,7 +309,8 @@ def _some(values: Any) -> str:
 
 def _labelings(known: Any, n_samples: int) -> list[np.ndarray]:
     """Split ``known`` into 1-D arrays of labels, one per labeling; refuse what is not labels."""
-    if hasattr(known, "columns") and hasattr(known, "iloc"):
+    if is_frame(known):
+        known = known.infer_objects()
         columns = [known.iloc[:, j] for j in range(known.shape[1])]
         continuous = [getattr(c.dtype, "kind", "O") == "f" for c in columns]
         if any(continuous) and not all(continuous):
@@ -311,10 +322,7 @@ def _labelings(known: Any, n_samples: int) -> list[np.ndarray]:
             raise ValueError(_CONTINUOUS)
         arrays = [np.asarray(c) for c in columns]
     else:
-        array = np.asarray(known)
-        if array.dtype.kind in "US" and not isinstance(known, np.ndarray):
-            # NumPy turns [1, "a"] and ["a", nan] into text; the labels are what was passed.
-            array = np.asarray(known, object)
+        array = plain(known, "known")
         if array.ndim == 2 and array.dtype.kind in "fc":
             raise ValueError(_CONTINUOUS)
         if array.ndim not in (1, 2) or array.size == 0:
@@ -323,14 +331,17 @@ def _labelings(known: Any, n_samples: int) -> list[np.ndarray]:
                 "pass one label per row of X"
             )
         arrays = [array] if array.ndim == 1 else list(array.T)
+    if not arrays:
+        raise ValueError("known must hold a labeling; got a frame of no columns; leave known out")
     for array in arrays:
         if len(array) != n_samples:
             raise ValueError(_length(len(array), n_samples))
-        if _missing(array):
+        if is_missing(array):
             raise ValueError(
                 "known labels must be non-missing; found NaN or None; "
                 "drop those rows or give them a group of their own"
             )
+        _check_hashable(array)
     return arrays
 
 
@@ -345,7 +356,29 @@ _CONTINUOUS = (
 )
 
 
-def _missing(array: np.ndarray) -> bool:
+def plain(values: Any, name: str) -> np.ndarray:
+    """Labels or numbers as an array that holds what was passed, not what NumPy makes of it.
+
+    Objects that are all numbers, with fractions, are floats; a list of numbers and text, of which
+    NumPy would make text only, is an array of objects.
+
+    Raises
+    ------
+    ValueError
+        If entries are masked, or rows have different lengths.
+    """
+    array = as_array(values, name)
+    if array.dtype.kind in "US" and not isinstance(values, np.ndarray):
+        objects = np.asarray(values, object)
+        return array if len({type(v) for v in objects.flat}) == 1 else objects
+    if array.dtype.kind != "O" or not all(isinstance(v, Real) for v in array.flat):
+        return array
+    fractions = any(isinstance(v, float | np.floating) for v in array.flat)
+    return array.astype(float) if fractions else array
+
+
+def is_missing(array: np.ndarray) -> bool:
+    """Whether an array of labels holds NaN, NaT, None or the like."""
     if array.dtype.kind in "fc":
         return bool(np.isnan(array).any())
     if array.dtype.kind == "O":
@@ -353,6 +386,18 @@ def _missing(array: np.ndarray) -> bool:
 
         return bool(pd.isna(array).any())
     return array.dtype.kind in "mM" and bool(np.isnat(array).any())
+
+
+def _check_hashable(array: np.ndarray) -> None:
+    if array.dtype.kind != "O":
+        return
+    try:
+        set(array.tolist())
+    except TypeError as error:
+        raise ValueError(
+            f"known labels must be numbers, text or the like; got objects that cannot be compared "
+            f"({error}); pass one number or text per row"
+        ) from None
 
 
 def _factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlogy
 
 from nrprob.information import _log_base
+from nrprob.validation import as_number, check_not_masked, check_rows
 
 __all__ = [
     "IndependenceTest",
@@ -56,6 +57,7 @@ def _encode(labels: Labels, name: str) -> Codes:
             f"{name} must be a sequence of labels; got {type(labels).__name__}; "
             "pass one label per sample"
         )
+    check_not_masked(labels, name)
     array = np.asarray(labels) if hasattr(labels, "__array__") else None
     if array is not None and array.ndim != 1:
         raise ValueError(
@@ -277,6 +279,7 @@ def predictive_rate(labelings: ArrayLike | Sequence[Labels], truth: Labels) -> f
     """
     truth_codes = _encode(truth, "truth")
     if hasattr(labelings, "__array__"):
+        check_not_masked(labelings, "labelings")
         array = np.asarray(labelings)
         columns = list(array.T) if array.ndim == 2 else [array]
     elif isinstance(labelings, Sequence) and not isinstance(labelings, str):
@@ -619,7 +622,7 @@ def dunn_index(
     ):
         if value not in options:
             raise ValueError(f"{name} is unknown; got {value!r}; choose one of {options}")
-    points = check_array(X, dtype=np.float64, input_name="X")
+    points = check_rows(X, check_array, dtype=np.float64, input_name="X")
     codes = _encode(labels, "labels")
     _same_length(len(points), len(codes), ("X", "labels"))
     sizes = np.bincount(codes)
@@ -729,12 +732,19 @@ def independence_test(
     is done on the contingency table, whose distribution given its margins is known.
     """
     from scipy.stats import chi2, random_table
-    from sklearn.utils import check_random_state
 
-    if n_permutations < 0:
+    from nrprob.validation import check_random_state
+
+    if as_number(n_permutations, "n_permutations") < 0:
         raise ValueError(
             f"n_permutations must not be negative; got {n_permutations}; use 0 for none"
         )
+    if not n_permutations < 2**31 or n_permutations % 1:
+        raise ValueError(
+            f"n_permutations must be a whole number below 2**31; got {n_permutations}; "
+            "use 0 for none"
+        )
+    n_permutations = int(n_permutations)
     a, b = _pair(labels, known, ("labels", "known"))
     n = len(a)
     n_a, n_b = np.bincount(a), np.bincount(b)

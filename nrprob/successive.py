@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils import check_random_state
+from sklearn.utils.validation import _num_samples
 
 from nrprob import information, metrics
 from nrprob.advice import recommend
+from nrprob.validation import MOST, check_number, check_random_state, check_same_order
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +35,8 @@ class Exploration:
         tested.
     rejected_ : object or None
         The estimator at which a test stopped the search; None where none was made.
+    failure_ : BaseException or None
+        What ended the search before all clusterings were found; None where nothing did.
     """
 
     labels_: np.ndarray
@@ -40,6 +44,7 @@ class Exploration:
     known_: np.ndarray
     evidence_: list[Any] = field(default_factory=list)
     rejected_: Any = None
+    failure_: BaseException | None = None
 
     @property
     def table(self) -> pd.DataFrame:
@@ -100,7 +105,15 @@ def explore(
     Raises
     ------
     ValueError
-        If ``n_clusterings`` is missing or below 1.
+        If ``n_clusterings`` is missing or below 1; or whatever the first fit raises.
+    TypeError
+        If ``n_clusterings`` is no integer, or ``estimator`` no estimator.
+
+    Warns
+    -----
+    UserWarning
+        If a later fit fails or is interrupted (:class:`KeyboardInterrupt`). The clusterings that
+        were found before are returned, and ``failure_`` is what was raised.
 
     Examples
     --------
@@ -115,10 +128,7 @@ def explore(
             "n_clusterings must be given; got None; a test that says when to stop is not available "
             "yet, so pass the number of clusterings to find"
         )
-    if n_clusterings < 1:
-        raise ValueError(
-            f"n_clusterings must be at least 1; got {n_clusterings}; pass a positive integer"
-        )
+    check_number("n_clusterings", n_clusterings, low=1, high=MOST, integer=True)
     if isinstance(estimator, str):
         if estimator != "auto":
             raise ValueError(
@@ -128,12 +138,15 @@ def explore(
         raise TypeError(
             f"estimator must be an estimator; got {type(estimator).__name__}; pass an instance"
         )
+    check_same_order(X, known=known)
     random = check_random_state(random_state)
-    n = X.shape[0] if hasattr(X, "shape") else len(X)
+    n = _num_samples(X)
     start = _codes(known, n)
     seen = start
-    estimators = []
-    for _ in range(n_clusterings):
+    estimators: list[Any] = []
+    failure: BaseException | None = None
+
+    def find() -> Any:
         told = seen if seen.shape[1] else None
         if isinstance(estimator, str):
             model = recommend(X, known=told, n_clusters=n_clusters)
@@ -146,10 +159,25 @@ def explore(
             random_state is not None or parameters["random_state"] is None
         ):
             model.set_params(random_state=int(random.randint(2**31 - 1)))
-        model.fit(X, known=told)
+        return model.fit(X, known=told)
+
+    while len(estimators) < n_clusterings:
+        try:
+            model = find()
+        except (Exception, KeyboardInterrupt) as error:
+            if not estimators:
+                raise
+            failure = error
+            warnings.warn(
+                f"clustering {len(estimators) + 1} of {n_clusterings} failed; "
+                f"got {type(error).__name__}: {error}; those found before are returned",
+                UserWarning,
+                stacklevel=2,
+            )
+            break
         estimators.append(model)
         seen = np.concatenate([seen, model.labels_[:, None]], 1)
-    return Exploration(seen[:, start.shape[1] :], estimators, start)
+    return Exploration(seen[:, start.shape[1] :], estimators, start, failure_=failure)
 
 
 def _codes(known: Any, n: int) -> np.ndarray:

@@ -67,12 +67,48 @@ def test_many_combinations_are_added_up():
         (np.full((5, 2), np.nan), {}, "NaN"),
         (np.zeros(5), {}, "Expected 2D"),
         (REAL, {"known": Z[:5]}, "known"),
-        (REAL, {"y": Z[:5]}, "y must have one label per row"),
+        (REAL, {"y": Z[:5]}, "y must hold one label per row"),
+        (REAL, {"n_clusters": "3"}, "n_clusters must be an integer"),
+        (sparse.csr_array(REAL), {"known": Z}, "sparse X must not have negative entries"),
+        (sparse.coo_array(-BINARY), {"y": Z}, "sparse X must not have negative entries"),
     ],
 )
 def test_what_is_wrong_is_said(X, given, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         recommend(X, **given)
+
+
+ROWS = {
+    "real": (REAL, sparse.csr_array(COUNTS[:, :8] * 0.5)),
+    "counts": (COUNTS[:, :8], sparse.csc_array(COUNTS[:, :8])),
+    "binary": (BINARY, sparse.coo_array(BINARY)),
+}
+MANY = np.stack([np.arange(60) % 8, np.arange(60) % 7], 1)  # 56 combinations of 60 rows
+KNOWN = {
+    "nothing": None,
+    "labels": Z.astype(str),
+    "labelings": np.stack([Z % 2, np.arange(60) // 30], 1),
+    "many labelings": MANY,
+    "more categories than rows": np.stack([np.arange(60) // 2, np.arange(60)[::-1] // 2 % 29], 1),
+    "numbers": REAL[:, :2],
+    "memberships": Memberships(np.eye(3)[Z] * 0.9 + 0.1 / 3),
+}
+
+
+@pytest.mark.parametrize("known", KNOWN)
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("kind", ROWS)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_what_is_recommended_takes_the_data(kind, is_sparse, known):
+    X, known = ROWS[kind][is_sparse], KNOWN[known]
+    for y in (None, np.where(np.arange(60) < 20, Z % 2, -1)[:, None]):
+        model = recommend(X, known=known, y=y, n_clusters=2)
+        quick = {"n_init": 2, "members": 2, "metrics": (0.0,), "max_iter": 5}
+        quick = {name: quick[name] for name in quick if name in model.get_params()}
+        model.set_params(random_state=0, **quick).fit(X, y, known=known)
+        assert set(model.labels_) <= {0, 1}
+        if y is not None:
+            assert (model.labels_[:20] == Z[:20] % 2).all()
 
 
 def test_explore_takes_the_recommendation():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from nrprob import CCIB, IBSI, Exploration, explore, information, metrics
 from nrprob.datasets import make_binary_partitions
@@ -54,7 +55,38 @@ def test_refusals(four):
         explore(X, CCIB(2))
     with pytest.raises(ValueError, match="at least 1"):
         explore(X, CCIB(2), n_clusterings=0)
+    with pytest.raises(TypeError, match="n_clusterings must be an integer; got '2'"):
+        explore(X, CCIB(2), n_clusterings="2")
     with pytest.raises(ValueError, match="'auto' or an estimator"):
         explore(X, "ccib", n_clusterings=1)
     with pytest.raises(TypeError, match="pass an instance"):
         explore(X, CCIB, n_clusterings=1)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_goes_on_with_sparse_rows_of_zeros_and_ones():
+    X = sparse.csr_array(np.random.default_rng(0).integers(0, 2, (60, 8)))
+    found = explore(X, n_clusters=2, n_clusterings=4, random_state=0)
+    assert found.labels_.shape == (60, 4) and found.failure_ is None
+
+
+class FailsWhenToldTwice(IBSI):
+    def fit(self, X, y=None, *, known=None):
+        if known is not None and known.shape[1] == 2:
+            raise self.error
+        return super().fit(X, y, known=known)
+
+
+@pytest.mark.parametrize("error", [MemoryError("no room"), KeyboardInterrupt()])
+def test_keeps_what_it_found_when_a_later_fit_fails(four, error, monkeypatch):
+    X, _ = four
+    monkeypatch.setattr(FailsWhenToldTwice, "error", error, raising=False)
+    model = FailsWhenToldTwice(2, gamma=20.0, n_init=2)
+    what = f"clustering 3 of 4 failed; got {type(error).__name__}: {error}"
+    with pytest.warns(UserWarning, match=what):
+        found = explore(X[:150], model, n_clusterings=4, random_state=3)
+    assert found.labels_.shape == (150, 2) and len(found.estimators_) == 2
+    assert found.failure_ is error and found.table.shape == (2, 2)
+    known = found.labels_
+    with pytest.raises(type(error)):
+        explore(X[:150], model, n_clusterings=1, known=known)

@@ -32,6 +32,7 @@ from nrprob.engines.lanes import MEMORY, Lanes
 from nrprob.engines.sharding import asked_for, sharded
 from nrprob.estimator import TermEstimator, check_finite
 from nrprob.exceptions import DataUnavailable, InputError
+from nrprob.settings import standard
 
 if TYPE_CHECKING:
     import xarray
@@ -129,7 +130,7 @@ class _Executor:
                 done[cell] = prepared
             else:
                 waiting[cell] = prepared
-        with jax.enable_x64(True):
+        with standard():
             calls = [call for _, _, task, _ in waiting.values() for call in task.calls]
             found = {id(call): rest for call, *rest in self.lanes(calls)}
             for cell, (inputs, estimator, task, caught) in waiting.items():
@@ -158,7 +159,7 @@ class _Executor:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if not alone and not asked_for():
-                with jax.enable_x64(True):
+                with standard():
                     task = estimator._prepare(inputs.X, inputs.y, inputs.known.get("known"))
                 if task.calls and task.calls[0].size <= MEMORY:
                     return inputs, estimator, task, caught
@@ -193,7 +194,7 @@ class _Executor:
                 "of rows to test; use another method"
             )
         if hasattr(estimator, "_prepare"):
-            with warnings.catch_warnings(), jax.enable_x64(True):
+            with warnings.catch_warnings(), standard():
                 warnings.simplefilter("ignore")
                 try:
                     if registry.method(cell.name).takes_pairs:

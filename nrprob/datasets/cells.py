@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from nrprob.checks import check_number
 from nrprob.datasets.generators import RandomState, _fraction, _positive_int
+from nrprob.validation import check_number
 
 __all__ = ["make_cell_counts"]
 
@@ -78,7 +78,7 @@ def make_cell_counts(
     >>> X.shape, labels.shape
     ((100, 50), (100, 2))
     """
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     n = _positive_int(n_samples, "n_samples")
     m = _positive_int(n_genes, "n_genes")

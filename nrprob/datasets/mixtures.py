@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nrprob.checks import check_number
 from nrprob.datasets.generators import RandomState, _positive_int
+from nrprob.validation import check_number
 
 __all__ = ["make_four_components"]
 
@@ -74,7 +74,7 @@ def make_four_components(
     >>> X.shape, labels.shape
     ((80, 2), (80, 1))
     """
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     n_samples = _positive_int(n_samples, "n_samples")
     check_number("separation", separation, low=0, high=1e100)

@@ -71,7 +71,7 @@ def make_crossed_counts(
     >>> X.shape, labels.shape
     ((20, 4), (20, 2))
     """
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     X, labels = _checked(X, labels)
     both = [*known, *sought]
@@ -146,7 +146,7 @@ def make_dialect_counts(
     ValueError
         If counts are negative, lengths differ or a probability is none.
     """
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     X, labels = _checked(X, labels)
     n_dialects = _positive_int(n_dialects, "n_dialects")

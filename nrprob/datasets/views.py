@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nrprob.checks import check_number
 from nrprob.datasets.generators import RandomState, _fraction, _positive_int
+from nrprob.validation import check_number
 
 __all__ = ["make_gaussian_views"]
 
@@ -69,7 +69,7 @@ def make_gaussian_views(
     >>> X.shape, labels.shape
     ((100, 4), (100, 2))
     """
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     n_samples = _positive_int(n_samples, "n_samples")
     sizes = [_positive_int(d, "every entry of dims") for d in np.atleast_1d(dims)]

@@ -23,6 +23,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nrprob.engines.solve import Call, Solution, one_at_a_time
+from nrprob.settings import standard
 from nrprob.statistics.rows import bucket
 
 MEMORY = 1.5e9  # bytes that the calls of one program may take on a device
@@ -120,7 +121,7 @@ class Lanes:
 
         def timed(program, part):
             start = time.perf_counter()
-            with jax.enable_x64(wide):
+            with standard(wide):
                 found = program(part)
             return found, (time.perf_counter() - start) * min(len(part), len(self.devices))
 

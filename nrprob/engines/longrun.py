@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from sklearn.utils import check_random_state
 
 from nrprob.engines.chains import (
     ChainState,
@@ -41,6 +40,8 @@ from nrprob.files import (
     sealed,
     write_whole,
 )
+from nrprob.settings import standard
+from nrprob.validation import check_random_state
 
 if TYPE_CHECKING:
     import xarray
@@ -277,7 +278,7 @@ def sample_partitions(
     import xarray
 
     seed = check_random_state(random_state).randint(2**31 - 1)
-    with jax.enable_x64(True):
+    with standard():
         n_rows = int(np.asarray(target.x[:, -1]).sum())
         kernel = default_kernel(n_rows) if kernel is None else kernel
         states = dispersed(kernel, target, jax.random.PRNGKey(seed), num_chains)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from nrprob.engines.anneal import Weigh
 from nrprob.engines.solve import Call, Hyper, Problem, Solution
@@ -18,6 +18,7 @@ from nrprob.estimator import Task, TermEstimator
 from nrprob.known import DesignEncoder, is_continuous
 from nrprob.methods.bottleneck import Bottleneck, feature_term, sum_of_squares
 from nrprob.methods.glm import GLMProblem, potential, solve_models
+from nrprob.settings import standard
 from nrprob.statistics.costs import gaussian
 from nrprob.statistics.rows import Dense, Rows, bucket
 from nrprob.statistics.terms import Residual, Term
@@ -226,7 +227,7 @@ critical_beta_, linkage_, n_features_in_, classes_
             return super()._prepare(X, y, known)
         self._check_modelled(X)
         columns = DesignEncoder()
-        self._design = columns.fit(known, X.shape[0] if hasattr(X, "shape") else len(X))
+        self._design = columns.fit(known, _num_samples(X))
         try:
             task = super()._prepare(X, y, None)
         finally:
@@ -324,7 +325,7 @@ critical_beta_, linkage_, n_features_in_, classes_
             return super()._log_membership(X, known)
         check_is_fitted(self)
         self._check_dense(X)
-        with jax.enable_x64(True):
+        with standard():
             x = np.asarray(self._features(self._validate(X, reset=False)), np.float64)
             design = self._columns.transform(known, x.shape[0])
             cost = np.empty((x.shape[0], self.n_clusters))

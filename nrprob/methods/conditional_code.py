@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
 from nrprob.engines.sample import Target, make_target
 from nrprob.known import KnownEncoder
+from nrprob.settings import standard
 from nrprob.statistics.codes import (
     BinaryCode,
     CellCode,
@@ -151,7 +151,7 @@ def conditional_code(
         x = np.concatenate([x, x * x], 1)
     labels, sizes = label_code(n, max_clusters, concentration=conjugate)
     terms = [code_term(code, by_group=groups.n_groups > 1), code_term(labels)]
-    with jax.enable_x64(True):
+    with standard():
         if groups.n_groups > 1 and coordination_weight != 0:
             weight = coordination_weight
             if isinstance(weight, str):

@@ -15,9 +15,9 @@ import numpy as np
 from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
-from sklearn.utils import check_random_state
 
 from nrprob.methods import colouring
+from nrprob.validation import as_array, check_random_state
 
 _PAIRS = 5_000_000  # of rows, that a limit on distances may imply
 
@@ -62,7 +62,7 @@ def check_pairs(pairs: Any, n: int, name: str) -> np.ndarray:
     """
     if pairs is None:
         return np.zeros((0, 2), np.int64)
-    array = np.asarray(pairs)
+    array = as_array(pairs, name)
     if array.size == 0 and array.ndim in (1, 2):
         return np.zeros((0, 2), np.int64)
     if array.ndim != 2 or array.shape[1] != 2:

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.spatial.distance import cdist
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.estimator import fitting
@@ -24,7 +23,9 @@ from nrprob.methods.constraints import (
 from nrprob.methods.pair_estimator import PairEstimator
 from nrprob.methods.pair_problem import Scaled, coarse, neighbour_table, node_means
 from nrprob.methods.pair_search import assign_in_order
+from nrprob.settings import standard
 from nrprob.statistics.rows import cluster_means
+from nrprob.validation import check_random_state
 
 _MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
 
@@ -212,7 +213,7 @@ class COPKMeans(PairEstimator):
         TypeError
             If pairs are not integers.
         """
-        with fitting(self), jax.enable_x64(True):
+        with fitting(self), standard():
             self._check_counts()
             X, fixed, pairs = self._read(X, y, must_link, cannot_link)
             must, cannot = [Pairs(pairs[0], "must_link")], [Pairs(pairs[1], "cannot_link")]

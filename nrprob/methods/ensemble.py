@@ -13,21 +13,22 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state, get_tags
+from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
-from nrprob.checks import ITERATIONS, LARGEST, MOST
 from nrprob.engines import solve
 from nrprob.engines.solve import Hyper, Problem
 from nrprob.estimator import Task, TermEstimator
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships
 from nrprob.methods.bottleneck import sum_of_squares
+from nrprob.settings import standard
 from nrprob.statistics.costs import FEATURES, gaussian
 from nrprob.statistics.features import fit_features
 from nrprob.statistics.rows import Rows, arrange, cluster_means, make_rows
 from nrprob.statistics.terms import Term
+from nrprob.validation import ITERATIONS, LARGEST, MOST, check_random_state
 
 _BASES = ("kmeans", "em", "daib")
 # Patterns of base labels up to which single moves, which find the better optima, are quick enough.
@@ -526,7 +527,7 @@ class CondEns(TermEstimator):
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
         X = self._validate(np.asarray(X) if isinstance(X, jax.Array) else X, reset=False)
-        with jax.enable_x64(True), warnings.catch_warnings():
+        with standard(), warnings.catch_warnings():
             x = X if self.base == "em" or not isinstance(self.base, str) else self._features(X)
             warnings.filterwarnings("ignore", ".*has no counts", UserWarning)
             codes = np.zeros(x.shape[0], int)

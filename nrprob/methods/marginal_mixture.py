@@ -30,6 +30,8 @@ import numpyro.distributions as dist
 from numpyro.infer import MCMC, NUTS
 from numpyro.infer.util import unconstrain_fn
 
+from nrprob.settings import standard
+
 MOST = 12  # components that 2^K subsets are summed for
 
 
@@ -139,7 +141,7 @@ def sample_marginal_mixture(
     begin = dict(zip(Parameters._fields, start, strict=True))
     if not n_classes:
         del begin["classes"]
-    with jax.enable_x64(True):
+    with standard():
         settings = {"n_components": n_components, "n_classes": n_classes, "prior": prior}
         rows = jnp.asarray(X), jnp.asarray(y)
         # NumPyro starts from values on the whole real line.

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 from scipy.spatial.distance import cdist
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.checks import LARGEST, MOST
 from nrprob.codelength import exponential_complexity, multinomial_complexity
 from nrprob.estimator import fitting
 from nrprob.methods import pair_search
@@ -37,6 +35,8 @@ from nrprob.methods.pair_problem import (
     ignorable_pairs,
 )
 from nrprob.methods.pair_report import Report
+from nrprob.settings import standard
+from nrprob.validation import LARGEST, MOST, check_random_state
 
 _MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
 _TEMPERATURE, _COOLING, _N_ANNEAL = 2.0, 0.8, 25  # of the soft search
@@ -286,7 +286,7 @@ class MDLConstrained(PairEstimator):
         TypeError
             If pairs are not integers.
         """
-        with fitting(self), jax.enable_x64(True):
+        with fitting(self), standard():
             return self._fit_pairs(X, y, must_link, cannot_link)
 
     def _fit_pairs(self, X, y, must_link, cannot_link):

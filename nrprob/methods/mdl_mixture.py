@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,8 @@ import jax
 import numpy as np
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nrprob.checks import ITERATIONS, MOST, check_number
 from nrprob.engines.chains import PartitionKernel, default_kernel, dispersed
 from nrprob.engines.longrun import LongRun
 from nrprob.engines.sample import Target
@@ -28,7 +27,16 @@ from nrprob.methods.mixture_code import (
     leave_one_out,
     mixture_probabilities,
 )
+from nrprob.settings import standard
 from nrprob.statistics.features import check_range
+from nrprob.validation import (
+    ITERATIONS,
+    MOST,
+    check_number,
+    check_random_state,
+    check_rows,
+    check_same_order,
+)
 
 FLOORS = (0.1, 0.2, 0.4)
 _PILOT = 200  # steps, of which the first half is not used
@@ -303,7 +311,8 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         with fitting(self):
             self._check()
             self._check_one_device()
-            X = validate_data(self, X, reset=True, dtype=np.float64, ensure_min_features=1)
+            check_same_order(X, y=y)
+            X = check_rows(X, partial(validate_data, self, reset=True), dtype=np.float64)
             check_range(X)
             n = X.shape[0]
             codes = self._codes(y, n)
@@ -315,7 +324,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
                 )
             self._standardise(X)
             self._max_clusters = most
-            with jax.enable_x64(True):
+            with standard():
                 self._begin(self._scaled(X), codes)
                 self._sample(int(self.num_warmup), int(self.num_samples))
         return self
@@ -339,17 +348,16 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         """
         check_is_fitted(self, "_run")
         self._check_number("num_samples", num_samples, low=1, high=10**8, integer=True)
-        with jax.enable_x64(True):
+        with standard():
             self._sample(int(self.num_warmup), self._run.n_draws + int(num_samples))
         return self
 
     def _codes(self, y: Any, n: int) -> np.ndarray:
-        codes = np.full(n, -1, np.int32)
         if y is None:
-            return codes
-        y, labelled = read_labels(y, n)
-        if labelled.any():
-            self.classes_, codes[labelled] = np.unique(y[labelled], return_inverse=True)
+            return np.full(n, -1, np.int32)
+        classes, codes = read_labels(y, n)
+        if classes.size:
+            self.classes_ = classes
         return codes
 
     def _standardise(self, X: np.ndarray) -> None:
@@ -541,7 +549,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         density = {}
         if log_likelihood:
             labels = posterior["labels"].reshape(-1, self._n_rows)
-            with jax.enable_x64(True):
+            with standard():
                 found = np.asarray(density_of_rows(target, _padded(labels, target)))
             found = found[:, : self._n_rows].reshape(posterior["labels"].shape)
             density = {"rows": found}
@@ -581,10 +589,10 @@ class MDLMixture(ClusterMixin, BaseEstimator):
             Columns are ``classes_``. Without classes in `fit`, those of the clusters ``labels_``.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
+        X = check_rows(X, partial(validate_data, self, reset=False), dtype=np.float64)
         X = self._scaled(X)
         draws = _flat(self.posterior_["labels"].values, _AVERAGED)
-        with jax.enable_x64(True):
+        with standard():
             target = self._partition
             n_draws = len(draws)
             draws = np.pad(_padded(draws, target), ((0, max(_AVERAGED - n_draws, 0)), (0, 0)))

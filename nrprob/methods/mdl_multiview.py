@@ -12,16 +12,16 @@ from typing import Any
 import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import ClassifierTags, check_array, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils import ClassifierTags, check_array
+from sklearn.utils.validation import check_is_fitted
 
 from nrprob import codelength, metrics
-from nrprob.checks import ITERATIONS, MOST
 from nrprob.engines import solve
-from nrprob.estimator import TermEstimator
+from nrprob.estimator import TermEstimator, read_labels
 from nrprob.methods.multiview_codes import SMOOTHING, Design, solve_multiview
 from nrprob.statistics.features import check_range
 from nrprob.statistics.rows import Layout, Rows, arrange, bucket, cluster_means, make_rows
+from nrprob.validation import ITERATIONS, MOST, check_random_state, check_rows, check_same_order
 
 __all__ = ["MDLMultiView"]
 
@@ -310,11 +310,13 @@ class MDLMultiView(TermEstimator):
     def _split(self, X: Any, *, reset: bool) -> list[np.ndarray]:
         """Checked rows of every view, in one dtype."""
         if not _several(X):
-            x = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32])
+            x = self._checked(X, reset=reset)
             if self.views is None:
                 return [x]
             sizes = self._sizes(x.shape[1])
             return np.split(x, np.cumsum(sizes)[:-1], axis=1)
+        for v, x in enumerate(X[1:], 1):
+            check_same_order(X[0], **{f"X[{v}]": x})
         if self.views is not None:
             raise ValueError(
                 f"views says how to cut one table; got {len(X)} tables; leave views out"
@@ -322,7 +324,7 @@ class MDLMultiView(TermEstimator):
         kinds = {np.dtype(getattr(x, "dtype", float)) for x in X}
         dtype = np.float32 if kinds == {np.dtype(np.float32)} else np.float64
         found = [
-            check_array(x, dtype=dtype, input_name=f"view {v}", estimator=self)
+            check_rows(x, check_array, dtype=dtype, input_name=f"view {v}", estimator=self)
             for v, x in enumerate(X)
         ]
         rows = [x.shape[0] for x in found]
@@ -357,8 +359,8 @@ class MDLMultiView(TermEstimator):
         X : list of array-like of shape (n_samples, n_features), one per view
             The same rows in each. A single table is one view, or several side by side if ``views``
             says so. All float32 input is computed in float32, all else in float64.
-        y : ignored
-            Present for the sake of pipelines.
+        y : array-like of shape (n_samples,), optional
+            Present for the sake of pipelines: what it says is ignored.
         known : None
             This method takes no known structure.
 
@@ -371,7 +373,7 @@ class MDLMultiView(TermEstimator):
         ValueError
             If the data do not fit the parameters; the message says what to change.
         """
-        return super().fit(X, known=known)
+        return super().fit(X, y, known=known)
 
     def _prepare(self, X, y, known) -> Any:
         self._check_common()
@@ -383,6 +385,8 @@ class MDLMultiView(TermEstimator):
         self._check_one_device()
         found = self._split(X, reset=True)
         n, n_views = found[0].shape[0], len(found)
+        if y is not None:
+            read_labels(y, n)
         self._single = n_views == 1 and not _several(X) and self.views is None
         self.view_sizes_ = tuple(x.shape[1] for x in found)
         candidates, largest = self._candidates(n, n_views)

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import validate_data
 
 from nrprob.estimator import TermEstimator
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.methods.constraints import check_cannot_link, check_pairs
+from nrprob.validation import check_same_order
 
 Pair = tuple[np.ndarray, np.ndarray]
 
@@ -27,13 +27,14 @@ class PairEstimator(TermEstimator):
 
     def _validate(self, X: Any, *, reset: bool) -> np.ndarray:
         X = np.asarray(X) if isinstance(X, jax.Array) else X
-        return validate_data(self, X, reset=reset, dtype=[np.float64, np.float32])
+        return self._checked(X, reset=reset)
 
     def _read(
         self, X: Any, y: Any, must_link: Any, cannot_link: Any
     ) -> tuple[np.ndarray, np.ndarray | None, Pair]:
         """Checked rows, wanted clusters, and pairs."""
         self._check_one_device()
+        check_same_order(X, y=y)
         X = self._validate(X, reset=True)
         n = X.shape[0]
         self._check_size(n)

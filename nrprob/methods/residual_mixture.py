@@ -13,7 +13,6 @@ from scipy.linalg import solve_triangular
 from scipy.special import gammaln, softmax
 from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.metrics import adjusted_rand_score
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines import solve
@@ -22,8 +21,10 @@ from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships, is_continuous
 from nrprob.methods.residual_em import Data, solve_residuals
 from nrprob.methods.residuals import remove
+from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 from nrprob.statistics.rows import arrange, bucket
+from nrprob.validation import check_random_state, check_same_order
 
 COVARIANCES = ("tied", "diag", "spherical")
 ERRORS = ("gauss", "t", "auto")
@@ -535,7 +536,7 @@ class ResidualMixture(TermEstimator):
 
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
-        with jax.enable_x64(True):
+        with standard():
             X = self._validate(X, reset=False)
         y = self._removal(np.asarray(X, np.float64), known) @ self._basis
         root = np.linalg.cholesky(self._sigma)
@@ -562,6 +563,7 @@ class ResidualMixture(TermEstimator):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
+        check_same_order(X, known=known)
         return softmax(self._log_membership(X, known), axis=1)
 
 

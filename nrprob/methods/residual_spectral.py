@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.estimator import TermEstimator
@@ -30,6 +29,7 @@ from nrprob.methods.residual_spectrum import (
 from nrprob.methods.spectral_mixture import fit_mixtures, row_keys
 from nrprob.methods.votes import agree, indicators, match, place, votes
 from nrprob.statistics.features import refuse
+from nrprob.validation import check_random_state, check_same_order
 
 _MODES = ("within", "across")
 # Settings in the order in which they are used up: the one to take alone comes first.
@@ -518,6 +518,7 @@ class ResidualSpectral(TermEstimator):
         ValueError
             If ``known`` is missing, or holds a group that did not occur in the fit.
         """
+        check_same_order(X, known=known)
         x = indicators(self._columns(X, known), self.n_clusters)
         return place(x, self.centroids_, self._holds_rows)
 
@@ -533,6 +534,7 @@ class ResidualSpectral(TermEstimator):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
+        check_same_order(X, known=known)
         return votes(self._columns(X, known), self._names)
 
 

@@ -247,7 +247,7 @@ def label_free(
     {'n_clusters': [[2, 2]], 'entropy': [[0.6931471805599453, 0.5623351446188083]],
      'largest_share': [[0.5, 0.75]], 'together[0,2]': [[0, 1]]}
     """
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     checked = as_draws(draws)
     n, shape = checked.n_samples, _chains(checked)

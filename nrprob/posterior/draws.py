@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.validation import as_array
+
 __all__ = ["Draws", "as_draws", "as_labels", "by_dims", "canonical", "read_draws"]
 
 
@@ -125,7 +127,7 @@ def by_dims(values: Any, what: str, n_events: int | None = None) -> np.ndarray:
     """
     dims = getattr(values, "dims", None)
     if dims is None:
-        return np.asarray(values)
+        return as_array(values, what)
     batch = [name for name in ("chain", "draw") if name in dims]
     events = [name for name in dims if name not in batch]
     if "draw" not in dims or n_events not in (None, len(events)):
@@ -216,7 +218,13 @@ def as_draws(draws: Any, weights: Any = None) -> Draws:
     codes = canonical(labels.reshape(-1, labels.shape[-1]))
     if weights is None:
         return Draws(codes, np.full(len(codes), 1 / len(codes)), batch)
-    values = by_dims(weights, "weights of draws", 0).astype(float)
+    values = by_dims(weights, "weights of draws", 0)
+    if values.dtype.kind not in "biuf":
+        raise TypeError(
+            f"weights of draws must be numbers; got dtype {values.dtype}; "
+            "convert them to floats first"
+        )
+    values = values.astype(float)
     if values.shape != batch:
         raise ValueError(
             f"weights must have one entry per draw; got shape {values.shape} for draws of shape "

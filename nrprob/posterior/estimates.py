@@ -113,8 +113,11 @@ def estimate(
 
 
 def _count(value: Any, name: str) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be a positive integer; got {value!r}; pass 1 or more")
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or not 1 <= int(value) < 2**31:
+        raise ValueError(
+            f"{name} must be a positive integer; got {value!r}; pass 1 or more, below 2**31"
+        )
     return int(value)
 
 
@@ -196,7 +199,7 @@ def point_estimate(
     >>> point_estimate([[0, 0, 1, 1], [5, 5, 2, 2], [0, 0, 0, 1]], random_state=0)
     array([0, 0, 1, 1])
     """
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     checked = as_draws(draws, weights)
     table = as_loss(loss, split_cost, checked.n_samples)

@@ -82,7 +82,8 @@ def plot_coclustering(
     """
     import matplotlib.pyplot as plt
     from matplotlib.patches import Rectangle
-    from sklearn.utils import check_random_state
+
+    from nrprob.validation import check_random_state
 
     checked = as_draws(draws, weights)
     n = checked.n_samples

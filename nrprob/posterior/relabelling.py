@@ -16,7 +16,7 @@ _BLOCK = 2**22
 
 
 def _reference(draws: Draws, reference: Any, random_state: Any) -> np.ndarray:
-    from sklearn.utils import check_random_state
+    from nrprob.validation import check_random_state
 
     if reference is not None:
         return as_labels(reference, draws.n_samples, "reference")

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 
-from nrprob.checks import LARGEST
+from nrprob.validation import LARGEST
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,215 @@
+"""Refusals, in our own words, of what other libraries accept in silence or report obscurely."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+MOST = 2**31 - 1  # that a number of things may be
+ITERATIONS = 10**6  # restarts, or steps of a loop
+LARGEST = 1e140  # of a feature: sums of the squares of larger ones are no numbers
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    low: float,
+    high: float,
+    integer: bool = False,
+    infinite: bool = False,
+) -> None:
+    """Refuse what is no number from ``low`` to ``high``, both included.
+
+    ``infinite`` says that infinity has a meaning of its own.
+
+    Raises
+    ------
+    TypeError
+        If it is no number, or no integer where one is needed.
+    ValueError
+        If it is out of these bounds.
+    """
+    kind: Any = numbers.Integral if integer else numbers.Real
+    if isinstance(value, bool) or not isinstance(value, kind):
+        what = "an integer" if integer else "a number"
+        raise TypeError(f"{name} must be {what}; got {value!r}; pass {what}")
+    if not low <= value <= high and not (infinite and value == math.inf):
+        besides = ", or infinite" if infinite else ""
+        raise ValueError(
+            f"{name} must be at least {low} and at most {high}{besides}; got {value}; "
+            "choose a number in between"
+        )
+
+
+def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
+    """Rows as scikit-learn's ``validate`` returns them, called with ``settings``.
+
+    Raises
+    ------
+    ValueError
+        If ``X`` has masked entries, dates, text, columns of one name, or sparse indices that are
+        out of range; and whatever ``validate`` raises.
+    """
+    check_not_masked(X, "X")
+    if sparse.issparse(X):
+        _check_indices(X)
+    frame = is_frame(X)
+    if frame and not X.columns.is_unique:
+        name = X.columns[X.columns.duplicated()][0]
+        raise ValueError(
+            f"X must have columns of different names; got {name!r} more than once; rename them"
+        )
+    for j, dtype in enumerate(X.dtypes if frame else [getattr(X, "dtype", None)]):
+        if getattr(dtype, "kind", "") in ("m", "M"):
+            where = f"column {X.columns[j]!r}" if frame else f"dtype {dtype}"
+            raise ValueError(
+                f"X must hold numbers; got dates or times ({where}); "
+                "turn them into numbers of a unit of your choice, or drop them"
+            )
+    if frame and 0 in X.shape:
+        X = np.empty(X.shape)  # scikit-learn has words for this, but not if it is a frame
+    try:
+        return validate(X, **settings)
+    except OverflowError as error:
+        raise ValueError(
+            f"X must hold numbers within the range of floats; got {error}; divide them"
+        ) from None
+    except ValueError as error:
+        if "could not convert string" not in str(error):
+            raise
+        raise ValueError(
+            f"X must hold numbers; got text ({error}); encode such columns or drop them"
+        ) from None
+
+
+def as_array(values: Any, name: str) -> np.ndarray:
+    """An array of ``values``.
+
+    Raises
+    ------
+    ValueError
+        If entries are masked, or rows have different lengths.
+    """
+    check_not_masked(values, name)
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(
+            f"{name} must be an array; got a {type(values).__name__} of rows of different lengths; "
+            "pass as many entries in each"
+        ) from None
+
+
+def as_number(value: Any, name: str) -> float:
+    """A single real number; infinite where it is beyond the range of floats.
+
+    Raises
+    ------
+    TypeError
+        If ``value`` is none.
+    """
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not real:
+        raise TypeError(f"{name} must be a number; got {value!r}; pass a single real number")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def check_not_masked(values: Any, name: str) -> None:
+    """Refuse masked entries, which other libraries use as if nothing hid them."""
+    if np.ma.is_masked(values):
+        raise ValueError(
+            f"{name} must not have masked entries; found {np.ma.count_masked(values)}; "
+            "fill them, or drop what they belong to"
+        )
+
+
+def check_same_order(X: Any, **others: Any) -> None:
+    """Refuse what names the rows by the same pandas index as ``X``, but in another order.
+
+    All are used by position. Other labels than those of ``X`` are no statement about its rows.
+    """
+    if not is_pandas(X):
+        return
+    for name, other in others.items():
+        index: Any = getattr(other, "index", None)  # of a list, a method
+        if not hasattr(index, "isin") or len(index) != len(X) or index.equals(X.index):
+            continue
+        if X.index.isin(index).all() and index.isin(X.index).all():
+            raise ValueError(
+                f"{name} must have its rows in the order of X; got the same index in another "
+                f"order; pass {name}.loc[X.index], or {name}.to_numpy() if the rows belong "
+                "together as they stand"
+            )
+
+
+def check_random_state(random_state: Any) -> np.random.RandomState:
+    """As scikit-learn's, but with a word on integers that are no seeds.
+
+    Raises
+    ------
+    ValueError
+        If ``random_state`` is no seed and no source of random numbers.
+    """
+    from sklearn.utils import check_random_state
+
+    if isinstance(random_state, numbers.Integral) and not 0 <= int(random_state) < 2**32:
+        raise ValueError(
+            f"random_state must be from 0 to 2**32 - 1; got {random_state}; pass such an integer"
+        )
+    return check_random_state(random_state)
+
+
+def is_pandas(values: Any) -> bool:
+    """Whether ``values`` is a pandas frame or series."""
+    return hasattr(values, "iloc") and hasattr(values, "index")
+
+
+def is_frame(values: Any) -> bool:
+    """Whether ``values`` is a pandas frame."""
+    return is_pandas(values) and hasattr(values, "columns")
+
+
+def _check_indices(X: Any) -> None:
+    """Refuse what conversions of sparse matrices would follow out of their memory, or wrap."""
+    if max(X.shape) >= 2**31:
+        raise ValueError(
+            f"sparse X must have fewer than 2**31 rows and columns; got shape {X.shape}; "
+            "leave out columns that are empty"
+        )
+    pairs: list[tuple[Any, int]] = []
+    if X.format == "coo":
+        pairs = list(zip(X.coords, X.shape, strict=True))
+    elif X.format in ("csr", "csc", "bsr"):
+        n_major, n_minor = X.shape if X.format != "csc" else X.shape[::-1]
+        if X.format == "bsr":
+            n_major, n_minor = n_major // X.blocksize[0], n_minor // X.blocksize[1]
+        ends = X.indptr
+        if (
+            len(ends) != n_major + 1
+            or ends[0] != 0
+            or (ends[1:] < ends[:-1]).any()
+            or ends[-1] > min(len(X.indices), len(X.data))
+        ):
+            raise ValueError(
+                "sparse X must have an indptr that starts at 0, grows, and ends at the number of "
+                f"entries; got another one, for {len(X.indices)} entries; build the matrix anew"
+            )
+        pairs = [(X.indices[: ends[-1]], n_minor)]
+    for indices, size in pairs:
+        if indices.size and not 0 <= indices.min() <= indices.max() < size:
+            wrong = indices[(indices < 0) | (indices >= size)][0]
+            raise ValueError(
+                f"sparse X must have indices within its shape; got {wrong} for a size of {size}; "
+                "build the matrix anew"
+            )
