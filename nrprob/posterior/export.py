@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.validation import as_array
+
 __all__ = ["to_arviz"]
 
 
@@ -30,7 +32,7 @@ def _import_arviz() -> Any:
 
 
 def _draws(group: str, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    arrays = {name: np.asarray(value) for name, value in values.items()}
+    arrays = {name: as_array(value, name) for name, value in values.items()}
     for name, array in arrays.items():
         if array.ndim < 2:
             raise ValueError(
@@ -84,6 +86,18 @@ def to_arviz(
     >>> data.posterior["weight"].dims
     ('chain', 'draw', 'cluster')
     """
+    for name, given in (
+        ("posterior", posterior),
+        ("sample_stats", sample_stats or {}),
+        ("log_likelihood", log_likelihood or {}),
+        ("observed_data", observed_data or {}),
+        ("coords", coords or {}),
+        ("dims", dims or {}),
+    ):
+        if not isinstance(given, Mapping):
+            raise TypeError(
+                f"{name} must be a mapping from names; got {type(given).__name__}; pass a dict"
+            )
     groups = {
         "posterior": _draws("posterior", posterior),
         "sample_stats": _draws("sample_stats", sample_stats or {}),
