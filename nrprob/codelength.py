@@ -24,7 +24,7 @@ from scipy import special
 from scipy.special import xlogy
 
 from nrprob.information import _log_base
-from nrprob.validation import as_array, as_number, check_rows
+from nrprob.validation import as_array, as_number, check_not_masked, check_rows
 
 __all__ = [
     "exponential_complexity",
@@ -640,6 +640,7 @@ def kmeans_length(
     from sklearn.utils import check_array, check_consistent_length, column_or_1d
 
     x = check_rows(X, check_array, dtype=np.float64, input_name="X")
+    check_not_masked(labels, "labels")
     labels = column_or_1d(labels)
     check_consistent_length(x, labels)
     if geometry not in ("exp", "gauss") or centre_code not in ("none", "half_log"):

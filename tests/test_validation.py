@@ -311,6 +311,7 @@ DRAWN = np.stack([Z, Z % 2])
         (lambda: codelength.exponential_complexity(5, "a", 2.0), "range must hold real numbers"),
         (lambda: codelength.exponential_length(5, {}, 0.5, 2.0), "total must hold real numbers"),
         (lambda: codelength.multinomial_table([1, 2], 5), "k must be a number"),
+        (lambda: codelength.kmeans_length(X, HIDDEN), "labels must not have masked entries"),
         (lambda: codelength.kmeans_length(X, Z, low="x"), "low must be a number; got 'x'"),
         (lambda: codelength.kmeans_length(BAD_ROWS["text"][0], Z), "X must hold numbers; got text"),
         (lambda: posterior.coclustering([[0], [0, 1]]), "draws of labels must be an array"),
@@ -318,6 +319,8 @@ DRAWN = np.stack([Z, Z % 2])
         (lambda: posterior.coclustering(DRAWN, ["a", "b"]), "weights must be numbers"),
         (lambda: posterior.credible_ball(DRAWN, level=1j), "level must be a number"),
         (lambda: posterior.expected_loss(Z, DRAWN, split_cost="x"), "split_cost must be a number"),
+        (lambda: posterior.to_arviz({"z": DRAWN}, coords=-1), "coords must be a mapping"),
+        (lambda: posterior.to_arviz({"z": [[0], [0, 1]]}), "z must be an array"),
         (lambda: posterior.point_estimate(DRAWN, n_init=10**20), "below"),
     ],
 )

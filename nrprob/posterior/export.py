@@ -87,6 +87,18 @@ def to_arviz(
     >>> data.posterior["weight"].dims
     ('chain', 'draw', 'cluster')
     """
+    for name, given in (
+        ("posterior", posterior),
+        ("sample_stats", sample_stats or {}),
+        ("log_likelihood", log_likelihood or {}),
+        ("observed_data", observed_data or {}),
+        ("coords", coords or {}),
+        ("dims", dims or {}),
+    ):
+        if not isinstance(given, Mapping):
+            raise TypeError(
+                f"{name} must be a mapping from names; got {type(given).__name__}; pass a dict"
+            )
     groups = {
         "posterior": _draws("posterior", posterior),
         "sample_stats": _draws("sample_stats", sample_stats or {}),

@@ -1,0 +1,359 @@
+"""Hostile input to every public entry: a finite and sane result, or a sentence on what is wrong.
+
+Every case is made from its number: ``pytest -m slow "tests/test_fuzz.py::test_hostile_call[17]"``
+runs one again. `NRPROB_FUZZ_CASES` (300) says how many there are, `NRPROB_FUZZ_SEED` (0) which.
+"""
+
+import inspect
+import linecache
+import os
+import pickle
+import random
+import signal
+import sys
+import traceback
+import warnings
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from every_estimator import ALL, KNOWN
+from hostile import (
+    ANYTHING,
+    DRAWS,
+    GOOD_LABELS,
+    GOOD_ROWS,
+    LABELS,
+    NUMBERS,
+    PROBABILITIES,
+    ROWS,
+    TABLES,
+)
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.utils import get_tags
+
+import nrprob
+from nrprob import codelength, information, known, metrics, posterior
+from nrprob.known import Memberships
+
+CASES = int(os.environ.get("NRPROB_FUZZ_CASES", "300"))
+SEED = int(os.environ.get("NRPROB_FUZZ_SEED", "0"))
+LIMIT = 120  # seconds, compilation included
+
+FUNCTIONS = {
+    f"{module.__name__}.{name}": getattr(module, name)
+    for module in (metrics, information, codelength, posterior)
+    for name in module.__all__
+    if inspect.isfunction(getattr(module, name)) and not name.startswith("plot")
+} | {"Memberships": known.Memberships, "is_continuous": known.is_continuous}
+
+# Parameter of a function -> what to pass it; numbers for all others.
+POOLS = {
+    "X": ROWS,
+    "draws": DRAWS,
+    "labelings": DRAWS,
+    "joint": PROBABILITIES,
+    "joint_xyz": PROBABILITIES,
+    "lengths": PROBABILITIES,
+    "counts": PROBABILITIES,
+    "known": LABELS | TABLES,
+    "posterior": {"draws": lambda rng: {"labels": pick(rng, DRAWS)[1]}},
+    **dict.fromkeys(("labels", "truth", "a", "b", "center", "reference"), LABELS),
+    **dict.fromkeys(("p", "q", "ps", "weights", "probabilities", "prior"), PROBABILITIES),
+}
+PAIRS = {
+    "some": lambda rng: rng.integers(0, 24, (3, 2)),
+    "few": lambda rng: [[0, 2], [2, 4]],
+    "none": lambda rng: np.empty((0, 2), int),
+    "floats": lambda rng: [[0.0, 1.0]],
+    "beyond": lambda rng: [[0, 24]],
+    "below": lambda rng: [[0, -1]],
+    "huge": lambda rng: [[0, 2**70]],
+    "triples": lambda rng: [[0, 1, 2]],
+    "ragged": lambda rng: [[0], [1, 2]],
+    "words": lambda rng: [["a", "b"]],
+    "NaN": lambda rng: [[0, np.nan]],
+    "None": lambda rng: [[0, None]],
+    "itself": lambda rng: [[1, 1]],
+    "number": lambda rng: 3,
+    "frame": lambda rng: pd.DataFrame([[0, 2]]),
+    "masked": lambda rng: np.ma.masked_array([[0, 2], [1, 3]], [[0, 0], [1, 0]]),
+}
+# Features that an estimator takes; any where it is not named.
+FEATURES = {"CMBC": ("binary",), "ResidualSpectral": ("counts", "binary")}
+# The definitions are infinite where something has no room: no distance, or no probability.
+INFINITE = ("kl_divergence", "two_part_length", "kraft_sum")
+
+
+class Hang(BaseException):
+    pass
+
+
+def pick(rng, pool):
+    name = list(pool)[rng.integers(len(pool))]
+    return name, pool[name](rng)
+
+
+def number(rng):
+    values = NUMBERS if rng.random() < 0.6 else ANYTHING
+    value = values[rng.integers(len(values))]
+    return (value if len(repr(value)) < 30 else "a huge integer"), value
+
+
+class Case:
+    """What to call, what with, and how to judge what comes back."""
+
+    def __init__(self, number):
+        self.rng = np.random.default_rng([SEED, number])
+        self.words, self.arguments = [], {}
+        kind = self.rng.random()
+        self.run = self.fit if kind < 0.65 else self.explore if kind < 0.75 else self.call
+        getattr(self, f"prepare_{self.run.__name__}")()
+
+    def take(self, name, pool):
+        word, value = pick(self.rng, pool)
+        self.words.append(f"{name}={word}")
+        self.arguments[name] = value
+
+    def rows(self, name):
+        """Rows that the estimator of this name takes."""
+        dense = not get_tags(ALL[name]).input_tags.sparse
+        words = FEATURES.get(name, ("normal", "counts", "binary", "frame", "float32"))
+        return {
+            word: make
+            for word, make in GOOD_ROWS.items()
+            if word.split()[-1] in words and not (dense and word.startswith("sparse"))
+        }
+
+    def prepare_fit(self):
+        rng = self.rng
+        name = list(ALL)[rng.integers(len(ALL))]
+        self.words.append(name)
+        self.model = clone(ALL[name])
+        # Mostly one thing is wrong at a time, so that it is come to.
+        wrong = rng.choice(["X", "X", "y", "known", "parameter", "parameter", "any", "new rows"])
+        good = self.rows(name)
+        self.take("X", ROWS if wrong in ("X", "any") else good)
+        if wrong in ("y", "any") or rng.random() < 0.2:
+            self.take("y", LABELS if wrong in ("y", "any") else GOOD_LABELS)
+        if name in KNOWN and (wrong in ("known", "any") or rng.random() < 0.7):
+            self.take("known", LABELS | TABLES if wrong in ("known", "any") else GOOD_LABELS)
+        if isinstance(self.model, nrprob.MDLConstrained | nrprob.COPKMeans):
+            for link in ("must_link", "cannot_link"):
+                if rng.random() < 0.5:
+                    self.take(link, PAIRS)
+        if name == "MDLMultiView" and rng.random() < 0.5:
+            word, other = pick(rng, ROWS if rng.random() < 0.3 else good)
+            self.words.append(f"and {word}")
+            self.arguments["X"] = [self.arguments["X"], other]
+        if wrong == "parameter" or (wrong == "any" and rng.random() < 0.5):
+            names = sorted(set(self.model.get_params(deep=False)) - {"verbose"})
+            name = names[rng.integers(len(names))]
+            word, value = number(rng)
+            self.words.append(f"{name}={word!r}")
+            self.model.set_params(**{name: value})
+        self.new = None
+        if wrong == "new rows":
+            word, self.new = pick(rng, ROWS)
+            self.words.append(f"predict X={word}")
+
+    def prepare_explore(self):
+        self.take("X", ROWS if self.rng.random() < 0.5 else GOOD_ROWS)
+        if self.rng.random() < 0.7:
+            self.take("known", LABELS | TABLES)
+        self.settings = {}
+        for name in ("n_clusters", "n_clusterings", "random_state"):
+            if self.rng.random() < 0.2:
+                word, value = number(self.rng)
+                if name == "n_clusterings" and isinstance(value, int) and value > 3:
+                    word = value = 3  # it would take as long as it is told to
+                self.settings[name] = value
+                self.words.append(f"{name}={word!r}")
+        if self.rng.random() < 0.5:
+            self.take("y", LABELS)
+        self.words.append("recommend" if "y" in self.arguments else "explore")
+
+    def prepare_call(self):
+        rng = self.rng
+        name = list(FUNCTIONS)[rng.integers(len(FUNCTIONS))]
+        self.words.append(name)
+        self.function = FUNCTIONS[name]
+        for parameter in inspect.signature(self.function).parameters.values():
+            required = parameter.default is parameter.empty
+            if parameter.name == "random_state":
+                self.arguments["random_state"] = 0
+            if not required and rng.random() < 0.7:
+                continue
+            if parameter.name in POOLS:
+                self.take(parameter.name, POOLS[parameter.name])
+                continue
+            word, value = number(rng)
+            if required and rng.random() < 0.6:
+                word = value = [1, 2, 5, 0.5][rng.integers(4)]
+            self.words.append(f"{parameter.name}={word!r}")
+            self.arguments[parameter.name] = value
+
+    # What is called
+
+    def fit(self):
+        model = self.model.fit(**self.arguments)
+        views = isinstance(model, nrprob.MDLMultiView)
+        labels = np.asarray(model.labels_)
+        assert labels.dtype.kind == "i" and labels.shape[0] == rows_of(self.arguments["X"])
+        if not isinstance(model, nrprob.MDLMixture):
+            assert np.isfinite(model.objective_), f"objective_ is {model.objective_}"
+        else:
+            assert np.isfinite(model.posterior_["length"]).all()
+        if not views:
+            assert 0 <= labels.min() and labels.max() < model.membership_.shape[1]
+            sane_shares(model.membership_, len(labels))
+        rows = self.arguments["X"] if self.new is None else self.new
+        told = {"known": self.arguments["known"]} if "known" in self.arguments else {}
+        found = np.asarray(model.predict(rows, **told))
+        assert found.shape[0] == rows_of(rows)
+        shares = model.predict_proba(rows, **told)
+        for one in shares if isinstance(shares, list) else [shares]:
+            sane_shares(one, rows_of(rows))
+
+    def explore(self):
+        if "y" in self.arguments:
+            settings = {k: v for k, v in self.settings.items() if k == "n_clusters"}
+            model = nrprob.recommend(**self.arguments, **settings)
+            assert isinstance(model.reason_, str)
+            return
+        settings = {"n_clusterings": 2, "random_state": 0, **self.settings}
+        found = nrprob.explore(**self.arguments, **settings)
+        assert found.labels_.shape == (rows_of(self.arguments["X"]), len(found.estimators_))
+        assert np.isfinite(found.table).all(axis=None)
+        if found.failure_ is not None:
+            raise found.failure_
+
+    def call(self):
+        found = self.function(**self.arguments)
+        finite = np.isfinite if not self.function.__name__.startswith(INFINITE) else not_nan
+        for value in leaves(found):
+            assert finite(value).all(), f"the result is {found!r}"
+
+
+def not_nan(values):
+    return ~np.isnan(values)
+
+
+def leaves(value):
+    """Arrays of numbers in a result."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, pd.DataFrame):
+        value = value.to_numpy()
+    if hasattr(value, "to_dataset") or hasattr(value, "data_vars") or hasattr(value, "groups"):
+        return []  # of ArviZ: what was passed
+    if isinstance(value, list | tuple):
+        return [leaf for part in value for leaf in leaves(part)]
+    if hasattr(value, "__dict__") and not hasattr(value, "dtype"):
+        return leaves(list(vars(value).values()))
+    array = np.asarray(value)
+    return [array] if array.dtype.kind in "fc" else []
+
+
+def rows_of(X):
+    if isinstance(X, list) and hasattr(X[0], "shape"):
+        X = X[0]
+    return X.shape[0] if hasattr(X, "shape") else len(X)
+
+
+def sane_shares(shares, n):
+    shares = np.asarray(shares)
+    assert shares.ndim == 2 and shares.shape[0] == n
+    assert (shares >= 0).all() and np.allclose(shares.sum(1), 1), "shares do not sum to 1"
+
+
+def contents(value):
+    """What must not change of an argument; what it caches may."""
+    if isinstance(value, dict):
+        return [(k, contents(v)) for k, v in value.items()]
+    if isinstance(value, list | tuple):
+        return [contents(v) for v in value]
+    if sparse.issparse(value):
+        parts = ("data", "indices", "indptr", "row", "col", "offsets", "rows")
+        arrays = [contents(getattr(value, p)) for p in parts if hasattr(value, p)]
+        return [value.format, value.shape, arrays]
+    if isinstance(value, np.ma.MaskedArray):
+        return [contents(value.data), contents(value.mask)]
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        return [value.dtype, value.shape, value.strides, value.flags.writeable, value.tobytes()]
+    if isinstance(value, pd.DataFrame | pd.Series | pd.Categorical):
+        return [type(value), pickle.dumps(np.asarray(value)), getattr(value, "index", None) is None]
+    if isinstance(value, Memberships):
+        return contents(value.probabilities)
+    return repr(value)
+
+
+def surroundings():
+    """Global state that is not ours."""
+    kind, keys, *rest = np.random.get_state()  # noqa: NPY002
+    return {
+        "NumPy's random numbers": [kind, keys.tobytes(), rest],
+        "random": random.getstate(),
+        "warnings": list(warnings.filters),
+        "JAX": dict(jax.config.values),
+        "x64": jax.config.jax_enable_x64,
+        "promotion": jax.config.jax_numpy_dtype_promotion,
+        "NumPy's errors": np.geterr(),
+        "scikit-learn": sklearn.get_config(),
+        "environment": dict(os.environ),
+        "path": list(sys.path),
+    }
+
+
+def ours(error):
+    """Whether an error is one sentence of ours, or of scikit-learn's own checks."""
+    frame, line = list(traceback.walk_tb(error.__traceback__))[-1]
+    where = frame.f_code.co_filename
+    if "/sklearn/" in where:
+        return True
+    raised = linecache.getline(where, line).strip().startswith("raise")
+    return "/nrprob/" in where and raised and "\n" not in str(error) and len(str(error)) > 20
+
+
+def stop(*_):
+    raise Hang(f"no answer in {LIMIT} s")
+
+
+@pytest.fixture(autouse=True)
+def _few_programs(request):
+    # Each holds memory maps, of which a process may have so many: see conftest.py.
+    if request.node.callspec.params["case"] % 100 == 99:
+        jax.clear_caches()
+    yield
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", range(CASES))
+def test_hostile_call(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # of a hostile name for a folder
+    hostile = Case(case)
+    what = " ".join(hostile.words)
+    print(f"case {case} of seed {SEED}: {what}")
+    before = contents(hostile.arguments)
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(LIMIT)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            around = surroundings()
+            try:
+                hostile.run()
+            except (ValueError, TypeError) as error:
+                if not ours(error):
+                    raise
+            left = surroundings()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+    if "random_state=None" in what:
+        del around["NumPy's random numbers"]  # which are then asked for
+    assert [k for k in around if around[k] != left[k]] == []
+    assert contents(hostile.arguments) == before, "an argument was changed"
