@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 from scipy import sparse
-from scipy.special import softmax
+from scipy.special import logsumexp, softmax
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import ClassifierTags
@@ -596,28 +596,52 @@ class TermEstimator(ClusterMixin, BaseEstimator):
 
     # New rows
 
-    def _log_membership(self, X, known) -> np.ndarray:
+    def _rows(self, X, known) -> tuple[Any, Groups]:
+        """Statistics of new rows, and their known groups."""
         check_is_fitted(self)
         with standard():
             X = self._validate(X, reset=False)
             x = self._features(X)
         if isinstance(x, jax.Array):
             x = np.asarray(x)
-        groups = self._encoder.transform(known, x.shape[0])
-        cost = np.zeros((x.shape[0], self.n_clusters))
-        for g in range(groups.n_groups):
-            coef, intercept = self._coef[g].T, self._intercept[g]
-            if groups.share is None:
-                member = groups.codes == g
-                if member.any():
-                    cost[member] = x[member] @ coef + intercept
-            else:
-                cost += groups.share[:, g, None] * (x @ coef + intercept)
+        return x, self._encoder.transform(known, x.shape[0])
+
+    def _log_membership(self, X, known) -> np.ndarray:
+        x, groups = self._rows(X, known)
+        # Without what is common to the clusters, lest a large beta multiply its rounding.
+        coef = self._coef - self._coef.mean(1, keepdims=True)
+        intercept = self._intercept - self._intercept.mean(1, keepdims=True)
+        cost = _linear(x, groups, coef, intercept)
+        # An infinite inverse temperature leaves an arg min; any large finite one has the same.
         if np.isinf(self.beta_):
             # What is left in the limit: the largest of the clusters that cost least.
             cost = np.where(np.isfinite(self._log_prior), cost, np.inf)
             return np.where(cost == cost.min(1, keepdims=True), self._log_prior, -np.inf)
         return self._log_prior - self.beta_ * cost
+
+    def _row_scores(self, X, known) -> np.ndarray:
+        """Minus what every new row (n,) adds to the objective, in nats; see `ScoreMixin`."""
+        x, groups = self._rows(X, known)
+        cost = _linear(x, groups, self._coef, self._intercept)
+        cost += self._common_cost(x, groups)[:, None]
+        return self._mix(cost)
+
+    def _common_cost(self, x, groups: Groups) -> np.ndarray:
+        """What a row (n,) adds in any cluster, beside what is linear in its statistics."""
+        gaussian = self._features.features == "gaussian"
+        return half_squares(x) if gaussian else np.zeros(x.shape[0])
+
+    def _mix(self, cost: np.ndarray) -> np.ndarray:
+        """Scores of rows that cost (n, k): of the best cluster, or at the objective's beta."""
+        beta, prior = getattr(self, "beta", None), getattr(self, "prior", True)
+        if beta is None or np.isinf(self.beta_):
+            if beta is not None and prior:  # hard labels that pay for their entropy
+                cost = cost + (1 + np.log(self.labels_.size)) / beta
+            return np.where(np.isfinite(self._log_prior), -cost, -np.inf).max(1)
+        log_prior = self._log_prior
+        if prior:
+            log_prior = log_prior - logsumexp(log_prior)
+        return logsumexp(log_prior - beta * cost, axis=1) / beta
 
     def predict(self, X, *, known=None):
         """Cluster of new rows: the one whose score is best under the fitted statistics.
@@ -651,6 +675,56 @@ class TermEstimator(ClusterMixin, BaseEstimator):
         if np.isinf(self.beta_):
             return np.eye(self.n_clusters)[log_r.argmax(1)]
         return softmax(log_r, axis=1)
+
+
+class ScoreMixin:
+    """`score`, for estimators whose fit says what new rows cost: they give ``_row_scores``."""
+
+    def score(self, X, y=None, *, known=None):
+        r"""Minus what new rows add to the objective under the fitted statistics, per row.
+
+        With the cost d(x, c) of a row in a cluster, which is linear in the row's mass,
+
+        .. math:: -\frac{1}{n} \sum_i \min_c d(x_i, c) \qquad \text{or} \qquad
+            \frac{1}{n} \sum_i \frac{1}{\beta} \log \sum_c p(c) e^{-\beta d(x_i, c)}
+
+        for hard labels or at a finite ``beta`` (without p(c) for ``prior=False``). Of the rows of
+        the fit it is ``-objective_ / n``, up to the tolerance of the fit. It compares fits whose
+        objective and whose units are the same: not different weights in the objective. Hard labels
+        mostly gain from more clusters on new rows as well, as in k-means.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+        y : ignored
+        known : as in `predict`
+
+        Returns
+        -------
+        float
+            In nats per row; higher is better.
+        """
+        check_same_order(X, known=known)
+        return float(self._row_scores(X, known).mean())  # type: ignore[attr-defined]
+
+
+def half_squares(x: Any) -> np.ndarray:
+    """Half the sum of the squares (n,) of rows."""
+    square = x.multiply(x) if sparse.issparse(x) else x * x
+    return 0.5 * np.asarray(square.sum(1)).reshape(-1)
+
+
+def _linear(x: Any, groups: Groups, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+    """Return ``x @ coef + intercept`` (n, k), with those (groups, k, m) of every row's group."""
+    cost = np.zeros((x.shape[0], intercept.shape[1]))
+    for g in range(groups.n_groups):
+        if groups.share is None:
+            member = groups.codes == g
+            if member.any():
+                cost[member] = x[member] @ coef[g].T + intercept[g]
+        else:
+            cost += groups.share[:, g, None] * (x @ coef[g].T + intercept[g])
+    return cost
 
 
 def read_labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:

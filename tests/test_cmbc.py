@@ -335,6 +335,7 @@ def test_the_objective_never_rises_within_a_temperature(case):
     assert model.objective_ == pytest.approx(
         strength * n * m**2 * model.penalty_ - model.log_likelihood_, rel=1e-9
     )
+    assert model.score(x, known=z) == pytest.approx(model.log_likelihood_ / n, rel=1e-9)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -347,6 +348,8 @@ def test_float32_stays_and_agrees(binary):
         assert adjusted_rand_score(narrow.labels_, wide.labels_) > 0.95
         assert narrow.objective_ == pytest.approx(wide.objective_, rel=1e-4)
         assert not rises(narrow, 1e-6)
+        loose = clone(wide).set_params(tol=1e-3).fit(X, known=labels[:, 0])
+        assert loose.n_iter_ < wide.n_iter_
 
 
 @settings(max_examples=10, deadline=None)

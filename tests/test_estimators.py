@@ -97,10 +97,22 @@ def test_fitted_attributes(model, solver, binary):
     best = model.restarts_.labels[int(model.restarts_.objective.values.argmin())]
     assert (best.values == model.labels_).all()
     assert model.restarts_.sizes["restart"] == (1 if solver == "agglomerative" else 10)
-    assert np.isfinite(model.objective_trace_).all() and model.n_iter_ >= 1
+    trace = model.objective_trace_
+    assert np.isfinite(trace).all() and model.n_iter_ >= 1
+    assert trace[-1] == pytest.approx(model.objective_)
+    steps, slack = np.diff(trace), 1e-9 * abs(trace).max()
+    if solver in ("sequential", "batched"):
+        assert (steps <= slack).all()
+    if solver == "agglomerative" and not isinstance(model, IBSI):  # whose penalty a merge may lower
+        assert (steps >= -slack).all()
     assert (model.predict(X, known=known) == model.labels_).mean() > 0.97
     proba = model.predict_proba(X, known=known)
     np.testing.assert_allclose(proba.sum(1), 1)
+    score = model.score(X, np.zeros(200), known=known)
+    if solver != "agglomerative":
+        assert score == pytest.approx(-model.objective_ / 200, rel=1e-6)
+    assert score >= -model.objective_ / 200 - 1e-6  # a row may be nearer to another cluster
+    assert model.score(X[:, ::-1], known=known) < score - 1
     again = pickle.loads(pickle.dumps(model))
     assert (again.predict(X, known=known) == model.predict(X, known=known)).all()
     repeat = clone(model).fit(X, known=known)
@@ -243,6 +255,8 @@ def test_soft_memberships_that_are_hard_give_the_labels_result(binary):
     assert (
         blurred.predict(X, known=Memberships(0.8 * np.eye(2)[z] + 0.1)) == blurred.labels_
     ).all()
+    score = blurred.score(X, known=Memberships(0.8 * np.eye(2)[z] + 0.1))
+    assert score == pytest.approx(-blurred.objective_ / 200, rel=1e-6)
     with pytest.raises(ValueError, match="soft"):
         CCIB(2, solver="sequential").fit(X, known=Memberships(np.eye(2)[z]))
 
@@ -308,6 +322,10 @@ def test_sparse_rows_give_what_dense_rows_give(features, solver, binary):
     assert adjusted_rand_score(dense.labels_, thin.labels_) > 0.95
     assert thin.objective_ == pytest.approx(dense.objective_, rel=2e-3)
     assert (thin.predict(sparse.csr_array(X), known=labels[:, 0]) == thin.labels_).mean() > 0.97
+    if solver == "anneal":
+        for model, rows in ((dense, X), (thin, sparse.csr_array(X))):
+            score = model.score(rows, known=labels[:, 0])
+            assert score == pytest.approx(-model.objective_ / 200, rel=1e-6)
 
 
 def test_sparse_counts_are_coordinated_by_the_marginal():
@@ -352,8 +370,9 @@ def test_refusals_name_a_way_out(binary):
     with pytest.raises(TypeError, match="n_clusters must be an integer"):
         IB("2").fit(X)
     model = CCIB(2, random_state=0).fit(X, known=z)
-    with pytest.raises(ValueError, match="known is required"):
-        model.predict(X)
+    for method in (model.predict, model.score):
+        with pytest.raises(ValueError, match="known is required"):
+            method(X)
     with pytest.raises(ValueError, match="did not occur in fit"):
         model.predict(X, known=np.full(200, 5))
     with pytest.raises(ValueError, match="leave it out"):
@@ -584,6 +603,8 @@ def test_fixed_temperature_is_soft_and_in_between(binary):
     charged = IB(2, beta=2.0, solver="sequential", random_state=0).fit(X)
     p = np.bincount(charged.labels_) / 200
     entropy = -200 * (p * np.log(p)).sum()
+    for model in (soft, distortion, charged):
+        assert model.score(X) == pytest.approx(-model.objective_ / 200, rel=1e-6)
     assert charged.objective_ >= free.objective_ + entropy / 2 - 1e-6
 
 
@@ -603,12 +624,18 @@ def test_pipeline_grid_search_and_metadata_routing(binary):
         routed.fit(X, known=labels[:, 0])
         assert (routed[-1].labels_ == pipe[-1].labels_).all()
         search = GridSearchCV(
-            CCIB(2, n_init=2, random_state=0).set_fit_request(known=True),
-            {"coordination_weight": [0.5, 1.0]},
-            scoring=lambda model, X, y=None: -model.objective_,
+            CCIB(n_init=2, random_state=0)
+            .set_fit_request(known=True)
+            .set_score_request(known=True),
+            {"n_clusters": [1, 2]},
             cv=2,
         ).fit(X, known=labels[:, 0])
-        assert hasattr(search, "best_estimator_")
+        assert search.best_params_ == {"n_clusters": 2}
+        scores = search.cv_results_["mean_test_score"]
+        assert search.score(X, known=labels[:, 0]) == pytest.approx(
+            -search.best_estimator_.objective_ / 200, rel=1e-6
+        )
+        assert scores[0] < scores[1] < search.score(X, known=labels[:, 0])
 
 
 def test_global_configuration_is_left_alone(binary):
@@ -650,11 +677,46 @@ def test_restarts_in_chunks(binary, monkeypatch):
     import nrprob.estimator
 
     X, labels = binary
-    whole = CCIB(2, random_state=0).fit(X, known=labels[:, 0])
+    model = CCIB(2, solver="sequential", random_state=0)
+    whole = clone(model).fit(X, known=labels[:, 0])
     monkeypatch.setattr(nrprob.estimator, "_MEMORY", 1)
-    parts = CCIB(2, random_state=0).fit(X, known=labels[:, 0])
-    assert parts.restarts_.sizes["restart"] == 10
-    assert parts.objective_ == pytest.approx(whole.objective_, rel=1e-3)
+    parts = clone(model).fit(X, known=labels[:, 0])
+    found = parts.restarts_
+    objectives = found.objective.values
+    assert objectives.size == 10 and parts.objective_ == pytest.approx(whole.objective_, rel=1e-3)
+    best = objectives.argmin()
+    assert parts.objective_ == objectives[best] < objectives[0]  # not of the first chunk
+    assert (parts.labels_ == found.labels.values[best]).all()
+    assert (parts.membership_.argmax(1) == parts.labels_).all()
+
+
+@pytest.mark.parametrize("solver", ["anneal", "sequential", "batched"])
+def test_the_starts_are_those_of_random_state(solver, binary):
+    # Without noise an annealing is random in its starts alone.
+    model = IB(2, solver=solver, noise=0.0)
+    first, again, other = (
+        clone(model).set_params(random_state=seed).fit(binary[0]).restarts_.labels.values
+        for seed in (0, 0, 1)
+    )
+    assert (first == again).all() and (first != other).any()
+
+
+def test_quench_spreads_the_restarts(binary):
+    X, _ = binary
+    alike, spread = (
+        IB(2, quench=quench, random_state=0).fit(X).restarts_.objective.values
+        for quench in (1.0, 100.0)
+    )
+    assert np.ptp(alike) < 1e-6 < 10 < np.ptp(spread)
+
+
+def test_a_looser_tolerance_takes_fewer_updates(binary):
+    X, labels = binary
+    tight, middle, loose = (
+        CCIB(2, tol=tol, random_state=0).fit(X, known=labels[:, 0]).n_iter_
+        for tol in (1e-6, 1e-4, 1e-2)
+    )
+    assert loose < middle < tight
 
 
 def test_agglomeration_returns_a_tree(binary):
@@ -678,8 +740,3 @@ def test_verbose_prints_and_silence_does_not(binary, capsys):
     assert capsys.readouterr().out == ""
     IB(2, n_init=2, random_state=0, verbose=1).fit(X)
     assert "nats" in capsys.readouterr().out
-
-
-def test_public_names_exist():
-    for name in nrprob.__all__:
-        assert getattr(nrprob, name) is not None

@@ -242,6 +242,7 @@ def test_saturated_models_are_known_groups(link, coordination):
     assert models.coordination_weight_ == pytest.approx(groups.coordination_weight_, rel=1e-5)
     assert models.objective_ == pytest.approx(groups.objective_, rel=1e-6)
     assert matched_accuracy(models.labels_, groups.labels_) == 1
+    assert models.score(X, known=z) == pytest.approx(-models.objective_ / len(X), rel=1e-5)
     assert (models.predict(X, known=z) == models.labels_).mean() > 0.97
 
 
@@ -255,6 +256,7 @@ def test_planted_clusters_are_found_beyond_continuous_structure(link, bar):
     assert model.converged_ and model.n_clusters_ == 2 and model.membership_.shape == (80, 2)
     assert model.objective_ == pytest.approx(model.restarts_.objective.values.min())
     assert np.isfinite(model.objective_trace_).all()
+    assert model.objective_trace_[-1] == pytest.approx(model.objective_)
     assert (model.predict(X, known=z) == model.labels_).mean() > 0.97
     proba = model.predict_proba(X, known=z)
     np.testing.assert_allclose(proba.sum(1), 1)

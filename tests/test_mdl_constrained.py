@@ -700,6 +700,8 @@ def test_cop_kmeans_is_the_published_algorithm(seed):
     scatter = ((X - model.centroids_[model.labels_]) ** 2).sum()
     assert model.objective_ == pytest.approx(scatter)
     assert model.objective_trace_[-1] == pytest.approx(scatter)
+    nearest = ((X[:, None] - model.centroids_) ** 2).sum(2).min(1)
+    assert model.score(X) == pytest.approx(-nearest.mean())
 
 
 def test_cop_kmeans_fails_clearly_where_the_inductive_order_does_not():

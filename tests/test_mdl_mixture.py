@@ -71,6 +71,7 @@ def test_fitted_attributes(fitted, three):
     proba = fitted.predict_proba(X)
     np.testing.assert_allclose(proba.sum(1), 1)
     assert (fitted.predict(X) == truth).mean() > 0.95
+    assert fitted.score(X) > fitted.score(X[:, ::-1]) + 1
 
 
 @pytest.mark.smoke
@@ -241,6 +242,8 @@ def test_constant_columns_and_scale_do_not_matter(three):
     plain = clone(model).fit(X, y)
     # Rounding may send a chain another way, and then the draws are others of the same distribution.
     assert (scaled.predict(wide) == plain.predict(X)).mean() > 0.95
+    unit = np.log(1e-6 * 1e5 * 3)
+    assert scaled.score(wide) == pytest.approx(plain.score(X) - unit, abs=0.1)
     length = scaled.posterior_["length"].values, plain.posterior_["length"].values
     assert abs(length[0].mean() - length[1].mean()) < 3
     with pytest.warns(DegenerateClusterWarning, match="3 constant"):
@@ -399,6 +402,22 @@ def test_predictions_are_the_definition(rule):
         wide = np.pad(draws, ((0, 0), (0, target.x.shape[0] - 6))).astype(np.int32)
         found = mixture_code.class_probabilities(target, wide, 3, x, rule=rule)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_predictive_densities_integrate_to_one():
+    _, _, code, target = _small("conjugate")
+    draws = np.asarray([[0, 0, 1, 1, 1, 0], [0, 1, 1, 1, 2, 0], [2, 2, 2, 2, 2, 2]], np.int32)
+    t = np.linspace(-6, 6, 121)  # tails are heavy
+    rows = np.stack(np.meshgrid(np.sinh(t), np.sinh(t)), -1).reshape(-1, 2)
+    area = np.outer(np.cosh(t), np.cosh(t)).reshape(-1) * (t[1] - t[0]) ** 2
+    with jax.enable_x64(True):
+        x = np.concatenate(
+            [code.statistics(rows, np.full(len(rows), -1), 2), np.ones((len(rows), 1))], 1
+        )
+        wide = np.pad(draws, ((0, 0), (0, target.x.shape[0] - 6)))
+        for n_draws in (1, 3):
+            found = np.asarray(mixture_code.log_densities(target, wide, n_draws, x))
+            assert (area * np.exp(found)).sum() == pytest.approx(1, abs=1e-3)
 
 
 def test_leave_one_out_is_the_ratio_of_evidences():

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, chi2_contingency, ks_1samp
-from sklearn import metrics as sk
 
 from nrprob import information, metrics
 
@@ -198,21 +197,6 @@ def test_information_indices_against_the_tables(pair):
     ):
         value = metrics.normalized_mutual_information(a, b, normalizer=normalizer)
         assert value == pytest.approx(mutual / h, abs=TOL)
-
-
-@quick
-@given(labelings())
-def test_agreement_with_scikit_learn(pair):
-    a, b = pair
-    nmi = metrics.normalized_mutual_information
-    assert nmi(a, b) == pytest.approx(sk.normalized_mutual_info_score(b, a), abs=TOL)
-    assert nmi(a, b) == pytest.approx(sk.v_measure_score(b, a), abs=TOL)
-    geometric = sk.normalized_mutual_info_score(b, a, average_method="geometric")
-    assert nmi(a, b, normalizer="geometric") == pytest.approx(geometric, abs=TOL)
-    assert nmi(a, b, normalizer="truth") == pytest.approx(sk.homogeneity_score(b, a), abs=TOL)
-    assert metrics.rand_index(a, b) == pytest.approx(sk.rand_score(b, a), abs=TOL)
-    fowlkes_mallows = sk.fowlkes_mallows_score(b, a)
-    assert metrics.fowlkes_mallows_index(a, b) == pytest.approx(fowlkes_mallows, abs=TOL)
 
 
 # --- laws ---------------------------------------------------------------------------------------
@@ -522,4 +506,4 @@ def test_permutations_in_batches(monkeypatch):
     whole = metrics.independence_test(a, b, n_permutations=500, random_state=0).p_permutation
     monkeypatch.setattr(metrics, "BLOCK_SIZE", 9 * 7)
     parts = metrics.independence_test(a, b, n_permutations=500, random_state=0).p_permutation
-    assert parts == pytest.approx(whole, abs=0.15)
+    assert parts == whole

@@ -77,6 +77,7 @@ def test_agrees_with_scikit_learn_from_the_same_start(points, covariance):
     np.testing.assert_allclose(ours.weights_, theirs.weights_, atol=1e-6)
     np.testing.assert_allclose(ours.means_, theirs.means_, atol=1e-5)
     np.testing.assert_allclose(ours.covariances_, theirs.covariances_, atol=1e-5)
+    assert ours.score(X[:40] + 0.3) == pytest.approx(theirs.score(X[:40] + 0.3), rel=1e-5)
 
 
 @pytest.mark.parametrize("weights", ["free", "uniform"])
@@ -101,6 +102,7 @@ def test_objective_is_minus_the_log_likelihood(points, features, weights):
         atol=1e-4,
     )
     np.testing.assert_allclose(model.predict_proba(X), model.membership_, atol=1e-4)
+    assert model.score(X[:50]) == pytest.approx(logsumexp(densities[:50], axis=1).mean(), abs=1e-4)
 
 
 @settings(max_examples=25, deadline=None)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import sklearn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -17,6 +18,7 @@ from sklearn.base import clone
 from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
+from sklearn.model_selection import GridSearchCV
 
 from nrprob import DegenerateClusterWarning, ResidualMixture, datasets
 from nrprob.engines.lanes import Lanes
@@ -358,9 +360,26 @@ def test_both_precisions(fitted):
 def test_a_sweep_compiles_once(fitted):
     X, _, z, model = fitted
     before = residual_em.solve_residuals._cache_size()
-    for setting in ({"ridge": 1.0}, {"balance": 1.0}, {"tol": 1e-2}, {"max_iter": 50}):
-        clone(model).set_params(random_state=3, **setting).fit(X[:85], known=z[:85])
+    steps = []
+    for setting in ({"ridge": 1.0}, {"balance": 1.0}, {"tol": 1e-2}, {"tol": 1e-6}):
+        found = clone(model).set_params(random_state=3, **setting).fit(X[:85], known=z[:85])
+        steps.append(found.start_table_.n_iter.sum())
     assert residual_em.solve_residuals._cache_size() == before
+    assert steps[2] < steps[3]
+
+
+def test_scores_are_log_likelihoods_and_choose_the_number_of_clusters(fitted):
+    X, _, z, model = fitted
+    dof = N - L
+    robust = ResidualMixture(K, **FEW | {"errors": "t"}).fit(X, known=z)
+    for one in (model, robust):
+        assert one.score(X, known=z) == pytest.approx(one.log_likelihood_ / dof)
+    with pytest.raises(ValueError, match="known is required"):
+        model.score(X)
+    with sklearn.config_context(enable_metadata_routing=True):
+        asked = clone(model).set_fit_request(known=True).set_score_request(known=True)
+        search = GridSearchCV(asked, {"n_clusters": [2, 3, 4]}, cv=2).fit(X, known=z)
+    assert search.best_params_ == {"n_clusters": K}
 
 
 @pytest.mark.slow

@@ -192,6 +192,29 @@ def test_without_the_ratio_of_proposals_it_is_not(what, monkeypatch):
     assert p < 1e-12
 
 
+def test_every_proposal_of_a_sweep_has_its_own_key(monkeypatch):
+    keys = []
+
+    def recorded(*result):
+        def move(target, state, key, *args, **kwargs):
+            keys.append(tuple(np.asarray(key).tolist()))
+            return state, *result
+
+        return move
+
+    zero, no = jnp.zeros((), jnp.int32), jnp.asarray(False)
+    for name, result in (("gibbs", (zero, zero)), ("split_merge", (no, no)), ("swap", (no,))):
+        monkeypatch.setattr(sample, name, recorded(*result))
+    target = grouped()
+    state = sample.Partition(zero, zero, zero)
+    with jax.disable_jit():
+        sample.sweep(
+            target, state, jax.random.PRNGKey(0),
+            block=1, n_split_merge=4, allocation="launched", n_launch=1,
+        )  # fmt: skip
+    assert len(keys) == len(set(keys)) == 9
+
+
 @pytest.mark.slow
 def test_chains_that_start_anywhere_reach_the_target():
     """Total variation to the exact distribution, from starts far from each other."""

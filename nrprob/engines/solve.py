@@ -33,7 +33,7 @@ from nrprob.engines.sharding import fetch
 from nrprob.engines.shuffle import stream
 from nrprob.statistics.costs import mass as mass_cost
 from nrprob.statistics.rows import Rows
-from nrprob.statistics.terms import Term, Terms, objective, one_hot, score, slope
+from nrprob.statistics.terms import Term, Terms, objective, one_hot, row_costs, score
 from nrprob.statistics.xlogx import safe_log, xlogx
 
 
@@ -110,7 +110,7 @@ class Solution(NamedTuple):
     converged : (S,)
     n_iter : updates of all restarts side by side; sweeps or steps of the best one
     w : (B, r, K) masses of the best restart
-    slope : (groups, K, p) derivative of F by the cells, at the best restart
+    slope : (groups, K, p) what a row adds to F, linearly, in every cell of the best restart
     log_prior : (K,) log mass of the clusters; -inf for those that hold nothing
     trace : (steps,) objective of the best restart, NaN beyond the last
     beta : final inverse temperature of the best restart
@@ -212,15 +212,18 @@ def solve_anneal(
     prior = safe_log(q) if rule == "information" else jnp.zeros_like(q)
     # Of hard clusters, those that hold rows; of soft ones, those that hold a part of any.
     held = q if soft else one_hot(labels[..., best, None], rows.mass, n_clusters).sum((0, 1, 2))
+    trace = found.trace[:, best]
+    if not soft:
+        trace = jnp.append(trace, reached[best])  # the hard limit
     return Solution(
         labels,
         reached,
         found.converged,
         found.n_iter,
         w,
-        slope(terms, rows.cells(found.w))[:, best],
+        row_costs(terms, rows.cells(found.w))[:, best],
         jnp.where(active & (held > 0), prior, -jnp.inf),
-        found.trace[:, best],
+        trace,
         found.beta[best],
         critical,
         weights,
@@ -285,7 +288,7 @@ def _from_labels(
         found.converged,
         found.n_iter[best],
         w[:, :, 0],
-        slope(terms, rows.cells(w))[:, 0],
+        row_costs(terms, rows.cells(w))[:, 0],
         jnp.where(active & (q > 0), safe_log(q), -jnp.inf),
         found.trace[best],
         jnp.asarray(jnp.inf, q.dtype),

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from nrprob.engines.solve import Hyper, Problem
-from nrprob.estimator import TermEstimator
+from nrprob.estimator import ScoreMixin, TermEstimator
 from nrprob.statistics.costs import FEATURES, mass
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Term
@@ -68,7 +69,7 @@ class SideInformation:
         return Problem(terms, lambda curvatures: weights, n_start=1, curvature=gamma)
 
 
-class IB(TermEstimator):
+class IB(ScoreMixin, TermEstimator):
     r"""Information bottleneck: clusters that keep what the rows say about the features.
 
     Minimises, in nats of the whole data set and with every row of equal weight,
@@ -128,7 +129,8 @@ class IB(TermEstimator):
     objective_ : float
         The minimised objective, in nats of the whole data set, of the best restart.
     objective_trace_ : ndarray
-        Objective of the best restart after every temperature, sweep or step.
+        Objective of the best restart after every temperature, sweep or step; the last entry is
+        ``objective_``, which after an annealing to hard labels is that of the labels.
     n_iter_ : int
         Updates, sweeps, steps or merges.
     converged_ : bool
@@ -199,7 +201,7 @@ class IB(TermEstimator):
         return Bottleneck(features), {}
 
 
-class IBSI(TermEstimator):
+class IBSI(ScoreMixin, TermEstimator):
     r"""Information bottleneck with side information: a weighted penalty on what is known.
 
     Minimises, in nats of the whole data set,
@@ -285,4 +287,12 @@ critical_beta_, linkage_, n_features_in_, classes_
     def _problem(self, features, groups, known):
         self._check_number("gamma", self.gamma, low=0, high=1e9)
         self._faithful = not self.damped
+        share = groups.share
+        sizes = np.bincount(groups.codes) if share is None else share.sum(0)
+        self._surprise = np.log(sizes.sum() / np.maximum(sizes, 1e-30))  # of every group, -log p(z)
         return SideInformation(features), {"gamma": self.gamma}
+
+    def _common_cost(self, x, groups):
+        z, share = self._surprise, groups.share
+        entropy = z[groups.codes] if share is None else share @ z
+        return super()._common_cost(x, groups) + self.gamma * entropy

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import sparse
 
 from nrprob.engines import solve
-from nrprob.estimator import Task, TermEstimator
+from nrprob.estimator import ScoreMixin, Task, TermEstimator
 from nrprob.known import Groups, KnownEncoder, Memberships
 from nrprob.methods.cmbc_em import CAPACITY, FORMS, UPDATES, Found, make_penalty, solve_cmbc
 from nrprob.metrics import independence_test
@@ -54,7 +54,7 @@ class KnownTask(Task):
     labelings: list[np.ndarray] = field(default_factory=list)
 
 
-class CMBC(TermEstimator):
+class CMBC(ScoreMixin, TermEstimator):
     r"""Constrained model-based clustering: a Bernoulli mixture that is not the known structure.
 
     Minimises, in nats of the whole data set of n rows with M binary features,
@@ -157,6 +157,7 @@ critical_beta_, n_features_in_, classes_
     solver = "anneal"
     _solvers: tuple[str, ...] = ("anneal",)
     features = "bernoulli"
+    beta = 1.0
     cooling = 2.0
     noise = 1e-3
     quench = 1.0
@@ -361,6 +362,31 @@ critical_beta_, n_features_in_, classes_
 
     def _log_membership(self, X, known) -> np.ndarray:
         return super()._log_membership(X, None)
+
+    def _row_scores(self, X, known) -> np.ndarray:
+        return super()._row_scores(X, None)
+
+    def score(self, X, y=None, *, known=None):
+        r"""Mean log likelihood of new rows; higher is better.
+
+        .. math:: \frac{1}{n} \sum_i \log \frac{1}{K} \sum_k p(y_i|\theta_k)
+
+        ``log_likelihood_ / n`` of the rows of the fit. It says nothing about the penalty, so it
+        compares numbers of clusters, but not strengths.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+        y : ignored
+        known : ignored
+            The clusters of this model say nothing about the known structure.
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        return super().score(X)
 
     def predict(self, X, *, known=None):
         """Cluster of new rows: the one under which they are most probable.

@@ -14,7 +14,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from nrprob.engines.anneal import Weigh
 from nrprob.engines.solve import Call, Hyper, Problem, Solution
-from nrprob.estimator import Task, TermEstimator
+from nrprob.estimator import ScoreMixin, Task, TermEstimator, half_squares
 from nrprob.known import DesignEncoder, is_continuous
 from nrprob.methods.bottleneck import Bottleneck, feature_term, sum_of_squares
 from nrprob.methods.glm import GLMProblem, potential, solve_models
@@ -101,7 +101,7 @@ class ModelBottleneck:
         return GLMProblem(coordination, rows, weigh)
 
 
-class CCIB(TermEstimator):
+class CCIB(ScoreMixin, TermEstimator):
     r"""Coordinated conditional information bottleneck: a clustering that is not the known one.
 
     Minimises, in nats of the whole data set, with known structure Z,
@@ -287,6 +287,7 @@ critical_beta_, linkage_, n_features_in_, classes_
             weight = 1.0
         self._check_number("coordination_weight", weight, low=0, high=1e6)
         design = self._design
+        self._coordination = None
         if known is None and design is None:
             return Bottleneck(features), {}
         if weight == 0 and (groups.n_groups > 1 or design is not None):
@@ -323,17 +324,40 @@ critical_beta_, linkage_, n_features_in_, classes_
     def _log_membership(self, X, known) -> np.ndarray:
         if self._columns is None:
             return super()._log_membership(X, known)
+        return self._log_prior - self.beta_ * self._model_costs(X, known, self._columns)
+
+    def _row_scores(self, X, known) -> np.ndarray:
+        if self._columns is None:
+            return super()._row_scores(X, known)
+        return self._mix(self._model_costs(X, known, self._columns))
+
+    def _common_cost(self, x, groups):
+        cost = super()._common_cost(x, groups)
+        if self._coordination == "residual":
+            cost += self.coordination_weight_ * half_squares(x)
+        elif self._coordination == "marginal":
+            cost *= 1 + self.coordination_weight_
+        return cost
+
+    def _model_costs(self, X, known, columns: DesignEncoder) -> np.ndarray:
+        """Costs (n, k) of new rows under the models of every cluster."""
         check_is_fitted(self)
         self._check_dense(X)
+        features, weight = self._features.features, self.coordination_weight_
         with standard():
             x = np.asarray(self._features(self._validate(X, reset=False)), np.float64)
-            design = self._columns.transform(known, x.shape[0])
+            design = columns.transform(known, x.shape[0])
             cost = np.empty((x.shape[0], self.n_clusters))
             for c in range(self.n_clusters):
                 eta = design @ self._coef[: design.shape[1], c].astype(np.float64)
-                each = np.asarray(potential(self._features.features, jnp.asarray(eta))[0])
+                each = np.asarray(potential(features, jnp.asarray(eta))[0])
                 cost[:, c] = (each - x * eta).sum(1)
-        if self._coordination == "residual":
+        gaussian, residual = features == "gaussian", self._coordination == "residual"
+        common = half_squares(x) if gaussian else np.zeros(x.shape[0])
+        if features == "multinomial":
+            common -= x.sum(1)
+        if residual:
             x = x - design @ self._least_squares
-        cost += x @ self._coef[-1].T + self._intercept[-1]
-        return self._log_prior - self.beta_ * cost
+        if gaussian or residual:
+            common += weight * half_squares(x)
+        return cost + common[:, None] + x @ self._coef[-1].T + self._intercept[-1]

@@ -277,6 +277,23 @@ class COPKMeans(PairEstimator):
 
     # New rows
 
+    def score(self, X, y=None):
+        r"""Minus the mean squared distance of new rows to the nearest centroid.
+
+        .. math:: -\frac{1}{n} \sum_i \min_c \|x_i - m_c\|^2
+
+        Parameters
+        ----------
+        X : array-like or JAX array of shape (n_samples, n_features)
+        y : ignored
+
+        Returns
+        -------
+        float
+            In squared units of the features; higher is better.
+        """
+        return float(self._log_membership(X, None).max(1).mean())
+
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
         X = self._validate(X, reset=False)

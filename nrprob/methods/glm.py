@@ -34,7 +34,7 @@ from nrprob.engines.anneal import (
 from nrprob.engines.shuffle import spread, stream
 from nrprob.engines.solve import Hyper, Solution, exact_objective
 from nrprob.statistics.rows import Rows
-from nrprob.statistics.terms import Term, objective, one_hot, score, slope
+from nrprob.statistics.terms import Term, objective, one_hot, row_costs, score
 from nrprob.statistics.xlogx import safe_log
 
 STEPS = 1  # Newton steps at every update of the memberships
@@ -416,7 +416,7 @@ def solve_models(
     k, p = n_clusters, rows.x.n_statistics
     coef = jnp.moveaxis(state.coef, 0, 1).reshape(n_init, k, -1, coef.shape[-1])
     coef = jnp.pad(coef[best, :, : p - 1], ((0, 0), (0, 1), (0, 0)))
-    last = slope((term,), problem.rows.cells(hard))[:, best]
+    last = row_costs((term,), problem.rows.cells(hard))[:, best]
     w = jax.lax.dynamic_index_in_dim(found.w, best, 2, keepdims=False)
     q = hard[:, :, best].sum((0, 1))
     return Solution(
@@ -427,7 +427,7 @@ def solve_models(
         w,
         jnp.concatenate([jnp.moveaxis(coef, -1, 0), last.astype(coef.dtype)]),
         jnp.where(active & (q > 0), safe_log(w.sum((0, 1))), -jnp.inf),
-        found.trace[:, best],
+        jnp.append(found.trace[:, best], reached[best]),  # the hard limit
         found.beta[best],
         critical,
         weights,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from nrprob.methods.mixture_code import (
     cluster_probabilities,
     density_of_rows,
     leave_one_out,
+    log_densities,
     mixture_probabilities,
 )
 from nrprob.settings import standard
@@ -588,6 +590,33 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         ndarray of shape (n_samples, n_classes)
             Columns are ``classes_``. Without classes in `fit`, those of the clusters ``labels_``.
         """
+        return self._over_draws(X, self._probabilities)
+
+    def score(self, X, y=None):
+        r"""Mean log predictive density of new rows; higher is better.
+
+        .. math:: \frac{1}{n} \sum_i \log \frac{1}{S} \sum_s \sum_b p(b | s) p(x_i | b, s)
+
+        over the draws s and their blocks b, a new one among them. With ``energy="nml"``, p(x | b,
+        s) is ``exp(-l)``, l being what the row adds to the code length of the block's features: no
+        density, but as good for comparisons with the same ``energy``. Constant columns do not
+        count.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : ignored
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        found = self._over_draws(X, log_densities)
+        return float(found.mean() - np.log(self._sd).sum())  # they are those of scaled rows
+
+    def _over_draws(self, X: Any, call: Callable[..., Any]) -> np.ndarray:
+        """Return ``call(target, draws, n_draws, x)`` of new rows, whose statistics are x."""
         check_is_fitted(self)
         X = check_rows(X, partial(validate_data, self, reset=False), dtype=np.float64)
         X = self._scaled(X)
@@ -603,7 +632,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
                 part = x[i : i + 1024]
                 # Parts of few sizes, so that programs for other numbers of rows serve again.
                 wide = np.pad(part, ((0, -len(part) % 64), (0, 0)), mode="edge")
-                found = np.asarray(self._probabilities(target, draws, n_draws, wide))
+                found = np.asarray(call(target, draws, n_draws, wide))
                 parts.append(found[: len(part)])
         return np.concatenate(parts)
 

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from nrprob.engines.solve import Hyper, Problem
-from nrprob.estimator import TermEstimator
+from nrprob.estimator import ScoreMixin, TermEstimator
 from nrprob.statistics.costs import bernoulli, mass, multinomial
 from nrprob.statistics.features import FeatureMap, fit_features, refuse
 from nrprob.statistics.rows import Rows, cluster_means
@@ -196,7 +196,7 @@ class Mixture:
         return Problem(terms, jnp.ones_like, n_start=1, anneal=self.anneal)
 
 
-class MixtureEM(TermEstimator):
+class MixtureEM(ScoreMixin, TermEstimator):
     r"""Mixture of Bernoulli, multinomial or normal components, by annealed EM.
 
     Minimises minus the log likelihood, in nats of the whole data set,
@@ -377,8 +377,38 @@ critical_beta_, n_features_in_, classes_
             bool(self.anneal),
         )
         # The likelihood is that of the features as given, not as scaled.
-        constant = m * math.log(self._features.base.scale) if gaussian else 0.0
-        return self._build, {"constant": constant}
+        self._constant = m * math.log(self._features.base.scale) if gaussian else 0.0
+        return self._build, {"constant": self._constant}
+
+    def _common_cost(self, x, groups):
+        cost = self._constant
+        if self.weights == "uniform":
+            cost += math.log(self.n_clusters)
+        else:
+            cost += math.log(self._total) + 1  # log mass of a component, and its derivative
+        return np.full(x.shape[0], cost)
+
+    def score(self, X, y=None, *, known=None):
+        r"""Mean log likelihood of new rows; higher is better.
+
+        .. math:: \frac{1}{n} \sum_i \log \sum_k \pi_k p(x_i | \theta_k)
+
+        without multinomial coefficients, and with the penalties of ``reg_covar`` as in the
+        objective. Where a row has what no row of the fit has in a component, that is hardly
+        possible there, but for ``smoothing``.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+        y : ignored
+        known : None
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        return super().score(X, known=known)
 
     def _prepare(self, X, y, known):
         task = super()._prepare(X, y, known)
@@ -424,10 +454,11 @@ critical_beta_, n_features_in_, classes_
         """Set the components' parameters from their statistics (k, p) and masses (k,)."""
         build = self._build
         alpha, m = build.alpha, self.n_features_in_
+        self._total = float((sizes + alpha).sum())
         if self.weights == "uniform":
             self.weights_ = np.full(self.n_clusters, 1 / self.n_clusters)
         else:
-            self.weights_ = (sizes + alpha) / (sizes + alpha).sum()
+            self.weights_ = (sizes + alpha) / self._total
         if build.features == "multinomial":
             self.means_ = cluster_means(sums + alpha, (sums + alpha).sum(1))
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -214,6 +214,27 @@ def mixture_probabilities(
     rule : as for `class_probabilities`
     """
     return _average(lambda draw: log_joint(draw, x).T, draws, n_draws, rule).T
+
+
+@jax.jit
+def log_densities(target: Target, draws: jax.Array, n_draws: jax.Array, x: jax.Array) -> jax.Array:
+    """Log of p(row), averaged over draws of partitions; (b,), arguments as above.
+
+    Under a draw the row falls into a block, or a new one, as the code of the sizes says. Where the
+    features are coded by normalised maximum likelihood, their part is what the row adds to it.
+    """
+    features = replace(target, terms=target.terms[:1])
+
+    def one(labels):
+        blocks, cells = _joining(target, labels, x)
+        own = features.joining(cells, x, jnp.zeros(x.shape[0], int))
+        real = (blocks.here | blocks.new)[:, None]
+        into = jax.nn.log_softmax(jnp.where(real, own - blocks.cost, -jnp.inf), axis=0)
+        return jax.nn.logsumexp(into - own, axis=0)
+
+    found = jax.lax.map(one, draws)
+    used = jnp.arange(len(found))[:, None] < n_draws
+    return jax.nn.logsumexp(jnp.where(used, found, -jnp.inf), axis=0) - jnp.log(n_draws)
 
 
 def _average(one: Any, draws: Any, n_draws: jax.Array, rule: str) -> jax.Array:

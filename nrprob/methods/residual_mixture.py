@@ -10,13 +10,13 @@ import jax
 import numpy as np
 from scipy import sparse
 from scipy.linalg import solve_triangular
-from scipy.special import gammaln, softmax
+from scipy.special import gammaln, logsumexp, softmax
 from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines import solve
-from nrprob.estimator import Task, TermEstimator
+from nrprob.estimator import ScoreMixin, Task, TermEstimator
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships, is_continuous
 from nrprob.methods.residual_em import Data, solve_residuals
@@ -34,7 +34,7 @@ _NEAR = 1.0  # nats by which two solutions are told apart
 _ALIKE = 0.9  # adjusted Rand index of labels that count as one solution
 
 
-class ResidualMixture(TermEstimator):
+class ResidualMixture(ScoreMixin, TermEstimator):
     r"""Mixture of what known structure leaves of the rows, with one covariance for all clusters.
 
     The recommended estimator for tables and images with known structure. Of every row the mean of
@@ -471,6 +471,9 @@ class ResidualMixture(TermEstimator):
         sigma = np.asarray(at.covariance, np.float64)
         self._sigma = sigma[:p, :p] if sigma.ndim == 2 else np.diag(sigma[:p])
         self._offset = np.asarray(at.offset, np.float64)
+        # What the log densities of all rows have in common, 1/K included.
+        self._common = self._constant(task, self.errors_) / float(task.hyper["dof"])
+        self._common -= 0.5 * (np.linalg.slogdet(self._sigma)[1] + float(task.hyper["log_det"]))
         self.centers_ = self._centres @ self._back / self._inflation
         heavier = self.nu / (self.nu - 2) if kinds[best] else 1.0
         self.covariance_ = heavier * self._back.T @ self._sigma @ self._back
@@ -534,7 +537,8 @@ class ResidualMixture(TermEstimator):
 
     # New rows
 
-    def _log_membership(self, X, known) -> np.ndarray:
+    def _log_densities(self, X, known) -> np.ndarray:
+        """Log densities (n, K) of new rows, but for what all have in common."""
         check_is_fitted(self)
         with standard():
             X = self._validate(X, reset=False)
@@ -544,12 +548,38 @@ class ResidualMixture(TermEstimator):
         centres = solve_triangular(root, self._centres.T, lower=True).T
         q = ((white[:, None] - centres) ** 2).sum(2)
         if self.errors_ == "gauss":
-            log_p = -0.5 * q
-        else:
-            log_p = -0.5 * (self.nu + y.shape[1]) * np.log1p(q / self.nu)
+            return -0.5 * q
+        return -0.5 * (self.nu + y.shape[1]) * np.log1p(q / self.nu)
+
+    def _log_membership(self, X, known) -> np.ndarray:
+        log_p = self._log_densities(X, known)
         if self._balanced is not None:
-            log_p = log_p + self._offset[:, self._balanced.transform(known, len(y)).codes].T
+            log_p = log_p + self._offset[:, self._balanced.transform(known, len(log_p)).codes].T
         return log_p
+
+    def _row_scores(self, X, known) -> np.ndarray:
+        return logsumexp(self._log_densities(X, known), axis=1) + self._common
+
+    def score(self, X, y=None, *, known=None):
+        r"""Mean log-likelihood of new rows; higher is better.
+
+        .. math:: \frac{1}{n} \sum_i \log \frac{1}{K} \sum_c p(r_i | b_c, \Sigma)
+
+        with the residuals r of the class, by the means of the fit. Of the rows of the fit it is
+        ``log_likelihood_`` over the degrees of freedom that are left, but for ``balance``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : ignored
+        known : as in `predict`
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        return super().score(X, known=known)
 
     def predict_proba(self, X, *, known=None):
         """p(cluster given row) of new rows.

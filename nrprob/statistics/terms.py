@@ -35,6 +35,14 @@ class Residual:
         """Apply to statistics (..., p) given the mean of their group, broadcast against them."""
         return cells - cells[..., -1:] * mean
 
+    def half_square(self) -> jax.Array:
+        """Half the square of a row's deviation, less that of the row: its coefficients (groups, p).
+
+        That is what the row adds to `Term.constant`.
+        """
+        m = self.mean
+        return jnp.where(np.arange(m.shape[1]) < m.shape[1] - 1, -m, 0.5 * (m * m).sum(1)[:, None])
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -82,18 +90,36 @@ def objective(terms: Terms, cells: jax.Array) -> jax.Array:
     return functools.reduce(jnp.add, parts)
 
 
+def _gradient(terms: Terms, cells: jax.Array) -> jax.Array:
+    """Derivative of the cells' costs by the cells.
+
+    A sliver of the group's mean statistics goes into every cell first: costs that are homogeneous
+    of degree 1 have no derivative at the empty cell, and the sliver makes it that of the group.
+    """
+    cells = cells + SMOOTHING * cells.sum(2, keepdims=True)
+    return jax.grad(lambda c: objective(terms, c).sum())(cells)
+
+
 @jax.jit
 def slope(terms: Terms, cells: jax.Array) -> jax.Array:
     """Derivative of F by the cells, less its mean over the clusters.
 
-    A sliver of the group's mean statistics goes into every cell first: costs that are homogeneous
-    of degree 1 have no derivative at the empty cell, and the sliver makes it that of the group.
     Taking off what is common to the clusters leaves every difference between them as it was, and
     keeps float32 accurate when a large inverse temperature multiplies the score.
     """
-    cells = cells + SMOOTHING * cells.sum(2, keepdims=True)
-    g = jax.grad(lambda c: objective(terms, c).sum())(cells)
+    g = _gradient(terms, cells)
     return g - g.mean(2, keepdims=True)
+
+
+@jax.jit
+def row_costs(terms: Terms, cells: jax.Array) -> jax.Array:
+    """What a row adds to F in every cluster: coefficients (groups, S, K, p) of its statistics.
+
+    Half the sum of its squares (for gaussian costs) comes on top, and what it adds to other
+    constants of the terms.
+    """
+    views = [t.weight * t.view.half_square()[:, None, None] for t in terms if t.view is not None]
+    return functools.reduce(jnp.add, views, _gradient(terms, cells))
 
 
 def score(terms: Terms, rows: Rows, w: jax.Array) -> jax.Array:
