@@ -669,7 +669,7 @@ def test_refusals_name_a_way_out(binary):
         (lambda: CMBC(2).fit(X, known=Memberships(np.full((200, 2), 0.5))), "pass hard labels"),
         (lambda: CMBC(2).fit(X, known=np.where(z, "a", None)), "non-missing"),
         (lambda: CMBC(2, strength=-1).fit(X, known=z), "at least 0"),
-        (lambda: CMBC(2, strength=np.inf).fit(X, known=z), "finite"),
+        (lambda: CMBC(2, strength=np.inf).fit(X, known=z), "at most 1000000"),
         (lambda: CMBC(2, strength="strong").fit(X, known=z), "strength must be one of"),
         (lambda: CMBC(2, form="cubic").fit(X, known=z), "form must be one of"),
         (lambda: CMBC(2, form="printed").fit(X, known=z), "use update='batch'"),

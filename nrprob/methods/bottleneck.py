@@ -85,8 +85,9 @@ class IB(ScoreMixin, TermEstimator):
     n_clusters : int, default=2
         Number of clusters.
     beta : float, optional
-        Inverse temperature. None lets it grow until the labels are hard; a number stops there, with
-        soft memberships (or, for the hard solvers, charges n H(C)/beta).
+        Inverse temperature, from 1e-9 to 1e12. None, or infinity, lets it grow until the labels are
+        hard; a number stops there, with soft memberships (or, for the hard solvers, charges
+        n H(C)/beta).
     prior : bool, default=True
         False replaces I(C;X) by -H(C|X), which is information distortion: clusters are not pushed
         towards unequal sizes.
@@ -100,19 +101,19 @@ class IB(ScoreMixin, TermEstimator):
     solver : {"anneal", "sequential", "batched", "agglomerative"}, default="anneal"
         How to optimise; all but "anneal" give hard labels.
     cooling : float, default=1.15
-        Factor between successive inverse temperatures of an annealing.
+        Factor between successive inverse temperatures of an annealing, from 1.01 to 10**6.
     noise : float, default=1e-3
-        Size of the perturbation of log memberships at every temperature.
+        Size of the perturbation of log memberships at every temperature, from 0 to 10.
     quench : float or "auto", default="auto"
         Restarts of an annealing start at inverse temperatures that rise geometrically up to
         ``quench`` times that of the first, which starts just below the first split. 1 anneals all
-        of them from there, which makes them nearly equal. "auto" is 100.
+        of them from there, which makes them nearly equal. "auto" is 100; at most 10**5.
     n_init : int, default=10
-        Number of restarts; the best by objective is kept.
+        Number of restarts, at most 10**6; the best by objective is kept.
     max_iter : int, default=100
-        Most updates per temperature, sweeps ("sequential") or steps ("batched").
+        Most updates per temperature, sweeps ("sequential") or steps ("batched"); at most 10**6.
     tol : float, default=1e-4
-        Change of memberships below which a temperature has converged.
+        Change of memberships below which a temperature has converged, from 0 to 1.
     random_state : int, RandomState instance or None, default=None
         Determines starts and perturbations.
     verbose : int, default=0
@@ -217,9 +218,9 @@ class IBSI(ScoreMixin, TermEstimator):
     n_clusters : int, default=2
         Number of clusters.
     gamma : float
-        Weight of I(C;Z), at least 0. It must outweigh the features that carry the known structure,
-        so it has to grow with their number. Damped, a hundred times more than that does little
-        harm; far beyond, the descent is too stiff to leave its start.
+        Weight of I(C;Z), from 0 to 10**9. It must outweigh the features that carry the known
+        structure, so it has to grow with their number. Damped, a hundred times more than that does
+        little harm; far beyond, the descent is too stiff to leave its start.
     damped : bool, default=True
         False for the iteration as published.
     quench : float or "auto", default="auto"

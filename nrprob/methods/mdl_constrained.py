@@ -91,8 +91,8 @@ class MDLConstrained(PairEstimator):
         exponential one, w = 1, as published; it is the same for two features, and for more of them
         weighs distances too little against words.
     scale_range : tuple of float, default=(1e-3, 10.0)
-        Bounds of s, in units of the total variance of the rows. Clusters that are tighter are coded
-        as if they were not.
+        Bounds of s, in units of the total variance of the rows, from 1e-12 to 1e12. Clusters that
+        are tighter are coded as if they were not.
     delta : float, optional
         Least distance between rows of two clusters: rows that are closer share one. Definition 5.3.
     epsilon : float, optional

@@ -110,20 +110,21 @@ class MDLMultiView(TermEstimator):
         probabilities. The latter is monotone and nearly free of its start, so that restarts differ
         little.
     max_clusters : int or tuple of int, default=5
-        Largest numbers that ``n_clusters="auto"`` tries. Every combination has ``n_init`` restarts.
+        Largest numbers that ``n_clusters="auto"`` tries, at most 256. Every combination has
+        ``n_init`` restarts.
     centre_code : {"half_log", "none"}, default="half_log"
         Whether the complete length includes the coordinates of the centres, the last term above.
         Without effect unless numbers of clusters are compared.
     scale_range : tuple of float, default=(1e-3, 10.0)
-        Bounds of s, in units of the view's total variance. Clusters that are tighter are coded as
-        if they were not.
+        Bounds of s, in units of the view's total variance, from 1e-12 to 1e12. Clusters that are
+        tighter are coded as if they were not.
     start : "auto" or float or sequence of float, default="auto"
         First temperatures of the restarts, in turn. "auto" is 1, 0.4 and 0.16 times the sum over
         the views of the temperatures at which a view first splits, plus a fifth.
     cooling : float, default=1.11
         Ratio of successive temperatures, down to 0.05. Runs with a lower start wait there.
     n_steps : int, default=4
-        Steps at every temperature.
+        Steps at every temperature, at most 10,000.
     n_init : int, default=10
         Number of restarts; the one with the shortest complete length is kept.
     max_iter : int, default=100

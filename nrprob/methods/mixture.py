@@ -222,13 +222,13 @@ class MixtureEM(ScoreMixin, TermEstimator):
         Start at the temperature at which components first separate, and cool down to 1. False is
         plain EM from random memberships, or from what the labelled rows alone say.
     smoothing : float or "auto", default="auto"
-        Added to every count of multinomial and bernoulli components, and to the mass of every
-        component. "auto" is 1 for multinomial features with labels, else 0.
+        At most 10**9. Added to every count of multinomial and bernoulli components, and to the mass
+        of every component. "auto" is 1 for multinomial features with labels, else 0.
     reg_covar : float, default=1e-6
         Added to the variances of gaussian components, in units of the mean variance of the
-        features.
+        features; at most 10**6.
     unlabelled_weight : float, default=1.0
-        What a row without a label counts, beside 1 for one with a label.
+        What a row without a label counts, beside 1 for one with a label: from 1e-9 to 1e9.
     init : array-like of shape (n_samples,) or (n_samples, n_clusters), optional
         Labels or memberships to start from, for ``anneal=False``.
     binarize, cooling, noise, n_init, max_iter, tol, random_state, verbose
@@ -239,7 +239,8 @@ class MixtureEM(ScoreMixin, TermEstimator):
     weights_ : ndarray of shape (n_clusters,)
         Weights of the components.
     means_ : ndarray of shape (n_clusters, n_features)
-        Means; probabilities of ones (bernoulli) or of terms (multinomial).
+        Means; probabilities of ones (bernoulli) or of terms (multinomial). Those of all rows for a
+        component that holds nothing.
     covariances_ : ndarray
         Covariances of gaussian components, (n_clusters, n_features, n_features),
         (n_clusters, n_features) or (n_clusters,).

@@ -67,12 +67,12 @@ class ResidualMixture(ScoreMixin, TermEstimator):
         Normal or multivariate t errors, for data with outlying rows. "auto" fits both, which takes
         about five times as long as "gauss" alone, and takes the smaller objective.
     nu : float, default=8.0
-        Degrees of freedom of t errors, more than 2.
+        Degrees of freedom of t errors, from 2.001 to 10**9.
     balance : float, default=0.0
-        The weight kappa; ``np.inf`` makes the clusters' shares equal in every known group. Not for
-        continuous or soft known structure.
+        The weight kappa, at most 10**9, or ``np.inf``, which makes the clusters' shares equal in
+        every known group. Not for continuous or soft known structure.
     ridge : float, default=3.0
-        Multiple of Ledoit and Wolf's ridge; 0 for none.
+        Multiple of Ledoit and Wolf's ridge, at most 10**9; 0 for none.
     metrics : sequence of float, default=(0, 0.5, 1)
         Metrics of the starts: residuals divided by the power of their standard deviation along
         their principal axes, 0 being plain and 1 whitened. "kurtosis" among them stands for
