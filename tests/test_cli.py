@@ -360,7 +360,7 @@ def test_an_interrupt_that_is_swallowed_comes_again(invoke, tmp_path, monkeypatc
             gc.collect()
         finally:
             gc.callbacks.remove(swallows)
-        finished = time.monotonic() + 60
+        finished = time.monotonic() + 20
         while time.monotonic() < finished:
             pass
         pytest.fail("went on after an interrupt")
@@ -369,7 +369,12 @@ def test_an_interrupt_that_is_swallowed_comes_again(invoke, tmp_path, monkeypatc
     monkeypatch.setattr("nrprob.batch.report.write_report", long)
     (tmp_path / "a.toml").write_text(SWEEP)
     before = sys.unraisablehook
-    result = invoke(command, tmp_path / "a.toml")
+    # A shell without job control has its background processes ignore the signal.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        result = invoke(command, tmp_path / "a.toml")
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert calls and result.exit_code in (1, 130)
     assert ("the same command goes on with it" in result.stderr) == (command == "run")
     assert sys.unraisablehook is before

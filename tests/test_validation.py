@@ -316,11 +316,11 @@ DRAWN = np.stack([Z, Z % 2])
         (lambda: codelength.kmeans_length(BAD_ROWS["text"][0], Z), "X must hold numbers; got text"),
         (lambda: posterior.coclustering([[0], [0, 1]]), "draws of labels must be an array"),
         (lambda: posterior.coclustering(np.ma.stack([HIDDEN])), "draws of labels must not have"),
-        (lambda: posterior.coclustering(DRAWN, ["a", "b"]), "weights must be numbers"),
+        (lambda: posterior.coclustering(DRAWN, ["a", "b"]), "weights of draws must be numbers"),
         (lambda: posterior.credible_ball(DRAWN, level=1j), "level must be a number"),
         (lambda: posterior.expected_loss(Z, DRAWN, split_cost="x"), "split_cost must be a number"),
         (lambda: posterior.to_arviz({"z": DRAWN}, coords=-1), "coords must be a mapping"),
-        (lambda: posterior.to_arviz({"z": [[0], [0, 1]]}), "z must be an array"),
+        (lambda: posterior.to_arviz({"z": [[0], [0, 1]]}), "'z'\\] must be an array"),
         (lambda: posterior.point_estimate(DRAWN, n_init=10**20), "below"),
     ],
 )
