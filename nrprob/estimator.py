@@ -23,7 +23,7 @@ from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, is_missing, plain
 from nrprob.settings import standard
 from nrprob.statistics.costs import FEATURES
-from nrprob.statistics.features import fit_features
+from nrprob.statistics.features import fit_features, largest
 from nrprob.statistics.rows import Layout, Rows, arrange, bucket, make_rows
 from nrprob.validation import (
     ITERATIONS,
@@ -428,7 +428,20 @@ class TermEstimator(ClusterMixin, BaseEstimator):
     def _checked(self, X, *, reset: bool, **settings):
         """Rows as scikit-learn's ``validate_data`` returns them."""
         validate = partial(validate_data, self, reset=reset)
-        return check_rows(X, validate, dtype=[np.float64, np.float32], **settings)
+        X = check_rows(X, validate, dtype=[np.float64, np.float32], **settings)
+        self._check_reach(X, reset=reset)
+        return X
+
+    def _check_reach(self, X, *, reset: bool) -> None:
+        """Refuse new rows so far from those of the fit that squares leave the type of the fit."""
+        most = largest(X)
+        if reset:
+            self._reach = (most or 1.0) * (1e15 if X.dtype == np.float32 else LARGEST)
+        elif most > self._reach:
+            raise ValueError(
+                f"new rows must lie within {self._reach:.3g}, or squares leave the type of the "
+                f"fit; got a value of size {most:.3g}; pass them in the units of the fit"
+            )
 
     def _validate_device(self, X, *, reset: bool):
         """Check a JAX array where it lies."""
@@ -443,6 +456,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
                 f"X has {X.shape[1]} features, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input"
             )
+        self._check_reach(X, reset=reset)
         return X
 
     def _wanted(self, y, n: int) -> np.ndarray | None:

@@ -378,6 +378,8 @@ def test_float32_stays_float32(binary):
     device = CondEns(2, random_state=0).fit(jax.numpy.asarray(X, "float32"), known=labels[:, 0])
     assert (device.labels_ == narrow.labels_).all()
     assert (device.predict(jax.numpy.asarray(X, "float32")) == device.labels_).all()
+    wide = sparse.csr_array(X.astype(np.float64))  # k-means takes sparse rows of one type only
+    assert (narrow.predict(wide) == narrow.labels_).all()
 
 
 def test_refusals_name_a_way_out(binary):

@@ -435,6 +435,9 @@ def test_units_of_float32_do_not_matter(model, quiet):
     plain = clone(model)
     X, known = few_rows(model)
     plain.fit(X, **known)
+    far = np.where(np.arange(60)[:, None] == 7, 1e30, X)
+    with pytest.raises(ValueError, match="pass them in the units of the fit"):
+        plain.predict(far, **known)
     for scale in (1e-40, 3e37):
         X, known = few_rows(model, scale)
         assert np.isfinite(X).all() and X.any(1).all()

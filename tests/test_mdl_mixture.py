@@ -233,6 +233,13 @@ def test_one_class_one_row_one_cluster(three):
     assert whole.converged_
 
 
+def test_new_rows_whose_squares_are_no_numbers_are_refused(fitted, three):
+    far = np.where(np.arange(60)[:, None] == 7, 1e300, three[0])
+    for call in (fitted.predict, fitted.predict_proba, fitted.score):
+        with pytest.raises(ValueError, match="in the units of the fit"):
+            call(far)
+
+
 def test_constant_columns_and_scale_do_not_matter(three):
     X, y, _ = three
     model = MDLMixture(6, random_state=0, variance_floor=0.2, **QUICK)

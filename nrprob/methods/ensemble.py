@@ -373,6 +373,7 @@ class CondEns(TermEstimator):
         columns = []
         for member, own in zip(self.estimators_, self._own, strict=True):
             moved = x + (shifts[own] - shifts)[codes] if shifts.any() else x
+            moved = moved.astype(self._dtype, copy=False)  # compiled bases take that of their fit
             with _threads(len(codes)):
                 columns.append(np.asarray(member.predict(moved)))
         return np.stack(columns, 1)
@@ -383,6 +384,7 @@ class CondEns(TermEstimator):
         random = check_random_state(self.random_state)
         seeds = [random.randint(2**31 - 1) for _ in range(n_groups)]
         codes = given.groups.codes
+        self._dtype = given.x.dtype
         order = np.argsort(codes, kind="stable")
         ends = np.cumsum(np.bincount(codes, minlength=n_groups))
         self.estimators_, self.members_, self._own, columns = [], [], [], []

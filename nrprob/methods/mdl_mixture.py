@@ -33,6 +33,7 @@ from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 from nrprob.validation import (
     ITERATIONS,
+    LARGEST,
     MOST,
     check_number,
     check_random_state,
@@ -620,6 +621,12 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         check_is_fitted(self)
         X = check_rows(X, partial(validate_data, self, reset=False), dtype=np.float64)
         X = self._scaled(X)
+        if not abs(X).max(initial=0) < LARGEST:
+            raise ValueError(
+                f"new rows must lie within {LARGEST} standard deviations of those of the fit, or "
+                f"squares leave float64; got a distance of {abs(X).max():.3g}; pass them in the "
+                "units of the fit"
+            )
         draws = _flat(self.posterior_["labels"].values, _AVERAGED)
         with standard():
             target = self._partition

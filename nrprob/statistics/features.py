@@ -91,8 +91,7 @@ def check_range(x: Any) -> None:
     """
     if x.dtype == np.float32 or not _values(x).size:
         return
-    values = _values(x)
-    most = max(float(values.max()), -float(values.min()))
+    most = largest(x)
     if most > LARGEST:
         raise ValueError(
             f"X must lie between {-LARGEST} and {LARGEST}, or squares leave float64; got a "
@@ -105,6 +104,12 @@ def check_range(x: Any) -> None:
             f"columns of X must vary by at least {1 / LARGEST}, or squares leave float64; got "
             f"at most {width:.3g}; multiply X by a power of ten"
         )
+
+
+def largest(x: Any) -> float:
+    """Absolute value of the largest entry; 0 where there is none."""
+    values = _values(x)
+    return max(float(values.max()), -float(values.min())) if values.size else 0.0
 
 
 def binary_exponent(scale: float) -> int:
