@@ -280,6 +280,8 @@ def test_bad_input_is_refused(three):
         MDLMixture(num_samples=0).fit(X)
     with pytest.raises(ValueError, match="variance_floor must be at least 1e-06"):
         MDLMixture(variance_floor=0.0).fit(X)
+    with pytest.raises(TypeError, match="checkpoint must be the path of a folder; got True"):
+        MDLMixture(checkpoint=True).fit(X)
     with pytest.raises(ValueError, match="expecting 3 features"):
         MDLMixture(random_state=0, **QUICK).fit(X).predict(X[:, :2])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -268,6 +269,10 @@ class MDLMixture(ClusterMixin, BaseEstimator):
             ("num_warmup", 0, 10**8), ("num_split_merge", 0, 10_000),
         ):  # fmt: skip
             self._check_number(name, getattr(self, name), low=low, high=high, integer=True)
+        if not isinstance(self.checkpoint, str | os.PathLike | None):
+            raise TypeError(
+                f"checkpoint must be the path of a folder; got {self.checkpoint!r}; pass its name"
+            )
         self._check_verbose()
         for name in (
             "concentration", "class_concentration", "mean_precision", "variance_shape",

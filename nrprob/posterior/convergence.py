@@ -340,6 +340,10 @@ def diagnose(
 
     traces = label_free(draws, reference, pairs=pairs, random_state=random_state)
     shape = traces["n_clusters"].shape
+    if extra is not None and not isinstance(extra, Mapping):
+        raise TypeError(
+            f"extra must be a mapping from names; got {type(extra).__name__}; pass a dict"
+        )
     for name, values in (extra or {}).items():
         trace = by_dims(values, f"extra[{name!r}]", 0)
         if trace.size != shape[0] * shape[1] or trace.shape not in (shape, shape[1:]):
