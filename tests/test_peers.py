@@ -52,7 +52,7 @@ def test_curve_of_the_bottleneck_by_dit(beta):
     distribution = dit.Distribution(outcomes, p.ravel())
     theirs = InformationBottleneck(distribution, beta=beta, rvs=[[0], [1]], bound=3)
     theirs.optimize(niter=5)
-    ours = IB(3, beta=beta, features="multinomial", random_state=0).fit(p * 5)
+    ours = IB(3, beta=beta, features="multinomial", tol=1e-7, random_state=0).fit(p * 5)
     r = ours.membership_
     rate = information.mutual_information(r / 5)
     relevance = information.mutual_information(r.T @ p)

@@ -211,13 +211,19 @@ def maximiser(a: jax.Array, b: jax.Array, n: jax.Array, s: jax.Array, low: float
     """
     shape = jnp.broadcast_shapes(*(jnp.shape(v) for v in (a, b, n, s)))
     left = jnp.full(shape, low, jnp.result_type(s))
-    width = 1 - 2 * low
-    # Unrolled: one fused kernel instead of dozens of tiny ones.
-    for _ in range(7 if left.dtype == jnp.float32 else 13):
-        width /= 4
+    steps = 7 if left.dtype == jnp.float32 else 13
+
+    # A loop: unrolled, every step writes out the one before once for each of its uses where a
+    # compiler fuses them all, which took JAX 0.12 more memory than there is.
+    def bisect(step, left):
+        width = (1 - 2 * low) * jnp.asarray(0.25, left.dtype) ** (step + 1)
         for t in [left + i * width for i in (1, 2, 3)]:
             rising = ((a * t + (b - a)) * t - (n + b)) * t + s > 0
             left = left + jnp.where(rising, width, 0)
+        return left
+
+    left = jax.lax.fori_loop(0, steps, bisect, left)
+    width = (1 - 2 * low) * 0.25**steps
     t = left + 0.5 * width
     value = ((a * t + (b - a)) * t - (n + b)) * t + s
     slope = jnp.minimum((3 * a * t + 2 * (b - a)) * t - (n + b), -1e-30)
