@@ -44,6 +44,7 @@ def test_the_length_is_the_definition():
     assert found == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_what_is_new_is_found_with_its_number_of_clusters():
     X, known, wanted = topics()
     draws = sample_partitions(conditional_code(X, known=known, max_clusters=8), **RUN)

@@ -247,7 +247,12 @@ def test_saturated_models_are_known_groups(link, coordination):
 
 
 @pytest.mark.parametrize(
-    ("link", "bar"), [("gaussian", 0.95), ("bernoulli", 0.9), ("multinomial", 0.95)]
+    ("link", "bar"),
+    [
+        ("gaussian", 0.95),
+        pytest.param("bernoulli", 0.9, marks=pytest.mark.slow),
+        pytest.param("multinomial", 0.95, marks=pytest.mark.slow),
+    ],
 )
 def test_planted_clusters_are_found_beyond_continuous_structure(link, bar):
     X, z, c = planted(link)

@@ -67,6 +67,7 @@ def test_curve_of_the_bottleneck_by_dit(beta):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [2, 3])
 def test_gaussian_bottleneck_is_k_means_in_the_limit(k):
     for load in (load_iris, load_wine):
@@ -122,6 +123,7 @@ def test_agglomerative_sequential_and_annealed_meet(documents):
     assert tree.objective_ == pytest.approx(min(values), rel=0.02)
 
 
+@pytest.mark.slow
 def test_multinomial_plane_is_solved_by_all(subtests=None):
     X, labels = make_multinomial_2d(150, 2, 300, orthogonality=0, random_state=0)
     for solver in ("anneal", "sequential", "batched", "agglomerative"):

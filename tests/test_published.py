@@ -142,12 +142,13 @@ def test_published_sequential_settings():
 GAMMAS = (0.1, 1, 4, 10, 40, 100, 400, 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dims", "published", "damped"),
     [
         ((8, 4), {4}, {4, 10, 40, 100, 400, 1000}),
-        pytest.param((80, 40), {10, 40}, {40, 100, 400, 1000}, marks=pytest.mark.slow),
-        pytest.param((800, 400), {100, 400}, {400, 1000}, marks=pytest.mark.slow),
+        ((80, 40), {10, 40}, {40, 100, 400, 1000}),
+        ((800, 400), {100, 400}, {400, 1000}),
     ],
 )
 def test_windows_of_gamma(dims, published, damped):

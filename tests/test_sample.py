@@ -158,7 +158,8 @@ def test_the_target_is_invariant_with_more_codes(case):
     _check(case, MORE[case])
 
 
-@pytest.mark.parametrize("what", ["split", pytest.param("block", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["split", "block"])
 def test_without_the_ratio_of_proposals_it_is_not(what, monkeypatch):
     """The same test finds samplers that leave a factor of Hastings out."""
     if what == "split":

@@ -70,6 +70,7 @@ def check_sharded(found: dict) -> None:
     assert found["moved"] == []
 
 
+@pytest.mark.slow
 def test_eight_devices_find_what_one_does(tmp_path):
     (found,) = run(tmp_path, ("dense", "sparse"))
     for name in ("dense", "sparse"):
