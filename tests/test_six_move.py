@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro.infer import MCMC
+from partitions import all_partitions
 from scipy import stats
 from scipy.special import gammaln, logsumexp
 
@@ -30,7 +31,6 @@ from nrprob.methods.six_move_draws import (
     transfer,
 )
 from nrprob.methods.six_move_jumps import birth_move, launched_move, pivot_move, single_move
-from tests.partitions import all_partitions
 
 P_LIMIT = 1e-4
 N, KMAX = 5, 3
