@@ -786,9 +786,13 @@ for _ in sys.stdin:
 """
 
 
+KILLS = int(os.environ.get("NRPROB_KILLS", "10"))
+
+
 @pytest.mark.slow
-def test_killed_forty_times(tmp_path):
-    spec = ONE | {"data": ONE["data"] | {"repeats": 300}, "runs": 2}
+def test_killed_many_times(tmp_path):
+    repeats = 7 * KILLS + 20  # every kill comes after one more batch, and some have finished two
+    spec = ONE | {"data": ONE["data"] | {"repeats": repeats}, "runs": 2}
     model, out = write_toml(spec, tmp_path / "sweep.toml"), tmp_path / "out"
     command = [sys.executable, "-c", NURSERY, str(model), "--out", str(out)]
     nursery = subprocess.Popen(
@@ -810,8 +814,8 @@ def test_killed_forty_times(tmp_path):
 
     chance = random.Random(0)
     finished: dict[str, int] = {}
-    for i in range(45):
-        assert len(finished) < 300, "nothing is left to be killed at"
+    for i in range(KILLS + KILLS // 8):
+        assert len(finished) < repeats, "nothing is left to be killed at"
         child = begin()
         if i % 9:  # at any moment after the first batch that it finishes
             while len(parts()) <= len(finished):
@@ -829,5 +833,5 @@ def test_killed_forty_times(tmp_path):
     nursery.communicate()
     assert not [path for path in out.rglob("*") if path.name.startswith(".")]
     results = batch.load(out)
-    assert results.sizes["cell"] == 600
+    assert results.sizes["cell"] == 2 * repeats
     same(results, batch.run(spec, tmp_path / "alone"))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+PATCHES = sorted(HERE.glob("*.patch"))
 
 
 def run_tests(folder: Path, tests: list[str]) -> int:
@@ -46,24 +47,30 @@ def mutated(patch: Path | None, folder: Path) -> bool:
     return done.returncode == 0
 
 
+def catchers(patch: Path | None) -> list[str]:
+    """Return the tests that a patch names, or those that any patch names."""
+    named = (re.findall(r"^Caught by: (\S+)$", p.read_text(), re.M) for p in PATCHES)
+    of_each = dict(zip(PATCHES, named, strict=True))
+    return of_each[patch] if patch else sorted({t for tests in of_each.values() for t in tests})
+
+
+def verdict(patch: Path | None) -> tuple[bool, str]:
+    """Whether the tests see a mutation, or pass without one (None); and the same in words."""
+    with tempfile.TemporaryDirectory() as folder:
+        if not mutated(patch, Path(folder)):
+            return False, "DOES NOT APPLY"
+        status = run_tests(Path(folder), catchers(patch))
+    words = {0: "NOT CAUGHT" if patch else "pass", 1: "caught" if patch else "FAIL"}
+    return status == (1 if patch else 0), words.get(status, f"NOT RUN (pytest exits with {status})")
+
+
 def main(names: list[str]) -> int:
     """Report on every patch; returns 1 if one is not caught or does not apply."""
-    patches = sorted(
-        p for p in HERE.glob("*.patch") if not names or any(n in p.name for n in names)
-    )
-    catchers = {p: re.findall(r"^Caught by: (\S+)$", p.read_text(), re.M) for p in patches}
+    patches = [p for p in PATCHES if not names or any(n in p.name for n in names)]
     failed = not patches
     for patch in [None, *patches]:
-        tests = catchers[patch] if patch else sorted({t for c in catchers.values() for t in c})
-        with tempfile.TemporaryDirectory() as folder:
-            if not mutated(patch, Path(folder)):
-                result, good = "DOES NOT APPLY", False
-            else:
-                status = run_tests(Path(folder), tests)
-                good = status == (0 if patch is None else 1)
-                words = {0: "NOT CAUGHT" if patch else "pass", 1: "caught" if patch else "FAIL"}
-                result = words.get(status, f"NOT RUN (pytest exits with {status})")
-        print(f"{patch.stem if patch else 'the tests without a mutation'}: {result}", flush=True)
+        good, words = verdict(patch)
+        print(f"{patch.stem if patch else 'the tests without a mutation'}: {words}", flush=True)
         failed |= not good
     return int(failed)
 
