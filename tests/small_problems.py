@@ -1,11 +1,13 @@
 """Small data sets, and the terms of every method on them, for the tests of the engines."""
 
+from dataclasses import replace
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.methods.bottleneck import SideInformation, feature_term
-from nrprob.methods.conditional import residual_term
+from nrprob.methods import bottleneck, conditional
 from nrprob.statistics import terms as term_module
 from nrprob.statistics.rows import arrange, make_rows
 
@@ -17,6 +19,23 @@ WEIGHT, GAMMA = 0.3, 2.0
 cells_of = jax.jit(lambda rows, w: rows.cells(w))
 adjoint_of = jax.jit(lambda rows, g: rows.adjoint(g))
 score_of = jax.jit(term_module.score)
+# One program each: done eagerly, every operation would be compiled on its own.
+residual_term = jax.jit(conditional.residual_term)
+_pooled_term = partial(jax.jit, static_argnames="family")(
+    lambda rows, family: bottleneck.feature_term(rows, family, by_group=False)
+)
+
+
+def feature_term(rows, family, *, by_group):
+    return replace(_pooled_term(rows, family), by_group=by_group)
+
+
+@partial(jax.jit, static_argnames="family")
+def side_terms(rows, gamma, family):
+    """Terms of the bottleneck with side information, with their weights."""
+    side = bottleneck.SideInformation(family)(rows, {"gamma": gamma})
+    weights = side.weigh(jnp.ones(len(side.terms), gamma.dtype))
+    return tuple(replace(t, weight=weights[i]) for i, t in enumerate(side.terms))
 
 
 def features(family, seed=0, n=N, m=M):
@@ -63,7 +82,8 @@ def laid_out(x, z=None, n_groups=None, **kwargs):
     n_groups = int(z.max()) + 1 if n_groups is None else n_groups
     blocked = 1 if kwargs.get("share") is not None else n_groups
     layout = arrange(z if blocked > 1 else np.zeros(x.shape[0], int), blocked)
-    return layout, jax.tree.map(jnp.asarray, make_rows(x, layout, n_groups, **kwargs))
+    # Of every shape, jnp.asarray would compile a program.
+    return layout, jax.device_put(make_rows(x, layout, n_groups, **kwargs))
 
 
 def within_variance(x, z, mass):
@@ -81,9 +101,8 @@ def problem(kind, rows, family, x, z, mass):
     dtype = rows.mass.dtype
 
     def weighted(term, weight):
-        return term_module.Term(
-            jnp.asarray(weight, dtype), term.constant, term.view, term.cost, term.by_group
-        )
+        weight = jax.device_put(np.asarray(weight, dtype))
+        return term_module.Term(weight, term.constant, term.view, term.cost, term.by_group)
 
     if kind == "IB":
         return (feature_term(rows, family, by_group=False),), {"z": None}
@@ -105,9 +124,8 @@ def problem(kind, rows, family, x, z, mass):
             "scale": "common",
             "weight": WEIGHT * within_variance(x, z, mass),
         }
-    side = SideInformation(family)(rows, {"gamma": jnp.asarray(GAMMA, dtype)})
-    weights = side.weigh(jnp.ones(len(side.terms), dtype))
-    terms = tuple(weighted(t, weights[i]) for i, t in enumerate(side.terms))
+    side = side_terms(rows, np.asarray(GAMMA, dtype), family)
+    terms = tuple(weighted(t, t.weight) for t in side)
     return terms, {"z": z, "gamma": GAMMA}
 
 

@@ -3,7 +3,6 @@
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
@@ -19,6 +18,16 @@ def wide():
         yield
 
 
+# One program for a code and a shape: done eagerly, every operation is compiled on its own.
+_length = jax.jit(lambda code, cell: code(cell))
+
+
+@jax.jit
+def _join(code, cells, new):
+    prepared = jax.tree.map(lambda a: a[..., None], code.prepare(cells.T))
+    return code.join(prepared, new.T)
+
+
 def _count_code(n_symbols, n_max, concentration, **options):
     tables = codes.count_tables(n_symbols, n_max, concentration)
     return codes.CountCode(*tables, 0, n_symbols, **options)
@@ -29,8 +38,9 @@ def test_probabilities_of_all_sequences_sum_to_one(concentration):
     code = _count_code(3, 5, concentration)
     words = np.asarray(list(itertools.product(range(3), repeat=5)))
     counts = (words[..., None] == np.arange(3)).sum(1)
-    lengths = code(jnp.asarray(np.concatenate([counts, np.ones((len(counts), 1))], 1)))
-    assert logsumexp(-np.asarray(lengths)) == pytest.approx(0, abs=1e-12)
+    lengths = _length(code, np.concatenate([counts, np.ones((len(counts), 1))], 1))
+    lengths = np.asarray(lengths)
+    assert logsumexp(-lengths) == pytest.approx(0, abs=1e-12)
     if concentration is None:
         assert float(lengths[7]) == pytest.approx(nml_length(counts[7]))
 
@@ -40,7 +50,7 @@ def test_probabilities_of_all_binary_rows_sum_to_one(concentration):
     code = codes.BinaryCode(*codes.count_tables(2, 3, concentration), 0, 2)
     rows = np.asarray(list(itertools.product((0, 1), repeat=6))).reshape(-1, 3, 2)
     cell = np.concatenate([rows.sum(1), np.full((len(rows), 1), 3)], 1)
-    assert logsumexp(-np.asarray(code(jnp.asarray(cell)))) == pytest.approx(0, abs=1e-12)
+    assert logsumexp(-np.asarray(_length(code, cell))) == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize("concentration", [None, 1.0, 0.3])
@@ -52,7 +62,7 @@ def test_label_code_is_that_of_the_labels(concentration, unordered):
     for k in range(1, most + 1):
         words = np.asarray(list(itertools.product(range(k), repeat=n)))
         counts = (words[..., None] == np.arange(k)).sum(1)
-        lengths = np.asarray(code(jnp.asarray(counts[..., None]))).sum(1) + sizes[k]
+        lengths = np.asarray(_length(code, counts[..., None])).sum(1) + sizes[k]
         # Over all labelings: 1, or all names of the clusters for the price of one.
         names = np.log(np.arange(1, k + 1)).sum() if unordered else 0
         assert logsumexp(-lengths) == pytest.approx(names, abs=1e-11)
@@ -72,7 +82,7 @@ def test_normal_nml_is_the_code_of_every_feature():
         part = X[:n]
         v = part.var(0) if n else np.zeros(3)
         expected = gaussian_length(n, v, low, high, width).sum() if n else 0
-        assert float(code(jnp.asarray(_moments(part)))) == pytest.approx(expected, rel=1e-9)
+        assert float(_length(code, _moments(part))) == pytest.approx(expected, rel=1e-9)
 
 
 def test_normal_inverse_gamma_is_the_product_of_predictions():
@@ -87,8 +97,8 @@ def test_normal_inverse_gamma_is_the_product_of_predictions():
             total -= stats.t.logpdf(x, 2 * shape, m, spread)
             scale += 0.5 * k * (x - m) ** 2 / (k + 1)
             m, k, shape = (k * m + x) / (k + 1), k + 1, shape + 0.5
-    assert float(code(jnp.asarray(_moments(X)))) == pytest.approx(total, rel=1e-10)
-    assert float(code(jnp.zeros(5))) == 0
+    assert float(_length(code, _moments(X))) == pytest.approx(total, rel=1e-10)
+    assert float(_length(code, np.zeros(5))) == 0
 
 
 def test_normal_inverse_wishart_is_the_product_of_predictions():
@@ -104,12 +114,12 @@ def test_normal_inverse_wishart_is_the_product_of_predictions():
         mean, k, df = (k * mean + x) / (k + 1), k + 1, df + 1
     upper = np.triu_indices(m)
     cell = np.concatenate([X.sum(0), (X.T @ X)[upper], [len(X)]])
-    assert float(code(jnp.asarray(cell))) == pytest.approx(total, rel=1e-10)
+    assert float(_length(code, cell)) == pytest.approx(total, rel=1e-10)
     # One feature: the inverse-gamma prior of half the parameters.
     one = codes.normal_inverse_wishart(8, 1, kappa=0.3, nu=4.0, scale=1.0)
     gamma = codes.normal_inverse_gamma(8, 1, kappa=0.3, shape=2.0, scale=0.5)
-    cell = jnp.asarray(_moments(X[:, :1]))
-    assert float(one(cell)) == pytest.approx(float(gamma(cell)), rel=1e-12)
+    cell = _moments(X[:, :1])
+    assert float(_length(one, cell)) == pytest.approx(float(_length(gamma, cell)), rel=1e-12)
 
 
 def _all_codes():
@@ -137,11 +147,10 @@ def test_joining_is_the_difference_of_two_lengths(name):
         rows = rows[:, [0, 2, 6]]
     cells = np.stack([rows[:4].sum(0), rows[4:6].sum(0), 0 * rows[0]])
     new = rows[6:8]
-    expected = np.asarray(
-        [[float(code(jnp.asarray(c + x)) - code(jnp.asarray(c))) for x in new] for c in cells]
-    )
-    prepared = jax.tree.map(lambda a: a[..., None], code.prepare(jnp.asarray(cells).T))
-    np.testing.assert_allclose(code.join(prepared, jnp.asarray(new).T), expected, atol=1e-12)
+    # Lengths of all cells without a new row, and with either.
+    lengths = np.asarray(_length(code, np.stack([cells, cells + new[0], cells + new[1]], 1)))
+    expected = lengths[:, 1:] - lengths[:, :1]
+    np.testing.assert_allclose(_join(code, cells, new), expected, atol=1e-12)
 
 
 def test_tables_that_would_take_forever_are_refused():

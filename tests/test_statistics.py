@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
@@ -12,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from nrprob.methods.bottleneck import feature_term
-from nrprob.methods.conditional import residual_term
 from nrprob.statistics import costs
 from nrprob.statistics.features import fit_features
 from nrprob.statistics.rows import Layout, arrange, bucket, make_rows
-from nrprob.statistics.terms import objective
+from nrprob.statistics.terms import Term, objective
 from nrprob.statistics.xlogx import safe_log, xlogx
 
 DTYPES = (np.float32, np.float64)
@@ -32,12 +29,17 @@ def x64():
 # x log x
 
 
+def _eight(points, dtype):
+    """The points, repeated to one length: operations are compiled for every other one."""
+    return jax.device_put(np.resize(np.asarray(points, dtype), 8))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 class TestXlogx:
     points = (0.0, 1e-40, -1e-18, -1e-7)
 
     def test_value(self, dtype):
-        x = jnp.asarray([*self.points, 1e-20, 0.3, 1.0, 5.0], dtype)
+        x = _eight([*self.points, 1e-20, 0.3, 1.0, 5.0], dtype)
         exact = np.array([0, 0, 0, 0, 1e-20 * np.log(1e-20), 0.3 * np.log(0.3), 0, 5 * np.log(5)])
         value = np.asarray(xlogx(x))
         assert value.dtype == dtype
@@ -45,7 +47,7 @@ class TestXlogx:
 
     @pytest.mark.parametrize("how", ["grad", "vmap", "jit", "jit of vmap"])
     def test_gradient_near_zero(self, dtype, how):
-        x = jnp.asarray(self.points, dtype)
+        x = _eight(self.points, dtype)
         slope = jax.grad(lambda v: xlogx(v).sum())
         each = jax.vmap(jax.grad(xlogx))
         way = {"grad": slope, "vmap": each, "jit": jax.jit(slope), "jit of vmap": jax.jit(each)}
@@ -56,27 +58,29 @@ class TestXlogx:
         assert (g < -60).all()
 
     def test_gradient_elsewhere(self, dtype):
-        x = jnp.asarray([1e-20, 1e-3, 0.3, 1.0, 7.0], dtype)
+        x = _eight([1e-20, 1e-3, 0.3, 1.0, 7.0], dtype)
         g = jax.vmap(jax.grad(xlogx))(x)
         np.testing.assert_allclose(g, 1 + np.log(np.asarray(x, float)), rtol=1e-6, atol=1e-6)
 
     def test_second_derivative(self, dtype):
-        x = jnp.asarray([*self.points, 1e-20, 1e-35], dtype)
+        x = _eight([*self.points, 1e-20, 1e-35], dtype)
         slope = jax.grad(lambda v: xlogx(v).sum())
         for way in (slope, jax.jit(slope)):
-            _, second = jax.jvp(way, (x,), (jnp.ones_like(x),))
+            _, second = jax.jvp(way, (x,), (_eight([1], dtype),))
             assert np.isfinite(second).all()
-        x = jnp.asarray([0.1, 2.0], dtype)
+        x = _eight([0.1, 2.0], dtype)
         np.testing.assert_allclose(jax.jvp(slope, (x,), (x,))[1], 1, rtol=1e-6)
 
     def test_safe_log(self, dtype):
-        x = jnp.asarray([0.0, -1.0, 1.0, 2.0], dtype)
-        np.testing.assert_allclose(
-            safe_log(x), [np.log(1e-30), np.log(1e-30), 0, np.log(2)], rtol=1e-6
-        )
+        x = _eight([0.0, -1.0, 1.0, 2.0], dtype)
+        exact = [np.log(1e-30), np.log(1e-30), 0, np.log(2)]
+        np.testing.assert_allclose(safe_log(x), 2 * exact, rtol=1e-6)
 
 
 # Costs
+
+
+COSTS = {family: jax.jit(cost) for family, cost in costs.FEATURES.items()}
 
 
 def _cell(family, x, w):
@@ -88,13 +92,13 @@ def _cell(family, x, w):
 @pytest.mark.parametrize("family", small.FAMILIES)
 def test_cost_of_a_cell(family):
     x, w = small.features(family), small.masses()
-    cell = jnp.concatenate([w @ x, w.sum(keepdims=True)])
-    cost = costs.FEATURES[family]
+    cell = np.concatenate([w @ x, w.sum(keepdims=True)])
+    cost = COSTS[family]
     np.testing.assert_allclose(cost(cell), _cell(family, x, w), rtol=1e-12)
     np.testing.assert_allclose(cost(3 * cell), 3 * cost(cell), rtol=1e-12)  # degree 1
-    assert cost(jnp.zeros_like(cell)) == 0
+    assert cost(np.zeros_like(cell)) == 0
     np.testing.assert_allclose(  # leading axes, and columns of zeros, cost nothing
-        cost(jnp.stack([jnp.insert(cell, 2, jnp.zeros(3)), jnp.zeros(cell.size + 3)])),
+        cost(np.stack([np.insert(cell, 2, np.zeros(3)), np.zeros(cell.size + 3)])),
         [cost(cell), 0],
         rtol=1e-12,
     )
@@ -102,24 +106,26 @@ def test_cost_of_a_cell(family):
 
 def test_cost_of_mass():
     n = np.array([3.0, 5.0, 0.0])
-    cells = jnp.zeros((3, 4)).at[:, -1].set(n)
-    assert float(costs.mass(cells).sum()) == pytest.approx(-(3 * np.log(3) + 5 * np.log(5)))
+    cells = np.zeros((3, 4))
+    cells[:, -1] = n
+    total = np.asarray(jax.jit(costs.mass)(cells)).sum()
+    assert float(total) == pytest.approx(-(3 * np.log(3) + 5 * np.log(5)))
 
 
 @pytest.mark.parametrize("family", small.FAMILIES)
 def test_costs_never_fall_when_cells_join(family):
     x, w = small.features(family), small.masses()
-    cost = costs.FEATURES[family]
+    cost = COSTS[family]
     full = np.concatenate([w[:, None] * x, w[:, None]], 1)
     a, b = full[:25].sum(0), full[25:].sum(0)
-    assert float(cost(jnp.asarray(a + b))) > float(cost(jnp.asarray(a)) + cost(jnp.asarray(b)))
+    assert float(cost(a + b)) > float(cost(a)) + float(cost(b))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_residue_of_a_gaussian_cell_costs_nothing(dtype):
-    residue = jnp.asarray([1e-6, -1e-6, 0.0], dtype)
-    assert costs.gaussian(residue) == 0
-    g = jax.grad(lambda c: costs.gaussian(c).sum())(residue)
+    residue = np.asarray([1e-6, -1e-6, 0.0], dtype)
+    value, g = jax.jit(jax.value_and_grad(lambda c: costs.gaussian(c).sum()))(residue)
+    assert value == 0
     assert np.isfinite(g).all()
 
 
@@ -150,11 +156,15 @@ GROUPS = {
 }
 
 
+def _as_kind(x, kind):
+    return {"numpy": np.asarray, "jax": jax.device_put, "sparse": sparse.csr_array}[kind](x)
+
+
 def _rough(w, z, x, n_groups, kind):
     """Layout, rows and the spread masses for one way of passing the same numbers."""
-    x = {"numpy": x, "jax": jnp.asarray(x), "sparse": sparse.csr_array(x)}[kind]
+    x = _as_kind(x, kind)
     layout, rows = small.laid_out(x, z, n_groups)
-    return layout, rows, jnp.asarray(layout.spread(w))
+    return layout, rows, layout.spread(w)
 
 
 @pytest.mark.parametrize("kind", ["numpy", "jax", "sparse"])
@@ -196,9 +206,9 @@ def test_adjoint(seed, kind):
     w = rng.normal(size=(small.N, 2, small.K))
     _, rows, spread = _rough(w, z, x, small.L, kind)
     with jax.enable_x64(True):
-        cells = small.cells_of(rows, spread)
+        cells = np.asarray(small.cells_of(rows, spread))
         g = rng.normal(size=cells.shape)
-        back = small.adjoint_of(rows, g)
+        back = np.asarray(small.adjoint_of(rows, g))
         assert float((cells * g).sum()) == pytest.approx(float((back * spread).sum()), abs=1e-9)
 
 
@@ -210,13 +220,13 @@ def test_soft_share(kind):
     w = rng.random((small.N, 1, small.K))
     given_x = sparse.csr_array(x) if kind == "sparse" else x
     layout, rows = small.laid_out(given_x, None, small.L, share=share)
-    spread = jnp.asarray(layout.spread(w))
-    cells = small.cells_of(rows, spread)
+    spread = layout.spread(w)
+    cells = np.asarray(small.cells_of(rows, spread))
     full = np.concatenate([x, np.ones((small.N, 1))], 1)
     exact = np.einsum("il,isk,ip->lskp", share, w, full)
     np.testing.assert_allclose(_trim(cells, small.M), exact, rtol=1e-12, atol=1e-12)
-    g = jnp.asarray(rng.normal(size=cells.shape))
-    back = small.adjoint_of(rows, g)
+    g = rng.normal(size=cells.shape)
+    back = np.asarray(small.adjoint_of(rows, g))
     assert float((cells * g).sum()) == pytest.approx(float((back * spread).sum()), rel=1e-10)
 
 
@@ -251,6 +261,10 @@ def test_padding_contributes_nothing(kind):
         assert (z[inside] == g).all()
 
 
+_totals = jax.jit(lambda rows: rows.totals())
+_scatter = jax.jit(lambda rows, centre: rows.scatter(centre))
+
+
 @pytest.mark.parametrize("kind", ["numpy", "sparse"])
 @pytest.mark.parametrize("soft", [False, True])
 def test_totals_and_scatter(kind, soft):
@@ -261,13 +275,13 @@ def test_totals_and_scatter(kind, soft):
     given_x = sparse.csr_array(x) if kind == "sparse" else x
     extra = {"share": share} if soft else {}
     _, rows = small.laid_out(given_x, None if soft else z, small.L, mass=mass, **extra)
-    totals = np.asarray(rows.totals())
+    totals = np.asarray(_totals(rows))
     exact = share.T @ (mass[:, None] * np.concatenate([x, np.ones((small.N, 1))], 1))
     np.testing.assert_allclose(_trim(totals, small.M), exact, rtol=1e-12, atol=1e-12)
     centre = totals / totals[:, -1:]
     mean = exact[:, :-1] / exact[:, -1:]
     scatter = np.einsum("i,il,ilp->p", mass, share, (x[:, None] - mean) ** 2)
-    np.testing.assert_allclose(rows.scatter(centre)[: small.M], scatter, rtol=1e-10)
+    np.testing.assert_allclose(np.asarray(_scatter(rows, centre))[: small.M], scatter, rtol=1e-10)
 
 
 def test_sparse_rows_without_entries_and_repeated_columns():
@@ -340,8 +354,7 @@ def test_spread_keeps_the_type():
 def test_float32_stays_float32(kind):
     x, z = small.features("gaussian").astype(np.float32), small.groups()
     w = small.memberships("soft").astype(np.float32)[:, None]
-    given_x = {"numpy": x, "jax": jnp.asarray(x), "sparse": sparse.csr_array(x)}[kind]
-    layout, rows = small.laid_out(given_x, z)
+    layout, rows = small.laid_out(_as_kind(x, kind), z)
     terms, _ = small.problem("residual", rows, "gaussian", x, z, np.ones(small.N))
     score = small.score_of(terms, rows, layout.spread(w))
     assert rows.mass.dtype == score.dtype == np.float32
@@ -439,7 +452,7 @@ def test_score_of_binary_columns_that_are_constant_in_a_cell(dtype, value):
     x[:, 0] = np.where(labels == 1, value, np.arange(small.N) % 2)
     W = np.eye(small.K)[labels]
     layout, rows = small.laid_out(x.astype(dtype), z)
-    terms = (feature_term(rows, "bernoulli", by_group=False),)
+    terms = (small.feature_term(rows, "bernoulli", by_group=False),)
     score = small.score_of(terms, rows, layout.spread(W.astype(dtype)[:, None]))
     score = layout.collect(np.asarray(score))[:, 0]
     w = W.sum(0)
@@ -478,7 +491,7 @@ def test_score_is_the_price_of_a_tiny_mass(family, kind):
     layout, rows = small.laid_out(x, z, mass=mass)
     terms, _ = small.problem(kind, rows, family, x, z, mass)
     w = layout.spread(mass[:, None] * small.memberships("soft"))[:, :, None]
-    cells = small.cells_of(rows, w)
+    cells = np.asarray(small.cells_of(rows, w))
     score = layout.collect(np.asarray(small.score_of(terms, rows, w)))[:, 0]
     price, size = np.empty((4, small.K)), 1e-5
     for at, i in enumerate([0, 1, 2, 30]):
@@ -513,20 +526,21 @@ def test_terms_of_a_residual_view():
     """Deviations of the cells are sums of the deviations of the rows, and keep the mass."""
     x, z, mass = small.features("gaussian"), small.groups(), small.masses()
     layout, rows = small.laid_out(x, z, mass=mass)
-    term = residual_term(rows)
+    term = small.residual_term(rows)
     r = small.memberships("hard")
-    own = term.cells(small.cells_of(rows, layout.spread(mass[:, None] * r)[:, :, None]))
+    spread = layout.spread(mass[:, None] * r)[:, :, None]
+    own = jax.jit(Term.cells)(term, small.cells_of(rows, spread))
     deviation = np.empty_like(x)
     for g in range(small.L):
         deviation[z == g] = x[z == g] - np.average(x[z == g], axis=0, weights=mass[z == g])
     exact = (mass[:, None] * r).T @ np.c_[deviation, np.ones(small.N)]
-    np.testing.assert_allclose(_trim(own[0, 0], small.M), exact, atol=1e-12)
-    flat = rows.x.x.reshape(-1, rows.x.n_statistics)[layout.slot]
-    each = term.row(flat, jnp.asarray(z))
+    np.testing.assert_allclose(_trim(np.asarray(own)[0, 0], small.M), exact, atol=1e-12)
+    flat = np.asarray(rows.x.x).reshape(-1, rows.x.n_statistics)[layout.slot]
+    each = jax.jit(Term.row)(term, flat, z)
     np.testing.assert_allclose(_trim(each, small.M), np.c_[deviation, np.ones(small.N)], atol=1e-12)
     scatter = 0.5 * float(mass @ (deviation**2).sum(1))
     assert float(term.constant) == pytest.approx(scatter, rel=1e-12)
-    assert replace(term, view=None).cells(jnp.ones((2, 1, 1, 3))).shape == (1, 1, 1, 3)
+    assert replace(term, view=None).cells(np.ones((2, 1, 1, 3))).shape == (1, 1, 1, 3)
 
 
 # Feature models
@@ -536,8 +550,7 @@ def test_terms_of_a_residual_view():
 @pytest.mark.parametrize("dtype", DTYPES)
 class TestFeatures:
     def _as(self, x, kind, dtype):
-        x = np.asarray(x, dtype)
-        return {"numpy": x, "jax": jnp.asarray(x), "sparse": sparse.csr_array(x)}[kind]
+        return _as_kind(np.asarray(x, dtype), kind)
 
     def _dense(self, x):
         return np.asarray(x.toarray() if sparse.issparse(x) else x)
@@ -578,7 +591,7 @@ class TestFeatures:
         np.testing.assert_allclose(out, exact / np.sqrt(raw.var(0).mean()), atol=1e-4)
 
     def test_constant_gaussian(self, kind, dtype):
-        x = self._as(np.full((5, 2), 3.0), kind, dtype)
+        x = self._as(np.full((50, 4), 3.0), kind, dtype)
         assert np.isfinite(self._dense(fit_features(x, "gaussian", None)(x))).all()
 
     def test_refusals(self, kind, dtype):
@@ -590,7 +603,7 @@ class TestFeatures:
 
 def _report_of_an_empty_row(kind, dtype):
     x = np.asarray([[1, 3], [0, 0], [2, 2]], dtype)
-    x = {"numpy": x, "jax": jnp.asarray(x), "sparse": sparse.csr_array(x)}[kind]
+    x = _as_kind(x, kind)
     with pytest.warns(UserWarning, match="row 1 has no counts"):
         out = fit_features(x, "multinomial", None)(x)
     out = out.toarray() if sparse.issparse(out) else np.asarray(out)
@@ -619,8 +632,8 @@ def test_rows_without_counts_are_reported(kind, dtype):
     ],
 )
 def test_gaussian_features_stay_float32(kind):
-    x = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
-    x = {"numpy": x, "jax": jnp.asarray(x), "sparse": sparse.csr_array(x)}[kind]
+    x = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
+    x = _as_kind(x, kind)
     assert fit_features(x, "gaussian", None)(x).dtype == np.float32
 
 
