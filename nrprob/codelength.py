@@ -24,7 +24,14 @@ from scipy import special
 from scipy.special import xlogy
 
 from nrprob.information import _log_base
-from nrprob.validation import as_array, as_number, check_not_masked, check_rows
+from nrprob.validation import (
+    LARGEST,
+    as_array,
+    as_number,
+    check_choice,
+    check_not_masked,
+    check_rows,
+)
 
 __all__ = [
     "exponential_complexity",
@@ -85,18 +92,21 @@ def _counts(counts: ArrayLike) -> Table:
         )
     if not np.isfinite(array).all() or (array < 0).any():
         raise ValueError(f"counts must be finite and not negative; got {array.min()}; count again")
+    if (array > LARGEST).any():
+        raise ValueError(f"counts must be at most {LARGEST}; got {array.max()}; count again")
     return array
 
 
-def _range(low: Any, high: Any, name: str) -> None:
+def _range(low: Any, high: Any, name: str) -> tuple[Any, Any]:
     if _traced(low, high):
-        return
+        return low, high
     low, high = _array(low, name), _array(high, name)
     if not ((low > 0) & (low < high) & (high < np.inf)).all():
         raise ValueError(
             f"{name} must satisfy 0 < low < high; got low={low} and high={high}; "
             "choose a range that the data can have"
         )
+    return low, high
 
 
 def _out(value: Any, base: float) -> Any:
@@ -322,16 +332,12 @@ def multinomial_complexity(
     of Yin (2007) with the Fisher integral of the multinomial; the finer one, Szpankowski (1998).
     """
     size, length = np.broadcast_arrays(_sizes(k, "k", 1), _sizes(n, "n"))
+    check_choice("form", form, ("exact", "asymptotic", "szpankowski", "printed"))
     if form == "exact":
         values = np.zeros(size.shape)
         ratios = np.cumsum(_log_ratios(length, int(size.max())), 0) if size.size else values[None]
         values = np.take_along_axis(ratios, size.astype(int)[None] - 1, 0)[0]
         return _out(values, base)
-    if form not in ("asymptotic", "szpankowski", "printed"):
-        raise ValueError(
-            f"form is unknown; got {form!r}; "
-            'choose "exact", "asymptotic", "szpankowski" or "printed"'
-        )
     if (length == 0).any():
         raise ValueError(f'form={form!r} needs n above 0; got 0; use form="exact"')
     half = size / 2
@@ -432,16 +438,15 @@ def exponential_complexity(
     -----
     Yin (2007), eq. (2.35), is the asymptotic form. Without bounds the complexity is infinite.
     """
-    _range(low, high, "sigma range")
-    if form not in ("exact", "asymptotic"):
-        raise ValueError(f'form is unknown; got {form!r}; choose "exact" or "asymptotic"')
+    low, high = _range(low, high, "sigma range")
+    check_choice("form", form, ("exact", "asymptotic"))
     xp = jnp if _traced(n, low, high, shape) else np
     if xp is np:
         n, shape = _array(n, "n"), _array(shape, "shape")
-        if (n < 0).any() or (shape <= 0).any():
+        if not ((n >= 0) & (n <= LARGEST)).all() or not ((shape > 0) & (shape <= LARGEST)).all():
             raise ValueError(
-                f"n must not be negative and shape must be positive; got n={n} and shape={shape}; "
-                "pass the number of distances"
+                "n must not be negative, shape must be positive, and both be no larger than "
+                f"{LARGEST}; got n={n} and shape={shape}; pass the number of distances"
             )
     total = xp.asarray(n * shape)
     some = xp.where(total > 0, total, 1)
@@ -490,7 +495,8 @@ def exponential_length(
     complexity = exponential_complexity(n, low, high, shape=shape, clamped=True)
     xp = jnp if _traced(n, total, low, high, shape) else np
     if xp is np:
-        total = _array(total, "total")
+        total, low, high = _array(total, "total"), _array(low, "low"), _array(high, "high")
+        shape = _array(shape, "shape")
     n, total = xp.asarray(n), xp.asarray(total)
     s = xp.clip(total / xp.where(n > 0, n, 1), low, high)
     return _out(shape * xp.where(n > 0, n * xp.log(s) + total / s, 0.0) + complexity, base)
@@ -643,11 +649,8 @@ def kmeans_length(
     check_not_masked(labels, "labels")
     labels = column_or_1d(labels)
     check_consistent_length(x, labels)
-    if geometry not in ("exp", "gauss") or centre_code not in ("none", "half_log"):
-        raise ValueError(
-            "geometry must be 'exp' or 'gauss', and centre_code 'none' or 'half_log'; got "
-            f"{geometry!r} and {centre_code!r}; choose from these"
-        )
+    check_choice("geometry", geometry, ("exp", "gauss"))
+    check_choice("centre_code", centre_code, ("none", "half_log"))
     n, d = x.shape
     codes, counts = np.unique(labels, return_inverse=True, return_counts=True)[1:]
     k = counts.size

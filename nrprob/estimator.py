@@ -29,6 +29,7 @@ from nrprob.validation import (
     ITERATIONS,
     LARGEST,
     MOST,
+    check_choice,
     check_number,
     check_random_state,
     check_rows,
@@ -129,14 +130,7 @@ class TermEstimator(ClusterMixin, BaseEstimator):
 
     # Parameters
 
-    def _check_choice(self, name: str, value: Any, choices: tuple, extra: str = "") -> None:
-        if not isinstance(value, str) or value not in choices:
-            listed = ", ".join(map(repr, choices))
-            raise ValueError(
-                f"{name} must be one of {listed} {extra}".rstrip() + f"; got {value!r}; "
-                "choose one of these"
-            )
-
+    _check_choice = staticmethod(check_choice)
     _check_number = staticmethod(check_number)
 
     def _check_counts(self) -> None:

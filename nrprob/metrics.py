@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlogy
 
 from nrprob.information import _log_base
-from nrprob.validation import as_number, check_not_masked, check_rows
+from nrprob.validation import as_number, check_choice, check_not_masked, check_rows
 
 __all__ = [
     "IndependenceTest",
@@ -340,16 +340,12 @@ def normalized_mutual_information(
     """
     from sklearn.metrics import homogeneity_score, normalized_mutual_info_score
 
+    check_choice("normalizer", normalizer, ("arithmetic", "truth", "geometric"))
     a, b = _pair(labels, truth, LABELS_TRUTH)
     if normalizer == "truth":
         value = homogeneity_score(b, a)
-    elif normalizer in ("arithmetic", "geometric"):
-        value = normalized_mutual_info_score(b, a, average_method=normalizer)
     else:
-        raise ValueError(
-            f"normalizer is unknown; got {normalizer!r}; "
-            'choose "arithmetic", "truth" or "geometric"'
-        )
+        value = normalized_mutual_info_score(b, a, average_method=normalizer)
     return min(1.0, max(0.0, float(value)))
 
 
@@ -616,12 +612,8 @@ def dunn_index(
     from scipy.spatial.distance import cdist
     from sklearn.utils import check_array
 
-    for name, value, options in (
-        ("separation", separation, ("single", "average", "centroid")),
-        ("diameter", diameter, ("max", "mean", "radius")),
-    ):
-        if value not in options:
-            raise ValueError(f"{name} is unknown; got {value!r}; choose one of {options}")
+    check_choice("separation", separation, ("single", "average", "centroid"))
+    check_choice("diameter", diameter, ("max", "mean", "radius"))
     points = check_rows(X, check_array, dtype=np.float64, input_name="X")
     codes = _encode(labels, "labels")
     _same_length(len(points), len(codes), ("X", "labels"))

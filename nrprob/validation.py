@@ -47,6 +47,22 @@ def check_number(
         )
 
 
+def check_choice(name: str, value: Any, choices: tuple[str, ...], extra: str = "") -> None:
+    """Refuse what is none of the choices; ``extra`` says what else than these words is taken.
+
+    Raises
+    ------
+    ValueError
+        If it is another word, or no word.
+    """
+    if not isinstance(value, str) or value not in choices:
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(
+            f"{name} must be one of {listed} {extra}".rstrip() + f"; got {value!r}; "
+            "choose one of these"
+        )
+
+
 def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
     """Rows as scikit-learn's ``validate`` returns them, called with ``settings``.
 

@@ -154,7 +154,7 @@ def test_asymptotic_forms():
     np.testing.assert_allclose(printed, [8.3, 13.8, 19.3, 22.1, 30.3, 41.3], atol=0.055)
     with pytest.raises(ValueError, match="needs n above 0"):
         multinomial_complexity(2, 0, form="asymptotic")
-    with pytest.raises(ValueError, match="form is unknown"):
+    with pytest.raises(ValueError, match="form must be one of"):
         multinomial_complexity(2, 5, form="bic")
 
 
@@ -219,7 +219,7 @@ def test_exponential_complexity_forms_and_refusals():
             exponential_complexity(3, low, high)
     with pytest.raises(ValueError, match="n must not be negative"):
         exponential_complexity(-1, 1, 2)
-    with pytest.raises(ValueError, match="form is unknown"):
+    with pytest.raises(ValueError, match="form must be one of"):
         exponential_complexity(3, 1, 2, form="bic")
 
 
@@ -336,3 +336,14 @@ def test_kmeans_length_chooses_and_refuses():
 
 def test_public_names():
     assert set(codelength.__all__) <= set(dir(codelength))
+
+
+def test_what_is_no_number_of_distances_or_symbols_is_refused():
+    with pytest.raises(ValueError, match="no larger than"):
+        codelength.exponential_length(1, 5, 2, 5, shape=np.inf)
+    with pytest.raises(ValueError, match="counts must be at most"):
+        codelength.maximum_likelihood_length([1e300, 1e300])
+    with pytest.raises(ValueError, match="form must be one of"):
+        codelength.multinomial_complexity(5, 2, form=np.array([1.0, 2.0]))
+    lengths = codelength.exponential_length(1, 2, 1.5, (2.0, 3.0))  # a range for each
+    np.testing.assert_allclose(lengths[1], codelength.exponential_length(1, 2, 1.5, 3.0))

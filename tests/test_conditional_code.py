@@ -85,7 +85,7 @@ def test_bad_input_is_refused():
     X, known, _ = topics(n=20)
     with pytest.raises(ValueError, match="whole numbers; got fractions"):
         conditional_code(X / 7, known=known, features="multinomial")
-    with pytest.raises(ValueError, match="prior is unknown; got 'flat'"):
+    with pytest.raises(ValueError, match="prior must be one of 'nml', 'conjugate'; got 'flat'"):
         conditional_code(X, prior="flat")
     with pytest.raises(ValueError, match="from 1 to the number of rows; got 21"):
         conditional_code(X, max_clusters=21)

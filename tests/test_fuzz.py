@@ -85,7 +85,7 @@ PAIRS = {
 # Features that an estimator takes; any where it is not named.
 FEATURES = {"CMBC": ("binary",), "ResidualSpectral": ("counts", "binary")}
 # Those of which the documentation says when they are NaN: of one cluster, of a single draw.
-UNDEFINED = ("dunn_index", "n_clusters", "diagnose", "independence_test")
+UNDEFINED = ("dunn_index", "n_clusters", "diagnose", "independence_test", "chain_distances")
 # Those whose definition is infinite where a probability is 0, or a length beyond all.
 INFINITE = ("kl_divergence", "two_part_length", "kraft_sum")
 

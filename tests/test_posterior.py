@@ -214,3 +214,10 @@ def test_components_that_switch_are_told_apart_through_drawn_labels():
 def test_what_are_no_probabilities(p, message):
     with pytest.raises(ValueError, match=message):
         draw_labels(p)
+
+
+def test_what_is_no_mapping_is_refused():
+    draws = np.zeros((2, 3))
+    for name in ("observed_data", "coords"):
+        with pytest.raises(TypeError, match=f"{name} must be a mapping"):
+            to_arviz({"x": draws}, **{name: np.array([1.0, 2.0])})

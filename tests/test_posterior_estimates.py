@@ -315,7 +315,10 @@ def test_bad_draws(function, draws, error, message):
         (lambda: coclustering(TWO, [1.0, -1.0]), "non-negative and not all 0; got values from -1"),
         (lambda: coclustering(TWO, [0.0, 0.0]), "not all 0"),
         (lambda: coclustering(TWO, [1.0, np.nan]), "finite"),
-        (lambda: point_estimate(TWO, "rand"), "loss is not known; got 'rand'; choose"),
+        (
+            lambda: point_estimate(TWO, "rand"),
+            "loss must be one of 'vi', 'binder'; got 'rand'; choose",
+        ),
         (lambda: point_estimate(TWO, split_cost=2), "strictly between 0 and 2; got 2"),
         (lambda: point_estimate(TWO, max_clusters=0), "max_clusters must be a positive integer"),
         (lambda: point_estimate(TWO, n_init=1.5), "n_init must be a positive integer; got 1.5"),

@@ -321,10 +321,11 @@ def test_bars_are_the_probabilities():
     ("call", "message"),
     [
         (lambda z: label_free(z, [0, 1]), "reference must have one label per sample"),
-        (lambda z: chain_distances(z, loss="rand"), "loss is not known; got 'rand'"),
+        (lambda z: chain_distances(z, loss="rand"), "loss must be one of .*; got 'rand'"),
         (lambda z: label_free(z, pairs=-1), "pairs is a number of at least 0, .*; got -1"),
         (lambda z: label_free(z, z[0], pairs=[[0, 9]]), "got 0 to 9 for 3 samples"),
         (lambda z: label_free(z, z[0], pairs=[0, 1]), r"shape \(n_pairs, 2\); got"),
+        (lambda z: align(z, z[0], n_components="x"), "n_components must be an integer"),
         (lambda z: align(z, z[0], n_components=1), "got labels from 0 to 1 for 1 components"),
         (lambda z: align(z - 1, z[0]), "got labels from -1 to 0"),
         (lambda z: align(z, [0, 1, 2]), "more clusters than there are components; got 3 for 2"),

@@ -22,6 +22,7 @@ from nrprob.statistics.codes import (
     normal_nml,
 )
 from nrprob.statistics.features import fit_features
+from nrprob.validation import check_choice
 
 __all__ = ["conditional_code"]
 
@@ -99,8 +100,7 @@ def conditional_code(
     >>> int(np.median(draws["n_clusters"]))
     2
     """
-    if prior not in ("nml", "conjugate"):
-        raise ValueError(f"prior is unknown; got {prior!r}; choose 'nml' or 'conjugate'")
+    check_choice("prior", prior, ("nml", "conjugate"))
     for name, value in (("concentration", concentration), ("scale", scale)):
         if not 0 < value < np.inf:
             raise ValueError(f"{name} must be positive and finite; got {value}; choose another")

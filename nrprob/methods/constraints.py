@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
 from nrprob.methods import colouring
-from nrprob.validation import as_array, check_random_state
+from nrprob.validation import as_array, check_choice, check_random_state
 
 _PAIRS = 5_000_000  # of rows, that a limit on distances may imply
 
@@ -382,8 +382,7 @@ def draw_pairs(
     y = np.asarray(y)
     random = check_random_state(random_state)
     classes = np.unique(y)
-    if wrong not in ("none", "coin", "bias"):
-        raise ValueError(f"wrong is unknown; got {wrong!r}; choose 'none', 'coin' or 'bias'")
+    check_choice("wrong", wrong, ("none", "coin", "bias"))
     if y.size < 2 or (wrong == "bias" and classes.size < 2):
         raise ValueError(
             f"there are no pairs to draw; got {y.size} rows in {classes.size} class(es); pass more"

@@ -87,22 +87,23 @@ def to_arviz(
     >>> data.posterior["weight"].dims
     ('chain', 'draw', 'cluster')
     """
-    for name, given in (
-        ("posterior", posterior),
-        ("sample_stats", sample_stats or {}),
-        ("log_likelihood", log_likelihood or {}),
-        ("observed_data", observed_data or {}),
-        ("coords", coords or {}),
-        ("dims", dims or {}),
-    ):
-        if not isinstance(given, Mapping):
+    given = {
+        "posterior": posterior,
+        "sample_stats": sample_stats,
+        "log_likelihood": log_likelihood,
+        "observed_data": observed_data,
+        "coords": coords,
+        "dims": dims,
+    }
+    for name, value in given.items():
+        if value is None and name != "posterior":
+            given[name] = {}
+        elif not isinstance(value, Mapping):
             raise TypeError(
-                f"{name} must be a mapping from names; got {type(given).__name__}; pass a dict"
+                f"{name} must be a mapping from names; got {type(value).__name__}; pass a dict"
             )
     groups = {
-        "posterior": _draws("posterior", posterior),
-        "sample_stats": _draws("sample_stats", sample_stats or {}),
-        "log_likelihood": _draws("log_likelihood", log_likelihood or {}),
+        name: _draws(name, given[name]) for name in ("posterior", "sample_stats", "log_likelihood")
     }
     shapes = {
         f"{group}[{name!r}]": array.shape[:2]
@@ -115,11 +116,11 @@ def to_arviz(
             + ", ".join(f"{name}: {shape}" for name, shape in shapes.items())
             + "; thin or cut them to one shape"
         )
-    groups["observed_data"] = {k: np.asarray(v) for k, v in (observed_data or {}).items()}
+    groups["observed_data"] = {k: np.asarray(v) for k, v in given["observed_data"].items()}
     groups = {group: arrays for group, arrays in groups.items() if arrays}
     labels: dict[str, Any] = {
-        "coords": {name: list(values) for name, values in (coords or {}).items()},
-        "dims": {name: list(names) for name, names in (dims or {}).items()},
+        "coords": {name: list(values) for name, values in given["coords"].items()},
+        "dims": {name: list(names) for name, names in given["dims"].items()},
     }
 
     arviz = _import_arviz()

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.special import xlogy
 
 from nrprob.posterior.draws import Draws, as_draws, as_labels, canonical
-from nrprob.validation import as_number
+from nrprob.validation import as_number, check_choice
 
 __all__ = ["Loss", "as_loss", "distances", "expected_loss"]
 
@@ -50,8 +50,7 @@ class Loss:
 
 def as_loss(loss: str, split_cost: float, n_samples: int) -> Loss:
     """Check a loss's name and costs and tabulate its F."""
-    if loss not in ("vi", "binder"):
-        raise ValueError(f"loss is not known; got {loss!r}; choose 'vi' or 'binder'")
+    check_choice("loss", loss, ("vi", "binder"))
     if not 0 < as_number(split_cost, "split_cost") < 2:
         raise ValueError(
             f"split_cost must lie strictly between 0 and 2; got {split_cost}; "

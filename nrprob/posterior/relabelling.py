@@ -9,6 +9,7 @@ import numpy as np
 from nrprob.posterior.draws import Draws, as_draws, as_labels, read_draws
 from nrprob.posterior.estimates import estimate
 from nrprob.posterior.losses import as_loss
+from nrprob.validation import MOST, check_number
 
 __all__ = ["align", "relabel"]
 
@@ -158,7 +159,10 @@ def align(
     labels = read_draws(draws)
     checked = as_draws(labels)
     labels = labels.reshape(checked.codes.shape).astype(np.int64)
-    width = int(labels.max()) + 1 if n_components is None else int(n_components)
+    if n_components is None:
+        n_components = int(labels.max()) + 1
+    check_number("n_components", n_components, low=1, high=MOST, integer=True)
+    width = int(n_components)
     if labels.min() < 0 or labels.max() >= width:
         raise ValueError(
             "labels must be positions of components; got labels from "
