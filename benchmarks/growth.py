@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 from step import stepper
 
-from nrprob.methods.bottleneck import Bottleneck
+from nrprob.methods.bottleneck.ib import Bottleneck
 
 
 def dense(n, m, k):

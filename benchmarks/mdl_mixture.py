@@ -28,9 +28,9 @@ import numpy as np
 
 from nrprob.engines import chains
 from nrprob.engines.chains import CollapsedKernel, PartitionKernel
-from nrprob.methods.mixture_code import MixtureCode
-from nrprob.methods.six_move import SixMoveKernel
-from nrprob.methods.six_move_target import make_mixture_target
+from nrprob.methods.bayes.code import MixtureCode
+from nrprob.methods.bayes.six_move import SixMoveKernel
+from nrprob.methods.bayes.six_move_target import make_mixture_target
 
 CONVERGED = 1.01
 MOST = 20
@@ -311,7 +311,7 @@ def joint_model(X: Any, y: Any, k: int) -> None:
 
 def blocked(X: Any, y: Any) -> Any:
     """Gibbs update of clusters, weights, means and class probabilities, given the variances."""
-    from nrprob.methods.marginal_mixture import Parameters, log_parts
+    from marginal_mixture import Parameters, log_parts
 
     onehot = (y[:, None] == jnp.arange(4)).astype(X.dtype)
 
@@ -336,10 +336,9 @@ def blocked(X: Any, y: Any) -> Any:
 
 def beside_numpyro(n: int, draws: int, slow_draws: int, seconds: float) -> None:
     """Print effective draws per second of the log density, k known to NumPyro and not to us."""
+    import marginal_mixture as marginal
     from numpyro.infer import MCMC, NUTS, CustomGibbs, DiscreteHMCGibbs, Gibbs, init_to_value
     from sklearn.cluster import KMeans
-
-    from nrprob.methods import marginal_mixture as marginal
 
     data = rows(n)
     X, y = jnp.asarray(data.X), jnp.asarray(data.y)

@@ -257,7 +257,7 @@ def differences_step(x) -> Time:
     import jax.numpy as jnp
 
     from nrprob.engines.reassign import differences, label_cells
-    from nrprob.methods.bottleneck import Bottleneck
+    from nrprob.methods.bottleneck.ib import Bottleneck
     from nrprob.statistics.rows import arrange, make_rows
     from nrprob.statistics.terms import objective
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from nrprob.engines.anneal import normalise, random_start, term_update
 from nrprob.engines.solve import weighted
-from nrprob.methods.bottleneck import Bottleneck
-from nrprob.methods.conditional import ConditionalBottleneck
+from nrprob.methods.bottleneck.ccib import ConditionalBottleneck
+from nrprob.methods.bottleneck.ib import Bottleneck
 from nrprob.statistics.rows import arrange, make_rows
 
 N_RESTARTS = 10

@@ -14,35 +14,35 @@ if TYPE_CHECKING:
     from nrprob.advice import recommend
     from nrprob.engines.sharding import sharded
     from nrprob.exceptions import DegenerateClusterWarning
-    from nrprob.methods.bottleneck import IB, IBSI
-    from nrprob.methods.cmbc import CMBC
-    from nrprob.methods.conditional import CCIB
-    from nrprob.methods.cop_kmeans import COPKMeans
-    from nrprob.methods.ensemble import CondEns
-    from nrprob.methods.mdl_constrained import MDLConstrained
-    from nrprob.methods.mdl_mixture import MDLMixture
-    from nrprob.methods.mdl_multiview import MDLMultiView
-    from nrprob.methods.mixture import MixtureEM
-    from nrprob.methods.residual_mixture import ResidualMixture
-    from nrprob.methods.residual_spectral import ResidualSpectral
+    from nrprob.methods.bayes.estimator import MDLMixture
+    from nrprob.methods.bottleneck.ccib import CCIB
+    from nrprob.methods.bottleneck.ib import IB, IBSI
+    from nrprob.methods.cmbc.estimator import CMBC
+    from nrprob.methods.constrained.cop_kmeans import COPKMeans
+    from nrprob.methods.constrained.mdl import MDLConstrained
+    from nrprob.methods.ensemble.condens import CondEns
+    from nrprob.methods.mixture.em import MixtureEM
+    from nrprob.methods.multiview.estimator import MDLMultiView
+    from nrprob.methods.residual.mixture import ResidualMixture
+    from nrprob.methods.residual.spectral import ResidualSpectral
     from nrprob.successive import Exploration, explore
 
     __version__: str
 
 # Public name -> the module that defines it.
 _OBJECTS = {
-    "IB": "nrprob.methods.bottleneck",
-    "IBSI": "nrprob.methods.bottleneck",
-    "CCIB": "nrprob.methods.conditional",
-    "CMBC": "nrprob.methods.cmbc",
-    "CondEns": "nrprob.methods.ensemble",
-    "MixtureEM": "nrprob.methods.mixture",
-    "MDLMultiView": "nrprob.methods.mdl_multiview",
-    "MDLMixture": "nrprob.methods.mdl_mixture",
-    "MDLConstrained": "nrprob.methods.mdl_constrained",
-    "COPKMeans": "nrprob.methods.cop_kmeans",
-    "ResidualSpectral": "nrprob.methods.residual_spectral",
-    "ResidualMixture": "nrprob.methods.residual_mixture",
+    "IB": "nrprob.methods.bottleneck.ib",
+    "IBSI": "nrprob.methods.bottleneck.ib",
+    "CCIB": "nrprob.methods.bottleneck.ccib",
+    "CMBC": "nrprob.methods.cmbc.estimator",
+    "CondEns": "nrprob.methods.ensemble.condens",
+    "MixtureEM": "nrprob.methods.mixture.em",
+    "MDLMultiView": "nrprob.methods.multiview.estimator",
+    "MDLMixture": "nrprob.methods.bayes.estimator",
+    "MDLConstrained": "nrprob.methods.constrained.mdl",
+    "COPKMeans": "nrprob.methods.constrained.cop_kmeans",
+    "ResidualSpectral": "nrprob.methods.residual.spectral",
+    "ResidualMixture": "nrprob.methods.residual.mixture",
     "explore": "nrprob.successive",
     "recommend": "nrprob.advice",
     "Exploration": "nrprob.successive",

@@ -9,12 +9,12 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
-from nrprob.estimator import read_labels
+from nrprob.estimator.terms import read_labels
 from nrprob.known import KnownEncoder, Memberships, is_continuous
-from nrprob.methods.conditional import CCIB
-from nrprob.methods.mixture import MixtureEM
-from nrprob.methods.residual_mixture import ResidualMixture
-from nrprob.methods.residual_spectral import ResidualSpectral
+from nrprob.methods.bottleneck.ccib import CCIB
+from nrprob.methods.mixture.em import MixtureEM
+from nrprob.methods.residual.mixture import ResidualMixture
+from nrprob.methods.residual.spectral import ResidualSpectral
 from nrprob.statistics.features import guess_features
 from nrprob.validation import MOST, check_number, check_rows, check_same_order
 

@@ -54,8 +54,8 @@ def _forget_programs():
     yield
     if "jax" in sys.modules:
         sys.modules["jax"].clear_caches()
-    if "nrprob.engines.lanes" in sys.modules:
-        sys.modules["nrprob.engines.lanes"]._PROGRAMS.clear()
+    if "nrprob.engines.batching" in sys.modules:
+        sys.modules["nrprob.engines.batching"]._PROGRAMS.clear()
 
 
 @pytest.fixture(scope="session")

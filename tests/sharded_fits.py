@@ -16,8 +16,9 @@ import numpy as np
 from scipy import sparse
 
 import nrprob
-from nrprob import CCIB, IB, IBSI, estimator
+from nrprob import CCIB, IB, IBSI
 from nrprob.engines.sharding import ShardedRows
+from nrprob.estimator import terms
 from nrprob.known import Memberships
 
 N = 1003  # not a multiple of the number of devices
@@ -115,11 +116,11 @@ def in_one_process(case: Case) -> dict:
 
 def calls(case: Case, memory: float) -> list[int]:
     """Number of compiled runs that the restarts need, on one device and on all."""
-    before, estimator._MEMORY = estimator._MEMORY, memory
+    before, terms._MEMORY = terms._MEMORY, memory
     alone = len(case.prepare().calls)
     with nrprob.sharded():
         many = len(case.prepare().calls)
-    estimator._MEMORY = before
+    terms._MEMORY = before
     return [alone, many]
 
 

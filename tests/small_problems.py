@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.methods import bottleneck, conditional
+from nrprob.methods.bottleneck import ccib, ib
 from nrprob.statistics import terms as term_module
 from nrprob.statistics.rows import arrange, make_rows
 
@@ -20,9 +20,9 @@ cells_of = jax.jit(lambda rows, w: rows.cells(w))
 adjoint_of = jax.jit(lambda rows, g: rows.adjoint(g))
 score_of = jax.jit(term_module.score)
 # One program each: done eagerly, every operation would be compiled on its own.
-residual_term = jax.jit(conditional.residual_term)
+residual_term = jax.jit(ccib.residual_term)
 _pooled_term = partial(jax.jit, static_argnames="family")(
-    lambda rows, family: bottleneck.feature_term(rows, family, by_group=False)
+    lambda rows, family: ib.feature_term(rows, family, by_group=False)
 )
 
 
@@ -33,7 +33,7 @@ def feature_term(rows, family, *, by_group):
 @partial(jax.jit, static_argnames="family")
 def side_terms(rows, gamma, family):
     """Terms of the bottleneck with side information, with their weights."""
-    side = bottleneck.SideInformation(family)(rows, {"gamma": gamma})
+    side = ib.SideInformation(family)(rows, {"gamma": gamma})
     weights = side.weigh(jnp.ones(len(side.terms), gamma.dtype))
     return tuple(replace(t, weight=weights[i]) for i, t in enumerate(side.terms))
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from places import MODELS
 from typer.testing import CliRunner
 
 import nrprob
@@ -426,9 +427,8 @@ assert not heavy, heavy
 
 @pytest.mark.slow
 def test_quickstart(invoke, tmp_path):
-    from pathlib import Path
 
-    model = Path(__file__).parents[1] / "models" / "quickstart.toml"
+    model = MODELS / "quickstart.toml"
     result = invoke("run", model, "--out", tmp_path)
     assert result.exit_code == 0, result.output
     stored = json.loads((tmp_path / "result.json").read_text())

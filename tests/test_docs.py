@@ -2,11 +2,12 @@
 
 import re
 import tomllib
-from pathlib import Path
+
+from places import DOCS
 
 from nrprob.batch.modelfile import read_model
 
-PAGE = (Path(__file__).parents[1] / "docs" / "model-files.md").read_text(encoding="utf-8")
+PAGE = (DOCS / "model-files.md").read_text(encoding="utf-8")
 
 
 def test_the_model_file_of_the_page_is_valid():

@@ -59,7 +59,7 @@ def test_every_public_name_loads(name):
 @pytest.mark.smoke
 def test_every_module_loads():
     names = [m.name for m in pkgutil.walk_packages(nrprob.__path__, "nrprob.")]
-    assert "nrprob.methods.mdl_mixture" in names
+    assert "nrprob.methods.bayes.estimator" in names
     for name in names:
         importlib.import_module(name)
 

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from nrprob.batch.modelfile import Figure, ModelFile, Setting, Table, look_up
-from nrprob.batch.plan import Cell, matches
+from nrprob.batch.plan import Experiment, matches
 
 if TYPE_CHECKING:
     import xarray
@@ -247,7 +247,7 @@ class Results:
     """
 
     model: ModelFile
-    cells: Sequence[Cell]
+    cells: Sequence[Experiment]
     frame: pd.DataFrame
     measures: tuple[str, ...]
 
@@ -262,7 +262,7 @@ _CIRCUMSTANCES = (
 )  # fmt: skip
 
 
-def collect(dataset: xarray.Dataset, model: ModelFile, cells: Sequence[Cell]) -> Results:
+def collect(dataset: xarray.Dataset, model: ModelFile, cells: Sequence[Experiment]) -> Results:
     """Results beside the plan they belong to.
 
     Parameters
@@ -271,7 +271,7 @@ def collect(dataset: xarray.Dataset, model: ModelFile, cells: Sequence[Cell]) ->
         See `nrprob.batch.load`.
     model : ModelFile
         What was run.
-    cells : sequence of Cell
+    cells : sequence of Experiment
         Its plan.
     """
     frame = pd.DataFrame(
@@ -314,7 +314,7 @@ def collect(dataset: xarray.Dataset, model: ModelFile, cells: Sequence[Cell]) ->
     return Results(model, cells, frame.assign(feasible=feasible), (*measures, *built_in))
 
 
-def _variant(cell: Cell) -> str:
+def _variant(cell: Experiment) -> str:
     rest = {k: v for k, v in cell.parameters.items() if k != "random_state"}
     for name in ("wanted", "split", "constraints"):
         if (drawn := getattr(cell, name)) is not None:
@@ -597,7 +597,7 @@ def _kinds(results: Results) -> Iterable[tuple[str, str, str, pd.DataFrame]]:
 
     Data come first in the order, since that is how tables read.
     """
-    first: dict[tuple[int, str, str], Cell] = {}
+    first: dict[tuple[int, str, str], Experiment] = {}
     for i, cell in enumerate(results.cells):
         first.setdefault((cell.case, cell.method, results.frame["variant"].iat[i]), cell)
     data = [cell.data for cell in first.values()]
@@ -696,7 +696,7 @@ def _published(
     for setting in (s for table in results.model.tables for s in table.settings):
         cells = [cell for cell in results.cells if matches(cell, setting.where)]
 
-        def place(path: str, setting: Setting = setting, cells: list[Cell] = cells) -> Any:
+        def place(path: str, setting: Setting = setting, cells: list[Experiment] = cells) -> Any:
             """What the setting says, or else what all of its cells agree on."""
             stated = setting.where.get(path, look_up(setting.where, path))
             if stated is not None:

@@ -10,11 +10,11 @@ import numpy as np
 
 from nrprob.batch import registry
 from nrprob.batch.modelfile import ModelFile
-from nrprob.batch.plan import Cell
+from nrprob.batch.plan import Experiment
 from nrprob.batch.sources import known_array
 from nrprob.batch.split import Parts, divide, pairs_of
 from nrprob.batch.tables import Table
-from nrprob.batch.wanted import Told, draw
+from nrprob.batch.wanted import WantedLabels, draw
 
 __all__ = ["Inputs", "inputs_of"]
 
@@ -36,7 +36,7 @@ class Inputs:
     y: np.ndarray | None
     known: Mapping[str, Any]
     pairs: Mapping[str, np.ndarray]
-    told: Told | None
+    told: WantedLabels | None
     parts: Parts | None
     X_test: Any
     known_test: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Inputs:
         return out
 
 
-def inputs_of(model: ModelFile, table: Table, cell: Cell) -> Inputs:
+def inputs_of(model: ModelFile, table: Table, cell: Experiment) -> Inputs:
     """Put together what a cell's method is given.
 
     Everything that is drawn follows from the data set and the run, so that all methods of a run

@@ -51,7 +51,7 @@ from pydantic import (
 
 from nrprob.batch import registry
 from nrprob.batch.reported import OF_SPLIT, Figure, Measure, Metric, Report, Setting, Table
-from nrprob.batch.told import MOST_FITS, Constraints, Split, Strict, Wanted
+from nrprob.batch.supervision import MOST_FITS, Constraints, Split, Strict, Wanted
 from nrprob.exceptions import InputError
 
 __all__ = [

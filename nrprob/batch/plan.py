@@ -20,17 +20,17 @@ from typing import Any
 
 from nrprob.batch import registry
 from nrprob.batch.modelfile import MOST_SEED, Measure, MethodSpec, ModelFile, look_up
-from nrprob.batch.told import MOST_FITS
+from nrprob.batch.supervision import MOST_FITS
 from nrprob.exceptions import InputError
 
-__all__ = ["Batch", "Cell", "Plan", "check_seed", "expand", "matches", "select"]
+__all__ = ["Batch", "Experiment", "Plan", "check_seed", "expand", "matches", "select"]
 
 BATCH = 32  # cells; a killed run loses at most one batch of them
 _REFERENCE = re.compile(r"data\.(\w+(?:\.\d+)*)")
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class Experiment:
     """One fit.
 
     Attributes
@@ -78,7 +78,7 @@ class Batch:
     """Cells that are likely to share a compiled program, computed and written together."""
 
     id: str
-    cells: tuple[Cell, ...]
+    cells: tuple[Experiment, ...]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Plan:
     """All cells of a model file."""
 
     model: ModelFile
-    cells: tuple[Cell, ...]
+    cells: tuple[Experiment, ...]
     batches: tuple[Batch, ...]
 
     def dumps(self) -> str:
@@ -175,7 +175,7 @@ def _file_digest(path: Path) -> str:
         raise InputError(f"no such data file; {path}; check the path") from error
 
 
-def _kind(cell: Cell) -> str:
+def _kind(cell: Experiment) -> str:
     """Cells of one kind mostly share shapes: they differ in seeds and in real numbers."""
     plain = {
         key: "a number" if isinstance(value, float) else value
@@ -276,7 +276,7 @@ def expand(model: ModelFile) -> Plan:
                     if pairs is not None:
                         key["constraints"] = {**pairs, "of": model.classes, "draw": [seed, run]}
                     cells.append(
-                        Cell(
+                        Experiment(
                             _digest(key), number, repeat, seed, spec.label, spec.name, run,
                             case, parameters, wanted, split, pairs,
                         )
@@ -298,8 +298,8 @@ def _is_for(method: MethodSpec, data: Mapping[str, Any]) -> bool:
     )
 
 
-def _batches(cells: Sequence[Cell]) -> Iterator[Batch]:
-    kinds: dict[str, dict[str, Cell]] = {}
+def _batches(cells: Sequence[Experiment]) -> Iterator[Batch]:
+    kinds: dict[str, dict[str, Experiment]] = {}
     for cell in cells:
         kinds.setdefault(_kind(cell), {}).setdefault(cell.id, cell)
     for kind in kinds.values():
@@ -309,7 +309,7 @@ def _batches(cells: Sequence[Cell]) -> Iterator[Batch]:
             yield Batch(_digest([cell.id for cell in part]), part)
 
 
-def matches(cell: Cell, where: Mapping[str, Any]) -> bool:
+def matches(cell: Experiment, where: Mapping[str, Any]) -> bool:
     """Whether a cell has these values of its parameters."""
     values = cell.values
     return all(look_up(values, name) == value for name, value in where.items())
@@ -365,7 +365,7 @@ def select(plan: Plan, only: Sequence[str]) -> set[str]:
     return {cell.id for cell in chosen}
 
 
-def _place(cell: Cell, name: str) -> Any:
+def _place(cell: Experiment, name: str) -> Any:
     if name in ("method", "repeat", "run"):
         return getattr(cell, name)
     return look_up(cell.values, name)

@@ -58,57 +58,57 @@ class Method:
 
 METHODS = {
     "ccib": Method(
-        "nrprob.methods.conditional",
+        "nrprob.methods.bottleneck.ccib",
         "CCIB",
         "clusters that are informative beyond the known groups, and mean the same in each of them",
         ("anneal", "sequential", "batched", "agglomerative"),
     ),
     "ibsi": Method(
-        "nrprob.methods.bottleneck",
+        "nrprob.methods.bottleneck.ib",
         "IBSI",
         "clusters that are informative and, at a price gamma, independent of the known groups",
         ("anneal", "sequential", "batched", "agglomerative"),
     ),
     "cmbc": Method(
-        "nrprob.methods.cmbc",
+        "nrprob.methods.cmbc.estimator",
         "CMBC",
         "clusters of binary rows, by a mixture that is kept from repeating the known groups",
         ("anneal",),
     ),
     "condens": Method(
-        "nrprob.methods.ensemble",
+        "nrprob.methods.ensemble.condens",
         "CondEns",
         "clusters on which clusterings of every known group by itself agree; any base clusterer",
         (),
     ),
     "residual-spectral": Method(
-        "nrprob.methods.residual_spectral",
+        "nrprob.methods.residual.spectral",
         "ResidualSpectral",
         "clusters of sparse counts: what is left once the known groups' means are removed",
         (),
     ),
     "residual-mixture": Method(
-        "nrprob.methods.residual_mixture",
+        "nrprob.methods.residual.mixture",
         "ResidualMixture",
         "clusters of tables and images, by a mixture of what the known groups leave of the rows",
         (),
     ),
     "ib": Method(
-        "nrprob.methods.bottleneck",
+        "nrprob.methods.bottleneck.ib",
         "IB",
         "clusters that keep what rows say about the features; told nothing, for comparison",
         ("anneal", "sequential", "batched", "agglomerative"),
         takes_known=False,
     ),
     "mixture": Method(
-        "nrprob.methods.mixture",
+        "nrprob.methods.mixture.em",
         "MixtureEM",
         "components of a mixture; with labels of some rows, a semi-supervised classifier",
         ("anneal",),
         takes_known=False,
     ),
     "mdl_mixture": Method(
-        "nrprob.methods.mdl_mixture",
+        "nrprob.methods.bayes.estimator",
         "MDLMixture",
         "a posterior over clusterings of every size; with labels of some rows, a classifier",
         (),
@@ -116,7 +116,7 @@ METHODS = {
         alone=True,
     ),
     "mdl_multiview": Method(
-        "nrprob.methods.mdl_multiview",
+        "nrprob.methods.multiview.estimator",
         "MDLMultiView",
         "clusters of the same rows in several views at once, by description length",
         ("anneal",),
@@ -126,7 +126,7 @@ METHODS = {
         alone=True,
     ),
     "mdl_constrained": Method(
-        "nrprob.methods.mdl_constrained",
+        "nrprob.methods.constrained.mdl",
         "MDLConstrained",
         "clusters under pairs that must or must not be together, kept or only where they pay",
         (),
@@ -135,7 +135,7 @@ METHODS = {
         alone=True,
     ),
     "cop_kmeans": Method(
-        "nrprob.methods.cop_kmeans",
+        "nrprob.methods.constrained.cop_kmeans",
         "COPKMeans",
         "k-means that never violates a pair and gives up where it would have to; for comparison",
         (),

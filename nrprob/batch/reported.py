@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
-from nrprob.batch.told import Strict
+from nrprob.batch.supervision import Strict
 
 __all__ = ["OF_SPLIT", "Figure", "Measure", "Metric", "Report", "Setting", "Statistic", "Table"]
 

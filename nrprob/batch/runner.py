@@ -24,13 +24,13 @@ from nrprob.batch import registry, single, store
 from nrprob.batch.fits import Fit, default_measures, make_estimator, outcome, refused, score
 from nrprob.batch.inputs import Inputs, inputs_of
 from nrprob.batch.modelfile import OF_SPLIT, ModelFile, read_model
-from nrprob.batch.plan import Batch, Cell, Plan, expand, select
+from nrprob.batch.plan import Batch, Experiment, Plan, expand, select
 from nrprob.batch.sources import load_data
 from nrprob.batch.tables import Table
 from nrprob.batch.versions import versions
-from nrprob.engines.lanes import MEMORY, Lanes
+from nrprob.engines.batching import MEMORY, Batcher
 from nrprob.engines.sharding import asked_for, sharded
-from nrprob.estimator import TermEstimator, check_finite
+from nrprob.estimator.terms import TermEstimator, check_finite
 from nrprob.exceptions import DataUnavailable, InputError
 from nrprob.settings import standard
 
@@ -90,7 +90,7 @@ class _Data:
         self._kept: collections.OrderedDict[str, Table] = collections.OrderedDict()
         self._missing: dict[str, str] = {}
 
-    def __call__(self, cell: Cell) -> Table:
+    def __call__(self, cell: Experiment) -> Table:
         """Rows and labelings of a cell; raises what `load_data` does."""
         generated = self._model.data.generator is not None
         key = json.dumps([cell.data, cell.seed if generated else None], default=str)
@@ -114,11 +114,11 @@ class _Executor:
     def __init__(self, model: ModelFile, devices: Sequence[jax.Device]):
         self.model = model
         self.data = _Data(model)
-        self.lanes = Lanes(devices)
+        self.lanes = Batcher(devices)
 
-    def fit(self, cells: Sequence[Cell]) -> dict[Cell, Fit | Exception]:
+    def fit(self, cells: Sequence[Experiment]) -> dict[Experiment, Fit | Exception]:
         """Fit cells; what goes wrong with one of them is its result."""
-        done: dict[Cell, Fit | Exception] = {}
+        done: dict[Experiment, Fit | Exception] = {}
         waiting = {}
         for cell in cells:
             try:
@@ -149,7 +149,7 @@ class _Executor:
                 done[cell] = fit
         return done
 
-    def _prepare(self, cell: Cell) -> Any:
+    def _prepare(self, cell: Experiment) -> Any:
         """What the lanes need of a cell; its fit where they cannot take it."""
         inputs = inputs_of(self.model, self.data(cell), cell)
         estimator = make_estimator(cell.name, cell.parameters)
@@ -178,7 +178,7 @@ class _Executor:
         limit = (self.lanes.devices[0].memory_stats() or {}).get("bytes_limit", math.inf)
         return len(self.lanes.devices) > 1 and size > 0.5 * limit
 
-    def try_out(self, cell: Cell, where: str) -> None:
+    def try_out(self, cell: Experiment, where: str) -> None:
         """Do what comes before the fit of a cell; raises what a fit would."""
         table = self.data(cell)
         try:
@@ -204,13 +204,13 @@ class _Executor:
                 except (ValueError, TypeError) as error:
                     raise InputError(f"{where.rstrip('.')} ({cell.method}): {error}") from error
 
-    def _to_predict(self, cell: Cell) -> bool:
+    def _to_predict(self, cell: Experiment) -> bool:
         """Whether something is measured of what is said of new rows."""
         wanted = {m.metric for m in self.model.measures.values()}
         return cell.split is not None and bool(wanted & {*OF_SPLIT})
 
     def _outcome(
-        self, cell: Cell, inputs: Inputs, estimator: Any, seconds: float, messages: list[str]
+        self, cell: Experiment, inputs: Inputs, estimator: Any, seconds: float, messages: list[str]
     ) -> Fit:
         save, table = self.model.save, self.data(cell)
         fit = outcome(cell.method, estimator, seconds, messages)
@@ -235,7 +235,7 @@ class _Executor:
         return self._drawn(inputs, fit)
 
     def _refusal(
-        self, cell: Cell, inputs: Inputs, estimator: Any, seconds: float, reason: str
+        self, cell: Experiment, inputs: Inputs, estimator: Any, seconds: float, reason: str
     ) -> Fit:
         table = self.data(cell)
         fit = refused(cell.method, estimator, table.X.shape[0], seconds, reason)
@@ -253,7 +253,7 @@ class _Executor:
 
 def _fit(estimator: Any, inputs: Inputs) -> str:
     """Fit by itself; returns why its pairs cannot be kept, and nothing if they can."""
-    from nrprob.methods.constraints import InfeasibleConstraints
+    from nrprob.methods.constrained.links import InfeasibleConstraints
 
     try:
         estimator.fit(inputs.X, inputs.y, **inputs.known, **inputs.pairs)
@@ -308,7 +308,7 @@ def check(model: ModelFile, plan: Plan) -> dict[str, int]:
     skipped: dict[str, int] = collections.defaultdict(int)
     wrong: dict[str, None] = {}
     places = {method.label: f"methods.{i}." for i, method in enumerate(model.methods)}
-    kinds: dict[str, list[Cell]] = {}
+    kinds: dict[str, list[Experiment]] = {}
     for cell in plan.cells:
         rest = {k: v for k, v in cell.parameters.items() if k != "random_state"}
         drawn = [cell.wanted, cell.split, cell.constraints]
@@ -421,7 +421,7 @@ def run_plan(
     result = Outcome(Path(folder), found=len(chosen & finished))
     progress.start(len(chosen), result.found)
 
-    def work(batch: Batch, cells: list[Cell]) -> None:
+    def work(batch: Batch, cells: list[Experiment]) -> None:
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         done = executor.fit(cells)
         good = {cell: fit for cell, fit in done.items() if isinstance(fit, Fit)}

@@ -58,7 +58,7 @@ def divide(labels: np.ndarray, split: Mapping[str, Any], seed: tuple[int, int]) 
         Classes.
     split : mapping
         ``labeling``, for messages; shares ``labelled``, ``unlabelled`` and ``test`` of all rows,
-        see `nrprob.batch.told.Split`.
+        see `nrprob.batch.supervision.Split`.
     seed : tuple of int
         Of the data set, and of the run.
 
@@ -100,7 +100,7 @@ def pairs_of(
     rows : array of int
         Those of them whose class is known.
     amount : mapping
-        ``pairs``, ``wrong`` and ``share``, see `nrprob.batch.told.Constraints`.
+        ``pairs``, ``wrong`` and ``share``, see `nrprob.batch.supervision.Constraints`.
     seed : tuple of int
         Of the data set, and of the run.
 
@@ -109,7 +109,7 @@ def pairs_of(
     nrprob.exceptions.InputError
         If there are no pairs to draw.
     """
-    from nrprob.methods.constraints import draw_pairs
+    from nrprob.methods.constrained.links import draw_pairs
 
     # Another stream than that of the split, which has the same seed.
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence((*seed, 1))))

@@ -21,7 +21,7 @@ import numpy as np
 
 from nrprob.batch.fits import Fit
 from nrprob.batch.modelfile import ModelFile
-from nrprob.batch.plan import Batch, Cell, Plan
+from nrprob.batch.plan import Batch, Experiment, Plan
 from nrprob.exceptions import InputError
 from nrprob.files import (
     check_seal,
@@ -279,7 +279,7 @@ def _identifiers(path: Path) -> list[str]:
             return [value.decode() for value in file["cell"][:]]
 
 
-def read_plan(folder: Path | str) -> tuple[ModelFile, list[Cell]]:
+def read_plan(folder: Path | str) -> tuple[ModelFile, list[Experiment]]:
     """Model and cells of a folder of results.
 
     Raises
@@ -290,7 +290,9 @@ def read_plan(folder: Path | str) -> tuple[ModelFile, list[Cell]]:
     path = Path(folder) / _PLAN
     try:
         plan = json.loads(path.read_text(encoding="utf-8"))
-        return ModelFile.model_validate(plan["model"]), [Cell(**cell) for cell in plan["cells"]]
+        return ModelFile.model_validate(plan["model"]), [
+            Experiment(**cell) for cell in plan["cells"]
+        ]
     except OSError as error:
         raise InputError(
             f"no results here; {folder} has no {_PLAN}; name a folder that `nrprob run` wrote"
@@ -402,7 +404,7 @@ def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return out
 
 
-def _coordinates(cells: Sequence[Cell]) -> dict[str, Any]:
+def _coordinates(cells: Sequence[Experiment]) -> dict[str, Any]:
     """Coordinates over cells: what a cell is, and its parameters."""
     columns: dict[str, list[Any]] = {
         "method": [c.method for c in cells],

@@ -10,11 +10,11 @@ import numpy as np
 
 from nrprob.exceptions import InputError
 
-__all__ = ["Told", "draw"]
+__all__ = ["WantedLabels", "draw"]
 
 
 @dataclass(frozen=True)
-class Told:
+class WantedLabels:
     """Wanted labels of some rows.
 
     Attributes
@@ -29,7 +29,7 @@ class Told:
     scored: np.ndarray
 
 
-def draw(labels: np.ndarray, wanted: Mapping[str, Any], seed: tuple[int, int]) -> Told:
+def draw(labels: np.ndarray, wanted: Mapping[str, Any], seed: tuple[int, int]) -> WantedLabels:
     """Draw the rows whose wanted label is told, class by class.
 
     One seed draws one order of the rows of every class, of which the first are taken: with more
@@ -66,4 +66,4 @@ def draw(labels: np.ndarray, wanted: Mapping[str, Any], seed: tuple[int, int]) -
             )
         rows[random.permutation(members)[:count]] = True
     scored = np.ones_like(rows) if wanted["score"] == "all" else ~rows
-    return Told(np.where(rows, codes, -1), rows, scored)
+    return WantedLabels(np.where(rows, codes, -1), rows, scored)

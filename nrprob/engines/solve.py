@@ -76,7 +76,7 @@ def one_at_a_time(factorises: bool) -> contextlib.AbstractContextManager[Any]:
 class Call:
     """One run of a compiled solver: its arrays, and what it is compiled for.
 
-    Calls with the same `signature` can share a compiled program; see `nrprob.engines.lanes`.
+    Calls with the same `signature` can share a compiled program; see `nrprob.engines.batching`.
     ``size`` is what the run takes on a device, in bytes. ``factorises`` says that the program calls
     LAPACK; see `one_at_a_time`.
     """

@@ -1,1 +1,1 @@
-"""One file per family of methods: its terms, and its estimators."""
+"""Methods, a folder for every family; families know nothing of each other."""

@@ -1,0 +1,1 @@
+"""What estimators have in common: input, restarts, fitted state, new rows."""

@@ -1,0 +1,1 @@
+"""Posteriors over clusterings."""

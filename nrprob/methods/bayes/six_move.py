@@ -1,0 +1,337 @@
+"""Six-move sampler of mixtures in the full state (Yin, 2007, section 4.8), corrected.
+
+A step makes the published moves, with the ratios that leave the distribution of a `MixtureTarget`
+invariant:
+
+1. weights given labels. "nml": components are paired at random, and each pair shares its units
+   anew, from the exact conditional distribution. The published step of every point by +-1 never
+   changes the parity of a weight. "conjugate": all of them, from a Dirichlet distribution;
+2. labels given all else, all rows at once. "conjugate": parts of the rows whose new labels leave a
+   component empty keep the old ones, since the proposal does not depend on the state;
+3. death and rebirth ("nml"): components of at most one row draw new parameters from the base
+   distribution, and accept by the ratio of likelihoods, not by the new likelihood alone;
+4. split and combine, and birth and death of empty components; see `six_move_jumps`;
+5. means and scales given labels: drawn from their conditional distribution, or ("nml", where they
+   lie in a box) from a law close to it and accepted by the ratio;
+6. probabilities of the classes, from Dirichlet distributions.
+
+Move 4 has the parameters that move 6 draws, and for "conjugate" those of moves 1 and 5, integrated
+out. This is valid because these are drawn next, before anything else looks at them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.engines.chains import ChainState, Draw, PartitionKernel
+from nrprob.engines.sample import draw_categories
+from nrprob.methods.bayes.six_move_draws import (
+    Box,
+    draw_means,
+    draw_scales,
+    log_evidence,
+    log_gamma_variate,
+    moments,
+    transfer,
+)
+from nrprob.methods.bayes.six_move_jumps import (
+    birth_move,
+    describe,
+    launched_move,
+    pivot_move,
+    single_move,
+)
+from nrprob.methods.bayes.six_move_target import (
+    Mixture,
+    MixtureTarget,
+    log_joint,
+    make_mixture_target,
+)
+
+__all__ = ["SixMoveKernel", "log_joint", "make_mixture_target"]
+
+_PARTS = 16  # parts of the rows that keep or change their labels together
+
+
+@dataclass(frozen=True)
+class SixMoveKernel(PartitionKernel):
+    """Full-state kernel for `MixtureTarget`; draws hold the mixture beside its labels.
+
+    Attributes
+    ----------
+    n_split_combine : published proposals (pivot, nearest component) in a step
+    n_split_merge : launched proposals, whose halves may overlap, in a step
+    n_birth_death : proposals of empty components in a step; "conjugate" has none
+    n_single : proposals of components of one row in a step
+    n_launch : hard assignments that lead to the launching state
+    """
+
+    n_split_combine: int = 1
+    n_split_merge: int = 3
+    n_birth_death: int = 1
+    n_single: int = 3
+    n_launch: int = 3
+
+    def begin(self, target: MixtureTarget, labels: jax.Array, key: jax.Array) -> ChainState:
+        """State of one chain that starts at labels (n',), without empty components."""
+        return _begin(target, labels, key)
+
+    def step(self, target: MixtureTarget, state: ChainState) -> ChainState:
+        """Next state of one chain."""
+        key, now = jax.random.split(state.rng_key)
+        mixture, cells, moves = self._sweep(target, _as_mixture(target, state.draw), now)
+        return ChainState(_as_draw(target, mixture, cells), moves, key)
+
+    def _sweep(self, target: MixtureTarget, mixture: Mixture, key: jax.Array):
+        keys = jax.random.split(key, 6)
+        moves = _no_moves()
+        full = isinstance(target.prior, Box)
+        if full:
+            cells = target.cells(mixture.labels)
+            mixture = mixture._replace(parts=share_units(target, mixture, cells, keys[0]))
+        mixture, kept, tried = draw_labels(target, mixture, keys[1])
+        cells = target.cells(mixture.labels)
+        moves |= {"gibbs": tried, "gibbs_accepted": kept}
+        if full:
+            mixture, tried, kept = rebirth(target, mixture, cells, keys[2])
+            moves |= {"rebirth": tried, "rebirth_accepted": kept}
+        else:
+            fitted = describe(target, cells, keys[2])
+            mixture = mixture._replace(means=fitted.means, log_scales=fitted.log_scales)
+        pivot, launched, birth, single = jax.random.split(keys[3], 4)
+        launch = partial(launched_move, n_launch=self.n_launch)
+        kinds = [
+            ("pivot", pivot_move, self.n_split_combine, pivot),
+            ("launched", launch, self.n_split_merge, launched),
+            ("empty", birth_move, self.n_birth_death if full else 0, birth),
+            ("single", single_move, self.n_single, single),
+        ]
+        for name, move, count, move_key in kinds:
+            mixture, cells, counts = _repeat(target, move, mixture, cells, move_key, count)
+            moves |= {f"{name}_{key}": value for key, value in counts.items()}
+        moves |= _both(moves)
+        if full:
+            mixture, tried, kept = draw_normals(target, mixture, cells, keys[4])
+            moves |= {"normals": tried, "normals_accepted": kept}
+            probs = draw_classes(target, cells, keys[5])
+            return mixture._replace(class_probs=probs), cells, moves
+        return complete(target, mixture.labels, cells, keys[4]), cells, moves
+
+
+@jax.jit  # one program, not one for every operation, where chains begin outside of one
+def _begin(target: MixtureTarget, labels: jax.Array, key: jax.Array) -> ChainState:
+    key, now = jax.random.split(key)
+    labels = jnp.where(target.mass > 0, labels, 0).astype(jnp.int32)
+    cells = target.cells(labels)
+    mixture = complete(target, labels, cells, now)
+    return ChainState(_as_draw(target, mixture, cells), _no_moves(), key)
+
+
+_JUMPS = ("split", "split_accepted", "merge", "merge_accepted")
+
+
+def _no_moves() -> Draw:
+    names = [*_JUMPS]
+    for kind in ("pivot", "launched", "empty", "single"):
+        names += [f"{kind}_{name}" for name in _JUMPS]
+    for kind in ("gibbs", "rebirth", "normals"):
+        names += [kind, f"{kind}_accepted"]
+    return {name: jnp.zeros((), jnp.int32) for name in names}
+
+
+def _both(moves: Draw) -> Draw:
+    """Counts of the published and the launched jumps together."""
+    return {name: moves[f"pivot_{name}"] + moves[f"launched_{name}"] for name in _JUMPS}
+
+
+def _repeat(target, move, mixture, cells, key, count):
+    """Make a jump ``count`` times; also returns how often it was which, and was accepted."""
+
+    def once(t, carry):
+        mixture, cells, counts = carry
+        jump = move(target, mixture, cells, jax.random.fold_in(key, t))
+        up, down = jump.split, ~jump.split
+        now = jnp.stack([up, up & jump.accepted, down, down & jump.accepted])
+        return jump.mixture, jump.cells, counts + now
+
+    counts = jnp.zeros(4, jnp.int32)
+    if count:
+        mixture, cells, counts = jax.lax.fori_loop(0, count, once, (mixture, cells, counts))
+    return mixture, cells, dict(zip(_JUMPS, counts, strict=True))
+
+
+# Full conditional distributions
+
+
+def share_units(
+    target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
+) -> jax.Array:
+    """Move 1 of "nml": parts (K,) after every pair of a random pairing shared its units anew."""
+    order_key, unit_key = jax.random.split(key)
+    slots = target.max_clusters
+    dtype = mixture.parts.dtype
+    u = jnp.where(mixture.active, jax.random.uniform(order_key, (slots,), dtype), 2)
+    earlier = (u < u[:, None]) | ((u == u[:, None]) & np.tri(slots, slots, -1, bool))
+    rank = earlier.sum(1)
+    v = jax.random.uniform(unit_key, (slots,), dtype)
+    n = cells[:, -1]
+
+    def share(pair, parts):
+        a, b = (jnp.argmax(rank == 2 * pair + side) for side in (0, 1))
+        total = parts[a] + parts[b]
+        c, _ = transfer(target.x.shape[0], total, n[a], n[b], v[pair])
+        return parts.at[a].set(c).at[b].set(total - c)
+
+    return jax.lax.fori_loop(0, mixture.active.sum() // 2, share, mixture.parts)
+
+
+def draw_labels(
+    target: MixtureTarget, mixture: Mixture, key: jax.Array
+) -> tuple[Mixture, jax.Array, jax.Array]:
+    """Move 2; returns how many parts of the rows changed labels, of how many that were tried."""
+    x = target.x
+    log_p = target.coefficients(mixture) @ x.T
+    log_p = jnp.where(mixture.active[:, None], log_p, -jnp.inf)
+    drawn = draw_categories(log_p, jax.random.uniform(key, x.shape[:1], x.dtype))
+    labels = jnp.where(target.mass > 0, drawn, 0)
+    if isinstance(target.prior, Box):
+        one = jnp.ones((), jnp.int32)
+        return mixture._replace(labels=labels), one, one
+    slots = jnp.arange(target.max_clusters)[:, None]
+    old, new = ((slots == z) * target.mass for z in (mixture.labels, labels))
+    n = x.shape[0]
+    parts = min(_PARTS, n)
+    wide = -(-n // parts)
+    # Rows that are neighbours in the table, and often in the data, are of different parts.
+    change = jnp.pad(new - old, ((0, 0), (0, wide * parts - n)))
+    change = change.reshape(-1, wide, parts).sum(1).T
+
+    def decide(counts, change):
+        good = ((counts + change > 0.5) | ~mixture.active).all()
+        return counts + jnp.where(good, change, 0), good
+
+    good = jax.lax.scan(decide, old.sum(1), change)[1]
+    labels = jnp.where(jnp.tile(good, wide)[:n], labels, mixture.labels)
+    return mixture._replace(labels=labels), good.sum().astype(jnp.int32), jnp.int32(parts)
+
+
+def rebirth(
+    target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
+) -> tuple[Mixture, jax.Array, jax.Array]:
+    """Move 3 of "nml"; also returns how many components tried, and how many were reborn."""
+    normal_key, class_key, accept_key = jax.random.split(key, 3)
+    nobody = jnp.zeros_like(cells)
+    fresh = describe(target, nobody, normal_key)
+    new = mixture._replace(
+        means=fresh.means,
+        log_scales=fresh.log_scales,
+        class_probs=draw_classes(target, nobody, class_key),
+    )
+    now, then = ((target.coefficients(m) * cells).sum(-1) for m in (mixture, new))
+    tries = mixture.active & (cells[:, -1] < 1.5)
+    u = jax.random.uniform(accept_key, now.shape, now.dtype)
+    accept = tries & (jnp.log(u) < then - now)
+    chosen = jax.tree.map(lambda a, b: jnp.where(accept[:, None], a, b), new[3:], mixture[3:])
+    return Mixture(*mixture[:3], *chosen), _count(tries), _count(accept)
+
+
+def draw_normals(
+    target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array
+) -> tuple[Mixture, jax.Array, jax.Array]:
+    """Move 5 of "nml"; every component and feature accepts by itself."""
+    scale_key, mean_key, accept_key = jax.random.split(key, 3)
+    m = moments(cells, target.n_features)
+    t = draw_scales(scale_key, m, target.box)
+    new, old = (log_evidence(m, v, target.box) for v in (t, mixture.log_scales))
+    means = draw_means(mean_key, m, t, target.box)
+    u = jax.random.uniform(accept_key, t.shape, t.dtype)
+    accept = jnp.log(u) < new - old
+    tries = jnp.broadcast_to(mixture.active[:, None], t.shape)
+    mixture = mixture._replace(
+        means=jnp.where(accept, means, mixture.means),
+        log_scales=jnp.where(accept, t, mixture.log_scales),
+    )
+    return mixture, _count(tries), _count(tries & accept)
+
+
+def draw_classes(target: MixtureTarget, cells: jax.Array, key: jax.Array) -> jax.Array:
+    """Move 6: probabilities (K, C)."""
+    d = target.n_features
+    counts = cells[:, 2 * d : 2 * d + target.n_classes]
+    return jax.nn.softmax(log_gamma_variate(key, target.class_concentration + counts), -1)
+
+
+def complete(target: MixtureTarget, labels: jax.Array, cells: jax.Array, key: jax.Array) -> Mixture:
+    """Mixture with labels (n',) and no empty component.
+
+    For "conjugate" its parameters are drawn from their distribution given the labels. For "nml"
+    they begin near to it, with units in proportion to the numbers of rows.
+    """
+    active = cells[:, -1] > 0.5
+    if isinstance(target.prior, Box):
+        normal_key, class_key = jax.random.split(key)
+        found = describe(target, cells, normal_key)
+        parts = _apportion(cells[:, -1], active, target.grid)
+        probs = draw_classes(target, cells, class_key)
+        return Mixture(labels, active, parts, found.means, found.log_scales, probs)
+    prior, d, c = target.prior, target.n_features, target.n_classes
+    gamma_key, mean_key = jax.random.split(key)
+    m = moments(cells, d)
+    slots = cells.shape[0]
+    weight = jnp.where(active, prior.concentration + cells[:, -1], 1)
+    counts = target.class_concentration + cells[:, 2 * d : 2 * d + c]
+    shape = jnp.broadcast_to(prior.shape + 0.5 * m.n, (slots, d))
+    log_g = log_gamma_variate(gamma_key, jnp.concatenate([weight[:, None], counts, shape], 1))
+    parts = jax.nn.softmax(jnp.where(active, log_g[:, 0], -jnp.inf))
+    shrink = prior.kappa + m.n
+    rate = prior.scale + 0.5 * (m.squares + prior.kappa * m.n / shrink * m.mean**2)
+    t = 0.5 * (jnp.log(rate) - log_g[:, 1 + c :])
+    noise = jax.random.normal(mean_key, (slots, d), t.dtype)
+    means = m.n * m.mean / shrink + jnp.exp(t) / jnp.sqrt(shrink) * noise
+    return Mixture(labels, active, parts, means, t, jax.nn.softmax(log_g[:, 1 : 1 + c], -1))
+
+
+def _apportion(n: jax.Array, active: jax.Array, grid: jax.Array) -> jax.Array:
+    """Units (K,) of at least 1, near to proportional to numbers of rows."""
+    spare = grid - active.sum()
+    parts = jnp.where(active, 1 + jnp.floor(spare * n / jnp.maximum(n.sum(), 1)), 0)
+    return parts.at[jnp.argmax(parts)].add(grid - parts.sum())
+
+
+def _count(flags: jax.Array) -> jax.Array:
+    return flags.sum().astype(jnp.int32)
+
+
+# Draws
+
+
+def _as_draw(target: MixtureTarget, mixture: Mixture, cells: jax.Array) -> Draw:
+    if isinstance(target.prior, Box):
+        length = target.length(mixture, cells)
+    else:
+        length = target.partition.length(cells[None])
+    return {
+        "labels": mixture.labels,
+        "n_clusters": _count(mixture.active),
+        "length": length,
+        "weights": jnp.where(mixture.active, mixture.parts / target.grid, 0),
+        "means": mixture.means,
+        "scales": jnp.exp(mixture.log_scales),
+        "class_probs": mixture.class_probs,
+        "active": mixture.active,
+    }
+
+
+def _as_mixture(target: MixtureTarget, draw: Draw) -> Mixture:
+    parts = draw["weights"] * target.grid
+    if isinstance(target.prior, Box):
+        parts = jnp.round(parts)
+    log_scales = jnp.log(draw["scales"])
+    return Mixture(
+        draw["labels"], draw["active"], parts, draw["means"], log_scales, draw["class_probs"]
+    )

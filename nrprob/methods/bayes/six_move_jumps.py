@@ -1,0 +1,443 @@
+"""Moves between numbers of components: split and combine, birth and death of empty ones.
+
+All are moves of Metropolis, Hastings and Green on components without names. New parameters come
+from laws that do not look at the old ones, so that the Jacobian is 1. Probabilities of classes, and
+for the conjugate energy all parameters, are integrated out here and drawn anew by the moves that
+follow; the ratio then holds marginal likelihoods instead.
+
+A component j (slot a) becomes a and b. With k components before, the log ratio of the split is the
+sum of
+
+- *evidence*: E(a) + E(b) - E(j), where E is the log of likelihood times prior density over proposal
+  density of a component's parameters ("nml"), or its log marginal likelihood ("conjugate");
+- *number*: A(k) - A(k + 1), which holds the factor k + 1 of unnamed components;
+- *weights* ("nml"): c_a is drawn with probability c^n_a (c_j - c)^n_b / Z, and there are
+  (G - k) / k times more compositions: log Z - n_j log c_j + log(k / (G - k));
+- *choice*: probability of choosing the combination over that of choosing the split.
+
+The ratio of the combination is its inverse, with the drawn parameters those of the merged one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from nrprob.engines.sample import two_rows
+from nrprob.methods.bayes.six_move_draws import (
+    Box,
+    draw_means,
+    draw_scales,
+    invert,
+    log_evidence,
+    moments,
+    transfer,
+)
+from nrprob.methods.bayes.six_move_target import Conjugate, Mixture, MixtureTarget
+
+
+class LogRatio(NamedTuple):
+    """Terms of the log acceptance ratio of a split; see the top of this file."""
+
+    evidence: jax.Array
+    number: jax.Array
+    weights: jax.Array
+    choice: jax.Array
+
+
+def log_ratio(terms: LogRatio) -> jax.Array:
+    """Log acceptance ratio of a split; that of the combination is its negative."""
+    return terms.evidence + terms.number + terms.weights + terms.choice
+
+
+class Jump(NamedTuple):
+    """What became of a proposal: the state after it, and whether it was a split and accepted."""
+
+    mixture: Mixture
+    cells: jax.Array
+    split: jax.Array
+    accepted: jax.Array
+
+
+class _Pair(NamedTuple):
+    """Slots a and b, that become one, or of which a becomes both; ``upper`` rows go to b.
+
+    ``members`` (n',) are all rows of the two, ``halves`` (2, p) the statistics of the two.
+    """
+
+    a: jax.Array
+    b: jax.Array
+    split: jax.Array
+    members: jax.Array
+    upper: jax.Array
+    halves: jax.Array
+
+
+class _Parameters(NamedTuple):
+    means: jax.Array
+    log_scales: jax.Array
+
+
+def describe(target: MixtureTarget, cells: jax.Array, key: jax.Array) -> _Parameters:
+    """Means and log scales (m, d) for statistics (m, p).
+
+    Drawn, or fitted where they are integrated out and but serve to choose what to split.
+    """
+    m = moments(cells, target.n_features)
+    if isinstance(target.prior, Box):
+        scale_key, mean_key = jax.random.split(key)
+        t = draw_scales(scale_key, m, target.prior)
+        return _Parameters(draw_means(mean_key, m, t, target.prior), t)
+    return _Parameters(m.mean, 0.5 * jnp.log(jnp.maximum(m.squares / jnp.maximum(m.n, 1), 1e-30)))
+
+
+def _evidence(target: MixtureTarget, cells: jax.Array, log_scales: jax.Array) -> jax.Array:
+    """E (m,) of components with statistics (m, p)."""
+    if isinstance(target.prior, Box):
+        m = moments(cells, target.n_features)
+        features = log_evidence(m, log_scales, target.prior).sum(-1)
+        return features - target.classes(cells)
+    return -sum(term.cost(cells) for term in target.partition.terms)
+
+
+def _exchange(
+    target: MixtureTarget, mixture: Mixture, cells: jax.Array, pair: _Pair, key: jax.Array
+) -> tuple[Mixture, jax.Array, LogRatio, _Parameters, jax.Array]:
+    """Propose; also returns the merged component's parameters, and all means (K, d) of the split.
+
+    The terms are those of the split, whichever way it goes, without the choice.
+    """
+    part_key, draw_key = jax.random.split(key)
+    three = jnp.concatenate([pair.halves.sum(0)[None], pair.halves])
+    at = jnp.stack([pair.a, pair.a, pair.b])
+    new = jnp.stack([~pair.split, pair.split, pair.split])[:, None]
+    drawn = describe(target, three, draw_key)
+    old = _Parameters(mixture.means[at], mixture.log_scales[at])
+    found = jax.tree.map(lambda u, v: jnp.where(new, u, v), drawn, old)
+    e = _evidence(target, three, found.log_scales)
+    k = mixture.active.sum() - jnp.where(pair.split, 0, 1)  # of the merged state
+    sizes = target.sizes
+    number = sizes[k] - sizes[jnp.minimum(k + 1, target.max_clusters)]
+    n = three[:, -1]
+    total = mixture.parts[pair.a] + jnp.where(pair.split, 0, mixture.parts[pair.b])
+    parts, weights = mixture.parts, jnp.zeros_like(number)
+    if isinstance(target.prior, Box):
+        u = jax.random.uniform(part_key, (), total.dtype)
+        c, log_z = transfer(target.x.shape[0], total, n[1], n[2], u)
+        weights = log_z - n[0] * jnp.log(total) + jnp.log(k / jnp.maximum(target.grid - k, 1))
+        parts = parts.at[pair.a].set(jnp.where(pair.split, c, total))
+        parts = parts.at[pair.b].set(jnp.where(pair.split, total - c, 0))
+
+    def put(values, three):
+        first = jnp.where(pair.split, three[1], three[0])
+        return values.at[pair.a].set(first).at[pair.b].set(three[2])
+
+    labels = jnp.where(pair.split & pair.members & pair.upper, pair.b, mixture.labels)
+    labels = jnp.where(~pair.split & pair.members, pair.a, labels)
+    after = mixture._replace(
+        labels=labels,
+        active=mixture.active.at[pair.b].set(pair.split),
+        parts=parts,
+        means=put(mixture.means, found.means),
+        log_scales=put(mixture.log_scales, found.log_scales),
+    )
+    three = three.at[2].multiply(pair.split)
+    two_means = mixture.means.at[pair.a].set(found.means[1]).at[pair.b].set(found.means[2])
+    terms = LogRatio(e[1] + e[2] - e[0], number, weights, jnp.zeros_like(number))
+    merged = _Parameters(found.means[0], found.log_scales[0])
+    return after, put(cells, three), terms, merged, two_means
+
+
+def _decide(before: Any, after: Any, split: Any, terms: LogRatio, possible: Any, u: Any) -> Jump:
+    ratio = log_ratio(terms)
+    accept = possible & (jnp.log(u) < jnp.where(split, ratio, -ratio))
+    mixture, cells = jax.tree.map(lambda new, old: jnp.where(accept, new, old), after, before)
+    return Jump(mixture, cells, split, accept)
+
+
+def _any(active: jax.Array, u: jax.Array) -> jax.Array:
+    """One of the slots that are active, by a uniform number."""
+    order = jnp.cumsum(active)
+    return jnp.argmax(active & (order > jnp.floor(u * order[-1]))).astype(jnp.int32)
+
+
+def _nearest(means: jax.Array, active: jax.Array, slot: jax.Array) -> jax.Array:
+    """Nearest other active slot, by Euclidean distance."""
+    away = jnp.square(means - means[slot]).sum(-1)
+    other = active & (jnp.arange(active.size) != slot)
+    return jnp.argmin(jnp.where(other, away, jnp.inf)).astype(jnp.int32)
+
+
+def _feature(target: MixtureTarget, which: jax.Array) -> jax.Array:
+    """Column (n',) of the features; a product is faster than picking numbers one by one."""
+    d = target.n_features
+    return target.x[:, :d] @ (jnp.arange(d) == which).astype(target.x.dtype)
+
+
+def _free(active: jax.Array) -> jax.Array:
+    return jnp.argmin(active).astype(jnp.int32)
+
+
+def _up_probability(k: jax.Array, most: int) -> jax.Array:
+    """Probability of trying to add a component rather than to remove one."""
+    return jnp.where(k <= 1, 1.0, jnp.where(k >= most, 0.0, 0.5))
+
+
+def pivot_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array) -> Jump:
+    """Split or combine as published (Yin, 2007, 4.8.4), with the ratio that its proposals need.
+
+    Split: a component is drawn, and its rows are divided at a pivot uniform on mean +- scale of the
+    feature with the largest scale. Combine: a component is drawn, and joined with the one whose
+    mean is nearest. With rho the share of pivots that divide the rows as they are divided, and m
+    (0, 1 or 2) how many of the two halves have the other as their nearest, the choice is
+    ``[(1 - up(k + 1)) m / (k + 1)] / [up(k) rho / k]``, up(k) the probability to try a split; 4.9
+    has it 1.
+    """
+    draw_key, exchange_key = jax.random.split(key)
+    active, most = mixture.active, target.max_clusters
+    dtype = mixture.means.dtype
+    u = jax.random.uniform(draw_key, (4,), dtype)
+    now = active.sum()
+    split = u[0] < _up_probability(now, most)
+    a = _any(active, u[1])
+    b = jnp.where(split, _free(active), _nearest(mixture.means, active, a))
+    real = target.mass > 0
+    in_a, in_b = real & (mixture.labels == a), real & (mixture.labels == b)
+    members = jnp.where(split, in_a, in_a | in_b)
+
+    widest = jnp.argmax(mixture.log_scales[a])
+    middle, reach = mixture.means[a, widest], jnp.exp(mixture.log_scales[a, widest])
+    pivot = middle + reach * (2 * u[2] - 1)
+    upper = jnp.where(split, _feature(target, widest) > pivot, in_b)
+    sides = jnp.stack([members & ~upper, members & upper])
+    halves = sides.astype(dtype) @ target.x
+    pair = _Pair(a, b, split, members, upper, halves)
+    after, cells_after, terms, merged, means = _exchange(target, mixture, cells, pair, exchange_key)
+
+    # The way back, or forth, is over the merged component's widest feature.
+    widest = jnp.argmax(merged.log_scales)
+    middle, reach = merged.means[widest], jnp.exp(merged.log_scales[widest])
+    values = _feature(target, widest)
+    most_of = jnp.where(sides, values, -jnp.inf).max(1)
+    least_of = jnp.where(sides, values, jnp.inf).min(1)
+    order = most_of[0] < least_of[1]
+    below = jnp.where(order, most_of[0], most_of[1])
+    above = jnp.where(order, least_of[1], least_of[0])
+    gap = jnp.minimum(above, middle + reach) - jnp.maximum(below, middle - reach)
+    both = (halves[:, -1] > 0.5).all()
+    rho = jnp.where(both, jnp.maximum(gap, 0) / (2 * reach), 0)
+    open_ = active.at[b].set(True)
+    mutual = 0.0 + (_nearest(means, open_, a) == b) + (_nearest(means, open_, b) == a)
+
+    k = jnp.where(split, now, now - 1)
+    up, down = _up_probability(k, most), 1 - _up_probability(k + 1, most)
+    possible = (a != b) & (rho > 0) & (mutual > 0) & (k >= 1) & (k < most)
+    rho, mutual = jnp.where(possible, rho, 1), jnp.where(possible, mutual, 1)
+    choice = jnp.log(down * mutual * k / (jnp.maximum(up, 0.5) * rho * (k + 1)))
+    terms = terms._replace(choice=jnp.where(possible, choice, 0))
+    return _decide((mixture, cells), (after, cells_after), split, terms, possible, u[3])
+
+
+def launched_move(
+    target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array, n_launch: int
+) -> Jump:
+    """Split or combine the components of two rows i and j, drawn without a look at the state.
+
+    The other rows of a component that is split go to i or j one by one, with probabilities that a
+    launching state gives; the choice is minus the log of their product. Both directions look at the
+    same launching state, which depends on i, j and the rows of the two components alone: half of
+    the time ``n_launch`` hard assignments lead to it from i and j, else all rows are with i, so
+    that what leaves is near j. Unlike halves at a pivot, halves may overlap.
+    """
+    draw_key, exchange_key = jax.random.split(key)
+    size, dtype = target.x.shape[0], target.x.dtype
+    u = jax.random.uniform(draw_key, (size + 6,), dtype, jnp.finfo(dtype).tiny)
+    noise = jnp.log(u[6:]) - jnp.log1p(-u[6:])  # logistic
+    i, j = two_rows(target.partition, u[:4])
+    row = jnp.arange(size)
+    a = mixture.labels[i]
+    split = mixture.labels[j] == a
+    b = jnp.where(split, _free(mixture.active), mixture.labels[j]).astype(a.dtype)
+    in_b = (mixture.labels == b) & ~split
+    members = (target.mass > 0) & ((mixture.labels == a) | in_b)
+    rest = members & (row != i) & (row != j)
+    rows = jnp.where(members[:, None], target.x, 0)
+
+    def halves_of(upper):
+        upper = (upper | (row == j)) & (row != i)
+        return upper, jnp.stack([~upper, upper]).astype(dtype) @ rows
+
+    def odds(halves):
+        """Log odds (n',) of b."""
+        cost = target.partition.joining(halves[None], target.x, jnp.zeros_like(row))
+        return cost[0] - cost[1]
+
+    whole = u[4] < 0.5
+    halves = jnp.where(whole, halves_of(jnp.zeros_like(in_b))[1], target.x[jnp.stack([i, j])])
+    halves = jax.lax.fori_loop(
+        0, jnp.where(whole, 0, n_launch), lambda _, halves: halves_of(odds(halves) > 0)[1], halves
+    )
+    logit = odds(halves)
+    upper, halves = halves_of(jnp.where(split, noise < logit, in_b))
+    log_q = jnp.where(rest, jax.nn.log_sigmoid(jnp.where(upper, logit, -logit)), 0).sum()
+    pair = _Pair(a, b, split, members, upper, halves)
+    after, cells_after, terms, _, _ = _exchange(target, mixture, cells, pair, exchange_key)
+    possible = (i != j) & ~(split & mixture.active.all())
+    terms = terms._replace(choice=-log_q)
+    return _decide((mixture, cells), (after, cells_after), split, terms, possible, u[5])
+
+
+def birth_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array) -> Jump:
+    """Give birth to an empty component, or let one die; "nml" alone has them.
+
+    The new one has parameters from the base distribution, which cancel, and units of the weight of
+    another one. With m empty components after the birth, the choice is ``(1 - up(k + 1)) / (up(k)
+    m)``: the other one is drawn among k both ways.
+    """
+    uniform_key, draw_key = jax.random.split(key)
+    active, most = mixture.active, target.max_clusters
+    dtype = mixture.means.dtype
+    u = jax.random.uniform(uniform_key, (5,), dtype)
+    now = active.sum()
+    birth = u[0] < _up_probability(now, most)
+    empty = active & (cells[:, -1] < 0.5)
+    dying = _any(empty, u[1])
+    b = jnp.where(birth, _free(active), dying)
+    others = active & (jnp.arange(most) != b)
+    a = _any(others, u[2])
+    k = others.sum()
+    n_empty = jnp.where(birth, empty.sum() + 1, empty.sum())
+    possible = (k >= 1) & (k < most) & (birth | empty.any())
+
+    n = cells[a, -1]
+    total = mixture.parts[a] + jnp.where(birth, 0, mixture.parts[b])
+    c, log_z = transfer(target.x.shape[0], total, n, jnp.zeros_like(n), u[3])
+    sizes = target.sizes
+    number = sizes[k] - sizes[jnp.minimum(k + 1, most)]
+    weights = log_z - n * jnp.log(total) + jnp.log(k / jnp.maximum(target.grid - k, 1))
+    up, down = _up_probability(k, most), 1 - _up_probability(k + 1, most)
+    choice = jnp.log(down / (jnp.maximum(up, 0.5) * jnp.maximum(n_empty, 1)))
+    zero = jnp.zeros_like(number)
+    terms = LogRatio(zero, *(jnp.where(possible, v, 0) for v in (number, weights, choice)))
+    drawn = describe(target, jnp.zeros_like(cells[:1]), draw_key)
+    parts = mixture.parts.at[a].set(jnp.where(birth, c, total))
+    after = mixture._replace(
+        active=active.at[b].set(birth),
+        parts=parts.at[b].set(jnp.where(birth, total - c, 0)),
+        means=mixture.means.at[b].set(drawn.means[0]),
+        log_scales=mixture.log_scales.at[b].set(drawn.log_scales[0]),
+    )
+    return _decide((mixture, cells), (after, cells), birth, terms, possible, u[4])
+
+
+def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: jax.Array) -> Jump:
+    """Give birth to a component of a single row, or let one die.
+
+    Birth: row i leaves its component a, which keeps its parameters, with probability w_i / W, where
+    w_i is the inverse of its density there: one proposal does what a sweep over all rows would.
+    Death: one of the s components of one row dies, and the row goes to a component that has rows,
+    with probability r, about in proportion to its density there. The choice of a birth is
+    ``[(1 - up(k + 1)) r_a / s] / [up(k) w_i / W]``, s counted after it, w before it.
+    """
+    uniform_key, draw_key = jax.random.split(key)
+    active, most, d = mixture.active, target.max_clusters, target.n_features
+    x, full = target.x, isinstance(target.prior, Box)
+    u = jax.random.uniform(uniform_key, (6,), x.dtype)
+    now = active.sum()
+    birth = u[0] < _up_probability(now, most)
+    slots, row = jnp.arange(most), jnp.arange(x.shape[0])
+    single = active & (jnp.abs(cells[:, -1] - 1) < 0.5)
+    dying = _any(single, u[1])
+    b = jnp.where(birth, _free(active), dying)
+    leaver = jnp.argmax((mixture.labels == dying) & (target.mass > 0))
+
+    def where_to(rest, i):
+        """Log probabilities (K,) that row i goes to components with statistics ``rest``."""
+        if full:
+            log_r = _plug_in(target, mixture, rest) @ x[i]
+        else:
+            log_r = -target.partition.joining(rest[None], x[i][None], jnp.zeros(1, int))[:, 0]
+        return jax.nn.log_softmax(jnp.where(rest[:, -1] > 0.5, log_r, -jnp.inf))
+
+    without = jnp.where((slots == b)[:, None], 0, cells)
+    log_r = where_to(without, leaver)
+    goes = jnp.minimum((jnp.cumsum(jnp.exp(log_r)) <= u[2]).sum(), most - 1)
+    goes = jnp.where(jnp.isfinite(log_r[goes]), goes, jnp.argmax(log_r))
+
+    # The state with one component less: this one, or the one after a death.
+    together = jnp.where(birth, cells, without + (slots == goes)[:, None] * x[leaver])
+    labels = jnp.where(~birth & (row == leaver), goes.astype(mixture.labels.dtype), mixture.labels)
+    own = (slots[:, None] == labels).astype(x.dtype)
+    log_w = -((_plug_in(target, mixture, together).T @ own) * x.T).sum(0)
+    company = (target.mass > 0) & ((together[:, -1] @ own) > 1.5)
+    log_w = jnp.where(company, log_w, -jnp.inf)
+    log_w = log_w - jnp.where(company.any(), log_w.max(), 0)
+    w = jnp.exp(log_w)
+    i = jnp.where(birth, invert(w, u[3]), leaver)
+    a = jnp.where(birth, mixture.labels[i], goes).astype(mixture.labels.dtype)
+
+    rest = together - (slots == a)[:, None] * x[i]
+    rest = jnp.where(rest[:, -1:] > 0.5, rest, 0)
+    apart = rest + (slots == b)[:, None] * x[i]
+    r = where_to(rest, i)[a]
+    n_single = (jnp.abs(apart[:, -1] - 1) < 0.5).sum()
+    k = jnp.where(birth, now, now - 1)
+    up, down = _up_probability(k, most), 1 - _up_probability(k + 1, most)
+    choice = jnp.log(down / (jnp.maximum(up, 0.5) * jnp.maximum(n_single, 1)))
+    choice = choice + r + jnp.log(w.sum()) - log_w[i]
+    possible = (k >= 1) & (k < most) & company[i] & (birth | single.any())
+
+    three = jnp.stack([together[a], rest[a], x[i]])
+    drawn = describe(target, three, draw_key)
+    new = jnp.where(birth, drawn.log_scales[2], mixture.log_scales[b])
+    parts, weights = mixture.parts, jnp.zeros_like(r)
+    means, log_scales = mixture.means, mixture.log_scales
+    if full:
+        t, mean = log_scales[a], means[a]
+        away = jnp.square((x[i, :d] - mean) * jnp.exp(-t))
+        here = -(0.5 * away + t + 0.5 * jnp.log(2 * jnp.pi)).sum()
+        classes = -target.classes(three)
+        alone = log_evidence(moments(three[2:], d), new[None], target.box).sum()
+        evidence = alone - here + classes[1] + classes[2] - classes[0]
+        total = parts[a] + jnp.where(birth, 0, parts[b])
+        n = three[0, -1]
+        c, log_z = transfer(x.shape[0], total, n - 1, jnp.ones_like(n), u[4])
+        weights = log_z - n * jnp.log(total) + jnp.log(k / jnp.maximum(target.grid - k, 1))
+        parts = parts.at[a].set(jnp.where(birth, c, total))
+        parts = parts.at[b].set(jnp.where(birth, total - c, 0))
+    else:
+        e = _evidence(target, three, drawn.log_scales)
+        evidence = e[1] + e[2] - e[0]
+        at = jnp.where(birth, 1, 0)
+        means = means.at[a].set(drawn.means[at])
+        log_scales = log_scales.at[a].set(drawn.log_scales[at])
+    sizes = target.sizes
+    number = sizes[k] - sizes[jnp.minimum(k + 1, most)]
+    after = Mixture(
+        jnp.where(birth & (row == i), b, labels).astype(labels.dtype),
+        active.at[b].set(birth),
+        parts,
+        means.at[b].set(drawn.means[2]),
+        log_scales.at[b].set(new),
+        mixture.class_probs,
+    )
+    terms = LogRatio(evidence, number, weights, choice)
+    found = jnp.where(birth, apart, together)
+    return _decide((mixture, cells), (after, found), birth, terms, possible, u[5])
+
+
+def _plug_in(target: MixtureTarget, mixture: Mixture, cells: jax.Array) -> jax.Array:
+    """Coefficients (K, p) of the density with estimates for all that is integrated out."""
+    d = target.n_features
+    n = cells[:, -1]
+    a = target.class_concentration + cells[:, 2 * d : 2 * d + target.n_classes]
+    means, t = mixture.means, mixture.log_scales
+    if isinstance(target.prior, Conjugate):
+        prior, m = target.prior, moments(cells, d)
+        means = m.n * m.mean / (prior.kappa + m.n)
+        rate = prior.scale + 0.5 * (m.squares + prior.kappa * means * m.mean)
+        t = 0.5 * jnp.log(rate / (prior.shape + 0.5 * m.n))
+    probs = a / a.sum(-1, keepdims=True)
+    return target.coefficients(Mixture(mixture.labels, n > 0.5, n, means, t, probs))

@@ -1,0 +1,294 @@
+"""Mixtures whose parameters are part of the state: their two distributions, and their densities.
+
+A state is k components, each with a weight, the mean and scale of a normal density per feature and
+probabilities of the classes, and the component of every row. Its length in nats (Yin, 2007, (4.22),
+signs corrected) is
+
+    L = A(k) - sum_i [log w_z(i) + log N(x_i; mu_z(i), s_z(i))] - sum_labelled log pi_z(i)(y_i),
+
+and ``exp(-L)`` is a density with respect to a probability distribution of the parameters:
+
+- "nml": weights c/G, where c is uniform on the compositions of G, the number of rows, into k parts;
+  means and log scales uniform in a box; A(k) the parametric complexity of the labels. Components
+  may be empty.
+- "conjugate": weights from a symmetric Dirichlet distribution, means and variances from the
+  normal-inverse-gamma one; no component is empty. With parameters integrated out this is the
+  distribution over partitions of `nrprob.statistics.codes`.
+
+Probabilities of classes have a symmetric Dirichlet prior in both. Components have no names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.engines.sample import Target, make_target
+from nrprob.methods.bayes.six_move_draws import Box
+from nrprob.statistics.codes import (
+    CountCode,
+    code_term,
+    count_tables,
+    label_code,
+    normal_inverse_gamma,
+    normal_nml,
+)
+
+_STATIC: dict[str, Any] = {"static": True}
+
+
+class Conjugate(NamedTuple):
+    """Prior numbers: ``mu ~ N(0, s^2 / kappa)``, ``s^2`` inverse-gamma, weights Dirichlet."""
+
+    kappa: jax.Array
+    shape: jax.Array
+    scale: jax.Array
+    concentration: jax.Array
+
+
+class Mixture(NamedTuple):
+    """Labels (n',) and K slots for components, of which those that are ``active`` (K,) exist.
+
+    ``parts`` (K,) are weights times the grid of the target; ``means`` and ``log_scales`` (K, d);
+    ``class_probs`` (K, C). What stands in other slots means nothing.
+    """
+
+    labels: jax.Array
+    active: jax.Array
+    parts: jax.Array
+    means: jax.Array
+    log_scales: jax.Array
+    class_probs: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MixtureTarget:
+    """A distribution over mixtures; made by `make_mixture_target`.
+
+    Attributes
+    ----------
+    partition : codes of partitions of the same rows, whose parameters are coded instead
+    prior : `Box` for "nml", else `Conjugate`
+    grid : what the parts of the components add to: G for "nml", else 1
+    class_concentration : parameter of the prior of the class probabilities
+    classes : code of the classes of a component's rows, with their probabilities integrated out
+    n_features, n_classes : d and C
+    """
+
+    partition: Target
+    prior: Box | Conjugate
+    grid: jax.Array
+    class_concentration: jax.Array
+    classes: CountCode
+    n_features: int = field(metadata=_STATIC)
+    n_classes: int = field(metadata=_STATIC)
+
+    @property
+    def x(self) -> jax.Array:
+        """Statistics (n', 2 d + C + 1): features, squares, classes, mass."""
+        return self.partition.x
+
+    @property
+    def mass(self) -> jax.Array:
+        """1 for rows, 0 for padding; (n',)."""
+        return self.x[:, -1]
+
+    @property
+    def max_clusters(self) -> int:
+        """Number of slots K."""
+        return self.partition.max_clusters
+
+    @property
+    def box(self) -> Box:
+        """The prior of "nml"."""
+        assert isinstance(self.prior, Box)
+        return self.prior
+
+    @property
+    def sizes(self) -> jax.Array:
+        """Function A(k) of the number of components, (K + 1,)."""
+        return self.partition.sizes
+
+    def cells(self, labels: jax.Array) -> jax.Array:
+        """Statistics (K, p) of the components of labels (n',)."""
+        return self.partition.cells(labels)[0]
+
+    def coefficients(self, mixture: Mixture) -> jax.Array:
+        """What (K, p), times statistics, is log w + log N(x) + log pi(y); finite everywhere."""
+        t = mixture.log_scales
+        inverse = jnp.exp(-2 * t)
+        constant = -(0.5 * mixture.means**2 * inverse + t + 0.5 * np.log(2 * np.pi)).sum(-1)
+        constant = constant + _safe_log(mixture.parts / self.grid)
+        parts = [mixture.means * inverse, -0.5 * inverse, _safe_log(mixture.class_probs)]
+        return jnp.concatenate([*parts, constant[:, None]], -1)
+
+    def length(self, mixture: Mixture, cells: jax.Array) -> jax.Array:
+        """L of a mixture and the statistics (K, p) of its components, in nats."""
+        each = (self.coefficients(mixture) * cells).sum(-1)
+        k = mixture.active.sum()
+        return self.sizes[k] - jnp.where(mixture.active, each, 0).sum()
+
+
+def _safe_log(p: jax.Array) -> jax.Array:
+    """Logarithm that is finite at 0, since 0 times it has to be 0."""
+    return jnp.log(jnp.maximum(p, jnp.finfo(p.dtype).tiny))
+
+
+def make_mixture_target(
+    X: np.ndarray,
+    onehot: np.ndarray | None,
+    *,
+    max_clusters: int,
+    energy: str = "nml",
+    low: Any = 0.2,
+    high: Any = None,
+    mean_range: Any = None,
+    kappa: float = 0.3,
+    shape: float = 2.0,
+    scale: float = 0.5,
+    concentration: float = 1.0,
+    class_concentration: float = 1.0,
+    unordered: bool = True,
+    partners: np.ndarray | None = None,
+    covariance: str = "diag",
+) -> MixtureTarget:
+    """Check the prior, and lay out the rows.
+
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, d)
+        Features, centred and in units of their standard deviations.
+    onehot : array-like of shape (n_samples, C) or None
+        Known classes, in zeros and ones; zeros alone where there is none.
+    max_clusters : int
+        Number of slots K.
+    energy : {"nml", "conjugate"}, default="nml"
+    low, high : float or array-like of shape (d,)
+        Bounds of the scales for "nml"; by default 0.2 and half of ``mean_range``.
+    mean_range : float or array-like of shape (d,), optional
+        Width of the region of the means for "nml", about the middle of the data's range; by default
+        that range. It has to hold the data.
+    kappa, shape, scale, concentration : float
+        Prior numbers for "conjugate", of `normal_inverse_gamma` and of `label_code`.
+    class_concentration : float, default=1
+        Parameter of the Dirichlet prior of the class probabilities; 1 is the uniform one.
+    unordered : bool, default=True
+        Whether names of components, k! of which say the same, are not sent.
+    partners : array-like of int of shape (n_samples, q), optional
+        Rows near each row, for the proposals of splits and merges.
+    covariance : {"diag"}
+
+    Returns
+    -------
+    MixtureTarget
+
+    Raises
+    ------
+    ValueError
+        If a number of the prior is out of its range, or the data are no finite table.
+    """
+    X = np.asarray(X, np.float64)
+    if X.ndim != 2 or 0 in X.shape or not np.isfinite(X).all():
+        raise ValueError(
+            f"features have to be a finite table; got shape {X.shape}; remove or fill what is not"
+        )
+    n, d = X.shape
+    classes = np.zeros((n, 1)) if onehot is None or np.size(onehot) == 0 else np.asarray(onehot)
+    classes = classes.astype(np.float64)
+    bad = classes.ndim != 2 or classes.shape[0] != n or not np.isin(classes, (0, 1)).all()
+    if bad or classes.sum(1).max() > 1:
+        raise ValueError(
+            "known classes have to be zeros and at most one 1 per row; got shape "
+            f"{classes.shape} for {n} rows; give zeros alone where the class is unknown"
+        )
+    if not 1 <= max_clusters <= n:
+        raise ValueError(
+            f"there have to be 1 .. {n} slots for as many rows; got max_clusters={max_clusters}; "
+            "choose fewer"
+        )
+    if covariance != "diag":
+        raise ValueError(
+            f"covariance has to be 'diag'; got {covariance!r}; use the collapsed kernel"
+        )
+    _positive(class_concentration=class_concentration)
+    if energy == "nml":
+        box = _box(X, low, high, mean_range)
+        prior: Box | Conjugate = box
+        feature_code: Any = normal_nml(
+            n, np.exp(box.low), np.exp(box.high), np.asarray(box.right - box.left)
+        )
+        labels, sizes = label_code(n, max_clusters, unordered=unordered)
+    elif energy == "conjugate":
+        _positive(kappa=kappa, shape=shape, scale=scale, concentration=concentration)
+        prior = Conjugate(*(np.float64(v) for v in (kappa, shape, scale, concentration)))
+        feature_code = normal_inverse_gamma(n, d, kappa=kappa, shape=shape, scale=scale)
+        labels, sizes = label_code(
+            n, max_clusters, concentration=concentration, unordered=unordered
+        )
+    else:
+        raise ValueError(f"energy has to be 'nml' or 'conjugate'; got {energy!r}; choose one")
+    n_classes = classes.shape[1]
+    each, total = count_tables(n_classes, n, class_concentration)
+    class_code = CountCode(each, total, 2 * d, 2 * d + n_classes, True)
+    terms = tuple(code_term(c) for c in (feature_code, class_code, labels))
+    wide = np.concatenate([X, X * X, classes], 1)
+    partition = make_target(terms, sizes, wide, partners=partners)
+    grid = np.float64(n if energy == "nml" else 1)
+    concentrations = np.float64(class_concentration)
+    target = MixtureTarget(partition, prior, grid, concentrations, class_code, d, n_classes)
+    return jax.tree.map(jnp.asarray, target)
+
+
+def _positive(**numbers: float) -> None:
+    for name, value in numbers.items():
+        if not (np.isfinite(value) and value > 0):
+            raise ValueError(f"{name} has to be positive; got {value!r}; choose a positive number")
+
+
+def _box(X: np.ndarray, low: Any, high: Any, mean_range: Any) -> Box:
+    d = X.shape[1]
+    least, most = X.min(0), X.max(0)
+    width = most - least if mean_range is None else np.broadcast_to(mean_range, d).astype(float)
+    if (width < (most - least) * (1 - 1e-9)).any() or not (width > 0).all():
+        raise ValueError(
+            "the region of the means has to be wide and to hold the data; got mean_range="
+            f"{width.tolist()} for data of range {(most - least).tolist()}; drop constant features "
+            "or widen it"
+        )
+    low = np.broadcast_to(low, d).astype(float)
+    high = width / 2 if high is None else np.broadcast_to(high, d).astype(float)
+    if not ((low > 0) & (low < high)).all():
+        raise ValueError(
+            f"scales have to lie in 0 < low < high; got low={low.tolist()}, high={high.tolist()}; "
+            "choose a lower bound below half the range"
+        )
+    middle = (least + most) / 2
+    return Box(np.log(low), np.log(high), middle - width / 2, middle + width / 2)
+
+
+def log_joint(draw: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """Log density of new rows and their classes under one draw.
+
+    ``log p(x, y | s) = log sum_j w_j N(x; mu_j, s_j) pi_j(y)``, whose mean over draws, outside of
+    the logarithm, predicts (Yin, 2007, (4.9), weights ``p(x | s)`` included).
+
+    Parameters
+    ----------
+    draw : dict of arrays
+        Weights (K,), means and scales (K, d), class_probs (K, C) and active (K,).
+    x : array of shape (rows, d)
+
+    Returns
+    -------
+    array of shape (rows, C)
+    """
+    scales = draw["scales"]
+    away = (x[:, None] - draw["means"]) / scales
+    normal = -(0.5 * away**2 + jnp.log(scales) + 0.5 * np.log(2 * np.pi)).sum(-1)
+    each = jnp.where(draw["active"], normal + _safe_log(draw["weights"]), -jnp.inf)
+    return jax.nn.logsumexp(each[..., None] + _safe_log(draw["class_probs"]), 1)

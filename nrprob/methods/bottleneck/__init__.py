@@ -1,0 +1,1 @@
+"""Information bottlenecks: alone, with side information, and given what is known."""

@@ -1,0 +1,363 @@
+"""The coordinated conditional information bottleneck: clusters that are new given known ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import sparse
+from sklearn.utils.validation import _num_samples, check_is_fitted
+
+from nrprob.engines.anneal import Weigh
+from nrprob.engines.solve import Call, Hyper, Problem, Solution
+from nrprob.estimator.terms import ScoreMixin, Task, TermEstimator, half_squares
+from nrprob.known import DesignEncoder, is_continuous
+from nrprob.methods.bottleneck.glm import GLMProblem, potential, solve_models
+from nrprob.methods.bottleneck.ib import Bottleneck, feature_term, sum_of_squares
+from nrprob.settings import standard
+from nrprob.statistics.costs import gaussian
+from nrprob.statistics.rows import Dense, Rows, bucket
+from nrprob.statistics.terms import Residual, Term
+
+_MODELLED = "continuous known structure and multi='additive'"
+
+
+def residual_term(rows: Rows) -> Term:
+    """Half the scatter, within clusters, of the rows' deviations from the mean of their group.
+
+    All features keep their common unit. Dividing each by its own deviation within groups would
+    blow up the noise of the features that the known structure explains best, which are the many
+    that make it dominant.
+    """
+    totals = rows.totals()
+    mass = totals[:, -1:]
+    features = np.arange(rows.x.n_statistics) < rows.x.n_statistics - 1
+    mean = totals * features / jnp.maximum(mass, 1e-30)
+    within = rows.scatter(mean)[:-1].sum()
+    scale = (within + (mass * mean**2).sum()) / mass.sum()
+    one = jnp.ones((), mean.dtype)
+    return Term(one, 0.5 * within, Residual(mean), gaussian, False, scale)
+
+
+def _weigh(coordination: str, automatic: bool, given: jax.Array) -> Weigh:
+    """Weights of the conditional term and its coordination, from their leading curvatures."""
+
+    def weigh(curvatures):
+        first, second = curvatures
+        ratio = jnp.where(second > 0, first / jnp.where(second > 0, second, 1), 0)
+        if coordination == "residual":
+            weight = given * ratio
+        elif automatic:
+            weight = jnp.minimum(0.3, 0.5 * ratio)
+        else:
+            weight = given
+        return jnp.stack([jnp.ones_like(weight), weight])
+
+    return weigh
+
+
+@dataclass(frozen=True)
+class ConditionalBottleneck:
+    """n H(Y|C,Z) plus a weighted coordination term that makes clusters agree across groups."""
+
+    features: str
+    coordination: str
+    automatic: bool
+
+    def __call__(self, rows: Rows, hyper: Hyper) -> Problem:
+        """Make the problem from the rows, with the weight from the leading curvatures."""
+        conditional = feature_term(rows, self.features, by_group=True)
+        if self.coordination == "residual":
+            coordination = residual_term(rows)
+        else:
+            coordination = feature_term(rows, self.features, by_group=False)
+        weigh = _weigh(self.coordination, self.automatic, hyper["coordination_weight"])
+        return Problem((conditional, coordination), weigh)
+
+
+@dataclass(frozen=True)
+class ModelBottleneck:
+    """The same, with generalised linear models of the features in place of known groups."""
+
+    features: str
+    coordination: str
+    automatic: bool
+
+    def __call__(self, rows: Rows, hyper: Hyper) -> GLMProblem:
+        """Make the problem; residuals are those of least squares on the known structure."""
+        if self.coordination == "residual":
+            assert isinstance(rows.x, Dense)
+            scale = sum_of_squares(rows) / rows.mass.sum()
+            rows = replace(rows, x=Dense(rows.x.x - hyper["design"] @ hyper["least_squares"]))
+            one = jnp.ones((), rows.mass.dtype)
+            coordination = Term(one, 0.5 * sum_of_squares(rows), None, gaussian, False, scale)
+        else:
+            coordination = feature_term(rows, self.features, by_group=False)
+        weigh = _weigh(self.coordination, self.automatic, hyper["coordination_weight"])
+        return GLMProblem(coordination, rows, weigh)
+
+
+class CCIB(ScoreMixin, TermEstimator):
+    r"""Coordinated conditional information bottleneck: a clustering that is not the known one.
+
+    Minimises, in nats of the whole data set, with known structure Z,
+
+    .. math:: n H(Y|C,Z) + \lambda G(C) + n I(C;X) / \beta
+
+    while annealing beta to infinity. The first term asks for clusters that are informative once Z
+    is known; G makes a cluster mean the same in every known group. "residual" coordination takes
+    for G half the scatter, within clusters, of the rows' deviations from the mean of their known
+    group: Z itself gains nothing by it, however many features it governs. "marginal" is the
+    thesis's G = n H(Y|C), which rewards C = Z as soon as Z governs many more features than the
+    sought structure.
+
+    Parameters
+    ----------
+    n_clusters : int, default=2
+        Number of clusters.
+    coordination : {"auto", "residual", "marginal"}, default="auto"
+        What coordinates clusters across known groups. "auto" is marginal for sparse counts, else
+        residual.
+    coordination_weight : float or "auto", default="auto"
+        For residual coordination a number kappa multiplies the ratio of the leading curvatures of
+        the two terms ("auto" is 1). For marginal coordination it is lambda itself, and "auto" is
+        min(0.3, half that ratio). 0 is the uncoordinated CIB, whose clusters have no common meaning
+        across groups.
+    multi : {"product", "additive"}, default="product"
+        How several known labelings combine. "product" conditions on every combination that occurs;
+        "additive" lets their effects on the features add up, in the models below, which need far
+        fewer rows where there are many labelings.
+    ridge : float, default=0.01
+        For those models only: half of it times every squared slope, in nats, is added to the
+        objective (on intercepts, a ten-thousandth of that).
+    quench : float or "auto", default="auto"
+        As in `IB`, but "auto" is 1 for marginal coordination of a given weight, the thesis's
+        algorithm.
+    features, binarize, solver, cooling, noise, n_init, max_iter, tol, random_state, verbose
+        As in `IB`.
+
+    Attributes
+    ----------
+    coordination_weight_ : float
+        The lambda that was used.
+    labels_, membership_, n_clusters_, objective_, objective_trace_, n_iter_, converged_, beta_, \
+critical_beta_, linkage_, n_features_in_, classes_
+        As in `IB`.
+
+    Notes
+    -----
+    Without ``known`` this is `IB`. ``y`` holds wanted labels, -1 where unknown.
+
+    A 2-D array of floats for ``known`` is continuous structure. The first term is then minus the
+    log likelihood of every feature under a generalised linear model on the standardised columns, of
+    which each cluster has its own: with the identity link and the features' common fixed variance
+    (gaussian), the logit (bernoulli), or the logarithm (multinomial; proportions as Poisson counts
+    with the row's total as offset, a row counting once). Residuals are those of least squares. The
+    same models serve ``multi="additive"``, on one column of 0 and 1 per label but the first. They
+    take dense rows and ``solver="anneal"``, and `predict` needs ``known``.
+
+    References
+    ----------
+    Gondek (2005), chapter 6: objective (6.1.18), update (6.1.26), sequential Algorithm 6.6 with the
+    joint masses corrected, merge cost (C.3.14) with its sign corrected; models of continuous
+    structure (6.2.24) to (6.2.30), with one model per cluster and feature in (6.2.29) and with the
+    logarithm and the coordination term that (6.2.30) lacks. Residual coordination is this package's
+    own, and so are the ridge and the start of the models' annealing.
+
+    Examples
+    --------
+    >>> from nrprob import CCIB
+    >>> from nrprob.datasets import make_binary_partitions
+    >>> X, labels = make_binary_partitions(200, (10, 4), random_state=0)
+    >>> model = CCIB(2, random_state=0).fit(X, known=labels[:, 0])
+    """
+
+    def __init__(
+        self,
+        n_clusters=2,
+        *,
+        coordination="auto",
+        coordination_weight="auto",
+        cooling=1.15,
+        noise=1e-3,
+        quench="auto",
+        features="auto",
+        binarize=None,
+        solver="anneal",
+        multi="product",
+        ridge=1e-2,
+        n_init=10,
+        max_iter=100,
+        tol=1e-4,
+        random_state=None,
+        verbose=0,
+    ):
+        self.n_clusters = n_clusters
+        self.coordination = coordination
+        self.coordination_weight = coordination_weight
+        self.cooling = cooling
+        self.noise = noise
+        self.quench = quench
+        self.features = features
+        self.binarize = binarize
+        self.solver = solver
+        self.multi = multi
+        self.ridge = ridge
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    _weight_names = ("", "coordination_weight_")
+    # Columns of the models while a fit is being prepared; None where there are no models.
+    _design: np.ndarray | None = None
+    # What turns known structure into these columns, in an estimator that was fitted with models.
+    _columns: DesignEncoder | None = None
+
+    def _prepare(self, X, y, known):
+        self._check_choice("multi", self.multi, ("product", "additive"))
+        self._check_number("ridge", self.ridge, low=1e-9, high=1e9)
+        self._columns = None
+        if known is None or not (self.multi == "additive" or is_continuous(known)):
+            return super()._prepare(X, y, known)
+        self._check_modelled(X)
+        columns = DesignEncoder()
+        self._design = columns.fit(known, _num_samples(X))
+        try:
+            task = super()._prepare(X, y, None)
+        finally:
+            del self._design
+        self._columns = columns
+        return task
+
+    def _check_modelled(self, X) -> None:
+        if self.solver != "anneal":
+            raise ValueError(
+                f"{_MODELLED} need solver='anneal'; got solver={self.solver!r}; "
+                "use that one, or pass labels with multi='product'"
+            )
+        self._check_dense(X)
+        if self._mesh(X) is not None:
+            raise ValueError(
+                f"{_MODELLED} cannot shard rows over devices; got several devices; "
+                "fit on one of them, or pass labels with multi='product'"
+            )
+
+    def _check_dense(self, X) -> None:
+        if sparse.issparse(X):
+            raise ValueError(
+                f"{_MODELLED} need dense X; got a sparse matrix; pass X.toarray() if it is small, "
+                "or labels with multi='product'"
+            )
+
+    @property
+    def _factorises(self) -> bool:
+        return self._design is not None
+
+    def _solver(self, task: Task) -> tuple[Callable[..., Solution], dict[str, Any]]:
+        return super()._solver(task) if self._design is None else (solve_models, {})
+
+    def _restarts(self, task: Task) -> list[Call]:
+        if self._design is None:
+            return super()._restarts(task)
+        dtype, p = task.rows.mass.dtype, task.rows.x.n_statistics
+        design = self._design
+        x = np.asarray(task.x, np.float64)
+        least_squares = np.linalg.lstsq(design, x, rcond=None)[0]
+        # Columns are bucketed, like those of the features; the ridge takes care of empty ones.
+        d = bucket(design.shape[1], 64)
+        design = np.pad(design, ((0, 0), (0, d - design.shape[1]))).astype(dtype)
+        wide = np.zeros((d, p), dtype)
+        wide[: least_squares.shape[0], : x.shape[1]] = least_squares
+        task.hyper |= {"design": task.layout.spread(design), "least_squares": wide}
+        self._least_squares = least_squares
+        return super()._restarts(task)
+
+    def _problem(self, features: str, groups: Any, known: Any) -> Any:
+        self._check_choice("coordination", self.coordination, ("auto", "residual", "marginal"))
+        weight = self.coordination_weight
+        automatic = isinstance(weight, str)
+        if automatic:
+            self._check_choice("coordination_weight", weight, ("auto",), "or a number")
+            weight = 1.0
+        self._check_number("coordination_weight", weight, low=0, high=1e6)
+        design = self._design
+        self._coordination = None
+        if known is None and design is None:
+            return Bottleneck(features), {}
+        if weight == 0 and (groups.n_groups > 1 or design is not None):
+            self._warn_uncoordinated()
+        coordination = self.coordination
+        if coordination == "auto":
+            coordination = "marginal" if self._sparse_counts else "residual"
+        self._faithful = coordination == "marginal" and not automatic
+        self._coordination = coordination
+        if design is not None:
+            n, d = design.shape
+            if (d - 1) * self.n_clusters >= n:
+                raise ValueError(
+                    f"known has {d - 1} columns, too many for {n} rows and {self.n_clusters} "
+                    "clusters, each of which has its own coefficients; got more coefficients than "
+                    "rows; pass fewer columns"
+                )
+            # Whether the weight is given matters to marginal coordination only.
+            automatic = automatic and coordination == "marginal"
+            return (
+                ModelBottleneck(features, coordination, automatic),
+                {"coordination_weight": weight, "ridge": self.ridge},
+            )
+        return (
+            ConditionalBottleneck(features, coordination, automatic),
+            {"coordination_weight": weight},
+        )
+
+    def _store(self, chunks, layout, groups, m) -> None:
+        if self._columns is not None:
+            groups = replace(groups, n_groups=2)  # something is known, the messages should say
+        super()._store(chunks, layout, groups, m)
+
+    def _log_membership(self, X, known) -> np.ndarray:
+        if self._columns is None:
+            return super()._log_membership(X, known)
+        return self._log_prior - self.beta_ * self._model_costs(X, known, self._columns)
+
+    def _row_scores(self, X, known) -> np.ndarray:
+        if self._columns is None:
+            return super()._row_scores(X, known)
+        return self._mix(self._model_costs(X, known, self._columns))
+
+    def _common_cost(self, x, groups):
+        cost = super()._common_cost(x, groups)
+        if self._coordination == "residual":
+            cost += self.coordination_weight_ * half_squares(x)
+        elif self._coordination == "marginal":
+            cost *= 1 + self.coordination_weight_
+        return cost
+
+    def _model_costs(self, X, known, columns: DesignEncoder) -> np.ndarray:
+        """Costs (n, k) of new rows under the models of every cluster."""
+        check_is_fitted(self)
+        self._check_dense(X)
+        features, weight = self._features.features, self.coordination_weight_
+        with standard():
+            x = np.asarray(self._features(self._validate(X, reset=False)), np.float64)
+            design = columns.transform(known, x.shape[0])
+            cost = np.empty((x.shape[0], self.n_clusters))
+            for c in range(self.n_clusters):
+                eta = design @ self._coef[: design.shape[1], c].astype(np.float64)
+                each = np.asarray(potential(features, jnp.asarray(eta))[0])
+                cost[:, c] = (each - x * eta).sum(1)
+        gaussian, residual = features == "gaussian", self._coordination == "residual"
+        common = half_squares(x) if gaussian else np.zeros(x.shape[0])
+        if features == "multinomial":
+            common -= x.sum(1)
+        if residual:
+            x = x - design @ self._least_squares
+        if gaussian or residual:
+            common += weight * half_squares(x)
+        return cost + common[:, None] + x @ self._coef[-1].T + self._intercept[-1]

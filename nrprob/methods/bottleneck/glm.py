@@ -1,0 +1,440 @@
+"""Generalised linear models of the features on known structure, one per cluster and feature.
+
+Gaussian features have the identity link, bernoulli ones the logit, and proportions of a row the
+logarithm, as Poisson counts with the row's total as offset and every row of weight 1. A saturated
+model, on the indicators of one labeling, then costs what the cells by known group cost.
+
+Coefficients follow the memberships by damped Newton steps, which are iteratively reweighted least
+squares, and are kept from one update to the next. Every step lowers
+
+    sum over clusters, rows, features of  w loss(y; eta)  +  ridge / 2 sum of squared coefficients
+
+so that the penalised free energy falls within a temperature, however few the steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.engines.anneal import (
+    Ladder,
+    Update,
+    Value,
+    Weigh,
+    anneal,
+    normalise,
+    random_start,
+)
+from nrprob.engines.shuffle import spread, stream
+from nrprob.engines.solve import Hyper, Solution, exact_objective
+from nrprob.statistics.rows import Rows
+from nrprob.statistics.terms import Term, objective, one_hot, row_costs, score
+from nrprob.statistics.xlogx import safe_log
+
+STEPS = 1  # Newton steps at every update of the memberships
+_INTERCEPT = 1e-4  # of the ridge, on the intercept: a cluster may be all zeros
+_FARTHEST = 10.0  # that a step may move a linear predictor
+_ELEMENTS = 1 << 20  # linear predictors that are computed at once
+
+
+class GLMProblem(NamedTuple):
+    """What is minimised beside the models' own losses.
+
+    Attributes
+    ----------
+    coordination : cost of clusters pooled over the known structure
+    rows : the statistics that it looks at
+    weigh : weights (2,) of models and coordination from their leading curvatures (2,)
+    """
+
+    coordination: Term
+    rows: Rows
+    weigh: Weigh
+
+
+class ModelData(NamedTuple):
+    """What the models are fitted to.
+
+    Attributes
+    ----------
+    y : (C, N, J) features, in C chunks
+    used : (C, J) whether a feature has anything to explain
+    design : (N, d) columns of the models, the first of them 1
+    penalty : (d,) ridge of every coefficient
+    base : (N,) part of the loss that no coefficient changes
+    """
+
+    y: jax.Array
+    used: jax.Array
+    design: jax.Array
+    penalty: jax.Array
+    base: jax.Array
+
+
+class Models(NamedTuple):
+    """Fitted models of k clusters.
+
+    Attributes
+    ----------
+    coef : (C, k, J, d) coefficients
+    losses : (N, k) loss of every row under every cluster's models, less ``ModelData.base``
+    penalty : (k,) of the coefficients
+    """
+
+    coef: jax.Array
+    losses: jax.Array
+    penalty: jax.Array
+
+
+def potential(features: str, eta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Cumulant function, mean and variance of a feature at linear predictor ``eta``."""
+    if features == "gaussian":
+        return 0.5 * eta * eta, eta, jnp.ones_like(eta)
+    if features == "multinomial":
+        e = jnp.exp(jnp.minimum(eta, 50.0))
+        return e, e, e
+    e = jnp.exp(-jnp.abs(eta))
+    mean = jnp.where(eta > 0, 1, e) / (1 + e)
+    return jnp.maximum(eta, 0) + jnp.log1p(e), mean, e / (1 + e) ** 2
+
+
+def chunk(
+    features: str, rows: Rows, design: jax.Array, ridge: jax.Array, n_models: int
+) -> ModelData:
+    """Lay out the features so that few linear predictors of ``n_models`` clusters exist at once."""
+    d = design.shape[-1]
+    design = design.reshape(-1, d)
+    y = rows.x.x[..., :-1].reshape(design.shape[0], -1)  # type: ignore[union-attr]
+    real = rows.mass.reshape(-1, 1) > 0
+    used = jnp.any(real & (y != 0), 0)
+    base = jnp.zeros_like(y[:, 0])
+    if features == "gaussian":
+        base = 0.5 * (y * y).sum(1)
+    elif features == "multinomial":
+        base = -y.sum(1)
+    else:
+        used &= jnp.any(real & (y != 1), 0)
+    size = max(_ELEMENTS // (y.shape[0] * n_models), 1)
+    n_chunks = -(-y.shape[1] // size)
+    size = -(-y.shape[1] // n_chunks)
+    spare = n_chunks * size - y.shape[1]
+    y = jnp.pad(y, ((0, 0), (0, spare))).reshape(-1, n_chunks, size)
+    used = jnp.pad(used, (0, spare)).reshape(n_chunks, size)
+    penalty = ridge * jnp.where(np.arange(d) == 0, _INTERCEPT, 1.0).astype(ridge.dtype)
+    return ModelData(jnp.moveaxis(y, 1, 0), used, design, penalty, base)
+
+
+def _solve(h: jax.Array, g: jax.Array) -> jax.Array:
+    """Solve positive definite systems (..., d, d), scaled to unit diagonals, for (..., d)."""
+    scale = 1 / jnp.sqrt(jnp.diagonal(h, axis1=-2, axis2=-1))
+    jitter = 20 * jnp.finfo(h.dtype).eps * jnp.eye(h.shape[-1], dtype=h.dtype)
+    root = jnp.linalg.cholesky(h * scale[..., None] * scale[..., None, :] + jitter)
+    root, g = jnp.broadcast_to(root, (*g.shape, g.shape[-1])), g * scale
+    x = jax.scipy.linalg.cho_solve((root, True), g[..., None])[..., 0]
+    return jnp.where(jnp.isfinite(x), x, g) * scale
+
+
+def _curvature(features: str, data: ModelData, weight: jax.Array) -> jax.Array:
+    """Second derivatives (k, J or 1, d, d) of the penalised loss, for weights (N, k, J or 1)."""
+    n, d = data.design.shape
+    squares = (data.design[:, :, None] * data.design[:, None]).reshape(n, d * d)
+    h = jnp.einsum("ne,nkj->kje", squares, weight)
+    return h.reshape(*h.shape[:2], d, d) + jnp.diag(data.penalty)
+
+
+def _newton(
+    features: str, data: ModelData, y: jax.Array, used: jax.Array, coef: jax.Array, w: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """One step of all models of a chunk; returns coefficients (k, J, d) and losses (N, k)."""
+    y = y[:, None]
+
+    def losses(eta):
+        return jnp.where(used, potential(features, eta)[0] - y * eta, 0)
+
+    def total(coef, each):
+        return jnp.einsum("nk,nkj->kj", w, each) + 0.5 * (data.penalty * coef * coef).sum(-1)
+
+    eta = jnp.einsum("nd,kjd->nkj", data.design, coef)
+    _, mean, variance = potential(features, eta)
+    rest = jnp.where(used, w[..., None] * (mean - y), 0)
+    gradient = jnp.einsum("nd,nkj->kjd", data.design, rest) + data.penalty * coef
+    identity = features == "gaussian"
+    weight = w[..., None] if identity else jnp.where(used, w[..., None] * variance, 0)
+    step = -_solve(_curvature(features, data, weight), gradient)
+    along = jnp.einsum("nd,kjd->nkj", data.design, step)
+    old = total(coef, losses(eta))
+    # Losses of separate rows cancel in their sum, which sets the size of its rounding.
+    slack = 8 * jnp.finfo(w.dtype).eps * (jnp.abs(old) + w.sum(0)[:, None])
+    size = jnp.ones_like(old)
+    if not identity:
+        size = jnp.minimum(size, _FARTHEST / jnp.maximum(jnp.abs(along).max(0), 1e-30))
+
+    def attempt(size):
+        each = losses(eta + size * along)
+        bad = ~(total(coef + size[..., None] * step, each) <= old + slack)
+        return bad, each.sum(-1)
+
+    def worse(carry):
+        bad, _, _, count = carry
+        return jnp.any(bad) & (count < 20)
+
+    def halve(carry):
+        bad, _, size, count = carry
+        size = jnp.where(bad, 0.25 * size, size)
+        return *attempt(size), size, count + 1
+
+    _, each, size, _ = jax.lax.while_loop(worse, halve, (*attempt(size), size, 0))
+    return coef + size[..., None] * step, each
+
+
+def fit(
+    features: str, data: ModelData, coef: jax.Array, w: jax.Array, n_steps: int = STEPS
+) -> Models:
+    """Improve the coefficients (C, k, J, d) for the masses ``w`` (N, k)."""
+
+    def one(total, inputs):
+        y, used, coef = inputs
+        for _ in range(n_steps):
+            coef, each = _newton(features, data, y, used, coef, w)
+        return total + each, coef
+
+    losses, coef = jax.lax.scan(one, jnp.zeros_like(w), (data.y, data.used, coef))
+    return Models(coef, losses, 0.5 * (data.penalty * coef * coef).sum((0, 2, 3)))
+
+
+def converge(
+    features: str, data: ModelData, coef: jax.Array, w: jax.Array, max_iter: int = 100
+) -> Models:
+    """Coefficients that minimise the penalised loss for the masses ``w`` (N, k)."""
+    tol = 10 * jnp.finfo(w.dtype).eps
+
+    def value(state):
+        return (w * state.losses).sum(0) + state.penalty
+
+    def moving(carry):
+        _, new, old, count = carry
+        still = jnp.any(jnp.abs(old - new) > tol * (jnp.abs(new) + 1))
+        return (count < 2) | ((count < max_iter) & still)
+
+    def move(carry):
+        state, old, _, count = carry
+        state = fit(features, data, state.coef, w)
+        return state, value(state), old, count + 1
+
+    zero = jnp.zeros_like(w[0])
+    start = Models(coef, jnp.zeros_like(w), zero)
+    return jax.lax.while_loop(moving, move, (start, zero, zero, 0))[0]
+
+
+def null_model(features: str, data: ModelData, mass: jax.Array) -> jax.Array:
+    """Coefficients (C, 1, J, d) of one cluster of masses ``mass`` (N,)."""
+    mean = jnp.einsum("n,cnj->cj", mass, data.y) / mass.sum()
+    if features == "multinomial":
+        mean = safe_log(mean)
+    elif features == "bernoulli":
+        mean = safe_log(mean) - safe_log(1 - mean)
+    start = jnp.zeros((*mean.shape, data.design.shape[1]), mean.dtype)
+    start = start.at[..., 0].set(jnp.where(data.used, mean, 0))
+    return converge(features, data, start[:, None], mass[:, None]).coef
+
+
+def leading_curvatures(
+    features: str,
+    data: ModelData,
+    problem: GLMProblem,
+    coef: jax.Array,
+    mass: jax.Array,
+    n_clusters: jax.Array,
+    max_iter: int = 300,
+) -> tuple[jax.Array, jax.Array]:
+    r"""Weights (2,) of models and coordination, and inverse temperature of the first split.
+
+    At ``n_clusters`` identical clusters, whose models have the coefficients ``coef``, a change e of
+    log r in one of them changes its masses by mass e / n_clusters, its coefficients by Newton's
+    step for those, and so its scores by -B e, with
+
+    .. math:: B e(x) = \sum_j r_{xj} a_x^T H_j^{-1} \sum_{x'} p(x') a_{x'} r_{x'j} e(x')
+
+    r being the residuals y - mean and H_j the second derivatives of the null model's penalised loss
+    (whose ridge is that of all ``n_clusters``). Clusters first separate at the inverse of the
+    largest eigenvalue of B and the like of the coordination, weighed; see
+    `nrprob.engines.anneal.leading_curvatures` for the latter, and for the power iteration.
+    """
+    dtype = mass.dtype
+    eps = jnp.finfo(dtype).eps
+    accuracy = 1e-6 if dtype == jnp.float64 else 1e-5
+    flat = mass.reshape(-1)
+    wide = data._replace(penalty=data.penalty * n_clusters)
+
+    def prepare(inputs):
+        y, used, coef = inputs
+        _, mean, variance = potential(features, jnp.einsum("nd,jd->nj", data.design, coef[0]))
+        rest = jnp.where(used, y - mean, 0)
+        weight = jnp.where(used, variance, 0) * flat[:, None]
+        return rest, _curvature(features, wide, weight[:, None])[0]
+
+    residual, h = jax.lax.map(prepare, (data.y, data.used, coef))
+    # What the curvature would be if the known structure explained nothing.
+    scale = jnp.where(data.used, 1.0, 0.0).sum()
+    if features == "gaussian":
+        scale = 2 * (flat * data.base).sum() / flat.sum()
+    elif features == "multinomial":
+        scale = jnp.ones_like(scale)
+    term = problem.coordination
+    floor = jnp.stack([1e-8 + 20 * eps, 20 * eps]) * jnp.stack([scale, term.scale]).astype(dtype)
+
+    def models(e):
+        def one(total, inputs):
+            rest, h = inputs
+            change = jnp.einsum("nd,nj,ns->sjd", data.design, rest, flat[:, None] * e)
+            change = _solve(h, change)
+            return total + jnp.einsum("nd,nj,sjd->ns", data.design, rest, change), None
+
+        return jax.lax.scan(one, jnp.zeros_like(e), (residual, h))[0]
+
+    totals = problem.rows.cells(mass[..., None, None])
+    totals = jnp.broadcast_to(totals, (totals.shape[0], 3, *totals.shape[2:]))
+    gradient = jax.grad(lambda c: objective((term,), c).sum())
+
+    def apply(e, weights):
+        cells = problem.rows.cells((mass[..., None] * e)[..., None])
+        second = -problem.rows.adjoint(jax.jvp(gradient, (totals,), (cells,))[1])[..., 0]
+        first = models(e.reshape(flat.size, 3)).reshape(e.shape)
+        return weights[0] * first + weights[1] * second
+
+    def weigh(value):
+        return problem.weigh(jnp.where(value[:2] > floor, value[:2], 0))
+
+    def moving(carry):
+        _, new, old, count = carry
+        return (count < max_iter) & jnp.any(jnp.abs(new - old) > accuracy * jnp.abs(new))
+
+    def move(carry):
+        e, value, _, count = carry
+        e = e / jnp.sqrt(jnp.maximum((mass[..., None] * e * e).sum((0, 1)), 1e-30))
+        each = jnp.concatenate([jnp.eye(2, dtype=dtype), weigh(value)[:, None]], 1)
+        be = apply(e, each)
+        return be, jnp.maximum((mass[..., None] * e * be).sum((0, 1)), 0), value, count + 1
+
+    e = spread(stream(0, 0), (*mass.shape, 3), dtype)
+    start = jnp.ones(3, dtype), jnp.zeros(3, dtype)
+    value = jax.lax.while_loop(moving, move, (e, *start, 0))[1]
+    weights = weigh(value)
+    largest = jnp.where(value[2] > (jnp.abs(weights) * floor).sum(), value[2], 0)
+    return weights, jnp.where(largest > 0, 1 / jnp.maximum(largest, 1e-30), jnp.inf)
+
+
+def model_update(
+    features: str, data: ModelData, coordination: Term, rows: Rows
+) -> tuple[Update, Value]:
+    """Update and value for `nrprob.engines.anneal.anneal`; the method's state is a `Models`.
+
+    Minimises sum of w loss + penalty + coordination + I(C;X)/beta over memberships and coefficients
+    in turn; the trace holds its value at the coefficients of the last update.
+    """
+    terms = (coordination,)
+
+    def update(state, w, beta):
+        state = fit(features, data, state.coef, w.reshape(data.base.size, -1))
+        each = state.losses.reshape(w.shape) + score(terms, rows, w)
+        return state, safe_log(w.sum((0, 1))) - beta[:, None] * each
+
+    def value(state, w, beta):
+        log_r = safe_log(w) - safe_log(rows.mass)[..., None, None]
+        q = w.sum((0, 1))
+        compression = jnp.where(w > 0, w * log_r, 0).sum((0, 1, 3))
+        compression -= (q * (safe_log(q) - safe_log(rows.mass.sum()))).sum(-1)
+        losses = (w * state.losses.reshape(w.shape)).sum((0, 1, 3))
+        losses += state.penalty.reshape(w.shape[2:]).sum(-1)
+        losses += (rows.mass.reshape(-1) * data.base).sum()
+        return losses + objective(terms, rows.cells(w)) + compression / beta
+
+    return update, value
+
+
+@partial(jax.jit, static_argnames=("build", "n_clusters", "n_init"))
+def solve_models(
+    rows: Rows,
+    hyper: Hyper,
+    seed: jax.Array,
+    fixed: jax.Array | None,
+    *,
+    build: Any,
+    n_clusters: int,
+    n_init: int,
+) -> Solution:
+    """Anneal ``n_init`` starts side by side and keep the best; see `nrprob.engines.solve`.
+
+    ``hyper["design"]`` (B, r, d) holds the columns of the models, ``hyper["ridge"]`` their penalty.
+    The solution's ``slope`` (d + 1, K, p) has the coefficients of the best restart's labels in its
+    first d places, and the derivative of the coordination by the clusters' statistics in its last.
+    """
+    problem = build(rows, hyper)
+    features, mass = build.features, rows.mass
+    dtype = mass.dtype
+    count = hyper["n_clusters"].astype(dtype)
+    data = chunk(features, rows, hyper["design"], hyper["ridge"], n_init * n_clusters)
+    null = null_model(features, data, mass.reshape(-1) / count)
+    weights, critical = leading_curvatures(features, data, problem, null, mass, count)
+    # The losses of the models have the weight 1.
+    term = replace(problem.coordination, weight=weights[1])
+    active = jnp.arange(n_clusters) < hyper["n_clusters"]
+    begin = jnp.where(critical < jnp.inf, 0.95 * critical, 1).astype(dtype)
+    ladder = Ladder(
+        begin * hyper["quench"] ** np.linspace(0, 1, n_init, dtype=dtype),
+        hyper["cooling"],
+        hyper["beta"],
+        hyper["noise"],
+        hyper["tol"],
+        hyper["max_iter"],
+        jnp.zeros((), dtype),
+    )
+    update, value = model_update(features, data, term, problem.rows)
+    start = random_start(stream(seed, 1), mass, n_init, n_clusters)
+    start = normalise(start, mass, fixed, active)
+    coef = jnp.where(jnp.tile(active, n_init)[:, None, None], null, 0)
+    state = Models(
+        coef,
+        jnp.zeros((data.base.size, coef.shape[1]), dtype),
+        jnp.zeros(coef.shape[1], dtype),
+    )
+    found = anneal(
+        update, value, state, start, mass, ladder, stream(seed, 2), fixed=fixed, active=active
+    )
+
+    labels = found.w.argmax(-1).astype(jnp.int32)
+    hard = one_hot(labels, mass, n_clusters)
+    # In float64, as everywhere, so that the best restart is not a matter of rounding.
+    wide = jax.tree.map(lambda a: a.astype(jnp.float64), (data, found.state.coef, hard))
+    data, coef, w = wide[0]._replace(used=data.used), wide[1], wide[2].reshape(data.base.size, -1)
+    state = converge(features, data, coef, w)
+    losses = ((w * state.losses).sum(0) + state.penalty).reshape(hard.shape[2:]).sum(-1)
+    losses += (mass.reshape(-1) * data.base).sum()
+    reached = losses + exact_objective((term,), problem.rows.cells(hard))
+    best = reached.argmin()
+
+    k, p = n_clusters, rows.x.n_statistics
+    coef = jnp.moveaxis(state.coef, 0, 1).reshape(n_init, k, -1, coef.shape[-1])
+    coef = jnp.pad(coef[best, :, : p - 1], ((0, 0), (0, 1), (0, 0)))
+    last = row_costs((term,), problem.rows.cells(hard))[:, best]
+    w = jax.lax.dynamic_index_in_dim(found.w, best, 2, keepdims=False)
+    q = hard[:, :, best].sum((0, 1))
+    return Solution(
+        labels,
+        reached,
+        found.converged,
+        found.n_iter,
+        w,
+        jnp.concatenate([jnp.moveaxis(coef, -1, 0), last.astype(coef.dtype)]),
+        jnp.where(active & (q > 0), safe_log(w.sum((0, 1))), -jnp.inf),
+        jnp.append(found.trace[:, best], reached[best]),  # the hard limit
+        found.beta[best],
+        critical,
+        weights,
+    )

@@ -1,0 +1,1 @@
+"""Constrained model-based clustering."""

@@ -1,0 +1,428 @@
+"""Constrained model-based clustering: a Bernoulli mixture that avoids the known structure."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from nrprob.engines import solve
+from nrprob.estimator.terms import ScoreMixin, Task, TermEstimator
+from nrprob.known import Groups, KnownEncoder, Memberships
+from nrprob.methods.cmbc.solver import CAPACITY, FORMS, UPDATES, Found, make_penalty, solve_cmbc
+from nrprob.metrics import independence_test
+from nrprob.statistics.features import refuse
+
+__all__ = ["CMBC", "gamma_to_strength", "strength_to_gamma"]
+
+GRID = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of strength="auto"
+FALLBACK = 2.0
+
+
+def gamma_to_strength(gamma: float, n_features: int) -> float:
+    r"""Strength that equals the thesis's weight gamma of the penalty.
+
+    .. math:: c = \frac{\gamma}{(1 - \gamma) M^2}
+
+    Parameters
+    ----------
+    gamma : float
+        In [0, 1).
+    n_features : int
+        M. The values of gamma near 1 that are in print suit M = 1, whatever the data: they belong
+        to a penalty whose sum over features was not divided by their number.
+    """
+    return gamma / ((1 - gamma) * n_features**2)
+
+
+def strength_to_gamma(strength: float, n_features: int) -> float:
+    r"""Invert `gamma_to_strength`.
+
+    .. math:: \gamma = \frac{c M^2}{1 + c M^2}
+    """
+    weight = strength * n_features**2
+    return weight / (1 + weight)
+
+
+@dataclass
+class KnownTask(Task):
+    """A task, and codes (n,) of the known labelings."""
+
+    labelings: list[np.ndarray] = field(default_factory=list)
+
+
+class CMBC(ScoreMixin, TermEstimator):
+    r"""Constrained model-based clustering: a Bernoulli mixture that is not the known structure.
+
+    Minimises, in nats of the whole data set of n rows with M binary features,
+
+    .. math:: -\sum_i \log \frac{1}{K} \sum_k p(y_i|\theta_k) + c\, n M^2 P(\theta), \qquad
+        p(y|\theta_k) = \prod_j \theta_{kj}^{y_j} (1 - \theta_{kj})^{1 - y_j}
+
+    where the penalty P stands for the information I(C;Z), in nats, that the clusters carry about
+    the known structure Z. In the model p(c) = 1/K and p(z|y) is the mean over features of the
+    observed p(z|y_j), so that p(z|c_k) is linear in theta_k.
+
+    Parameters
+    ----------
+    n_clusters : int, default=2
+        Number of clusters, K.
+    strength : float or "auto", default=2.0
+        The weight c. It has no unit: whatever M, n and K, c = 1 is where the part of the features'
+        correlations that Z explains linearly drops out of the mixture's own dynamics (with
+        form="chi2"), and larger values push clusters actively away from Z. 0 is the Bernoulli
+        mixture with uniform weights. The thesis's gamma is c M^2 / (1 + c M^2), see
+        `gamma_to_strength`. "auto" fits c = 0.25, 0.5, 1, 2, 4, 8 and takes the smallest that
+        leaves K clusters which a G test at 5 % cannot tell from independent of Z, else 2 with a
+        warning.
+    form : {"chi2", "balanced", "pairs", "printed"}, default="chi2"
+        The quadratic form P. "chi2" is the second-order expansion of I(C;Z) at independence.
+        The others follow from chords of the entropy: "printed" with the thesis's constants, which
+        reward a common mean of the clusters that is away from the data's and fail with many
+        features; "pairs" with the constant that suits the number of (cluster, z) cells; "balanced"
+        without the part that depends on the common mean.
+    update : {"joint", "batch", "partial", "exact"}, default="joint"
+        M-step. "joint" solves for all parameters at once. "batch" and "partial" are the thesis's
+        coordinate updates (CMBC-bu, CMBC-pm), one pass over the parameters per E-step and one
+        E-step per parameter; with many features they take many more iterations, and without
+        annealing they depend on the start. "exact" goes on from the joint solution with I(C;Z)
+        itself for P, by gradient steps, and keeps the better of the two.
+    anneal : bool, default=True
+        Start from identical clusters, but for a perturbation, at 1.2 times the critical
+        temperature, and halve it until 1 (daCMBC). Else, or where the critical temperature is so
+        low that this is below 1, start from random parameters at 1.
+    multi : {"product", "sum"}, default="product"
+        How several known labelings combine: "product" avoids every combination that occurs, "sum"
+        adds the penalties of the labelings and suits many of them.
+    binarize : float, optional
+        Threshold above which a feature counts as 1. None takes features 0 and 1 only.
+    n_init : int, default=10
+        Number of restarts; the best by objective is kept.
+    max_iter : int, default=200
+        Most EM iterations per temperature; ten times as many at the last.
+    tol : float, default=1e-6
+        Change of the objective, in nats per row, below which a temperature has converged; a
+        hundredth of it at the last.
+    random_state : int, RandomState instance or None, default=None
+        Determines starts and perturbations.
+    verbose : int, default=0
+        Whether to print progress.
+
+    Attributes
+    ----------
+    theta_ : ndarray of shape (n_clusters, n_features)
+        Probability of a 1.
+    strength_ : float
+        The c that was used.
+    log_likelihood_ : float
+        Of all rows, in nats.
+    penalty_ : float
+        P, in nats; ``objective_`` is ``strength_ * n * M**2 * penalty_ - log_likelihood_``. With
+        form="chi2" or "balanced" it is 0 exactly where all clusters have the same p(z|c), with the
+        others where they all have p(z).
+    redundancy_ : nrprob.metrics.IndependenceTest or None
+        Information between ``labels_`` and the known structure, and the G test of independence.
+        With multi="sum" that of the labeling with the smallest p-value, which is multiplied by the
+        number of labelings. None without known structure.
+    critical_temperature_ : float
+        Temperature below which identical clusters separate.
+    temperatures_ : ndarray
+        Temperature of every entry of ``objective_trace_``.
+    strength_path_ : pandas.DataFrame
+        With strength="auto": strength, objective, log-likelihood, information and p-value of the
+        G test, and number of clusters.
+    labels_, membership_, n_clusters_, objective_, objective_trace_, n_iter_, converged_, beta_, \
+critical_beta_, n_features_in_, classes_
+        As in `nrprob.IB`. Within one temperature the trace never rises, but for update="exact",
+        whose trace is that of the gradient steps.
+
+    References
+    ----------
+    Gondek (2005), "Non-redundant clustering", chapter 5: objective (5.1.8), M-step (5.1.39) and
+    appendix B.4, with their errata corrected. The joint M-step, the scale of ``strength``, its
+    automatic choice and the forms other than "printed" are this package's own.
+
+    Examples
+    --------
+    >>> from nrprob.datasets import make_binary_partitions
+    >>> from nrprob import CMBC
+    >>> X, labels = make_binary_partitions(200, (10, 4), random_state=0)
+    >>> model = CMBC(2, random_state=0).fit(X, known=labels[:, 0])
+    """
+
+    # What the base reads and this method does not leave to the user.
+    solver = "anneal"
+    _solvers: tuple[str, ...] = ("anneal",)
+    features = "bernoulli"
+    beta = 1.0
+    cooling = 2.0
+    noise = 1e-3
+    quench = 1.0
+    _weight_names = ("log_likelihood_", "penalty_")
+
+    def __init__(
+        self,
+        n_clusters=2,
+        *,
+        strength=2.0,
+        form="chi2",
+        update="joint",
+        anneal=True,
+        multi="product",
+        binarize=None,
+        n_init=10,
+        max_iter=200,
+        tol=1e-6,
+        random_state=None,
+        verbose=0,
+    ):
+        self.n_clusters = n_clusters
+        self.strength = strength
+        self.form = form
+        self.update = update
+        self.anneal = anneal
+        self.multi = multi
+        self.binarize = binarize
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self):
+        """Return scikit-learn's description of what the estimator accepts."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self.update != "partial"
+        return tags
+
+    @property
+    def _factorises(self) -> bool:
+        return True
+
+    # Parameters and input
+
+    def _check_common(self) -> None:
+        super()._check_common()
+        self._check_choice("form", self.form, FORMS)
+        self._check_choice("update", self.update, UPDATES)
+        self._check_choice("multi", self.multi, ("product", "sum"))
+        if isinstance(self.strength, str):
+            self._check_choice("strength", self.strength, ("auto",), "or a number")
+        else:
+            self._check_number("strength", self.strength, low=0, high=1e6)
+        if not isinstance(self.anneal, bool | np.bool_):
+            raise TypeError(f"anneal must be True or False; got {self.anneal!r}; pass one of them")
+        if self.form == "printed" and self.update in ("joint", "exact"):
+            raise ValueError(
+                "form='printed' is not concave in all parameters together; got "
+                f"update={self.update!r}; use update='batch' or 'partial', or another form"
+            )
+
+    def _validate(self, X, *, reset: bool):
+        X = super()._validate(X, reset=reset)
+        if self.binarize is None:
+            refuse(
+                X,
+                lambda v: (v != 0) & (v != 1),
+                "CMBC needs binary features",
+                "set binarize= to a threshold, or use another estimator",
+            )
+        return X
+
+    def _problem(self, features, groups, known):
+        return None, {}
+
+    def _check_solver(self, x, groups, build) -> None:
+        if self.update == "partial" and (sparse.issparse(x) or self._mesh(x) is not None):
+            raise ValueError(
+                "update='partial' walks through the columns of X; got sparse or sharded rows; "
+                "use another update, or pass a dense array"
+            )
+
+    def _prepare(self, X, y, known) -> KnownTask:
+        if isinstance(known, Memberships):
+            raise ValueError(
+                "CMBC needs known labels; got soft Memberships; pass hard labels instead"
+            )
+        # The rows need no order: the known structure enters through tables only.
+        task = KnownTask(**vars(super()._prepare(X, y, None)))
+        n, m = task.x.shape
+        task.labelings, task.groups = self._labelings(known, n)
+        for codes in task.labelings:
+            sizes = np.bincount(codes)
+            # Single rows are no trouble here, unless all are.
+            if sizes.min() > 1 or sizes.max() == 1 or sizes.size == 1:
+                self._check_groups(Groups(codes, sizes.size), known)
+        tables = make_penalty(
+            task.x, task.labelings, self.form, self.n_clusters, task.rows.x.n_statistics
+        )
+        dtype = task.rows.mass.dtype
+        task.hyper |= {
+            "n_features": np.asarray(m, np.int32),
+            "anneal": np.asarray(bool(self.anneal)),
+            **{f: np.asarray(a, dtype) for f, a in zip(tables._fields, tables, strict=True)},
+        }
+        if self.strength == "auto":
+            strengths = GRID if task.labelings else (FALLBACK,)
+        else:
+            strengths = (self.strength,)
+        task.calls = self._known_calls(task, strengths)
+        return task
+
+    def _restarts(self, task) -> list[solve.Call]:
+        return []  # they need the tables: see `_known_calls`
+
+    def _labelings(self, known, n: int) -> tuple[list[np.ndarray], Groups]:
+        """Codes of what is to be avoided, and the groups that all labelings make together."""
+        groups = KnownEncoder().fit(known, n)
+        if known is None:
+            return [], groups
+        if np.asarray(known).dtype.kind == "f" and n / 2 < groups.n_groups < n:
+            raise ValueError(
+                f"CMBC takes labels or binary columns as known; got {groups.n_groups} different "
+                f"numbers in {n} rows; cut them into groups"
+            )
+        columns = KnownEncoder().columns(known, n)
+        if self.multi == "sum":
+            return list(columns.T), groups
+        if columns.shape[1] > 1 and groups.n_groups > n / 20:
+            warnings.warn(
+                f"known has {groups.n_groups} combinations of labels in {n} rows, too many for "
+                "their probabilities to be known; consider multi='sum'",
+                UserWarning,
+                stacklevel=5,
+            )
+        return [groups.codes], groups
+
+    def _known_calls(self, task: KnownTask, strengths: tuple[float, ...]) -> list[solve.Call]:
+        """Calls for every strength, each with the same starts."""
+        rows, k = task.rows, self.n_clusters
+        cells = k * task.hyper["spread"].size
+        each = 5 * k * rows.mass.size // task.layout.n_shards
+        each += 12 * k * rows.x.n_statistics + 4 * cells**2 + 2 * CAPACITY
+        hypers = [{**task.hyper, "strength": np.asarray(c, rows.mass.dtype)} for c in strengths]
+        return self._calls(task, solve_cmbc, {"n_clusters": k, "update": self.update}, each, hypers)
+
+    # Results
+
+    def _finish(self, task, found):
+        """Choose the strength and set the fitted attributes."""
+        groups: dict[float, list[Found]] = {}
+        for call, solution in zip(task.calls, found, strict=True):
+            groups.setdefault(float(call.arrays[1]["strength"]), []).append(solution)
+        self.strength_ = next(iter(groups))
+        if len(groups) > 1:
+            self.strength_ = self._choose(task, groups)
+        chosen = groups[self.strength_]
+        self._store(chosen, task.layout, task.groups, task.x.shape[1])
+        best = min(chosen, key=lambda c: c.objective.min())
+        self.theta_ = np.asarray(best.theta[:, : task.x.shape[1]], np.float64)
+        self.temperatures_ = best.temperature[~np.isnan(best.temperature)].astype(float)
+        self.critical_temperature_ = 1 / self.critical_beta_
+        self.redundancy_ = _redundancy(self.labels_, task.labelings)
+        return self
+
+    def _choose(self, task: KnownTask, groups: dict[float, list[Found]]) -> float:
+        """Return the smallest strength whose labels are independent of what is known."""
+        import pandas as pd
+
+        path = []
+        for strength, solutions in groups.items():
+            best = min(solutions, key=lambda c: c.objective.min())
+            labels = task.layout.collect(best.labels)[:, int(best.objective.argmin())]
+            test = _redundancy(labels, task.labelings)
+            path.append(
+                {
+                    "strength": strength,
+                    "objective": float(best.objective.min()),
+                    "log_likelihood": float(best.weights[0]),
+                    "information": test.information,
+                    "p_value": test.p_chi2,
+                    "n_clusters": np.unique(labels).size,
+                }
+            )
+        self.strength_path_ = pd.DataFrame(path)
+        table = self.strength_path_
+        passed = table[(table.p_value >= 0.05) & (table.n_clusters == self.n_clusters)]
+        if len(passed):
+            return float(passed.strength.iloc[0])
+        warnings.warn(
+            "no strength gave clusters that are independent of known, so the structures may be "
+            f"correlated; tried {', '.join(f'{c:g}' for c in table.strength)}; "
+            f"strength={FALLBACK:g} is used",
+            UserWarning,
+            stacklevel=5,
+        )
+        return FALLBACK
+
+    # New rows
+
+    def _log_membership(self, X, known) -> np.ndarray:
+        return super()._log_membership(X, None)
+
+    def _row_scores(self, X, known) -> np.ndarray:
+        return super()._row_scores(X, None)
+
+    def score(self, X, y=None, *, known=None):
+        r"""Mean log likelihood of new rows; higher is better.
+
+        .. math:: \frac{1}{n} \sum_i \log \frac{1}{K} \sum_k p(y_i|\theta_k)
+
+        ``log_likelihood_ / n`` of the rows of the fit. It says nothing about the penalty, so it
+        compares numbers of clusters, but not strengths.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+        y : ignored
+        known : ignored
+            The clusters of this model say nothing about the known structure.
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        return super().score(X)
+
+    def predict(self, X, *, known=None):
+        """Cluster of new rows: the one under which they are most probable.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+        known : ignored
+            The clusters of this model say nothing about the known structure.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        return super().predict(X)
+
+    def predict_proba(self, X, *, known=None):
+        """p(cluster given row) of new rows.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+        known : ignored
+            The clusters of this model say nothing about the known structure.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters)
+        """
+        return super().predict_proba(X)
+
+
+def _redundancy(labels: np.ndarray, labelings: list[np.ndarray]) -> Any:
+    """Test of independence of the most dependent of the labelings, corrected for their number."""
+    if not labelings:
+        return None
+    tests = [independence_test(labels, codes, n_permutations=0) for codes in labelings]
+    worst = min(tests, key=lambda t: t.p_chi2)
+    return worst._replace(p_chi2=min(1.0, worst.p_chi2 * len(tests)))

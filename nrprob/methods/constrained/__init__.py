@@ -1,0 +1,1 @@
+"""Clustering under pairs that must or must not be together."""

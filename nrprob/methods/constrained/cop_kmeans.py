@@ -1,0 +1,326 @@
+"""COP-K-means: k-means in which every row goes to the nearest centre that no pair forbids."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.spatial.distance import cdist
+from sklearn.utils.validation import check_is_fitted
+
+from nrprob.estimator.terms import fitting
+from nrprob.methods.constrained.base import PairEstimator
+from nrprob.methods.constrained.links import (
+    Components,
+    Pairs,
+    cluster_order,
+    feasible_start,
+    pairs_from_labels,
+)
+from nrprob.methods.constrained.problem import Scaled, coarse, neighbour_table, node_means
+from nrprob.methods.constrained.search import assign_in_order
+from nrprob.settings import standard
+from nrprob.statistics.rows import cluster_means
+from nrprob.validation import check_random_state
+
+_MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
+
+
+class _Nodes(NamedTuple):
+    """Components, those with cannot-links first, in the order of their first rows.
+
+    Attributes
+    ----------
+    first : (C, d) first row
+    mean : (C, d) mean row
+    mass : (C,) number of rows, 0 on padding
+    within : (C,) sum of squared distances of the rows to their mean
+    near, edge : (B, D) neighbours among the first B, and whether they are
+    """
+
+    first: jax.Array
+    mean: jax.Array
+    mass: jax.Array
+    within: jax.Array
+    near: jax.Array
+    edge: jax.Array
+
+
+class _Found(NamedTuple):
+    labels: jax.Array
+    objective: jax.Array
+    trace: jax.Array
+    n_iter: jax.Array
+    converged: jax.Array
+    done: jax.Array
+
+
+@partial(jax.jit, static_argnames=("together", "n_trace"))
+def _search(
+    nodes: _Nodes,
+    starts: jax.Array,
+    n_clusters: jax.Array,
+    max_iter: jax.Array,
+    *,
+    together: int,
+    n_trace: int,
+) -> _Found:
+    """Run restarts from the first centres ``starts`` (restarts, K, d), ``together`` at a time."""
+    b, k = nodes.near.shape[0], starts.shape[1]
+    active = jnp.arange(k) < n_clusters
+    order = jnp.arange(b, dtype=jnp.int32)
+
+    def assign(centres):
+        square = (
+            (nodes.first**2).sum(1)[:, None]
+            - 2 * jnp.matmul(nodes.first, centres.T, precision=jax.lax.Precision.HIGHEST)
+            + (centres**2).sum(1)
+        )
+        cost = jnp.where(active, square, jnp.inf)
+        inside, ok = assign_in_order(order, cost[:b], nodes.near, nodes.edge, n_clusters)
+        return cost.argmin(1).astype(jnp.int32).at[:b].set(inside), ok
+
+    def update(z, centres):
+        size = jax.ops.segment_sum(nodes.mass, z, k)
+        total = jax.ops.segment_sum(nodes.mass[:, None] * nodes.mean, z, k)
+        centres = jnp.where(size[:, None] > 0, total / jnp.maximum(size, 1)[:, None], centres)
+        return centres, (nodes.within + nodes.mass * ((nodes.mean - centres[z]) ** 2).sum(1)).sum()
+
+    def one(centres):
+        def body(state):
+            t, z, centres, trace, _, _ = state
+            new, ok = assign(centres)
+            centres, value = update(new, centres)
+            return t + 1, new, centres, trace.at[t].set(value), (new == z).all(), ok
+
+        trace = jnp.full(n_trace, jnp.nan, centres.dtype)
+        z = jnp.full(nodes.mass.size, -1, jnp.int32)
+        state = jnp.array(0), z, centres, trace, jnp.array(False), jnp.array(True)
+        t, z, _, trace, same, ok = jax.lax.while_loop(
+            lambda s: (s[0] < max_iter) & ~s[4] & s[5], body, state
+        )
+        return _Found(z, trace[t - 1], trace, t, same, ok)
+
+    return jax.lax.map(one, starts, batch_size=together)
+
+
+class COPKMeans(PairEstimator):
+    """COP-K-means: k-means that never violates a pair, and gives up where it would have to.
+
+    Rows are visited in their order. Each goes to the nearest centre whose cluster no earlier row
+    forbids, be it by a must-link to another cluster or by a cannot-link to this one. Centres then
+    move to the means, and so on until nothing changes. A restart in which some row has no cluster
+    left has failed, as published, even where a clustering exists that keeps all pairs:
+    `MDLConstrained`, which visits rows in another order, mostly finds it.
+
+    Parameters
+    ----------
+    n_clusters : int, default=2
+        Number of clusters.
+    n_init : int, default=10
+        Number of restarts, from random rows; the best that did not fail is kept.
+    max_iter : int, default=300
+        Most iterations of a restart.
+    random_state : int, RandomState instance or None, default=None
+        Determines the starts.
+    verbose : int, default=0
+        Print progress if positive.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (n_samples,)
+        Cluster of every row.
+    membership_ : ndarray of shape (n_samples, n_clusters)
+        One-hot.
+    n_clusters_ : int
+        Number of clusters that hold rows.
+    objective_ : float
+        Sum of squared distances to the centres: not in nats.
+    objective_trace_ : ndarray
+        The same after every iteration of the best restart. It may rise, since rows do not choose
+        their clusters together.
+    centroids_ : ndarray of shape (n_clusters, n_features)
+        Means of the clusters; that of all rows for one without rows.
+    n_failed_ : int
+        Number of restarts that failed.
+    n_iter_ : int
+        Iterations of the best restart.
+    converged_ : bool
+        Whether the best restart converged.
+    restarts_ : xarray.Dataset
+        Labels and objectives of the restarts that did not fail.
+    n_features_in_ : int
+        Number of features.
+    classes_ : ndarray
+        Sorted labels seen in ``y``, if there were any; cluster i is class ``classes_[i]``.
+
+    Notes
+    -----
+    Pairs are closed under entailment first: rows linked through others are linked, and are apart
+    from all that one of them is apart from. So only the first row of linked ones chooses, by its
+    own distance, and only there can it fail.
+
+    References
+    ----------
+    Wagstaff, Cardie, Rogers and Schroedl (2001), Table 1, with restarts, which are not published.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob import COPKMeans
+    >>> X = np.array([[0.0], [0.1], [1.0], [1.1]])
+    >>> labels = COPKMeans(2, random_state=0).fit(X, cannot_link=[[0, 1]]).labels_
+    >>> bool(labels[0] == labels[1])
+    False
+    """
+
+    def __init__(self, n_clusters=2, *, n_init=10, max_iter=300, random_state=None, verbose=0):
+        self.n_clusters = n_clusters
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X, y=None, *, must_link=None, cannot_link=None):  # type: ignore[override]
+        """Cluster the rows of ``X``.
+
+        Parameters
+        ----------
+        X : array-like or JAX array of shape (n_samples, n_features)
+            Float32 input is computed in float32, all else in float64.
+        y : array-like of shape (n_samples,), optional
+            Wanted labels, -1 where unknown: as pairs, see `MDLConstrained`.
+        must_link : int array-like of shape (n_pairs, 2), optional
+            Pairs of rows that share a cluster. Repeats, and a row with itself, say nothing.
+        cannot_link : int array-like of shape (n_pairs, 2), optional
+            Pairs of rows that do not. Repeats say nothing.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InfeasibleConstraints
+            A ValueError, if the pairs contradict each other, or if all restarts failed and no
+            clustering keeps all pairs; the message says which are in conflict.
+        ValueError
+            If all restarts failed; or if pairs are no pairs of rows.
+        TypeError
+            If pairs are not integers.
+        """
+        with fitting(self), standard():
+            self._check_counts()
+            X, fixed, pairs = self._read(X, y, must_link, cannot_link)
+            must, cannot = [Pairs(pairs[0], "must_link")], [Pairs(pairs[1], "cannot_link")]
+            if fixed is not None:
+                same, different = pairs_from_labels(fixed)
+                must.append(Pairs(same, "y"))
+                cannot.append(Pairs(different, "y"))
+            return self._fit_parts(Scaled.of(X), Components(len(X), must, cannot), fixed)
+
+    def _fit_parts(self, data: Scaled, parts: Components, fixed: np.ndarray | None):
+        k, n = self.n_clusters, len(data.x)
+        nodes, at = _lay_out(data, parts)
+        random = check_random_state(self.random_state)
+        chosen = np.stack([random.choice(n, k, replace=False) for _ in range(self.n_init)])
+        d = nodes.mean.shape[1]
+        starts = np.zeros((self.n_init, coarse(k, 4), d), data.dtype)
+        starts[:, :k, : data.x.shape[1]] = data.x[chosen]
+        each = (nodes.mass.size * 4 + nodes.near.size) * starts.shape[1] * data.dtype.itemsize
+        runs: _Found = jax.device_get(
+            _search(
+                nodes,
+                starts,
+                np.asarray(k, np.int32),
+                np.asarray(self.max_iter, np.int32),
+                together=int(np.clip(_MEMORY // each, 1, self.n_init)),
+                n_trace=64 * math.ceil(self.max_iter / 64),
+            )
+        )
+        done = np.flatnonzero(runs.done)
+        self.n_failed_ = self.n_init - done.size
+        if not done.size:
+            self._refuse(parts)
+        objectives = runs.objective[done].astype(float) * data.scale**2
+        if self.verbose:
+            print(f"restarts {done.size}/{self.n_init}: objective {objectives.min():.6g}")
+        best = done[objectives.argmin()]
+        labels = runs.labels[done][:, at][:, parts.node].astype(np.int64)
+        order = cluster_order(labels[objectives.argmin()], fixed, k)
+        self._labels, self._objectives = np.argsort(order)[labels], objectives
+        self._converged = runs.converged[done]
+        self._store_labels(self._labels[objectives.argmin()])
+        self.objective_ = float(objectives.min())
+        self.objective_trace_ = runs.trace[best][: runs.n_iter[best]].astype(float) * data.scale**2
+        self.n_iter_ = int(runs.n_iter[best])
+        self.converged_ = bool(runs.converged[best])
+        means = cluster_means(self.membership_.T @ data.x, self.membership_.sum(0))
+        self.centroids_ = means * data.scale + data.centre
+        self._warn_of(data.alike)
+        return self
+
+    def _refuse(self, parts: Components) -> None:
+        """Say why all restarts failed: there is nothing to find, or they did not find it."""
+        start, q = feasible_start(parts, self.n_clusters)
+        what = "may or may not" if start is None else "does"
+        raise ValueError(
+            f"COP-K-means met a row with no cluster left in all restarts, though a clustering that "
+            f"keeps all pairs {what} exist; got n_clusters={self.n_clusters} and "
+            f"n_init={self.n_init} for cannot-links of degeneracy {q}; raise n_init or n_clusters, "
+            "or use MDLConstrained"
+        )
+
+    # New rows
+
+    def score(self, X, y=None):
+        r"""Minus the mean squared distance of new rows to the nearest centroid.
+
+        .. math:: -\frac{1}{n} \sum_i \min_c \|x_i - m_c\|^2
+
+        Parameters
+        ----------
+        X : array-like or JAX array of shape (n_samples, n_features)
+        y : ignored
+
+        Returns
+        -------
+        float
+            In squared units of the features; higher is better.
+        """
+        return float(self._log_membership(X, None).max(1).mean())
+
+    def _log_membership(self, X, known) -> np.ndarray:
+        check_is_fitted(self)
+        X = self._validate(X, reset=False)
+        square = cdist(X.astype(np.float64), self.centroids_, "sqeuclidean")
+        return np.where(self._holds_rows, -square, -np.inf)
+
+
+def _lay_out(data: Scaled, parts: Components) -> tuple[_Nodes, np.ndarray]:
+    """Arrays of the search, and where among them every component is."""
+    n, d = parts.n_nodes, data.x.shape[1]
+    means = node_means(data.x, parts.node, n)
+    taking_part = np.zeros(n, bool)
+    taking_part[parts.edges] = True
+    # Components are numbered by their first rows, which is the order of visiting.
+    at = np.empty(n, np.int64)
+    at[np.argsort(~taking_part, kind="stable")] = np.arange(n)
+    near, kind = neighbour_table(at[parts.edges], np.ones(len(parts.edges), np.int32), n)
+    size = coarse(n, 64)
+    first = data.x[np.unique(parts.node, return_index=True)[1]]
+
+    def place(values: np.ndarray) -> np.ndarray:
+        out = np.zeros((size, *values.shape[1:]), data.dtype)
+        out[at] = values
+        return out
+
+    def wide(values: np.ndarray) -> np.ndarray:
+        return place(np.pad(values, ((0, 0), (0, coarse(d, 4) - d))))
+
+    mean, mass, within = means
+    return _Nodes(wide(first), wide(mean), place(mass), place(within), near, kind > 0), at

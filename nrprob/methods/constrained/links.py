@@ -1,0 +1,400 @@
+"""What constraints say of rows: checked pairs, rows that go together, and a clear no.
+
+Must-links make components, which are clustered as wholes; cannot-links are edges between these.
+Limits on distances become such pairs, so that nothing later has to know of them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+from scipy.spatial import cKDTree
+
+from nrprob.methods.constrained import colouring
+from nrprob.validation import as_array, check_choice, check_random_state
+
+_PAIRS = 5_000_000  # of rows, that a limit on distances may imply
+
+
+class InfeasibleConstraints(ValueError):
+    """No clustering with so many clusters keeps all constraints.
+
+    Attributes
+    ----------
+    must_link, cannot_link : lists of pairs of rows
+        Pairs that cannot all be kept; empty where none could be singled out.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        must_link: Sequence[tuple[int, int]] = (),
+        cannot_link: Sequence[tuple[int, int]] = (),
+    ):
+        super().__init__(message)
+        self.must_link = list(must_link)
+        self.cannot_link = list(cannot_link)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of rows, and what they come from, such as "must_link"."""
+
+    rows: np.ndarray
+    source: str
+
+
+def check_pairs(pairs: Any, n: int, name: str) -> np.ndarray:
+    """Pairs (p, 2) of row numbers below ``n``; None is no pair.
+
+    Raises
+    ------
+    TypeError
+        If they are not integers.
+    ValueError
+        If they are not pairs, or a number is out of range.
+    """
+    if pairs is None:
+        return np.zeros((0, 2), np.int64)
+    array = as_array(pairs, name)
+    if array.size == 0 and array.ndim in (1, 2):
+        return np.zeros((0, 2), np.int64)
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise ValueError(
+            f"{name} must hold pairs of rows; got shape {array.shape}; "
+            "pass an array of shape (n_pairs, 2)"
+        )
+    if array.dtype.kind not in "iu":
+        raise TypeError(
+            f"{name} must hold row numbers; got dtype {array.dtype}; pass an integer array"
+        )
+    wrong = ((array < 0) | (array >= n)).any(1)
+    if wrong.any():
+        first = array[wrong][0]
+        raise ValueError(
+            f"{name} must hold row numbers from 0 to {n - 1}; got the pair "
+            f"({first[0]}, {first[1]}) for {n} rows; count rows of the X that is given"
+        )
+    return array.astype(np.int64)
+
+
+def check_cannot_link(pairs: Any, n: int) -> np.ndarray:
+    """As `check_pairs`; a row cannot be apart from itself."""
+    array = check_pairs(pairs, n, "cannot_link")
+    same = array[:, 0] == array[:, 1]
+    if same.any():
+        row = int(array[same][0, 0])
+        raise InfeasibleConstraints(
+            f"cannot_link must not hold a row with itself; got ({row}, {row}); remove it",
+            cannot_link=[(row, row)],
+        )
+    return array
+
+
+def pairs_from_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Must-links and cannot-links that say what labels say, with as few pairs as possible.
+
+    Rows of one label are linked in a chain; the first rows of any two labels are kept apart.
+
+    Parameters
+    ----------
+    y : int array of shape (n,)
+        Labels; negative where unknown.
+
+    Returns
+    -------
+    must_link, cannot_link : int arrays of shape (p, 2)
+    """
+    y = np.asarray(y)
+    members = [np.flatnonzero(y == c) for c in np.unique(y[y >= 0])]
+    chains = [np.stack([m[:-1], m[1:]], 1) for m in members]
+    first = np.array([m[0] for m in members], np.int64)
+    a, b = np.triu_indices(first.size, 1)
+    empty = [np.zeros((0, 2), np.int64)]
+    return np.concatenate(empty + chains), np.stack([first[a], first[b]], 1).reshape(-1, 2)
+
+
+# Limits on distances
+
+
+def closer_than(x: np.ndarray, delta: float) -> np.ndarray:
+    """Pairs of rows at a distance below ``delta``: they share a cluster if clusters are so far.
+
+    A clustering has clusters at least ``delta`` apart if and only if it keeps these must-links.
+    """
+    pairs = _within(x, delta, "delta")
+    return pairs[np.sqrt(((x[pairs[:, 0]] - x[pairs[:, 1]]) ** 2).sum(1)) < delta]
+
+
+def _within(x: np.ndarray, radius: float, name: str) -> np.ndarray:
+    tree = cKDTree(x)
+    # The count includes both orders, and every row with itself.
+    _check_many((int(tree.count_neighbors(tree, radius)) - len(x)) // 2, name, radius, "lower")
+    return tree.query_pairs(radius, output_type="ndarray").astype(np.int64).reshape(-1, 2)
+
+
+def _check_many(count: int, name: str, value: float, which: str) -> None:
+    if count > _PAIRS:
+        raise ValueError(
+            f"{name} implies more than {_PAIRS} pairs of rows; got {name}={value}, which implies "
+            f"{count}; {which} it, or cluster fewer rows"
+        )
+
+
+def farther_than(x: np.ndarray, diameter: float) -> np.ndarray:
+    """Pairs of rows at a distance above ``diameter``: no cluster may hold both."""
+    square = (x**2).sum(1)
+    found: list[np.ndarray] = []
+    total = 0
+    step = max(1, 4_000_000 // max(len(x), 1))
+    for start in range(0, len(x), step):
+        block = x[start : start + step]
+        far = square[start : start + step, None] - 2 * block @ x.T + square
+        a, b = np.nonzero(far > diameter**2 * (1 + 1e-12))
+        a = a + start
+        upper = a < b
+        found.append(np.stack([a[upper], b[upper]], 1))
+        total += int(upper.sum())
+        _check_many(total, "max_diameter", diameter, "raise")
+    return np.concatenate(found)
+
+
+def lonely(x: np.ndarray, epsilon: float, labels: np.ndarray) -> np.ndarray:
+    """Rows that share a cluster, but with no row within ``epsilon``."""
+    sizes = np.bincount(labels)
+    near = np.zeros(len(x), bool)
+    pairs = _within(x, epsilon, "epsilon")
+    same = labels[pairs[:, 0]] == labels[pairs[:, 1]]
+    near[pairs[same].ravel()] = True
+    return np.flatnonzero(~near & (sizes[labels] > 1))
+
+
+def nearest_mates(x: np.ndarray, rows: np.ndarray, epsilon: float) -> np.ndarray:
+    """Nearest other row of each of ``rows``; -1 where it is farther than ``epsilon``."""
+    if len(x) == 1:
+        return np.full(rows.size, -1)
+    distance, at = cKDTree(x).query(x[rows], k=2)
+    # Among equal rows the row itself need not come first.
+    first = at[:, 0] == rows
+    mate = np.where(first, at[:, 1], at[:, 0])
+    return np.where(np.where(first, distance[:, 1], distance[:, 0]) <= epsilon, mate, -1)
+
+
+# Rows that go together
+
+
+@dataclass
+class Components:
+    """Components of must-links, and the cannot-links between them.
+
+    Attributes
+    ----------
+    node : (n,) component of every row, numbered by the first member
+    n_nodes : number of components
+    edges : (e, 2) pairs a < b of components that must be apart, each once
+    must_rows, cannot_rows : (p, 2) all pairs of rows
+    """
+
+    n: int
+    must: Sequence[Pairs]
+    cannot: Sequence[Pairs]
+    node: np.ndarray = field(init=False)
+    n_nodes: int = field(init=False)
+    edges: np.ndarray = field(init=False)
+    must_rows: np.ndarray = field(init=False)
+    cannot_rows: np.ndarray = field(init=False)
+
+    def __post_init__(self):
+        self.must_rows, self._must_sources = _join(self.must)
+        self.cannot_rows, self._cannot_sources = _join(self.cannot)
+        ones = np.ones(len(self.must_rows), bool)
+        links = sparse.coo_array((ones, self.must_rows.T), shape=(self.n, self.n))
+        self.n_nodes, node = connected_components(links, directed=False)
+        first = np.unique(node, return_index=True)[1]
+        rank = np.empty(self.n_nodes, np.int64)
+        rank[np.argsort(first)] = np.arange(self.n_nodes)
+        self.node = rank[node]
+        lifted = np.sort(self.node[self.cannot_rows], axis=1)
+        if (lifted[:, 0] == lifted[:, 1]).any():
+            self._refuse_contradiction(np.flatnonzero(lifted[:, 0] == lifted[:, 1]))
+        self.edges, self._origin = _unique_pairs(lifted)
+
+    def graph(self) -> colouring.Graph:
+        """Neighbours of every component."""
+        return colouring.graph(self.n_nodes, self.edges)
+
+    def _path(self, a: int, b: int) -> list[int]:
+        """Must-links, by number, on a shortest way from row ``a`` to row ``b``."""
+        if not hasattr(self, "_links"):
+            self._links: dict[int, list[tuple[int, int]]] = {}
+            for i, (u, v) in enumerate(self.must_rows.tolist()):
+                self._links.setdefault(u, []).append((v, i))
+                self._links.setdefault(v, []).append((u, i))
+        before = {a: (a, -1)}
+        queue = deque([a])
+        while queue and b not in before:
+            u = queue.popleft()
+            for v, i in self._links.get(u, ()):
+                if v not in before:
+                    before[v] = (u, i)
+                    queue.append(v)
+        path = []
+        while b != a:
+            b, i = before[b]
+            path.append(i)
+        return path[::-1]
+
+    def _refuse_contradiction(self, inside: np.ndarray) -> None:
+        """Say which must-links contradict a cannot-link; of many the one with the fewest."""
+        paths = [(self._path(*self.cannot_rows[i].tolist()), i) for i in inside[:200]]
+        path, i = min(paths, key=lambda p: len(p[0]))
+        must, cannot = self._named(path, [i])
+        raise InfeasibleConstraints(
+            f"constraints contradict each other; got {cannot}, but {must} put both rows into one "
+            "cluster; remove one of these pairs, or use constraints='soft'",
+            self._rows(self.must_rows, path),
+            self._rows(self.cannot_rows, [i]),
+        )
+
+    def refuse_colouring(self, part: Sequence[int], k: int) -> None:
+        """Say which pairs cannot all be kept with ``k`` clusters."""
+        edges, how = colouring.conflict(self.graph(), part, k)
+        origin = {(a, b): self._origin[e] for e, (a, b) in enumerate(self.edges.tolist())}
+        cannot = [int(origin[min(e), max(e)]) for e in edges]
+        # Pairs that meet in a component do so in different rows, perhaps.
+        rows = np.unique(self.cannot_rows[cannot])
+        must: set[int] = set()
+        for c in np.unique(self.node[rows]):
+            members = rows[self.node[rows] == c]
+            for row in members[1:]:
+                must |= set(self._path(int(members[0]), int(row)))
+        say_must, say_cannot = self._named(sorted(must), cannot)
+        what = {
+            "smallest": "no smaller set of components is in conflict",
+            "irreducible": "each of these cannot-links is part of the conflict",
+            "large": "there may be a smaller conflict among these",
+        }[how]
+        together = f" with {say_must}" if must else ""
+        raise InfeasibleConstraints(
+            f"cannot-links cannot be kept with {k} cluster(s); got {say_cannot}{together} "
+            f"({what}); raise n_clusters, remove one of these pairs, or use constraints='soft'",
+            self._rows(self.must_rows, sorted(must)),
+            self._rows(self.cannot_rows, cannot),
+        )
+
+    def _rows(self, pairs: np.ndarray, at: Sequence[int]) -> list[tuple[int, int]]:
+        return [(int(a), int(b)) for a, b in pairs[list(at)]]
+
+    def _named(self, must: Sequence[int], cannot: Sequence[int]) -> tuple[str, str]:
+        return (
+            _say(self.must_rows, self._must_sources, must),
+            _say(self.cannot_rows, self._cannot_sources, cannot),
+        )
+
+
+def _join(parts: Sequence[Pairs]) -> tuple[np.ndarray, list[str]]:
+    rows = np.concatenate([np.zeros((0, 2), np.int64), *(p.rows for p in parts)])
+    return rows, [p.source for p in parts for _ in range(len(p.rows))]
+
+
+def _unique_pairs(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of ``pairs`` without repeats, and where each was first."""
+    if not len(pairs):
+        return pairs, np.zeros(0, np.int64)
+    return np.unique(pairs, axis=0, return_index=True)
+
+
+def _say(pairs: np.ndarray, sources: Sequence[str], at: Sequence[int]) -> str:
+    """For example "cannot_link (0, 1), (0, 2) and y (3, 5)"; long lists are cut."""
+    by_source: dict[str, list[str]] = {}
+    for i in at:
+        by_source.setdefault(sources[i], []).append(f"({pairs[i][0]}, {pairs[i][1]})")
+    return " and ".join(
+        f"{source} " + ", ".join(words[:20]) + (", ..." if len(words) > 20 else "")
+        for source, words in by_source.items()
+    )
+
+
+def feasible_start(components: Components, k: int) -> tuple[np.ndarray | None, int]:
+    """Clusters of the components that keep all cannot-links.
+
+    Returns
+    -------
+    start : (n_nodes,) int array, or None where the search for one reached its limit
+    q : degeneracy of the graph of cannot-links; feasible for certain if below ``k``
+
+    Raises
+    ------
+    InfeasibleConstraints
+        If there is none; the message names pairs that cannot all be kept.
+    """
+    neighbours = components.graph()
+    q = colouring.inductive_order(neighbours)[1]
+    try:
+        colours, part = colouring.colour(neighbours, k)
+    except colouring.Undecided:
+        return None, q
+    if colours is None:
+        components.refuse_colouring(part, k)
+    assert colours is not None
+    return np.array([colours[v] for v in range(components.n_nodes)], np.int64), q
+
+
+def cluster_order(labels: np.ndarray, fixed: np.ndarray | None, k: int) -> np.ndarray:
+    """Order (k,) of the clusters in which the one that holds wanted class c comes c-th."""
+    if fixed is None:
+        return np.arange(k)
+    wanted = [labels[np.flatnonzero(fixed == c)[0]] for c in range(fixed.max() + 1)]
+    return np.array([*wanted, *(c for c in range(k) if c not in wanted)])
+
+
+def draw_pairs(
+    y: Any, n_pairs: int, *, wrong: str = "none", share: float = 0.4, random_state: Any = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Must-links and cannot-links between random rows, as their classes say, or wrong ones.
+
+    The four experiments of Yin (2007), section 5.6: no wrong pairs; ``wrong="coin"`` with
+    ``share=1``; ``wrong="coin"``; and ``wrong="bias"``.
+
+    Parameters
+    ----------
+    y : array-like of shape (n,)
+        Classes.
+    n_pairs : int
+        Number of pairs.
+    wrong : {"none", "coin", "bias"}, default="none"
+        "coin" lets a coin decide of some pairs whether they are linked; "bias" links rows of the
+        last two classes instead.
+    share : float, default=0.4
+        Share of the pairs for which this is done.
+    random_state : int, RandomState instance or None, default=None
+
+    Returns
+    -------
+    must_link, cannot_link : int arrays of shape (p, 2)
+    """
+    y = np.asarray(y)
+    random = check_random_state(random_state)
+    classes = np.unique(y)
+    check_choice("wrong", wrong, ("none", "coin", "bias"))
+    if y.size < 2 or (wrong == "bias" and classes.size < 2):
+        raise ValueError(
+            f"there are no pairs to draw; got {y.size} rows in {classes.size} class(es); pass more"
+        )
+    first = random.randint(y.size, size=n_pairs)
+    pairs = np.stack([first, (first + random.randint(1, y.size, size=n_pairs)) % y.size], 1)
+    linked = y[pairs[:, 0]] == y[pairs[:, 1]]
+    n_wrong = 0 if wrong == "none" else round(share * n_pairs)
+    if wrong == "coin":
+        linked[:n_wrong] = random.randint(2, size=n_wrong) == 1
+    elif wrong == "bias":
+        for side, c in enumerate(classes[-2:]):
+            pairs[:n_wrong, side] = random.choice(np.flatnonzero(y == c), n_wrong)
+        linked[:n_wrong] = True
+    return pairs[linked], pairs[~linked]

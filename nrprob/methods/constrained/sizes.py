@@ -1,0 +1,96 @@
+"""Assignment of components to clusters whose sizes have limits, by integer programming."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from nrprob.methods.constrained.links import InfeasibleConstraints
+
+_SECONDS = 30.0  # that one assignment may take
+
+
+@dataclass(frozen=True)
+class SizeLimits:
+    """Least and largest number of rows of every cluster: definition 5.5 of Yin (2007).
+
+    Attributes
+    ----------
+    mass : (n_nodes,) rows of every component
+    edges : (e, 2) components that must be apart
+    low, high : int
+    """
+
+    mass: np.ndarray
+    edges: np.ndarray
+    low: int
+    high: int
+
+    def met(self, sizes: np.ndarray) -> bool:
+        """Whether clusters of these sizes are within the limits."""
+        return bool(sizes.min() >= self.low and sizes.max() <= self.high)
+
+    def check(self, k: int) -> None:
+        """Refuse limits that no ``k`` clusters can have, whatever else holds."""
+        n = int(self.mass.sum())
+        given = f"got min_size={self.low} and max_size={self.high} for {n} rows in {k} cluster(s)"
+        if self.low > self.high:
+            raise InfeasibleConstraints(f"min_size exceeds max_size; {given}; lower min_size")
+        if self.low * k > n:
+            raise InfeasibleConstraints(f"there are too few rows; {given}; lower min_size")
+        if self.high * k < n:
+            raise InfeasibleConstraints(f"there are too many rows; {given}; raise max_size")
+        if self.mass.max() > self.high:
+            raise InfeasibleConstraints(
+                f"{self.mass.max()} rows must go together; {given}; raise max_size or remove "
+                "must-links"
+            )
+
+    def assign(self, cost: np.ndarray) -> np.ndarray:
+        """Clusters (n_nodes,) of least total ``cost`` (n_nodes, k) among those within the limits.
+
+        Raises
+        ------
+        InfeasibleConstraints
+            If there is none.
+        ValueError
+            If none was found in time.
+        """
+        n, k = cost.shape
+        at = np.arange(n * k).reshape(n, k)
+        node, cluster = np.repeat(np.arange(n), k), np.tile(np.arange(k), n)
+        ones = np.ones(n * k)
+        once = sparse.csr_array((ones, (node, at.ravel())), shape=(n, n * k))
+        size = sparse.csr_array((self.mass[node].astype(float), (cluster, at.ravel())), (k, n * k))
+        limits = [LinearConstraint(once, 1, 1), LinearConstraint(size, self.low, self.high)]
+        if len(self.edges):
+            e = len(self.edges)
+            line = np.arange(e * k)
+            pairs = at[self.edges]  # (e, 2, k)
+            both = sparse.csr_array(
+                (np.ones(2 * e * k), (np.tile(line, 2), np.moveaxis(pairs, 1, 0).ravel())),
+                shape=(e * k, n * k),
+            )
+            limits.append(LinearConstraint(both, 0, 1))
+        found = milp(
+            cost.ravel() - cost.min(),
+            constraints=limits,
+            integrality=ones,
+            bounds=Bounds(0, 1),
+            options={"time_limit": _SECONDS},
+        )
+        given = f"got min_size={self.low} and max_size={self.high} for {k} cluster(s)"
+        if found.status == 2:
+            raise InfeasibleConstraints(
+                "no clusters within the limits on sizes keep the other constraints, too; "
+                f"{given}; widen the limits or remove constraints"
+            )
+        if found.x is None:
+            raise ValueError(
+                f"no clusters within the limits on sizes were found in {_SECONDS:g} s; {given}; "
+                "widen the limits"
+            )
+        return found.x.reshape(n, k).argmax(1)

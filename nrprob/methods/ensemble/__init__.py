@@ -1,0 +1,1 @@
+"""Consensus of clusterings that were found within the known groups."""

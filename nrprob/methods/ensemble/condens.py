@@ -1,0 +1,622 @@
+"""Conditional ensembles: the consensus of clusterings that were found within the known groups."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import get_tags
+from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import threadpool_limits
+
+from nrprob.engines import solve
+from nrprob.engines.solve import Hyper, Problem
+from nrprob.estimator.terms import Task, TermEstimator
+from nrprob.exceptions import DegenerateClusterWarning
+from nrprob.known import Groups, KnownEncoder, Memberships
+from nrprob.methods.bottleneck.ib import sum_of_squares
+from nrprob.settings import standard
+from nrprob.statistics.costs import FEATURES, gaussian
+from nrprob.statistics.features import fit_features
+from nrprob.statistics.rows import Rows, arrange, cluster_means, make_rows
+from nrprob.statistics.terms import Term
+from nrprob.validation import ITERATIONS, LARGEST, MOST, check_random_state
+
+_BASES = ("kmeans", "em", "daib")
+# Patterns of base labels up to which single moves, which find the better optima, are quick enough.
+_SEQUENTIAL = 10000
+_FEW = 4096  # rows for which the threads of a base clusterer cost more than they gain
+_ROUNDS = 20  # of adjusting the extension, from each start
+_COUNTS = ("n_clusters", "n_components")  # how clusterers call their number of clusters
+
+
+@dataclass(frozen=True)
+class Consensus:
+    """Scatter, within clusters, of the stacked indicators of an ensemble's clusterings.
+
+    With members C_j of n rows it is (n/2) sum_j H2(C_j|C) = (n/2) sum_j [H2(C_j) - I2(C;C_j)], in
+    which H2 is the quadratic entropy 2 (1 - sum p^2). Dividing an indicator by its deviation, or
+    by anything else, would make it another criterion.
+    """
+
+    def __call__(self, rows: Rows, hyper: Hyper) -> Problem:
+        """Make the problem from the rows."""
+        constant = 0.5 * sum_of_squares(rows)
+        scale = 2 * constant / rows.mass.sum()
+        one = jnp.ones((), rows.mass.dtype)
+        term = Term(one, constant, None, gaussian, False, scale)
+        # The Gaussian cost is half a scatter.
+        return Problem((term,), lambda curvatures: jnp.full_like(curvatures, 2))
+
+
+@dataclass
+class EnsembleInput:
+    """Checked input of one fit; the base clusterings are still to be made."""
+
+    raw: Any
+    x: Any
+    fixed: np.ndarray | None
+    groups: Groups
+    names: list[Any]
+    sizes: list[int | None]
+    calls: tuple[solve.Call, ...] = ()
+
+
+class CondEns(TermEstimator):
+    r"""Conditional ensembles: cluster every known group by itself, and agree on one clustering.
+
+    Every known group is clustered by itself, by any clusterer, so that what is known cannot be
+    found again; each of these clusterings is extended to all rows; and the clusters are those that
+    agree best with all of the extended clusterings C_1, C_2, ..., by quadratic mutual information.
+    With n rows it minimises
+
+    .. math:: \frac{n}{2} \sum_j H^2(C_j|C) = \frac{n}{2} \sum_j \left[H^2(C_j) - I^2(C;C_j)\right],
+        \qquad H^2(p) = 2 \left(1 - \sum_c p_c^2\right)
+
+    which is the sum of squares, within clusters, of the stacked indicators of the C_j. There is no
+    weight to choose. The known groups should be about independent of the clusters sought: each
+    group then holds all of them.
+
+    Parameters
+    ----------
+    n_clusters : int, default=2
+        Number of clusters.
+    base : {"kmeans", "em", "daib"} or clusterer, default="kmeans"
+        What clusters the known groups: scikit-learn's `KMeans` (counts are divided by their row
+        sums), `MixtureEM` without annealing, `IB`, or a clusterer that has ``fit`` and ``predict``,
+        of which every group gets a clone and which sees the rows as they are.
+    n_init_base : int, default=10
+        Restarts of every base clustering, of which the best by its own objective is kept. One is
+        too few: a single group that is clustered badly misleads the consensus. A clusterer of your
+        own brings its own number.
+    n_clusters_base : int, sequence or mapping, optional
+        Number of clusters of the base clusterings: one for all, or one for every known group, as a
+        sequence in the order of the sorted labels or as a mapping from labels. None is
+        ``n_clusters``, or what a clusterer of your own says itself.
+    extension : {"nearest", "adjusted"}, default="nearest"
+        How base clusterings reach the rows of other groups. "nearest" is the published way: every
+        row goes to the nearest base cluster. "adjusted" first moves the row by the difference of
+        the two groups' shifts, which are fitted in turn with the consensus. It needs
+        ``base="kmeans"``, or a clusterer of your own for real features, dense rows, and ``known``
+        in `predict`.
+    features : {"auto", "multinomial", "bernoulli", "gaussian"}, default="auto"
+        Model of the features, as in `IB`; without a meaning for a clusterer of your own.
+    binarize : float, optional
+        Threshold above which a feature counts as 1.
+    n_init : int, default=10
+        Number of restarts of the consensus; the best by objective is kept.
+    max_iter : int, default=300
+        Most iterations of a base clustering, and most sweeps of the consensus.
+    tol : float, default=1e-4
+        When a base clustering has converged, in its own terms.
+    random_state : int, RandomState instance or None, default=None
+        Determines the starts.
+    verbose : int, default=0
+        Print progress if positive.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (n_samples,)
+        Cluster of every row.
+    membership_ : ndarray of shape (n_samples, n_clusters)
+        One-hot: the consensus is hard.
+    n_clusters_ : int
+        Number of clusters that hold rows.
+    objective_ : float
+        The minimised sum of squares of the best restart. It is not in nats: a row in a cluster
+        where all members agree costs 0, and no row more than the number of members.
+    objective_trace_ : ndarray
+        Objective of the best restart after every sweep.
+    estimators_ : list
+        The fitted base clusterers, one per member of the ensemble.
+    members_ : list
+        Labels of the known groups that took part, in the order of ``estimators_``; a tuple where
+        several labelings are known, None where nothing is.
+    base_labels_ : ndarray of shape (n_samples, n_members)
+        The base clusterings, extended to all rows.
+    shifts_ : ndarray of shape (n_groups, n_features)
+        What is common to the rows of a known group, whatever their cluster, in the base's units and
+        in the order in which the groups first appear; 0 unless ``extension="adjusted"``.
+    centroids_ : ndarray of shape (n_clusters, n_indicators)
+        Shares of the base clusters in every cluster: member by member, p(base cluster given
+        cluster). Those of all rows for a cluster that holds nothing.
+    n_iter_ : int
+        Sweeps of the best restart.
+    converged_ : bool
+        Whether the best restart converged.
+    restarts_ : xarray.Dataset
+        Labels and objectives of all restarts of the consensus.
+    n_features_in_ : int
+        Number of features.
+    classes_ : ndarray
+        Sorted labels seen in ``y``, if there were any; cluster i is class ``classes_[i]``.
+
+    Notes
+    -----
+    Groups that are too small (fewer rows than base clusters) or that cannot be divided (all rows
+    alike) are left out of the ensemble, with a warning; their rows are clustered all the same, by
+    the other members. Without ``known`` the ensemble has one member, the base clustering of all
+    rows. ``y`` fixes the cluster of rows in the consensus; base clusterings do not see it.
+
+    Where the known structure shifts the same features as the sought one, rows of other groups lie
+    nearest to a wrong base cluster, and no number of restarts helps. "adjusted" takes a row for the
+    sum of a shift of its group and a centre of its cluster, fits both by least squares with the
+    consensus as clusters, extends and agrees again until nothing changes, once from no shifts and
+    once from the groups' means, and keeps the round that leaves the least share of the members'
+    quadratic entropies. The first of these rounds is "nearest". It is this package's own.
+
+    References
+    ----------
+    Gondek (2005), Algorithm 7.1, with the consensus (7.2.1); the sum in (3.6.2) runs over clusters,
+    not over members, and the cost of the consensus in section 7.3.1 is that of all base clusters
+    together. Topchy, Jain and Punch (2003); Mirkin (2001), the sum of squares.
+
+    Examples
+    --------
+    >>> from nrprob import CondEns
+    >>> from nrprob.datasets import make_binary_partitions
+    >>> X, labels = make_binary_partitions(200, (10, 4), random_state=0)
+    >>> model = CondEns(2, random_state=0).fit(X, known=labels[:, 0])
+    >>> model.base_labels_.shape
+    (200, 2)
+    """
+
+    def __init__(
+        self,
+        n_clusters=2,
+        *,
+        base="kmeans",
+        n_init_base=10,
+        n_clusters_base=None,
+        extension="nearest",
+        features="auto",
+        binarize=None,
+        n_init=10,
+        max_iter=300,
+        tol=1e-4,
+        random_state=None,
+        verbose=0,
+    ):
+        self.n_clusters = n_clusters
+        self.base = base
+        self.n_init_base = n_init_base
+        self.n_clusters_base = n_clusters_base
+        self.extension = extension
+        self.features = features
+        self.binarize = binarize
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # What the engine of the consensus reads; there is nothing to choose.
+    solver = "sequential"
+    _solvers: tuple[str, ...] = ()
+
+    def __sklearn_tags__(self):
+        """Return scikit-learn's description of what the estimator accepts."""
+        tags = super().__sklearn_tags__()
+        base = self.base
+        if base == "em":
+            from nrprob.methods.mixture.em import MixtureEM
+
+            base = MixtureEM(features=self.features)
+        sparse_ = isinstance(base, str) or (
+            hasattr(base, "__sklearn_tags__") and get_tags(base).input_tags.sparse
+        )
+        tags.input_tags.sparse = self.extension == "nearest" and sparse_
+        return tags
+
+    # Input
+
+    def _check_common(self) -> None:
+        self._check_counts()
+        self._check_number("n_init_base", self.n_init_base, low=1, high=ITERATIONS, integer=True)
+        self._check_tol()
+        if self.binarize is not None:
+            self._check_number("binarize", self.binarize, low=-LARGEST, high=LARGEST)
+        self._check_choice("features", self.features, ("auto", *FEATURES))
+        self._check_choice("extension", self.extension, ("nearest", "adjusted"))
+        base = self.base
+        if self.extension == "adjusted" and isinstance(base, str) and base != "kmeans":
+            raise ValueError(
+                "extension='adjusted' moves rows, and moved counts or zeros and ones mean nothing; "
+                f"got base={base!r}; use base='kmeans', or extension='nearest'"
+            )
+        if isinstance(base, str):
+            self._check_choice("base", base, _BASES, "or a clusterer")
+        elif isinstance(base, type) or not all(
+            hasattr(base, name) for name in ("fit", "predict", "get_params")
+        ):
+            what = f"the class {base.__name__}" if isinstance(base, type) else type(base).__name__
+            raise TypeError(
+                "base must be a clusterer that can place rows of other groups, with fit and "
+                f"predict; got {what}; choose one of {', '.join(map(repr, _BASES))}, or pass an "
+                "instance such as KMeans() or GaussianMixture()"
+            )
+
+    def _prepare(self, X, y, known) -> Any:
+        """Check the input; nothing is clustered yet."""
+        self._check_common()
+        self._check_one_device()
+        X = self._validate(np.asarray(X) if isinstance(X, jax.Array) else X, reset=True)
+        n_samples = X.shape[0]
+        self._check_size(n_samples)
+        fixed = self._wanted(y, n_samples)
+        if isinstance(known, Memberships):
+            raise ValueError(
+                "conditional ensembles need a categorical known clustering; got soft Memberships; "
+                "pass labels, such as the most probable group of every row"
+            )
+        if self.extension == "adjusted" and sparse.issparse(X):
+            raise ValueError(
+                "extension='adjusted' moves rows, which fills them; got sparse X; "
+                "use extension='nearest', or pass a dense array"
+            )
+        self._encoder = KnownEncoder()
+        groups = self._encoder.fit(known, n_samples)
+        if known is not None and groups.n_groups == 1 and n_samples > 1:
+            self._check_groups(groups, known)
+        names = _names(self._encoder)
+        self._features = fit_features(X, self.features, self.binarize)
+        x = X if self.base == "em" or not isinstance(self.base, str) else self._features(X)
+        return EnsembleInput(X, x, fixed, groups, names, self._sizes(names))
+
+    def _sizes(self, names: list[Any]) -> list[int | None]:
+        """Number of base clusters of every known group; None where the base alone knows."""
+        sizes = self.n_clusters_base
+        if sizes is None:
+            own = None
+            if isinstance(self.base, str):
+                own = self.n_clusters
+            else:
+                parameters = self.base.get_params(deep=False)
+                found = [parameters[p] for p in _COUNTS if p in parameters]
+                own = found[0] if found and isinstance(found[0], int) else None
+            return [own] * len(names)
+        if isinstance(sizes, Mapping):
+            missing = [name for name in names if name not in sizes]
+            if missing:
+                raise ValueError(
+                    "n_clusters_base must name every known group; "
+                    f"got nothing for {missing[0]!r}; add it, or pass one number for all"
+                )
+            given = [sizes[name] for name in names]
+        elif np.ndim(sizes) == 1:
+            if len(sizes) != len(names):
+                raise ValueError(
+                    "n_clusters_base must hold one number per known group; "
+                    f"got {len(sizes)} for {len(names)} groups; pass that many, or one for all"
+                )
+            try:
+                order = sorted(range(len(names)), key=names.__getitem__)
+            except TypeError:
+                raise ValueError(
+                    "n_clusters_base cannot be a sequence, since the known labels have no order; "
+                    f"got labels {names[:5]!r}; pass a mapping from labels"
+                ) from None
+            given = [0] * len(names)
+            for place, size in zip(order, sizes, strict=True):
+                given[place] = size
+        else:
+            given = [sizes] * len(names)
+        for size in given:
+            self._check_number("n_clusters_base", size, low=1, high=MOST, integer=True)
+        return [int(size) for size in given]
+
+    # Fitting
+
+    def _fit(self, X, y, known):
+        given = self._prepare(X, y, known)
+        codes, x = given.groups.codes, given.x
+        first = self._cluster_groups(given)
+        shifts = np.zeros((given.groups.n_groups, x.shape[1]), x.dtype)
+        starts = [shifts]
+        adjusted = self.extension == "adjusted" and len(shifts) > 1
+        if adjusted:
+            starts.append(_shifts(x, codes, np.zeros_like(codes)))
+        least = np.inf
+        for start, shifts in enumerate(starts):
+            before = None
+            for round_ in range(_ROUNDS):
+                columns = first if start + round_ == 0 else self._extend(x, codes, shifts)
+                self._classes = [np.unique(column) for column in columns.T]
+                task = self._consensus(columns, given.fixed)
+                found = [call() for call in task.calls]
+                best = min(found, key=lambda f: f.objective.min())
+                reached = best.objective.min()
+                # Members that hardly divide the rows of other groups leave little whatever they
+                # mean; so what is left is compared with what there was.
+                left = reached / max(_scatter(columns), 1e-300)
+                if self.verbose:
+                    print(f"consensus of {columns.shape[1]}: sum of squares {reached:.6g}")
+                if left <= least * (1 + 1e-9):  # of equals the last, whose shifts fit its labels
+                    least, kept = left, (columns, shifts, self._classes, task, found)
+                labels = task.layout.collect(best.labels)[:, int(best.objective.argmin())]
+                if not adjusted or (before is not None and (labels == before).all()):
+                    break
+                shifts, before = _shifts(x, codes, labels), labels
+        self.base_labels_, self.shifts_, self._classes, task, found = kept
+        return self._finish(task, found)
+
+    def _extend(self, x: Any, codes: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+        """Clusters (n, members) that the members find for rows of the known groups ``codes``."""
+        columns = []
+        for member, own in zip(self.estimators_, self._own, strict=True):
+            moved = x + (shifts[own] - shifts)[codes] if shifts.any() else x
+            moved = moved.astype(self._dtype, copy=False)  # compiled bases take that of their fit
+            with _threads(len(codes)):
+                columns.append(np.asarray(member.predict(moved)))
+        return np.stack(columns, 1)
+
+    def _cluster_groups(self, given: EnsembleInput) -> np.ndarray:
+        """Fit the members of the ensemble, and extend them to all rows (n, members)."""
+        n_groups = len(given.names)
+        random = check_random_state(self.random_state)
+        seeds = [random.randint(2**31 - 1) for _ in range(n_groups)]
+        codes = given.groups.codes
+        self._dtype = given.x.dtype
+        order = np.argsort(codes, kind="stable")
+        ends = np.cumsum(np.bincount(codes, minlength=n_groups))
+        self.estimators_, self.members_, self._own, columns = [], [], [], []
+        left_out, fewer = [], []
+        for g in range(n_groups):
+            name, size = given.names[g], given.sizes[g]
+            rows = order[ends[g - 1] if g else 0 : ends[g]]
+            part = given.x[rows]
+            if size == 1 or (rows.size >= (size or 2) and not _alike(part)):
+                with warnings.catch_warnings(), _threads(len(codes)):
+                    # Said below, once for all groups.
+                    warnings.simplefilter("ignore", DegenerateClusterWarning)
+                    warnings.filterwarnings("ignore", ".*has no counts", UserWarning)
+                    warnings.filterwarnings(
+                        "ignore", "Number of distinct clusters", ConvergenceWarning
+                    )
+                    member = self._member(size, seeds[g], given.raw).fit(part)
+                    column = np.asarray(member.predict(given.x))
+                n_found = np.unique(column[rows]).size
+                if n_found > 1 or size == 1:
+                    self.estimators_.append(member)
+                    self.members_.append(name)
+                    self._own.append(g)
+                    columns.append(column)
+                    if size is not None and n_found < size:
+                        fewer.append(name)
+                    if self.verbose:
+                        print(f"base clusterings {g + 1}/{n_groups}")
+                    continue
+            left_out.append(name)
+        if not columns:
+            what = "X cannot" if given.names == [None] else "no known group can"
+            raise ValueError(
+                f"{what} be clustered, for want of as many rows as base clusters or of rows that "
+                f"differ; got n_samples={given.x.shape[0]} in {n_groups} group(s); pass more rows, "
+                "merge small groups, or lower n_clusters_base"
+            )
+        if left_out:
+            self._degenerate(
+                f"{len(left_out)} known group(s) take no part in the ensemble, having fewer rows "
+                f"than base clusters, or only rows alike; got {_some(left_out)}; merge small "
+                "groups if that matters"
+            )
+        if fewer:
+            self._degenerate(
+                f"{len(fewer)} base clustering(s) have fewer clusters than asked for; "
+                f"got {_some(fewer)}; lower n_clusters_base if that matters"
+            )
+        return np.stack(columns, 1)
+
+    def _member(self, size: int | None, seed: int, raw: Any) -> Any:
+        """Unfitted base clusterer."""
+        common: dict[str, Any] = {
+            "n_init": self.n_init_base,
+            "max_iter": self.max_iter,
+            "tol": self.tol,
+            "random_state": seed,
+        }
+        features = self._features.features
+        if self.base == "kmeans":
+            from sklearn.cluster import KMeans
+
+            return KMeans(size, **common)
+        if self.base == "daib":
+            from nrprob.methods.bottleneck.ib import IB
+
+            return IB(size, features=features, **common)
+        if self.base == "em":
+            from nrprob.methods.mixture.em import MixtureEM
+
+            # Full covariances of groups of few rows would be singular.
+            return MixtureEM(
+                size, features=features, binarize=self.binarize, covariance="diag", anneal=False,
+                **common,
+            )  # fmt: skip
+        member = clone(self.base)
+        parameters = member.get_params(deep=False)
+        if self.n_clusters_base is not None:
+            name = next((p for p in _COUNTS if p in parameters), None)
+            if name is None:
+                raise ValueError(
+                    f"{type(member).__name__} has no parameter for its number of clusters; "
+                    f"got n_clusters_base={self.n_clusters_base!r}; leave it out"
+                )
+            member.set_params(**{name: size})
+        if parameters.get("random_state", 0) is None:
+            member.set_params(random_state=seed)
+        return member
+
+    def _indicators(self, labels: np.ndarray) -> np.ndarray:
+        """Stacked indicators (n, p) of base labels (n, members); 0 for a label that is new."""
+        return np.concatenate(
+            [c[:, None] == known for c, known in zip(labels.T, self._classes, strict=True)], 1
+        ).astype(float)
+
+    def _consensus(self, columns: np.ndarray, fixed: np.ndarray | None) -> Task:
+        """Runs that find the consensus.
+
+        Rows with the same base labels, and the same wanted label, move together, which is exact
+        and makes of many rows a few weighted ones. They are numbered as they first appear, so that
+        neither the names of base clusters nor the order of the members play a part.
+        """
+        keys = columns if fixed is None else np.column_stack([columns, fixed])
+        _, first, inverse, counts = np.unique(
+            keys, axis=0, return_index=True, return_inverse=True, return_counts=True
+        )
+        order = np.argsort(first)
+        place = np.argsort(order)[inverse.reshape(-1)]
+        first, counts = first[order], counts[order]
+        # The number of patterns is an accident of the data: padded coarsely, with patterns of mass
+        # 0, it seldom asks for a new program.
+        size = max(64, 4 ** int(np.ceil(np.log2(first.size) / 2)))
+        pad = size - first.size if size <= _SEQUENTIAL else 0
+        x = np.pad(self._indicators(columns[first]), ((0, pad), (0, 0)))
+        groups = Groups(np.zeros(len(x), int), 1)
+        layout = arrange(groups.codes, 1)
+        rows = make_rows(x, layout, 1, mass=np.pad(counts, (0, pad)))
+        hyper = {
+            "n_clusters": np.asarray(self.n_clusters, np.int32),
+            "max_iter": np.asarray(self.max_iter, np.int32),
+        }
+        if fixed is not None:
+            fixed = np.pad(fixed[first], (0, pad), constant_values=-1)
+        task = Task(x, rows, hyper, fixed, layout, groups, Consensus())
+        task.calls = self._restarts(task)
+        task.layout = replace(layout, slot=layout.slot[place])
+        return task
+
+    def _solver(self, task: Task) -> Any:
+        solver = "sequential" if task.x.shape[0] <= _SEQUENTIAL else "batched"
+        return solve.solve_reassign, {"solver": solver, "compressed": False}
+
+    def _finish(self, task, found):
+        super()._finish(task, found)
+        self.objective_ = max(self.objective_, 0.0)  # up to rounding
+        x = self._indicators(self.base_labels_)
+        self.centroids_ = cluster_means(self.membership_.T @ x, self.membership_.sum(0))
+        return self
+
+    # New rows
+
+    def _log_membership(self, X, known) -> np.ndarray:
+        check_is_fitted(self)
+        X = self._validate(np.asarray(X) if isinstance(X, jax.Array) else X, reset=False)
+        with standard(), warnings.catch_warnings():
+            x = X if self.base == "em" or not isinstance(self.base, str) else self._features(X)
+            warnings.filterwarnings("ignore", ".*has no counts", UserWarning)
+            codes = np.zeros(x.shape[0], int)
+            if self.extension == "adjusted":
+                codes = self._encoder.transform(known, x.shape[0]).codes
+            labels = self._extend(x, codes, self.shifts_)
+        x = self._indicators(labels)
+        cost = 0.5 * (self.centroids_**2).sum(1) - x @ self.centroids_.T
+        return np.where(self._holds_rows, -cost, -np.inf)
+
+    def predict(self, X, *, known=None):
+        """Cluster of new rows: the nearest one, as the base clusterings see the rows.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        known : as in `fit`; ignored unless ``extension="adjusted"``
+            The published base clusterings place rows of any group.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        return super().predict(X, known=known)
+
+    def predict_proba(self, X, *, known=None):
+        """One-hot form of `predict`.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+        known : as in `predict`
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters)
+        """
+        return super().predict_proba(X, known=known)
+
+
+def _names(encoder: KnownEncoder) -> list[Any]:
+    """Label of every known group, in the order of the groups."""
+    if encoder.categories_ is None:
+        return [None]
+    labels = [list(categories) for categories in encoder.categories_]
+    names = [tuple(l[c] for l, c in zip(labels, at, strict=True)) for at in encoder.combinations_]
+    return [name[0] for name in names] if len(labels) == 1 else names
+
+
+def _shifts(x: np.ndarray, codes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Shifts (groups, m) of rows that are a shift of their group, a centre of their cluster, noise.
+
+    Least squares. Only differences of shifts matter; where groups have no cluster in common, they
+    are not determined, and the shortest solution is taken.
+    """
+    wide = x.astype(np.float64)
+    z = np.eye(codes.max() + 1)[codes]
+    c = (labels[:, None] == np.unique(labels)).astype(float)
+    both = z.T @ c
+    share = both / c.sum(0)
+    left = np.diag(z.sum(0)) - share @ both.T
+    right = z.T @ wide - share @ (c.T @ wide)
+    return np.linalg.lstsq(left, right, rcond=1e-10)[0].astype(x.dtype)
+
+
+def _scatter(columns: np.ndarray) -> float:
+    """Sum of squares of the stacked indicators of base labels (n, members) about their mean."""
+    n = len(columns)
+    counts = [np.unique(column, return_counts=True)[1] for column in columns.T]
+    return float(sum(n - (count**2).sum() / n for count in counts))
+
+
+def _threads(n_rows: int) -> Any:
+    """Context in which few rows are clustered by one thread.
+
+    scikit-learn's k-means hands 256 rows to a thread at a time, and threads that wait for work hold
+    up whatever else runs on a busy machine, themselves first.
+    """
+    return threadpool_limits(1 if n_rows <= _FEW else None)
+
+
+def _alike(x: Any) -> bool:
+    """Whether all rows are equal."""
+    if sparse.issparse(x):
+        return (x.max(axis=0) != x.min(axis=0)).nnz == 0
+    return bool((x == x[:1]).all())
+
+
+def _some(names: list[Any]) -> str:
+    return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")

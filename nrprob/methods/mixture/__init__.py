@@ -1,0 +1,1 @@
+"""Mixtures by expectation maximisation."""

@@ -1,0 +1,480 @@
+"""Mixtures by annealed expectation maximisation, with some labels or none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy import sparse
+
+from nrprob.engines.solve import Hyper, Problem
+from nrprob.estimator.terms import ScoreMixin, TermEstimator
+from nrprob.statistics.costs import bernoulli, mass, multinomial
+from nrprob.statistics.features import FeatureMap, fit_features, refuse
+from nrprob.statistics.rows import Rows, cluster_means
+from nrprob.statistics.terms import Term
+from nrprob.statistics.xlogx import xlogx
+
+_COVARIANCES = ("full", "diag", "spherical")
+_COUNT = 1e30  # of which sums, times their logarithms, are numbers in float32
+_STATISTICS = 2e9  # bytes that the second moments of all rows may take
+
+
+@dataclass(frozen=True)
+class MixtureMap:
+    """Raw rows as the statistics of a mixture: counts as they are, and moments of real features.
+
+    ``covariance`` says which second moments follow the first ones: all products of two features
+    (the upper triangle, by rows), the squares, or their sum; None for none.
+    """
+
+    base: FeatureMap
+    covariance: str | None
+
+    @property
+    def features(self) -> str:
+        """Model of the features."""
+        return self.base.features
+
+    def __call__(self, x: Any) -> Any:
+        """Return the statistics (n, p) of raw rows."""
+        if self.features == "multinomial":
+            refuse(
+                x, lambda v: v < 0, "features='multinomial' needs non-negative values",
+                "pass counts, or set features='gaussian'",
+            )  # fmt: skip
+            refuse(
+                x, lambda v: v > _COUNT, f"a mixture needs counts of at most {_COUNT}",
+                "divide them, or set features='gaussian'",
+            )  # fmt: skip
+            return x
+        x = self.base(x)
+        if self.covariance is None:
+            return x
+        xp = jnp if isinstance(x, jax.Array) else np
+        if self.covariance == "full":
+            first, second = np.triu_indices(x.shape[1])
+            moments = x[:, first] * x[:, second]
+        elif self.covariance == "diag":
+            moments = x * x
+        else:
+            moments = (x * x).sum(1, keepdims=True)
+        return xp.concatenate([x, moments], 1)
+
+
+def _square(m: int) -> np.ndarray:
+    """Places (m, m) of the products of two features among the second moments."""
+    at = np.zeros((m, m), int)
+    upper = np.triu_indices(m)
+    at[upper] = np.arange(len(upper[0]))
+    return np.maximum(at, at.T)
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Cell cost: ``-log`` likelihood of the cell's rows under their own mean and covariance.
+
+    ``reg`` times the identity is added to the covariance; the cost then includes half the mass
+    times ``reg`` times the trace of the precision, so that mean and regularised covariance minimise
+    it and every update of EM lowers it.
+    """
+
+    covariance: str
+    n_features: int
+    reg: float
+
+    def __call__(self, cell: jax.Array) -> jax.Array:
+        """Cost of statistics (..., p)."""
+        m = self.n_features
+        w = cell[..., -1]
+        full = w > 1e-14
+        safe = jnp.where(full, w, 1)[..., None]
+        mean = cell[..., :m] / safe
+        if self.covariance == "full":
+            scatter = (
+                cell[..., m + _square(m)] / safe[..., None]
+                - mean[..., :, None] * mean[..., None, :]
+            )
+            # An empty cell gets the identity, whose logarithm has a derivative.
+            scatter = jnp.where(full[..., None, None], scatter, jnp.eye(m, dtype=cell.dtype))
+            scatter = scatter + self.reg * jnp.eye(m, dtype=cell.dtype)
+            root = jnp.linalg.cholesky(scatter)
+            log_det = 2 * jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1)).sum(-1)
+        elif self.covariance == "diag":
+            variance = jnp.maximum(cell[..., m : 2 * m] / safe - mean**2, 0)
+            variance = jnp.where(full[..., None], variance, 1)
+            log_det = jnp.log(variance + self.reg).sum(-1)
+        else:
+            variance = jnp.maximum(cell[..., m] / safe[..., 0] - (mean**2).sum(-1), 0)
+            log_det = m * jnp.log(jnp.where(full, variance / m, 1) + self.reg)
+        return jnp.where(full, 0.5 * w * (log_det + m * (1 + math.log(2 * math.pi))), 0)
+
+
+@dataclass(frozen=True)
+class Smoothed:
+    """Cell cost of counts or zeros and ones, with ``alpha`` added to every count.
+
+    It is ``-log`` likelihood minus ``alpha`` times the sum of the log probabilities, at the
+    probabilities that minimise it, and less what an empty cell costs.
+    """
+
+    features: str
+    n_features: int
+    alpha: float
+
+    def __call__(self, cell: jax.Array) -> jax.Array:
+        """Cost of statistics (..., p)."""
+        return self._cost(cell) - self.empty()
+
+    def empty(self) -> jax.Array:
+        """What `__call__` leaves out."""
+        return self._cost(jnp.zeros(self.n_features + 1))
+
+    def _cost(self, cell: jax.Array) -> jax.Array:
+        x = cell[..., : self.n_features] + self.alpha
+        if self.features == "multinomial":
+            return xlogx(x.sum(-1)) - xlogx(x).sum(-1)
+        w = cell[..., -1:] + 2 * self.alpha
+        return (xlogx(w) - xlogx(x) - xlogx(w - x)).sum(-1)
+
+
+@dataclass(frozen=True)
+class SmoothedMass:
+    """Cost of a component's mass with ``alpha`` added to it, less what an empty one costs."""
+
+    alpha: float
+
+    def __call__(self, cell: jax.Array) -> jax.Array:
+        """Cost of statistics (..., p)."""
+        return self.empty() - xlogx(cell[..., -1] + self.alpha)
+
+    def empty(self) -> jax.Array:
+        """Less of what `__call__` leaves out."""
+        return xlogx(jnp.asarray(self.alpha, jnp.float64))
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """``-log`` likelihood of a mixture, but for the entropy of the memberships."""
+
+    features: str
+    covariance: str | None
+    n_features: int
+    free: bool
+    reg: float
+    alpha: float
+    anneal: bool
+
+    def __call__(self, rows: Rows, hyper: Hyper) -> Problem:
+        """Make the problem from the rows."""
+        one = jnp.ones((), rows.mass.dtype)
+        k = hyper["n_clusters"]
+        total = rows.mass.sum().astype(jnp.float64)
+        constant = hyper["constant"].astype(jnp.float64)
+        cost: Any = multinomial if self.features == "multinomial" else bernoulli
+        if self.covariance is not None:
+            cost = Normal(self.covariance, self.n_features, self.reg)
+            constant = constant * total
+        elif self.alpha:
+            cost = Smoothed(self.features, self.n_features, self.alpha)
+            constant = constant + k * cost.empty()
+        scale = jnp.asarray(float(self.n_features), jnp.float64)
+        likelihood = Term(one, constant, None, cost, False, scale)
+        if not self.free:
+            uniform = replace(likelihood, constant=constant + total * jnp.log(k))
+            return Problem((uniform,), jnp.ones_like, anneal=self.anneal)
+        weights: Any = mass
+        constant = xlogx(total + self.alpha * k)
+        if self.alpha:
+            weights = SmoothedMass(self.alpha)
+            constant = constant - k * weights.empty()
+        terms = likelihood, Term(one, constant, None, weights, False)
+        return Problem(terms, jnp.ones_like, n_start=1, anneal=self.anneal)
+
+
+class MixtureEM(ScoreMixin, TermEstimator):
+    r"""Mixture of Bernoulli, multinomial or normal components, by annealed EM.
+
+    Minimises minus the log likelihood, in nats of the whole data set,
+
+    .. math:: - \sum_i \log \sum_k \pi_k p(x_i | \theta_k)
+
+    With labels of some rows it is the semi-supervised EM classifier: labelled rows stay with their
+    class, and the others say what they can about it.
+
+    Parameters
+    ----------
+    n_clusters : int, default=2
+        Number of components.
+    features : {"auto", "multinomial", "bernoulli", "gaussian"}, default="auto"
+        Components. "auto" takes 0/1 data as bernoulli, other non-negative integers as multinomial
+        and all else as gaussian. Multinomial rows count as they are: a long document says more
+        than a short one.
+    covariance : {"full", "diag", "spherical"}, default="full"
+        Of gaussian components. "full" keeps m (m + 3) / 2 numbers for each row of m features.
+    weights : {"free", "uniform"}, default="free"
+        Whether the components' weights are fitted or all equal.
+    anneal : bool, default=True
+        Start at the temperature at which components first separate, and cool down to 1. False is
+        plain EM from random memberships, or from what the labelled rows alone say.
+    smoothing : float or "auto", default="auto"
+        At most 10**9. Added to every count of multinomial and bernoulli components, and to the mass
+        of every component. "auto" is 1 for multinomial features with labels, else 0.
+    reg_covar : float, default=1e-6
+        Added to the variances of gaussian components, in units of the mean variance of the
+        features; at most 10**6.
+    unlabelled_weight : float, default=1.0
+        What a row without a label counts, beside 1 for one with a label: from 1e-9 to 1e9.
+    init : array-like of shape (n_samples,) or (n_samples, n_clusters), optional
+        Labels or memberships to start from, for ``anneal=False``.
+    binarize, cooling, noise, n_init, max_iter, tol, random_state, verbose
+        As in `IB`; ``cooling`` and ``noise`` matter only to an annealing.
+
+    Attributes
+    ----------
+    weights_ : ndarray of shape (n_clusters,)
+        Weights of the components.
+    means_ : ndarray of shape (n_clusters, n_features)
+        Means; probabilities of ones (bernoulli) or of terms (multinomial). Those of all rows for a
+        component that holds nothing.
+    covariances_ : ndarray
+        Covariances of gaussian components, (n_clusters, n_features, n_features),
+        (n_clusters, n_features) or (n_clusters,).
+    objective_ : float
+        Minus the log likelihood of all rows, without multinomial coefficients; with smoothing or
+        ``reg_covar``, with their penalties.
+    labels_, membership_, n_clusters_, objective_trace_, n_iter_, converged_, beta_, \
+critical_beta_, n_features_in_, classes_
+        As in `IB`.
+
+    References
+    ----------
+    Dempster, Laird and Rubin (1977); Ueda and Nakano (1998), the annealing; Nigam et al. (2000),
+    labelled and unlabelled text; Gondek (2005), section 3.5.2 with the sign of the entropy in
+    (3.5.8) and the logarithm in (3.5.11) corrected.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob import MixtureEM
+    >>> X = np.concatenate([np.random.default_rng(0).normal(c, 1, (50, 2)) for c in (0, 5)])
+    >>> MixtureEM(2, random_state=0).fit(X).means_.shape
+    (2, 2)
+    """
+
+    def __init__(
+        self,
+        n_clusters=2,
+        *,
+        features="auto",
+        covariance="full",
+        weights="free",
+        anneal=True,
+        smoothing="auto",
+        reg_covar=1e-6,
+        unlabelled_weight=1.0,
+        init=None,
+        binarize=None,
+        cooling=1.15,
+        noise=1e-3,
+        n_init=10,
+        max_iter=100,
+        tol=1e-4,
+        random_state=None,
+        verbose=0,
+    ):
+        self.n_clusters = n_clusters
+        self.features = features
+        self.covariance = covariance
+        self.weights = weights
+        self.anneal = anneal
+        self.smoothing = smoothing
+        self.reg_covar = reg_covar
+        self.unlabelled_weight = unlabelled_weight
+        self.init = init
+        self.binarize = binarize
+        self.cooling = cooling
+        self.noise = noise
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    _takes_known = False
+    _solvers = ("anneal",)
+    # What the engine reads of every estimator, and is fixed here: EM is the entropy rule at the
+    # temperature 1.
+    solver = "anneal"
+    prior = False
+    beta = 1.0
+    quench = "auto"
+
+    def __sklearn_tags__(self):
+        """Return scikit-learn's description of what the estimator accepts."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self.features in ("multinomial", "bernoulli")
+        return tags
+
+    def _check_common(self) -> None:
+        super()._check_common()
+        self._check_choice("covariance", self.covariance, _COVARIANCES)
+        self._check_choice("weights", self.weights, ("free", "uniform"))
+        if isinstance(self.smoothing, str):
+            self._check_choice("smoothing", self.smoothing, ("auto",), "or a number")
+        else:
+            self._check_number("smoothing", self.smoothing, low=0, high=1e9)
+        self._check_number("reg_covar", self.reg_covar, low=0, high=1e6)
+        self._check_number("unlabelled_weight", self.unlabelled_weight, low=1e-9, high=1e9)
+        if self.init is not None and self.anneal:
+            raise ValueError(
+                "init is where plain EM starts, and an annealing has no such place; got both; "
+                "set anneal=False, or leave init out"
+            )
+
+    @property
+    def _factorises(self) -> bool:
+        return self._features.covariance == "full"
+
+    def _fit_features(self, X):
+        base = fit_features(X, self.features, self.binarize)
+        if base.features != "gaussian":
+            return MixtureMap(base, None)
+        if sparse.issparse(X):
+            raise ValueError(
+                "gaussian components cannot take sparse X; got a sparse matrix; pass a dense "
+                "array, or set features='multinomial' or 'bernoulli'"
+            )
+        n, m = X.shape
+        if self.covariance == "full" and n * m * (m + 3) / 2 * X.dtype.itemsize > _STATISTICS:
+            raise ValueError(
+                f"covariance='full' keeps m (m + 3) / 2 numbers of each row; got {n} rows of "
+                f"{m} features; use covariance='diag', or fewer features"
+            )
+        return MixtureMap(base, self.covariance)
+
+    def _mass(self, fixed):
+        if fixed is None or self.unlabelled_weight == 1:
+            return None
+        return np.where(fixed >= 0, 1.0, float(self.unlabelled_weight))
+
+    def _problem(self, features, groups, known):
+        alpha = self.smoothing
+        if isinstance(alpha, str):
+            alpha = 1.0 if features == "multinomial" and hasattr(self, "classes_") else 0.0
+        gaussian = features == "gaussian"
+        m = self.n_features_in_
+        self._build = Mixture(
+            features,
+            self.covariance if gaussian else None,
+            m,
+            self.weights == "free",
+            float(self.reg_covar) if gaussian else 0.0,
+            float(alpha),
+            bool(self.anneal),
+        )
+        # The likelihood is that of the features as given, not as scaled.
+        self._constant = m * math.log(self._features.base.scale) if gaussian else 0.0
+        return self._build, {"constant": self._constant}
+
+    def _common_cost(self, x, groups):
+        cost = self._constant
+        if self.weights == "uniform":
+            cost += math.log(self.n_clusters)
+        else:
+            cost += math.log(self._total) + 1  # log mass of a component, and its derivative
+        return np.full(x.shape[0], cost)
+
+    def score(self, X, y=None, *, known=None):
+        r"""Mean log likelihood of new rows; higher is better.
+
+        .. math:: \frac{1}{n} \sum_i \log \sum_k \pi_k p(x_i | \theta_k)
+
+        without multinomial coefficients, and with the penalties of ``reg_covar`` as in the
+        objective. Where a row has what no row of the fit has in a component, that is hardly
+        possible there, but for ``smoothing``.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+        y : ignored
+        known : None
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        return super().score(X, known=known)
+
+    def _prepare(self, X, y, known):
+        task = super()._prepare(X, y, known)
+        if self.init is not None:
+            start = task.layout.spread(self._log_init(task.x.shape[0]))
+            n_clusters = dict(task.calls[0].static)["n_clusters"]
+            spare = n_clusters - self.n_clusters
+            start = np.pad(start, ((0, 0), (0, 0), (0, spare)), constant_values=-np.inf)
+            task.hyper["init"] = start.astype(task.rows.mass.dtype)
+        return task
+
+    def _log_init(self, n: int) -> np.ndarray:
+        """Log memberships (n, k) to start from."""
+        init, k = np.asarray(self.init), self.n_clusters
+        if init.shape == (n,):
+            codes = np.unique(init, return_inverse=True)[1]
+            if codes.max() >= k:
+                raise ValueError(
+                    f"init has {codes.max() + 1} labels, more than n_clusters={k}; "
+                    "raise n_clusters, or merge labels"
+                )
+            init = np.eye(k)[codes]
+        init = init.astype(float)
+        if init.shape != (n, k) or not (init >= 0).all() or not (init.sum(1) > 0).all():
+            raise ValueError(
+                f"init must be labels ({n},) or memberships ({n}, {k}), not negative and with a "
+                f"positive sum in every row; got shape {init.shape}; pass one of these"
+            )
+        with np.errstate(divide="ignore"):
+            return np.log(init)
+
+    def _finish(self, task, found):
+        super()._finish(task, found)
+        x = task.x.toarray() if sparse.issparse(task.x) else np.asarray(task.x, np.float64)
+        w = self.membership_
+        fixed = self._mass(task.fixed)
+        if fixed is not None:
+            w = w * fixed[:, None]
+        self._describe(w.T @ x, w.sum(0))
+        return self
+
+    def _describe(self, sums: np.ndarray, sizes: np.ndarray) -> None:
+        """Set the components' parameters from their statistics (k, p) and masses (k,)."""
+        build = self._build
+        alpha, m = build.alpha, self.n_features_in_
+        self._total = float((sizes + alpha).sum())
+        if self.weights == "uniform":
+            self.weights_ = np.full(self.n_clusters, 1 / self.n_clusters)
+        else:
+            self.weights_ = (sizes + alpha) / self._total
+        if build.features == "multinomial":
+            self.means_ = cluster_means(sums + alpha, (sums + alpha).sum(1))
+            return
+        if build.features == "bernoulli":
+            self.means_ = cluster_means(sums + alpha, sizes + 2 * alpha)
+            return
+        base = self._features.base
+        means = cluster_means(sums[:, :m], sizes)
+        second = cluster_means(sums[:, m:], sizes)
+        self.means_ = means * base.scale + base.centre
+        if self.covariance == "full":
+            spread = second[:, _square(m)] - means[:, :, None] * means[:, None, :]
+            spread = spread + self.reg_covar * np.eye(m)
+        elif self.covariance == "diag":
+            spread = second - means**2 + self.reg_covar
+        else:
+            spread = (second[:, 0] - (means**2).sum(1)) / m + self.reg_covar
+        self.covariances_ = spread * base.scale**2

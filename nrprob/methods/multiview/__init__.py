@@ -1,0 +1,1 @@
+"""Several views of the same rows, clustered together."""

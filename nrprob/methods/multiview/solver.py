@@ -1,0 +1,356 @@
+"""Solver of `nrprob.MDLMultiView`: annealed codes of several views of the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob import codelength
+from nrprob.engines.shuffle import spread, stream, uniform
+from nrprob.engines.solve import Hyper
+from nrprob.methods.multiview import joint_cells
+from nrprob.methods.multiview.joint_cells import NEVER
+from nrprob.statistics.rows import Dense, Rows
+from nrprob.statistics.xlogx import xlogx
+
+CAPACITY = 1024  # steps that a trace may have; the last entry is always that of the last step
+SMOOTHING = 0.5  # added to every cell while annealing, or none that empties could be filled again
+_PRECISION = jax.lax.Precision.HIGHEST
+_NOISE = 1e-3  # of the centres at every temperature, in units of the view's deviation
+
+
+class MultiviewSolution(NamedTuple):
+    """All runs of one compiled program; ``S`` of them.
+
+    Attributes
+    ----------
+    labels : (B, r, S, V)
+    objective : (S,) complete length, in nats of the scaled rows, in float64
+    partition : (S,) length of the labels at their own frequencies
+    distance : (S,) length of the distances, without constants
+    converged : (S,) whether the labels came to rest
+    n_iter : number of E-steps of all runs side by side
+    trace : (CAPACITY, S) sum of partition and distance, NaN beyond the last
+    cells : (S, K, p) statistics of the clusters of all views, in float64
+    """
+
+    labels: jax.Array
+    objective: jax.Array
+    partition: jax.Array
+    distance: jax.Array
+    converged: jax.Array
+    n_iter: jax.Array
+    trace: jax.Array
+    cells: jax.Array
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a program is compiled for.
+
+    The statistics of a row are the features of all views, the squared norms of the views, and 1;
+    ``hyper["columns"]`` (V, p) is 1 at the features of a view and 0 elsewhere.
+
+    Attributes
+    ----------
+    sizes : clusters of every view, the most that any run has
+    groups : views whose labels are coded jointly
+    e_step : see `MDLMultiView`
+    """
+
+    sizes: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+    e_step: str
+
+    def clusters(self, v: int) -> slice:
+        """Clusters of a view among those of all views."""
+        start = sum(self.sizes[:v])
+        return slice(start, start + self.sizes[v])
+
+    def norm(self, v: int) -> int:
+        """Column of the squared norms of a view, counted from the end."""
+        return v - len(self.sizes) - 1
+
+
+class Codes(NamedTuple):
+    """Codes of one run: ``coef`` (K, p) of the lengths of rows in clusters; a log table a group."""
+
+    coef: jax.Array
+    tables: tuple[jax.Array, ...]
+
+
+class Counts(NamedTuple):
+    """Statistics (K, p) of the clusters, and masses of the cells of every group, of one run."""
+
+    cells: jax.Array
+    joint: tuple[jax.Array, ...]
+
+
+def _scales(design: Design, hyper: Hyper, cells: jax.Array, v: int):
+    """Masses (K_v,), centres (K_v, d), sums of squared distances (K_v,) and scales (K_v,)."""
+    own = cells[design.clusters(v)]
+    n, sums = own[:, -1], own * hyper["columns"][v]
+    filled = n > 0
+    centres = jnp.where(filled[:, None], sums / jnp.where(filled, n, 1)[:, None], 0)
+    r = jnp.maximum(own[:, design.norm(v)] - (centres * sums).sum(1), 0)
+    low, high = hyper["low"].astype(n.dtype), hyper["high"].astype(n.dtype)
+    each = jnp.where(filled, jnp.clip(r / jnp.where(filled, n, 1), low, high), 1)
+    common = jnp.clip(r.sum() / n.sum(), low, high)
+    return n, centres, r, jnp.where(hyper["per_cluster"], each, common)
+
+
+def _codes(
+    design: Design, hyper: Hyper, counts: Counts, active: jax.Array, smoothing: Any
+) -> Codes:
+    """M-step: the codes that are best for the counts."""
+    coef, exists = [], []
+    unit = np.eye(counts.cells.shape[1], dtype=counts.cells.dtype)
+    for v, k in enumerate(design.sizes):
+        _, centres, _, s = _scales(design, hyper, counts.cells, v)
+        w = hyper["weights"][v]
+        real = np.arange(k) < active[v]
+        constant = jnp.where(real, w * ((centres**2).sum(1) / s + jnp.log(s)), -NEVER)
+        distance = (w / s)[:, None] * (unit[design.norm(v)] - 2 * centres)
+        coef.append(distance + constant[:, None] * unit[-1])
+        exists.append(real)
+    tables = []
+    for group, n in zip(design.groups, counts.joint, strict=True):
+        real = exists[group[0]]
+        for v in group[1:]:
+            real = real[..., None] & exists[v]
+        n = jnp.where(real, n + smoothing, 0)
+        table = jnp.log(jnp.where(n > 0, n, 1) / n.sum())
+        tables.append(jnp.where(n > 0, table, NEVER))
+    return Codes(jnp.concatenate(coef), tuple(tables))
+
+
+def _flat(rows: Rows) -> jax.Array:
+    """Statistics (n, p) of the rows, padding included."""
+    assert isinstance(rows.x, Dense)
+    return rows.x.x.reshape(-1, rows.x.n_statistics)
+
+
+def _scores(design: Design, rows: Rows, codes: Codes) -> list[jax.Array]:
+    """Minus the lengths (K_v, n) of the rows in the clusters of every view."""
+    cost = jnp.matmul(codes.coef, _flat(rows).T, precision=_PRECISION)
+    return [-cost[design.clusters(v)] for v in range(len(design.sizes))]
+
+
+def _by_group(design: Design, codes: Codes, assign: Callable) -> list[jax.Array]:
+    """Memberships (K_v, n) of all views, from ``assign(group, table)`` for every group."""
+    members: list[Any] = [None] * len(design.sizes)
+    for group, table in zip(design.groups, codes.tables, strict=True):
+        for v, own in zip(group, assign(group, table), strict=True):
+            members[v] = own
+    return members
+
+
+def _masses(design: Design, rows: Rows, ones: list[jax.Array]) -> tuple[list, tuple]:
+    """Masses of one-hot memberships, and of the cells of every group."""
+    mass = rows.mass.reshape(-1)
+    joint = [joint_cells.count([ones[v] for v in group], mass) for group in design.groups]
+    return [one * mass for one in ones], tuple(joint)
+
+
+def mean_field_step(
+    design: Design, rows: Rows, codes: Codes, temperature: jax.Array
+) -> tuple[jax.Array, list, tuple]:
+    """Free energy at the codes, and the masses that clusters and cells are expected to have.
+
+    The free energy includes what the smoothing of the tables adds to the objective that the next
+    codes minimise.
+    """
+    scores, mass = _scores(design, rows, codes), rows.mass.reshape(-1)
+    tops = [joint_cells.top(s) for s in scores]
+    factors = [jnp.exp((s - top) / temperature) for s, top in zip(scores, tops, strict=True)]
+    free = -(mass * sum(tops)).sum()
+    joint = []
+
+    def assign(group, table):
+        nonlocal free
+        weights = jnp.exp((table - table.max()) / temperature)
+        totals, members, cells = joint_cells.expect(weights, [factors[v] for v in group], mass)
+        free = free - (mass * (temperature * jnp.log(totals) + table.max())).sum()
+        free = free - SMOOTHING * jnp.where(table > NEVER, table, 0).sum()
+        joint.append(cells)
+        return members
+
+    members = _by_group(design, codes, assign)
+    return free, members, tuple(joint)
+
+
+def stochastic_step(
+    design: Design, rows: Rows, codes: Codes, temperature: jax.Array, seed: jax.Array
+) -> tuple[list, tuple]:
+    """Draw a cell for every row; masses of clusters and cells.
+
+    The draws only guide a search, so that the cheap generator will do.
+    """
+    scores = _scores(design, rows, codes)
+    factors = [jnp.exp((s - joint_cells.top(s)) / temperature) for s in scores]
+    u = uniform(seed, (len(factors), factors[0].shape[1]), rows.mass.dtype)
+
+    def assign(group, table):
+        weights = jnp.exp((table - table.max()) / temperature)
+        return joint_cells.draw(weights, [factors[v] for v in group], u[np.asarray(group)])
+
+    return _masses(design, rows, _by_group(design, codes, assign))
+
+
+def best_step(design: Design, rows: Rows, codes: Codes) -> tuple[list, tuple, jax.Array]:
+    """Give every row the cell that costs least; masses of clusters and cells, and labels (V, n)."""
+    scores = _scores(design, rows, codes)
+
+    def assign(group, table):
+        return joint_cells.best(table, [scores[v] for v in group])
+
+    ones = _by_group(design, codes, assign)
+    labels = jnp.stack([one.argmax(0) for one in ones]).astype(jnp.int32)
+    return *_masses(design, rows, ones), labels
+
+
+def lengths(design: Design, hyper: Hyper, counts: Counts) -> tuple[jax.Array, jax.Array]:
+    """Length of the labels, and of the distances without constants, of one run."""
+    total = counts.cells[design.clusters(0), -1].sum()
+    partition = sum(xlogx(total) - xlogx(n).sum() for n in counts.joint)
+    distance = jnp.zeros_like(total)
+    for v in range(len(design.sizes)):
+        n, _, r, s = _scales(design, hyper, counts.cells, v)
+        distance = distance + hyper["weights"][v] * (n * (jnp.log(s) - 1) + r / s).sum()
+    return partition, distance
+
+
+def completion(design: Design, hyper: Hyper, counts: Counts) -> jax.Array:
+    """What the distances of `lengths` need to be a complete code."""
+    rest = jnp.zeros((), counts.cells.dtype)
+    for v in range(len(design.sizes)):
+        n, w = counts.cells[design.clusters(v), -1], hyper["weights"][v]
+        # One code for the whole view, or one for every cluster.
+        whole = jnp.where(np.arange(n.size) == 0, n.sum(), 0)
+        coded = jnp.where(hyper["per_cluster"], n, whole)
+        complexity = codelength.exponential_complexity(
+            coded, hyper["low"], hyper["high"], shape=w, clamped=True
+        )
+        rest = rest + w * n.sum() + complexity.sum()
+    return rest
+
+
+def _start(design: Design, rows: Rows, seed: jax.Array, active: jax.Array) -> Counts:
+    """Counts of equal clusters around rows drawn at random."""
+    dtype = rows.mass.dtype
+    flat = _flat(rows)
+    total = rows.mass.sum()
+    # There is one known group, so that padding comes last.
+    at = jnp.floor(uniform(stream(seed, 1), (sum(design.sizes),), dtype) * total)
+    cells = flat[at.astype(jnp.int32)]
+    joint = [jnp.ones([design.sizes[v] for v in group], dtype) for group in design.groups]
+    norms, shares = [], []
+    for v, k in enumerate(design.sizes):
+        # The scale is that of the whole view, which is 1.
+        norms.append(np.tile(np.eye(cells.shape[1])[design.norm(v)], (k, 1)))
+        shares.append(jnp.where(np.arange(k) < active[v], total / active[v].astype(dtype), 0))
+    cells = (cells + np.concatenate(norms).astype(dtype)) * jnp.concatenate(shares)[:, None]
+    return Counts(cells, tuple(joint))
+
+
+@partial(jax.jit, static_argnames="design")
+def solve_multiview(rows: Rows, hyper: Hyper, runs: Hyper, *, design: Design) -> MultiviewSolution:
+    """Anneal many runs side by side, and end each at labels that no row wants to leave.
+
+    ``runs`` holds, of every run, its ``seed``, its numbers of clusters ``active`` (S, V), the
+    temperature ``start`` that it does not exceed, and ``constant``, what its complete length has
+    besides that of labels and distances.
+    """
+    dtype = rows.mass.dtype
+    n_runs, active = runs["active"].shape[0], runs["active"]
+    real = rows.mass.reshape(-1) > 0
+    features = hyper["columns"].sum(0)
+
+    def step(carry):
+        i, counts, old, _, trace = carry
+        annealing = i < hyper["n_anneal"]
+        level = i // hyper["n_steps"]
+        fresh = annealing & (i % hyper["n_steps"] == 0)
+        top = hyper["top"] * hyper["cooling"] ** -level.astype(dtype)
+
+        def one(counts, labels, active, seed, start):
+            temperature = jnp.minimum(start, top)
+            if design.e_step == "mean-field":
+                noise = spread(stream(stream(seed, 3), i), counts.cells.shape, dtype)
+                moved = _NOISE * fresh * noise * features * counts.cells[:, -1:]
+                counts = counts._replace(cells=counts.cells + moved)
+            smoothing = jnp.where(annealing, SMOOTHING, 0).astype(dtype)
+            codes = _codes(design, hyper, counts, active, smoothing)
+
+            def anneal():
+                if design.e_step == "mean-field":
+                    members, joint = mean_field_step(design, rows, codes, temperature)[1:]
+                else:
+                    now = stream(stream(seed, 2), i)
+                    members, joint = stochastic_step(design, rows, codes, temperature, now)
+                return members, joint, labels
+
+            members, joint, labels = jax.lax.cond(
+                annealing, anneal, lambda: best_step(design, rows, codes)
+            )
+            cells = jnp.matmul(jnp.concatenate(members), _flat(rows), precision=_PRECISION)
+            counts = Counts(cells, joint)
+            return counts, labels, sum(lengths(design, hyper, counts))
+
+        counts, labels, length = jax.vmap(one)(counts, old, active, runs["seed"], runs["start"])
+        done = ~annealing & jnp.all((labels == old) | ~real, (1, 2))
+        at = jnp.minimum(i, CAPACITY - 1)
+        trace = jax.lax.dynamic_update_index_in_dim(trace, length, at, 0)
+        return i + 1, counts, labels, done, trace
+
+    def moving(carry):
+        return ~jnp.all(carry[3]) & (carry[0] < hyper["n_anneal"] + hyper["max_iter"])
+
+    carry = (
+        jnp.zeros((), jnp.int32),
+        jax.vmap(partial(_start, design, rows))(runs["seed"], active),
+        jnp.full((n_runs, len(design.sizes), rows.mass.size), -1, jnp.int32),
+        jnp.zeros(n_runs, bool),
+        jnp.full((CAPACITY, n_runs), jnp.nan, dtype),
+    )
+    n_iter, _, labels, done, trace = jax.lax.while_loop(moving, step, carry)
+
+    # The results, in float64.
+    wide = _in_float64(rows, hyper["columns"])
+    hyper = {name: _wide(value) for name, value in hyper.items()}
+
+    def evaluate(labels):
+        ones = [
+            (np.arange(k)[:, None] == labels[v]).astype(jnp.float64)
+            for v, k in enumerate(design.sizes)
+        ]
+        members, joint = _masses(design, wide, ones)
+        cells = jnp.matmul(jnp.concatenate(members), _flat(wide), precision=_PRECISION)
+        counts = Counts(cells, joint)
+        return *lengths(design, hyper, counts), completion(design, hyper, counts), cells
+
+    partition, distance, rest, cells = jax.lax.map(evaluate, labels)
+    labels = jnp.moveaxis(labels, 2, 0).reshape(*rows.mass.shape, n_runs, -1)
+    objective = partition + distance + rest + runs["constant"]
+    return MultiviewSolution(labels, objective, partition, distance, done, n_iter, trace, cells)
+
+
+def _wide(value: jax.Array) -> jax.Array:
+    real = jnp.issubdtype(value.dtype, jnp.floating)
+    return value.astype(jnp.float64) if real else value
+
+
+def _in_float64(rows: Rows, columns: jax.Array) -> Rows:
+    """Rows in float64, with squared norms that are exact for it."""
+    assert isinstance(rows.x, Dense)
+    x = rows.x.x.astype(jnp.float64)
+    norms = jnp.matmul(x**2, columns.T.astype(jnp.float64), precision=_PRECISION)
+    n_views = norms.shape[-1]
+    x = jnp.concatenate([x[..., : -n_views - 1], norms, x[..., -1:]], -1)
+    return replace(rows, x=Dense(x), mass=rows.mass.astype(jnp.float64))

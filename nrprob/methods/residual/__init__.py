@@ -1,0 +1,1 @@
+"""Clusters of what known structure leaves of the rows."""

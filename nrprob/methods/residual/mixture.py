@@ -1,0 +1,604 @@
+"""Clusters of what known structure leaves of the rows: a mixture with one covariance for all."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import sparse
+from scipy.linalg import solve_triangular
+from scipy.special import gammaln, logsumexp, softmax
+from sklearn.covariance import ledoit_wolf_shrinkage
+from sklearn.metrics import adjusted_rand_score
+from sklearn.utils.validation import check_is_fitted
+
+from nrprob.engines import solve
+from nrprob.estimator.terms import ScoreMixin, Task, TermEstimator
+from nrprob.exceptions import DegenerateClusterWarning
+from nrprob.known import Groups, KnownEncoder, Memberships, is_continuous
+from nrprob.methods.residual.em import Residuals, solve_residuals
+from nrprob.methods.residual.removal import remove
+from nrprob.settings import standard
+from nrprob.statistics.features import check_range
+from nrprob.statistics.rows import arrange, bucket
+from nrprob.validation import check_random_state, check_same_order
+
+COVARIANCES = ("tied", "diag", "spherical")
+ERRORS = ("gauss", "t", "auto")
+_MOST = 30  # components kept where the features are too many
+_NULL = 1e-10  # variance, relative to the largest, of a direction that does not vary
+_NEAR = 1.0  # nats by which two solutions are told apart
+_ALIKE = 0.9  # adjusted Rand index of labels that count as one solution
+
+
+class ResidualMixture(ScoreMixin, TermEstimator):
+    r"""Mixture of what known structure leaves of the rows, with one covariance for all clusters.
+
+    The recommended estimator for tables and images with known structure. Of every row the mean of
+    its known group is taken off. That costs L degrees of freedom of the n rows, so that residuals
+    vary less than errors: r_i is the residual times sqrt(n/(n - L)), and counts (n - L)/n. In nats
+    of the whole data set this minimises
+
+    .. math:: -\frac{n-L}{n} \sum_i \log \frac{1}{K} \sum_c p(r_i | b_c, \Sigma)
+        + \nu_0\, D\left[N(0, s_0 I) \,\|\, N(0, \Sigma)\right]
+        + \kappa \frac{n-L}{n} \sum_z n_z D\left[p(c|z) \,\|\, 1/K\right]
+
+    over centres b, the covariance Sigma and the variance s0. The second term is a ridge in which
+    units cancel; its weight nu_0 follows from the residuals (Ledoit and Wolf's intensity) and does
+    not depend on the clusters. The last, for ``balance`` > 0, asks for clusters of about equal
+    shares in every known group. A covariance that is fitted matters most: within groups the largest
+    variance (such as size) is often no cluster, and k-means of residuals finds nothing else.
+
+    There are many local optima, and the search is a part of the method: k-means of all rows, and
+    k-means within every known group with clusters matched between groups, each in several
+    metrics between plain and whitened residuals; every start is used as it is, and after a warm-up
+    in which groups are exactly balanced; the best by the objective is kept.
+
+    Parameters
+    ----------
+    n_clusters : int, default=2
+        Number of clusters, K.
+    covariance : {"tied", "diag", "spherical"}, default="tied"
+        Form of Sigma: full, diagonal in the columns of X, or a multiple of the identity.
+    errors : {"gauss", "t", "auto"}, default="gauss"
+        Normal or multivariate t errors, for data with outlying rows. "auto" fits both, which takes
+        about five times as long as "gauss" alone, and takes the smaller objective.
+    nu : float, default=8.0
+        Degrees of freedom of t errors, from 2.001 to 10**9.
+    balance : float, default=0.0
+        The weight kappa, at most 10**9, or ``np.inf``, which makes the clusters' shares equal in
+        every known group. Not for continuous or soft known structure.
+    ridge : float, default=3.0
+        Multiple of Ledoit and Wolf's ridge, at most 10**9; 0 for none.
+    metrics : sequence of float, default=(0, 0.5, 1)
+        Metrics of the starts: residuals divided by the power of their standard deviation along
+        their principal axes, 0 being plain and 1 whitened. "kurtosis" among them stands for
+        the n_clusters - 1 directions of least kurtosis (FOBI).
+    aligned : bool, default=True
+        Whether to start from the known groups, too.
+    warm_up : bool, default=True
+        Whether to use every start a second time, after a balanced warm-up of at most 30 steps.
+    multi : {"product", "additive"}, default="product"
+        How several known labelings combine: every combination of labels is a group, or the
+        labelings' effects add up, by least squares.
+    n_init : int, default=5
+        Starts of each kind in each metric: with the other defaults 30, from which 60 restarts
+        are made for either kind of errors.
+    max_iter : int, default=300
+        Most EM steps of a restart, its warm-up apart.
+    tol : float, default=1e-3
+        A restart has converged when no membership, and not the objective in nats either, changes
+        by more in a step.
+    random_state : int, RandomState instance or None, default=None
+        Determines the starts.
+    verbose : int, default=0
+        Print progress if positive.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (n_samples,)
+        Cluster of every row.
+    membership_ : ndarray of shape (n_samples, n_clusters)
+        p(cluster given row).
+    centers_ : ndarray of shape (n_clusters, n_features)
+        Centres of the residuals, in the units of X.
+    covariance_ : ndarray of shape (n_features, n_features)
+        Covariance of the errors; for t errors nu / (nu - 2) Sigma. Singular where residuals have
+        fewer directions than X, or were projected.
+    effects_ : ndarray of shape (n_groups, n_features)
+        Means of the known groups, in the order in which these first appear; or the coefficients of
+        the linear model of continuous or additive structure, its constant being the first.
+    objective_ : float
+        In nats; ``penalty_ - log_likelihood_``.
+    log_likelihood_ : float
+        Log-likelihood of the residuals, by their weights.
+    penalty_ : float
+        Ridge and balance.
+    shrinkage_ : float
+        Ledoit and Wolf's intensity of the residuals.
+    errors_ : {"gauss", "t"}
+        Errors of the chosen model.
+    n_components_ : int
+        Number of directions of the residuals that were used.
+    gap_ : float
+        By how many nats the best restart that disagrees (adjusted Rand index below .9) is worse;
+        infinite if none does.
+    start_table_ : pandas.DataFrame
+        Start, objective, convergence and steps of every restart, as in ``restarts_``.
+    restarts_ : xarray.Dataset
+        Labels and objectives of all restarts.
+    n_clusters_, objective_trace_, n_iter_, converged_, n_features_in_, classes_
+        As in `nrprob.IB`. The trace never rises for finite ``balance``, up to what balancing leaves
+        after its sweeps; it starts after the warm-up. It keeps the first 511 steps and the last.
+
+    Warns
+    -----
+    DegenerateClusterWarning
+        If a known group has a single row, or a cluster lies in one known group only.
+    UserWarning
+        If two solutions with different clusters are less than 1 nat apart.
+
+    Notes
+    -----
+    Units of the columns matter to the plain metric and to the ridge: standardise columns of
+    different kinds. Residuals of more directions than (n - L)/2 are projected on their first
+    min(30, (n - L)/2) principal components (``covariance="tied"``). Known structure may be
+    labels, several labelings, `nrprob.known.Memberships` or floats (least squares); new rows need
+    theirs. Where it is not labels, starts are aligned between groups made from it.
+
+    EM never raises this objective, and Sigma is that of n - L + nu_0 degrees of freedom. Normal and
+    t errors are densities of the same residuals, with the same weight, so their objectives compare.
+
+    References
+    ----------
+    Friedman and Rubin (1967), the determinant criterion, which this is with hard memberships;
+    Ledoit and Wolf (2004); McLachlan and Peel (1998), t errors; Chizat et al. (2018), scaling for
+    soft balance; Cardoso (1989), FOBI.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob import ResidualMixture
+    >>> rng = np.random.default_rng(0)
+    >>> known, sought = rng.integers(2, size=(2, 100))
+    >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
+    >>> X[:, 2] += 6 * sought
+    >>> model = ResidualMixture(2, random_state=0).fit(X, known=known)
+    >>> model.centers_.shape
+    (2, 3)
+    """
+
+    def __init__(
+        self,
+        n_clusters=2,
+        *,
+        covariance="tied",
+        errors="gauss",
+        nu=8.0,
+        balance=0.0,
+        ridge=3.0,
+        metrics=(0.0, 0.5, 1.0),
+        aligned=True,
+        warm_up=True,
+        multi="product",
+        n_init=5,
+        max_iter=300,
+        tol=1e-3,
+        random_state=None,
+        verbose=0,
+    ):
+        self.n_clusters = n_clusters
+        self.covariance = covariance
+        self.errors = errors
+        self.nu = nu
+        self.balance = balance
+        self.ridge = ridge
+        self.metrics = metrics
+        self.aligned = aligned
+        self.warm_up = warm_up
+        self.multi = multi
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.random_state = random_state
+        self.verbose = verbose
+
+    # What the base reads of every estimator, and has no meaning here.
+    solver = "anneal"
+    _solvers: tuple[str, ...] = ()
+    _rarely_finite = ("gap_",)
+    _weight_names = ("log_likelihood_", "penalty_")
+
+    def __sklearn_tags__(self):
+        """Return scikit-learn's description of what the estimator accepts."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = False
+        return tags
+
+    # Input
+
+    def _check_common(self) -> None:
+        self._check_counts()
+        self._check_tol()
+        self._check_number("balance", self.balance, low=0, high=1e9, infinite=True)
+        self._check_number("ridge", self.ridge, low=0, high=1e9)
+        self._check_number("nu", self.nu, low=2.001, high=1e9)
+        self._check_choice("covariance", self.covariance, COVARIANCES)
+        self._check_choice("errors", self.errors, ERRORS)
+        self._check_choice("multi", self.multi, ("product", "additive"))
+        for name in ("aligned", "warm_up"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise TypeError(
+                    f"{name} must be True or False; got {getattr(self, name)!r}; pass one of them"
+                )
+        metrics = self.metrics
+        if isinstance(metrics, str) or np.ndim(metrics) != 1 or len(metrics) == 0:
+            raise ValueError(
+                f"metrics must be a sequence of powers from 0 to 1; got {metrics!r}; "
+                "pass for example (0, 0.5, 1)"
+            )
+        for power in metrics:
+            if power == "kurtosis":
+                continue
+            self._check_number("metrics", power, low=0, high=1)
+
+    def _prepare(self, X, y, known) -> Task:
+        """Check the input, remove what is known, and lay out the residuals."""
+        self._check_common()
+        self._check_one_device()
+        X = self._validate(X, reset=True)
+        n, k = X.shape[0], self.n_clusters
+        self._check_size(n)
+        check_range(X)
+        fixed = self._wanted(y, n)
+        r, self._removal, groups = remove(X, known, self.multi)
+        if groups is not None:
+            self._check_groups(groups, known)
+        if self.balance > 0 and (is_continuous(known) or isinstance(known, Memberships)):
+            raise ValueError(
+                f"balance needs known groups; got balance={self.balance} and "
+                f"{'Memberships' if isinstance(known, Memberships) else 'continuous known'}; "
+                "set balance=0, or pass labels"
+            )
+        # What finds the balanced group of new rows.
+        self._balanced = KnownEncoder() if self.balance > 0 else None
+        if self._balanced is not None:
+            self._balanced.fit(known, n)
+        dof = n - self._removal.rank
+        if k > max(dof, 1):
+            raise ValueError(
+                f"n_clusters={k} is more than the {dof} degrees of freedom that are left; got "
+                f"n_samples={n} and known structure of rank {self._removal.rank}; lower "
+                "n_clusters, or pass more rows or fewer groups"
+            )
+        square = float(np.mean(r**2))
+        if dof < 1 or square <= 1e-28 * max(float(np.mean(np.square(X, dtype=np.float64))), 1e-300):
+            what = "known explains X completely" if known is not None else "all rows are alike"
+            raise ValueError(
+                f"{what}, so there is nothing to cluster; got residuals of 0 for n_samples={n}; "
+                "pass other features, or known structure of fewer groups"
+            )
+        data, hyper, layout, groups = self._lay_out(r, dof, groups, known, X.dtype)
+        none: Any = None  # the solver makes no terms
+        task = Task(X, data, hyper, fixed, layout, groups, none)
+        task.calls = self._restarts(task)
+        return task
+
+    def _validate(self, X, *, reset: bool):
+        if sparse.issparse(X):
+            raise TypeError(
+                "Sparse input is not supported, since residuals of sparse rows are dense; got a "
+                "sparse matrix; pass X.toarray(), or use ResidualSpectral for counts"
+            )
+        return super()._validate(np.asarray(X) if isinstance(X, jax.Array) else X, reset=reset)
+
+    def _check_groups(self, groups: Groups, known: Any) -> None:
+        sizes = np.bincount(groups.codes)
+        single = int((sizes == 1).sum())
+        if known is not None and groups.share is None and 0 < single < groups.codes.size:
+            warnings.warn(
+                f"{single} known group(s) have a single member, whose residual is 0 and says "
+                "nothing; got group sizes down to 1; merge small groups if that matters",
+                DegenerateClusterWarning,
+                stacklevel=5,
+            )
+        else:
+            super()._check_groups(groups, known)
+
+    def _search_groups(self, groups: Groups | None, known: Any, n: int) -> Groups:
+        """Groups by which starts are aligned and balanced, where known structure is not labels."""
+        if groups is not None and groups.share is not None:
+            return _numbered(groups.share.argmax(1))
+        if is_continuous(known):
+            # The rows in order of the direction in which what is known varies most, cut up.
+            columns: Any = self._removal.encoder.transform(known, n)
+            design = columns[:, 1:]
+            direction = np.linalg.svd(design - design.mean(0), full_matrices=False)[2][0]
+            rank = (design @ direction).argsort(kind="stable").argsort(kind="stable")
+            parts = int(np.clip(n // (5 * self.n_clusters), 1, 5))
+            return _numbered(rank * parts // n)
+        product = KnownEncoder().fit(known, n)
+        if self.balance > 0 or product.n_groups * 5 * self.n_clusters <= n:
+            return product
+        labelings = KnownEncoder().columns(known, n)
+        sizes = labelings.max(0) + 1
+        enough = sizes * 5 * self.n_clusters <= n
+        best = int(np.where(enough, sizes, -sizes).argmax())
+        return Groups(labelings[:, best], int(sizes[best]))
+
+    def _lay_out(self, r, dof, groups, known, dtype):
+        n, m = r.shape
+        # Residuals vary less than errors, having lost the groups' means: they are inflated, and
+        # count for the degrees of freedom that are left.
+        inflation = math.sqrt(n / dof)
+        scale = inflation * math.sqrt(float(np.mean(r**2)))
+        r = r * (inflation / scale)
+        z, basis, variances = self._coordinates(r, dof)
+        p = z.shape[1]
+        shrinkage = 0.0 if p == 1 else float(ledoit_wolf_shrinkage(z, assume_centered=True))
+        shrinkage = min(shrinkage, 0.99)
+        nu0 = self.ridge * dof * shrinkage / (1 - shrinkage)
+        if self.covariance == "spherical":
+            nu0 = 0.0  # a sphere is what it shrinks to
+        s0 = float(variances.mean())
+        ridged = (dof * variances + nu0 * s0) / (dof + nu0)
+        y = z / np.sqrt(ridged)
+        self._basis = basis / np.sqrt(ridged)  # (m, p): residuals in units of X to y
+        self._back = (basis * np.sqrt(ridged)).T * scale  # (p, m), the way back
+        self._basis *= inflation / scale
+        self._inflation = inflation
+        self.shrinkage_ = shrinkage
+        width = bucket(p, 256)
+        pad = width - p
+        maps = np.stack([self._map(power, y, ridged, dof) for power in self.metrics])
+        if groups is None or groups.share is not None:
+            groups = self._search_groups(groups, known, n)
+        layout = arrange(groups.codes, groups.n_groups)
+        data = Residuals(
+            layout.spread(np.pad(y, ((0, 0), (0, pad))).astype(dtype)),
+            layout.spread(np.full(n, dof / n, dtype)),
+            layout.block_group,
+            (np.bincount(groups.codes, minlength=groups.n_groups) * (dof / n)).astype(dtype),
+            np.pad(maps, ((0, 0), (0, pad), (0, pad))).astype(dtype),
+            np.pad(1 / ridged, (0, pad)).astype(dtype),
+        )
+        log_scale = float(np.log(ridged).sum())
+        floor = 1e-6 if np.dtype(dtype) == np.float32 else 1e-9
+        narrow = {
+            "d": p, "nu0": nu0, "dof": dof, "s0": s0, "floor": floor, "tol": self.tol,
+            "kappa": self.balance, "nu": self.nu,
+        }  # fmt: skip
+        hyper = {name: np.asarray(value, dtype) for name, value in narrow.items()}
+        hyper |= {
+            "max_iter": np.asarray(self.max_iter, np.int32),
+            "log_scale": np.asarray(log_scale),
+            "log_det": np.asarray(log_scale + 2 * p * math.log(scale)),
+        }
+        return data, hyper, layout, groups
+
+    def _coordinates(self, r, dof):
+        """Coordinates (n, p) of residuals, their basis (m, p) and their variances (p,)."""
+        n, m = r.shape
+        if self.covariance == "diag":
+            variances = (r**2).mean(0)
+            keep = variances > _NULL * variances.max()
+            return r[:, keep], np.eye(m)[:, keep], variances[keep]
+        if n > 2 * m:
+            square, basis = np.linalg.eigh(r.T @ r)
+            order = square.argsort()[::-1]
+            square, basis = square[order], basis[:, order]
+        else:
+            _, root, basis = np.linalg.svd(r, full_matrices=False)
+            square, basis = root**2, basis.T
+        rank = int((square > _NULL * square[0]).sum())
+        if self.covariance == "tied" and rank > dof / 2:
+            rank = max(min(_MOST, dof // 2, rank), 1)
+        basis = basis[:, :rank]
+        return r @ basis, basis, square[:rank] / n
+
+    def _map(self, power, y, ridged, dof):
+        p = y.shape[1]
+        if power != "kurtosis":
+            return np.diag(ridged ** ((1 - power) / 2))
+        # Directions of least kurtosis, by the eigenvectors of fourth moments (FOBI).
+        square, turn = np.linalg.eigh(y.T @ y / dof)
+        white = turn / np.sqrt(np.maximum(square, 1e-12 * square.max()))
+        v = y @ white
+        fourth = (v * (v**2).sum(1, keepdims=True)).T @ v
+        directions = np.linalg.eigh(fourth)[1][:, : max(min(self.n_clusters - 1, p), 1)]
+        return np.pad(white @ directions, ((0, 0), (0, p - directions.shape[1])))
+
+    def _restarts(self, task) -> list[solve.Call]:
+        data, layout, dtype = task.rows, task.layout, task.rows.y.dtype
+        k = self.n_clusters
+        seed = np.asarray(check_random_state(self.random_state).randint(2**31 - 1), np.uint32)
+        fixed = None if task.fixed is None else layout.spread(task.fixed, -1)
+        starts = self.n_init * len(self.metrics) * (2 if self.aligned else 1)
+        # On a CPU one restart at a time keeps to its caches, and waits for no slower one: with ten
+        # side by side all took 1.8 times as long.
+        side = 1 if jax.default_backend() == "cpu" else starts
+        slots = data.mass.size
+        each = 10 * k * slots * dtype.itemsize
+        side = int(np.clip(1.5e9 // each, 1, side))
+        calls = []
+        for errors in ("gauss", "t"):
+            if self.errors not in (errors, "auto"):
+                continue
+            hyper = {**task.hyper, "constant": np.asarray(self._constant(task, errors))}
+            static = {
+                "n_clusters": k, "each": int(self.n_init), "aligned": bool(self.aligned),
+                "warm_up": bool(self.warm_up), "covariance": self.covariance,
+                "robust": errors == "t", "side_by_side": side,
+            }  # fmt: skip
+            size = data.y.nbytes * (2 + len(self.metrics)) + each * side + 16 * slots * starts
+            calls.append(
+                solve.Call(
+                    solve_residuals,
+                    (data, hyper, seed, fixed),
+                    tuple(static.items()),
+                    size,
+                    self.covariance == "tied",
+                )
+            )
+        return calls
+
+    def _constant(self, task, errors):
+        """What the objective has of densities and does not depend on parameters."""
+        d, dof = float(task.hyper["d"]), float(task.hyper["dof"])
+        normaliser = -d / 2 * math.log(2 * math.pi)
+        if errors == "t":
+            nu = float(self.nu)
+            normaliser = gammaln((nu + d) / 2) - gammaln(nu / 2) - d / 2 * math.log(nu * math.pi)
+        return dof * (normaliser - math.log(self.n_clusters))
+
+    # Results
+
+    def _finish(self, task, found):
+        """Set the fitted attributes."""
+        self._store(found, task.layout, task.groups, task.x.shape[1])
+        for name in ("beta_", "critical_beta_", "_coef", "_intercept", "_log_prior"):
+            delattr(self, name)  # of methods that anneal
+        best = int(np.argmin([f.objective.min() for f in found]))
+        kinds = [dict(call.static)["robust"] for call in task.calls]
+        self.errors_ = "t" if kinds[best] else "gauss"
+        self._steps = np.concatenate([f.steps for f in found])
+        at = found[best]
+        p = self._basis.shape[1]
+        self._centres = np.asarray(at.centres[:, :p], np.float64)
+        sigma = np.asarray(at.covariance, np.float64)
+        self._sigma = sigma[:p, :p] if sigma.ndim == 2 else np.diag(sigma[:p])
+        self._offset = np.asarray(at.offset, np.float64)
+        # What the log densities of all rows have in common, 1/K included.
+        self._common = self._constant(task, self.errors_) / float(task.hyper["dof"])
+        self._common -= 0.5 * (np.linalg.slogdet(self._sigma)[1] + float(task.hyper["log_det"]))
+        self.centers_ = self._centres @ self._back / self._inflation
+        heavier = self.nu / (self.nu - 2) if kinds[best] else 1.0
+        self.covariance_ = heavier * self._back.T @ self._sigma @ self._back
+        self.effects_ = self._removal.effects
+        self.n_components_ = p
+        self._tell(task)
+        return self
+
+    def _tell(self, task) -> None:
+        """Say what makes the result doubtful."""
+        codes = None if self._removal.design else task.groups.codes
+        if codes is not None and task.groups.n_groups > 1 and self.n_clusters > 1:
+            table = np.zeros((task.groups.n_groups, self.n_clusters), int)
+            np.add.at(table, (codes, self.labels_), 1)
+            alone = np.flatnonzero((table > 0).sum(0) == 1)
+            if alone.size:
+                self._degenerate(
+                    f"{alone.size} cluster(s) lie in one known group only, such as cluster "
+                    f"{alone[0]}; they may be a part of the known structure"
+                )
+        self.gap_ = np.inf
+        order = np.argsort(self._objectives, kind="stable")
+        used = np.unique(self.labels_).size
+        for i in order[1:]:
+            cells = np.bincount(self.labels_ * self.n_clusters + self._labels[i])
+            if (cells > 0).sum() == used == np.unique(self._labels[i]).size:
+                continue  # the same clusters by other names, as most restarts find
+            if adjusted_rand_score(self._labels[i], self.labels_) < _ALIKE:
+                self.gap_ = float(self._objectives[i] - self.objective_)
+                break
+        if self.gap_ < _NEAR:
+            warnings.warn(
+                f"two solutions with different clusters are {self.gap_:.2g} nats apart, which the "
+                "data cannot tell from each other; see start_table_ and restarts_; raise n_init, "
+                "lower n_clusters, or look at both",
+                UserWarning,
+                stacklevel=5,
+            )
+
+    @property
+    def start_table_(self):
+        """All restarts: a `pandas.DataFrame` with a row for each, in the order of ``restarts_``."""
+        check_is_fitted(self)
+        import pandas as pd
+
+        kinds = ("plain", "aligned") if self.aligned else ("plain",)
+        warm = (False, True) if self.warm_up else (False,)
+        errors = ("gauss", "t") if self.errors == "auto" else (self.errors,)
+        rows = [
+            (e, kind, metric, w)
+            for e in errors
+            for w in warm
+            for kind in kinds
+            for metric in self.metrics
+            for _ in range(self.n_init)
+        ]
+        table = pd.DataFrame(rows, columns=["errors", "start", "metric", "warmed_up"])
+        return table.assign(
+            objective=self._objectives, converged=self._converged, n_iter=self._steps
+        )
+
+    # New rows
+
+    def _log_densities(self, X, known) -> np.ndarray:
+        """Log densities (n, K) of new rows, but for what all have in common."""
+        check_is_fitted(self)
+        with standard():
+            X = self._validate(X, reset=False)
+        y = self._removal(np.asarray(X, np.float64), known) @ self._basis
+        root = np.linalg.cholesky(self._sigma)
+        white = solve_triangular(root, y.T, lower=True).T
+        centres = solve_triangular(root, self._centres.T, lower=True).T
+        q = ((white[:, None] - centres) ** 2).sum(2)
+        if self.errors_ == "gauss":
+            return -0.5 * q
+        return -0.5 * (self.nu + y.shape[1]) * np.log1p(q / self.nu)
+
+    def _log_membership(self, X, known) -> np.ndarray:
+        log_p = self._log_densities(X, known)
+        if self._balanced is not None:
+            log_p = log_p + self._offset[:, self._balanced.transform(known, len(log_p)).codes].T
+        return log_p
+
+    def _row_scores(self, X, known) -> np.ndarray:
+        return logsumexp(self._log_densities(X, known), axis=1) + self._common
+
+    def score(self, X, y=None, *, known=None):
+        r"""Mean log-likelihood of new rows; higher is better.
+
+        .. math:: \frac{1}{n} \sum_i \log \frac{1}{K} \sum_c p(r_i | b_c, \Sigma)
+
+        with the residuals r of the class, by the means of the fit. Of the rows of the fit it is
+        ``log_likelihood_`` over the degrees of freedom that are left, but for ``balance``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : ignored
+        known : as in `predict`
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        return super().score(X, known=known)
+
+    def predict_proba(self, X, *, known=None):
+        """p(cluster given row) of new rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        known : as in `predict`
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters)
+        """
+        check_same_order(X, known=known)
+        return softmax(self._log_membership(X, known), axis=1)
+
+
+def _numbered(codes: np.ndarray) -> Groups:
+    """Groups numbered in the order in which they first appear."""
+    _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
+    order = first.argsort().argsort()
+    return Groups(order[codes.reshape(-1)], len(first))

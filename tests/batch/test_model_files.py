@@ -1,0 +1,430 @@
+"""Model files and the tables they name."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from places import MODELS
+
+from nrprob.batch import registry, tables
+from nrprob.batch.modelfile import read_model
+from nrprob.batch.sources import known_array, load_data
+from nrprob.batch.wanted import draw
+from nrprob.exceptions import InputError
+
+SMALL = """
+known = "partition_0"
+[data]
+generator = "make_binary_partitions"
+parameters = { n_samples = 60, dims = [6, 4] }
+seed = 3
+[[methods]]
+name = "ccib"
+n_clusters = 2
+n_init = 2
+random_state = 0
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="model.toml"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return write
+
+
+# model files
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("knwon = 'a'\n" + SMALL, r"model\.toml: unknown key; knwon; did you mean 'known'\?"),
+        (
+            SMALL.replace("seed =", "sede ="),
+            r"unknown key; data\.sede; did you mean 'seed'\?",
+        ),
+        (
+            SMALL + "[data.labelings.a]\nof = 'x'\ngroup = {}\ngroups = {}\n",
+            r"unknown key; data\.labelings\.a\.group; did you mean 'groups'\?",
+        ),
+        (
+            SMALL + "[measures]\np = { metric = 'puritty', labeling = 'partition_1' }\n",
+            r"unknown value; measures\.p\.metric = 'puritty'; did you mean 'purity'\?",
+        ),
+        (
+            SMALL.replace("name =", "title ="),
+            r"a required key is missing; methods\.0\.name; add it",
+        ),
+        (SMALL.replace('"ccib"', '"ccbi"'), r"unknown method; 'ccbi'; did you mean 'ccib'\?"),
+        (SMALL.replace("seed = 3", "seed = 'x'"), r"a value does not fit; data\.seed = 'x'"),
+        (SMALL.replace("seed = 3", "loader = 'wine'"), r"data come from one source; loader, gen"),
+        (SMALL + "n = \n", r"this is not TOML; .*model\.toml: .*line 12.*; correct"),
+        (SMALL + '[[methods]]\nname = "ccib"\n', "methods need different titles; CCIB; give each"),
+        (SMALL.replace("seed = 3", "seed = 3\nrepeats = 0"), r"data\.repeats = 0"),
+        (
+            "[data]\nloader = 'wine'\nrepeats = 2\n[[methods]]\nname = 'ib'",
+            "only a generator can draw",
+        ),
+        (
+            SMALL + "[[tables]]\nname = 'a'\nmeasures = ['secnds']\n",
+            r"tables\.0\.measures: there is nothing of that name; 'secnds'; did you mean 'seconds'",
+        ),
+        (
+            SMALL + "[[tables]]\nname = 'a'\n[[tables.settings]]\nwhere = { dim = 1 }\n",
+            r"tables\.0\.settings\.0\.where: .*'dim'; did you mean 'dims'",
+        ),
+        (
+            SMALL + "[[tables]]\nname = 'a'\n[[tables.settings]]\npublished.X.seconds.men = 1\n",
+            r"unknown value; tables\.0\.settings\.0\.published\.X\.seconds\.men",
+        ),
+        (
+            SMALL + "[[figures]]\nname = 'a'\nx = 'dims.0'\ny = 'objectiv'\n",
+            r"figures\.0\.y: .*'objectiv'; did you mean 'objective'",
+        ),
+        (
+            "wanted = { labelling = 'partition_1', fraction = 0.1 }\n" + SMALL,
+            r"unknown key; wanted\.labelling; did you mean 'labeling'",
+        ),
+        (
+            "wanted = { labeling = 'partition_1', fraction = [0.1, 1.0] }\n" + SMALL,
+            r"a value does not fit; wanted\.fraction\.1 = 1\.0; .*less than 1",
+        ),
+        (
+            "wanted = { labeling = 'partition_1', fraction = 0 }\n" + SMALL,
+            r"a value does not fit; wanted\.fraction\.0 = 0; .*greater than 0",
+        ),
+        (
+            "wanted = { labeling = 'partition_1', per_class = -1 }\n" + SMALL,
+            r"a value does not fit; wanted\.per_class\.0 = -1",
+        ),
+        (
+            "wanted = { labeling = 'partition_1' }\n" + SMALL,
+            "wanted: it takes either fraction or per_class; got neither",
+        ),
+        (
+            "wanted = { labeling = 'partition_1', fraction = 0.1, per_class = 2 }\n" + SMALL,
+            "wanted: it takes either fraction or per_class; got both",
+        ),
+        (
+            "wanted = { labeling = 'partition_1', per_class = 2, score = 'al' }\n" + SMALL,
+            r"unknown value; wanted\.score = 'al'; did you mean 'all'",
+        ),
+        ("runs = 1000000000\n" + SMALL, r"does not fit; runs = 1000000000; .* equal to 100000"),
+        (SMALL.replace("seed = 3", "repeats = 100001"), r"data\.repeats = 100001; .*100000"),
+        (SMALL.replace("seed = 3", "seed = -1"), r"data\.seed = -1; .*equal to 0"),
+        (SMALL.replace("seed = 3", "seed = 5000000000"), r"data\.seed = 5000000000; .*4000000000"),
+        (SMALL.replace("seed = 3", "grid = { dims = [] }"), r"data\.grid\.dims = \[\]"),
+        (SMALL + "grid = { cooling = [] }\n", r"methods\.0\.grid\.cooling = \[\]"),
+        (SMALL + "runs = 1000000\n", r"methods\.0\.runs = 1000000"),
+        (SMALL + f"n = [[{'9' * 500}]]\n", "a whole number takes at most 64 bits; got one of 1662"),
+        (SMALL.replace("seed = 3", "image_shape = [0, 4]"), r"data\.image_shape\.0 = 0"),
+        (SMALL.replace("seed = 3", "binarize = nan"), r"data\.binarize = nan; .* finite"),
+        (
+            "wanted = { labeling = 'partition_1', per_class = 1000000000 }\n" + SMALL,
+            r"wanted\.per_class\.0 = 1000000000",
+        ),
+        (
+            SMALL + "[constraints]\nlabeling = 'partition_1'\npairs = [1000000000000]\n",
+            r"constraints\.pairs\.0 = 1000000000000",
+        ),
+        (
+            SMALL
+            + f"[split]\nlabeling = 'partition_1'\nlabelled = {[0.1] * 100}\n"
+            + f"unlabelled = {[0.1] * 100}\ntest = {[0.1] * 100}\n",
+            "split: labelled x unlabelled x test are too many; got 1000000 combinations; list at",
+        ),
+        (SMALL + "a = " + "[" * 3000 + "]" * 3000 + "\n", "nested too deeply|not TOML"),
+        *[
+            (SMALL + f"[report]\npicture = '{name}'\n", r"report\.picture: a picture is a file of")
+            for name in ("../x.png", "/tmp/x.png", "a/x.png", "C:x.png", "..", "plan.json", "x")
+        ],
+    ],
+)
+def test_mistakes_in_a_model_file_are_placed(write, text, message):
+    with pytest.raises(InputError, match=message):
+        read_model(write(text))
+
+
+def test_all_mistakes_are_told_at_once(write):
+    with pytest.raises(InputError) as caught:
+        read_model(write(SMALL.replace("seed =", "sede =") + "[reprot]\n"))
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_missing_model_file(tmp_path):
+    with pytest.raises(InputError, match=r"cannot read the model file; .*none\.toml"):
+        read_model(tmp_path / "none.toml")
+
+
+def test_quickstart_has_two_labelings_that_say_nothing_of_each_other():
+    table = load_data(read_model(MODELS / "quickstart.toml"))
+    assert table.X.shape == (723, 64)
+    parity, stroke = table.labelings["parity"], table.labelings["stroke"]
+    counts = pd.crosstab(parity, stroke).to_numpy()
+    assert counts.min() > 0.24 * counts.sum()
+
+
+def test_keep_and_derived_labelings(write):
+    text = """
+[data]
+loader = "wine"
+keep = { cultivar = [0, 2] }
+standardize = true
+[data.labelings.side]
+of = "cultivar"
+groups = { left = [0], right = [2] }
+[[methods]]
+name = "ib"
+"""
+    text = text.replace("[0, 2]", "['class_0', 'class_2']")
+    text = text.replace("[0]", "['class_0']").replace("[2]", "['class_2']")
+    table = load_data(read_model(write(text)))
+    assert table.X.shape == (59 + 48, 13)
+    np.testing.assert_allclose(table.X.mean(axis=0), 0, atol=1e-9)
+    assert (table.labelings["side"] == "left").sum() == 59
+
+
+def test_derived_labelings_have_to_cover_all_values(write):
+    text = """
+[data]
+loader = "digits"
+[data.labelings.low]
+of = "digit"
+groups = { low = [0, 1, 2, 3, 4] }
+[[methods]]
+name = "ib"
+"""
+    with pytest.raises(InputError, match=r"data\.labelings\.low has none for 5, 6, 7, 8, 9"):
+        load_data(read_model(write(text)))
+
+
+@pytest.mark.parametrize("change", ["n_samples = 1000000000000000000", "n_samples = -60"])
+def test_parameters_of_a_generator_that_cannot_be(write, change):
+    with pytest.raises(InputError, match=r"data\.parameters do not fit make_binary_partitions; "):
+        load_data(read_model(write(SMALL.replace("n_samples = 60", change))))
+
+
+def test_an_image_has_as_many_pixels_as_there_are_columns(write):
+    text = SMALL.replace("seed = 3", "image_shape = [3, 4]")
+    with pytest.raises(InputError, match=r"data\.image_shape = \[3, 4\] for 10; correct it"):
+        load_data(read_model(write(text)))
+
+
+def test_unknown_generator_and_parameters(write):
+    text = SMALL.replace("make_binary_partitions", "make_binary_partition")
+    with pytest.raises(InputError, match="did you mean 'make_binary_partitions'"):
+        load_data(read_model(write(text)))
+    with pytest.raises(InputError, match=r"data\.parameters do not fit make_binary_partitions"):
+        load_data(read_model(write(SMALL.replace("n_samples =", "n_sample ="))))
+
+
+def test_a_wanted_labeling_has_to_be_one_of_the_data(write):
+    text = "wanted = { labeling = 'partition_2', fraction = 0.1 }\n" + SMALL
+    with pytest.raises(InputError, match=r"wanted\.labeling = 'partition_2'; did you mean 'part"):
+        load_data(read_model(write(text)))
+
+
+def test_methods_without_wanted_labels_are_refused_but_may_decline(write, monkeypatch):
+    text = "wanted = { labeling = 'partition_1', fraction = 0.1 }\n" + SMALL
+    assert read_model(write(text)).methods[0].wanted
+    # All methods of today take them.
+    monkeypatch.setitem(
+        registry.METHODS, "ccib", replace(registry.METHODS["ccib"], takes_wanted=False)
+    )
+    with pytest.raises(
+        InputError, match=r"methods\.0: ccib takes no wanted labels; .*'partition_1'"
+    ):
+        read_model(write(text))
+    assert not read_model(write(text + "wanted = false\n")).methods[0].wanted
+
+
+@pytest.mark.parametrize(
+    ("amount", "counts"),
+    [
+        ({"fraction": 0.1}, [6, 3, 1]),
+        ({"fraction": 0.5}, [30, 15, 3]),
+        ({"per_class": 4}, [4, 4, 4]),
+        ({"per_class": 0}, [0, 0, 0]),
+    ],
+)
+def test_rows_are_drawn_class_by_class(amount, counts):
+    labels = np.random.default_rng(0).permutation(np.repeat(["b", "a", "c"], [30, 60, 6]))
+    wanted = {"labeling": "type", "score": "unlabelled", **amount}
+    told = draw(labels, wanted, (0, 1))
+    assert [(labels[told.rows] == name).sum() for name in "abc"] == counts
+    # What is told is right, the rest is unknown, and only the rest is scored.
+    np.testing.assert_array_equal(
+        told.y[told.rows], np.unique(labels, return_inverse=True)[1][told.rows]
+    )
+    assert (told.y[~told.rows] == -1).all()
+    np.testing.assert_array_equal(told.scored, ~told.rows)
+    assert draw(labels, wanted | {"score": "all"}, (0, 1)).scored.all()
+
+
+def test_draws_follow_from_the_seed_and_grow():
+    labels = np.arange(200) % 4
+    rows = {}
+    for fraction in (0.1, 0.3):
+        for seed in ((0, 0), (0, 1), (1, 0)):
+            wanted = {"labeling": "type", "score": "unlabelled", "fraction": fraction}
+            rows[fraction, seed] = draw(labels, wanted, seed).rows
+            np.testing.assert_array_equal(rows[fraction, seed], draw(labels, wanted, seed).rows)
+    for seed in ((0, 0), (0, 1), (1, 0)):
+        assert rows[0.3, seed][rows[0.1, seed]].all()
+    assert not (rows[0.3, (0, 0)] == rows[0.3, (0, 1)]).all()
+    assert not (rows[0.3, (0, 0)] == rows[0.3, (1, 0)]).all()
+    assert not (rows[0.3, (0, 1)] == rows[0.3, (1, 0)]).all()
+
+
+@pytest.mark.parametrize("amount", [{"per_class": 3}, {"per_class": 5}, {"fraction": 0.9}])
+def test_a_class_with_no_row_left_is_refused(amount):
+    labels = np.repeat([0, 1], [50, 3])
+    with pytest.raises(InputError, match=r"no row left to find; .* type = 1 has 3; ask for fewer"):
+        draw(labels, {"labeling": "type", "score": "all", **amount}, (0, 0))
+
+
+def test_several_known_labelings_become_columns():
+    assert known_array([]) is None
+    one = np.array(["a", "b"])
+    assert known_array([one]) is one
+    both = known_array([one, np.array([7, 7])])
+    np.testing.assert_array_equal(both, [[0, 0], [1, 0]])
+
+
+# tables
+
+
+@pytest.fixture
+def frame():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "a": rng.normal(size=12),
+            "b": rng.integers(0, 5, 12),
+            "species": np.repeat(["x", "y", "z"], 4),
+            "note": ["text"] * 12,
+        }
+    )
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
+def test_tables_of_columns(frame, tmp_path, suffix):
+    path = tmp_path / f"data.{suffix}"
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+        frame.to_parquet(path)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if suffix == "tsv" else ",")
+    table = tables.read(path, labelings=["species"])
+    assert table.feature_names == ["a", "b"]
+    assert table.left_out == ["note"]
+    np.testing.assert_allclose(table.X, frame[["a", "b"]])
+    assert list(table.labelings["species"][:5]) == ["x"] * 4 + ["y"]
+    assert tables.read(path, columns=["b"]).feature_names == ["b"]
+    assert tables.read(path, drop=["b"]).feature_names == ["a"]
+
+
+def test_an_index_column_names_rows(frame, tmp_path):
+    frame.index = [f"r{i}" for i in range(12)]
+    frame.to_csv(tmp_path / "data.csv")
+    table = tables.read(tmp_path / "data.csv", drop=["species", "note"])
+    assert table.feature_names == ["a", "b"]
+    assert list(table.row_names[:2]) == ["r0", "r1"]
+
+
+def test_parquet_without_an_engine_says_what_to_install(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise ImportError("no engine")
+
+    (tmp_path / "data.parquet").write_bytes(b"")
+    monkeypatch.setattr(pd, "read_parquet", refuse)
+    with pytest.raises(InputError, match=r"pip install 'nrprob\[parquet\]'"):
+        tables.read(tmp_path / "data.parquet")
+
+
+def test_npz_dense_sparse_and_named(tmp_path):
+    X = np.arange(12).reshape(4, 3)
+    np.savez(tmp_path / "a.npz", X=X, group=np.array([0, 0, 1, 1]))
+    table = tables.read(tmp_path / "a.npz", labelings=["group"])
+    np.testing.assert_array_equal(table.X, X)
+    np.testing.assert_array_equal(table.labelings["group"], [0, 0, 1, 1])
+    np.savez(tmp_path / "b.npz", counts=X, group=np.zeros(4))
+    np.testing.assert_array_equal(tables.read(tmp_path / "b.npz").X, X)
+    scipy.sparse.save_npz(tmp_path / "c.npz", scipy.sparse.csr_array(X))
+    stored = tables.read(tmp_path / "c.npz").X
+    assert scipy.sparse.issparse(stored)
+    np.testing.assert_array_equal(stored.toarray(), X)
+    np.savez(tmp_path / "d.npz", one=X, two=X)
+    with pytest.raises(InputError, match=r"has one, two; call it 'X'"):
+        tables.read(tmp_path / "d.npz")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"drop": ["speces"]}, "no such column; 'speces'; did you mean 'species'"),
+        ({"columns": ["note"]}, "features have to be numeric; note"),
+        ({"drop": ["a", "b"]}, "no numeric column is left"),
+    ],
+)
+def test_columns_that_do_not_serve(frame, tmp_path, arguments, message):
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    with pytest.raises(InputError, match=message):
+        tables.read(tmp_path / "data.csv", **arguments)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match="no such data file"):
+        tables.read(tmp_path / "none.csv")
+    (tmp_path / "data.xyz").write_text("1")
+    with pytest.raises(InputError, match=r"cannot tell the format"):
+        tables.read(tmp_path / "data.xyz")
+    (tmp_path / "data.npz").write_text("not a zip file")
+    with pytest.raises(InputError, match=r"cannot read the file as NPZ"):
+        tables.read(tmp_path / "data.npz")
+    (tmp_path / "data.csv").write_text("")
+    with pytest.raises(InputError, match=r"cannot read the file as CSV"):
+        tables.read(tmp_path / "data.csv")
+
+
+@pytest.mark.parametrize(
+    "X",
+    [
+        np.array([[b"a", b"b"]] * 4),
+        np.ones((4, 2)) * 1j,
+        np.zeros((4, 2), "M8[s]"),
+        np.arange(4.0),
+        np.float64(3),
+        np.ones((0, 2)),
+        np.ones((4, 0)),
+    ],
+)
+def test_rows_are_a_matrix_of_numbers(tmp_path, X):
+    np.savez(tmp_path / "a.npz", X=X)
+    with pytest.raises(InputError, match=r"rows are a matrix of numbers; X of .*a\.npz has shape"):
+        tables.read(tmp_path / "a.npz")
+
+
+def test_a_labeling_has_a_value_for_every_row(tmp_path):
+    np.savez(tmp_path / "a.npz", z=np.int64(3))
+    scipy.sparse.save_npz(tmp_path / "b.npz", scipy.sparse.csr_array(np.eye(3)))
+    for name, file in (("z", "a.npz"), ("X", "b.npz")):
+        with pytest.raises(InputError, match=f"{name} of .*{file} has no value for every row"):
+            tables.read_column(tmp_path / file, name)
+
+
+def test_labelings_are_groups():
+    assert tables.as_labels(np.array([1.0, 2.0]), "z").dtype.kind == "i"
+    assert list(tables.as_labels(np.array(["a", "b"], dtype=object), "z")) == ["a", "b"]
+    with pytest.raises(InputError, match="z has missing values; 1 of 2"):
+        tables.as_labels(np.array(["a", None], dtype=object), "z")
+    with pytest.raises(InputError, match="z has missing values; 1 of 2"):
+        tables.as_labels(np.array([1.0, np.nan]), "z")
+    with pytest.raises(InputError, match="z is a measurement .* 50 different real numbers"):
+        tables.as_labels(np.linspace(0, 1, 50), "z")

@@ -1,0 +1,180 @@
+"""Fits of one shape in one program: the same results as alone, and one compilation."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from nrprob import CCIB, CMBC, IB, IBSI, MDLMultiView, MixtureEM, ResidualMixture, ResidualSpectral
+from nrprob.datasets import make_binary_partitions
+from nrprob.engines import batching, solve
+
+
+def prepared(estimator, X, known):
+    with jax.enable_x64(True):
+        return estimator._prepare(X, None, known).calls
+
+
+@pytest.fixture
+def calls():
+    found = []
+    for seed in range(5):
+        X, labels = make_binary_partitions(60, [6, 4], random_state=seed)
+        found += prepared(CCIB(2, n_init=2, random_state=seed), X, labels[:, 0])
+    return found
+
+
+@pytest.fixture
+def one_worker(monkeypatch):
+    """As on an accelerator, and with nothing compiled."""
+    monkeypatch.setattr(batching, "_PROGRAMS", {})
+    monkeypatch.setattr(batching.Batcher, "_workers", 1)
+
+
+@pytest.fixture
+def compilations():
+    """Number of programs that JAX compiles."""
+    counted = []
+
+    def listen(event, seconds, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            counted.append(seconds)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield counted
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def run(calls, **kwargs):
+    with jax.enable_x64(True):
+        found = {
+            id(call): solution
+            for call, solution, _ in batching.Batcher(jax.devices(), **kwargs)(calls)
+        }
+    return [found[id(call)] for call in calls]
+
+
+@pytest.mark.smoke
+def test_side_by_side_is_the_same_as_alone(calls):
+    for call, found in zip(calls, run(calls), strict=True):
+        with jax.enable_x64(True):
+            alone = call()
+        jax.tree.map(np.testing.assert_array_equal, found, alone)
+
+
+def test_several_lanes_agree_with_one(calls, one_worker, monkeypatch):
+    one = run(calls)
+    monkeypatch.setattr(batching, "_PROGRAMS", {})
+    monkeypatch.setattr(batching.Batcher, "_shape", lambda self, call, wanted: (1, 2, 3))
+    for a, b in zip(one, run(calls), strict=True):
+        np.testing.assert_array_equal(a.labels, b.labels)
+        np.testing.assert_allclose(a.objective, b.objective, rtol=1e-12)
+
+
+def test_more_calls_than_there_is_room_for(calls, monkeypatch):
+    everything = run(calls)
+    monkeypatch.setattr(batching, "_PROGRAMS", {})
+    monkeypatch.setattr(batching.Batcher, "_shape", lambda self, call, wanted: (1, 2, 1))
+    for a, b in zip(everything, run(calls), strict=True):
+        jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_one_program_per_shape_however_many_settings(monkeypatch, compilations):
+    monkeypatch.setattr(batching, "_PROGRAMS", {})
+    X, labels = make_binary_partitions(60, [6, 4], random_state=0)
+    wide, wide_labels = make_binary_partitions(60, [40, 4], random_state=0)
+    grid = [
+        estimator
+        for value in (0.3, 1.0, 3.0)
+        for estimator in (
+            CCIB(2, n_init=2, coordination_weight=value, random_state=1),
+            IBSI(2, n_init=2, gamma=value, cooling=1.1 + value / 10, random_state=2),
+            IB(2, n_init=2, tol=1e-5 * value, random_state=3),
+        )
+    ]
+    some = [call for e in grid for call in prepared(e, X, labels[:, 0] if e._takes_known else None)]
+    with jax.enable_x64(True):
+        engine = batching.Batcher(jax.devices())
+        assert len(list(engine(some))) == 9
+        assert len(engine.compiled) == len(compilations) == 3
+        other = prepared(CCIB(2, n_init=2, random_state=0), wide, wide_labels[:, 0])
+        list(engine(other))
+        assert len(engine.compiled) == len(compilations) == 4
+        list(batching.Batcher(jax.devices())(some))  # programs outlive the run that compiled them
+        assert len(compilations) == 4
+
+
+def test_a_program_that_is_far_too_small_is_replaced(calls, one_worker):
+    with jax.enable_x64(True):
+        engine = batching.Batcher(jax.devices())
+        list(engine(calls[:1]))
+        list(engine(calls[:3]))
+        assert [p.room for p in engine.compiled] == [1]
+        list(engine(calls))
+        assert [p.room for p in engine.compiled] == [1, 6]
+
+
+def test_a_program_keeps_within_memory(calls, one_worker, monkeypatch):
+    monkeypatch.setattr(batching, "MEMORY", 2.5 * calls[0].size)
+    assert batching.Batcher(jax.devices())._shape(calls[0], 100) == (1, 2, 1)
+    monkeypatch.setattr(batching, "MEMORY", 0.1 * calls[0].size)
+    assert batching.Batcher(jax.devices())._shape(calls[0], 100) == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "continuous"),
+    [
+        (CCIB(2, n_init=1), False),
+        (CCIB(2, n_init=1), True),
+        (CMBC(2, n_init=1, update="joint"), False),
+        (CMBC(2, n_init=1, update="batch"), False),
+        (MixtureEM(2, n_init=1, features="gaussian"), None),
+        (MixtureEM(2, n_init=1, features="gaussian", covariance="diag"), None),
+        (ResidualMixture(2, n_init=1, errors="gauss"), False),
+        (ResidualMixture(2, n_init=1, errors="gauss", covariance="diag"), False),
+        (MDLMultiView(2, n_init=1), None),
+    ],
+    ids=lambda p: repr(p).replace("\n", "") if not isinstance(p, bool | None) else str(p),
+)
+def test_programs_that_call_lapack_say_so(estimator, continuous):
+    X, labels = make_binary_partitions(60, [6, 4], random_state=0)
+    known = labels[:, :1].astype(float) if continuous else labels[:, 0]
+    call = prepared(estimator, X, None if continuous is None else known)[0]
+    with jax.enable_x64(True):
+        text = call.solver.lower(*call.arrays, **dict(call.static)).as_text()
+    assert ("lapack" in text or "cholesky" in text or "triangular_solve" in text) == call.factorises
+
+
+def test_programs_that_call_lapack_take_turns():
+    running, most = [], []
+
+    def solver(_):
+        running.append(threading.get_ident())
+        most.append(len(running))
+        time.sleep(0.02)
+        running.pop()
+        return np.zeros(1)
+
+    for factorises in (True, False):
+        most.clear()
+        call = solve.Call(solver, (np.zeros(1),), (), 1, factorises)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda c: c(), [call] * 8))
+        assert (max(most) == 1) == factorises
+
+
+def test_mixtures_of_a_spectral_consensus_take_their_turn():
+    X, labels = make_binary_partitions(60, [6, 4], random_state=0)
+    model = ResidualSpectral(2, members=1, n_init=1, random_state=0)
+    clone(model).fit(X, known=labels[:, 0])  # compiles, so that nothing but the lock takes time
+    thread = threading.Thread(target=model.fit, args=(X,), kwargs={"known": labels[:, 0]})
+    with solve.one_at_a_time(True):
+        thread.start()
+        thread.join(2)
+        assert thread.is_alive()
+    thread.join(60)
+    assert hasattr(model, "labels_")

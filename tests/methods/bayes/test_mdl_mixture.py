@@ -1,0 +1,512 @@
+"""The MDL-coupled MCMC as an estimator."""
+
+import io
+import itertools
+import pickle
+
+import jax
+import numpy as np
+import pytest
+from partitions import all_partitions
+from scipy.special import logsumexp
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from nrprob import DegenerateClusterWarning, MDLMixture, posterior
+from nrprob.codelength import gaussian_length, multinomial_complexity, nml_length
+from nrprob.datasets import make_four_components
+from nrprob.engines import checkpoints, sample
+from nrprob.exceptions import InputError
+from nrprob.methods.bayes.code import (
+    MixtureCode,
+    class_probabilities,
+    leave_one_out,
+    log_densities,
+)
+from nrprob.metrics import matched_accuracy
+from nrprob.statistics.codes import normal_inverse_gamma, normal_nml
+
+QUICK = {"num_warmup": 50, "num_samples": 50, "num_chains": 2}
+LONG = {"num_warmup": 100, "num_samples": 200}
+pytestmark = pytest.mark.filterwarnings("ignore:the chains do not agree yet")
+
+
+@pytest.fixture(scope="module")
+def three():
+    """Three groups of rows, four rows of each with a class."""
+    rng = np.random.default_rng(0)
+    truth = np.repeat([0, 1, 2], 20)
+    X = np.asarray([[0, 0, 0], [5, 0, 1], [0, 6, 2]])[truth] + rng.normal(size=(60, 3))
+    y = np.full(60, -1)
+    y[::5] = truth[::5]
+    return X, y, truth
+
+
+@pytest.fixture(scope="module")
+def fitted(three):
+    X, y, _ = three
+    return MDLMixture(6, **QUICK | LONG, random_state=0).fit(X, y)
+
+
+def test_fitted_attributes(fitted, three):
+    X, y, truth = three
+    assert fitted.posterior_["labels"].dims == ("chain", "draw", "sample")
+    assert fitted.posterior_["labels"].shape == (2, 200, 60)
+    k = fitted.posterior_["n_clusters"].values
+    assert [len(set(z)) for z in fitted.posterior_["labels"].values[0].tolist()] == k[0].tolist()
+    assert fitted.n_clusters_ == 3 and matched_accuracy(fitted.labels_, truth) > 0.95
+    assert fitted.membership_.shape == (60, 3)
+    np.testing.assert_allclose(fitted.membership_.sum(1), 1)
+    assert (fitted.membership_.argmax(1) == fitted.labels_).mean() > 0.95
+    assert fitted.objective_ == fitted.posterior_["length"].values.min()
+    assert fitted.objective_trace_.min() == fitted.objective_
+    assert fitted.n_iter_ == 300 and fitted.n_features_in_ == 3
+    assert fitted.classes_.tolist() == [0, 1, 2]
+    assert set(fitted.variance_floor_scores_) == {0.1, 0.2, 0.4}
+    best = max(fitted.variance_floor_scores_, key=fitted.variance_floor_scores_.get)
+    assert fitted.variance_floor_ == best
+    assert set(fitted.r_hat_) == {"length", "n_clusters"}
+    kinds = {name.split("[")[0] for name in fitted.diagnostics_.index}
+    assert {"length", "largest_share", "vi", "together", "vi_between_chains"} <= kinds
+    every = [*fitted.diagnostics_["r_hat"], *fitted.r_hat_.values()]
+    assert fitted.converged_ == (max(every) < 1.05)
+    stats = fitted.sample_stats_
+    assert (stats["split_accepted"] <= stats["split"]).all() and stats["gibbs"].min() > 0
+    proba = fitted.predict_proba(X)
+    np.testing.assert_allclose(proba.sum(1), 1)
+    assert (fitted.predict(X) == truth).mean() > 0.95
+    assert fitted.score(X) > fitted.score(X[:, ::-1]) + 1
+
+
+@pytest.mark.smoke
+def test_same_seed_same_draws_also_after_pickling(fitted, three):
+    X, y, _ = three
+    again = clone(fitted).fit(X, y)
+    assert again.posterior_.equals(fitted.posterior_)
+    other = clone(fitted).set_params(random_state=1).fit(X, y)
+    assert not other.posterior_.equals(fitted.posterior_)
+    loaded = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(loaded.predict_proba(X[:5]), fitted.predict_proba(X[:5]))
+    assert loaded.extend(10).posterior_.sizes["draw"] == 210
+
+
+def test_names_of_classes_and_order_of_rows_do_not_matter(three):
+    X, y, _ = three
+    names = np.asarray(["b", "a", "c"], object)
+    words = np.where(y < 0, -1, names[y])
+    model = MDLMixture(6, random_state=0, variance_floor=0.2, **QUICK)
+    plain, named = clone(model).fit(X, y), clone(model).fit(X, words)
+    assert named.classes_.tolist() == ["a", "b", "c"]
+    assert (names[plain.predict(X)] == named.predict(X)).all()
+
+
+def test_extending_is_the_same_as_one_run(three):
+    X, y, _ = three
+    model = MDLMixture(6, random_state=3, variance_floor=0.2, thinning=2, **QUICK)
+    whole = clone(model).set_params(num_samples=80).fit(X, y)
+    parts = clone(model).set_params(num_samples=30).fit(X, y).extend(50)
+    assert whole.posterior_.equals(parts.posterior_)
+    assert whole.sample_stats_.equals(parts.sample_stats_)
+    assert parts.n_iter_ == 50 + 160
+
+
+def test_damaged_checkpoints_are_one_sentence(three, tmp_path):
+    X, y, _ = three
+    model = MDLMixture(6, random_state=3, variance_floor=0.2, **QUICK)
+    model.set_params(checkpoint=tmp_path / "run").fit(X, y)
+    whole = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    first, last = sorted(name for name in whole if name.endswith(".npz"))
+    blocks = dict(np.load(io.BytesIO(whole[last])))
+    blocks["draws/labels"] = blocks["draws/labels"] * 0
+    altered = io.BytesIO()
+    np.savez(altered, **blocks)
+
+    def refused(message, **changes):
+        folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        for name, content in (whole | changes).items():
+            if content is not None:
+                (folder / name).write_bytes(content)
+        with pytest.raises(InputError, match=rf"{message}.*; .*delete") as told:
+            clone(model).set_params(checkpoint=folder).fit(X, y)
+        assert "\n" not in str(told.value) and "pickle" not in str(told.value)
+
+    for content in (whole[last][:-9], b"", whole[first], altered.getvalue(), b"junk"):
+        refused(rf"cannot read a block of a run; .*{last}: .* fit the digest", **{last: content})
+    refused("block-000001.npz: its name has no digest", **{last: None, "block-000001.npz": b""})
+    refused(f"blocks of a run follow each other; .*{last} is number 0", **{first: None})
+    twice = last.replace("000001", "000002")
+    refused(rf"{twice}: its content does not fit the digest", **{twice: whole[last]})
+    for content in (whole["run.json"][:-9], b"", b"\xff", b"3"):
+        refused(r"cannot read the description of a run; .*run\.json", **{"run.json": content})
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot make the output folder; .*file"):
+        clone(model).set_params(checkpoint=tmp_path / "file").fit(X, y)
+
+
+def test_a_run_that_was_killed_goes_on_exactly(three, tmp_path, monkeypatch):
+    X, y, _ = three
+    model = MDLMixture(6, random_state=3, variance_floor=0.2, **QUICK | {"num_samples": 230})
+    whole = clone(model).fit(X, y)
+    model.set_params(checkpoint=tmp_path / "run")
+    block, count = checkpoints.CheckpointedChains._block, itertools.count()
+
+    def killed(self, *args):
+        if next(count) == 2:
+            raise KeyboardInterrupt
+        return block(self, *args)
+
+    monkeypatch.setattr(checkpoints.CheckpointedChains, "_block", killed)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    assert model.posterior_.sizes["draw"] == 100  # what was finished is there
+    made = []
+    monkeypatch.setattr(
+        checkpoints.CheckpointedChains,
+        "_block",
+        lambda self, *args: made.append(args) or block(self, *args),
+    )
+    resumed = clone(model).fit(X, y)
+    assert resumed.posterior_.equals(whole.posterior_)
+    assert sum(n for n, _ in made) == 130
+    # Another run does not get into the same folder.
+    with pytest.raises(ValueError, match=r"holds another run; it differs in data"):
+        clone(model).fit(X + 1e-3 * X**2, y)
+    with pytest.raises(ValueError, match=r"it differs in start"):
+        clone(model).set_params(random_state=4).fit(X, y)
+    with pytest.raises(ValueError, match="needs a seed"):
+        clone(model).set_params(random_state=None).fit(X, y)
+    longer = clone(model).set_params(num_samples=240).fit(X, y)
+    assert longer.posterior_.sizes["draw"] == 240
+
+
+def test_a_second_fit_of_the_same_shape_compiles_nothing(three):
+    X, y, _ = three
+    model = MDLMixture(6, random_state=0, **QUICK)
+    clone(model).fit(X, y).predict(X)
+    events = []
+
+    def listen(name, seconds, **_):
+        if name.endswith("backend_compile_duration"):
+            events.append(name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        other = clone(model).set_params(num_samples=70, thinning=2, random_state=5)
+        other.fit(X[::-1] * 2 + 1, y).predict(X[:40])
+        assert not events
+    finally:
+        jax.monitoring.clear_event_listeners()
+
+
+@pytest.mark.smoke
+def test_arviz_reads_it(fitted):
+    import arviz
+
+    data = fitted.to_arviz()
+    assert data["posterior"]["labels"].dims == ("chain", "draw", "sample")
+    table = arviz.summary(data, var_names=["length", "n_clusters"])
+    assert len(table) == 2 and np.isfinite(table["mean"]).all()
+    stats = data["sample_stats"]
+    share = stats["acceptance_gibbs"].values
+    assert ((share > 0) & (share <= 1)).all()
+    np.testing.assert_array_equal(stats["lp"], -fitted.posterior_["length"])
+    density = data["log_likelihood"]["rows"].values
+    assert density.shape == (2, 200, 60) and np.isfinite(density).all()
+    assert data["observed_data"]["y"].shape == (60,)
+
+
+@pytest.mark.parametrize("energy", ["nml", pytest.param("conjugate", marks=pytest.mark.slow)])
+def test_without_labels_predictions_are_clusters(energy, three):
+    X, _, truth = three
+    model = MDLMixture(6, energy=energy, random_state=0, **QUICK | LONG)
+    assert matched_accuracy(model.fit_predict(X), truth) > 0.93
+    assert not hasattr(model, "classes_")
+    assert (model.predict(X) == model.labels_).mean() > 0.93
+    np.testing.assert_allclose(model.predict_proba(X).sum(1), 1)
+    assert model.predict_proba(X).shape == (60, model.n_clusters_)
+
+
+@pytest.mark.slow
+def test_one_class_one_row_one_cluster(three):
+    X, _, _ = three
+    one = MDLMixture(6, random_state=0, **QUICK).fit(X, np.where(np.arange(60) < 9, 7, -1))
+    assert (one.predict(X) == 7).all() and (one.predict_proba(X) == 1).all()
+    single = MDLMixture(random_state=0, **QUICK).fit(X[:1], [4])
+    assert single.n_clusters_ == 1 and single.predict(X[:2]).tolist() == [4, 4]
+    whole = MDLMixture(1, random_state=0, **QUICK).fit(X)
+    assert whole.n_clusters_ == 1 and (whole.posterior_["n_clusters"] == 1).all()
+    assert whole.converged_
+
+
+def test_new_rows_whose_squares_are_no_numbers_are_refused(fitted, three):
+    far = np.where(np.arange(60)[:, None] == 7, 1e300, three[0])
+    for call in (fitted.predict, fitted.predict_proba, fitted.score):
+        with pytest.raises(ValueError, match="in the units of the fit"):
+            call(far)
+
+
+def test_constant_columns_and_scale_do_not_matter(three):
+    X, y, _ = three
+    model = MDLMixture(6, random_state=0, variance_floor=0.2, **QUICK)
+    wide = np.concatenate([X * [1e-6, 1e5, 3] + [0, 1e6, 1], np.full((60, 1), 3.7)], 1)
+    with pytest.warns(DegenerateClusterWarning, match=r"1 constant column\(s\).*column 3; drop"):
+        scaled = clone(model).fit(wide, y)
+    plain = clone(model).fit(X, y)
+    # Rounding may send a chain another way, and then the draws are others of the same distribution.
+    assert (scaled.predict(wide) == plain.predict(X)).mean() > 0.95
+    unit = np.log(1e-6 * 1e5 * 3)
+    assert scaled.score(wide) == pytest.approx(plain.score(X) - unit, abs=0.1)
+    length = scaled.posterior_["length"].values, plain.posterior_["length"].values
+    assert abs(length[0].mean() - length[1].mean()) < 3
+    with pytest.warns(DegenerateClusterWarning, match="3 constant"):
+        alike = clone(model).fit(np.ones((20, 3)), np.tile([0, 1], 10))
+    assert np.isfinite(alike.predict_proba(np.ones((2, 3)))).all()
+
+
+def test_far_away_rows_get_probabilities(fitted):
+    far = np.asarray([[1e8, -1e8, 1e8], [1e3, 0, 0]])
+    proba = fitted.predict_proba(far)
+    np.testing.assert_allclose(proba.sum(1), 1)
+
+
+def test_bad_input_is_refused(three):
+    X, y, _ = three
+    with pytest.raises(ValueError, match="NaN"):
+        MDLMixture(**QUICK).fit(np.where(X > 5, np.nan, X))
+    with pytest.raises(ValueError, match="max_clusters exceeds the number of rows; got max_cl"):
+        MDLMixture(61, **QUICK).fit(X)
+    with pytest.raises(ValueError, match="one label per row of X; got shape"):
+        MDLMixture(**QUICK).fit(X, y[:5])
+    with pytest.raises(ValueError, match="energy must be one of 'nml', 'conjugate'; got 'mml'"):
+        MDLMixture(energy="mml", **QUICK).fit(X)
+    with pytest.raises(ValueError, match="covariance='full' has a code under the conjugate prior"):
+        MDLMixture(covariance="full", **QUICK).fit(X)
+    with pytest.raises(ValueError, match="num_samples must be at least 1"):
+        MDLMixture(num_samples=0).fit(X)
+    with pytest.raises(ValueError, match="variance_floor must be at least 1e-06"):
+        MDLMixture(variance_floor=0.0).fit(X)
+    with pytest.raises(TypeError, match="checkpoint must be the path of a folder; got True"):
+        MDLMixture(checkpoint=True).fit(X)
+    with pytest.raises(ValueError, match="expecting 3 features"):
+        MDLMixture(random_state=0, **QUICK).fit(X).predict(X[:, :2])
+
+
+@pytest.mark.filterwarnings("default:the chains do not agree yet")
+def test_chains_that_disagree_are_warned_of():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(300, 2)) + 8 * rng.integers(0, 3, size=(300, 2))
+    with pytest.warns(ConvergenceWarning, match="R-hat of length .* go on with extend"):
+        model = MDLMixture(
+            9, num_warmup=0, num_samples=8, num_split_merge=0, random_state=0
+        ).fit(X)  # fmt: skip
+    assert not model.converged_
+
+
+@pytest.mark.filterwarnings("default:the chains do not agree yet")
+def test_chains_in_different_clusterings_of_one_length_are_warned_of():
+    """Four clumps on a square, which two clusters halve either way: columns may be exchanged."""
+    corner = np.arange(80)[:, None] // [1, 2] % 2
+    half = np.random.default_rng(0).normal(size=(80, 2)) + 4 * corner
+    X = np.concatenate([half, half[:, ::-1]])
+    model = MDLMixture(2, variance_floor=0.2, random_state=0, **QUICK | {"num_chains": 4})
+    with pytest.warns(ConvergenceWarning, match=r"at most inf \(together\[.*look at diagnostics_"):
+        model.fit(X)
+    last = model.posterior_["labels"].values[:, -1]
+    ways = [[matched_accuracy(z, X[:, d] > 2) > 0.9 for d in (0, 1)] for z in last]
+    assert all(sum(way) == 1 for way in ways) and 0 < sum(way[0] for way in ways) < 4
+    # The length and the number of clusters know nothing of it.
+    assert max(model.r_hat_.values()) < 1.05
+    assert not model.converged_
+    table = model.diagnostics_
+    assert table.loc["length", "r_hat"] == model.r_hat_["length"]
+    assert np.isinf(table["r_hat"]).any() and table.loc["vi_between_chains", "r_hat"] > 1.5
+
+
+# Against the definitions
+
+
+def _small(energy, n_classes=2):
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(6, 2)) * [1, 2]
+    X = (X - X.mean(0)) / X.std(0)
+    codes = np.asarray([0, -1, 1, 1, -1, 0]) if n_classes else np.full(6, -1)
+    code = MixtureCode(energy, "diag", 0.2, 1.0, 0.5, 0.3, 2.0, 0.5, True)
+    with jax.enable_x64(True):
+        return X, codes, code, code.target(X, codes, n_classes, 3)
+
+
+def _nml_length(X, codes, labels, n, spread):
+    """Description length of a partition, from its definition; ``n`` and ``spread`` of the fit."""
+    total = 0.0
+    for c in np.unique(labels):
+        rows, m = X[labels == c], codes[labels == c]
+        total -= len(rows) * np.log(len(rows) / n)
+        for d in range(X.shape[1]):
+            bounds = 0.2, spread[d] / 2, spread[d]
+            total += gaussian_length(len(rows), rows[:, d].var(), *bounds)
+        total += nml_length([(m == 0).sum(), (m == 1).sum()])
+    k = len(np.unique(labels))
+    return total + multinomial_complexity(k, n) - np.log(np.arange(1, k + 1)).sum()
+
+
+def test_the_length_is_the_definition():
+    X, codes, _, target = _small("nml")
+    for labels in ([0, 0, 0, 0, 0, 0], [0, 1, 2, 1, 0, 2], [1, 1, 1, 0, 0, 0]):
+        with jax.enable_x64(True):
+            wide = np.pad(np.asarray(labels, np.int32), (0, target.x.shape[0] - 6))
+            found = float(sample.start(target, wide).length)
+        expected = _nml_length(X, codes, np.asarray(labels), 6, np.ptp(X, axis=0))
+        assert found == pytest.approx(expected, rel=1e-10)
+
+
+def test_predictives_are_normalised_under_the_conjugate_prior_only():
+    """Densities of a row given others, summed over all rows that there might be."""
+    x = np.linspace(-4000, 4000, 800_001)
+    rows = np.stack([x, x * x, np.ones_like(x)], 1)
+
+    def mass(code, others):
+        own = np.asarray([others.sum(), (others**2).sum(), len(others)])
+        return np.exp(float(code(own)) - np.asarray(code(own + rows))).sum() * (x[1] - x[0])
+
+    others = np.random.default_rng(0).normal(size=10)
+    with jax.enable_x64(True):
+        conjugate = normal_inverse_gamma(20, 1, kappa=0.3, shape=2.0, scale=0.5)
+        nml = normal_nml(20, [0.2], [2.5], [5.0])
+        for n in (2, 10):
+            assert mass(conjugate, others[:n]) == pytest.approx(1, abs=1e-6)
+        found = [mass(nml, scale * others[:n]) for n in (2, 10) for scale in (0.5, 5.0)]
+    assert all(0.005 < abs(total - 1) < 0.11 for total in found)
+    assert all(0.96 < total < 1.02 for total in found[2:])
+
+
+@pytest.mark.parametrize("rule", ["joint", "cond"])
+def test_predictions_are_the_definition(rule):
+    X, codes, code, target = _small("nml")
+    draws = np.asarray([[0, 0, 1, 1, 1, 0], [0, 1, 1, 1, 2, 0], [2, 2, 2, 2, 2, 2]])
+    new = np.asarray([[0.3, -0.2], [1.5, 1.0]])
+    spread = np.ptp(X, axis=0)
+    log_p = np.empty((3, 2, 2))  # draw, row, class
+    sizes = np.asarray(target.sizes)
+    for s, labels in enumerate(draws):
+        k = len(set(labels.tolist()))
+
+        def block_length(rows, classes):
+            fixed = np.zeros(len(rows), int)
+            own = _nml_length(rows, classes, fixed, 6, spread)
+            return own - multinomial_complexity(1, 6)
+
+        for i, x in enumerate(new):
+            for c in range(2):
+                ways = []
+                for b in set(labels.tolist()):
+                    rows, classes = X[labels == b], codes[labels == b]
+                    joined = block_length(np.vstack([rows, x]), np.append(classes, c))
+                    ways.append(block_length(rows, classes) - joined)
+                if k < 3:
+                    alone = block_length(x[None], np.asarray([c]))
+                    ways.append(-alone - (sizes[k + 1] - sizes[k]))
+                log_p[s, i, c] = logsumexp(ways)
+    if rule == "cond":
+        log_p -= logsumexp(log_p, axis=2, keepdims=True)
+    expected = np.exp(logsumexp(log_p, axis=0))
+    expected /= expected.sum(1, keepdims=True)
+    with jax.enable_x64(True):
+        x = code.statistics(new, np.full(2, -1), 2)
+        x = np.concatenate([x, np.ones((2, 1))], 1)
+        wide = np.pad(draws, ((0, 0), (0, target.x.shape[0] - 6))).astype(np.int32)
+        found = class_probabilities(target, wide, 3, x, rule=rule)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_predictive_densities_integrate_to_one():
+    _, _, code, target = _small("conjugate")
+    draws = np.asarray([[0, 0, 1, 1, 1, 0], [0, 1, 1, 1, 2, 0], [2, 2, 2, 2, 2, 2]], np.int32)
+    t = np.linspace(-6, 6, 121)  # tails are heavy
+    rows = np.stack(np.meshgrid(np.sinh(t), np.sinh(t)), -1).reshape(-1, 2)
+    area = np.outer(np.cosh(t), np.cosh(t)).reshape(-1) * (t[1] - t[0]) ** 2
+    with jax.enable_x64(True):
+        x = np.concatenate(
+            [code.statistics(rows, np.full(len(rows), -1), 2), np.ones((len(rows), 1))], 1
+        )
+        wide = np.pad(draws, ((0, 0), (0, target.x.shape[0] - 6)))
+        for n_draws in (1, 3):
+            found = np.asarray(log_densities(target, wide, n_draws, x))
+            assert (area * np.exp(found)).sum() == pytest.approx(1, abs=1e-3)
+
+
+def test_leave_one_out_is_the_ratio_of_evidences():
+    """log p(class | all else) is the log ratio of the evidences with and without that class."""
+    X, codes, code, target = _small("conjugate")
+    z = all_partitions(6)
+    z = z[z.max(1) < 3]
+    wide = np.pad(z, ((0, 0), (0, target.x.shape[0] - 6))).astype(np.int32)
+
+    def lengths(target):
+        return np.asarray(jax.vmap(lambda labels: sample.start(target, labels).length)(wide))
+
+    with jax.enable_x64(True):
+        own = lengths(target)
+        p = np.exp(-own - logsumexp(-own))
+        at = np.random.default_rng(0).choice(len(z), 200_000, p=p)
+        found = np.asarray(leave_one_out(target, wide[at]))
+        for i in (0, 2):
+            less = codes.copy()
+            less[i] = -1
+            without = lengths(code.target(X, less, 2, 3))
+            assert found[i] == pytest.approx(logsumexp(-own) - logsumexp(-without), abs=0.01)
+    assert found[1] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("energy", ["nml", "conjugate"])
+@pytest.mark.parametrize("kernel", ["collapsed", "six-move"])
+def test_four_components_are_found(kernel, energy):
+    """From chains that start far apart, which agree on all that names leave alone."""
+    X, truth = make_four_components(1000, random_state=0)
+    truth = truth[:, 0]
+    y = np.where(np.random.default_rng(0).random(1000) < 0.1, truth, -1)
+    model = MDLMixture(
+        20, kernel=kernel, energy=energy, variance_floor=0.2, unordered=False, num_warmup=1500,
+        num_samples=4000, random_state=0,
+    ).fit(X, y)  # fmt: skip
+    k = model.posterior_["n_clusters"].values
+    assert (k == 4).mean() > 0.5 and model.n_clusters_ == 4
+    assert matched_accuracy(model.labels_, truth) > 0.94
+    # The customary bar is 1.01. What the full-state kernel lacks under this prior is length.
+    assert max(model.r_hat_.values()) < (1.1 if kernel == "six-move" else 1.03)
+    stats = model.sample_stats_
+    split, merge = (float(stats[f"{move}_accepted"].sum()) for move in ("split", "merge"))
+    assert abs(split - merge) <= 5 * np.sqrt(split + merge) + 16
+
+
+@pytest.mark.slow
+def test_both_kernels_have_one_target_under_the_conjugate_prior(three):
+    X, y, _ = three
+    runs = {"num_warmup": 1000, "num_samples": 4000, "num_chains": 4, "random_state": 0}
+    models = [
+        MDLMixture(6, kernel=kernel, energy="conjugate", **runs).fit(X, y)
+        for kernel in ("collapsed", "six-move")
+    ]
+    a, b = (posterior.n_clusters(m.posterior_["labels"].values) for m in models)
+    for k in (3, 4, 5):
+        error = np.hypot(a.loc[k, "mcse"], b.loc[k, "mcse"])
+        assert abs(a.loc[k, "probability"] - b.loc[k, "probability"]) < 4 * error + 0.005
+    proba = [m.predict_proba(X) for m in models]
+    np.testing.assert_allclose(*proba, atol=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("energy", ["nml", "conjugate"])
+def test_the_six_moves_classify_and_go_on(energy, three):
+    X, y, truth = three
+    model = MDLMixture(
+        6, kernel="six-move", energy=energy, random_state=0, variance_floor=0.2, **QUICK | LONG
+    ).fit(X, y)  # fmt: skip
+    assert (model.predict(X) == truth).mean() > 0.95
+    assert model.posterior_["means"].dims == ("chain", "draw", "cluster", "feature")
+    assert pickle.loads(pickle.dumps(model)).extend(10).posterior_.sizes["draw"] == 210
+    data = model.to_arviz()
+    assert data["posterior"]["weights"].shape == (2, 200, 6)
+    again = clone(model).set_params(num_samples=150).fit(X, y).extend(50)
+    assert again.posterior_.equals(model.posterior_)

@@ -1,0 +1,605 @@
+"""ResidualMixture: the objective by its definition, EM by a literal reference, and invariants."""
+
+import itertools
+import math
+import pickle
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sklearn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.special import logsumexp
+from sklearn.base import clone
+from sklearn.covariance import ledoit_wolf_shrinkage
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import adjusted_rand_score
+from sklearn.model_selection import GridSearchCV
+
+from nrprob import DegenerateClusterWarning, ResidualMixture, datasets
+from nrprob.engines.batching import Batcher
+from nrprob.known import Memberships
+from nrprob.methods.residual import em, starts
+from nrprob.methods.residual.removal import remove
+from nrprob.metrics import matched_accuracy, normalized_mutual_information
+from nrprob.statistics.rows import arrange
+
+# One shape of nearly everything, so that little is compiled.
+N, D, K, L = 90, 5, 3, 3
+FEW = {"errors": "gauss", "n_init": 2, "random_state": 0}
+pytestmark = pytest.mark.filterwarnings("ignore:two solutions:UserWarning")
+
+
+def make(seed=0, n=N, gap=6.0, noise="gauss"):
+    """Rows with correlated noise; clusters lie apart in a direction of little noise."""
+    rng = np.random.default_rng(seed)
+    c, z = rng.integers(K, size=n), rng.integers(L, size=n)
+    z[:L] = np.arange(L)
+    e = rng.normal(size=(n, D)) if noise == "gauss" else rng.standard_t(2.5, size=(n, D))
+    e[:, 0] *= 10
+    mix = np.linalg.qr(np.random.default_rng(7).normal(size=(D, D)))[0]
+    b = np.zeros((K, D))
+    b[:, 1] = gap * np.arange(K)
+    return (e + b[c]) @ mix + 20 * rng.normal(size=(L, D))[z], c, z
+
+
+def residuals(X, z):
+    return X - np.array([X[z == g].mean(0) for g in range(z.max() + 1)])[z]
+
+
+def definition(X, z, centres, scale, *, nu=None, kappa=0.0, ridge=3.0, offset=None):
+    """The objective from residuals, centres and Sigma, in the units of X; and the memberships."""
+    n, d = X.shape
+    dof = n - (z.max() + 1)
+    r = residuals(X, z) * math.sqrt(n / dof)
+    b = centres * math.sqrt(n / dof)
+    shrinkage = min(ledoit_wolf_shrinkage(r, assume_centered=True), 0.99)
+    nu0 = ridge * dof * shrinkage / (1 - shrinkage)
+    if nu is None:
+        log_p = [stats.multivariate_normal(m, scale, allow_singular=True).logpdf(r) for m in b]
+    else:
+        log_p = [stats.multivariate_t(m, scale, df=nu).logpdf(r) for m in b]
+    log_p = np.stack(log_p, 1) - math.log(len(b))
+    u = np.zeros((n, len(b))) if offset is None else offset[:, z].T
+    w = np.exp(log_p + u - logsumexp(log_p + u, 1, keepdims=True))
+    tiny = np.maximum(w, 1e-300)
+    psi = dof / n * (w * (log_p - np.log(tiny))).sum()
+    for g in range(z.max() + 1):
+        p = w[z == g].mean(0)
+        psi -= kappa * dof / n * (z == g).sum() * (p * np.log(p * len(b))).sum()
+    s0 = d / np.trace(np.linalg.inv(scale))
+    divergence = 0.5 * (np.linalg.slogdet(scale)[1] - d * math.log(s0))
+    return nu0 * divergence - psi, w
+
+
+def scale_of(model):
+    return model.covariance_ * ((model.nu - 2) / model.nu if model.errors_ == "t" else 1)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, c, z = make()
+    return X, c, z, ResidualMixture(K, **FEW).fit(X, known=z)
+
+
+# The objective and its maximum
+
+
+@pytest.mark.parametrize("setting", [{}, {"errors": "t"}, {"balance": 2.0}])
+def test_objective_and_memberships_by_their_definition(setting):
+    X, _, z = make(1, gap=3.0)
+    model = ResidualMixture(K, tol=1e-9, max_iter=2000, **(FEW | setting)).fit(X, known=z)
+    nu = 8.0 if model.errors_ == "t" else None
+    kappa = setting.get("balance", 0.0)
+    offset = model._offset if kappa else None
+    value, w = definition(X, z, model.centers_, scale_of(model), nu=nu, kappa=kappa, offset=offset)
+    # The ridge that keeps Sigma regular is 1e-9 of the variances.
+    assert model.objective_ == pytest.approx(value, abs=1e-5)
+    np.testing.assert_allclose(model.membership_, w, atol=1e-7)
+    assert model.objective_ == pytest.approx(model.penalty_ - model.log_likelihood_)
+    assert (model.labels_ == model.membership_.argmax(1)).all()
+    # No step away from it, in any direction, is better.
+    rng = np.random.default_rng(0)
+    for size in (1e-2, 1e-3):
+        for _ in range(10):
+            turn = np.eye(D) + size * rng.normal(size=(D, D))
+            away = turn @ scale_of(model) @ turn.T
+            centres = model.centers_ + size * rng.normal(size=(K, D))
+            for b, s in ((model.centers_, away), (centres, scale_of(model))):
+                other = definition(X, z, b, s, nu=nu, kappa=kappa, offset=offset)[0]
+                # With balance the best offsets move, too; they are good to first order.
+                assert other >= value - (1e-6 if not kappa else 2 * size**2)
+
+
+def literal_em(X, z, labels, covariance, nu, steps, ridge=3.0):
+    """EM in the coordinates of X, row by row; returns the objective after every step."""
+    n, d = X.shape
+    dof = n - (z.max() + 1)
+    r = residuals(X, z) * math.sqrt(n / dof)
+    r /= math.sqrt((r**2).mean())
+    shrinkage = min(ledoit_wolf_shrinkage(r, assume_centered=True), 0.99)
+    nu0 = 0 if covariance == "spherical" else ridge * dof * shrinkage / (1 - shrinkage)
+    s0 = np.trace(r.T @ r) / n / d
+    w = 0.95 * np.eye(K)[labels] + 0.05 / K
+    u = np.ones((n, K))
+    values = []
+    for _ in range(steps):
+        b = np.stack([(w[:, c] * u[:, c]) @ r / (w[:, c] * u[:, c]).sum() for c in range(K)])
+        s = np.zeros((d, d))
+        for i, c in itertools.product(range(n), range(K)):
+            s += dof / n * w[i, c] * u[i, c] * np.outer(r[i] - b[c], r[i] - b[c])
+        sigma = (s + nu0 * s0 * np.eye(d)) / (dof + nu0)
+        if covariance == "diag":
+            sigma = np.diag(np.diag(sigma))
+        if covariance == "spherical":
+            sigma = np.trace(sigma) / d * np.eye(d)
+        inverse = np.linalg.inv(sigma)
+        s0 = d / np.trace(inverse)
+        q = np.array([[(x - m) @ inverse @ (x - m) for m in b] for x in r])
+        log_det = np.linalg.slogdet(sigma)[1]
+        if nu is None:
+            log_p = -0.5 * (q + log_det + d * math.log(2 * math.pi))
+        else:
+            log_p = stats.multivariate_t(np.zeros(d), np.eye(d), df=nu).logpdf(np.zeros(d))
+            log_p = log_p - 0.5 * log_det - 0.5 * (nu + d) * np.log1p(q / nu)
+            u = (nu + d) / (nu + q)
+        log_p -= math.log(K)
+        w = np.exp(log_p - logsumexp(log_p, 1, keepdims=True))
+        ridge_value = nu0 * 0.5 * (log_det - d * math.log(s0))
+        values.append(ridge_value - dof / n * logsumexp(log_p, 1).sum())
+    return np.array(values)
+
+
+@pytest.mark.parametrize(
+    ("covariance", "errors"),
+    [
+        ("tied", "gauss"),
+        ("tied", "t"),
+        pytest.param("diag", "gauss", marks=pytest.mark.slow),
+        pytest.param("spherical", "t", marks=pytest.mark.slow),
+    ],
+)
+def test_every_step_is_that_of_a_literal_em(covariance, errors):
+    X, _, z = make(2, gap=3.0)
+    model = ResidualMixture(
+        K, covariance=covariance, errors=errors, metrics=(0.5,), aligned=False, warm_up=False,
+        n_init=1, max_iter=12, random_state=0,
+    )  # fmt: skip
+    with jax.enable_x64(True):
+        task = model._prepare(X, None, z)
+        (call,) = task.calls
+        starts = em.make_starts(*call.arrays[:1], None, call.arrays[2], K, 1, False)
+        labels = task.layout.collect(np.moveaxis(np.asarray(starts), 0, -1))[:, 0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X, known=z)
+    ours = model.objective_trace_
+    theirs = literal_em(X, z, labels, covariance, 8.0 if errors == "t" else None, len(ours))
+    unit = math.sqrt((residuals(X, z) ** 2).mean() * N / (N - L))
+    theirs += (N - L) * D * math.log(unit)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 2**31 - 1))
+def test_the_objective_never_rises(seed):
+    X, _, z = make(seed, gap=2.0)
+    settings_ = [{}, {"errors": "t"}, {"balance": 1.0}]
+    for setting in settings_:
+        model = ResidualMixture(K, **(FEW | setting)).fit(X, known=z)
+        trace = model.objective_trace_
+        allowed = 1e-6 if "balance" in setting else 1e-11
+        assert (np.diff(trace) <= allowed * abs(trace[0])).all()
+        assert trace[-1] == pytest.approx(model.objective_)
+
+
+# Invariants
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.integers(0, 2**31 - 1))
+def test_groups_may_be_shifted_and_renamed(seed):
+    X, _, z = make(seed % 5)
+    rng = np.random.default_rng(seed)
+    model = ResidualMixture(K, **FEW).fit(X, known=z)
+    moved = clone(model).fit(X + 100 * rng.normal(size=(L, D))[z], known=z)
+    np.testing.assert_allclose(moved.membership_, model.membership_, atol=1e-6)
+    assert moved.objective_ == pytest.approx(model.objective_, abs=1e-6)
+    renamed = clone(model).fit(X, known=np.array(["c", "a", "b"])[z])
+    assert (renamed.labels_ == model.labels_).all()
+    order = rng.permutation(N)
+    shuffled = clone(model).set_params(n_init=5).fit(X[order], known=z[order])
+    whole = clone(model).set_params(n_init=5).fit(X, known=z)
+    assert shuffled.objective_ == pytest.approx(whole.objective_, abs=0.01)
+    assert adjusted_rand_score(shuffled.labels_, whole.labels_[order]) > 0.95
+
+
+@pytest.mark.slow
+def test_one_group_is_a_tied_mixture_with_equal_weights():
+    X, _, _ = make(3)
+    z = np.zeros(N, int)
+    plain = ResidualMixture(K, **FEW).fit(X)
+    with pytest.warns(DegenerateClusterWarning, match="one group only"):
+        one = ResidualMixture(K, **FEW).fit(X, known=z)
+    assert one.objective_ == plain.objective_ and (one.labels_ == plain.labels_).all()
+    assert plain.objective_ == pytest.approx(
+        definition(X, z, plain.centers_, plain.covariance_)[0], abs=1e-3
+    )
+    assert plain.effects_ == pytest.approx(X.mean(0, keepdims=True))
+
+
+@pytest.mark.slow
+def test_a_heavy_ridge_makes_the_covariance_a_sphere(fitted):
+    X, c, z, _ = fitted
+    heavy = ResidualMixture(K, ridge=1e9, max_iter=1000, **FEW).fit(X, known=z)
+    scale = np.trace(heavy.covariance_) / D
+    np.testing.assert_allclose(heavy.covariance_, scale * np.eye(D), atol=1e-3 * scale)
+    sphere = ResidualMixture(K, covariance="spherical", **FEW).fit(X, known=z)
+    scale = np.trace(sphere.covariance_) / D
+    np.testing.assert_allclose(sphere.covariance_, scale * np.eye(D), atol=1e-9 * scale)
+    # The metrics of the starts do not do it alone.
+    assert matched_accuracy(sphere.labels_, c) < 0.7
+    diagonal = ResidualMixture(K, covariance="diag", **FEW).fit(X, known=z).covariance_
+    np.testing.assert_allclose(diagonal, np.diag(np.diag(diagonal)), atol=1e-12)
+
+
+def test_without_a_ridge_linear_maps_of_the_columns_change_nothing(fitted):
+    X, _, z, _ = fitted
+    turn = np.random.default_rng(0).normal(size=(D, D))
+    model = ResidualMixture(K, ridge=0.0, metrics=(1.0, 1.0, 1.0), **FEW).fit(X, known=z)
+    mapped = clone(model).fit(X @ turn, known=z)
+    np.testing.assert_allclose(mapped.membership_, model.membership_, atol=1e-4)
+    change = (N - L) * np.linalg.slogdet(turn)[1]
+    assert mapped.objective_ == pytest.approx(model.objective_ + change, abs=1e-2)
+
+
+def test_infinite_balance_gives_equal_shares():
+    X, _, z = make(4, gap=3.0)
+    exact = ResidualMixture(K, balance=np.inf, **FEW).fit(X, known=z)
+    free = ResidualMixture(K, **FEW).fit(X, known=z)
+
+    def shares(model):
+        return np.stack([model.membership_[z == g].mean(0) for g in range(L)])
+
+    np.testing.assert_allclose(shares(exact), 1 / K, atol=1e-3)
+    assert abs(shares(free) - 1 / K).max() > 0.02
+    half = ResidualMixture(K, balance=1.0, **FEW).fit(X, known=z)
+    assert abs(shares(half) - 1 / K).max() < abs(shares(free) - 1 / K).max()
+    for model in (exact, half):
+        np.testing.assert_allclose(model.predict_proba(X, known=z), model.membership_, atol=1e-9)
+
+
+def test_t_errors_with_many_degrees_of_freedom_are_normal(fitted):
+    X, _, z, model = fitted
+    t = ResidualMixture(K, nu=1e7, **(FEW | {"errors": "t"})).fit(X, known=z)
+    assert t.objective_ == pytest.approx(model.objective_, abs=1e-2)
+    np.testing.assert_allclose(t.membership_, model.membership_, atol=1e-4)
+
+
+def test_automatic_errors_take_the_smaller_objective():
+    for noise, expected in (("gauss", "gauss"), ("t", "t")):
+        X, _, z = make(5, noise=noise)
+        each = {
+            e: ResidualMixture(K, **(FEW | {"errors": e})).fit(X, known=z) for e in ("gauss", "t")
+        }
+        auto = ResidualMixture(K, **(FEW | {"errors": "auto"})).fit(X, known=z)
+        assert auto.errors_ == expected == min(each, key=lambda e: each[e].objective_)
+        assert auto.objective_ == each[expected].objective_
+        assert (auto.predict(X, known=z) == auto.labels_).all()
+        assert len(auto.start_table_) == 2 * len(each["t"].start_table_) == 2 * 24
+        best = auto.start_table_.loc[auto.start_table_.objective.idxmin()]
+        assert best.errors == expected
+
+
+# What the method is for
+
+
+def test_clusters_in_a_direction_of_small_variance_are_found(fitted):
+    from sklearn.cluster import KMeans
+
+    X, c, z, model = fitted
+    assert matched_accuracy(model.labels_, c) > 0.95
+    plain = KMeans(K, n_init=10, random_state=0).fit_predict(residuals(X, z))
+    assert matched_accuracy(plain, c) < 0.6
+
+
+@pytest.mark.slow
+def test_crabs(data_dir, monkeypatch):
+    monkeypatch.setenv("NRPROB_DATA", str(data_dir))
+    data = datasets.load("crabs")
+    X = (data.X - data.X.mean(0)) / data.X.std(0)
+    species, sex = data.labelings["species"], data.labelings["sex"]
+    found = ResidualMixture(2, random_state=0).fit(X, known=sex).labels_
+    assert normalized_mutual_information(found, species) == pytest.approx(1)
+    found = ResidualMixture(2, random_state=0).fit(X, known=species).labels_
+    assert normalized_mutual_information(found, sex) >= 0.6
+
+
+# The contract
+
+
+@pytest.mark.smoke
+def test_fitted_attributes(fitted):
+    X, _, z, model = fitted
+    assert model.converged_ and model.n_clusters_ == K and model.n_components_ == D
+    assert model.membership_.shape == (N, K) and model.centers_.shape == (K, D)
+    np.testing.assert_allclose(model.membership_.sum(1), 1)
+    np.testing.assert_allclose(model.predict_proba(X, known=z), model.membership_, atol=1e-9)
+    means = np.array([X[z == g].mean(0) for g in dict.fromkeys(z)])
+    np.testing.assert_allclose(model.effects_, means)
+    table = model.start_table_
+    assert len(table) == 24 == model.restarts_.sizes["restart"]  # 2 x 3 metrics x 2 kinds x 2
+    assert table.objective.min() == model.objective_
+    assert table.warmed_up.sum() == 12 and (table.start == "aligned").sum() == 12
+    best = model.restarts_.labels[int(table.objective.argmin())]
+    assert (best.values == model.labels_).all()
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.predict(X, known=z) == model.labels_).all()
+    repeat = clone(model).fit(X, known=z)
+    assert repeat.objective_ == model.objective_ and (repeat.labels_ == model.labels_).all()
+    with pytest.raises(ValueError, match="known is required"):
+        model.predict(X)
+    with pytest.raises(ValueError, match="did not occur in fit"):
+        model.predict(X, known=z + 1)
+
+
+@pytest.mark.slow
+def test_both_precisions(fitted):
+    X, _, z, model = fitted
+    narrow = clone(model).fit(X.astype(np.float32), known=z)
+    assert narrow.objective_ == pytest.approx(model.objective_, rel=1e-4)
+    assert (narrow.labels_ == model.labels_).mean() > 0.97
+    trace = narrow.objective_trace_
+    assert (np.diff(trace) <= 1e-5 * abs(trace[0])).all()
+
+
+def test_a_sweep_compiles_once(fitted):
+    X, _, z, model = fitted
+    before = em.solve_residuals._cache_size()
+    steps = []
+    for setting in ({"ridge": 1.0}, {"balance": 1.0}, {"tol": 1e-2}, {"tol": 1e-6}):
+        found = clone(model).set_params(random_state=3, **setting).fit(X[:85], known=z[:85])
+        steps.append(found.start_table_.n_iter.sum())
+    assert em.solve_residuals._cache_size() == before
+    assert steps[2] < steps[3]
+
+
+def test_scores_are_log_likelihoods_and_choose_the_number_of_clusters(fitted):
+    X, _, z, model = fitted
+    dof = N - L
+    robust = ResidualMixture(K, **FEW | {"errors": "t"}).fit(X, known=z)
+    for one in (model, robust):
+        assert one.score(X, known=z) == pytest.approx(one.log_likelihood_ / dof)
+    with pytest.raises(ValueError, match="known is required"):
+        model.score(X)
+    with sklearn.config_context(enable_metadata_routing=True):
+        asked = clone(model).set_fit_request(known=True).set_score_request(known=True)
+        search = GridSearchCV(asked, {"n_clusters": [2, 3, 4]}, cv=2).fit(X, known=z)
+    assert search.best_params_ == {"n_clusters": K}
+
+
+@pytest.mark.slow
+def test_fits_share_a_program_of_a_batch(fitted):
+    X, _, z, model = fitted
+    estimators = [clone(model).set_params(ridge=r) for r in (1.0, 3.0)]
+    with jax.enable_x64(True):
+        tasks = [e._prepare(X, None, z) for e in estimators]
+        lanes = Batcher(jax.local_devices()[:1])
+        found = {id(call): s for call, s, _ in lanes([c for t in tasks for c in t.calls])}
+        for e, t in zip(estimators, tasks, strict=True):
+            e._finish(t, [found[id(c)] for c in t.calls])
+    assert len(lanes.compiled) == 1
+    assert estimators[1].objective_ == pytest.approx(model.objective_, abs=1e-6)
+    assert estimators[0].objective_ != estimators[1].objective_
+
+
+def test_wanted_labels_stay_and_keep_their_names(fitted):
+    X, c, z, _ = fitted
+    y = np.full(N, -1)
+    y[:12] = np.array([30, 7, 12])[c[:12]]
+    model = ResidualMixture(K, **FEW).fit(X, y, known=z)
+    assert model.classes_.tolist() == [7, 12, 30]
+    assert (model.classes_[model.labels_[:12]] == y[:12]).all()
+    np.testing.assert_allclose(model.membership_[:12].max(1), 1)
+    assert (model.classes_[model.labels_] == np.array([30, 7, 12])[c]).mean() > 0.95
+    # A wrong label is kept too, in every restart.
+    y[0] = 7 if c[0] != 1 else 12
+    wrong = ResidualMixture(K, **FEW).fit(X, y, known=z)
+    assert wrong.classes_[wrong.labels_[0]] == y[0]
+    assert (wrong.restarts_.labels[:, 0] == wrong.labels_[0]).all()
+    with pytest.raises(ValueError, match="more than n_clusters"):
+        ResidualMixture(2, **FEW).fit(X, y, known=z)
+
+
+@pytest.mark.slow
+def test_several_labelings_numbers_and_soft_memberships():
+    X, c, z = make(6, gap=15.0)
+    rng = np.random.default_rng(0)
+    other = rng.integers(2, size=N)
+    X = X + 30 * rng.normal(size=(2, D))[other]
+    both = np.stack([z, other], 1)
+    product = ResidualMixture(K, **FEW).fit(X, known=both)
+    code = ResidualMixture(K, **FEW).fit(X, known=z * 2 + other)
+    assert (product.labels_ == code.labels_).all() and product.effects_.shape == (6, D)
+    additive = ResidualMixture(K, multi="additive", **FEW).fit(X, known=both)
+    assert matched_accuracy(additive.labels_, c) > 0.9
+    design = np.column_stack([np.eye(L)[z], np.eye(2)[other]])
+    fit = design @ np.linalg.lstsq(design, X, rcond=None)[0]
+    r, removal, _ = remove(X, both, "additive")
+    np.testing.assert_allclose(r, X - fit, atol=1e-9)
+    assert removal.rank == np.linalg.matrix_rank(design) == L + 1
+    assert (additive.predict(X, known=both) == additive.labels_).all()
+    # Memberships that are hard are labels.
+    soft = Memberships(np.eye(L)[z])
+    r, removal, _ = remove(X, soft)
+    np.testing.assert_allclose(r, residuals(X, z), atol=1e-9)
+    assert removal.rank == L
+    # Numbers: least squares on a constant and the columns.
+    numbers = rng.normal(size=(N, 2))
+    Y, c, groups = make(8, gap=15.0)
+    Y = residuals(Y, groups) + 40 * numbers @ rng.normal(size=(2, D))
+    model = ResidualMixture(K, **FEW).fit(Y, known=numbers)
+    assert matched_accuracy(model.labels_, c) > 0.9 and model.effects_.shape == (3, D)
+    assert (model.predict(Y, known=numbers) == model.labels_).all()
+    moved = clone(model).fit(Y + numbers @ rng.normal(size=(2, D)), known=numbers)
+    np.testing.assert_allclose(moved.membership_, model.membership_, atol=1e-6)
+    soft_model = ResidualMixture(K, **FEW).fit(X, known=soft)
+    assert (soft_model.predict(X, known=soft) == soft_model.labels_).all()
+    for known in (numbers, soft):
+        with pytest.raises(ValueError, match="balance needs known groups"):
+            ResidualMixture(K, balance=1.0).fit(X, known=known)
+
+
+@pytest.mark.slow
+def test_columns_that_say_nothing_change_nothing(fitted):
+    X, _, z, model = fitted
+    padded = np.column_stack([X, np.ones(N), X[:, :1]])
+    more = clone(model).fit(padded, known=z)
+    assert more.n_components_ == D and np.isfinite(more.objective_)
+    assert adjusted_rand_score(more.labels_, model.labels_) > 0.9
+    assert np.allclose(more.covariance_[D], 0) and np.isfinite(more.covariance_).all()
+
+
+@pytest.mark.slow
+def test_wide_rows_are_projected():
+    rng = np.random.default_rng(0)
+    wide = rng.normal(size=(40, 141)) + 3 * rng.normal(size=(2, 141))[np.arange(40) % 2]
+    found = ResidualMixture(2, **FEW).fit(wide, known=np.arange(40) // 20)
+    assert found.n_components_ == 19 and np.isfinite(found.membership_).all()
+    assert matched_accuracy(found.labels_, np.arange(40) % 2) > 0.95
+    assert (found.predict(wide, known=np.arange(40) // 20) == found.labels_).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("errors", ["gauss", "t"])
+def test_degenerate_rows_are_never_nan(errors):
+    rng = np.random.default_rng(0)
+    cases = [
+        (rng.normal(size=(7, 4)), np.array([0, 0, 0, 1, 1, 1, 1]), 3),
+        (rng.integers(2, size=(40, 4)).astype(float), np.arange(40) % 2, 3),
+        (np.repeat(rng.normal(size=(4, 4)), 10, 0), np.arange(40) % 2, 3),
+        (rng.normal(size=(40, 4)) * 1e-8 + 1e3, np.arange(40) % 2, 3),
+        (rng.standard_cauchy(size=(40, 4)), np.arange(40) % 2, 3),
+        (rng.normal(size=(40, 4)).astype(np.float32) * 1e15, np.arange(40) % 2, 3),
+    ]
+    for data, known, k in cases:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fit = ResidualMixture(k, **(FEW | {"errors": errors})).fit(data, known=known)
+        assert np.isfinite(fit.membership_).all() and np.isfinite(fit.objective_)
+        assert np.isfinite(fit.restarts_.objective.values).all()
+
+
+@pytest.mark.slow
+def test_one_cluster(fitted):
+    X, _, z, _ = fitted
+    model = ResidualMixture(1, **FEW).fit(X, known=z)
+    assert (model.labels_ == 0).all() and model.converged_ and model.gap_ == np.inf
+    r = residuals(X, z)
+    nu0 = 3 * (N - L) * model.shrinkage_ / (1 - model.shrinkage_)
+    s0 = D / np.trace(np.linalg.inv(model.covariance_))
+    expected = (r.T @ r + nu0 * s0 * np.eye(D)) / (N - L + nu0)
+    np.testing.assert_allclose(model.covariance_, expected, rtol=1e-3)
+
+
+def test_refusals_name_a_way_out(fitted):
+    X, _, z, _ = fitted
+    cases = [
+        (ResidualMixture(2), X, np.arange(N), "pass fewer groups"),
+        (ResidualMixture(2), np.eye(L)[z], z, "explains X completely"),
+        (ResidualMixture(2), np.ones((9, 2)), None, "all rows are alike"),
+        (ResidualMixture(5), X[:6], [0, 0, 0, 1, 1, 1], "degrees of freedom"),
+        (ResidualMixture(2, nu=2.0), X, z, "nu must be at least 2.001"),
+        (ResidualMixture(2, ridge=np.inf), X, z, "ridge must be at least 0 and at most"),
+        (ResidualMixture(2, metrics=()), X, z, "metrics must be a sequence"),
+        (ResidualMixture(2, metrics=(2.0,)), X, z, "at most 1"),
+        (ResidualMixture(2, errors="normal"), X, z, "errors must be one of"),
+        (ResidualMixture(2, covariance="full"), X, z, "covariance must be one of"),
+        (ResidualMixture(2, multi="sum"), X, z, "multi must be one of"),
+    ]
+    for model, data, known, message in cases:
+        with pytest.raises(ValueError, match=message):
+            model.fit(data, known=known)
+    with pytest.raises(TypeError, match="aligned must be True or False"):
+        ResidualMixture(2, aligned="no").fit(X, known=z)
+
+
+@pytest.mark.slow
+def test_what_makes_a_result_doubtful_is_said(fitted):
+    X, c, z, model = fitted
+    odd = z.copy()
+    odd[0] = 9
+    with pytest.warns(DegenerateClusterWarning, match="single member"):
+        clone(model).fit(X, known=odd)
+    assert model.gap_ > 1
+    # Two structures of which each is the other's image: either is as good.
+    rng = np.random.default_rng(0)
+    corner = np.array([[0, 0], [0, 8], [8, 0], [8, 8]])[np.arange(N // 2) % 4]
+    half = corner + rng.normal(size=(N // 2, 2))
+    sides = np.column_stack([np.concatenate([half, half[:, ::-1]]), rng.normal(size=(N, D - 2))])
+    with pytest.warns(UserWarning, match="cannot tell"):
+        doubtful = ResidualMixture(2, **FEW).fit(sides, known=np.arange(N) % L)
+    assert doubtful.gap_ < 1
+    # One group falls into two parts, and nothing else does.
+    away = rng.normal(size=(N, D))
+    away[z == 1] += 100 * rng.choice([-1, 1], (z == 1).sum())[:, None]
+    with pytest.warns(DegenerateClusterWarning, match="one known group only"):
+        ResidualMixture(K, **FEW).fit(away, known=z)
+    with pytest.warns(ConvergenceWarning, match="raise max_iter"):
+        clone(model).set_params(max_iter=1).fit(X, known=z)
+
+
+# Starts
+
+
+def test_matching_is_the_best_of_all():
+    rng = np.random.default_rng(0)
+    cost = rng.normal(size=(20, 4, 4))
+    cost[:5] = cost[:5].round()  # with ties
+    with jax.enable_x64(True):
+        found = np.asarray(starts.match(jnp.asarray(cost)))
+    for one, names in zip(cost, found, strict=True):
+        assert sorted(names) == [0, 1, 2, 3]
+        best = min(sum(one[i, p[i]] for i in range(4)) for p in itertools.permutations(range(4)))
+        assert sum(one[i, names[i]] for i in range(4)) == pytest.approx(best)
+
+
+def test_kmeans_within_groups_is_lloyds_and_aligned_names_agree():
+    X, c, z = make(9, gap=40.0)
+    y = residuals(X, z)
+    layout = arrange(z, L)
+    maps = np.stack([np.eye(D), np.diag([1.0, 2, 1, 1, 1])])
+    with jax.enable_x64(True):
+        rows = jnp.asarray(layout.spread(y))
+        mass = jnp.asarray(layout.spread(np.ones(N)))
+        group = jnp.asarray(layout.block_group)
+
+        @jax.jit
+        def run(rows):
+            views = jnp.einsum("brp,mpq->mbrq", rows, maps)
+            found = starts.kmeans(views, mass, group, L, K, 3, np.uint32(1))
+            return found, starts.align(*found, group, np.uint32(2))
+
+        found, names = run(rows)
+    labels, centres, sizes = (np.asarray(a) for a in found)
+    assert labels.shape[0] == 6
+    named = layout.collect(np.moveaxis(np.asarray(names), 0, -1))
+    for s in range(6):
+        own = layout.collect(np.moveaxis(labels, 0, -1))[:, s]
+        seen = y @ maps[s // 3]
+        for g in range(L):
+            member = z == g
+            far = ((seen[member][:, None] - centres[s, g]) ** 2).sum(2)
+            np.testing.assert_array_equal(far.argmin(1), own[member])
+            np.testing.assert_array_equal(np.bincount(own[member], minlength=K), sizes[s, g])
+            for k in range(K):
+                mean = seen[member & (own == k)].mean(0)
+                np.testing.assert_allclose(centres[s, g, k], mean, atol=1e-9)
+            # Names differ from one group to the other, the partition of a group does not.
+            assert adjusted_rand_score(own[member], named[member, s]) == 1
+    # Every group holds the same clusters, far apart: the best start has found them.
+    assert max(matched_accuracy(named[:, s], c) for s in range(6)) > 0.95
