@@ -36,6 +36,7 @@ from nrprob.validation import (
     ITERATIONS,
     LARGEST,
     MOST,
+    check_choice,
     check_number,
     check_random_state,
     check_rows,
@@ -253,7 +254,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
 
     _rarely_finite: tuple[str, ...] = ()
     _solvers: tuple[str, ...] = ()
-    _check_choice = TermEstimator._check_choice
+    _check_choice = staticmethod(check_choice)
     _check_number = staticmethod(check_number)
     _check_verbose = TermEstimator._check_verbose
     _check_one_device = TermEstimator._check_one_device
