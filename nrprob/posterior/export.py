@@ -87,7 +87,7 @@ def to_arviz(
     >>> data.posterior["weight"].dims
     ('chain', 'draw', 'cluster')
     """
-    given = {
+    given: dict[str, Any] = {
         "posterior": posterior,
         "sample_stats": sample_stats,
         "log_likelihood": log_likelihood,
