@@ -99,7 +99,7 @@ def main(quick: bool) -> None:
     model = CMBC(K, update="batch", anneal=True, n_init=N_RESTARTS, tol=tol, random_state=0)
     fit = partial(model.fit, x, known=z)
     fit()  # warm
-    width = model._prepare(x, None, z).rows.x.n_statistics
+    width = model.prepare(x, None, z).rows.x.n_statistics
     noises = perturbations(0, (N_RESTARTS, K, width), m)
     first = max(1.2 * model.critical_temperature_, 1)
     found = []

@@ -85,7 +85,7 @@ def stepper(data: list[np.ndarray], k: int):
                     k, n_init=N_RESTARTS, start=1.0, n_steps=count, cooling=1e3, max_iter=1,
                     random_state=0,
                 )  # fmt: skip
-                (calls[count],) = model._prepare(data, None, None).calls
+                (calls[count],) = model.prepare(data, None).calls
         with jax.enable_x64(True):
             calls[count]()
 

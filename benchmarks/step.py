@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.anneal import normalise, random_start, term_update
-from nrprob.engines.solve import weighted
-from nrprob.methods.bottleneck.ccib import ConditionalBottleneck
+from nrprob.engines.solve import make_settings, weighted
+from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalNumbers
 from nrprob.methods.bottleneck.ib import Bottleneck
 from nrprob.statistics.rows import arrange, make_rows
 
@@ -28,9 +28,9 @@ JUDGED = 100_000  # rows from which the bars hold
 
 
 @partial(jax.jit, static_argnames=("build", "k"))
-def prepare(rows, hyper, *, build, k):
+def prepare(rows, settings, *, build, k):
     """Terms with their weights, a start, and a temperature at which clusters have separated."""
-    terms, _, critical = weighted(build(rows, hyper), rows)
+    terms, _, critical = weighted(build(rows, settings), rows)
     start = random_start(jnp.uint32(0), rows.mass, N_RESTARTS, k)
     return terms, normalise(start, rows.mass), jnp.full(N_RESTARTS, 2 * critical)
 
@@ -48,11 +48,11 @@ def steps(terms, rows, w, beta, count):
     return jax.lax.fori_loop(0, count, step, (w, jnp.zeros((), w.dtype)))[1]
 
 
-def stepper(x, known, build, hyper, k):
+def stepper(x, known, build, settings, k):
     """Return a call that takes a number of steps."""
     layout = arrange(known, int(known.max()) + 1)
     rows = jax.tree.map(jnp.asarray, make_rows(x, layout, int(known.max()) + 1))
-    terms, w, beta = jax.block_until_ready(prepare(rows, hyper, build=build, k=k))
+    terms, w, beta = jax.block_until_ready(prepare(rows, settings, build=build, k=k))
     return lambda count: steps(terms, rows, w, beta, count).block_until_ready()
 
 
@@ -93,11 +93,12 @@ def measure(n, m, k, few, many, repeats):
     x, _ = counts(n, m, k)
     x /= x.sum(1, keepdims=True)
     known = np.random.default_rng(1).integers(10, size=n)
-    hyper = {"coordination_weight": np.float32(1)}
+    settings = make_settings(np.float32, n_clusters=k, max_iter=1, method=ConditionalNumbers(1.0))
+    both = ConditionalBottleneck("multinomial", "residual", True)
     alone, loops = parts(n, m, k)
     runs = {
-        "IB": stepper(x, np.zeros(n, int), Bottleneck("multinomial"), {}, k),
-        "CCIB": stepper(x, known, ConditionalBottleneck("multinomial", "residual", True), hyper, k),
+        "IB": stepper(x, np.zeros(n, int), Bottleneck("multinomial"), settings, k),
+        "CCIB": stepper(x, known, both, settings, k),
         **loops,
     }
     calls = {

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
-from nrprob.estimator.terms import read_labels
+from nrprob.estimator.base import read_labels
 from nrprob.known import KnownEncoder, Memberships, is_continuous
 from nrprob.methods.bottleneck.ccib import CCIB
 from nrprob.methods.mixture.em import MixtureEM

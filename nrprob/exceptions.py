@@ -1,6 +1,9 @@
 """Warnings and errors that are this package's own; all others are scikit-learn's or Python's."""
 
-__all__ = ["DataUnavailable", "DegenerateClusterWarning", "InputError"]
+import sys
+import warnings
+
+__all__ = ["DataUnavailable", "DegenerateClusterWarning", "InputError", "warn"]
 
 
 class DegenerateClusterWarning(UserWarning):
@@ -20,3 +23,19 @@ class InputError(ValueError):
 
 class DataUnavailable(InputError):
     """A data set is neither on this machine nor to be had; says how to get it."""
+
+
+# Whose calls lie between what warns and the user's own line.
+_INSIDE = ("nrprob", "sklearn", "contextlib")
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line that called the package, however deep within it the cause is found."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and _inside(frame.f_globals):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=level)
+
+
+def _inside(scope: dict) -> bool:
+    return str(scope.get("__name__")).partition(".")[0] in _INSIDE

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from nrprob.exceptions import warn
 from nrprob.validation import as_array, is_frame, is_pandas
 
 
@@ -202,11 +202,9 @@ class DesignEncoder:
         if self.categories_ is not None:
             dropped = [j for j, names in enumerate(self.categories_) if len(names) == 1]
         if dropped:
-            warnings.warn(
+            warn(
                 f"known has constant columns, which say nothing; found columns {dropped}; "
-                "they are ignored",
-                UserWarning,
-                stacklevel=6,
+                "they are ignored"
             )
         return self._design(z)
 

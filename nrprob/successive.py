@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from sklearn.utils.validation import _num_samples
 
 from nrprob import information, metrics
 from nrprob.advice import recommend
+from nrprob.exceptions import warn
 from nrprob.validation import MOST, check_number, check_random_state, check_same_order
 
 if TYPE_CHECKING:
@@ -168,11 +168,9 @@ def explore(
             if not estimators:
                 raise
             failure = error
-            warnings.warn(
+            warn(
                 f"clustering {len(estimators) + 1} of {n_clusterings} failed; "
-                f"got {type(error).__name__}: {error}; those found before are returned",
-                UserWarning,
-                stacklevel=2,
+                f"got {type(error).__name__}: {error}; those found before are returned"
             )
             break
         estimators.append(model)

@@ -18,7 +18,7 @@ from scipy import sparse
 import nrprob
 from nrprob import CCIB, IB, IBSI
 from nrprob.engines.sharding import ShardedRows
-from nrprob.estimator import terms
+from nrprob.estimator import calls as restart_calls
 from nrprob.known import Memberships
 
 N = 1003  # not a multiple of the number of devices
@@ -38,7 +38,7 @@ class Case(NamedTuple):
 
     def prepare(self):
         with jax.enable_x64(True):
-            return self.model()._prepare(self.X, self.y, self.known)
+            return self.model().prepare(self.X, self.y, self.known)
 
 
 def cases() -> dict[str, Case]:
@@ -75,7 +75,7 @@ def cases() -> dict[str, Case]:
 def result(model) -> dict:
     return {
         "labels": model.labels_.tolist(),
-        "restarts": model._labels.tolist(),
+        "restarts": model._restarts.labels.tolist(),
         "membership": model.membership_.tolist(),
         "n_iter": model.n_iter_,
         "objective": model.objective_,
@@ -116,11 +116,11 @@ def in_one_process(case: Case) -> dict:
 
 def calls(case: Case, memory: float) -> list[int]:
     """Number of compiled runs that the restarts need, on one device and on all."""
-    before, terms._MEMORY = terms._MEMORY, memory
+    before, restart_calls.MEMORY = restart_calls.MEMORY, memory
     alone = len(case.prepare().calls)
     with nrprob.sharded():
         many = len(case.prepare().calls)
-    terms._MEMORY = before
+    restart_calls.MEMORY = before
     return [alone, many]
 
 

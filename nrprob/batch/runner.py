@@ -30,8 +30,8 @@ from nrprob.batch.tables import Table
 from nrprob.batch.versions import versions
 from nrprob.engines.batching import MEMORY, Batcher
 from nrprob.engines.sharding import asked_for, sharded
-from nrprob.estimator.terms import TermEstimator, check_finite
-from nrprob.exceptions import DataUnavailable, InputError
+from nrprob.estimator.base import Clusterer, check_finite
+from nrprob.exceptions import DataUnavailable, InputError, warn
 from nrprob.settings import standard
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class _Executor:
                 try:
                     with warnings.catch_warnings(record=True) as later:
                         warnings.simplefilter("always")
-                        estimator._finish(task, solutions)
+                        estimator.finish(task, solutions)
                         check_finite(estimator)
                     messages = [str(w.message) for w in [*caught, *later]]
                     fit = self._outcome(cell, inputs, estimator, sum(seconds), messages)
@@ -153,14 +153,14 @@ class _Executor:
         """What the lanes need of a cell; its fit where they cannot take it."""
         inputs = inputs_of(self.model, self.data(cell), cell)
         estimator = make_estimator(cell.name, cell.parameters)
-        alone = registry.method(cell.name).alone or not hasattr(estimator, "_prepare")
+        alone = registry.method(cell.name).alone or not isinstance(estimator, Clusterer)
         start = time.perf_counter()
         place: contextlib.AbstractContextManager = contextlib.nullcontext()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             if not alone and not asked_for():
                 with standard():
-                    task = estimator._prepare(inputs.X, inputs.y, inputs.known.get("known"))
+                    task = estimator.prepare(inputs.X, inputs.y, **inputs.known)
                 if task.calls and task.calls[0].size <= MEMORY:
                     return inputs, estimator, task, caught
                 if task.calls and self._too_large(task.calls[0].size):
@@ -193,14 +193,14 @@ class _Executor:
                 f"{where.rstrip('.')} ({cell.method}): it says nothing of new rows; got a measure "
                 "of rows to test; use another method"
             )
-        if hasattr(estimator, "_prepare"):
+        if isinstance(estimator, Clusterer):
             with warnings.catch_warnings(), standard():
                 warnings.simplefilter("ignore")
                 try:
                     if registry.method(cell.name).takes_pairs:
-                        _check_parameters(estimator)
+                        estimator.check_parameters()
                     else:
-                        estimator._prepare(inputs.X, inputs.y, inputs.known.get("known"))
+                        estimator.prepare(inputs.X, inputs.y, **inputs.known)
                 except (ValueError, TypeError) as error:
                     raise InputError(f"{where.rstrip('.')} ({cell.method}): {error}") from error
 
@@ -265,12 +265,6 @@ def _fit(estimator: Any, inputs: Inputs) -> str:
             estimator.fit(inputs.X, inputs.y, **inputs.known)
         return str(error)
     return ""
-
-
-def _check_parameters(estimator: Any) -> None:
-    """Check the parameters of an estimator that takes pairs, as `fit` does first."""
-    own = type(estimator)._check_common is not TermEstimator._check_common
-    (estimator._check_common if own else estimator._check_counts)()
 
 
 def _predicted(estimator: Any, inputs: Inputs, told: bool) -> np.ndarray:
@@ -518,7 +512,7 @@ def run(
         if result.failed:
             raise InputError(failures(result))
         for reason, count in result.skipped.items():
-            warnings.warn(f"{count} cells were skipped; {reason}", UserWarning, stacklevel=2)
+            warn(f"{count} cells were skipped; {reason}")
         return dataset
 
 

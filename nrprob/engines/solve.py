@@ -1,8 +1,9 @@
 """From terms to the best of many restarts, each solver as one compiled program.
 
-A method gives ``build(rows, hyper) -> Problem``: a hashable function of arrays that makes its
-terms, weights that come from the data included. Numbers travel in ``hyper`` and are traced, so that
-a sweep over them compiles once.
+A method gives ``build(rows, settings) -> Problem``: a hashable function of arrays that makes its
+terms, weights that come from the data included. Numbers travel in ``settings`` and are traced, so
+that a sweep over them compiles once. To `solve_anneal` a method whose update is not the gradient of
+one sum of terms may give, in place of a `Problem`, anything that has its ``iteration``.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import numpy as np
 
 from nrprob.engines.anneal import (
     Ladder,
+    Update,
+    Value,
     Weigh,
     anneal,
     leading_curvatures,
@@ -33,12 +36,77 @@ from nrprob.engines.sharding import fetch
 from nrprob.engines.shuffle import stream
 from nrprob.statistics.costs import mass as mass_cost
 from nrprob.statistics.rows import Rows
-from nrprob.statistics.terms import Term, Terms, objective, one_hot, row_costs, score
+from nrprob.statistics.terms import Term, Terms, objective, one_hot, row_costs
 from nrprob.statistics.xlogx import safe_log, xlogx
 
 
+class Settings(NamedTuple):
+    """Numbers that the solvers read, all traced.
+
+    Attributes
+    ----------
+    n_clusters : clusters that exist; others are padding
+    max_iter : updates per temperature, sweeps, or steps
+    method : record of the numbers that the method's builder reads
+    beta : final inverse temperature; infinite to anneal until the labels are hard
+    quench : ratio of the first inverse temperatures of the last restart and of the first
+    cooling, noise, tol : see `nrprob.engines.anneal.Ladder`
+    init : (B, r, K) log memberships to start from, or None
+    """
+
+    n_clusters: Any
+    max_iter: Any
+    method: Any = ()
+    beta: Any = np.inf
+    quench: Any = 1.0
+    cooling: Any = 1.15
+    noise: Any = 0.0
+    tol: Any = 0.0
+    init: Any = None
+
+
+def make_settings(
+    dtype: Any, *, n_clusters: int, max_iter: int, method: Any = (), **numbers: float
+) -> Settings:
+    """Settings as arrays: counts as int32, all other numbers in the type of the data."""
+    given = {name: Settings._field_defaults[name] for name in FLOATS} | numbers
+    return Settings(
+        np.asarray(n_clusters, np.int32),
+        np.asarray(max_iter, np.int32),
+        jax.tree.map(lambda value: np.asarray(value, dtype), method),
+        **{name: np.asarray(value, dtype) for name, value in given.items()},
+    )
+
+
+FLOATS = ("beta", "quench", "cooling", "noise", "tol")
+
+
+class Iteration(NamedTuple):
+    """What an annealing iterates, and how it ends; see `nrprob.engines.anneal.anneal`.
+
+    Attributes
+    ----------
+    update, value, state : the update, the objective of the trace, and the state at the start
+    critical : inverse temperature of the first split
+    weights : (terms,) weights of the terms
+    curvature : of the part that is not concave, relative to the entropy
+    anneal : False starts at the final temperature, from more unequal memberships
+    finish : from the final state and masses, and the hard masses (B, r, S, K), the objective (S,)
+        of these in float64, and what gives the slopes of one of the restarts; see `TermFit`
+    """
+
+    update: Update
+    value: Value
+    state: Any
+    critical: jax.Array
+    weights: jax.Array
+    curvature: jax.Array | float
+    anneal: bool
+    finish: Callable[[Any, jax.Array, jax.Array], tuple[jax.Array, Callable[[Any], jax.Array]]]
+
+
 class Problem(NamedTuple):
-    """What a method wants minimised.
+    """What a method wants minimised, as terms.
 
     Attributes
     ----------
@@ -55,9 +123,21 @@ class Problem(NamedTuple):
     curvature: jax.Array | float = 0.0
     anneal: bool = True
 
+    def iteration(self, rows: Rows, rule: str, n_clusters: int, n_init: int) -> Iteration:
+        """Descent along the gradient of the terms; see `term_update`."""
+        terms, weights, critical = weighted(self, rows)
+        update, value = term_update(terms, rows, rule)
 
-Hyper = dict[str, jax.Array]
-Build = Callable[[Rows, Hyper], Problem]
+        def finish(state, w, hard):
+            slopes = row_costs(terms, rows.cells(w))
+            return exact_objective(terms, rows.cells(hard)), lambda best: slopes[:, best]
+
+        return Iteration(
+            update, value, None, critical, weights, self.curvature, self.anneal, finish
+        )
+
+
+Build = Callable[[Rows, Settings], Any]
 
 
 _FACTORISING = threading.Lock()
@@ -110,12 +190,8 @@ class Solution(NamedTuple):
     converged : (S,)
     n_iter : updates of all restarts side by side; sweeps or steps of the best one
     w : (B, r, K) masses of the best restart
-    slope : (groups, K, p) what a row adds to F, linearly, in every cell of the best restart
-    log_prior : (K,) log mass of the clusters; -inf for those that hold nothing
     trace : (steps,) objective of the best restart, NaN beyond the last
-    beta : final inverse temperature of the best restart
-    critical_beta : inverse temperature of the first split
-    weights : (terms,) weights of the terms
+    fit : what the method adds of the best restart, a record of its own; `TermFit` of terms
     """
 
     labels: jax.Array
@@ -123,9 +199,24 @@ class Solution(NamedTuple):
     converged: jax.Array
     n_iter: jax.Array
     w: jax.Array
+    trace: jax.Array
+    fit: Any
+
+
+class TermFit(NamedTuple):
+    """What a sum of terms says of the best restart.
+
+    Attributes
+    ----------
+    slope : (groups, K, p) what a row adds to F, linearly, in every cell
+    log_prior : (K,) log mass of the clusters; -inf for those that hold nothing
+    beta : final inverse temperature
+    critical_beta : inverse temperature of the first split
+    weights : (terms,) weights of the terms
+    """
+
     slope: jax.Array
     log_prior: jax.Array
-    trace: jax.Array
     beta: jax.Array
     critical_beta: jax.Array
     weights: jax.Array
@@ -154,7 +245,7 @@ def with_compression(terms: Terms, rows: Rows, inverse_beta: jax.Array) -> Terms
 @partial(jax.jit, static_argnames=("build", "n_clusters", "n_init", "rule", "damped", "soft"))
 def solve_anneal(
     rows: Rows,
-    hyper: Hyper,
+    settings: Settings,
     seed: jax.Array,
     fixed: jax.Array | None,
     *,
@@ -170,42 +261,41 @@ def solve_anneal(
     The first starts just below the first split. Annealing is so nearly free of its start that more
     like it would find the same, and where the leading direction is an outlier's they would all be
     caught by it; so the others start at inverse temperatures that rise geometrically to
-    ``hyper["quench"]`` times the first one's, the last ones being hardly annealed at all.
+    ``settings.quench`` times the first one's, the last ones being hardly annealed at all.
     """
-    problem = build(rows, hyper)
-    terms, weights, critical = weighted(problem, rows)
-    active = jnp.arange(n_clusters) < hyper["n_clusters"]
-    begin = jnp.where(critical < jnp.inf, 0.95 * critical, 1).astype(rows.mass.dtype)
-    if not problem.anneal:
+    dtype = rows.mass.dtype
+    run = build(rows, settings).iteration(rows, rule, n_clusters, n_init)
+    active = jnp.arange(n_clusters) < settings.n_clusters
+    begin = jnp.where(run.critical < jnp.inf, 0.95 * run.critical, 1).astype(dtype)
+    if not run.anneal:
         begin = jnp.full_like(begin, jnp.inf)  # the ladder goes no further than its end
     ladder = Ladder(
-        begin * hyper["quench"] ** np.linspace(0, 1, n_init, dtype=rows.mass.dtype),
-        hyper["cooling"],
-        hyper["beta"],
-        hyper["noise"],
-        hyper["tol"],
-        hyper["max_iter"],
-        jnp.asarray(problem.curvature, rows.mass.dtype),
+        begin * settings.quench ** np.linspace(0, 1, n_init, dtype=dtype),
+        settings.cooling,
+        settings.beta,
+        settings.noise,
+        settings.tol,
+        settings.max_iter,
+        jnp.asarray(run.curvature, dtype),
     )
-    update, value = term_update(terms, rows, rule)
-    scale = 0.1 if problem.anneal else 1.0
+    scale = 0.1 if run.anneal else 1.0
     start = random_start(stream(seed, 1), rows.mass, n_init, n_clusters, scale)
-    if "init" in hyper:  # log memberships (B, r, K)
-        start = jnp.broadcast_to(hyper["init"][:, :, None], start.shape)
-    elif fixed is not None and not problem.anneal:
+    if settings.init is not None:
+        start = jnp.broadcast_to(settings.init[:, :, None], start.shape)
+    elif fixed is not None and not run.anneal:
         # What the labelled rows alone say of the others.
         labelled = one_hot(fixed[..., None], rows.mass, n_clusters)
-        start = 0.01 * start - score(terms, rows, labelled)
+        start = 0.01 * start + run.update(run.state, labelled, jnp.ones(1, dtype))[1]
     start = normalise(start, rows.mass, fixed, active)
     found = anneal(
-        update, value, None, start, rows.mass, ladder, stream(seed, 2),
+        run.update, run.value, run.state, start, rows.mass, ladder, stream(seed, 2),
         fixed=fixed, active=active, damped=damped,
     )  # fmt: skip
     labels = found.w.argmax(-1).astype(jnp.int32)
+    hard = one_hot(labels, rows.mass, n_clusters)
+    reached, slope = run.finish(found.state, found.w, hard)
     if soft:
-        reached = value(None, found.w, found.beta).astype(jnp.float64)
-    else:
-        reached = exact_objective(terms, rows.cells(one_hot(labels, rows.mass, n_clusters)))
+        reached = run.value(found.state, found.w, found.beta).astype(jnp.float64)
     best = reached.argmin()
     w = jax.lax.dynamic_index_in_dim(found.w, best, 2, keepdims=False)
     q = w.sum((0, 1))
@@ -221,19 +311,21 @@ def solve_anneal(
         found.converged,
         found.n_iter,
         w,
-        row_costs(terms, rows.cells(found.w))[:, best],
-        jnp.where(active & (held > 0), prior, -jnp.inf),
         trace,
-        found.beta[best],
-        critical,
-        weights,
+        TermFit(
+            slope(best),
+            jnp.where(active & (held > 0), prior, -jnp.inf),
+            found.beta[best],
+            run.critical,
+            run.weights,
+        ),
     )
 
 
 @partial(jax.jit, static_argnames=("build", "n_clusters", "n_init", "solver", "compressed"))
 def solve_reassign(
     rows: Rows,
-    hyper: Hyper,
+    settings: Settings,
     seed: jax.Array,
     fixed: jax.Array | None,
     *,
@@ -244,10 +336,10 @@ def solve_reassign(
     compressed: bool = False,
 ) -> Solution:
     """Reassign rows from ``n_init`` random balanced starts and keep the best."""
-    terms, weights, critical = weighted(build(rows, hyper), rows)
+    terms, weights, critical = weighted(build(rows, settings), rows)
     if compressed:
-        terms = with_compression(terms, rows, 1 / hyper["beta"])
-    active = jnp.arange(n_clusters) < hyper["n_clusters"]
+        terms = with_compression(terms, rows, 1 / settings.beta)
+    active = jnp.arange(n_clusters) < settings.n_clusters
     starts = jax.lax.map(
         lambda start: balanced_start(start, rows.mass, fixed, active),
         stream(stream(seed, 1), jnp.arange(n_init)),
@@ -255,7 +347,7 @@ def solve_reassign(
     engine = {"sequential": sequential, "batched": batched}[solver]
     found = engine(
         terms, rows, starts, stream(seed, 2),
-        max_iter=hyper["max_iter"], n_clusters=n_clusters, fixed=fixed, active=active,
+        max_iter=settings.max_iter, n_clusters=n_clusters, fixed=fixed, active=active,
     )  # fmt: skip
 
     return _from_labels(terms, rows, found, critical, weights, n_clusters, active, fixed)
@@ -288,19 +380,21 @@ def _from_labels(
         found.converged,
         found.n_iter[best],
         w[:, :, 0],
-        row_costs(terms, rows.cells(w))[:, 0],
-        jnp.where(active & (q > 0), safe_log(q), -jnp.inf),
         found.trace[best],
-        jnp.asarray(jnp.inf, q.dtype),
-        critical,
-        weights,
+        TermFit(
+            row_costs(terms, rows.cells(w))[:, 0],
+            jnp.where(active & (q > 0), safe_log(q), -jnp.inf),
+            jnp.asarray(jnp.inf, q.dtype),
+            critical,
+            weights,
+        ),
     )
 
 
 @partial(jax.jit, static_argnames=("build", "compressed"))
 def solve_merge(
     rows: Rows,
-    hyper: Hyper,
+    settings: Settings,
     cells: jax.Array,
     alive: jax.Array,
     classes: jax.Array,
@@ -309,16 +403,16 @@ def solve_merge(
     compressed: bool = False,
 ) -> Merged:
     """Merge from the clusters ``cells`` (groups, 1, n, p); see `agglomerate`."""
-    terms, _, _ = weighted(build(rows, hyper), rows)
+    terms, _, _ = weighted(build(rows, settings), rows)
     if compressed:
-        terms = with_compression(terms, rows, 1 / hyper["beta"])
+        terms = with_compression(terms, rows, 1 / settings.beta)
     return agglomerate(terms, cells, alive, classes)
 
 
 @partial(jax.jit, static_argnames=("build", "n_clusters", "compressed"))
 def evaluate(
     rows: Rows,
-    hyper: Hyper,
+    settings: Settings,
     labels: jax.Array,
     fixed: jax.Array | None = None,
     *,
@@ -327,9 +421,9 @@ def evaluate(
     compressed: bool = False,
 ) -> Solution:
     """Objective and slope of given labels (B, r), as a `Solution` of one restart."""
-    terms, weights, critical = weighted(build(rows, hyper), rows)
+    terms, weights, critical = weighted(build(rows, settings), rows)
     if compressed:
-        terms = with_compression(terms, rows, 1 / hyper["beta"])
+        terms = with_compression(terms, rows, 1 / settings.beta)
     one = jnp.ones(1, int)
     found = Reassigned(labels[None], jnp.full((1, 1), jnp.nan), one, one > 0)
     active = jnp.ones(n_clusters, bool)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 
+from nrprob.exceptions import warn
 from nrprob.validation import LARGEST
 
 
@@ -171,11 +171,9 @@ def _proportions(x: Any) -> Any:
     total = np.array(x.sum(1), x.dtype).reshape(-1, 1)
     empty = np.flatnonzero(total == 0)
     if empty.size:
-        warnings.warn(
+        warn(
             f"row {empty[0]} has no counts; found {empty.size} such row(s), which say nothing "
-            "about any cluster and go to the largest; drop them, or set another features=",
-            UserWarning,
-            stacklevel=7,
+            "about any cluster and go to the largest; drop them, or set another features="
         )
         total[empty] = 1
     if sparse.issparse(x):

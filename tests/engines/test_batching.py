@@ -16,7 +16,7 @@ from nrprob.engines import batching, solve
 
 def prepared(estimator, X, known):
     with jax.enable_x64(True):
-        return estimator._prepare(X, None, known).calls
+        return estimator.prepare(X, None, known).calls
 
 
 @pytest.fixture

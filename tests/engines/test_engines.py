@@ -25,9 +25,9 @@ from nrprob.engines.anneal import (
     random_start,
     term_update,
 )
-from nrprob.engines.solve import exact_objective, weighted, with_compression
-from nrprob.methods.bottleneck.ccib import ConditionalBottleneck
-from nrprob.methods.bottleneck.ib import Bottleneck, SideInformation
+from nrprob.engines.solve import Settings, exact_objective, weighted, with_compression
+from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalNumbers
+from nrprob.methods.bottleneck.ib import Bottleneck, SideInformation, SideNumbers
 from nrprob.metrics import matched_accuracy
 from nrprob.statistics.terms import objective
 
@@ -222,11 +222,11 @@ STEPS = 256
 def _path(rows, weight, start, beta, final, fixed, active, *, kind, family, rule, damped):
     """Anneal at one temperature and record the free energy before every update."""
     if kind == "side":
-        build, hyper = SideInformation(family), {"gamma": weight}
+        build, numbers = SideInformation(family), SideNumbers(weight)
     else:
         build = ConditionalBottleneck(family, kind, False)
-        hyper = {"coordination_weight": weight}
-    problem = build(rows, hyper)
+        numbers = ConditionalNumbers(weight)
+    problem = build(rows, Settings(2, 1, method=numbers))
     terms, _, critical = weighted(problem, rows)
     update, value = term_update(terms, rows, rule)
 

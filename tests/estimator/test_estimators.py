@@ -164,13 +164,12 @@ def test_float32_and_float64_agree_and_keep_their_precision(binary):
 
 @pytest.mark.parametrize("features", ["multinomial", "bernoulli", "gaussian"])
 def test_rows_on_an_accelerator_stay_there(features, binary, monkeypatch):
-    import nrprob.estimator.terms
 
     X, labels = binary
     X = X[:150].astype(np.float32) + (features == "multinomial")
     z = labels[:150, 0]
     plain = CCIB(2, features=features, random_state=0).fit(X, known=z)
-    monkeypatch.setattr(nrprob.estimator.terms, "_on_accelerator", lambda x: True)
+    monkeypatch.setattr("nrprob.estimator.linear._on_accelerator", lambda x: True)
     device = CCIB(2, features=features, random_state=0).fit(jax.numpy.asarray(X), known=z)
     assert (device.labels_ == plain.labels_).all()
     assert device.objective_ == pytest.approx(plain.objective_, rel=1e-4)
@@ -513,7 +512,7 @@ def test_a_fit_that_fails_leaves_nothing(model, quiet):
 
 def test_results_that_are_no_numbers_are_no_results(binary, monkeypatch):
     X, _ = binary
-    monkeypatch.setattr(IB, "_finish", lambda self, *_: setattr(self, "objective_", np.nan))
+    monkeypatch.setattr(IB, "finish", lambda self, *_: setattr(self, "objective_", np.nan))
     with pytest.raises(ValueError, match="got NaN or infinity in objective_"):
         IB(2, random_state=0).fit(X)
 
@@ -677,12 +676,11 @@ def test_a_sweep_over_hyper_parameters_compiles_once(binary):
 
 
 def test_restarts_in_chunks(binary, monkeypatch):
-    import nrprob.estimator.terms
 
     X, labels = binary
     model = CCIB(2, solver="sequential", random_state=0)
     whole = clone(model).fit(X, known=labels[:, 0])
-    monkeypatch.setattr(nrprob.estimator.terms, "_MEMORY", 1)
+    monkeypatch.setattr("nrprob.estimator.calls.MEMORY", 1)
     parts = clone(model).fit(X, known=labels[:, 0])
     found = parts.restarts_
     objectives = found.objective.values

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nrprob.engines.chains import PartitionKernel, default_kernel, dispersed
 from nrprob.engines.checkpoints import CheckpointedChains
 from nrprob.engines.sample import Target
-from nrprob.estimator.terms import TermEstimator, fitting, read_labels
-from nrprob.exceptions import DegenerateClusterWarning
+from nrprob.estimator.base import Clusterer, read_labels
+from nrprob.exceptions import warn
 from nrprob.methods.bayes.code import (
     MixtureCode,
     class_probabilities,
@@ -36,11 +34,8 @@ from nrprob.validation import (
     ITERATIONS,
     LARGEST,
     MOST,
-    check_choice,
-    check_number,
     check_random_state,
     check_rows,
-    check_same_order,
 )
 
 FLOORS = (0.1, 0.2, 0.4)
@@ -58,7 +53,16 @@ _COMPARED = 256  # draws of every chain that the chains are compared by
 _ENTRIES = 20_000_000  # labels that either looks at
 
 
-class MDLMixture(ClusterMixin, BaseEstimator):
+@dataclass
+class SampledRows:
+    """Checked input of one fit: standardised rows (n, d), and their classes (n,), -1 for none."""
+
+    X: np.ndarray
+    codes: np.ndarray
+    calls: tuple = ()  # what is sampled goes on, and is no single call
+
+
+class MDLMixture(Clusterer):
     r"""Posterior over clusterings of every size, from description length, with few labels or none.
 
     A partition of the rows into k blocks has the description length
@@ -252,14 +256,11 @@ class MDLMixture(ClusterMixin, BaseEstimator):
 
     # Parameters
 
-    _rarely_finite: tuple[str, ...] = ()
-    _solvers: tuple[str, ...] = ()
-    _check_choice = staticmethod(check_choice)
-    _check_number = staticmethod(check_number)
-    _check_verbose = TermEstimator._check_verbose
-    _check_one_device = TermEstimator._check_one_device
+    _takes_known = False
+    _many_clusters = True
 
-    def _check(self) -> None:
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
         self._check_choice("kernel", self.kernel, ("collapsed", "six-move"))
         self._check_choice("energy", self.energy, ("nml", "conjugate"))
         self._check_choice("covariance", self.covariance, ("diag", "full"))
@@ -298,7 +299,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
 
     # Fitting
 
-    def fit(self, X, y=None):
+    def fit(self, X, y=None):  # type: ignore[override]
         """Sample clusterings of the rows of ``X``.
 
         Parameters
@@ -317,25 +318,34 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         ValueError
             If the data do not fit the parameters; the message says what to change.
         """
-        with fitting(self):
-            self._check()
-            self._check_one_device()
-            check_same_order(X, y=y)
-            X = check_rows(X, partial(validate_data, self, reset=True), dtype=np.float64)
-            check_range(X)
-            n = X.shape[0]
-            codes = self._codes(y, n)
-            most = min(20, n) if isinstance(self.max_clusters, str) else int(self.max_clusters)
-            if most > n:
-                raise ValueError(
-                    f"max_clusters exceeds the number of rows; got max_clusters={most} and "
-                    f"n_samples={n}; lower it, or pass more rows"
-                )
-            self._standardise(X)
-            self._max_clusters = most
-            with standard():
-                self._begin(self._scaled(X), codes)
-                self._sample(int(self.num_warmup), int(self.num_samples))
+        return self._fit(X, y)
+
+    def prepare(self, X, y, known=None) -> SampledRows:
+        """Check the input and standardise it; see `Clusterer.prepare`."""
+        self.check_parameters()
+        self._check_one_device()
+        X = check_rows(X, partial(validate_data, self, reset=True), dtype=np.float64)
+        check_range(X)
+        n = X.shape[0]
+        codes = self._codes(y, n)
+        most = min(20, n) if isinstance(self.max_clusters, str) else int(self.max_clusters)
+        if most > n:
+            raise ValueError(
+                f"max_clusters exceeds the number of rows; got max_clusters={most} and "
+                f"n_samples={n}; lower it, or pass more rows"
+            )
+        self._standardise(X)
+        self._max_clusters = most
+        return SampledRows(self._scaled(X), codes)
+
+    def compute(self, task):
+        """Sample; see `Clusterer.compute`."""
+        self._begin(task.X, task.codes)
+        self._sample(int(self.num_warmup), int(self.num_samples))
+        return []
+
+    def finish(self, task, found):
+        """Return the estimator: what is drawn is summarised as it is drawn."""
         return self
 
     def fit_predict(self, X, y=None):
@@ -375,11 +385,9 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         constant = sd <= 1e-10 * np.maximum(np.abs(X).max(0), np.finfo(float).tiny)
         if X.shape[0] > 1 and constant.any():
             which = ", ".join(map(str, np.flatnonzero(constant)[:5]))
-            warnings.warn(
+            self._degenerate(
                 f"{constant.sum()} constant column(s) say nothing of clusters and are left out; "
-                f"got column {which}{', ...' if constant.sum() > 5 else ''}; drop them",
-                DegenerateClusterWarning,
-                stacklevel=3,
+                f"got column {which}{', ...' if constant.sum() > 5 else ''}; drop them"
             )
         self._kept = np.flatnonzero(~constant)
         self._mean, self._sd = mean[self._kept], sd[self._kept]
@@ -510,12 +518,11 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         if not self.converged_:
             most = max(every, key=lambda name: every[name])
             both = ", ".join(f"{name} {r:.3f}" for name, r in self.r_hat_.items())
-            warnings.warn(
+            warn(
                 f"the chains do not agree yet; got R-hat of {both}, and at most {every[most]:.3f} "
                 f"({most}), after {self._run.n_draws} draws; look at diagnostics_, and go on with "
                 "extend, or raise num_warmup and num_samples",
                 ConvergenceWarning,
-                stacklevel=5,
             )
 
     def to_arviz(self, *, log_likelihood=True):
@@ -581,7 +588,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
 
     # New rows
 
-    def predict_proba(self, X):
+    def predict_proba(self, X):  # type: ignore[override]
         r"""Probabilities of the classes, averaged over the draws.
 
         .. math:: p(y | x, D) = \frac{\sum_s p(x, y | s)}{\sum_s p(x | s)}
@@ -675,7 +682,7 @@ class MDLMixture(ClusterMixin, BaseEstimator):
         features = x[:, : self._kept.size]
         return mixture_probabilities(wide, n_draws, features, rule=self.rule)
 
-    def predict(self, X):
+    def predict(self, X):  # type: ignore[override]
         """Most probable class; without classes in `fit`, the most probable cluster of ``labels_``.
 
         Parameters

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +12,12 @@ from scipy import sparse
 from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from nrprob.engines.anneal import Weigh
-from nrprob.engines.solve import Call, Hyper, Problem, Solution
-from nrprob.estimator.terms import ScoreMixin, Task, TermEstimator, half_squares
+from nrprob.engines.solve import Problem, Settings
+from nrprob.estimator.linear import Task, half_squares
+from nrprob.exceptions import warn
 from nrprob.known import DesignEncoder, is_continuous
-from nrprob.methods.bottleneck.glm import GLMProblem, potential, solve_models
+from nrprob.methods.bottleneck.base import BottleneckEstimator
+from nrprob.methods.bottleneck.glm import GLMProblem, potential
 from nrprob.methods.bottleneck.ib import Bottleneck, feature_term, sum_of_squares
 from nrprob.settings import standard
 from nrprob.statistics.costs import gaussian
@@ -60,6 +61,28 @@ def _weigh(coordination: str, automatic: bool, given: jax.Array) -> Weigh:
     return weigh
 
 
+class ConditionalNumbers(NamedTuple):
+    """``weight`` of the coordination: kappa of the residual one, lambda of the marginal one."""
+
+    weight: Any
+
+
+class ModelNumbers(NamedTuple):
+    """The same, and of the models.
+
+    Attributes
+    ----------
+    ridge : penalty of their coefficients
+    design : (B, r, d) their columns
+    least_squares : (d, p) coefficients of the rows on these columns
+    """
+
+    weight: Any
+    ridge: Any
+    design: Any
+    least_squares: Any
+
+
 @dataclass(frozen=True)
 class ConditionalBottleneck:
     """n H(Y|C,Z) plus a weighted coordination term that makes clusters agree across groups."""
@@ -68,14 +91,14 @@ class ConditionalBottleneck:
     coordination: str
     automatic: bool
 
-    def __call__(self, rows: Rows, hyper: Hyper) -> Problem:
+    def __call__(self, rows: Rows, settings: Settings) -> Problem:
         """Make the problem from the rows, with the weight from the leading curvatures."""
         conditional = feature_term(rows, self.features, by_group=True)
         if self.coordination == "residual":
             coordination = residual_term(rows)
         else:
             coordination = feature_term(rows, self.features, by_group=False)
-        weigh = _weigh(self.coordination, self.automatic, hyper["coordination_weight"])
+        weigh = _weigh(self.coordination, self.automatic, settings.method.weight)
         return Problem((conditional, coordination), weigh)
 
 
@@ -87,21 +110,26 @@ class ModelBottleneck:
     coordination: str
     automatic: bool
 
-    def __call__(self, rows: Rows, hyper: Hyper) -> GLMProblem:
+    def __call__(self, rows: Rows, settings: Settings) -> GLMProblem:
         """Make the problem; residuals are those of least squares on the known structure."""
+        numbers, pooled = settings.method, rows
         if self.coordination == "residual":
             assert isinstance(rows.x, Dense)
             scale = sum_of_squares(rows) / rows.mass.sum()
-            rows = replace(rows, x=Dense(rows.x.x - hyper["design"] @ hyper["least_squares"]))
+            explained = numbers.design @ numbers.least_squares
+            pooled = replace(rows, x=Dense(rows.x.x - explained))
             one = jnp.ones((), rows.mass.dtype)
-            coordination = Term(one, 0.5 * sum_of_squares(rows), None, gaussian, False, scale)
+            coordination = Term(one, 0.5 * sum_of_squares(pooled), None, gaussian, False, scale)
         else:
             coordination = feature_term(rows, self.features, by_group=False)
-        weigh = _weigh(self.coordination, self.automatic, hyper["coordination_weight"])
-        return GLMProblem(coordination, rows, weigh)
+        weigh = _weigh(self.coordination, self.automatic, numbers.weight)
+        return GLMProblem(
+            self.features, numbers.design, numbers.ridge, coordination, pooled, weigh,
+            settings.n_clusters,
+        )  # fmt: skip
 
 
-class CCIB(ScoreMixin, TermEstimator):
+class CCIB(BottleneckEstimator):
     r"""Coordinated conditional information bottleneck: a clustering that is not the known one.
 
     Minimises, in nats of the whole data set, with known structure Z,
@@ -214,26 +242,32 @@ critical_beta_, linkage_, n_features_in_, classes_
         self.verbose = verbose
 
     _weight_names = ("", "coordination_weight_")
-    # Columns of the models while a fit is being prepared; None where there are no models.
-    _design: np.ndarray | None = None
-    # What turns known structure into these columns, in an estimator that was fitted with models.
+    # What turns known structure into columns of models, in an estimator that was fitted with them.
     _columns: DesignEncoder | None = None
+    # What coordinates, once known; None where nothing is known.
+    _coordination: str | None = None
+    _faithful = False
 
-    def _prepare(self, X, y, known):
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        super().check_parameters()
         self._check_choice("multi", self.multi, ("product", "additive"))
         self._check_number("ridge", self.ridge, low=1e-9, high=1e9)
-        self._columns = None
+        self._check_choice("coordination", self.coordination, ("auto", "residual", "marginal"))
+        if isinstance(self.coordination_weight, str):
+            self._check_choice(
+                "coordination_weight", self.coordination_weight, ("auto",), "or a number"
+            )
+        else:
+            self._check_number("coordination_weight", self.coordination_weight, low=0, high=1e6)
+
+    def _read(self, X, y, known):
         if known is None or not (self.multi == "additive" or is_continuous(known)):
-            return super()._prepare(X, y, known)
+            return super()._read(X, y, known)
         self._check_modelled(X)
-        columns = DesignEncoder()
-        self._design = columns.fit(known, _num_samples(X))
-        try:
-            task = super()._prepare(X, y, None)
-        finally:
-            del self._design
-        self._columns = columns
-        return task
+        self._columns = DesignEncoder()
+        self._design = self._columns.fit(known, _num_samples(X))
+        return super()._read(X, y, None)
 
     def _check_modelled(self, X) -> None:
         if self.solver != "anneal":
@@ -255,71 +289,61 @@ critical_beta_, linkage_, n_features_in_, classes_
                 "or labels with multi='product'"
             )
 
+    def _factorises(self, task):
+        return self._columns is not None
+
     @property
-    def _factorises(self) -> bool:
-        return self._design is not None
+    def _separable(self) -> bool:
+        return self._coordination != "residual"
 
-    def _solver(self, task: Task) -> tuple[Callable[..., Solution], dict[str, Any]]:
-        return super()._solver(task) if self._design is None else (solve_models, {})
-
-    def _restarts(self, task: Task) -> list[Call]:
-        if self._design is None:
-            return super()._restarts(task)
-        dtype, p = task.rows.mass.dtype, task.rows.x.n_statistics
-        design = self._design
-        x = np.asarray(task.x, np.float64)
-        least_squares = np.linalg.lstsq(design, x, rcond=None)[0]
-        # Columns are bucketed, like those of the features; the ridge takes care of empty ones.
-        d = bucket(design.shape[1], 64)
-        design = np.pad(design, ((0, 0), (0, d - design.shape[1]))).astype(dtype)
-        wide = np.zeros((d, p), dtype)
-        wide[: least_squares.shape[0], : x.shape[1]] = least_squares
-        task.hyper |= {"design": task.layout.spread(design), "least_squares": wide}
-        self._least_squares = least_squares
-        return super()._restarts(task)
-
-    def _problem(self, features: str, groups: Any, known: Any) -> Any:
-        self._check_choice("coordination", self.coordination, ("auto", "residual", "marginal"))
-        weight = self.coordination_weight
-        automatic = isinstance(weight, str)
-        if automatic:
-            self._check_choice("coordination_weight", weight, ("auto",), "or a number")
-            weight = 1.0
-        self._check_number("coordination_weight", weight, low=0, high=1e6)
-        design = self._design
+    def _problem(self, task):
+        features, modelled = self._features.features, self._columns is not None
         self._coordination = None
-        if known is None and design is None:
-            return Bottleneck(features), {}
-        if weight == 0 and (groups.n_groups > 1 or design is not None):
-            self._warn_uncoordinated()
+        if task.known is None and not modelled:
+            return Bottleneck(features), ()
+        automatic = isinstance(self.coordination_weight, str)
+        weight = 1.0 if automatic else self.coordination_weight
+        if weight == 0 and (task.groups.n_groups > 1 or modelled):
+            warn(
+                "coordination_weight=0 leaves clusters without a common meaning across known "
+                "groups; compare labels within groups only, or raise it"
+            )
         coordination = self.coordination
         if coordination == "auto":
-            coordination = "marginal" if self._sparse_counts else "residual"
+            counts = sparse.issparse(task.x) and features == "multinomial"
+            coordination = "marginal" if counts else "residual"
         self._faithful = coordination == "marginal" and not automatic
         self._coordination = coordination
-        if design is not None:
-            n, d = design.shape
-            if (d - 1) * self.n_clusters >= n:
-                raise ValueError(
-                    f"known has {d - 1} columns, too many for {n} rows and {self.n_clusters} "
-                    "clusters, each of which has its own coefficients; got more coefficients than "
-                    "rows; pass fewer columns"
-                )
+        if modelled:
             # Whether the weight is given matters to marginal coordination only.
             automatic = automatic and coordination == "marginal"
-            return (
-                ModelBottleneck(features, coordination, automatic),
-                {"coordination_weight": weight, "ridge": self.ridge},
-            )
-        return (
-            ConditionalBottleneck(features, coordination, automatic),
-            {"coordination_weight": weight},
-        )
+            return ModelBottleneck(features, coordination, automatic), self._models(task, weight)
+        return ConditionalBottleneck(features, coordination, automatic), ConditionalNumbers(weight)
 
-    def _store(self, chunks, layout, groups, m) -> None:
-        if self._columns is not None:
-            groups = replace(groups, n_groups=2)  # something is known, the messages should say
-        super()._store(chunks, layout, groups, m)
+    def _models(self, task: Task, weight: float) -> ModelNumbers:
+        """Numbers of the models, with their columns laid out."""
+        n, d = self._design.shape
+        if (d - 1) * self.n_clusters >= n:
+            raise ValueError(
+                f"known has {d - 1} columns, too many for {n} rows and {self.n_clusters} "
+                "clusters, each of which has its own coefficients; got more coefficients than "
+                "rows; pass fewer columns"
+            )
+        x = np.asarray(task.x, np.float64)
+        self._least_squares = np.linalg.lstsq(self._design, x, rcond=None)[0]
+        # Columns are bucketed, like those of the features; the ridge takes care of empty ones.
+        wide = bucket(d, 64)
+        design = np.pad(self._design, ((0, 0), (0, wide - d))).astype(task.x.dtype)
+        explained = np.zeros((wide, task.rows.x.n_statistics))
+        explained[:d, : x.shape[1]] = self._least_squares
+        del self._design
+        return ModelNumbers(weight, self.ridge, task.layout.spread(design), explained)
+
+    def _descent(self):
+        return self._free(quench=1.0 if self._faithful else 100.0)
+
+    def _told(self, task):
+        return self._columns is not None or super()._told(task)
 
     def _log_membership(self, X, known) -> np.ndarray:
         if self._columns is None:

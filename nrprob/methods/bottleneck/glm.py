@@ -15,47 +15,23 @@ so that the penalised free energy falls within a temperature, however few the st
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.anneal import (
-    Ladder,
-    Update,
-    Value,
-    Weigh,
-    anneal,
-    normalise,
-    random_start,
-)
+from nrprob.engines.anneal import Update, Value, Weigh
 from nrprob.engines.shuffle import spread, stream
-from nrprob.engines.solve import Hyper, Solution, exact_objective
+from nrprob.engines.solve import Iteration, exact_objective
 from nrprob.statistics.rows import Rows
-from nrprob.statistics.terms import Term, objective, one_hot, row_costs, score
+from nrprob.statistics.terms import Term, objective, row_costs, score
 from nrprob.statistics.xlogx import safe_log
 
 STEPS = 1  # Newton steps at every update of the memberships
 _INTERCEPT = 1e-4  # of the ridge, on the intercept: a cluster may be all zeros
 _FARTHEST = 10.0  # that a step may move a linear predictor
 _ELEMENTS = 1 << 20  # linear predictors that are computed at once
-
-
-class GLMProblem(NamedTuple):
-    """What is minimised beside the models' own losses.
-
-    Attributes
-    ----------
-    coordination : cost of clusters pooled over the known structure
-    rows : the statistics that it looks at
-    weigh : weights (2,) of models and coordination from their leading curvatures (2,)
-    """
-
-    coordination: Term
-    rows: Rows
-    weigh: Weigh
 
 
 class ModelData(NamedTuple):
@@ -247,7 +223,7 @@ def null_model(features: str, data: ModelData, mass: jax.Array) -> jax.Array:
 def leading_curvatures(
     features: str,
     data: ModelData,
-    problem: GLMProblem,
+    problem: Any,
     coef: jax.Array,
     mass: jax.Array,
     n_clusters: jax.Array,
@@ -298,13 +274,13 @@ def leading_curvatures(
 
         return jax.lax.scan(one, jnp.zeros_like(e), (residual, h))[0]
 
-    totals = problem.rows.cells(mass[..., None, None])
+    totals = problem.pooled.cells(mass[..., None, None])
     totals = jnp.broadcast_to(totals, (totals.shape[0], 3, *totals.shape[2:]))
     gradient = jax.grad(lambda c: objective((term,), c).sum())
 
     def apply(e, weights):
-        cells = problem.rows.cells((mass[..., None] * e)[..., None])
-        second = -problem.rows.adjoint(jax.jvp(gradient, (totals,), (cells,))[1])[..., 0]
+        cells = problem.pooled.cells((mass[..., None] * e)[..., None])
+        second = -problem.pooled.adjoint(jax.jvp(gradient, (totals,), (cells,))[1])[..., 0]
         first = models(e.reshape(flat.size, 3)).reshape(e.shape)
         return weights[0] * first + weights[1] * second
 
@@ -358,83 +334,65 @@ def model_update(
     return update, value
 
 
-@partial(jax.jit, static_argnames=("build", "n_clusters", "n_init"))
-def solve_models(
-    rows: Rows,
-    hyper: Hyper,
-    seed: jax.Array,
-    fixed: jax.Array | None,
-    *,
-    build: Any,
-    n_clusters: int,
-    n_init: int,
-) -> Solution:
-    """Anneal ``n_init`` starts side by side and keep the best; see `nrprob.engines.solve`.
+class GLMProblem(NamedTuple):
+    """What is minimised: losses of models of the features, and a coordination beside them.
 
-    ``hyper["design"]`` (B, r, d) holds the columns of the models, ``hyper["ridge"]`` their penalty.
-    The solution's ``slope`` (d + 1, K, p) has the coefficients of the best restart's labels in its
-    first d places, and the derivative of the coordination by the clusters' statistics in its last.
+    The ``slope`` (d + 1, K, p) of a solution (see `nrprob.engines.solve.TermFit`) has the
+    coefficients of the restart's labels in its first d places, and the derivative of the
+    coordination by the clusters' statistics in its last.
+
+    Attributes
+    ----------
+    features : model of the features
+    design : (B, r, d) columns of the models, the first of them 1
+    ridge : their penalty
+    coordination : cost of clusters pooled over the known structure
+    pooled : the rows that it looks at
+    weigh : weights (2,) of models and coordination from their leading curvatures (2,)
+    count : number of clusters
     """
-    problem = build(rows, hyper)
-    features, mass = build.features, rows.mass
-    dtype = mass.dtype
-    count = hyper["n_clusters"].astype(dtype)
-    data = chunk(features, rows, hyper["design"], hyper["ridge"], n_init * n_clusters)
-    null = null_model(features, data, mass.reshape(-1) / count)
-    weights, critical = leading_curvatures(features, data, problem, null, mass, count)
-    # The losses of the models have the weight 1.
-    term = replace(problem.coordination, weight=weights[1])
-    active = jnp.arange(n_clusters) < hyper["n_clusters"]
-    begin = jnp.where(critical < jnp.inf, 0.95 * critical, 1).astype(dtype)
-    ladder = Ladder(
-        begin * hyper["quench"] ** np.linspace(0, 1, n_init, dtype=dtype),
-        hyper["cooling"],
-        hyper["beta"],
-        hyper["noise"],
-        hyper["tol"],
-        hyper["max_iter"],
-        jnp.zeros((), dtype),
-    )
-    update, value = model_update(features, data, term, problem.rows)
-    start = random_start(stream(seed, 1), mass, n_init, n_clusters)
-    start = normalise(start, mass, fixed, active)
-    coef = jnp.where(jnp.tile(active, n_init)[:, None, None], null, 0)
-    state = Models(
-        coef,
-        jnp.zeros((data.base.size, coef.shape[1]), dtype),
-        jnp.zeros(coef.shape[1], dtype),
-    )
-    found = anneal(
-        update, value, state, start, mass, ladder, stream(seed, 2), fixed=fixed, active=active
-    )
 
-    labels = found.w.argmax(-1).astype(jnp.int32)
-    hard = one_hot(labels, mass, n_clusters)
-    # In float64, as everywhere, so that the best restart is not a matter of rounding.
-    wide = jax.tree.map(lambda a: a.astype(jnp.float64), (data, found.state.coef, hard))
-    data, coef, w = wide[0]._replace(used=data.used), wide[1], wide[2].reshape(data.base.size, -1)
-    state = converge(features, data, coef, w)
-    losses = ((w * state.losses).sum(0) + state.penalty).reshape(hard.shape[2:]).sum(-1)
-    losses += (mass.reshape(-1) * data.base).sum()
-    reached = losses + exact_objective((term,), problem.rows.cells(hard))
-    best = reached.argmin()
+    features: str
+    design: jax.Array
+    ridge: jax.Array
+    coordination: Term
+    pooled: Rows
+    weigh: Weigh
+    count: jax.Array
 
-    k, p = n_clusters, rows.x.n_statistics
-    coef = jnp.moveaxis(state.coef, 0, 1).reshape(n_init, k, -1, coef.shape[-1])
-    coef = jnp.pad(coef[best, :, : p - 1], ((0, 0), (0, 1), (0, 0)))
-    last = row_costs((term,), problem.rows.cells(hard))[:, best]
-    w = jax.lax.dynamic_index_in_dim(found.w, best, 2, keepdims=False)
-    q = hard[:, :, best].sum((0, 1))
-    return Solution(
-        labels,
-        reached,
-        found.converged,
-        found.n_iter,
-        w,
-        jnp.concatenate([jnp.moveaxis(coef, -1, 0), last.astype(coef.dtype)]),
-        jnp.where(active & (q > 0), safe_log(w.sum((0, 1))), -jnp.inf),
-        jnp.append(found.trace[:, best], reached[best]),  # the hard limit
-        found.beta[best],
-        critical,
-        weights,
-    )
+    def iteration(self, rows: Rows, rule: str, n_clusters: int, n_init: int) -> Iteration:
+        """Newton steps of the models and memberships in turn; see `model_update`."""
+        features, mass, dtype = self.features, rows.mass, rows.mass.dtype
+        count = self.count.astype(dtype)
+        data = chunk(features, rows, self.design, self.ridge, n_init * n_clusters)
+        null = null_model(features, data, mass.reshape(-1) / count)
+        weights, critical = leading_curvatures(features, data, self, null, mass, count)
+        # The losses of the models have the weight 1.
+        term = replace(self.coordination, weight=weights[1])
+        update, value = model_update(features, data, term, self.pooled)
+        active = jnp.arange(n_clusters) < self.count
+        coef = jnp.where(jnp.tile(active, n_init)[:, None, None], null, 0)
+        empty = jnp.zeros(coef.shape[1], dtype)
+        state = Models(coef, jnp.zeros((data.base.size, coef.shape[1]), dtype), empty)
+
+        def finish(state, w, hard):
+            # In float64, as everywhere, so that the best restart is not a matter of rounding.
+            wide = jax.tree.map(lambda a: a.astype(jnp.float64), (data, state.coef, hard))
+            exact = wide[0]._replace(used=data.used)
+            masses = wide[2].reshape(data.base.size, -1)
+            ended = converge(features, exact, wide[1], masses)
+            losses = ((masses * ended.losses).sum(0) + ended.penalty).reshape(hard.shape[2:])
+            losses = losses.sum(-1) + (mass.reshape(-1) * exact.base).sum()
+            cells = self.pooled.cells(hard)
+            coef = jnp.moveaxis(ended.coef, 0, 1)
+            coef = coef.reshape(n_init, n_clusters, -1, coef.shape[-1])
+
+            def slope(best):
+                own = coef[best, :, : rows.x.n_statistics - 1]
+                own = jnp.moveaxis(jnp.pad(own, ((0, 0), (0, 1), (0, 0))), -1, 0)
+                last = row_costs((term,), cells)[:, best]
+                return jnp.concatenate([own, last.astype(own.dtype)])
+
+            return losses + exact_objective((term,), cells), slope
+
+        return Iteration(update, value, state, critical, weights, 0.0, True, finish)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.solve import Hyper, Problem
-from nrprob.estimator.terms import ScoreMixin, TermEstimator
+from nrprob.engines.solve import Problem, Settings
+from nrprob.methods.bottleneck.base import BottleneckEstimator
 from nrprob.statistics.costs import FEATURES, mass
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Term
@@ -40,10 +41,16 @@ class Bottleneck:
 
     features: str
 
-    def __call__(self, rows: Rows, hyper: Hyper) -> Problem:
+    def __call__(self, rows: Rows, settings: Settings) -> Problem:
         """Make the problem from the rows."""
         term = feature_term(rows, self.features, by_group=False)
         return Problem((term,), jnp.ones_like)
+
+
+class SideNumbers(NamedTuple):
+    """``gamma``, the weight of I(C;Z)."""
+
+    gamma: Any
 
 
 @dataclass(frozen=True)
@@ -52,10 +59,10 @@ class SideInformation:
 
     features: str
 
-    def __call__(self, rows: Rows, hyper: Hyper) -> Problem:
+    def __call__(self, rows: Rows, settings: Settings) -> Problem:
         """Make the problem from the rows."""
         relevant = feature_term(rows, self.features, by_group=False)
-        gamma = hyper["gamma"]
+        gamma = settings.method.gamma
         one = jnp.ones_like(gamma)
         sizes = rows.totals()[:, -1].astype(jnp.float64)
         entropy = xlogx(sizes.sum()) - xlogx(sizes).sum()
@@ -69,7 +76,7 @@ class SideInformation:
         return Problem(terms, lambda curvatures: weights, n_start=1, curvature=gamma)
 
 
-class IB(ScoreMixin, TermEstimator):
+class IB(BottleneckEstimator):
     r"""Information bottleneck: clusters that keep what the rows say about the features.
 
     Minimises, in nats of the whole data set and with every row of equal weight,
@@ -198,11 +205,19 @@ class IB(ScoreMixin, TermEstimator):
 
     _takes_known = False
 
-    def _problem(self, features, groups, known):
-        return Bottleneck(features), {}
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        super().check_parameters()
+        self._check_beta()
+
+    def _problem(self, task):
+        return Bottleneck(self._features.features), ()
+
+    def _descent(self):
+        return self._free(self.beta, self.prior)
 
 
-class IBSI(ScoreMixin, TermEstimator):
+class IBSI(BottleneckEstimator):
     r"""Information bottleneck with side information: a weighted penalty on what is known.
 
     Minimises, in nats of the whole data set,
@@ -285,13 +300,21 @@ critical_beta_, linkage_, n_features_in_, classes_
         self.random_state = random_state
         self.verbose = verbose
 
-    def _problem(self, features, groups, known):
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        super().check_parameters()
+        self._check_beta()
         self._check_number("gamma", self.gamma, low=0, high=1e9)
-        self._faithful = not self.damped
-        share = groups.share
-        sizes = np.bincount(groups.codes) if share is None else share.sum(0)
+
+    def _problem(self, task):
+        share = task.groups.share
+        sizes = np.bincount(task.groups.codes) if share is None else share.sum(0)
         self._surprise = np.log(sizes.sum() / np.maximum(sizes, 1e-30))  # of every group, -log p(z)
-        return SideInformation(features), {"gamma": self.gamma}
+        return SideInformation(self._features.features), SideNumbers(self.gamma)
+
+    def _descent(self):
+        quench = 100.0 if self.damped else 1.0
+        return self._free(self.beta, self.prior, quench)._replace(damped=bool(self.damped))
 
     def _common_cost(self, x, groups):
         z, share = self._surprise, groups.share

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from nrprob.engines import solve
-from nrprob.estimator.terms import ScoreMixin, Task, TermEstimator
+from nrprob.estimator.calls import collect, memberships, restart_calls
+from nrprob.estimator.linear import LinearClusterer, ScoreMixin, Task
+from nrprob.exceptions import warn
 from nrprob.known import Groups, KnownEncoder, Memberships
-from nrprob.methods.cmbc.solver import CAPACITY, FORMS, UPDATES, Found, make_penalty, solve_cmbc
+from nrprob.methods.cmbc.penalty import FORMS, make_penalty
+from nrprob.methods.cmbc.solver import CAPACITY, UPDATES, Numbers, solve_cmbc
 from nrprob.metrics import independence_test
-from nrprob.statistics.features import refuse
+from nrprob.statistics.features import fit_features, refuse
 
 __all__ = ["CMBC", "gamma_to_strength", "strength_to_gamma"]
 
@@ -47,14 +48,7 @@ def strength_to_gamma(strength: float, n_features: int) -> float:
     return weight / (1 + weight)
 
 
-@dataclass
-class KnownTask(Task):
-    """A task, and codes (n,) of the known labelings."""
-
-    labelings: list[np.ndarray] = field(default_factory=list)
-
-
-class CMBC(ScoreMixin, TermEstimator):
+class CMBC(ScoreMixin, LinearClusterer):
     r"""Constrained model-based clustering: a Bernoulli mixture that is not the known structure.
 
     Minimises, in nats of the whole data set of n rows with M binary features,
@@ -153,16 +147,6 @@ critical_beta_, n_features_in_, classes_
     >>> model = CMBC(2, random_state=0).fit(X, known=labels[:, 0])
     """
 
-    # What the base reads and this method does not leave to the user.
-    solver = "anneal"
-    _solvers: tuple[str, ...] = ("anneal",)
-    features = "bernoulli"
-    beta = 1.0
-    cooling = 2.0
-    noise = 1e-3
-    quench = 1.0
-    _weight_names = ("log_likelihood_", "penalty_")
-
     def __init__(
         self,
         n_clusters=2,
@@ -192,20 +176,16 @@ critical_beta_, n_features_in_, classes_
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self):
-        """Return scikit-learn's description of what the estimator accepts."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = self.update != "partial"
-        return tags
-
     @property
-    def _factorises(self) -> bool:
-        return True
+    def _takes_sparse(self) -> bool:
+        return self.update != "partial"
 
     # Parameters and input
 
-    def _check_common(self) -> None:
-        super()._check_common()
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        self._check_common()
+        self._check_binarize()
         self._check_choice("form", self.form, FORMS)
         self._check_choice("update", self.update, UPDATES)
         self._check_choice("multi", self.multi, ("product", "sum"))
@@ -213,8 +193,7 @@ critical_beta_, n_features_in_, classes_
             self._check_choice("strength", self.strength, ("auto",), "or a number")
         else:
             self._check_number("strength", self.strength, low=0, high=1e6)
-        if not isinstance(self.anneal, bool | np.bool_):
-            raise TypeError(f"anneal must be True or False; got {self.anneal!r}; pass one of them")
+        self._check_flag("anneal")
         if self.form == "printed" and self.update in ("joint", "exact"):
             raise ValueError(
                 "form='printed' is not concave in all parameters together; got "
@@ -232,23 +211,24 @@ critical_beta_, n_features_in_, classes_
             )
         return X
 
-    def _problem(self, features, groups, known):
-        return None, {}
+    def _fit_features(self, X):
+        return fit_features(X, "bernoulli", self.binarize)
 
-    def _check_solver(self, x, groups, build) -> None:
-        if self.update == "partial" and (sparse.issparse(x) or self._mesh(x) is not None):
-            raise ValueError(
-                "update='partial' walks through the columns of X; got sparse or sharded rows; "
-                "use another update, or pass a dense array"
-            )
-
-    def _prepare(self, X, y, known) -> KnownTask:
+    def prepare(self, X, y, known=None) -> Task:
+        """Check the input and lay it out; see `Clusterer.prepare`."""
+        self.check_parameters()
         if isinstance(known, Memberships):
             raise ValueError(
                 "CMBC needs known labels; got soft Memberships; pass hard labels instead"
             )
         # The rows need no order: the known structure enters through tables only.
-        task = KnownTask(**vars(super()._prepare(X, y, None)))
+        task = self._read(X, y, None)
+        if self.update == "partial" and (sparse.issparse(task.x) or task.mesh is not None):
+            raise ValueError(
+                "update='partial' walks through the columns of X; got sparse or sharded rows; "
+                "use another update, or pass a dense array"
+            )
+        task.lay_out()
         n, m = task.x.shape
         task.labelings, task.groups = self._labelings(known, n)
         for codes in task.labelings:
@@ -259,21 +239,31 @@ critical_beta_, n_features_in_, classes_
         tables = make_penalty(
             task.x, task.labelings, self.form, self.n_clusters, task.rows.x.n_statistics
         )
-        dtype = task.rows.mass.dtype
-        task.hyper |= {
-            "n_features": np.asarray(m, np.int32),
-            "anneal": np.asarray(bool(self.anneal)),
-            **{f: np.asarray(a, dtype) for f, a in zip(tables._fields, tables, strict=True)},
-        }
+        strengths: tuple[float, ...] = (self.strength,)
         if self.strength == "auto":
             strengths = GRID if task.labelings else (FALLBACK,)
-        else:
-            strengths = (self.strength,)
-        task.calls = self._known_calls(task, strengths)
+        dtype = task.x.dtype
+        task.settings = [
+            Numbers(
+                n_features=np.asarray(m, np.int32),
+                max_iter=np.asarray(self.max_iter, np.int32),
+                tol=np.asarray(self.tol, dtype),
+                anneal=np.asarray(bool(self.anneal)),
+                strength=np.asarray(strength, dtype),
+                tables=tables.astype(dtype),
+            )
+            for strength in strengths
+        ]
+        task.share()
+        rows, k = task.rows, self.n_clusters
+        each = 5 * k * rows.mass.size // task.layout.n_shards
+        each += 12 * k * rows.x.n_statistics + 4 * (k * tables.spread.size) ** 2 + 2 * CAPACITY
+        task.calls = restart_calls(
+            solve_cmbc, {"n_clusters": k, "update": self.update}, rows, task.layout, task.fixed,
+            task.settings, n_init=self.n_init, random_state=self.random_state, each=each,
+            factorises=True,
+        )  # fmt: skip
         return task
-
-    def _restarts(self, task) -> list[solve.Call]:
-        return []  # they need the tables: see `_known_calls`
 
     def _labelings(self, known, n: int) -> tuple[list[np.ndarray], Groups]:
         """Codes of what is to be avoided, and the groups that all labelings make together."""
@@ -289,43 +279,46 @@ critical_beta_, n_features_in_, classes_
         if self.multi == "sum":
             return list(columns.T), groups
         if columns.shape[1] > 1 and groups.n_groups > n / 20:
-            warnings.warn(
+            warn(
                 f"known has {groups.n_groups} combinations of labels in {n} rows, too many for "
-                "their probabilities to be known; consider multi='sum'",
-                UserWarning,
-                stacklevel=5,
+                "their probabilities to be known; consider multi='sum'"
             )
         return [groups.codes], groups
 
-    def _known_calls(self, task: KnownTask, strengths: tuple[float, ...]) -> list[solve.Call]:
-        """Calls for every strength, each with the same starts."""
-        rows, k = task.rows, self.n_clusters
-        cells = k * task.hyper["spread"].size
-        each = 5 * k * rows.mass.size // task.layout.n_shards
-        each += 12 * k * rows.x.n_statistics + 4 * cells**2 + 2 * CAPACITY
-        hypers = [{**task.hyper, "strength": np.asarray(c, rows.mass.dtype)} for c in strengths]
-        return self._calls(task, solve_cmbc, {"n_clusters": k, "update": self.update}, each, hypers)
-
     # Results
 
-    def _finish(self, task, found):
-        """Choose the strength and set the fitted attributes."""
-        groups: dict[float, list[Found]] = {}
+    def finish(self, task, found):
+        """Choose the strength and set the fitted attributes; see `Clusterer.finish`."""
+        groups: dict[float, list[solve.Solution]] = {}
         for call, solution in zip(task.calls, found, strict=True):
-            groups.setdefault(float(call.arrays[1]["strength"]), []).append(solution)
+            groups.setdefault(float(call.arrays[1].strength), []).append(solution)
         self.strength_ = next(iter(groups))
         if len(groups) > 1:
             self.strength_ = self._choose(task, groups)
-        chosen = groups[self.strength_]
-        self._store(chosen, task.layout, task.groups, task.x.shape[1])
-        best = min(chosen, key=lambda c: c.objective.min())
-        self.theta_ = np.asarray(best.theta[:, : task.x.shape[1]], np.float64)
-        self.temperatures_ = best.temperature[~np.isnan(best.temperature)].astype(float)
+        restarts, best = collect(groups[self.strength_], task.layout)
+        m, fit = task.x.shape[1], best.fit
+        none = np.zeros(self.n_clusters)
+        self._keep_costs(fit.slope, none, m, beta=1.0, critical=fit.critical_beta)
+        self.log_likelihood_, self.penalty_ = float(fit.log_likelihood), float(fit.penalty)
+        self.theta_ = np.asarray(fit.theta[:, :m], np.float64)
+        self.temperatures_ = fit.temperature[~np.isnan(fit.temperature)].astype(float)
         self.critical_temperature_ = 1 / self.critical_beta_
+        nothing_left = ""
+        if not np.isfinite(self.critical_beta_):
+            known = task.groups.n_groups > 1
+            what = "once the known structure is accounted for" if known else "in X"
+            nothing_left = f"there is no structure left {what}; all rows are alike"
+        self._store(
+            restarts,
+            membership=memberships(best, task.layout, self.n_clusters),
+            trace=best.trace,
+            n_iter=best.n_iter,
+            nothing_left=nothing_left,
+        )
         self.redundancy_ = _redundancy(self.labels_, task.labelings)
         return self
 
-    def _choose(self, task: KnownTask, groups: dict[float, list[Found]]) -> float:
+    def _choose(self, task: Task, groups: dict[float, list[solve.Solution]]) -> float:
         """Return the smallest strength whose labels are independent of what is known."""
         import pandas as pd
 
@@ -338,7 +331,7 @@ critical_beta_, n_features_in_, classes_
                 {
                     "strength": strength,
                     "objective": float(best.objective.min()),
-                    "log_likelihood": float(best.weights[0]),
+                    "log_likelihood": float(best.fit.log_likelihood),
                     "information": test.information,
                     "p_value": test.p_chi2,
                     "n_clusters": np.unique(labels).size,
@@ -349,12 +342,10 @@ critical_beta_, n_features_in_, classes_
         passed = table[(table.p_value >= 0.05) & (table.n_clusters == self.n_clusters)]
         if len(passed):
             return float(passed.strength.iloc[0])
-        warnings.warn(
+        warn(
             "no strength gave clusters that are independent of known, so the structures may be "
             f"correlated; tried {', '.join(f'{c:g}' for c in table.strength)}; "
-            f"strength={FALLBACK:g} is used",
-            UserWarning,
-            stacklevel=5,
+            f"strength={FALLBACK:g} is used"
         )
         return FALLBACK
 

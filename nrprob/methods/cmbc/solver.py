@@ -8,17 +8,22 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from scipy import sparse
 
-from nrprob.engines import solve
 from nrprob.engines.shuffle import spread, stream, uniform
-from nrprob.statistics.rows import Dense, Rows, bucket
+from nrprob.engines.solve import Solution
+from nrprob.methods.cmbc.penalty import (
+    Penalty,
+    exact_penalty,
+    penalty_slope,
+    penalty_value,
+)
+from nrprob.statistics.rows import Dense, Rows
 
-FORMS = ("chi2", "balanced", "pairs", "printed")
 UPDATES = ("joint", "batch", "partial", "exact")
 
 CAPACITY = 2048  # steps that a trace may have; the last entry is always that of the last step
+_COOLING = 2.0  # ratio of successive temperatures
+_NOISE = 1e-3  # of the parameters, at every temperature
 _NEWTON = 20  # steps of one joint M-step
 _ADAM = 400  # steps of update="exact"
 _RATE = 0.05
@@ -26,108 +31,46 @@ _EMPTY = 1e-8  # share of the rows below which a cluster keeps its parameters
 _ALIKE = 0.01  # difference of all memberships to 1/K below which the clusters are one
 
 
-class Penalty(NamedTuple):
-    r"""The known structure as the M-step sees it; rows of several labelings are stacked.
-
-    With E_k = ``differences`` @ theta_k and their mean E over the clusters, the penalty is
-
-    .. math:: M^2 P = \frac{1}{2K} \sum_{kz} u_z (E_{kz} - E_z)^2
-        + \frac{1}{2} \sum_z v_z \left[(a_z + E_z)^2 - M^2 p(z)^2\right]
+class Numbers(NamedTuple):
+    """Numbers that `solve_cmbc` reads.
 
     Attributes
     ----------
-    differences : (S, p) p(z given y_j = 1) - p(z given y_j = 0), 0 on padding
-    offset : (S,) a, sum over features of p(z given y_j = 0)
-    share : (S,) M p(z)
-    spread : (S,) u, weight of the differences between clusters
-    centre : (S,) v, weight of the mean of the clusters; 0 where it is free
+    n_features : features, without the padding
+    max_iter : most steps at a temperature
+    tol : change of the objective per row below which a temperature has converged
+    anneal : whether to begin at the critical temperature; else at 1
+    strength : weight of the penalty
+    tables : the known structure
     """
 
-    differences: Any
-    offset: Any
-    share: Any
-    spread: Any
-    centre: Any
+    n_features: Any
+    max_iter: Any
+    tol: Any
+    anneal: Any
+    strength: Any
+    tables: Penalty
 
 
-class Found(NamedTuple):
-    """`nrprob.engines.solve.Solution`, with parameters and temperatures.
+class Fit(NamedTuple):
+    """What `nrprob.engines.solve.Solution` adds of the best restart.
 
     Attributes
     ----------
-    weights : (2,) log-likelihood in nats, and penalty P
-    theta : (K, p) parameters of the best restart
-    temperature : (steps,) of every entry of ``trace``
+    slope : (1, K, p) minus the log-likelihood of a row, linearly, in every cluster
+    critical_beta : inverse of the temperature below which identical clusters separate
+    log_likelihood : in nats
+    penalty : P
+    theta : (K, p) parameters
+    temperature : (steps,) of every entry of the trace
     """
 
-    labels: jax.Array
-    objective: jax.Array
-    converged: jax.Array
-    n_iter: jax.Array
-    w: jax.Array
     slope: jax.Array
-    log_prior: jax.Array
-    trace: jax.Array
-    beta: jax.Array
     critical_beta: jax.Array
-    weights: jax.Array
+    log_likelihood: jax.Array
+    penalty: jax.Array
     theta: jax.Array
     temperature: jax.Array
-
-
-# The known structure as tables
-
-
-def _chord(cells: int) -> float:
-    """Slope of the chord of entropy against the sum of squares, next to uniform cells."""
-    k = max(cells, 1)
-    return k * (k + 1) * np.log1p(1 / k)
-
-
-def form_weights(form: str, k: int, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights u and v of a labeling with shares ``p`` (S,), for ``k`` clusters; see `Penalty`."""
-    s = p.size
-    if form == "chi2":
-        return 1 / p, np.zeros(s)
-    beta = _chord(s if form == "printed" else k * s - 1)
-    kappa = s * np.log(s) / (s - 1) if s > 1 else 1.0
-    centre = 0.0 if form == "balanced" else 2 * (beta / k - kappa)
-    return np.full(s, 2 * beta / k), np.full(s, centre)
-
-
-def make_penalty(x: Any, labelings: list[np.ndarray], form: str, k: int, width: int) -> Penalty:
-    """Tables of labelings, each (n,) codes, over the features of ``x`` (n, m); in float64.
-
-    Features are padded to ``width``, values of the labelings to a bucketed number.
-    """
-    n, m = x.shape
-    parts = []
-    for codes in labelings:
-        sizes = np.bincount(codes).astype(float)
-        if sizes.size == 1:
-            continue  # a constant labeling tells nothing, and adds exactly 0
-        if isinstance(x, jax.Array):
-            ones = np.asarray(jax.ops.segment_sum(x.astype(jnp.float64), codes, sizes.size))
-        else:
-            member = sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=(sizes.size, n))
-            ones = member @ x
-            ones = ones.toarray() if sparse.issparse(ones) else np.asarray(ones)
-        total = ones.sum(0)
-        varies = (total > 0) & (total < n)
-        share = (sizes / n)[:, None]
-        # A constant feature says nothing of z, under either of its values.
-        given_1 = np.where(varies, ones / np.where(varies, total, 1), share)
-        given_0 = np.where(varies, (sizes[:, None] - ones) / np.where(varies, n - total, 1), share)
-        u, v = form_weights(form, k, sizes / n)
-        parts.append((given_1 - given_0, given_0.sum(1), m * sizes / n, u, v))
-    n_values = sum(part[1].size for part in parts)
-    padded = max(bucket(n_values, 512), 2)
-    differences = np.zeros((padded, width))
-    rest = np.zeros((4, padded))
-    if parts:
-        differences[:n_values, :m] = np.concatenate([part[0] for part in parts])
-        rest[:, :n_values] = [np.concatenate([part[i] for part in parts]) for i in range(1, 5)]
-    return Penalty(differences, *rest)
 
 
 # Pieces of an iteration. theta is (R, K, p), for R restarts.
@@ -136,30 +79,6 @@ def make_penalty(x: Any, labelings: list[np.ndarray], form: str, k: int, width: 
 def bounds(dtype: Any) -> float:
     """Distance of the parameters from 0 and 1."""
     return 1e-6 if dtype == jnp.float32 else 1e-10
-
-
-def penalty_value(tables: Penalty, theta: jax.Array) -> jax.Array:
-    """M^2 P of parameters (..., K, p)."""
-    e = theta @ tables.differences.T
-    mean = e.mean(-2)
-    apart = (tables.spread * ((e - mean[..., None, :]) ** 2).mean(-2)).sum(-1)
-    centre = (tables.centre * ((tables.offset + mean) ** 2 - tables.share**2)).sum(-1)
-    return 0.5 * (apart + centre)
-
-
-def penalty_slope(tables: Penalty, theta: jax.Array) -> jax.Array:
-    """Derivative of `penalty_value` by theta, times K."""
-    e = theta @ tables.differences.T
-    mean = e.mean(-2, keepdims=True)
-    pull = tables.spread * (e - mean) + tables.centre * (tables.offset + mean)
-    return pull @ tables.differences
-
-
-def exact_penalty(tables: Penalty, theta: jax.Array, m: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """M^2 I(C;Z) under the model, and its derivative by theta times K."""
-    r = jnp.maximum(tables.offset + theta @ tables.differences.T, 1e-30)
-    log_ratio = jnp.log(r) - jnp.log(r.mean(-2, keepdims=True))
-    return m * (r * log_ratio).mean(-2).sum(-1), m * (log_ratio @ tables.differences)
 
 
 def linear(theta: jax.Array, real: jax.Array) -> jax.Array:
@@ -460,33 +379,32 @@ def critical_temperature(
 @partial(jax.jit, static_argnames=("n_clusters", "n_init", "update"))
 def solve_cmbc(
     rows: Rows,
-    hyper: solve.Hyper,
+    numbers: Numbers,
     seed: jax.Array,
     fixed: jax.Array | None,
     *,
     n_clusters: int,
     n_init: int,
     update: str,
-) -> Found:
+) -> Solution:
     """Anneal ``n_init`` starts side by side, by expectation maximisation, and keep the best.
 
-    The temperature falls by ``hyper["cooling"]`` from 1.2 times the critical one to 1, and what
+    The temperature falls by `_COOLING` from 1.2 times the critical one to 1, and what
     starts is the limit of high temperatures: clusters alike, but for the perturbation. Random
     parameters would not be that: with many features they leave memberships nearly hard, from which
     coordinate updates may need thousands of iterations, or never come back. Without
-    ``hyper["anneal"]``, or where nothing separates above 1, the temperature is 1 and the start
+    ``numbers.anneal``, or where nothing separates above 1, the temperature is 1 and the start
     random. A restart that has converged waits for the others.
     """
     dtype = rows.mass.dtype
     k, p = n_clusters, rows.x.n_statistics
-    m, strength = hyper["n_features"], hyper["strength"]
-    tables = Penalty(*(hyper[name] for name in Penalty._fields))
+    m, strength, tables = numbers.n_features, numbers.strength, numbers.tables
     n = rows.mass.sum()
     low = bounds(dtype)
     real = jnp.arange(p) < m
     barred = allowed(fixed, k, dtype)
     critical = critical_temperature(rows, tables, strength, real)
-    first = jnp.where(hyper["anneal"], jnp.maximum(1.2 * critical, 1), 1).astype(dtype)
+    first = jnp.where(numbers.anneal, jnp.maximum(1.2 * critical, 1), 1).astype(dtype)
 
     def value(theta, free):
         return strength * penalty_value(tables, theta) - free
@@ -514,11 +432,11 @@ def solve_cmbc(
 
     def level(carry):
         temperature, index, theta, _, count, trace, at = carry
-        noise = hyper["noise"] * spread(stream(stream(seed, 2), index), theta.shape, dtype)
+        noise = _NOISE * spread(stream(stream(seed, 2), index), theta.shape, dtype)
         theta = jnp.clip(theta + jnp.where(real, noise, 0), low, 1 - low)
         last = temperature <= 1
-        tol = jnp.where(last, 1e-2, 1) * hyper["tol"]
-        limit = jnp.where(last, 10, 1) * hyper["max_iter"]
+        tol = jnp.where(last, 1e-2, 1) * numbers.tol
+        limit = jnp.where(last, 10, 1) * numbers.max_iter
 
         def moving(inner):
             return (inner[4] < limit) & ~jnp.all(inner[3])
@@ -538,7 +456,7 @@ def solve_cmbc(
         none = jnp.zeros(n_init, bool)
         inner = theta, cells, value(theta, free), none, 0, count, trace, at
         theta, _, _, done, _, count, trace, at = jax.lax.while_loop(moving, move, inner)
-        cooler = jnp.where(last, 0, jnp.maximum(temperature / hyper["cooling"], 1))
+        cooler = jnp.where(last, 0, jnp.maximum(temperature / _COOLING, 1))
         return cooler, index + 1, theta, done, count, trace, at
 
     start = 0.05 + 0.9 * uniform(stream(seed, 1), (n_init, k, p), dtype)
@@ -559,7 +477,7 @@ def solve_cmbc(
         theta, trace = _ascend(rows, theta, tables, strength, m, real, barred)
         trace, count = n * trace, count + _ADAM
         at = jnp.where(jnp.arange(CAPACITY) <= _ADAM, 1, jnp.nan).astype(dtype)
-    return _finish(rows, theta, tables, hyper, barred, done, count, trace, at, critical, update)
+    return _evaluate(rows, theta, numbers, barred, done, count, trace, at, critical, update)
 
 
 def _ascend(rows, theta, tables, strength, m, real, barred):
@@ -595,9 +513,9 @@ def _ascend(rows, theta, tables, strength, m, real, barred):
     return carry[2], carry[4]
 
 
-def _finish(rows, theta, tables, hyper, barred, done, count, trace, at, critical, update):
+def _evaluate(rows, theta, numbers, barred, done, count, trace, at, critical, update):
     """Evaluate all restarts and keep what is needed of the best."""
-    m, strength = hyper["n_features"], hyper["strength"].astype(jnp.float64)
+    m, strength = numbers.n_features, numbers.strength.astype(jnp.float64)
     k = theta.shape[1]
     real = jnp.arange(rows.x.n_statistics) < m
     # Clusters that no row can tell apart are one; else their labels would be the last rounding.
@@ -609,27 +527,27 @@ def _finish(rows, theta, tables, hyper, barred, done, count, trace, at, critical
     wide = score.astype(jnp.float64)
     log_p = jax.nn.logsumexp(wide, -1) - math.log(k)
     likelihood = (rows.mass.astype(jnp.float64)[..., None] * log_p).sum((0, 1))
-    tables = jax.tree.map(lambda a: a.astype(jnp.float64), tables)
+    tables = numbers.tables.astype(jnp.float64)
     if update == "exact":
         penalty = exact_penalty(tables, theta.astype(jnp.float64), m)[0]
     else:
         penalty = penalty_value(tables, theta.astype(jnp.float64))
     objective = rows.mass.sum() * strength * penalty - likelihood
     best = objective.argmin()
-    dtype = theta.dtype
     own = jax.lax.dynamic_index_in_dim(score, best, 2, keepdims=False)
-    return Found(
+    return Solution(
         score.argmax(-1).astype(jnp.int32),
         objective,
         done,
         count,
         rows.mass[..., None] * jax.nn.softmax(own, -1),
-        -coefficients[best][None],
-        jnp.zeros(k, dtype),
         trace[:, best],
-        jnp.ones((), dtype),
-        jnp.where(critical > 0, 1 / jnp.maximum(critical, 1e-30), jnp.inf),
-        jnp.stack([likelihood[best], penalty[best] / m.astype(jnp.float64) ** 2]),
-        theta[best],
-        at,
+        Fit(
+            -coefficients[best][None],
+            jnp.where(critical > 0, 1 / jnp.maximum(critical, 1e-30), jnp.inf),
+            likelihood[best],
+            penalty[best] / m.astype(jnp.float64) ** 2,
+            theta[best],
+            at,
+        ),
     )

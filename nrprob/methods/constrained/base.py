@@ -2,65 +2,55 @@
 
 from __future__ import annotations
 
-import warnings
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
-from nrprob.estimator.terms import TermEstimator
-from nrprob.exceptions import DegenerateClusterWarning
+from nrprob.estimator.base import Clusterer
 from nrprob.methods.constrained.links import check_cannot_link, check_pairs
-from nrprob.validation import check_same_order
 
-Pair = tuple[np.ndarray, np.ndarray]
+ALIKE = "there is no structure in X; all rows are alike"
 
 
-class PairEstimator(TermEstimator):
+@dataclass
+class PairTask:
+    """Checked input of one fit; nothing of it is compiled ahead.
+
+    Attributes
+    ----------
+    X : (n, m) rows
+    fixed : (n,) clusters of the rows whose cluster is given, else -1; or None
+    must_link, cannot_link : (p, 2) rows
+    """
+
+    X: np.ndarray
+    fixed: np.ndarray | None
+    must_link: np.ndarray
+    cannot_link: np.ndarray
+    calls: tuple = ()
+
+
+class PairEstimator(Clusterer):
     """Clusterer of dense rows whose ``fit`` takes ``must_link`` and ``cannot_link``."""
 
-    # What the base class reads; there is nothing to choose.
-    solver = "sequential"
-    _solvers: tuple[str, ...] = ()
     _takes_known = False
 
     def _validate(self, X: Any, *, reset: bool) -> np.ndarray:
         X = np.asarray(X) if isinstance(X, jax.Array) else X
         return self._checked(X, reset=reset)
 
-    def _read(
-        self, X: Any, y: Any, must_link: Any, cannot_link: Any
-    ) -> tuple[np.ndarray, np.ndarray | None, Pair]:
-        """Checked rows, wanted clusters, and pairs."""
+    def prepare(self, X, y, known=None, *, must_link=None, cannot_link=None) -> PairTask:
+        """Check the input; see `Clusterer.prepare`."""
+        self.check_parameters()
         self._check_one_device()
-        check_same_order(X, y=y)
         X = self._validate(X, reset=True)
         n = X.shape[0]
         self._check_size(n)
         fixed = self._wanted(y, n)
-        return X, fixed, (check_pairs(must_link, n, "must_link"), check_cannot_link(cannot_link, n))
-
-    def _store_labels(self, labels: np.ndarray) -> None:
-        self.labels_ = labels
-        self.membership_ = np.eye(self.n_clusters)[labels]
-        self.n_clusters_ = int(np.unique(labels).size)
-
-    def _warn_of(self, alike: bool) -> None:
-        """Warn of too few clusters, and of a run that did not end."""
-        k = self.n_clusters
-        if alike and k > 1:
-            message = "there is no structure in X; all rows are alike"
-            warnings.warn(message, DegenerateClusterWarning, stacklevel=4)
-        elif self.n_clusters_ < k:
-            message = f"found {self.n_clusters_} clusters, fewer than n_clusters={k}"
-            warnings.warn(message, DegenerateClusterWarning, stacklevel=4)
-        if not self.converged_:
-            warnings.warn(
-                f"the best restart did not converge; got max_iter={self.max_iter}; raise max_iter",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
+        must_link = check_pairs(must_link, n, "must_link")
+        return PairTask(X, fixed, must_link, check_cannot_link(cannot_link, n))
 
     def predict(self, X):  # type: ignore[override]
         """Cluster of new rows, which take part in no pair: the nearest by the measure of `fit`.

@@ -12,8 +12,8 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.estimator.terms import fitting
-from nrprob.methods.constrained.base import PairEstimator
+from nrprob.estimator.base import Restarts
+from nrprob.methods.constrained.base import ALIKE, PairEstimator
 from nrprob.methods.constrained.links import (
     Components,
     Pairs,
@@ -23,7 +23,6 @@ from nrprob.methods.constrained.links import (
 )
 from nrprob.methods.constrained.problem import Scaled, coarse, neighbour_table, node_means
 from nrprob.methods.constrained.search import assign_in_order
-from nrprob.settings import standard
 from nrprob.statistics.rows import cluster_means
 from nrprob.validation import check_random_state
 
@@ -213,17 +212,21 @@ class COPKMeans(PairEstimator):
         TypeError
             If pairs are not integers.
         """
-        with fitting(self), standard():
-            self._check_counts()
-            X, fixed, pairs = self._read(X, y, must_link, cannot_link)
-            must, cannot = [Pairs(pairs[0], "must_link")], [Pairs(pairs[1], "cannot_link")]
-            if fixed is not None:
-                same, different = pairs_from_labels(fixed)
-                must.append(Pairs(same, "y"))
-                cannot.append(Pairs(different, "y"))
-            return self._fit_parts(Scaled.of(X), Components(len(X), must, cannot), fixed)
+        return self._fit(X, y, must_link=must_link, cannot_link=cannot_link)
 
-    def _fit_parts(self, data: Scaled, parts: Components, fixed: np.ndarray | None):
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        self._check_common(tol=False)
+
+    def compute(self, task):
+        """Run all restarts; see `Clusterer.compute`."""
+        must = [Pairs(task.must_link, "must_link")]
+        cannot = [Pairs(task.cannot_link, "cannot_link")]
+        if task.fixed is not None:
+            same, different = pairs_from_labels(task.fixed)
+            must.append(Pairs(same, "y"))
+            cannot.append(Pairs(different, "y"))
+        data, parts = Scaled.of(task.X), Components(len(task.X), must, cannot)
         k, n = self.n_clusters, len(data.x)
         nodes, at = _lay_out(data, parts)
         random = check_random_state(self.random_state)
@@ -242,26 +245,32 @@ class COPKMeans(PairEstimator):
                 n_trace=64 * math.ceil(self.max_iter / 64),
             )
         )
-        done = np.flatnonzero(runs.done)
-        self.n_failed_ = self.n_init - done.size
-        if not done.size:
+        if not runs.done.any():
             self._refuse(parts)
+        return [(data, runs._replace(labels=runs.labels[:, at][:, parts.node]))]
+
+    def finish(self, task, found):
+        """Set the fitted attributes; see `Clusterer.finish`."""
+        data, runs = found[0]
+        k, done = self.n_clusters, np.flatnonzero(runs.done)
+        self.n_failed_ = self.n_init - done.size
         objectives = runs.objective[done].astype(float) * data.scale**2
         if self.verbose:
             print(f"restarts {done.size}/{self.n_init}: objective {objectives.min():.6g}")
         best = done[objectives.argmin()]
-        labels = runs.labels[done][:, at][:, parts.node].astype(np.int64)
-        order = cluster_order(labels[objectives.argmin()], fixed, k)
-        self._labels, self._objectives = np.argsort(order)[labels], objectives
-        self._converged = runs.converged[done]
-        self._store_labels(self._labels[objectives.argmin()])
-        self.objective_ = float(objectives.min())
-        self.objective_trace_ = runs.trace[best][: runs.n_iter[best]].astype(float) * data.scale**2
-        self.n_iter_ = int(runs.n_iter[best])
-        self.converged_ = bool(runs.converged[best])
-        means = cluster_means(self.membership_.T @ data.x, self.membership_.sum(0))
+        labels = runs.labels[done].astype(np.int64)
+        order = cluster_order(labels[objectives.argmin()], task.fixed, k)
+        labels = np.argsort(order)[labels]
+        membership = np.eye(k)[labels[objectives.argmin()]]
+        self._store(
+            Restarts(labels, objectives, runs.converged[done]),
+            membership=membership,
+            trace=runs.trace[best][: runs.n_iter[best]].astype(float) * data.scale**2,
+            n_iter=runs.n_iter[best],
+            nothing_left=ALIKE if data.alike else "",
+        )
+        means = cluster_means(membership.T @ data.x, membership.sum(0))
         self.centroids_ = means * data.scale + data.centre
-        self._warn_of(data.alike)
         return self
 
     def _refuse(self, parts: Components) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -11,9 +12,9 @@ from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.codelength import exponential_complexity, multinomial_complexity
-from nrprob.estimator.terms import fitting
+from nrprob.estimator.base import Restarts
 from nrprob.methods.constrained import search
-from nrprob.methods.constrained.base import PairEstimator
+from nrprob.methods.constrained.base import ALIKE, PairEstimator
 from nrprob.methods.constrained.codes import Settings
 from nrprob.methods.constrained.links import (
     Components,
@@ -35,7 +36,6 @@ from nrprob.methods.constrained.problem import (
 )
 from nrprob.methods.constrained.report import Report
 from nrprob.methods.constrained.sizes import SizeLimits
-from nrprob.settings import standard
 from nrprob.validation import LARGEST, MOST, check_random_state
 
 _MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
@@ -60,6 +60,16 @@ class _Given:
             data, k, weight, shared, bounds, parts,
             ignorable_pairs(self.link, parts), ignorable_pairs(self.apart, parts),
         )  # fmt: skip
+
+
+class _Searched(NamedTuple):
+    """What the search found: the shortest description, and how it came about."""
+
+    best: Described
+    restarts: Restarts
+    trace: np.ndarray
+    n_iter: int
+    converged: bool
 
 
 class MDLConstrained(PairEstimator):
@@ -238,9 +248,9 @@ class MDLConstrained(PairEstimator):
 
     # Input
 
-    def _check_common(self) -> None:
-        self._check_counts()
-        self._check_tol()
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        self._check_common()
         self._check_choice("constraints", self.constraints, ("hard", "soft"))
         self._check_choice("sigma", self.sigma, ("view", "cluster"))
         self._check_choice("geometry", self.geometry, ("gauss", "exp"))
@@ -286,31 +296,26 @@ class MDLConstrained(PairEstimator):
         TypeError
             If pairs are not integers.
         """
-        with fitting(self), standard():
-            return self._fit_pairs(X, y, must_link, cannot_link)
+        return self._fit(X, y, must_link=must_link, cannot_link=cannot_link)
 
-    def _fit_pairs(self, X, y, must_link, cannot_link):
-        self._check_common()
-        X, fixed, pairs = self._read(X, y, must_link, cannot_link)
-        data = Scaled.of(X)
-        weight = 1.0 if self.geometry == "exp" else X.shape[1] / 2
+    def compute(self, task):
+        """Search until no row is alone; see `Clusterer.compute`."""
+        data, fixed = Scaled.of(task.X), task.fixed
+        weight = 1.0 if self.geometry == "exp" else task.X.shape[1] / 2
         bounds = self._bounds()
-        given = self._given(data, fixed, *pairs)
+        given = self._given(data, fixed, task.must_link, task.cannot_link)
         seed = np.asarray(check_random_state(self.random_state).randint(2**31 - 1), np.uint32)
         while True:
             problem = given.problem(data, self.n_clusters, weight, self.sigma == "view", bounds)
             found = self._search(problem, seed)
             alone = np.zeros(0, np.int64)
             if self.epsilon is not None:
-                alone = lonely(data.x, self.epsilon / data.scale, found.labels)
+                alone = lonely(data.x, self.epsilon / data.scale, found.best.labels)
             if not alone.size:
-                break
+                return [(problem, found)]
             # Every round links more rows for good, so that there are no more rounds than rows.
             mates = nearest_mates(data.x, alone, self.epsilon / data.scale)
             given.must.append(Pairs(np.stack([alone, mates], 1), "epsilon"))
-        self._pairs = Report(problem, found, pairs, self.constraints == "hard")
-        self._store_found(problem, found, fixed)
-        return self
 
     def _bounds(self) -> tuple[float, float]:
         bounds = np.asarray(self.scale_range, dtype=object)
@@ -358,13 +363,13 @@ class MDLConstrained(PairEstimator):
 
     # Search
 
-    def _search(self, problem: ConstrainedProblem, seed: np.ndarray) -> Described:
+    def _search(self, problem: ConstrainedProblem, seed: np.ndarray) -> _Searched:
         """Shortest description of all restarts."""
         nodes, at = problem.nodes()
         soft = bool(len(problem.link) or len(problem.apart))
         width = coarse(self.n_clusters, 4)
         each = (nodes.mass.size * 8 + nodes.near.size * 6) * width * nodes.mean.dtype.itemsize
-        runs: search.Found = jax.device_get(
+        runs: search.SearchResult = jax.device_get(
             search.search(
                 nodes,
                 self._settings(problem),
@@ -388,27 +393,26 @@ class MDLConstrained(PairEstimator):
         found = [
             problem.describe(runs.labels[i][at][problem.parts.node].astype(np.int64)) for i in done
         ]
-        self._labels = np.stack([f.labels for f in found])
-        self._objectives = np.array([f.length for f in found])
-        self._converged = runs.converged[done]
+        lengths = np.array([f.length for f in found])
+        restarts = Restarts(np.stack([f.labels for f in found]), lengths, runs.converged[done])
         if self.verbose:
-            print(f"restarts {self.n_init}: objective {self._objectives.min():.6g} nats")
-        order = np.argsort(self._objectives, kind="stable")
+            print(f"restarts {self.n_init}: objective {lengths.min():.6g} nats")
+        order = np.argsort(lengths, kind="stable")
         found, best = [found[i] for i in order], done[order[0]]
         trace = runs.trace[best].astype(float)
-        self.objective_trace_ = trace[~np.isnan(trace)]
-        if found[0].length < self.objective_trace_.min() - 1e-9 * problem.data.x.size:
+        trace = trace[~np.isnan(trace)]
+        if found[0].length < trace.min() - 1e-9 * problem.data.x.size:
             # Single pairs were given up, which the search does not try.
-            self.objective_trace_ = np.append(self.objective_trace_, found[0].length)
-        self.n_iter_ = max(int(runs.n_iter[best]), 1)
-        self.converged_ = bool(runs.converged[best])
+            trace = np.append(trace, found[0].length)
         parts, n = problem.parts, len(problem.data.x)
         high = n if self.max_size is None else self.max_size
         limits = SizeLimits(np.bincount(parts.node), parts.edges, self.min_size or 0, high)
         limits.check(self.n_clusters)
         if limits.met(np.bincount(found[0].labels, minlength=self.n_clusters)):
-            return found[0]
-        return self._resize(problem, limits, found[:3])
+            converged = bool(runs.converged[best])
+            return _Searched(found[0], restarts, trace, max(int(runs.n_iter[best]), 1), converged)
+        shortest, trace = self._resize(problem, limits, found[:3])
+        return _Searched(shortest, restarts, trace, len(trace), len(trace) < self.max_iter)
 
     def _settings(self, problem: ConstrainedProblem) -> Settings:
         n, dtype = len(problem.data.x), problem.data.dtype
@@ -440,7 +444,7 @@ class MDLConstrained(PairEstimator):
 
     def _resize(
         self, problem: ConstrainedProblem, limits: SizeLimits, starts: list[Described]
-    ) -> Described:
+    ) -> tuple[Described, np.ndarray]:
         """Shortest description with clusters of sizes within limits, from the best few starts."""
         kept: list[tuple[Described, list[float]]] = []
         for start in starts:
@@ -454,28 +458,36 @@ class MDLConstrained(PairEstimator):
                 trace.append(at.length)
             kept.append((now, trace))
         best, trace = min(kept, key=lambda c: c[0].length)
-        self.objective_trace_ = np.array(trace)
-        self.n_iter_, self.converged_ = len(trace), len(trace) < self.max_iter
-        return best
+        return best, np.array(trace)
 
     # Results
 
-    def _store_found(
-        self, problem: ConstrainedProblem, best: Described, fixed: np.ndarray | None
-    ) -> None:
-        k, data = self.n_clusters, problem.data
-        order = cluster_order(best.labels, fixed, k)
+    def finish(self, task, found):
+        """Set the fitted attributes; see `Clusterer.finish`."""
+        problem, searched = found[0]
+        best, k, data = searched.best, self.n_clusters, problem.data
+        order = cluster_order(best.labels, task.fixed, k)
         name = np.argsort(order)
-        self._labels = name[self._labels]
-        self._store_labels(name[best.labels])
-        self.objective_ = best.length
+        labels = name[best.labels]
+        self._pairs = Report(
+            problem, best, (task.must_link, task.cannot_link), self.constraints == "hard"
+        )
         self.lengths_ = best.lengths
         self.weights_ = best.weights[order]
         self.scales_ = best.scales[order] * data.scale**2
         self.centroids_ = best.centres[order] * data.scale + data.centre
         self.degeneracy_ = problem.q
         self._weight = problem.weight
-        self._warn_of(data.alike)
+        restarts = searched.restarts
+        self._store(
+            restarts._replace(labels=name[restarts.labels]),
+            membership=np.eye(k)[labels],
+            trace=searched.trace,
+            n_iter=searched.n_iter,
+            nothing_left=ALIKE if data.alike else "",
+            chosen=Restarts(labels[None], np.array([best.length]), np.array([searched.converged])),
+        )
+        return self
 
     @property
     def accepted_(self):

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
@@ -18,17 +17,18 @@ from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from nrprob.engines import solve
-from nrprob.engines.solve import Hyper, Problem
-from nrprob.estimator.terms import Task, TermEstimator
+from nrprob.engines.solve import Problem, Settings
+from nrprob.estimator.base import Clusterer, Restarts
+from nrprob.estimator.calls import collect, memberships, padded, restart_calls
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships
 from nrprob.methods.bottleneck.ib import sum_of_squares
 from nrprob.settings import standard
 from nrprob.statistics.costs import FEATURES, gaussian
 from nrprob.statistics.features import fit_features
-from nrprob.statistics.rows import Rows, arrange, cluster_means, make_rows
+from nrprob.statistics.rows import Layout, Rows, arrange, cluster_means, make_rows
 from nrprob.statistics.terms import Term
-from nrprob.validation import ITERATIONS, LARGEST, MOST, check_random_state
+from nrprob.validation import ITERATIONS, MOST, check_random_state
 
 _BASES = ("kmeans", "em", "daib")
 # Patterns of base labels up to which single moves, which find the better optima, are quick enough.
@@ -47,7 +47,7 @@ class Consensus:
     by anything else, would make it another criterion.
     """
 
-    def __call__(self, rows: Rows, hyper: Hyper) -> Problem:
+    def __call__(self, rows: Rows, settings: Settings) -> Problem:
         """Make the problem from the rows."""
         constant = 0.5 * sum_of_squares(rows)
         scale = 2 * constant / rows.mass.sum()
@@ -67,10 +67,10 @@ class EnsembleInput:
     groups: Groups
     names: list[Any]
     sizes: list[int | None]
-    calls: tuple[solve.Call, ...] = ()
+    calls: tuple[solve.Call, ...] = ()  # bases are not compiled
 
 
-class CondEns(TermEstimator):
+class CondEns(Clusterer):
     r"""Conditional ensembles: cluster every known group by itself, and agree on one clustering.
 
     Every known group is clustered by itself, by any clusterer, so that what is known cannot be
@@ -218,32 +218,22 @@ class CondEns(TermEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    # What the engine of the consensus reads; there is nothing to choose.
-    solver = "sequential"
-    _solvers: tuple[str, ...] = ()
-
-    def __sklearn_tags__(self):
-        """Return scikit-learn's description of what the estimator accepts."""
-        tags = super().__sklearn_tags__()
+    @property
+    def _takes_sparse(self) -> bool:
         base = self.base
-        if base == "em":
-            from nrprob.methods.mixture.em import MixtureEM
-
-            base = MixtureEM(features=self.features)
-        sparse_ = isinstance(base, str) or (
-            hasattr(base, "__sklearn_tags__") and get_tags(base).input_tags.sparse
-        )
-        tags.input_tags.sparse = self.extension == "nearest" and sparse_
-        return tags
+        if isinstance(base, str):
+            base_takes = base != "em" or self.features in ("multinomial", "bernoulli")
+        else:
+            base_takes = hasattr(base, "__sklearn_tags__") and get_tags(base).input_tags.sparse
+        return self.extension == "nearest" and bool(base_takes)
 
     # Input
 
-    def _check_common(self) -> None:
-        self._check_counts()
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        self._check_common()
         self._check_number("n_init_base", self.n_init_base, low=1, high=ITERATIONS, integer=True)
-        self._check_tol()
-        if self.binarize is not None:
-            self._check_number("binarize", self.binarize, low=-LARGEST, high=LARGEST)
+        self._check_binarize()
         self._check_choice("features", self.features, ("auto", *FEATURES))
         self._check_choice("extension", self.extension, ("nearest", "adjusted"))
         base = self.base
@@ -264,11 +254,11 @@ class CondEns(TermEstimator):
                 "instance such as KMeans() or GaussianMixture()"
             )
 
-    def _prepare(self, X, y, known) -> Any:
+    def prepare(self, X, y, known=None) -> EnsembleInput:
         """Check the input; nothing is clustered yet."""
-        self._check_common()
+        self.check_parameters()
         self._check_one_device()
-        X = self._validate(np.asarray(X) if isinstance(X, jax.Array) else X, reset=True)
+        X = self._validate(X, reset=True)
         n_samples = X.shape[0]
         self._check_size(n_samples)
         fixed = self._wanted(y, n_samples)
@@ -335,8 +325,8 @@ class CondEns(TermEstimator):
 
     # Fitting
 
-    def _fit(self, X, y, known):
-        given = self._prepare(X, y, known)
+    def compute(self, given):
+        """Cluster every known group, and find the consensus; see `Clusterer.compute`."""
         codes, x = given.groups.codes, given.x
         first = self._cluster_groups(given)
         shifts = np.zeros((given.groups.n_groups, x.shape[1]), x.dtype)
@@ -350,9 +340,7 @@ class CondEns(TermEstimator):
             for round_ in range(_ROUNDS):
                 columns = first if start + round_ == 0 else self._extend(x, codes, shifts)
                 self._classes = [np.unique(column) for column in columns.T]
-                task = self._consensus(columns, given.fixed)
-                found = [call() for call in task.calls]
-                best = min(found, key=lambda f: f.objective.min())
+                restarts, best, slots = self._consensus(columns, given.fixed)
                 reached = best.objective.min()
                 # Members that hardly divide the rows of other groups leave little whatever they
                 # mean; so what is left is compared with what there was.
@@ -360,13 +348,12 @@ class CondEns(TermEstimator):
                 if self.verbose:
                     print(f"consensus of {columns.shape[1]}: sum of squares {reached:.6g}")
                 if left <= least * (1 + 1e-9):  # of equals the last, whose shifts fit its labels
-                    least, kept = left, (columns, shifts, self._classes, task, found)
-                labels = task.layout.collect(best.labels)[:, int(best.objective.argmin())]
+                    least, kept = left, (columns, shifts, self._classes, restarts, best, slots)
+                labels = restarts.labels[restarts.objective.argmin()]
                 if not adjusted or (before is not None and (labels == before).all()):
                     break
                 shifts, before = _shifts(x, codes, labels), labels
-        self.base_labels_, self.shifts_, self._classes, task, found = kept
-        return self._finish(task, found)
+        return [kept]
 
     def _extend(self, x: Any, codes: np.ndarray, shifts: np.ndarray) -> np.ndarray:
         """Clusters (n, members) that the members find for rows of the known groups ``codes``."""
@@ -480,8 +467,10 @@ class CondEns(TermEstimator):
             [c[:, None] == known for c, known in zip(labels.T, self._classes, strict=True)], 1
         ).astype(float)
 
-    def _consensus(self, columns: np.ndarray, fixed: np.ndarray | None) -> Task:
-        """Runs that find the consensus.
+    def _consensus(
+        self, columns: np.ndarray, fixed: np.ndarray | None
+    ) -> tuple[Restarts, solve.Solution, Layout]:
+        """Find the consensus: all restarts, the best solution, and where every row is in it.
 
         Rows with the same base labels, and the same wanted label, move together, which is exact
         and makes of many rows a few weighted ones. They are numbered as they first appear, so that
@@ -502,24 +491,35 @@ class CondEns(TermEstimator):
         groups = Groups(np.zeros(len(x), int), 1)
         layout = arrange(groups.codes, 1)
         rows = make_rows(x, layout, 1, mass=np.pad(counts, (0, pad)))
-        hyper = {
-            "n_clusters": np.asarray(self.n_clusters, np.int32),
-            "max_iter": np.asarray(self.max_iter, np.int32),
-        }
+        settings = solve.make_settings(x.dtype, n_clusters=self.n_clusters, max_iter=self.max_iter)
         if fixed is not None:
             fixed = np.pad(fixed[first], (0, pad), constant_values=-1)
-        task = Task(x, rows, hyper, fixed, layout, groups, Consensus())
-        task.calls = self._restarts(task)
-        task.layout = replace(layout, slot=layout.slot[place])
-        return task
+        n_clusters = padded(rows, layout, self.n_clusters)
+        calls = restart_calls(
+            solve.solve_reassign,
+            {
+                "solver": "sequential" if len(x) <= _SEQUENTIAL else "batched",
+                "compressed": False, "build": Consensus(), "n_clusters": n_clusters,
+            },
+            rows, layout, fixed, [settings], n_init=self.n_init, random_state=self.random_state,
+            each=rows.mass.size * n_clusters * 5 + n_clusters * rows.x.n_statistics * 8,
+        )  # fmt: skip
+        layout = replace(layout, slot=layout.slot[place])
+        return *collect([call() for call in calls], layout), layout
 
-    def _solver(self, task: Task) -> Any:
-        solver = "sequential" if task.x.shape[0] <= _SEQUENTIAL else "batched"
-        return solve.solve_reassign, {"solver": solver, "compressed": False}
-
-    def _finish(self, task, found):
-        super()._finish(task, found)
-        self.objective_ = max(self.objective_, 0.0)  # up to rounding
+    def finish(self, task, found):
+        """Set the fitted attributes; see `Clusterer.finish`."""
+        self.base_labels_, self.shifts_, self._classes, restarts, best, layout = found[0]
+        # A sum of squares is not negative, but for rounding.
+        restarts = restarts._replace(objective=np.maximum(restarts.objective, 0.0))
+        alike = np.isinf(best.fit.critical_beta)
+        self._store(
+            restarts,
+            membership=memberships(best, layout, self.n_clusters),
+            trace=best.trace,
+            n_iter=best.n_iter,
+            nothing_left="there is no structure left in X; all rows are alike" if alike else "",
+        )
         x = self._indicators(self.base_labels_)
         self.centroids_ = cluster_means(self.membership_.T @ x, self.membership_.sum(0))
         return self
@@ -528,7 +528,7 @@ class CondEns(TermEstimator):
 
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
-        X = self._validate(np.asarray(X) if isinstance(X, jax.Array) else X, reset=False)
+        X = self._validate(X, reset=False)
         with standard(), warnings.catch_warnings():
             x = X if self.base == "em" or not isinstance(self.base, str) else self._features(X)
             warnings.filterwarnings("ignore", ".*has no counts", UserWarning)

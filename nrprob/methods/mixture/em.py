@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 
-from nrprob.engines.solve import Hyper, Problem
-from nrprob.estimator.terms import ScoreMixin, TermEstimator
+from nrprob.engines.solve import Problem, Settings
+from nrprob.estimator.linear import FeatureParameters, ScoreMixin
+from nrprob.estimator.terms import Descent, TermEstimator
 from nrprob.statistics.costs import bernoulli, mass, multinomial
-from nrprob.statistics.features import FeatureMap, fit_features, refuse
+from nrprob.statistics.features import FeatureMap, refuse
 from nrprob.statistics.rows import Rows, cluster_means
 from nrprob.statistics.terms import Term
 from nrprob.statistics.xlogx import xlogx
@@ -157,6 +158,12 @@ class SmoothedMass:
         return xlogx(jnp.asarray(self.alpha, jnp.float64))
 
 
+class MixtureNumbers(NamedTuple):
+    """``constant``, nats per row that the scaling of the features took from the likelihood."""
+
+    constant: Any
+
+
 @dataclass(frozen=True)
 class Mixture:
     """``-log`` likelihood of a mixture, but for the entropy of the memberships."""
@@ -169,12 +176,12 @@ class Mixture:
     alpha: float
     anneal: bool
 
-    def __call__(self, rows: Rows, hyper: Hyper) -> Problem:
+    def __call__(self, rows: Rows, settings: Settings) -> Problem:
         """Make the problem from the rows."""
         one = jnp.ones((), rows.mass.dtype)
-        k = hyper["n_clusters"]
+        k = settings.n_clusters
         total = rows.mass.sum().astype(jnp.float64)
-        constant = hyper["constant"].astype(jnp.float64)
+        constant = settings.method.constant.astype(jnp.float64)
         cost: Any = multinomial if self.features == "multinomial" else bernoulli
         if self.covariance is not None:
             cost = Normal(self.covariance, self.n_features, self.reg)
@@ -196,7 +203,7 @@ class Mixture:
         return Problem(terms, jnp.ones_like, n_start=1, anneal=self.anneal)
 
 
-class MixtureEM(ScoreMixin, TermEstimator):
+class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
     r"""Mixture of Bernoulli, multinomial or normal components, by annealed EM.
 
     Minimises minus the log likelihood, in nats of the whole data set,
@@ -306,22 +313,17 @@ critical_beta_, n_features_in_, classes_
         self.verbose = verbose
 
     _takes_known = False
-    _solvers = ("anneal",)
-    # What the engine reads of every estimator, and is fixed here: EM is the entropy rule at the
-    # temperature 1.
-    solver = "anneal"
-    prior = False
-    beta = 1.0
-    quench = "auto"
 
-    def __sklearn_tags__(self):
-        """Return scikit-learn's description of what the estimator accepts."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = self.features in ("multinomial", "bernoulli")
-        return tags
+    @property
+    def _takes_sparse(self) -> bool:
+        return self.features in ("multinomial", "bernoulli")
 
-    def _check_common(self) -> None:
-        super()._check_common()
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        self._check_common()
+        self._check_number("noise", self.noise, low=0, high=10)
+        self._check_number("cooling", self.cooling, low=1.01, high=1e6)
+        self._check_features()
         self._check_choice("covariance", self.covariance, _COVARIANCES)
         self._check_choice("weights", self.weights, ("free", "uniform"))
         if isinstance(self.smoothing, str):
@@ -336,12 +338,11 @@ critical_beta_, n_features_in_, classes_
                 "set anneal=False, or leave init out"
             )
 
-    @property
-    def _factorises(self) -> bool:
+    def _factorises(self, task) -> bool:
         return self._features.covariance == "full"
 
     def _fit_features(self, X):
-        base = fit_features(X, self.features, self.binarize)
+        base = super()._fit_features(X)
         if base.features != "gaussian":
             return MixtureMap(base, None)
         if sparse.issparse(X):
@@ -362,8 +363,19 @@ critical_beta_, n_features_in_, classes_
             return None
         return np.where(fixed >= 0, 1.0, float(self.unlabelled_weight))
 
-    def _problem(self, features, groups, known):
-        alpha = self.smoothing
+    def _descent(self):
+        # EM is the entropy rule at the temperature 1.
+        return Descent(
+            beta=1.0,
+            information=False,
+            quench=100.0,
+            cooling=float(self.cooling),
+            noise=float(self.noise),
+            tol=float(self.tol),
+        )
+
+    def _problem(self, task):
+        features, alpha = self._features.features, self.smoothing
         if isinstance(alpha, str):
             alpha = 1.0 if features == "multinomial" and hasattr(self, "classes_") else 0.0
         gaussian = features == "gaussian"
@@ -379,7 +391,7 @@ critical_beta_, n_features_in_, classes_
         )
         # The likelihood is that of the features as given, not as scaled.
         self._constant = m * math.log(self._features.base.scale) if gaussian else 0.0
-        return self._build, {"constant": self._constant}
+        return self._build, MixtureNumbers(self._constant)
 
     def _common_cost(self, x, groups):
         cost = self._constant
@@ -411,15 +423,13 @@ critical_beta_, n_features_in_, classes_
         """
         return super().score(X, known=known)
 
-    def _prepare(self, X, y, known):
-        task = super()._prepare(X, y, known)
-        if self.init is not None:
-            start = task.layout.spread(self._log_init(task.x.shape[0]))
-            n_clusters = dict(task.calls[0].static)["n_clusters"]
-            spare = n_clusters - self.n_clusters
-            start = np.pad(start, ((0, 0), (0, 0), (0, spare)), constant_values=-np.inf)
-            task.hyper["init"] = start.astype(task.rows.mass.dtype)
-        return task
+    def _start(self, task, n_clusters):
+        if self.init is None:
+            return None
+        start = task.layout.spread(self._log_init(task.x.shape[0]))
+        spare = n_clusters - self.n_clusters
+        start = np.pad(start, ((0, 0), (0, 0), (0, spare)), constant_values=-np.inf)
+        return start.astype(task.rows.mass.dtype)
 
     def _log_init(self, n: int) -> np.ndarray:
         """Log memberships (n, k) to start from."""
@@ -441,8 +451,9 @@ critical_beta_, n_features_in_, classes_
         with np.errstate(divide="ignore"):
             return np.log(init)
 
-    def _finish(self, task, found):
-        super()._finish(task, found)
+    def finish(self, task, found):
+        """Set the fitted attributes; see `Clusterer.finish`."""
+        super().finish(task, found)
         x = task.x.toarray() if sparse.issparse(task.x) else np.asarray(task.x, np.float64)
         w = self.membership_
         fixed = self._mass(task.fixed)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import ClassifierTags, check_array
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob import codelength, metrics
 from nrprob.engines import solve
-from nrprob.estimator.terms import TermEstimator, read_labels
-from nrprob.methods.multiview.solver import SMOOTHING, Design, solve_multiview
+from nrprob.estimator.base import Clusterer, read_labels
+from nrprob.estimator.calls import at_once
+from nrprob.methods.multiview.solver import SMOOTHING, Design, Numbers, Runs, solve_multiview
 from nrprob.statistics.features import check_range
 from nrprob.statistics.rows import Layout, Rows, arrange, bucket, cluster_means, make_rows
-from nrprob.validation import ITERATIONS, MOST, check_random_state, check_rows, check_same_order
+from nrprob.validation import MOST, check_random_state, check_rows, check_same_order
 
 __all__ = ["MDLMultiView"]
 
@@ -33,7 +32,6 @@ STARTS = (1.0, 0.4, 0.16)  # of the restarts in turn, in units of the temperatur
 
 _END = 0.05  # temperature at which annealing gives way to the best cell of every row
 _CELLS = 4096  # of a joint table
-_MEMORY = 1.2e9  # bytes that the restarts of one compiled run may take on a device
 
 
 @dataclass
@@ -75,7 +73,7 @@ class Views:
     calls: list[solve.Call] = field(default_factory=list)
 
 
-class MDLMultiView(TermEstimator):
+class MDLMultiView(Clusterer):
     r"""Cluster the same rows in several views at once, by description length.
 
     Every view has clusters of its own. A row is sent as its clusters in all views, and its squared
@@ -247,22 +245,16 @@ class MDLMultiView(TermEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self):
-        """Return scikit-learn's description of what the estimator accepts."""
-        tags = super(TermEstimator, self).__sklearn_tags__()
-        tags.input_tags.sparse = False
-        # scikit-learn's checks take whoever has `predict_proba` for a classifier.
-        tags.classifier_tags = ClassifierTags(multi_class=False)
-        return tags
+    _takes_known = False
+    _many_clusters = False
 
     # Parameters and input
 
-    def _check_common(self) -> None:
-        for name in ("n_init", "max_iter"):
-            self._check_number(name, getattr(self, name), low=1, high=ITERATIONS, integer=True)
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        self._check_limits()
         self._check_number("n_steps", self.n_steps, low=1, high=10_000, integer=True)
         self._check_number("cooling", self.cooling, low=1.01, high=1e6)
-        self._check_verbose()
         for name, choices in (
             ("sigma", SIGMAS),
             ("geometry", GEOMETRIES),
@@ -376,8 +368,9 @@ class MDLMultiView(TermEstimator):
         """
         return super().fit(X, y, known=known)
 
-    def _prepare(self, X, y, known) -> Any:
-        self._check_common()
+    def prepare(self, X, y, known=None) -> Views:
+        """Check the input and lay it out; see `Clusterer.prepare`."""
+        self.check_parameters()
         if known is not None:
             raise ValueError(
                 "MDLMultiView takes no known structure; got known=...; give it as a view of its "
@@ -471,26 +464,26 @@ class MDLMultiView(TermEstimator):
         rarest = -math.log(SMOOTHING / (n + SMOOTHING * math.prod(largest)))
         end = max(_END, rarest / (80 if dtype == np.float32 else 600))
         low, high = self._bounds()
-        hyper = {
-            "columns": self._columns(task.rows.x.n_statistics, dtype),
-            "weights": self._weights.astype(dtype),
-            "low": np.asarray(low, dtype),
-            "high": np.asarray(high, dtype),
-            "per_cluster": np.asarray(self.sigma == "cluster"),
-            "cooling": np.asarray(self.cooling, dtype),
-            "top": np.asarray(starts.max(), dtype),
-            "n_anneal": np.asarray(self.n_steps * self._levels(starts.max(), end), np.int32),
-            "n_steps": np.asarray(self.n_steps, np.int32),
-            "max_iter": np.asarray(self.max_iter, np.int32),
-        }
+        numbers = Numbers(
+            columns=self._columns(task.rows.x.n_statistics, dtype),
+            weights=self._weights.astype(dtype),
+            low=np.asarray(low, dtype),
+            high=np.asarray(high, dtype),
+            per_cluster=np.asarray(self.sigma == "cluster"),
+            cooling=np.asarray(self.cooling, dtype),
+            top=np.asarray(starts.max(), dtype),
+            n_anneal=np.asarray(self.n_steps * self._levels(starts.max(), end), np.int32),
+            n_steps=np.asarray(self.n_steps, np.int32),
+            max_iter=np.asarray(self.max_iter, np.int32),
+        )
         total = len(candidates) * self.n_init
         random = check_random_state(self.random_state)
-        runs = {
-            "seed": random.randint(2**31 - 1, size=total).astype(np.uint32),
-            "active": np.repeat(np.asarray(candidates, np.int32), self.n_init, 0),
-            "start": np.tile(np.resize(starts, self.n_init), len(candidates)).astype(dtype),
-            "constant": np.repeat([c.constant for c in task.configurations], self.n_init)[-total:],
-        }
+        runs = Runs(
+            seed=random.randint(2**31 - 1, size=total).astype(np.uint32),
+            active=np.repeat(np.asarray(candidates, np.int32), self.n_init, 0),
+            start=np.tile(np.resize(starts, self.n_init), len(candidates)).astype(dtype),
+            constant=np.repeat([c.constant for c in task.configurations], self.n_init)[-total:],
+        )
         padded = n <= 16384 and len(candidates) == 1
         sizes = tuple(max(bucket(k, 64), 2) if padded else k for k in largest)
         if dependent and math.prod(sizes) > _CELLS:
@@ -498,15 +491,14 @@ class MDLMultiView(TermEstimator):
         design = Design(sizes, groups, self.e_step)
         table = math.prod(sizes[:-1]) if dependent and n_views > 2 else 0
         each = task.rows.mass.size * (6 * sum(sizes) + 2 * table) * dtype.itemsize
-        fits = int(max(_MEMORY // each, 1))
-        size = max(d for d in range(1, total + 1) if total % d == 0 and d <= fits)
+        size = at_once(total, each)
         data = sum(a.nbytes for a in jax.tree.leaves(task.rows))
         for first in range(0, total, size):
-            some = {name: values[first : first + size] for name, values in runs.items()}
+            some = Runs(*(values[first : first + size] for values in runs))
             task.calls.append(
                 solve.Call(
                     solve_multiview,
-                    (task.rows, hyper, some),
+                    (task.rows, numbers, some),
                     (("design", design),),
                     data + each * size,
                 )
@@ -542,8 +534,8 @@ class MDLMultiView(TermEstimator):
 
     # Results
 
-    def _finish(self, task: Any, found: Any):
-        """Set the fitted attributes."""
+    def finish(self, task, found):
+        """Set the fitted attributes; see `Clusterer.finish`."""
         n = task.scaled[0].shape[0]
         # What scaling the rows took from the lengths of the distances.
         shift = float(
@@ -586,7 +578,7 @@ class MDLMultiView(TermEstimator):
                 )
             },
         }
-        self._runs["start"] = np.concatenate([c.arrays[2]["start"] for c in task.calls])[own]
+        self._runs["start"] = np.concatenate([c.arrays[2].start for c in task.calls])[own]
         configuration = task.configurations[chosen]
         self.dependent_ = configuration.dependent
         self.objective_ = float(joined["objective"][at])
@@ -599,11 +591,11 @@ class MDLMultiView(TermEstimator):
         trace = found[call].trace[:, inside].astype(float)
         trace = trace[~np.isnan(trace)]
         self.objective_trace_ = trace + shift
-        hyper, runs = task.calls[call].arrays[1:]
+        numbers, runs = task.calls[call].arrays[1:]
         step = np.arange(trace.size)
-        falling = hyper["top"] * self.cooling ** -(step // self.n_steps).astype(float)
-        falling = np.minimum(falling, runs["start"][inside])
-        self.temperatures_ = np.where(step < hyper["n_anneal"], falling, 0.0)
+        falling = numbers.top * self.cooling ** -(step // self.n_steps).astype(float)
+        falling = np.minimum(falling, runs.start[inside])
+        self.temperatures_ = np.where(step < numbers.n_anneal, falling, 0.0)
         self._decode(task, configuration, labels, joined["cells"][at])
         self._check_result(configuration)
         return self
@@ -612,7 +604,7 @@ class MDLMultiView(TermEstimator):
         """Codes of the best run, in the units of the data."""
         design = dict(task.calls[0].static)["design"]
         n = labels.shape[0]
-        hyper = dict(task.calls[0].arrays[1])
+        numbers = task.calls[0].arrays[1]
         centres, scales, margins = [], [], []
         for v, (k, view) in enumerate(zip(configuration.sizes, self._views, strict=True)):
             own = cells[design.clusters(v)][:k]
@@ -620,7 +612,7 @@ class MDLMultiView(TermEstimator):
             mass, sums = own[:, -1], own[:, start : start + self.view_sizes_[v]]
             mean = cluster_means(sums, mass)
             r = np.maximum(own[:, design.norm(v)] - (mean * sums).sum(1), 0)
-            low, high = float(hyper["low"]), float(hyper["high"])
+            low, high = float(numbers.low), float(numbers.high)
             if self.sigma == "cluster":
                 s = np.where(mass > 0, np.clip(r / np.maximum(mass, 1), low, high), 1.0)
             else:
@@ -639,8 +631,8 @@ class MDLMultiView(TermEstimator):
         labels = labels.astype(np.int64)
         membership = [np.eye(k)[z] for k, z in zip(configuration.sizes, labels.T, strict=True)]
         one = self._single
-        self.labels_ = labels[:, 0] if one else labels
-        self.membership_ = membership[0] if one else membership
+        self.labels_: Any = labels[:, 0] if one else labels
+        self.membership_: Any = membership[0] if one else membership
         self.n_clusters_: Any = self._present[0] if one else self._present
         self.cluster_centers_ = centres[0] if one else centres
         self.scales_ = scales[0] if one else scales
@@ -681,12 +673,7 @@ class MDLMultiView(TermEstimator):
         for v, (k, wanted) in enumerate(zip(self._present, configuration.sizes, strict=True)):
             if k < wanted:
                 self._degenerate(f"found {k} clusters in view {v}, fewer than n_clusters={wanted}")
-        if not self.converged_:
-            warnings.warn(
-                f"the best restart did not converge; got max_iter={self.max_iter}; raise max_iter",
-                ConvergenceWarning,
-                stacklevel=5,
-            )
+        self._tell_convergence()
 
     @property
     def restarts_(self):

@@ -13,7 +13,6 @@ import numpy as np
 
 from nrprob import codelength
 from nrprob.engines.shuffle import spread, stream, uniform
-from nrprob.engines.solve import Hyper
 from nrprob.methods.multiview import joint_cells
 from nrprob.methods.multiview.joint_cells import NEVER
 from nrprob.statistics.rows import Dense, Rows
@@ -23,6 +22,49 @@ CAPACITY = 1024  # steps that a trace may have; the last entry is always that of
 SMOOTHING = 0.5  # added to every cell while annealing, or none that empties could be filled again
 _PRECISION = jax.lax.Precision.HIGHEST
 _NOISE = 1e-3  # of the centres at every temperature, in units of the view's deviation
+
+
+class Numbers(NamedTuple):
+    """Numbers that `solve_multiview` reads.
+
+    Attributes
+    ----------
+    columns : (V, p) 1 at the features of a view and 0 elsewhere
+    weights : (V,) of the logarithms of the scales
+    low, high : bounds of the scales
+    per_cluster : whether every cluster has a scale of its own
+    cooling : ratio of successive temperatures
+    top : the highest temperature
+    n_anneal, n_steps, max_iter : steps that cool, steps at a temperature, most steps after
+    """
+
+    columns: Any
+    weights: Any
+    low: Any
+    high: Any
+    per_cluster: Any
+    cooling: Any
+    top: Any
+    n_anneal: Any
+    n_steps: Any
+    max_iter: Any
+
+
+class Runs(NamedTuple):
+    """What sets the runs of one call apart.
+
+    Attributes
+    ----------
+    seed : (S,)
+    active : (S, V) numbers of clusters
+    start : (S,) first temperatures
+    constant : (S,) nats that depend on the numbers of clusters alone
+    """
+
+    seed: Any
+    active: Any
+    start: Any
+    constant: Any
 
 
 class MultiviewSolution(NamedTuple):
@@ -55,7 +97,7 @@ class Design:
     """What a program is compiled for.
 
     The statistics of a row are the features of all views, the squared norms of the views, and 1;
-    ``hyper["columns"]`` (V, p) is 1 at the features of a view and 0 elsewhere.
+    `Numbers.columns` is 1 at the features of a view and 0 elsewhere.
 
     Attributes
     ----------
@@ -92,28 +134,28 @@ class Counts(NamedTuple):
     joint: tuple[jax.Array, ...]
 
 
-def _scales(design: Design, hyper: Hyper, cells: jax.Array, v: int):
+def _scales(design: Design, numbers: Numbers, cells: jax.Array, v: int):
     """Masses (K_v,), centres (K_v, d), sums of squared distances (K_v,) and scales (K_v,)."""
     own = cells[design.clusters(v)]
-    n, sums = own[:, -1], own * hyper["columns"][v]
+    n, sums = own[:, -1], own * numbers.columns[v]
     filled = n > 0
     centres = jnp.where(filled[:, None], sums / jnp.where(filled, n, 1)[:, None], 0)
     r = jnp.maximum(own[:, design.norm(v)] - (centres * sums).sum(1), 0)
-    low, high = hyper["low"].astype(n.dtype), hyper["high"].astype(n.dtype)
+    low, high = numbers.low.astype(n.dtype), numbers.high.astype(n.dtype)
     each = jnp.where(filled, jnp.clip(r / jnp.where(filled, n, 1), low, high), 1)
     common = jnp.clip(r.sum() / n.sum(), low, high)
-    return n, centres, r, jnp.where(hyper["per_cluster"], each, common)
+    return n, centres, r, jnp.where(numbers.per_cluster, each, common)
 
 
 def _codes(
-    design: Design, hyper: Hyper, counts: Counts, active: jax.Array, smoothing: Any
+    design: Design, numbers: Numbers, counts: Counts, active: jax.Array, smoothing: Any
 ) -> Codes:
     """M-step: the codes that are best for the counts."""
     coef, exists = [], []
     unit = np.eye(counts.cells.shape[1], dtype=counts.cells.dtype)
     for v, k in enumerate(design.sizes):
-        _, centres, _, s = _scales(design, hyper, counts.cells, v)
-        w = hyper["weights"][v]
+        _, centres, _, s = _scales(design, numbers, counts.cells, v)
+        w = numbers.weights[v]
         real = np.arange(k) < active[v]
         constant = jnp.where(real, w * ((centres**2).sum(1) / s + jnp.log(s)), -NEVER)
         distance = (w / s)[:, None] * (unit[design.norm(v)] - 2 * centres)
@@ -215,27 +257,27 @@ def best_step(design: Design, rows: Rows, codes: Codes) -> tuple[list, tuple, ja
     return *_masses(design, rows, ones), labels
 
 
-def lengths(design: Design, hyper: Hyper, counts: Counts) -> tuple[jax.Array, jax.Array]:
+def lengths(design: Design, numbers: Numbers, counts: Counts) -> tuple[jax.Array, jax.Array]:
     """Length of the labels, and of the distances without constants, of one run."""
     total = counts.cells[design.clusters(0), -1].sum()
     partition = sum(xlogx(total) - xlogx(n).sum() for n in counts.joint)
     distance = jnp.zeros_like(total)
     for v in range(len(design.sizes)):
-        n, _, r, s = _scales(design, hyper, counts.cells, v)
-        distance = distance + hyper["weights"][v] * (n * (jnp.log(s) - 1) + r / s).sum()
+        n, _, r, s = _scales(design, numbers, counts.cells, v)
+        distance = distance + numbers.weights[v] * (n * (jnp.log(s) - 1) + r / s).sum()
     return partition, distance
 
 
-def completion(design: Design, hyper: Hyper, counts: Counts) -> jax.Array:
+def completion(design: Design, numbers: Numbers, counts: Counts) -> jax.Array:
     """What the distances of `lengths` need to be a complete code."""
     rest = jnp.zeros((), counts.cells.dtype)
     for v in range(len(design.sizes)):
-        n, w = counts.cells[design.clusters(v), -1], hyper["weights"][v]
+        n, w = counts.cells[design.clusters(v), -1], numbers.weights[v]
         # One code for the whole view, or one for every cluster.
         whole = jnp.where(np.arange(n.size) == 0, n.sum(), 0)
-        coded = jnp.where(hyper["per_cluster"], n, whole)
+        coded = jnp.where(numbers.per_cluster, n, whole)
         complexity = codelength.exponential_complexity(
-            coded, hyper["low"], hyper["high"], shape=w, clamped=True
+            coded, numbers.low, numbers.high, shape=w, clamped=True
         )
         rest = rest + w * n.sum() + complexity.sum()
     return rest
@@ -260,7 +302,9 @@ def _start(design: Design, rows: Rows, seed: jax.Array, active: jax.Array) -> Co
 
 
 @partial(jax.jit, static_argnames="design")
-def solve_multiview(rows: Rows, hyper: Hyper, runs: Hyper, *, design: Design) -> MultiviewSolution:
+def solve_multiview(
+    rows: Rows, numbers: Numbers, runs: Runs, *, design: Design
+) -> MultiviewSolution:
     """Anneal many runs side by side, and end each at labels that no row wants to leave.
 
     ``runs`` holds, of every run, its ``seed``, its numbers of clusters ``active`` (S, V), the
@@ -268,16 +312,16 @@ def solve_multiview(rows: Rows, hyper: Hyper, runs: Hyper, *, design: Design) ->
     besides that of labels and distances.
     """
     dtype = rows.mass.dtype
-    n_runs, active = runs["active"].shape[0], runs["active"]
+    n_runs, active = runs.active.shape[0], runs.active
     real = rows.mass.reshape(-1) > 0
-    features = hyper["columns"].sum(0)
+    features = numbers.columns.sum(0)
 
     def step(carry):
         i, counts, old, _, trace = carry
-        annealing = i < hyper["n_anneal"]
-        level = i // hyper["n_steps"]
-        fresh = annealing & (i % hyper["n_steps"] == 0)
-        top = hyper["top"] * hyper["cooling"] ** -level.astype(dtype)
+        annealing = i < numbers.n_anneal
+        level = i // numbers.n_steps
+        fresh = annealing & (i % numbers.n_steps == 0)
+        top = numbers.top * numbers.cooling ** -level.astype(dtype)
 
         def one(counts, labels, active, seed, start):
             temperature = jnp.minimum(start, top)
@@ -286,7 +330,7 @@ def solve_multiview(rows: Rows, hyper: Hyper, runs: Hyper, *, design: Design) ->
                 moved = _NOISE * fresh * noise * features * counts.cells[:, -1:]
                 counts = counts._replace(cells=counts.cells + moved)
             smoothing = jnp.where(annealing, SMOOTHING, 0).astype(dtype)
-            codes = _codes(design, hyper, counts, active, smoothing)
+            codes = _codes(design, numbers, counts, active, smoothing)
 
             def anneal():
                 if design.e_step == "mean-field":
@@ -301,20 +345,20 @@ def solve_multiview(rows: Rows, hyper: Hyper, runs: Hyper, *, design: Design) ->
             )
             cells = jnp.matmul(jnp.concatenate(members), _flat(rows), precision=_PRECISION)
             counts = Counts(cells, joint)
-            return counts, labels, sum(lengths(design, hyper, counts))
+            return counts, labels, sum(lengths(design, numbers, counts))
 
-        counts, labels, length = jax.vmap(one)(counts, old, active, runs["seed"], runs["start"])
+        counts, labels, length = jax.vmap(one)(counts, old, active, runs.seed, runs.start)
         done = ~annealing & jnp.all((labels == old) | ~real, (1, 2))
         at = jnp.minimum(i, CAPACITY - 1)
         trace = jax.lax.dynamic_update_index_in_dim(trace, length, at, 0)
         return i + 1, counts, labels, done, trace
 
     def moving(carry):
-        return ~jnp.all(carry[3]) & (carry[0] < hyper["n_anneal"] + hyper["max_iter"])
+        return ~jnp.all(carry[3]) & (carry[0] < numbers.n_anneal + numbers.max_iter)
 
     carry = (
         jnp.zeros((), jnp.int32),
-        jax.vmap(partial(_start, design, rows))(runs["seed"], active),
+        jax.vmap(partial(_start, design, rows))(runs.seed, active),
         jnp.full((n_runs, len(design.sizes), rows.mass.size), -1, jnp.int32),
         jnp.zeros(n_runs, bool),
         jnp.full((CAPACITY, n_runs), jnp.nan, dtype),
@@ -322,8 +366,8 @@ def solve_multiview(rows: Rows, hyper: Hyper, runs: Hyper, *, design: Design) ->
     n_iter, _, labels, done, trace = jax.lax.while_loop(moving, step, carry)
 
     # The results, in float64.
-    wide = _in_float64(rows, hyper["columns"])
-    hyper = {name: _wide(value) for name, value in hyper.items()}
+    wide = _in_float64(rows, numbers.columns)
+    numbers = jax.tree.map(_wide, numbers)
 
     def evaluate(labels):
         ones = [
@@ -333,11 +377,11 @@ def solve_multiview(rows: Rows, hyper: Hyper, runs: Hyper, *, design: Design) ->
         members, joint = _masses(design, wide, ones)
         cells = jnp.matmul(jnp.concatenate(members), _flat(wide), precision=_PRECISION)
         counts = Counts(cells, joint)
-        return *lengths(design, hyper, counts), completion(design, hyper, counts), cells
+        return *lengths(design, numbers, counts), completion(design, numbers, counts), cells
 
     partition, distance, rest, cells = jax.lax.map(evaluate, labels)
     labels = jnp.moveaxis(labels, 2, 0).reshape(*rows.mass.shape, n_runs, -1)
-    objective = partition + distance + rest + runs["constant"]
+    objective = partition + distance + rest + runs.constant
     return MultiviewSolution(labels, objective, partition, distance, done, n_iter, trace, cells)
 
 

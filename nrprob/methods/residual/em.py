@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,28 +43,51 @@ class Residuals(NamedTuple):
     inverse_scale: jax.Array
 
 
-class Found(NamedTuple):
-    """A `nrprob.engines.solve.Solution`, and the parameters of the best restart.
+class Numbers(NamedTuple):
+    """Numbers that `solve_residuals` reads.
 
     Attributes
     ----------
-    centres : (K, p)
+    d : coordinates, without the padding
+    dof : degrees of freedom that are left
+    nu0, s0 : weight of the ridge, and the variance that it shrinks to
+    floor : least variance
+    log_scale : log determinant of the scales of the coordinates
+    log_det : the same in units of the rows
+    constant : what the objective has of densities and does not depend on parameters
+    kappa : weight of the balance
+    nu : degrees of freedom of t errors
+    tol, max_iter : when to end
+    """
+
+    d: Any
+    dof: Any
+    nu0: Any
+    s0: Any
+    floor: Any
+    log_scale: Any
+    log_det: Any
+    constant: Any
+    kappa: Any
+    nu: Any
+    tol: Any
+    max_iter: Any
+
+
+class Fit(NamedTuple):
+    """What `nrprob.engines.solve.Solution` adds.
+
+    Attributes
+    ----------
+    log_likelihood, penalty : of the best restart, in nats
+    centres : (K, p) of the best restart
     covariance : (p, p) scale matrix Sigma; (p,) unless tied
     offset : (K, L) log weights that balance the known groups
     steps : (S,) EM steps of every restart
     """
 
-    labels: jax.Array
-    objective: jax.Array
-    converged: jax.Array
-    n_iter: jax.Array
-    w: jax.Array
-    slope: jax.Array
-    log_prior: jax.Array
-    trace: jax.Array
-    beta: jax.Array
-    critical_beta: jax.Array
-    weights: jax.Array
+    log_likelihood: jax.Array
+    penalty: jax.Array
     centres: jax.Array
     covariance: jax.Array
     offset: jax.Array
@@ -93,14 +116,14 @@ class Parameters(NamedTuple):
 class Model:
     """The steps of EM on one set of rows. Memberships are (C, K, n), for C restarts."""
 
-    def __init__(self, data: Residuals, hyper: solve.Hyper, covariance: str, robust: bool, k: int):
+    def __init__(self, data: Residuals, numbers: Numbers, covariance: str, robust: bool, k: int):
         b, r, p = data.y.shape
-        self.data, self.h, self.k = data, hyper, k
+        self.data, self.h, self.k = data, numbers, k
         self.blocks, self.n_groups = (b, r), data.sizes.shape[0]
         self.covariance, self.robust = covariance, robust
         self.y = data.y.reshape(b * r, p).T
         self.mass = data.mass.reshape(-1)
-        self.real = jnp.arange(p) < hyper["d"]
+        self.real = jnp.arange(p) < numbers.d
         masked = self.y * self.mass
         if covariance == "tied":
             self.scatter = jnp.einsum("dn,en->de", masked, self.y, precision=_HIGHEST)
@@ -127,8 +150,8 @@ class Model:
             if weight is not None:
                 scatter = jnp.einsum("cn,dn->cd", a.sum(1), self.y**2, precision=_HIGHEST)
             between = (sums * b).sum(1)
-        target = h["nu0"] * s0[:, None] * data.inverse_scale + h["floor"] * h["dof"]
-        total = h["dof"] + h["nu0"]
+        target = h.nu0 * s0[:, None] * data.inverse_scale + h.floor * h.dof
+        total = h.dof + h.nu0
         if tied:
             eye = jnp.eye(len(self.real), dtype=b.dtype)
             sigma = (scatter - between + target[:, None] * eye) / total
@@ -145,18 +168,18 @@ class Model:
             if self.covariance == "spherical":
                 # In these coordinates a sphere has variances proportional to 1/D.
                 scale = jnp.where(self.real, 1 / jnp.where(self.real, data.inverse_scale, 1), 0)
-                sigma = (sigma * scale).sum(-1, keepdims=True) / h["d"] * data.inverse_scale
+                sigma = (sigma * scale).sum(-1, keepdims=True) / h.d * data.inverse_scale
             sigma = jnp.where(self.real, sigma / total, 1)
             log_det = jnp.log(sigma).sum(-1)
             precision = variances = 1 / sigma
-        s0 = h["d"] / (variances * data.inverse_scale).sum(-1)
+        s0 = h.d / (variances * data.inverse_scale).sum(-1)
         return Parameters(b, sigma, precision, log_det, s0)
 
     def blank(self, c: int) -> Parameters:
         """What the first M-step of c restarts begins with."""
         p, dtype = len(self.real), self.y.dtype
         square = jnp.zeros((c, p, p) if self.covariance == "tied" else (c, p), dtype)
-        s0 = jnp.broadcast_to(self.h["s0"], (c,))
+        s0 = jnp.broadcast_to(self.h.s0, (c,))
         return Parameters(jnp.zeros((c, self.k, p), dtype), square, square, jnp.zeros_like(s0), s0)
 
     def _times(self, precision: jax.Array, b: jax.Array) -> jax.Array:
@@ -178,7 +201,7 @@ class Model:
             turned = jnp.einsum("cij,jn->cin", t.precision, self.y, precision=_HIGHEST)
             square = (turned * self.y).sum(1)
         q = jnp.maximum(square[:, None] - 2 * linear + own, 0)
-        nu, d = h["nu"], h["d"]
+        nu, d = h.nu, h.d
         return -0.5 * (nu + d) * jnp.log1p(q / nu), (nu + d) / (nu + q)
 
     def expand(self, values: jax.Array) -> jax.Array:
@@ -241,7 +264,7 @@ class Model:
     ) -> tuple[jax.Array, jax.Array]:
         """What is maximised, Psi (C,), and the penalty in it; ``free`` is that of `expect`."""
         h, wide = self.h, jnp.float64
-        precision, d = t.precision.astype(wide), h["d"].astype(wide)
+        precision, d = t.precision.astype(wide), h.d.astype(wide)
         variances = precision
         if precision.ndim == 3:
             variances = jnp.diagonal(precision, axis1=1, axis2=2)
@@ -249,10 +272,10 @@ class Model:
             free = free - 0.5 * (precision * self.scatter).sum(range(1, precision.ndim))
         s0 = t.s0.astype(wide)
         trace = (variances * self.data.inverse_scale).sum(-1)
-        log_det = t.log_det.astype(wide) + h["log_det"]
+        log_det = t.log_det.astype(wide) + h.log_det
         # The divergence of N(0, Sigma) from N(0, s0 I), in which units cancel.
-        ridge = 0.5 * (s0 * trace - d + t.log_det + h["log_scale"] - d * jnp.log(s0))
-        floor = 0.5 * h["floor"] * h["dof"] * jnp.where(self.real, variances, 0).sum(-1)
+        ridge = 0.5 * (s0 * trace - d + t.log_det + h.log_scale - d * jnp.log(s0))
+        floor = 0.5 * h.floor * h.dof * jnp.where(self.real, variances, 0).sum(-1)
 
         def imbalance():
             p = self.shares(w).astype(wide)
@@ -264,8 +287,8 @@ class Model:
 
         none = jnp.zeros_like(free)
         off, cost = jax.lax.cond(kappa > 0, imbalance, lambda: (none, none))
-        penalty = h["nu0"] * ridge + floor + cost
-        return free - off + h["constant"] - 0.5 * h["dof"] * log_det - penalty, penalty
+        penalty = h.nu0 * ridge + floor + cost
+        return free - off + h.constant - 0.5 * h.dof * log_det - penalty, penalty
 
 
 def make_starts(
@@ -295,7 +318,7 @@ def make_starts(
 )  # fmt: skip
 def solve_residuals(
     data: Residuals,
-    hyper: solve.Hyper,
+    numbers: Numbers,
     seed: jax.Array,
     fixed: jax.Array | None,
     *,
@@ -306,13 +329,13 @@ def solve_residuals(
     covariance: str,
     robust: bool,
     side_by_side: int,
-) -> Found:
+) -> solve.Solution:
     """Make the starts, run EM from all of them, and keep the best.
 
     With ``warm_up`` every start is used twice: as it is, and after EM with balanced groups.
     ``side_by_side`` restarts run at a time, until the last of them has converged.
     """
-    model = Model(data, hyper, covariance, robust, n_clusters)
+    model = Model(data, numbers, covariance, robust, n_clusters)
     dtype, k = data.y.dtype, n_clusters
     n = model.mass.size
     starts = make_starts(data, fixed, seed, k, each, aligned).reshape(-1, n)
@@ -322,7 +345,7 @@ def solve_residuals(
         other = (flat >= 0) & (flat != jnp.arange(k)[:, None])
         barred = jnp.where(other, -jnp.inf, jnp.zeros((), dtype))
     s = len(starts)
-    final = hyper["kappa"]
+    final = numbers.kappa
     damp = jnp.where(jnp.isinf(final), 1, final / (1 + final)).astype(dtype)
 
     def run(labels, warm):
@@ -356,8 +379,8 @@ def solve_residuals(
             reached, penalty = model.value(new, next_w, next_u, free, final)
             change = jnp.abs(next_w - w).max((1, 2)) / model.mass.max()
             rounding = 16 * jnp.finfo(dtype).eps * jnp.abs(reached)
-            still = jnp.abs(reached - old) <= jnp.maximum(hyper["tol"], rounding)
-            quiet = (change <= hyper["tol"]) & still
+            still = jnp.abs(reached - old) <= jnp.maximum(numbers.tol, rounding)
+            quiet = (change <= numbers.tol) & still
             at = jnp.minimum(count, CAPACITY - 1)
             shown = jnp.where(done, trace[at, lane], jnp.where(warm, jnp.nan, reached))
             trace = trace.at[at, lane].set(shown)
@@ -368,7 +391,7 @@ def solve_residuals(
             # A start that has been warmed up begins again, from the memberships it has.
             over = warm & (quiet | (count >= _WARM))
             settled = settled | (quiet & ~warm)
-            done = settled | (~warm & (count >= hyper["max_iter"]))
+            done = settled | (~warm & (count >= numbers.max_iter))
             old = jnp.where(over, -jnp.inf, reached)
             count = jnp.where(over, 0, count)
             u = keep(over, jnp.zeros_like(u), u)
@@ -393,20 +416,12 @@ def solve_residuals(
     w = model.mass * jax.nn.softmax(logits if barred is None else logits + barred, axis=1)
     penalty = penalty[best]
     b, r = model.blocks
-    return Found(
+    return solve.Solution(
         labels=jnp.moveaxis(labels.reshape(-1, b, r), 0, -1),
         objective=-reached,
         converged=settled,
         n_iter=count[best],
         w=jnp.moveaxis(w[0].reshape(k, b, r), 0, -1),
-        slope=jnp.zeros((1, k, 1), dtype),
-        log_prior=jnp.zeros(k, dtype),
         trace=-trace[best],
-        beta=jnp.ones((), dtype),
-        critical_beta=jnp.ones((), dtype),
-        weights=jnp.stack([reached[best] + penalty, penalty]),
-        centres=t.b[0],
-        covariance=t.sigma[0],
-        offset=u[0],
-        steps=count,
+        fit=Fit(reached[best] + penalty, penalty, t.b[0], t.sigma[0], u[0], count),
     )

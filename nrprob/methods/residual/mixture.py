@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import warnings
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -16,14 +16,16 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines import solve
-from nrprob.estimator.terms import ScoreMixin, Task, TermEstimator
-from nrprob.exceptions import DegenerateClusterWarning
+from nrprob.estimator.base import Clusterer
+from nrprob.estimator.calls import collect, memberships
+from nrprob.estimator.linear import ScoreMixin
+from nrprob.exceptions import warn
 from nrprob.known import Groups, KnownEncoder, Memberships, is_continuous
-from nrprob.methods.residual.em import Residuals, solve_residuals
+from nrprob.methods.residual.em import Numbers, Residuals, solve_residuals
 from nrprob.methods.residual.removal import remove
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
-from nrprob.statistics.rows import arrange, bucket
+from nrprob.statistics.rows import Layout, arrange, bucket
 from nrprob.validation import check_random_state, check_same_order
 
 COVARIANCES = ("tied", "diag", "spherical")
@@ -34,7 +36,27 @@ _NEAR = 1.0  # nats by which two solutions are told apart
 _ALIKE = 0.9  # adjusted Rand index of labels that count as one solution
 
 
-class ResidualMixture(ScoreMixin, TermEstimator):
+@dataclass
+class ResidualTask:
+    """Residuals laid out for one fit, and the runs of the program that remain to be made.
+
+    Attributes
+    ----------
+    data : residuals in the coordinates of the program
+    numbers : what else it reads
+    layout : where every row is
+    groups : by which starts are aligned, and balanced
+    calls : the runs, one for every kind of errors
+    """
+
+    data: Residuals
+    numbers: Numbers
+    layout: Layout
+    groups: Groups
+    calls: list[solve.Call] = field(default_factory=list)
+
+
+class ResidualMixture(ScoreMixin, Clusterer):
     r"""Mixture of what known structure leaves of the rows, with one covariance for all clusters.
 
     The recommended estimator for tables and images with known structure. Of every row the mean of
@@ -206,34 +228,21 @@ class ResidualMixture(ScoreMixin, TermEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    # What the base reads of every estimator, and has no meaning here.
-    solver = "anneal"
-    _solvers: tuple[str, ...] = ()
     _rarely_finite = ("gap_",)
-    _weight_names = ("log_likelihood_", "penalty_")
-
-    def __sklearn_tags__(self):
-        """Return scikit-learn's description of what the estimator accepts."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = False
-        return tags
 
     # Input
 
-    def _check_common(self) -> None:
-        self._check_counts()
-        self._check_tol()
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        self._check_common()
         self._check_number("balance", self.balance, low=0, high=1e9, infinite=True)
         self._check_number("ridge", self.ridge, low=0, high=1e9)
         self._check_number("nu", self.nu, low=2.001, high=1e9)
         self._check_choice("covariance", self.covariance, COVARIANCES)
         self._check_choice("errors", self.errors, ERRORS)
         self._check_choice("multi", self.multi, ("product", "additive"))
-        for name in ("aligned", "warm_up"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise TypeError(
-                    f"{name} must be True or False; got {getattr(self, name)!r}; pass one of them"
-                )
+        self._check_flag("aligned")
+        self._check_flag("warm_up")
         metrics = self.metrics
         if isinstance(metrics, str) or np.ndim(metrics) != 1 or len(metrics) == 0:
             raise ValueError(
@@ -245,9 +254,9 @@ class ResidualMixture(ScoreMixin, TermEstimator):
                 continue
             self._check_number("metrics", power, low=0, high=1)
 
-    def _prepare(self, X, y, known) -> Task:
+    def prepare(self, X, y, known=None) -> ResidualTask:
         """Check the input, remove what is known, and lay out the residuals."""
-        self._check_common()
+        self.check_parameters()
         self._check_one_device()
         X = self._validate(X, reset=True)
         n, k = X.shape[0], self.n_clusters
@@ -281,10 +290,8 @@ class ResidualMixture(ScoreMixin, TermEstimator):
                 f"{what}, so there is nothing to cluster; got residuals of 0 for n_samples={n}; "
                 "pass other features, or known structure of fewer groups"
             )
-        data, hyper, layout, groups = self._lay_out(r, dof, groups, known, X.dtype)
-        none: Any = None  # the solver makes no terms
-        task = Task(X, data, hyper, fixed, layout, groups, none)
-        task.calls = self._restarts(task)
+        task = self._lay_out(r, dof, groups, known, X.dtype)
+        task.calls = self._calls(task, fixed)
         return task
 
     def _validate(self, X, *, reset: bool):
@@ -293,17 +300,15 @@ class ResidualMixture(ScoreMixin, TermEstimator):
                 "Sparse input is not supported, since residuals of sparse rows are dense; got a "
                 "sparse matrix; pass X.toarray(), or use ResidualSpectral for counts"
             )
-        return super()._validate(np.asarray(X) if isinstance(X, jax.Array) else X, reset=reset)
+        return super()._validate(X, reset=reset)
 
     def _check_groups(self, groups: Groups, known: Any) -> None:
         sizes = np.bincount(groups.codes)
         single = int((sizes == 1).sum())
         if known is not None and groups.share is None and 0 < single < groups.codes.size:
-            warnings.warn(
+            self._degenerate(
                 f"{single} known group(s) have a single member, whose residual is 0 and says "
-                "nothing; got group sizes down to 1; merge small groups if that matters",
-                DegenerateClusterWarning,
-                stacklevel=5,
+                "nothing; got group sizes down to 1; merge small groups if that matters"
             )
         else:
             super()._check_groups(groups, known)
@@ -329,7 +334,7 @@ class ResidualMixture(ScoreMixin, TermEstimator):
         best = int(np.where(enough, sizes, -sizes).argmax())
         return Groups(labelings[:, best], int(sizes[best]))
 
-    def _lay_out(self, r, dof, groups, known, dtype):
+    def _lay_out(self, r, dof, groups, known, dtype) -> ResidualTask:
         n, m = r.shape
         # Residuals vary less than errors, having lost the groups' means: they are inflated, and
         # count for the degrees of freedom that are left.
@@ -371,13 +376,14 @@ class ResidualMixture(ScoreMixin, TermEstimator):
             "d": p, "nu0": nu0, "dof": dof, "s0": s0, "floor": floor, "tol": self.tol,
             "kappa": self.balance, "nu": self.nu,
         }  # fmt: skip
-        hyper = {name: np.asarray(value, dtype) for name, value in narrow.items()}
-        hyper |= {
-            "max_iter": np.asarray(self.max_iter, np.int32),
-            "log_scale": np.asarray(log_scale),
-            "log_det": np.asarray(log_scale + 2 * p * math.log(scale)),
-        }
-        return data, hyper, layout, groups
+        numbers = Numbers(
+            **{name: np.asarray(value, dtype) for name, value in narrow.items()},
+            log_scale=np.asarray(log_scale),
+            log_det=np.asarray(log_scale + 2 * p * math.log(scale)),
+            constant=np.asarray(0.0),
+            max_iter=np.asarray(self.max_iter, np.int32),
+        )
+        return ResidualTask(data, numbers, layout, groups)
 
     def _coordinates(self, r, dof):
         """Coordinates (n, p) of residuals, their basis (m, p) and their variances (p,)."""
@@ -411,11 +417,11 @@ class ResidualMixture(ScoreMixin, TermEstimator):
         directions = np.linalg.eigh(fourth)[1][:, : max(min(self.n_clusters - 1, p), 1)]
         return np.pad(white @ directions, ((0, 0), (0, p - directions.shape[1])))
 
-    def _restarts(self, task) -> list[solve.Call]:
-        data, layout, dtype = task.rows, task.layout, task.rows.y.dtype
+    def _calls(self, task: ResidualTask, fixed: np.ndarray | None) -> list[solve.Call]:
+        data, layout, dtype = task.data, task.layout, task.data.y.dtype
         k = self.n_clusters
         seed = np.asarray(check_random_state(self.random_state).randint(2**31 - 1), np.uint32)
-        fixed = None if task.fixed is None else layout.spread(task.fixed, -1)
+        fixed = None if fixed is None else layout.spread(fixed, -1)
         starts = self.n_init * len(self.metrics) * (2 if self.aligned else 1)
         # On a CPU one restart at a time keeps to its caches, and waits for no slower one: with ten
         # side by side all took 1.8 times as long.
@@ -427,7 +433,7 @@ class ResidualMixture(ScoreMixin, TermEstimator):
         for errors in ("gauss", "t"):
             if self.errors not in (errors, "auto"):
                 continue
-            hyper = {**task.hyper, "constant": np.asarray(self._constant(task, errors))}
+            constant = np.asarray(self._constant(task, errors))
             static = {
                 "n_clusters": k, "each": int(self.n_init), "aligned": bool(self.aligned),
                 "warm_up": bool(self.warm_up), "covariance": self.covariance,
@@ -437,7 +443,7 @@ class ResidualMixture(ScoreMixin, TermEstimator):
             calls.append(
                 solve.Call(
                     solve_residuals,
-                    (data, hyper, seed, fixed),
+                    (data, task.numbers._replace(constant=constant), seed, fixed),
                     tuple(static.items()),
                     size,
                     self.covariance == "tied",
@@ -447,7 +453,7 @@ class ResidualMixture(ScoreMixin, TermEstimator):
 
     def _constant(self, task, errors):
         """What the objective has of densities and does not depend on parameters."""
-        d, dof = float(task.hyper["d"]), float(task.hyper["dof"])
+        d, dof = float(task.numbers.d), float(task.numbers.dof)
         normaliser = -d / 2 * math.log(2 * math.pi)
         if errors == "t":
             nu = float(self.nu)
@@ -456,26 +462,31 @@ class ResidualMixture(ScoreMixin, TermEstimator):
 
     # Results
 
-    def _finish(self, task, found):
-        """Set the fitted attributes."""
-        self._store(found, task.layout, task.groups, task.x.shape[1])
-        for name in ("beta_", "critical_beta_", "_coef", "_intercept", "_log_prior"):
-            delattr(self, name)  # of methods that anneal
-        best = int(np.argmin([f.objective.min() for f in found]))
+    def finish(self, task, found):
+        """Set the fitted attributes; see `Clusterer.finish`."""
+        restarts, best = collect(found, task.layout)
+        self._store(
+            restarts,
+            membership=memberships(best, task.layout, self.n_clusters),
+            trace=best.trace,
+            n_iter=best.n_iter,
+        )
+        at = best.fit
+        self.log_likelihood_, self.penalty_ = float(at.log_likelihood), float(at.penalty)
         kinds = [dict(call.static)["robust"] for call in task.calls]
-        self.errors_ = "t" if kinds[best] else "gauss"
-        self._steps = np.concatenate([f.steps for f in found])
-        at = found[best]
+        robust = kinds[next(i for i, solution in enumerate(found) if solution is best)]
+        self.errors_ = "t" if robust else "gauss"
+        self._steps = np.concatenate([f.fit.steps for f in found])
         p = self._basis.shape[1]
         self._centres = np.asarray(at.centres[:, :p], np.float64)
         sigma = np.asarray(at.covariance, np.float64)
         self._sigma = sigma[:p, :p] if sigma.ndim == 2 else np.diag(sigma[:p])
         self._offset = np.asarray(at.offset, np.float64)
         # What the log densities of all rows have in common, 1/K included.
-        self._common = self._constant(task, self.errors_) / float(task.hyper["dof"])
-        self._common -= 0.5 * (np.linalg.slogdet(self._sigma)[1] + float(task.hyper["log_det"]))
+        self._common = self._constant(task, self.errors_) / float(task.numbers.dof)
+        self._common -= 0.5 * (np.linalg.slogdet(self._sigma)[1] + float(task.numbers.log_det))
         self.centers_ = self._centres @ self._back / self._inflation
-        heavier = self.nu / (self.nu - 2) if kinds[best] else 1.0
+        heavier = self.nu / (self.nu - 2) if robust else 1.0
         self.covariance_ = heavier * self._back.T @ self._sigma @ self._back
         self.effects_ = self._removal.effects
         self.n_components_ = p
@@ -495,22 +506,20 @@ class ResidualMixture(ScoreMixin, TermEstimator):
                     f"{alone[0]}; they may be a part of the known structure"
                 )
         self.gap_ = np.inf
-        order = np.argsort(self._objectives, kind="stable")
+        order = np.argsort(self._restarts.objective, kind="stable")
         used = np.unique(self.labels_).size
         for i in order[1:]:
-            cells = np.bincount(self.labels_ * self.n_clusters + self._labels[i])
-            if (cells > 0).sum() == used == np.unique(self._labels[i]).size:
+            cells = np.bincount(self.labels_ * self.n_clusters + self._restarts.labels[i])
+            if (cells > 0).sum() == used == np.unique(self._restarts.labels[i]).size:
                 continue  # the same clusters by other names, as most restarts find
-            if adjusted_rand_score(self._labels[i], self.labels_) < _ALIKE:
-                self.gap_ = float(self._objectives[i] - self.objective_)
+            if adjusted_rand_score(self._restarts.labels[i], self.labels_) < _ALIKE:
+                self.gap_ = float(self._restarts.objective[i] - self.objective_)
                 break
         if self.gap_ < _NEAR:
-            warnings.warn(
+            warn(
                 f"two solutions with different clusters are {self.gap_:.2g} nats apart, which the "
                 "data cannot tell from each other; see start_table_ and restarts_; raise n_init, "
-                "lower n_clusters, or look at both",
-                UserWarning,
-                stacklevel=5,
+                "lower n_clusters, or look at both"
             )
 
     @property
@@ -531,8 +540,9 @@ class ResidualMixture(ScoreMixin, TermEstimator):
             for _ in range(self.n_init)
         ]
         table = pd.DataFrame(rows, columns=["errors", "start", "metric", "warmed_up"])
+        found = self._restarts
         return table.assign(
-            objective=self._objectives, converged=self._converged, n_iter=self._steps
+            objective=found.objective, converged=found.converged, n_iter=self._steps
         )
 
     # New rows

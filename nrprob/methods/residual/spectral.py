@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.estimator.terms import TermEstimator
+from nrprob.estimator.base import Clusterer, Restarts
+from nrprob.exceptions import warn
 from nrprob.known import DesignEncoder, Groups, KnownEncoder, is_continuous
 from nrprob.methods.residual.consensus import agree, indicators, match, place, votes
 from nrprob.methods.residual.moments import (
@@ -85,7 +84,7 @@ class SpectralInput:
     calls: tuple = field(default=())
 
 
-class ResidualSpectral(TermEstimator):
+class ResidualSpectral(Clusterer):
     r"""Consensus of spectral clusterings of what known structure leaves of sparse counts.
 
     Counts n are damped to 1 + log n, weighted by powers w of the inverse document frequency, and
@@ -229,9 +228,8 @@ class ResidualSpectral(TermEstimator):
         self.random_state = random_state
         self.verbose = verbose
 
-    # What the base class asks for; there is nothing to choose.
-    solver = "anneal"
-    _solvers: tuple[str, ...] = ()
+    _takes_sparse = True
+    _unit = "the consensus"
 
     def __sklearn_tags__(self):
         """Return scikit-learn's description of what the estimator accepts."""
@@ -241,9 +239,9 @@ class ResidualSpectral(TermEstimator):
 
     # Input
 
-    def _check_common(self) -> None:
-        self._check_counts()
-        self._check_tol()
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        self._check_common()
         self._check_choice("damp", self.damp, ("log", "none"))
         self._check_choice("multi", self.multi, ("product", "additive"))
 
@@ -278,9 +276,9 @@ class ResidualSpectral(TermEstimator):
             raise ValueError("members must hold a member; got an empty list; pass a number")
         return plan
 
-    def _prepare(self, X, y, known) -> Any:
+    def prepare(self, X, y, known=None) -> SpectralInput:
         """Check the input; nothing is computed yet."""
-        self._check_common()
+        self.check_parameters()
         self._check_one_device()
         x = self._counts(X, reset=True)
         n = x.shape[0]
@@ -310,7 +308,7 @@ class ResidualSpectral(TermEstimator):
 
     def _counts(self, X, *, reset: bool) -> sparse.csr_array:
         """Checked counts in CSR form, with sorted columns and no entry twice."""
-        X = self._validate(np.asarray(X) if isinstance(X, jax.Array) else X, reset=reset)
+        X = self._validate(X, reset=reset)
         refuse(
             X,
             lambda v: v < 0,
@@ -326,8 +324,8 @@ class ResidualSpectral(TermEstimator):
 
     # Fitting
 
-    def _fit(self, X, y, known):
-        given = self._prepare(X, y, known)
+    def compute(self, given):
+        """Cluster by every member of the ensemble; see `Clusterer.compute`."""
         x, dtype = given.x, given.x.dtype
         n = x.shape[0]
         self._weighting = Weighting.learn(x, self.damp, _MIN_ROWS)
@@ -391,7 +389,7 @@ class ResidualSpectral(TermEstimator):
                     "objective": float(found.objective[at]),
                     "converged": bool(found.converged[at]),
                 }
-        return self._agree(given, columns, rows, models)
+        return [(columns, rows, models)]
 
     def _check_present(self, present: np.ndarray) -> None:
         if present.all():
@@ -402,73 +400,57 @@ class ResidualSpectral(TermEstimator):
                 "pass more rows, or counts of more common terms"
             )
         absent = np.flatnonzero(~present)
-        warnings.warn(
+        warn(
             f"row {absent[0]} has no counts of terms that {_MIN_ROWS} rows share; found "
-            f"{absent.size} such row(s), which say nothing about any cluster; drop them",
-            UserWarning,
-            stacklevel=4,
+            f"{absent.size} such row(s), which say nothing about any cluster; drop them"
         )
 
-    def _agree(
-        self,
-        given: SpectralInput,
-        columns: np.ndarray,
-        rows: list[dict[str, Any]],
-        models: list[Model],
-    ):
+    def finish(self, task, found):
         """Find the consensus of the members, and set the fitted attributes."""
         import pandas as pd
         from sklearn.metrics import normalized_mutual_info_score
 
+        (columns, rows, models), fixed = found[0], task.fixed
         # A member without a direction has nothing to say, unless none has.
         told = [j for j, row in enumerate(rows) if row["rank"] > 0] or [0]
-        lost = rows[told[0]]["rank"] == 0 and self.n_clusters > 1
-        if lost:
-            self._degenerate(
+        nothing_left = ""
+        if rows[told[0]]["rank"] == 0 and self.n_clusters > 1:
+            nothing_left = (
                 "no structure is left once the known one is accounted for; got second moments "
                 "without a positive eigenvalue; expect no meaning of the clusters"
             )
-            fixed = np.zeros(len(columns), int) if given.fixed is None else given.fixed
-            columns = np.maximum(fixed, 0)[:, None]
+            columns = np.zeros((len(columns), 1), int) if fixed is None else fixed[:, None]
+            columns = np.maximum(columns, 0)
         else:
             columns = columns[:, told]
         self.member_labels_ = columns
         self._models = [models[j] for j in told]
         k = self.n_clusters
-        found = agree(columns, k, given.fixed, self.n_init, self.max_iter)
-        self._labels, self._objectives, self._converged = found[:3]
-        self.labels_ = found.labels[found.best].astype(np.int64)
-        self.objective_ = float(found.objective[found.best])
-        self.objective_trace_ = found.trace
-        self.n_iter_ = int(found.n_iter[found.best])
-        self.converged_ = bool(found.converged[found.best])
-        self.centroids_ = found.centroids
+        agreed = agree(columns, k, fixed, self.n_init, self.max_iter)
+        self.centroids_ = agreed.centroids
         if self.verbose:
-            print(f"consensus of {columns.shape[1]}: sum of squares {self.objective_:.6g}")
-        n_classes = 0 if given.fixed is None else int(given.fixed.max()) + 1
-        self._names = np.stack([match(c, self.labels_, k, n_classes) for c in columns.T])
-        self.membership_ = votes(columns, self._names)
+            least = agreed.objective[agreed.best]
+            print(f"consensus of {columns.shape[1]}: sum of squares {least:.6g}")
+        labels, n_classes = agreed.labels[agreed.best], 0 if fixed is None else fixed.max() + 1
+        self._names = np.stack([match(c, labels, k, int(n_classes)) for c in columns.T])
+        self._store(
+            Restarts(agreed.labels, agreed.objective, agreed.converged),
+            membership=votes(columns, self._names),
+            trace=agreed.trace,
+            n_iter=agreed.n_iter[agreed.best],
+            nothing_left=nothing_left,
+        )
         self.agreement_ = self.membership_[np.arange(len(columns)), self.labels_]
-        self.n_clusters_ = int(np.unique(self.labels_).size)
-        if self.n_clusters_ < k and not lost:
-            self._degenerate(f"found {self.n_clusters_} clusters, fewer than n_clusters={k}")
-        if not self.converged_:
-            warnings.warn(
-                f"the consensus did not converge; got max_iter={self.max_iter}; raise max_iter",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
         self.members_ = pd.DataFrame([rows[j] for j in told])
         self.members_["agreement"] = [
             normalized_mutual_info_score(self.labels_, column) for column in columns.T
         ]
         slow = int((~self.members_["converged"]).sum())
         if slow:
-            warnings.warn(
+            warn(
                 f"{slow} of {len(told)} mixtures did not converge; got max_iter={self.max_iter}; "
                 "raise max_iter or tol",
                 ConvergenceWarning,
-                stacklevel=4,
             )
         return self
 

@@ -213,8 +213,9 @@ def test_first_split_is_the_largest_eigenvalue(link):
     layout, rows, _, data = data_of(link)
     term = small.feature_term(rows, link, by_group=False)
     given_ = jax.device_put(np.asarray(0.4))
-    problem = glm.GLMProblem(term, rows, ccib._weigh("marginal", False, given_))
     count = np.asarray(2.0)
+    weigh = ccib._weigh("marginal", False, given_)
+    problem = glm.GLMProblem(link, data.design, 0.0, term, rows, weigh, count)
     mass = np.asarray(rows.mass).reshape(-1)
     coef = jax.jit(glm.null_model, static_argnums=0)(link, data, mass / count)
     weights, critical = jax.jit(
@@ -344,20 +345,20 @@ def test_marginal_and_uncoordinated():
 def test_one_program_serves_a_sweep_and_a_batch():
     X, z, _ = planted("bernoulli")
     Model(2, max_iter=1).fit(X, known=z)  # what is compiled does not depend on it
-    before = glm.solve_models._cache_size()
+    before = solve.solve_anneal._cache_size()
     for ridge in (0.01, 1):
         for weight in (0.5, 1.0):
             model = Model(2, ridge=ridge, coordination_weight=weight, max_iter=1, random_state=1)
             model.fit(X[:78], known=z[:78])
-    assert glm.solve_models._cache_size() <= before + 1  # a given weight may be another program
+    assert solve.solve_anneal._cache_size() <= before + 1  # a given weight may be another program
     models = [Model(2, ridge=r, random_state=2) for r in (0.01, 1.0)]
-    tasks = [m._prepare(X, None, z) for m in models]
+    tasks = [m.prepare(X, None, z) for m in models]
     calls = [call for task in tasks for call in task.calls]
     assert len({call.signature for call in calls}) == 1
     assert all(isinstance(call, solve.Call) for call in calls)
     found = {id(call): solution for call, solution, _ in Batcher(jax.devices()[:1])(calls)}
     for model, task in zip(models, tasks, strict=True):
-        model._finish(task, [found[id(call)] for call in task.calls])
+        model.finish(task, [found[id(call)] for call in task.calls])
         alone = clone(model).fit(X, known=z)
         assert model.objective_ == pytest.approx(alone.objective_, rel=1e-8)
         assert (model.labels_ == alone.labels_).all()

@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from nrprob import DegenerateClusterWarning
 from nrprob.datasets import bayes_precision, make_binary_partitions
-from nrprob.estimator import terms
+from nrprob.estimator import calls
 from nrprob.known import Memberships
 from nrprob.methods.cmbc import estimator, solver
 from nrprob.methods.cmbc.estimator import CMBC, gamma_to_strength, strength_to_gamma
@@ -745,13 +745,13 @@ def test_lanes_give_what_a_fit_gives(binary):
 
     X, labels = binary
     models = [CMBC(2, strength=c, n_init=2, random_state=i) for i, c in enumerate((0.5, 2.0, 4.0))]
-    tasks = [model._prepare(X, None, labels[:, 0]) for model in models]
+    tasks = [model.prepare(X, None, labels[:, 0]) for model in models]
     lanes = Batcher(jax.devices()[:1])
     found = {id(call): solution for call, solution, _ in lanes([t.calls[0] for t in tasks])}
     assert len(lanes.compiled) == 1
     for model, task in zip(models, tasks, strict=True):
         alone = clone(model).fit(X, known=labels[:, 0])
-        model._finish(task, [found[id(task.calls[0])]])
+        model.finish(task, [found[id(task.calls[0])]])
         assert (model.labels_ == alone.labels_).all()
         assert model.objective_ == pytest.approx(alone.objective_, rel=1e-12)
 
@@ -759,7 +759,7 @@ def test_lanes_give_what_a_fit_gives(binary):
 def test_restarts_in_chunks(binary, monkeypatch):
     X, labels = binary
     whole = CMBC(2, n_init=2, random_state=0).fit(X, known=labels[:, 0])
-    monkeypatch.setattr(terms, "_MEMORY", 1)
+    monkeypatch.setattr(calls, "MEMORY", 1)
     parts = CMBC(2, n_init=2, random_state=0).fit(X, known=labels[:, 0])
     assert parts.restarts_.sizes["restart"] == 2
     assert parts.objective_ == pytest.approx(whole.objective_, rel=1e-6)

@@ -107,9 +107,9 @@ def test_objective_is_minus_the_log_likelihood(points, features, weights):
 
 
 @partial(jax.jit, static_argnames="build")
-def minus_log_likelihoods(build, rows, hyper, fixed, start):
+def minus_log_likelihoods(build, rows, settings, fixed, start):
     """The objective after each of 15 steps."""
-    terms, *_ = weighted(build(rows, hyper), rows)
+    terms, *_ = weighted(build(rows, settings), rows)
     update, value = term_update(terms, rows, "entropy")
     one = np.ones(1)
 
@@ -141,12 +141,13 @@ def test_the_log_likelihood_never_decreases(seed, features, weights, smoothing, 
     y = np.where(rng.random(40) < 0.2, rng.integers(0, 3, 40), -1) if labels else None
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        task = model._prepare(X, y, None)
+        task = model.prepare(X, y)
         # No row is labelled where all are -1: a program less than with nothing in its place.
         fixed = np.full(40, -1, np.int32) if task.fixed is None else task.fixed
         start = np.log(rng.dirichlet(np.ones(3), (*task.rows.mass.shape, 1)))
         fixed = task.layout.spread(fixed, -1)
-        reached = np.asarray(minus_log_likelihoods(task.build, task.rows, task.hyper, fixed, start))
+        found = minus_log_likelihoods(task.build, task.rows, task.settings, fixed, start)
+        reached = np.asarray(found)
     assert np.diff(reached).max() <= 1e-9 * abs(reached[0])
 
 

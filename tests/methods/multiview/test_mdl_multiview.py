@@ -206,11 +206,11 @@ def free_energies(views, start, sizes=(2, 2), dependent=True, sigma="view", step
     """Free energy of mean-field steps at a fixed temperature, and the last counts."""
     model = MDLMultiView(sizes, dependent=dependent, sigma=sigma, start=start, random_state=seed)
     with jax.enable_x64(True):
-        task = model._prepare(views, None, None)
+        task = model.prepare(views, None)
         rows, hyper, runs = task.calls[0].arrays
         design = dict(task.calls[0].static)["design"]
         found = _descend(
-            design, rows, hyper, runs["seed"][0], runs["active"][0], np.float64(start), steps
+            design, rows, hyper, runs.seed[0], runs.active[0], np.float64(start), steps
         )
         return jax.device_get(found)
 
@@ -404,7 +404,7 @@ def test_runs_do_not_depend_on_how_they_are_divided_into_programs(monkeypatch):
     views, _ = blobs()
     model = MDLMultiView(2, n_init=3, random_state=0)
     whole = clone(model).fit(views)
-    monkeypatch.setattr("nrprob.methods.multiview.estimator._MEMORY", 1)
+    monkeypatch.setattr("nrprob.estimator.calls.MEMORY", 1)
     parts = clone(model).fit(views)
     for name in ("labels", "objective", "start"):
         np.testing.assert_allclose(parts.restarts_[name], whole.restarts_[name], rtol=1e-12)

@@ -170,7 +170,7 @@ def test_every_step_is_that_of_a_literal_em(covariance, errors):
         n_init=1, max_iter=12, random_state=0,
     )  # fmt: skip
     with jax.enable_x64(True):
-        task = model._prepare(X, None, z)
+        task = model.prepare(X, None, z)
         (call,) = task.calls
         starts = em.make_starts(*call.arrays[:1], None, call.arrays[2], K, 1, False)
         labels = task.layout.collect(np.moveaxis(np.asarray(starts), 0, -1))[:, 0]
@@ -392,11 +392,11 @@ def test_fits_share_a_program_of_a_batch(fitted):
     X, _, z, model = fitted
     estimators = [clone(model).set_params(ridge=r) for r in (1.0, 3.0)]
     with jax.enable_x64(True):
-        tasks = [e._prepare(X, None, z) for e in estimators]
+        tasks = [e.prepare(X, None, z) for e in estimators]
         lanes = Batcher(jax.local_devices()[:1])
         found = {id(call): s for call, s, _ in lanes([c for t in tasks for c in t.calls])}
         for e, t in zip(estimators, tasks, strict=True):
-            e._finish(t, [found[id(c)] for c in t.calls])
+            e.finish(t, [found[id(c)] for c in t.calls])
     assert len(lanes.compiled) == 1
     assert estimators[1].objective_ == pytest.approx(model.objective_, abs=1e-6)
     assert estimators[0].objective_ != estimators[1].objective_

@@ -1,0 +1,453 @@
+"""What every clusterer has in common: input, restarts, fitted state, warnings, new rows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import ClassifierTags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from nrprob.engines import sharding
+from nrprob.exceptions import DegenerateClusterWarning, warn
+from nrprob.known import Groups, is_missing, plain
+from nrprob.settings import standard
+from nrprob.statistics.features import largest
+from nrprob.validation import (
+    ITERATIONS,
+    LARGEST,
+    MOST,
+    check_choice,
+    check_number,
+    check_rows,
+    check_same_order,
+)
+
+
+class Restarts(NamedTuple):
+    """All restarts of a fit.
+
+    Attributes
+    ----------
+    labels : (restarts, n)
+    objective : (restarts,), minimised
+    converged : (restarts,)
+    """
+
+    labels: np.ndarray
+    objective: np.ndarray
+    converged: np.ndarray
+
+
+@contextlib.contextmanager
+def fitting(estimator: Any) -> Iterator[None]:
+    """Context of a fit: it begins from the parameters alone, and ends whole or not at all.
+
+    What an earlier fit has set is forgotten first, and what this one has set if it fails.
+    """
+    state = vars(estimator)
+    for name in state.pop("_set_by_fit", ()):
+        state.pop(name, None)
+    before = set(state)
+    try:
+        yield
+        check_finite(estimator)
+    except BaseException as error:
+        # A sampler that is interrupted keeps what it has drawn.
+        if isinstance(error, Exception) or "labels_" not in state:
+            for name in set(state) - before:
+                del state[name]
+        raise
+    finally:
+        state["_set_by_fit"] = sorted(set(state) - before)
+
+
+def check_finite(estimator: Any) -> None:
+    """Refuse results that are no numbers; a class names those that may be infinite or NaN."""
+    for name, value in vars(estimator).items():
+        if name.startswith("_") or not name.endswith("_") or name in estimator._rarely_finite:
+            continue
+        parts = value if isinstance(value, list) else [value]
+        parts = [p for p in parts if isinstance(p, float | np.ndarray)]
+        if any(np.asarray(p).dtype.kind == "f" and not np.isfinite(p).all() for p in parts):
+            raise ValueError(
+                f"the results are no numbers; got NaN or infinity in {name}; bring the columns of "
+                "X to a common scale, pass float64, or choose less extreme parameters"
+            )
+
+
+class Clusterer(ClusterMixin, BaseEstimator):
+    """An estimator of clusters.
+
+    A class that derives from it has the parameters ``n_clusters``, ``n_init``, ``max_iter`` and
+    ``verbose``, mostly ``tol`` and ``random_state``, and gives
+
+    ``check_parameters()``
+        What is wrong with its parameters by themselves; `_check_common` does the common ones.
+    ``prepare(X, y, known=None)``
+        All of `fit` that comes before something is computed: an object whose ``calls`` are the
+        compiled runs that make the restarts (see `nrprob.engines.solve.Call`), which whoever runs
+        many fits may run in its own order and place. They are empty where the estimator has to
+        compute by itself.
+    ``compute(task)``
+        Results of the calls of what `prepare` gave. Where there are no calls, it computes.
+    ``finish(task, found)``
+        Sets the fitted attributes from these results, mostly by `_store`, and returns itself.
+    ``_log_membership(X, known)``
+        Scores (n, n_clusters) of new rows; the largest says the cluster.
+
+    What else a class may change is beside these, with its default.
+    """
+
+    # Results that may be infinite, or NaN, as the docstring says.
+    _rarely_finite: tuple[str, ...] = ()
+    # Whether `fit` takes known structure.
+    _takes_known = True
+
+    def __sklearn_tags__(self):
+        """Return scikit-learn's description of what the estimator accepts."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self._takes_sparse
+        # scikit-learn's checks take whoever has `predict_proba` for a classifier of two classes, or
+        # of as many as its data have.
+        tags.classifier_tags = ClassifierTags(multi_class=self._many_clusters)
+        return tags
+
+    @property
+    def _takes_sparse(self) -> bool:
+        """Whether sparse rows are taken, of whatever values."""
+        return False
+
+    @property
+    def _unit(self) -> str:
+        """What has not converged where the best restart has not."""
+        return "the best restart"
+
+    @property
+    def _many_clusters(self) -> bool:
+        """Whether there are more than two clusters, of one labeling."""
+        return self.n_clusters > 2
+
+    # Parameters
+
+    _check_choice = staticmethod(check_choice)
+    _check_number = staticmethod(check_number)
+
+    def check_parameters(self) -> None:
+        """Refuse parameters that are wrong whatever the data."""
+        raise NotImplementedError
+
+    def _check_common(self, *, tol: bool = True) -> None:
+        self._check_number("n_clusters", self.n_clusters, low=1, high=MOST, integer=True)
+        self._check_limits()
+        if tol:
+            self._check_number("tol", self.tol, low=0, high=1)
+
+    def _check_limits(self) -> None:
+        for name in ("n_init", "max_iter"):
+            self._check_number(name, getattr(self, name), low=1, high=ITERATIONS, integer=True)
+        self._check_verbose()
+
+    def _check_verbose(self) -> None:
+        if not isinstance(self.verbose, bool | np.bool_):
+            self._check_number("verbose", self.verbose, low=0, high=1000, integer=True)
+
+    def _check_flag(self, name: str) -> None:
+        if not isinstance(getattr(self, name), bool | np.bool_):
+            raise TypeError(
+                f"{name} must be True or False; got {getattr(self, name)!r}; pass one of them"
+            )
+
+    def _check_binarize(self) -> None:
+        if self.binarize is not None:
+            self._check_number("binarize", self.binarize, low=-LARGEST, high=LARGEST)
+
+    def _check_size(self, n_samples: int) -> None:
+        if n_samples < self.n_clusters:
+            raise ValueError(
+                f"n_samples={n_samples} should be >= n_clusters={self.n_clusters}; "
+                "lower n_clusters or pass more rows"
+            )
+
+    def _check_one_device(self) -> None:
+        if sharding.asked_for() is not None:
+            raise ValueError(
+                f"{type(self).__name__} cannot shard rows over devices; got a fit within "
+                "nrprob.sharded; fit outside of it"
+            )
+
+    # Fitting
+
+    def fit(self, X, y=None, *, known=None):
+        """Cluster the rows of ``X``.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+            Float32 input is computed in float32, all else in float64.
+        y : array-like of shape (n_samples,), optional
+            Wanted labels, -1 where unknown. Cluster i is the i-th of the sorted labels; further
+            clusters are free.
+        known : array-like, optional
+            Structure to avoid: labels of shape (n_samples,), several labelings as a 2-D array of
+            integers or strings, `nrprob.known.Memberships`, or (`CCIB`) continuous structure as a
+            2-D array of floats.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If the data do not fit the parameters; the message says what to change.
+        """
+        check_same_order(X, known=known)
+        return self._fit(X, y, known=known)
+
+    def _fit(self, X, y, **given):
+        """Fit, with what else `prepare` takes."""
+        check_same_order(X, y=y)
+        with fitting(self), standard():
+            task = self.prepare(X, y, **given)
+            return self.finish(task, self.compute(task))
+
+    def prepare(self, X, y, known=None) -> Any:
+        """Check the input and lay it out: all of `fit` that comes before something is computed."""
+        raise NotImplementedError
+
+    def compute(self, task: Any) -> list[Any]:
+        """Results of the task's calls."""
+        found = []
+        for done, call in enumerate(task.calls, 1):
+            found.append(call())
+            if self.verbose:
+                best = min(f.objective.min() for f in found)
+                restarts = done * self.n_init // len(task.calls)
+                print(f"restarts {restarts}/{self.n_init}: objective {best:.6g} nats")
+        return found
+
+    def finish(self, task: Any, found: Any):
+        """Set the fitted attributes from the results of the task's calls, and return the estimator.
+
+        Parameters
+        ----------
+        task : what `prepare` gave
+        found : list
+            Results of its calls, in their order.
+
+        Returns
+        -------
+        self
+        """
+        raise NotImplementedError
+
+    # Input
+
+    def _validate(self, X, *, reset: bool):
+        """Checked rows in host memory; who takes no sparse ones says so in words of its own."""
+        X = np.asarray(X) if isinstance(X, jax.Array) else X
+        X = self._checked(X, reset=reset, accept_sparse="csr")
+        if sparse.issparse(X) and (X.indices.dtype != np.int32 or X.indptr.dtype != np.int32):
+            # scikit-learn's k-means takes no others; what they count may still need 64 bits.
+            ends = X.indptr.astype(np.int32) if X.nnz < 2**31 else X.indptr
+            X = sparse.csr_array((X.data, X.indices.astype(np.int32), ends), shape=X.shape)
+        return X
+
+    def _checked(self, X, *, reset: bool, **settings):
+        """Rows as scikit-learn's ``validate_data`` returns them."""
+        validate = partial(validate_data, self, reset=reset)
+        X = check_rows(X, validate, dtype=[np.float64, np.float32], **settings)
+        self._check_reach(X, reset=reset)
+        return X
+
+    def _check_reach(self, X, *, reset: bool) -> None:
+        """Refuse new rows so far from those of the fit that squares leave the type of the fit."""
+        most = largest(X)
+        if reset:
+            self._reach = (most or 1.0) * (1e15 if X.dtype == np.float32 else LARGEST)
+        elif most > self._reach:
+            raise ValueError(
+                f"new rows must lie within {self._reach:.3g}, or squares leave the type of the "
+                f"fit; got a value of size {most:.3g}; pass them in the units of the fit"
+            )
+
+    def _wanted(self, y, n: int) -> np.ndarray | None:
+        """Cluster of every labelled row, else -1; None where there is no label at all."""
+        if y is None:
+            return None
+        classes, fixed = read_labels(y, n)
+        if not classes.size:
+            return None
+        if classes.size > self.n_clusters and (fixed >= 0).all():
+            # A complete labeling with more classes than clusters cannot be wanted labels: it is the
+            # y that pipelines and searches hand to every estimator and that clusterers ignore.
+            warn(
+                f"y labels every row and has {classes.size} classes, more than "
+                f"n_clusters={self.n_clusters}; it is ignored; mark unknown labels by -1 to use it"
+            )
+            return None
+        if classes.size > self.n_clusters:
+            raise ValueError(
+                f"y has {classes.size} classes, more than n_clusters={self.n_clusters}; "
+                "raise n_clusters, or mark unknown labels by -1"
+            )
+        self.classes_ = classes
+        return fixed
+
+    def _check_groups(self, groups: Groups, known: Any) -> None:
+        if known is None or groups.share is not None:
+            return
+        sizes = np.bincount(groups.codes)
+        if sizes.size == 1 and groups.codes.size > 1:
+            self._degenerate(
+                "known has one group only, so there is nothing to avoid; got a constant labeling; "
+                "leave known out"
+            )
+        elif sizes.size == groups.codes.size and groups.codes.size > 1:
+            raise ValueError(
+                "every row has its own known group, so no clustering says anything more; "
+                f"got {sizes.size} groups for {groups.codes.size} rows; pass fewer groups"
+            )
+        elif (sizes == 1).any():
+            self._degenerate(
+                f"{(sizes == 1).sum()} known group(s) have a single member, which the conditional "
+                "term cannot place; got group sizes down to 1; merge small groups if that matters"
+            )
+
+    # Results
+
+    def _store(
+        self,
+        restarts: Restarts,
+        *,
+        membership: np.ndarray,
+        trace: np.ndarray,
+        n_iter: int,
+        nothing_left: str = "",
+        chosen: Restarts | None = None,
+    ) -> None:
+        """Set what every estimator has, of the best of the restarts, and say what is wrong with it.
+
+        ``trace`` may end in NaN; ``nothing_left`` says why there is nothing to find, where that is
+        so; ``chosen`` is what was made of the best restarts, and stands for them.
+        """
+        self._restarts = restarts
+        restarts = restarts if chosen is None else chosen
+        at = int(restarts.objective.argmin())
+        self.labels_ = restarts.labels[at].astype(np.int64)
+        self.membership_ = membership
+        self.objective_ = float(restarts.objective[at])
+        trace = trace.astype(float)
+        self.objective_trace_ = trace[~np.isnan(trace)]
+        self.n_iter_ = int(n_iter)
+        self.converged_ = bool(restarts.converged[at])
+        self.n_clusters_ = int(np.unique(self.labels_).size)
+        k = self.n_clusters
+        if nothing_left and k > 1:
+            self._degenerate(nothing_left)
+        elif self.n_clusters_ < k:
+            self._degenerate(f"found {self.n_clusters_} clusters, fewer than n_clusters={k}")
+        self._tell_convergence()
+
+    def _tell_convergence(self) -> None:
+        if not self.converged_:
+            remedy = "max_iter or tol" if "tol" in self.get_params(deep=False) else "max_iter"
+            warn(
+                f"{self._unit} did not converge; got max_iter={self.max_iter}; raise {remedy}",
+                ConvergenceWarning,
+            )
+
+    def _degenerate(self, message: str) -> None:
+        warn(message, DegenerateClusterWarning)
+
+    @property
+    def _holds_rows(self) -> np.ndarray:
+        """Which clusters (n_clusters,) hold rows of the fit."""
+        return np.bincount(self.labels_, minlength=self.n_clusters) > 0
+
+    @property
+    def restarts_(self):
+        """All restarts: an `xarray.Dataset` over restart and sample."""
+        check_is_fitted(self)
+        import xarray
+
+        dims = {"labels": ("restart", "sample")}
+        return xarray.Dataset(
+            {name: (dims.get(name, "restart"), a) for name, a in self._restarts._asdict().items()}
+        )
+
+    # New rows
+
+    def _log_membership(self, X, known) -> np.ndarray:
+        """Scores (n, n_clusters) of new rows; the largest says the cluster."""
+        raise NotImplementedError
+
+    def predict(self, X, *, known=None):
+        """Cluster of new rows: the one whose score is best under the fitted statistics.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+        known : as in `fit`; required if the model was fitted with it
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        check_same_order(X, known=known)
+        return self._log_membership(X, known).argmax(1)
+
+    def predict_proba(self, X, *, known=None):
+        """One-hot form of `predict`.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+        known : as in `predict`
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters)
+        """
+        return np.eye(self.n_clusters)[self.predict(X, known=known)]
+
+
+def read_labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sorted classes, and the class (n,) of every row as a number: -1 stands for none.
+
+    Raises
+    ------
+    ValueError
+        If ``y`` has another length or shape, a missing label, or labels that have no order.
+    """
+    y = plain(y, "y")
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.shape != (n,):
+        raise ValueError(
+            f"y must hold one label per row of X; got shape {y.shape} for {n} samples; "
+            "pass -1 where the label is unknown"
+        )
+    if is_missing(y) or (y.dtype.kind in "fc" and not np.isfinite(y).all()):
+        raise ValueError(
+            "y must not contain None, NaN or infinity; found one; mark unknown labels by -1"
+        )
+    labelled = np.asarray(y != -1, bool)
+    codes = np.full(n, -1, np.int32)
+    try:
+        classes, codes[labelled] = np.unique(y[labelled], return_inverse=True)
+    except TypeError:
+        types = sorted({type(value).__name__ for value in y[labelled].tolist()})
+        raise ValueError(
+            f"y must hold labels that can be sorted; got {', '.join(types)}; "
+            "pass numbers, or text, with -1 where the label is unknown"
+        ) from None
+    return classes, codes

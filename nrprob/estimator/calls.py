@@ -1,0 +1,92 @@
+"""Restarts as runs of compiled programs, divided by memory, and what all of them found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from nrprob.engines import sharding, solve
+from nrprob.estimator.base import Restarts
+from nrprob.statistics.rows import Layout, Rows, bucket
+from nrprob.validation import check_random_state
+
+MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
+
+
+def at_once(n: int, each: float) -> int:
+    """Largest part of ``n`` runs of ``each`` bytes that memory holds, all parts being equal."""
+    most = int(max(MEMORY // each, 1))
+    return max(d for d in range(1, n + 1) if n % d == 0 and d <= most)
+
+
+def padded(rows: Rows, layout: Layout, k: int) -> int:
+    """Number of clusters, ``k`` of them real, that a program of few rows is compiled for."""
+    # Random starts depend on the number of clusters, which must not depend on the devices.
+    few = rows.mass.size - layout.n_spare * layout.n_rows <= 16384
+    return max(bucket(k, 64), 2) if few else k
+
+
+def restart_calls(
+    solver: Callable[..., solve.Solution],
+    static: dict[str, Any],
+    rows: Rows,
+    layout: Layout,
+    fixed: np.ndarray | None,
+    settings: Sequence[Any],
+    *,
+    n_init: int,
+    random_state: Any,
+    each: int,
+    factorises: bool = False,
+) -> list[solve.Call]:
+    """Calls of ``solver`` that make ``n_init`` restarts, under each of ``settings`` the same ones.
+
+    Parameters
+    ----------
+    solver, static : compiled program, and what it is compiled for
+    rows, layout : what it looks at, and how rows were arranged
+    fixed : (n,) cluster of rows whose cluster is given, else -1; or None
+    settings : numbers that the program reads
+    each : array elements that one restart takes on a device
+    factorises : whether the program calls LAPACK; see `nrprob.engines.solve.one_at_a_time`
+    """
+    mesh = rows.mesh if isinstance(rows, sharding.ShardedRows) else None
+    random = check_random_state(random_state)
+    each *= rows.mass.dtype.itemsize
+    size = at_once(n_init, each)
+    spread = None if fixed is None else layout.spread(fixed, -1)
+    seeds = [random.randint(2**31 - 1) for _ in range(n_init // size)]
+    if mesh is not None:
+        spread = sharding.split(spread, mesh)
+        seeds = [sharding.agree(seed, mesh) for seed in seeds]
+    data = sum(a.nbytes for a in jax.tree.leaves(rows)) // layout.n_shards
+    return [
+        solve.Call(
+            solver,
+            (rows, numbers, np.asarray(seed, np.uint32), spread),
+            tuple({**static, "n_init": size}.items()),
+            data + each * size,
+            factorises,
+        )
+        for numbers in settings
+        for seed in seeds
+    ]
+
+
+def collect(found: Sequence[Any], layout: Layout) -> tuple[Restarts, Any]:
+    """All restarts of several solutions, and the solution that has the best of them."""
+    restarts = Restarts(
+        np.concatenate([layout.collect(f.labels).T for f in found]),
+        np.concatenate([f.objective for f in found]),
+        np.concatenate([f.converged for f in found]),
+    )
+    return restarts, min(found, key=lambda f: f.objective.min())
+
+
+def memberships(solution: Any, layout: Layout, k: int) -> np.ndarray:
+    """Memberships (n, k) of the best restart of a solution, in float64."""
+    w = layout.collect(solution.w)[:, :k].astype(np.float64)
+    return w / w.sum(1, keepdims=True)

@@ -1,0 +1,279 @@
+"""Clusterers whose cost of a row is linear in statistics of it: the row alone says its cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import sparse
+from scipy.special import logsumexp, softmax
+from sklearn.utils.validation import check_is_fitted
+
+from nrprob.engines import sharding, solve
+from nrprob.estimator.base import Clusterer
+from nrprob.known import Groups, KnownEncoder
+from nrprob.settings import standard
+from nrprob.statistics.costs import FEATURES
+from nrprob.statistics.features import fit_features
+from nrprob.statistics.rows import Layout, Rows, arrange, make_rows
+from nrprob.validation import check_same_order
+
+
+@dataclass
+class Task:
+    """Checked and laid out input of one fit, and the runs of programs that remain to be made.
+
+    Attributes
+    ----------
+    x : (n, m) statistics of the rows
+    fixed : (n,) clusters of the rows whose cluster is given, else -1; or None
+    groups : what is known, as groups of rows
+    known : what is known, as it was given
+    mesh : devices that share the rows, or None
+    rows, layout : the same rows as engines take them, and where each of them is there
+    settings : numbers that the programs read
+    build : what makes the terms
+    labelings : (n,) codes of every known labeling, for who takes them one by one
+    calls : the runs
+    """
+
+    x: Any
+    fixed: np.ndarray | None
+    groups: Groups
+    known: Any = None
+    mesh: Any = None
+    rows: Rows = field(init=False)
+    layout: Layout = field(init=False)
+    settings: Any = None
+    build: Any = None
+    labelings: list[np.ndarray] = field(default_factory=list)
+    calls: list[solve.Call] = field(default_factory=list)
+
+    def lay_out(self, mass: np.ndarray | None = None) -> None:
+        """Arrange the rows, of weights ``mass``, by known group, and over the devices."""
+        groups, mesh = self.groups, self.mesh
+        self.layout = arrange(groups.codes, groups.n_blocked, 1 if mesh is None else mesh.size)
+        self.rows = make_rows(self.x, self.layout, groups.n_groups, share=groups.share, mass=mass)
+
+    def share(self) -> None:
+        """Let the devices share the rows, if there are several."""
+        if self.mesh is not None:
+            sharding.check_same((self.rows, self.settings, self.fixed), self.mesh)
+            self.rows = sharding.shard_rows(self.rows, self.mesh)
+
+
+class LinearClusterer(Clusterer):
+    """Clusterer by costs of rows that are linear in their statistics, in every known group.
+
+    A class that derives from it gives, beside what `Clusterer` asks for,
+
+    ``_fit_features(X)``
+        What turns raw rows into statistics; see `nrprob.statistics.features.FeatureMap`.
+    ``_temperature``
+        What memberships and scores of new rows are at, set by `finish` with `_keep_costs`.
+    """
+
+    _rarely_finite = ("beta_", "critical_beta_")
+    # Whether rows may be shared by several devices.
+    _shards = True
+
+    def _fit_features(self, X: Any) -> Any:
+        raise NotImplementedError
+
+    # Input
+
+    def _mesh(self, X):
+        """Devices to shard the rows over: those asked for, or those that share ``X``; or None."""
+        if self._shards:
+            mesh = sharding.asked_for()
+            return sharding.mesh_of(X) if mesh is None else mesh
+        self._check_one_device()
+        return None
+
+    def _read(self, X, y, known) -> Task:
+        """Checked rows as statistics, wanted labels and known groups."""
+        mesh = self._mesh(X)
+        X = self._validate(X, reset=True)
+        n_samples = X.shape[0]
+        self._check_size(n_samples)
+        fixed = self._wanted(y, n_samples)
+        if known is not None and not self._takes_known:
+            raise ValueError(
+                f"{type(self).__name__} takes no known structure; got known=...; "
+                "use CCIB or IBSI, or leave it out"
+            )
+        self._encoder = KnownEncoder()
+        groups = self._encoder.fit(known, n_samples)
+        self._check_groups(groups, known)
+        self._features = self._fit_features(X)
+        return Task(self._features(X), fixed, groups, known, mesh)
+
+    def _validate(self, X, *, reset: bool):
+        if isinstance(X, jax.Array) and X.ndim == 2 and X.size:
+            if not (X.is_fully_addressable or X.is_fully_replicated):
+                raise ValueError(
+                    "X must lie in this process; got an array of which other processes hold a "
+                    "part; pass the same NumPy array in every process"
+                )
+            whole = X.is_fully_replicated and sharding.asked_for() is None
+            if whole and _on_accelerator(X):
+                return self._validate_device(X, reset=reset)
+        return super()._validate(X, reset=reset)
+
+    def _validate_device(self, X, *, reset: bool):
+        """Check a JAX array where it lies."""
+        if X.dtype != np.float32:
+            X = X.astype(np.float64)
+        if not bool(jax.numpy.isfinite(X).all()):
+            raise ValueError("Input X contains NaN or infinity; remove or impute those values")
+        if reset:
+            self.n_features_in_ = X.shape[1]
+        elif X.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input"
+            )
+        self._check_reach(X, reset=reset)
+        return X
+
+    # Results
+
+    def _keep_costs(
+        self, slope: np.ndarray, log_prior: np.ndarray, m: int, *, beta: float, critical: float
+    ) -> None:
+        """Keep what new rows cost: ``slope`` (groups, k', p) by their m statistics and their mass.
+
+        Memberships are proportional to exp(log_prior - beta cost).
+        """
+        k = self.n_clusters
+        self._coef = slope[:, :k, :m]
+        self._intercept = slope[:, :k, -1]
+        self._log_prior = log_prior[:k].astype(np.float64)
+        self.beta_ = float(beta)
+        self.critical_beta_ = float(critical)
+
+    # New rows
+
+    def _rows(self, X, known) -> tuple[Any, Groups]:
+        """Statistics of new rows, and their known groups."""
+        check_is_fitted(self)
+        with standard():
+            X = self._validate(X, reset=False)
+            x = self._features(X)
+        if isinstance(x, jax.Array):
+            x = np.asarray(x)
+        return x, self._encoder.transform(known, x.shape[0])
+
+    def _log_membership(self, X, known) -> np.ndarray:
+        x, groups = self._rows(X, known)
+        # Without what is common to the clusters, lest a large beta multiply its rounding.
+        coef = self._coef - self._coef.mean(1, keepdims=True)
+        intercept = self._intercept - self._intercept.mean(1, keepdims=True)
+        cost = _linear(x, groups, coef, intercept)
+        # An infinite inverse temperature leaves an arg min; any large finite one has the same.
+        if np.isinf(self.beta_):
+            # What is left in the limit: the largest of the clusters that cost least.
+            cost = np.where(np.isfinite(self._log_prior), cost, np.inf)
+            return np.where(cost == cost.min(1, keepdims=True), self._log_prior, -np.inf)
+        return self._log_prior - self.beta_ * cost
+
+    def predict_proba(self, X, *, known=None):
+        """p(cluster given row) of new rows at the final inverse temperature.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+        known : as in `fit`; required if the model was fitted with it
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters)
+        """
+        if np.isinf(self.beta_):
+            return super().predict_proba(X, known=known)
+        check_same_order(X, known=known)
+        return softmax(self._log_membership(X, known), axis=1)
+
+    def _row_scores(self, X, known) -> np.ndarray:
+        """Minus what every new row (n,) adds to the objective, in nats; see `ScoreMixin`."""
+        x, groups = self._rows(X, known)
+        cost = _linear(x, groups, self._coef, self._intercept)
+        cost += self._common_cost(x, groups)[:, None]
+        return self._mix(cost)
+
+    def _common_cost(self, x, groups: Groups) -> np.ndarray:
+        """What a row (n,) adds in any cluster, beside what is linear in its statistics."""
+        gaussian = self._features.features == "gaussian"
+        return half_squares(x) if gaussian else np.zeros(x.shape[0])
+
+    def _mix(self, cost: np.ndarray) -> np.ndarray:
+        """Scores of rows that cost (n, k): those of a mixture of the clusters."""
+        log_prior = self._log_prior - logsumexp(self._log_prior)
+        return logsumexp(log_prior - self.beta_ * cost, axis=1) / self.beta_
+
+
+class FeatureParameters(LinearClusterer):
+    """Linear clusterer with the parameters ``features`` and ``binarize``."""
+
+    def _check_features(self) -> None:
+        self._check_choice("features", self.features, ("auto", *FEATURES))
+        self._check_binarize()
+
+    def _fit_features(self, X: Any) -> Any:
+        return fit_features(X, self.features, self.binarize)
+
+
+class ScoreMixin:
+    """`score`, for estimators whose fit says what new rows cost: they give ``_row_scores``."""
+
+    def score(self, X, y=None, *, known=None):
+        r"""Minus what new rows add to the objective under the fitted statistics, per row.
+
+        With the cost d(x, c) of a row in a cluster, which is linear in the row's mass,
+
+        .. math:: -\frac{1}{n} \sum_i \min_c d(x_i, c) \qquad \text{or} \qquad
+            \frac{1}{n} \sum_i \frac{1}{\beta} \log \sum_c p(c) e^{-\beta d(x_i, c)}
+
+        for hard labels or at a finite ``beta`` (without p(c) for ``prior=False``). Of the rows of
+        the fit it is ``-objective_ / n``, up to the tolerance of the fit. It compares fits whose
+        objective and whose units are the same: not different weights in the objective. Hard labels
+        mostly gain from more clusters on new rows as well, as in k-means.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+        y : ignored
+        known : as in `predict`
+
+        Returns
+        -------
+        float
+            In nats per row; higher is better.
+        """
+        check_same_order(X, known=known)
+        return float(self._row_scores(X, known).mean())  # type: ignore[attr-defined]
+
+
+def half_squares(x: Any) -> np.ndarray:
+    """Half the sum of the squares (n,) of rows."""
+    square = x.multiply(x) if sparse.issparse(x) else x * x
+    return 0.5 * np.asarray(square.sum(1)).reshape(-1)
+
+
+def _linear(x: Any, groups: Groups, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+    """Return ``x @ coef + intercept`` (n, k), with those (groups, k, m) of every row's group."""
+    cost = np.zeros((x.shape[0], intercept.shape[1]))
+    for g in range(groups.n_groups):
+        if groups.share is None:
+            member = groups.codes == g
+            if member.any():
+                cost[member] = x[member] @ coef[g].T + intercept[g]
+        else:
+            cost += groups.share[:, g, None] * (x @ coef[g].T + intercept[g])
+    return cost
+
+
+def _on_accelerator(x: jax.Array) -> bool:
+    return any(device.platform != "cpu" for device in x.devices())
