@@ -7,7 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.engines.solve import Settings
 from nrprob.methods.bottleneck import ccib, ib
+from nrprob.statistics import families
 from nrprob.statistics import terms as term_module
 from nrprob.statistics.rows import arrange, make_rows
 
@@ -22,7 +24,7 @@ score_of = jax.jit(term_module.score)
 # One program each: done eagerly, every operation would be compiled on its own.
 residual_term = jax.jit(ccib.residual_term)
 _pooled_term = partial(jax.jit, static_argnames="family")(
-    lambda rows, family: ib.feature_term(rows, family, by_group=False)
+    lambda rows, family: families.feature_term(rows, family, by_group=False)
 )
 
 
@@ -33,7 +35,7 @@ def feature_term(rows, family, *, by_group):
 @partial(jax.jit, static_argnames="family")
 def side_terms(rows, gamma, family):
     """Terms of the bottleneck with side information, with their weights."""
-    side = ib.SideInformation(family)(rows, {"gamma": gamma})
+    side = ib.SideInformation(family)(rows, Settings(K, 1, method=ib.SideNumbers(gamma)))
     weights = side.weigh(jnp.ones(len(side.terms), gamma.dtype))
     return tuple(replace(t, weight=weights[i]) for i, t in enumerate(side.terms))
 

@@ -15,10 +15,9 @@ import jax
 import jax.numpy as jnp
 
 from nrprob.engines.shuffle import stream, uniform
-from nrprob.statistics.costs import multinomial
+from nrprob.statistics.costs import SeparableCost
 from nrprob.statistics.rows import Dense, Rows, Sparse
-from nrprob.statistics.terms import Terms, objective, one_hot, score
-from nrprob.statistics.xlogx import xlogx
+from nrprob.statistics.terms import Term, Terms, objective, one_hot, score
 
 
 class Reassigned(NamedTuple):
@@ -63,7 +62,7 @@ def place_empty(
 
     To terms that look at counts alone they say nothing: reassignment leaves them where they began.
     """
-    if any(term.cost is not multinomial or term.view is not None for term in terms):
+    if any(_uses_mass(term) for term in terms):
         return labels
     features = jnp.arange(rows.x.n_statistics) < rows.x.n_statistics - 1
     one = jnp.broadcast_to(features.astype(rows.mass.dtype), (rows.n_groups, 1, 1, features.size))
@@ -76,6 +75,11 @@ def place_empty(
     )
     largest = sizes.argmax(-1).astype(labels.dtype)[:, None, None]
     return jnp.where(empty & (rows.mass > 0), largest, labels)
+
+
+def _uses_mass(term: Term) -> bool:
+    """Whether a row without any feature makes a difference to a term."""
+    return not isinstance(term.cost, SeparableCost) or term.cost.uses_mass or term.view is not None
 
 
 def sequential(
@@ -187,6 +191,12 @@ _CHUNK = 32  # entries of a sparse row that are looked at together
 
 def _sparse_visit(terms, rows, mass, group, active):
     """Visit a row at the cost of its non-zero entries; for costs that are sums over features."""
+    for term in terms:
+        if not isinstance(term.cost, SeparableCost) or term.view is not None:
+            raise TypeError(
+                "sparse rows are reassigned under costs that are sums over features; got "
+                f"{term.cost!r}; use annealing, or dense rows"
+            )
     x = rows.x
     p, k = x.n_statistics, active.shape[0]
     # A slice of fixed length is far cheaper than a gather, but must not reach past the end.
@@ -217,25 +227,25 @@ def _sparse_visit(terms, rows, mass, group, active):
             column, value = entries(c)
             feature = jnp.where(column < p - 1, value, 0)
             for term, table, place in zip(terms, tables, places, strict=True):
-                if term.cost is not multinomial:
+                cost = term.cost.column
+                if cost is None:
                     continue
                 cell = table.at[place * p + column].get(mode="promise_in_bounds")
                 without = cell - feature[:, None] * here
-                gain = (xlogx(without + feature[:, None]) - xlogx(without)).sum(0)
-                change -= term.weight * gain
+                more = (cost(without + feature[:, None]) - cost(without)).sum(0)
+                change += term.weight * more
             return change, total + feature.sum()
 
         zero = jnp.zeros(k, mass.dtype), jnp.zeros((), mass.dtype)
         change, total = jax.lax.fori_loop(0, chunks, tally, zero)
         scale = jnp.zeros((), mass.dtype)
         for term, table, draw, place in zip(terms, tables, draws, places, strict=True):
-            if term.cost is multinomial:
-                without, more = draw[place] - total * here, total
-                scale += jnp.abs(term.weight * xlogx(without)).max()
-            else:
-                without, more = table[place * p + p - 1] - mass[i] * here, -mass[i]
-            joined = xlogx(without + jnp.abs(more)) - xlogx(without)
-            change += term.weight * jnp.sign(more) * joined
+            drawn = draw[place] - total * here
+            held = table[place * p + p - 1] - mass[i] * here
+            before = term.cost.rest(drawn, held)
+            change += term.weight * (term.cost.rest(drawn + total, held + mass[i]) - before)
+            if term.cost.column is not None:
+                scale += jnp.abs(term.weight * before).max()
         change = jnp.where(active, change, jnp.inf)
         new = jnp.argmin(change)
         new = jnp.where(change[old] <= change[new] + eps * scale, old, new).astype(old.dtype)

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from scipy import sparse
 from scipy.special import logsumexp, softmax
 from sklearn.utils.validation import check_is_fitted
 
@@ -15,8 +14,7 @@ from nrprob.engines import sharding, solve
 from nrprob.estimator.base import Clusterer
 from nrprob.known import Groups, KnownEncoder
 from nrprob.settings import standard
-from nrprob.statistics.costs import FEATURES
-from nrprob.statistics.features import fit_features
+from nrprob.statistics import families
 from nrprob.statistics.rows import Layout, Rows, arrange, make_rows
 from nrprob.validation import check_same_order
 
@@ -70,7 +68,7 @@ class LinearClusterer(Clusterer):
     A class that derives from it gives, beside what `Clusterer` asks for,
 
     ``_fit_features(X)``
-        What turns raw rows into statistics; see `nrprob.statistics.features.FeatureMap`.
+        What turns raw rows into statistics; see `nrprob.statistics.families.FeatureMap`.
     ``_temperature``
         What memberships and scores of new rows are at, set by `finish` with `_keep_costs`.
     """
@@ -205,8 +203,7 @@ class LinearClusterer(Clusterer):
 
     def _common_cost(self, x, groups: Groups) -> np.ndarray:
         """What a row (n,) adds in any cluster, beside what is linear in its statistics."""
-        gaussian = self._features.features == "gaussian"
-        return half_squares(x) if gaussian else np.zeros(x.shape[0])
+        return families.of(self._features.features).row_constant(x)
 
     def _mix(self, cost: np.ndarray) -> np.ndarray:
         """Scores of rows that cost (n, k): those of a mixture of the clusters."""
@@ -218,11 +215,11 @@ class FeatureParameters(LinearClusterer):
     """Linear clusterer with the parameters ``features`` and ``binarize``."""
 
     def _check_features(self) -> None:
-        self._check_choice("features", self.features, ("auto", *FEATURES))
+        self._check_choice("features", self.features, ("auto", *families.names()))
         self._check_binarize()
 
     def _fit_features(self, X: Any) -> Any:
-        return fit_features(X, self.features, self.binarize)
+        return families.fit_features(X, self.features, self.binarize)
 
 
 class ScoreMixin:
@@ -254,12 +251,6 @@ class ScoreMixin:
         """
         check_same_order(X, known=known)
         return float(self._row_scores(X, known).mean())  # type: ignore[attr-defined]
-
-
-def half_squares(x: Any) -> np.ndarray:
-    """Half the sum of the squares (n,) of rows."""
-    square = x.multiply(x) if sparse.issparse(x) else x * x
-    return 0.5 * np.asarray(square.sum(1)).reshape(-1)
 
 
 def _linear(x: Any, groups: Groups, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:

@@ -12,6 +12,8 @@ from scipy.special import logsumexp
 from nrprob.engines import merge, sharding, solve
 from nrprob.estimator.calls import collect, memberships, padded, restart_calls
 from nrprob.estimator.linear import LinearClusterer, Task
+from nrprob.statistics import families
+from nrprob.statistics.costs import SeparableCost
 from nrprob.statistics.rows import bucket
 
 SOLVERS = ("anneal", "sequential", "batched", "agglomerative")
@@ -194,7 +196,8 @@ class TermEstimator(LinearClusterer):
                 )
         if not sparse.issparse(x):
             return
-        separable = self._features.features == "multinomial" and self._separable
+        cost = families.of(self._features.features).cost
+        separable = isinstance(cost, SeparableCost) and self._separable
         if solver == "batched" or (solver == "sequential" and not separable):
             raise ValueError(
                 f"solver={solver!r} cannot take sparse X with this objective; got "

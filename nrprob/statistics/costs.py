@@ -9,6 +9,7 @@ cell into parts of equal composition changes nothing. Leading axes are free.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +19,40 @@ from nrprob.statistics.xlogx import xlogx
 Cost = Callable[[jax.Array], jax.Array]
 
 
-def multinomial(cell: jax.Array) -> jax.Array:
-    """Entropy of the pooled draws: ``-sum_y T_y log(T_y / T)``, with T the sum of the T_y."""
-    x = cell[..., :-1]
-    return xlogx(x.sum(-1)) - xlogx(x).sum(-1)
+@dataclass(frozen=True)
+class SeparableCost:
+    """Cost that looks at every feature by itself, and at their sum and the mass together.
+
+    The cost of a cell is the sum over features of ``column``, plus ``rest`` of their sum and the
+    mass. It is 0 where a feature is, so that a row costs the time of what is not 0 in it.
+
+    Attributes
+    ----------
+    column : (...) of sums of a feature; 0 at 0. None for no part of this kind.
+    rest : (...) of the sums of all features, and of masses
+    uses_mass : False where rows without any feature say nothing
+    """
+
+    column: Callable[[jax.Array], jax.Array] | None
+    rest: Callable[[jax.Array, jax.Array], jax.Array]
+    uses_mass: bool = True
+
+    def __call__(self, cell: jax.Array) -> jax.Array:
+        """Cost of statistics (..., p)."""
+        x, w = cell[..., :-1], cell[..., -1]
+        if self.column is None:
+            return self.rest(x.sum(-1), w)
+        return self.rest(x.sum(-1), w) + self.column(x).sum(-1)
+
+
+def _entropy(x: jax.Array) -> jax.Array:
+    return -xlogx(x)
+
+
+# Entropy of the pooled draws: ``-sum_y T_y log(T_y / T)``, with T the sum of the T_y.
+multinomial = SeparableCost(_entropy, lambda total, w: xlogx(total), uses_mass=False)
+# ``-w log w``: summed over clusters it is n H(C) - n log n, over (cluster, group) n H(C,Z).
+mass = SeparableCost(None, lambda total, w: -xlogx(w))
 
 
 def bernoulli(cell: jax.Array) -> jax.Array:
@@ -41,15 +72,3 @@ def gaussian(cell: jax.Array) -> jax.Array:
     """
     x, w = cell[..., :-1], cell[..., -1]
     return -0.5 * (x * x).sum(-1) / jnp.where(w > 1e-14, w, jnp.inf)  # an empty cell costs 0
-
-
-def mass(cell: jax.Array) -> jax.Array:
-    """``-w log w``: summed over clusters it is n H(C) - n log n, over (cluster, group) n H(C,Z)."""
-    return -xlogx(cell[..., -1])
-
-
-FEATURES: dict[str, Cost] = {
-    "multinomial": multinomial,
-    "bernoulli": bernoulli,
-    "gaussian": gaussian,
-}

@@ -1,9 +1,8 @@
-"""Feature models: from what the user passes to the statistics of a row."""
+"""From what the user passes to the statistics of a row: the pieces that families are made of."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,70 +14,39 @@ from nrprob.exceptions import warn
 from nrprob.validation import LARGEST
 
 
-@dataclass(frozen=True)
-class FeatureMap:
-    """How raw rows become statistics; made by `fit_features`, reused for new rows.
-
-    Attributes
-    ----------
-    features : "multinomial", "bernoulli" or "gaussian"
-    threshold : features above it count as 1; None leaves them
-    centre : (m,) subtracted, or None
-    scale : divisor of gaussian features, the root of their mean variance
-    """
-
-    features: str
-    threshold: float | None = None
-    centre: np.ndarray | None = None
-    scale: float = 1.0
-
-    def __call__(self, x: Any) -> Any:
-        """Return the statistics (n, m) of raw rows, in their own kind of array.
-
-        Raises
-        ------
-        ValueError
-            If values do not fit the model of the features.
-        """
-        if self.threshold is not None:
-            return _threshold(x, self.threshold)
-        if self.features == "multinomial":
-            return _proportions(x)
-        if self.features == "bernoulli":
-            refuse(
-                x,
-                lambda v: (v < 0) | (v > 1),
-                "features='bernoulli' needs values in [0, 1]",
-                "set binarize=, or another features=",
-            )
-            return x
-        exponent = binary_exponent(self.scale)
-        unit = math.ldexp(1.0, exponent)
-        x = shift(x, -exponent)
-        if self.centre is not None:
-            x = x - (self.centre / unit).astype(x.dtype)
-        return (x * (unit / self.scale)).astype(x.dtype)
+def shares(x: Any) -> Any:
+    """Check that all values are from 0 to 1."""
+    refuse(
+        x,
+        lambda v: (v < 0) | (v > 1),
+        "features='bernoulli' needs values in [0, 1]",
+        "set binarize=, or another features=",
+    )
+    return x
 
 
-def fit_features(x: Any, features: str, binarize: float | None) -> FeatureMap:
-    """Choose and fit the model of the features; "auto" looks at the values."""
-    if binarize is not None:
-        return FeatureMap("bernoulli", float(binarize))
-    if features == "auto":
-        features = guess_features(x)
-    if features != "gaussian":
-        return FeatureMap(features)
+def standardised(x: Any, centre: np.ndarray | None, scale: float) -> Any:
+    """Rows less a centre, and divided by a scale."""
+    exponent = binary_exponent(scale)
+    unit = math.ldexp(1.0, exponent)
+    x = shift(x, -exponent)
+    if centre is not None:
+        x = x - (centre / unit).astype(x.dtype)
+    return (x * (unit / scale)).astype(x.dtype)
+
+
+def spread(x: Any) -> tuple[np.ndarray | None, float]:
+    """Centre (m,) of rows, None for sparse ones, and the root of their mean variance."""
     check_range(x)
     if sparse.issparse(x):
         # Centring would fill the matrix; it changes no distance.
         wide = x.astype(np.float64)
         mean = np.asarray(wide.mean(0)).ravel()
         variance = float((np.asarray(wide.multiply(wide).mean(0)).ravel() - mean**2).mean())
-        return FeatureMap(features, None, None, _positive_root(variance))
+        return None, _positive_root(variance)
     wide = jnp.asarray(x, jnp.float64) if isinstance(x, jax.Array) else x.astype(np.float64)
     centre = np.asarray(wide.mean(0))
-    variance = float(((wide - centre) ** 2).mean())
-    return FeatureMap(features, None, centre, _positive_root(variance))
+    return centre, _positive_root(float(((wide - centre) ** 2).mean()))
 
 
 def check_range(x: Any) -> None:
@@ -144,7 +112,8 @@ def guess_features(x: Any) -> str:
     return "bernoulli" if (values <= 1).all() else "multinomial"
 
 
-def _threshold(x: Any, threshold: float) -> Any:
+def thresholded(x: Any, threshold: float) -> Any:
+    """1 where a feature is above the threshold, else 0."""
     if not sparse.issparse(x):
         return (x > threshold).astype(x.dtype)
     if threshold < 0:
@@ -158,7 +127,8 @@ def _threshold(x: Any, threshold: float) -> Any:
     return x
 
 
-def _proportions(x: Any) -> Any:
+def proportions(x: Any) -> Any:
+    """Rows divided by their sums."""
     refuse(
         x,
         lambda v: v < 0,

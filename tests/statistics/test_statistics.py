@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from nrprob.statistics import costs
-from nrprob.statistics.features import fit_features
+from nrprob.statistics import costs, families
+from nrprob.statistics.families import fit_features
 from nrprob.statistics.rows import Layout, arrange, bucket, make_rows
 from nrprob.statistics.terms import Term, objective
 from nrprob.statistics.xlogx import safe_log, xlogx
@@ -80,7 +80,7 @@ class TestXlogx:
 # Costs
 
 
-COSTS = {family: jax.jit(cost) for family, cost in costs.FEATURES.items()}
+COSTS = {family: jax.jit(families.of(family).cost) for family in families.names()}
 
 
 def _cell(family, x, w):

@@ -13,14 +13,16 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 
 from nrprob.engines.anneal import Weigh
 from nrprob.engines.solve import Problem, Settings
-from nrprob.estimator.linear import Task, half_squares
+from nrprob.estimator.linear import Task
 from nrprob.exceptions import warn
 from nrprob.known import DesignEncoder, is_continuous
 from nrprob.methods.bottleneck.base import BottleneckEstimator
 from nrprob.methods.bottleneck.glm import GLMProblem, potential
-from nrprob.methods.bottleneck.ib import Bottleneck, feature_term, sum_of_squares
+from nrprob.methods.bottleneck.ib import Bottleneck
 from nrprob.settings import standard
+from nrprob.statistics import families
 from nrprob.statistics.costs import gaussian
+from nrprob.statistics.families import feature_term, half_squares, sum_of_squares
 from nrprob.statistics.rows import Dense, Rows, bucket
 from nrprob.statistics.terms import Residual, Term
 
@@ -367,21 +369,21 @@ critical_beta_, linkage_, n_features_in_, classes_
         """Costs (n, k) of new rows under the models of every cluster."""
         check_is_fitted(self)
         self._check_dense(X)
-        features, weight = self._features.features, self.coordination_weight_
+        family, weight = families.of(self._features.features, "link"), self.coordination_weight_
         with standard():
             x = np.asarray(self._features(self._validate(X, reset=False)), np.float64)
             design = columns.transform(known, x.shape[0])
             cost = np.empty((x.shape[0], self.n_clusters))
             for c in range(self.n_clusters):
                 eta = design @ self._coef[: design.shape[1], c].astype(np.float64)
-                each = np.asarray(potential(features, jnp.asarray(eta))[0])
-                cost[:, c] = (each - x * eta).sum(1)
-        gaussian, residual = features == "gaussian", self._coordination == "residual"
-        common = half_squares(x) if gaussian else np.zeros(x.shape[0])
-        if features == "multinomial":
-            common -= x.sum(1)
-        if residual:
+                cost[:, c] = (np.asarray(_cumulant(family.name, eta)) - x * eta).sum(1)
+            common = np.asarray(family.link.base(x), np.float64)  # type: ignore[union-attr]
+        if self._coordination == "residual":
             x = x - design @ self._least_squares
-        if gaussian or residual:
-            common += weight * half_squares(x)
+            common = common + weight * half_squares(x)
+        else:
+            common = common + weight * family.row_constant(x)
         return cost + common[:, None] + x @ self._coef[-1].T + self._intercept[-1]
+
+
+_cumulant = jax.jit(lambda features, eta: potential(features, eta)[0], static_argnums=0)

@@ -21,7 +21,7 @@ from nrprob.statistics.codes import (
     normal_inverse_gamma,
     normal_nml,
 )
-from nrprob.statistics.features import fit_features
+from nrprob.statistics.families import fit_features, lacking
 from nrprob.validation import check_choice
 
 __all__ = ["conditional_code"]
@@ -139,6 +139,8 @@ def conditional_code(
         code = CountCode(*count_tables(m, int(x.sum()), conjugate), 0, m)
     elif read.features == "bernoulli":
         code = BinaryCode(*count_tables(2, n + 1, conjugate), 0, m)
+    elif read.features != "gaussian":
+        raise lacking(read.features, "code", ("multinomial", "bernoulli", "gaussian"))
     else:
         sd = x.std(0)
         keep = sd > 0

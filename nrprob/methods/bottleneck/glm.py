@@ -24,6 +24,8 @@ import numpy as np
 from nrprob.engines.anneal import Update, Value, Weigh
 from nrprob.engines.shuffle import spread, stream
 from nrprob.engines.solve import Iteration, exact_objective
+from nrprob.statistics.families import of
+from nrprob.statistics.links import Link
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Term, objective, row_costs, score
 from nrprob.statistics.xlogx import safe_log
@@ -70,14 +72,13 @@ class Models(NamedTuple):
 
 def potential(features: str, eta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Cumulant function, mean and variance of a feature at linear predictor ``eta``."""
-    if features == "gaussian":
-        return 0.5 * eta * eta, eta, jnp.ones_like(eta)
-    if features == "multinomial":
-        e = jnp.exp(jnp.minimum(eta, 50.0))
-        return e, e, e
-    e = jnp.exp(-jnp.abs(eta))
-    mean = jnp.where(eta > 0, 1, e) / (1 + e)
-    return jnp.maximum(eta, 0) + jnp.log1p(e), mean, e / (1 + e) ** 2
+    return _link(features).potential(eta)
+
+
+def _link(features: str) -> Link:
+    link = of(features, "link").link
+    assert link is not None
+    return link
 
 
 def chunk(
@@ -88,14 +89,9 @@ def chunk(
     design = design.reshape(-1, d)
     y = rows.x.x[..., :-1].reshape(design.shape[0], -1)  # type: ignore[union-attr]
     real = rows.mass.reshape(-1, 1) > 0
-    used = jnp.any(real & (y != 0), 0)
-    base = jnp.zeros_like(y[:, 0])
-    if features == "gaussian":
-        base = 0.5 * (y * y).sum(1)
-    elif features == "multinomial":
-        base = -y.sum(1)
-    else:
-        used &= jnp.any(real & (y != 1), 0)
+    link = _link(features)
+    used = jnp.stack([jnp.any(real & (y != value), 0) for value in link.idle]).all(0)
+    base = link.base(y)
     size = max(_ELEMENTS // (y.shape[0] * n_models), 1)
     n_chunks = -(-y.shape[1] // size)
     size = -(-y.shape[1] // n_chunks)
@@ -140,7 +136,7 @@ def _newton(
     _, mean, variance = potential(features, eta)
     rest = jnp.where(used, w[..., None] * (mean - y), 0)
     gradient = jnp.einsum("nd,nkj->kjd", data.design, rest) + data.penalty * coef
-    identity = features == "gaussian"
+    identity = _link(features).identity
     weight = w[..., None] if identity else jnp.where(used, w[..., None] * variance, 0)
     step = -_solve(_curvature(features, data, weight), gradient)
     along = jnp.einsum("nd,kjd->nkj", data.design, step)
@@ -211,10 +207,7 @@ def converge(
 def null_model(features: str, data: ModelData, mass: jax.Array) -> jax.Array:
     """Coefficients (C, 1, J, d) of one cluster of masses ``mass`` (N,)."""
     mean = jnp.einsum("n,cnj->cj", mass, data.y) / mass.sum()
-    if features == "multinomial":
-        mean = safe_log(mean)
-    elif features == "bernoulli":
-        mean = safe_log(mean) - safe_log(1 - mean)
+    mean = _link(features).predictor(mean)
     start = jnp.zeros((*mean.shape, data.design.shape[1]), mean.dtype)
     start = start.at[..., 0].set(jnp.where(data.used, mean, 0))
     return converge(features, data, start[:, None], mass[:, None]).coef
@@ -257,11 +250,8 @@ def leading_curvatures(
 
     residual, h = jax.lax.map(prepare, (data.y, data.used, coef))
     # What the curvature would be if the known structure explained nothing.
-    scale = jnp.where(data.used, 1.0, 0.0).sum()
-    if features == "gaussian":
-        scale = 2 * (flat * data.base).sum() / flat.sum()
-    elif features == "multinomial":
-        scale = jnp.ones_like(scale)
+    varying, base = jnp.where(data.used, 1.0, 0.0).sum(), (flat * data.base).sum() / flat.sum()
+    scale = _link(features).scale(varying, base)
     term = problem.coordination
     floor = jnp.stack([1e-8 + 20 * eps, 20 * eps]) * jnp.stack([scale, term.scale]).astype(dtype)
 

@@ -5,34 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.solve import Problem, Settings
 from nrprob.methods.bottleneck.base import BottleneckEstimator
-from nrprob.statistics.costs import FEATURES, mass
+from nrprob.statistics.costs import mass
+from nrprob.statistics.families import feature_term
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Term
 from nrprob.statistics.xlogx import xlogx
-
-
-def feature_term(rows: Rows, features: str, *, by_group: bool) -> Term:
-    """Conditional entropy of the features given the clusters (and the known groups)."""
-    constant, scale = jnp.zeros((), jnp.float64), jnp.ones((), jnp.float64)
-    if features == "gaussian":
-        constant = 0.5 * sum_of_squares(rows)
-        scale = 2 * constant / rows.mass.sum()
-    elif features == "bernoulli":
-        scale = scale * rows.x.n_statistics
-    one = jnp.ones((), rows.mass.dtype)
-    return Term(one, constant, None, FEATURES[features], by_group, scale)
-
-
-def sum_of_squares(rows: Rows) -> jax.Array:
-    """Sum of the squares of all features."""
-    centre = jnp.zeros((rows.n_groups, rows.x.n_statistics), rows.mass.dtype)
-    return rows.scatter(centre)[:-1].sum()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from nrprob.known import Groups, KnownEncoder, Memberships
 from nrprob.methods.cmbc.penalty import FORMS, make_penalty
 from nrprob.methods.cmbc.solver import CAPACITY, UPDATES, Numbers, solve_cmbc
 from nrprob.metrics import independence_test
-from nrprob.statistics.features import fit_features, refuse
+from nrprob.statistics.families import fit_features
+from nrprob.statistics.features import refuse
 
 __all__ = ["CMBC", "gamma_to_strength", "strength_to_gamma"]
 

@@ -22,10 +22,10 @@ from nrprob.estimator.base import Clusterer, Restarts
 from nrprob.estimator.calls import collect, memberships, padded, restart_calls
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships
-from nrprob.methods.bottleneck.ib import sum_of_squares
 from nrprob.settings import standard
-from nrprob.statistics.costs import FEATURES, gaussian
-from nrprob.statistics.features import fit_features
+from nrprob.statistics import families
+from nrprob.statistics.costs import gaussian
+from nrprob.statistics.families import fit_features, sum_of_squares
 from nrprob.statistics.rows import Layout, Rows, arrange, cluster_means, make_rows
 from nrprob.statistics.terms import Term
 from nrprob.validation import ITERATIONS, MOST, check_random_state
@@ -234,7 +234,7 @@ class CondEns(Clusterer):
         self._check_common()
         self._check_number("n_init_base", self.n_init_base, low=1, high=ITERATIONS, integer=True)
         self._check_binarize()
-        self._check_choice("features", self.features, ("auto", *FEATURES))
+        self._check_choice("features", self.features, ("auto", *families.names()))
         self._check_choice("extension", self.extension, ("nearest", "adjusted"))
         base = self.base
         if self.extension == "adjusted" and isinstance(base, str) and base != "kmeans":

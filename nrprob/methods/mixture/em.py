@@ -15,11 +15,13 @@ from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin
 from nrprob.estimator.terms import Descent, TermEstimator
 from nrprob.statistics.costs import bernoulli, mass, multinomial
-from nrprob.statistics.features import FeatureMap, refuse
+from nrprob.statistics.families import FeatureMap, lacking
+from nrprob.statistics.features import refuse
 from nrprob.statistics.rows import Rows, cluster_means
 from nrprob.statistics.terms import Term
 from nrprob.statistics.xlogx import xlogx
 
+_COMPONENTS = ("multinomial", "bernoulli", "gaussian")
 _COVARIANCES = ("full", "diag", "spherical")
 _COUNT = 1e30  # of which sums, times their logarithms, are numbers in float32
 _STATISTICS = 2e9  # bytes that the second moments of all rows may take
@@ -343,6 +345,8 @@ critical_beta_, n_features_in_, classes_
 
     def _fit_features(self, X):
         base = super()._fit_features(X)
+        if base.features not in _COMPONENTS:
+            raise lacking(base.features, "components", _COMPONENTS)
         if base.features != "gaussian":
             return MixtureMap(base, None)
         if sparse.issparse(X):
