@@ -24,7 +24,7 @@ KNOWN = {
     "IBSI": IBSI(2, gamma=1.0, **QUICK),
     "CMBC": CMBC(2, **QUICK),
     "CondEns": CondEns(2, n_init_base=2, extension="adjusted", **QUICK),
-    "ResidualMixture": ResidualMixture(2, metrics=(0.0,), **QUICK),
+    "ResidualMixture": ResidualMixture(2, metrics=(0.0,), n_init=8, random_state=0),
     "ResidualSpectral": ResidualSpectral(2, members=2, random_state=0),
 }
 ALL = KNOWN | {

@@ -20,6 +20,7 @@ from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.known import Groups, is_missing, plain
 from nrprob.settings import standard
 from nrprob.statistics.features import largest
+from nrprob.statistics.rows import cluster_means
 from nrprob.validation import (
     ITERATIONS,
     LARGEST,
@@ -44,6 +45,33 @@ class Restarts(NamedTuple):
     labels: np.ndarray
     objective: np.ndarray
     converged: np.ndarray
+
+
+class Renamed:
+    """An attribute's old name, which gives its value with a warning for one release."""
+
+    def __init__(self, new: str):
+        self.new = new
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.old = name
+
+    def __get__(self, estimator: Any, owner: type) -> Any:
+        """Return the attribute of the new name."""
+        if estimator is None:
+            return self
+        value = getattr(estimator, self.new)
+        warn(f"{self.old} is called {self.new} now; the old name goes", FutureWarning)
+        return value
+
+
+def row_means(X: Any, membership: np.ndarray) -> np.ndarray:
+    """Means (k, m) of raw rows (n, m) by membership (n, k); of all rows where there is none."""
+    if isinstance(X, jax.Array):
+        sums = np.asarray(jax.numpy.asarray(membership.T, X.dtype) @ X, np.float64)
+    else:
+        sums = np.asarray(membership.T @ X, np.float64)
+    return cluster_means(sums, membership.sum(0))
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ class Task:
 
     Attributes
     ----------
+    X : (n, m') the rows, checked
     x : (n, m) statistics of the rows
     fixed : (n,) clusters of the rows whose cluster is given, else -1; or None
     groups : what is known, as groups of rows
@@ -37,6 +38,7 @@ class Task:
     calls : the runs
     """
 
+    X: Any
     x: Any
     fixed: np.ndarray | None
     groups: Groups
@@ -106,7 +108,7 @@ class LinearClusterer(Clusterer):
         groups = self._encoder.fit(known, n_samples)
         self._check_groups(groups, known)
         self._features = self._fit_features(X)
-        return Task(self._features(X), fixed, groups, known, mesh)
+        return Task(X, self._features(X), fixed, groups, known, mesh)
 
     def _validate(self, X, *, reset: bool):
         if isinstance(X, jax.Array) and X.ndim == 2 and X.size:

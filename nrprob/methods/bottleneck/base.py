@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from nrprob.estimator.base import row_means
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin
 from nrprob.estimator.terms import SOLVERS, Descent, TermEstimator
 
@@ -49,3 +50,9 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
             noise=float(self.noise),
             tol=float(self.tol),
         )
+
+    def finish(self, task, found):
+        """Set the fitted attributes; see `Clusterer.finish`."""
+        super().finish(task, found)
+        self.cluster_centers_ = row_means(task.X, self.membership_)
+        return self

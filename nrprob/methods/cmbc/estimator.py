@@ -8,6 +8,7 @@ import numpy as np
 from scipy import sparse
 
 from nrprob.engines import solve
+from nrprob.estimator.base import Renamed
 from nrprob.estimator.calls import collect, memberships, restart_calls
 from nrprob.estimator.linear import LinearClusterer, ScoreMixin, Task
 from nrprob.exceptions import warn
@@ -89,9 +90,9 @@ class CMBC(ScoreMixin, LinearClusterer):
         Start from identical clusters, but for a perturbation, at 1.2 times the critical
         temperature, and halve it until 1 (daCMBC). Else, or where the critical temperature is so
         low that this is below 1, start from random parameters at 1.
-    multi : {"product", "sum"}, default="product"
-        How several known labelings combine: "product" avoids every combination that occurs, "sum"
-        adds the penalties of the labelings and suits many of them.
+    multi : {"product", "additive"}, default="product"
+        How several known labelings combine: "product" avoids every combination that occurs,
+        "additive" adds the penalties of the labelings and suits many of them.
     binarize : float, optional
         Threshold above which a feature counts as 1. None takes features 0 and 1 only.
     n_init : int, default=10
@@ -108,7 +109,7 @@ class CMBC(ScoreMixin, LinearClusterer):
 
     Attributes
     ----------
-    theta_ : ndarray of shape (n_clusters, n_features)
+    means_ : ndarray of shape (n_clusters, n_features)
         Probability of a 1.
     strength_ : float
         The c that was used.
@@ -120,8 +121,8 @@ class CMBC(ScoreMixin, LinearClusterer):
         others where they all have p(z).
     redundancy_ : nrprob.metrics.IndependenceTest or None
         Information between ``labels_`` and the known structure, and the G test of independence.
-        With multi="sum" that of the labeling with the smallest p-value, which is multiplied by the
-        number of labelings. None without known structure.
+        With multi="additive" that of the labeling with the smallest p-value, which is multiplied by
+        the number of labelings. None without known structure.
     critical_temperature_ : float
         Temperature below which identical clusters separate.
     temperatures_ : ndarray
@@ -177,6 +178,8 @@ critical_beta_, n_features_in_, classes_
         self.random_state = random_state
         self.verbose = verbose
 
+    theta_ = Renamed("means_")
+
     @property
     def _takes_sparse(self) -> bool:
         return self.update != "partial"
@@ -186,10 +189,12 @@ critical_beta_, n_features_in_, classes_
     def check_parameters(self):
         """Refuse parameters that are wrong whatever the data."""
         self._check_common()
+        if isinstance(self.multi, str) and self.multi == "sum":
+            warn("multi='sum' is called 'additive' now; the old word goes", FutureWarning)
         self._check_binarize()
         self._check_choice("form", self.form, FORMS)
         self._check_choice("update", self.update, UPDATES)
-        self._check_choice("multi", self.multi, ("product", "sum"))
+        self._check_choice("multi", self.multi, ("product", "additive", "sum"))
         if isinstance(self.strength, str):
             self._check_choice("strength", self.strength, ("auto",), "or a number")
         else:
@@ -277,12 +282,12 @@ critical_beta_, n_features_in_, classes_
                 f"numbers in {n} rows; cut them into groups"
             )
         columns = KnownEncoder().columns(known, n)
-        if self.multi == "sum":
+        if self.multi != "product":
             return list(columns.T), groups
         if columns.shape[1] > 1 and groups.n_groups > n / 20:
             warn(
                 f"known has {groups.n_groups} combinations of labels in {n} rows, too many for "
-                "their probabilities to be known; consider multi='sum'"
+                "their probabilities to be known; consider multi='additive'"
             )
         return [groups.codes], groups
 
@@ -301,7 +306,7 @@ critical_beta_, n_features_in_, classes_
         none = np.zeros(self.n_clusters)
         self._keep_costs(fit.slope, none, m, beta=1.0, critical=fit.critical_beta)
         self.log_likelihood_, self.penalty_ = float(fit.log_likelihood), float(fit.penalty)
-        self.theta_ = np.asarray(fit.theta[:, :m], np.float64)
+        self.means_ = np.asarray(fit.theta[:, :m], np.float64)
         self.temperatures_ = fit.temperature[~np.isnan(fit.temperature)].astype(float)
         self.critical_temperature_ = 1 / self.critical_beta_
         nothing_left = ""

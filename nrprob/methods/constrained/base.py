@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from nrprob.estimator.base import Clusterer
+from nrprob.estimator.base import Clusterer, Renamed
 from nrprob.methods.constrained.links import check_cannot_link, check_pairs
 
 ALIKE = "there is no structure in X; all rows are alike"
@@ -36,6 +36,7 @@ class PairEstimator(Clusterer):
     """Clusterer of dense rows whose ``fit`` takes ``must_link`` and ``cannot_link``."""
 
     _takes_known = False
+    centroids_ = Renamed("cluster_centers_")
 
     def _validate(self, X: Any, *, reset: bool) -> np.ndarray:
         X = np.asarray(X) if isinstance(X, jax.Array) else X

@@ -142,7 +142,7 @@ class COPKMeans(PairEstimator):
     objective_trace_ : ndarray
         The same after every iteration of the best restart. It may rise, since rows do not choose
         their clusters together.
-    centroids_ : ndarray of shape (n_clusters, n_features)
+    cluster_centers_ : ndarray of shape (n_clusters, n_features)
         Means of the clusters; that of all rows for one without rows.
     n_failed_ : int
         Number of restarts that failed.
@@ -270,7 +270,7 @@ class COPKMeans(PairEstimator):
             nothing_left=ALIKE if data.alike else "",
         )
         means = cluster_means(membership.T @ data.x, membership.sum(0))
-        self.centroids_ = means * data.scale + data.centre
+        self.cluster_centers_ = means * data.scale + data.centre
         return self
 
     def _refuse(self, parts: Components) -> None:
@@ -306,7 +306,7 @@ class COPKMeans(PairEstimator):
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
         X = self._validate(X, reset=False)
-        square = cdist(X.astype(np.float64), self.centroids_, "sqeuclidean")
+        square = cdist(X.astype(np.float64), self.cluster_centers_, "sqeuclidean")
         return np.where(self._holds_rows, -square, -np.inf)
 
 

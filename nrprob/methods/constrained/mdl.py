@@ -146,7 +146,7 @@ class MDLConstrained(PairEstimator):
         others. Flags, which "soft" pays for, are not in it.
     weights_ : ndarray of shape (n_clusters,)
         Weights of the words.
-    centroids_ : ndarray of shape (n_clusters, n_features)
+    cluster_centers_ : ndarray of shape (n_clusters, n_features)
         Means of the clusters; that of all rows for one without rows.
     scales_ : ndarray of shape (n_clusters,)
         Mean squared distances s.
@@ -475,7 +475,7 @@ class MDLConstrained(PairEstimator):
         self.lengths_ = best.lengths
         self.weights_ = best.weights[order]
         self.scales_ = best.scales[order] * data.scale**2
-        self.centroids_ = best.centres[order] * data.scale + data.centre
+        self.cluster_centers_ = best.centres[order] * data.scale + data.centre
         self.degeneracy_ = problem.q
         self._weight = problem.weight
         restarts = searched.restarts
@@ -502,7 +502,7 @@ class MDLConstrained(PairEstimator):
         X = self._validate(X, reset=False)
         present = np.flatnonzero(self._holds_rows)
         out = np.full((len(X), self.n_clusters), -np.inf)
-        centres, scales = self.centroids_[present], self.scales_[present]
+        centres, scales = self.cluster_centers_[present], self.scales_[present]
         square = cdist(X.astype(np.float64), centres, "sqeuclidean")
         length = self._weight * (np.log(scales) + square / scales)
         out[:, present] = np.log(self.weights_[present]) - length

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from nrprob.engines import solve
 from nrprob.engines.solve import Problem, Settings
-from nrprob.estimator.base import Clusterer, Restarts
+from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
 from nrprob.estimator.calls import collect, memberships, padded, restart_calls
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships
@@ -26,7 +26,7 @@ from nrprob.settings import standard
 from nrprob.statistics import families
 from nrprob.statistics.costs import gaussian
 from nrprob.statistics.families import fit_features, sum_of_squares
-from nrprob.statistics.rows import Layout, Rows, arrange, cluster_means, make_rows
+from nrprob.statistics.rows import Layout, Rows, arrange, make_rows
 from nrprob.statistics.terms import Term
 from nrprob.validation import ITERATIONS, MOST, check_random_state
 
@@ -145,7 +145,9 @@ class CondEns(Clusterer):
     shifts_ : ndarray of shape (n_groups, n_features)
         What is common to the rows of a known group, whatever their cluster, in the base's units and
         in the order in which the groups first appear; 0 unless ``extension="adjusted"``.
-    centroids_ : ndarray of shape (n_clusters, n_indicators)
+    cluster_centers_ : ndarray of shape (n_clusters, n_features)
+        Means of the rows of every cluster; that of all rows for a cluster without rows.
+    member_centers_ : ndarray of shape (n_clusters, n_indicators)
         Shares of the base clusters in every cluster: member by member, p(base cluster given
         cluster). Those of all rows for a cluster that holds nothing.
     n_iter_ : int
@@ -226,6 +228,8 @@ class CondEns(Clusterer):
         else:
             base_takes = hasattr(base, "__sklearn_tags__") and get_tags(base).input_tags.sparse
         return self.extension == "nearest" and bool(base_takes)
+
+    centroids_ = Renamed("member_centers_")
 
     # Input
 
@@ -521,7 +525,8 @@ class CondEns(Clusterer):
             nothing_left="there is no structure left in X; all rows are alike" if alike else "",
         )
         x = self._indicators(self.base_labels_)
-        self.centroids_ = cluster_means(self.membership_.T @ x, self.membership_.sum(0))
+        self.member_centers_ = row_means(x, self.membership_)
+        self.cluster_centers_ = row_means(task.raw, self.membership_)
         return self
 
     # New rows
@@ -537,7 +542,7 @@ class CondEns(Clusterer):
                 codes = self._encoder.transform(known, x.shape[0]).codes
             labels = self._extend(x, codes, self.shifts_)
         x = self._indicators(labels)
-        cost = 0.5 * (self.centroids_**2).sum(1) - x @ self.centroids_.T
+        cost = 0.5 * (self.member_centers_**2).sum(1) - x @ self.member_centers_.T
         return np.where(self._holds_rows, -cost, -np.inf)
 
     def predict(self, X, *, known=None):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from nrprob.engines import solve
 from nrprob.engines.shuffle import stream
@@ -310,10 +311,20 @@ def make_starts(
     return labels if fixed is None else name_classes(labels, fixed, k)
 
 
+def schedule(n_init: int, n_kinds: int) -> tuple[int, np.ndarray]:
+    """Starts of every one of ``n_kinds`` kinds, and which of all these make ``n_init`` restarts.
+
+    The kinds take turns, so that none has two more than another; what is drawn is kind by kind.
+    """
+    each = -(-n_init // n_kinds)
+    turn = np.arange(each) * n_kinds + np.arange(n_kinds)[:, None]
+    return each, np.flatnonzero(turn.reshape(-1) < n_init)
+
+
 @partial(
     jax.jit,
     static_argnames=(
-        "n_clusters", "each", "aligned", "warm_up", "covariance", "robust", "side_by_side",
+        "n_clusters", "n_init", "aligned", "warm_up", "covariance", "robust", "side_by_side",
     ),
 )  # fmt: skip
 def solve_residuals(
@@ -323,7 +334,7 @@ def solve_residuals(
     fixed: jax.Array | None,
     *,
     n_clusters: int,
-    each: int,
+    n_init: int,
     aligned: bool,
     warm_up: bool,
     covariance: str,
@@ -338,6 +349,8 @@ def solve_residuals(
     model = Model(data, numbers, covariance, robust, n_clusters)
     dtype, k = data.y.dtype, n_clusters
     n = model.mass.size
+    n_kinds = data.maps.shape[0] * (2 if aligned else 1) * (2 if warm_up else 1)
+    each, kept = schedule(n_init, n_kinds)
     starts = make_starts(data, fixed, seed, k, each, aligned).reshape(-1, n)
     barred = None
     if fixed is not None:
@@ -403,10 +416,9 @@ def solve_residuals(
         w, _, u, t, _, count, _, settled, values, trace = carry
         return w.argmax(1).astype(jnp.int32), *values, settled, count, trace.T, t, u
 
-    warm = jnp.arange(2 if warm_up else 1) == 1
-    size = max(d for d in range(1, min(side_by_side, s) + 1) if s % d == 0)
-    split = jnp.tile(starts, (len(warm), 1)).reshape(-1, size, n)
-    flags = jnp.repeat(warm, s).reshape(-1, size)
+    size = max(d for d in range(1, min(side_by_side, n_init) + 1) if n_init % d == 0)
+    split = starts[kept % s].reshape(-1, size, n)
+    flags = jnp.asarray(kept >= s).reshape(-1, size)
     found = jax.lax.map(lambda part: run(*part), (split, flags))
     found = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), found)
     labels, reached, penalty, settled, count, trace, t, u = found

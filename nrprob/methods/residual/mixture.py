@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,12 +17,12 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines import solve
-from nrprob.estimator.base import Clusterer
+from nrprob.estimator.base import Clusterer, Renamed
 from nrprob.estimator.calls import collect, memberships
 from nrprob.estimator.linear import ScoreMixin
 from nrprob.exceptions import warn
 from nrprob.known import Groups, KnownEncoder, Memberships, is_continuous
-from nrprob.methods.residual.em import Numbers, Residuals, solve_residuals
+from nrprob.methods.residual.em import Numbers, Residuals, schedule, solve_residuals
 from nrprob.methods.residual.removal import remove
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
@@ -106,9 +107,10 @@ class ResidualMixture(ScoreMixin, Clusterer):
     multi : {"product", "additive"}, default="product"
         How several known labelings combine: every combination of labels is a group, or the
         labelings' effects add up, by least squares.
-    n_init : int, default=5
-        Starts of each kind in each metric: with the other defaults 30, from which 60 restarts
-        are made for either kind of errors.
+    n_init : int, default=60
+        Number of restarts, at most 10**6, for either kind of errors; the best by objective is kept.
+        The metrics, the two kinds of starts, and starts with and without warm-up take turns: 12
+        kinds of restarts with the other defaults.
     max_iter : int, default=300
         Most EM steps of a restart, its warm-up apart.
     tol : float, default=1e-3
@@ -125,9 +127,9 @@ class ResidualMixture(ScoreMixin, Clusterer):
         Cluster of every row.
     membership_ : ndarray of shape (n_samples, n_clusters)
         p(cluster given row).
-    centers_ : ndarray of shape (n_clusters, n_features)
+    means_ : ndarray of shape (n_clusters, n_features)
         Centres of the residuals, in the units of X.
-    covariance_ : ndarray of shape (n_features, n_features)
+    covariances_ : ndarray of shape (n_features, n_features)
         Covariance of the errors; for t errors nu / (nu - 2) Sigma. Singular where residuals have
         fewer directions than X, or were projected.
     effects_ : ndarray of shape (n_groups, n_features)
@@ -189,7 +191,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
     >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
     >>> X[:, 2] += 6 * sought
     >>> model = ResidualMixture(2, random_state=0).fit(X, known=known)
-    >>> model.centers_.shape
+    >>> model.means_.shape
     (2, 3)
     """
 
@@ -206,7 +208,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
         aligned=True,
         warm_up=True,
         multi="product",
-        n_init=5,
+        n_init=60,
         max_iter=300,
         tol=1e-3,
         random_state=None,
@@ -229,6 +231,8 @@ class ResidualMixture(ScoreMixin, Clusterer):
         self.verbose = verbose
 
     _rarely_finite = ("gap_",)
+    centers_ = Renamed("means_")
+    covariance_ = Renamed("covariances_")
 
     # Input
 
@@ -422,10 +426,9 @@ class ResidualMixture(ScoreMixin, Clusterer):
         k = self.n_clusters
         seed = np.asarray(check_random_state(self.random_state).randint(2**31 - 1), np.uint32)
         fixed = None if fixed is None else layout.spread(fixed, -1)
-        starts = self.n_init * len(self.metrics) * (2 if self.aligned else 1)
         # On a CPU one restart at a time keeps to its caches, and waits for no slower one: with ten
         # side by side all took 1.8 times as long.
-        side = 1 if jax.default_backend() == "cpu" else starts
+        side = 1 if jax.default_backend() == "cpu" else self.n_init
         slots = data.mass.size
         each = 10 * k * slots * dtype.itemsize
         side = int(np.clip(1.5e9 // each, 1, side))
@@ -435,11 +438,11 @@ class ResidualMixture(ScoreMixin, Clusterer):
                 continue
             constant = np.asarray(self._constant(task, errors))
             static = {
-                "n_clusters": k, "each": int(self.n_init), "aligned": bool(self.aligned),
+                "n_clusters": k, "n_init": int(self.n_init), "aligned": bool(self.aligned),
                 "warm_up": bool(self.warm_up), "covariance": self.covariance,
                 "robust": errors == "t", "side_by_side": side,
             }  # fmt: skip
-            size = data.y.nbytes * (2 + len(self.metrics)) + each * side + 16 * slots * starts
+            size = data.y.nbytes * (2 + len(self.metrics)) + each * side + 16 * slots * self.n_init
             calls.append(
                 solve.Call(
                     solve_residuals,
@@ -485,9 +488,9 @@ class ResidualMixture(ScoreMixin, Clusterer):
         # What the log densities of all rows have in common, 1/K included.
         self._common = self._constant(task, self.errors_) / float(task.numbers.dof)
         self._common -= 0.5 * (np.linalg.slogdet(self._sigma)[1] + float(task.numbers.log_det))
-        self.centers_ = self._centres @ self._back / self._inflation
+        self.means_ = self._centres @ self._back / self._inflation
         heavier = self.nu / (self.nu - 2) if robust else 1.0
-        self.covariance_ = heavier * self._back.T @ self._sigma @ self._back
+        self.covariances_ = heavier * self._back.T @ self._sigma @ self._back
         self.effects_ = self._removal.effects
         self.n_components_ = p
         self._tell(task)
@@ -531,13 +534,12 @@ class ResidualMixture(ScoreMixin, Clusterer):
         kinds = ("plain", "aligned") if self.aligned else ("plain",)
         warm = (False, True) if self.warm_up else (False,)
         errors = ("gauss", "t") if self.errors == "auto" else (self.errors,)
+        every = list(itertools.product(warm, kinds, self.metrics))
+        each, kept = schedule(self.n_init, len(every))
         rows = [
             (e, kind, metric, w)
             for e in errors
-            for w in warm
-            for kind in kinds
-            for metric in self.metrics
-            for _ in range(self.n_init)
+            for w, kind, metric in np.repeat(np.array(every, object), each, 0)[kept]
         ]
         table = pd.DataFrame(rows, columns=["errors", "start", "metric", "warmed_up"])
         found = self._restarts

@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.estimator.base import Clusterer, Restarts
+from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
 from nrprob.exceptions import warn
 from nrprob.known import DesignEncoder, Groups, KnownEncoder, is_continuous
 from nrprob.methods.residual.consensus import agree, indicators, match, place, votes
@@ -157,7 +157,9 @@ class ResidualSpectral(Clusterer):
         Labels of every member.
     eigenvalues_ : dict of (mode, power) to ndarray
         Of the moments, descending.
-    centroids_ : ndarray of shape (n_clusters, n_indicators)
+    cluster_centers_ : ndarray of shape (n_clusters, n_features)
+        Means of the counts of every cluster; that of all rows for a cluster without rows.
+    member_centers_ : ndarray of shape (n_clusters, n_indicators)
         Member by member, p(member's cluster given cluster); that of all rows for a cluster that
         holds nothing.
     objective_trace_, n_iter_, converged_, restarts_
@@ -229,6 +231,7 @@ class ResidualSpectral(Clusterer):
         self.verbose = verbose
 
     _takes_sparse = True
+    centroids_ = Renamed("member_centers_")
     _unit = "the consensus"
 
     def __sklearn_tags__(self):
@@ -427,7 +430,7 @@ class ResidualSpectral(Clusterer):
         self._models = [models[j] for j in told]
         k = self.n_clusters
         agreed = agree(columns, k, fixed, self.n_init, self.max_iter)
-        self.centroids_ = agreed.centroids
+        self.member_centers_ = agreed.centroids
         if self.verbose:
             least = agreed.objective[agreed.best]
             print(f"consensus of {columns.shape[1]}: sum of squares {least:.6g}")
@@ -440,6 +443,8 @@ class ResidualSpectral(Clusterer):
             n_iter=agreed.n_iter[agreed.best],
             nothing_left=nothing_left,
         )
+        hard = np.eye(k)[self.labels_]
+        self.cluster_centers_ = row_means(task.x, hard)
         self.agreement_ = self.membership_[np.arange(len(columns)), self.labels_]
         self.members_ = pd.DataFrame([rows[j] for j in told])
         self.members_["agreement"] = [
@@ -502,7 +507,7 @@ class ResidualSpectral(Clusterer):
         """
         check_same_order(X, known=known)
         x = indicators(self._columns(X, known), self.n_clusters)
-        return place(x, self.centroids_, self._holds_rows)
+        return place(x, self.member_centers_, self._holds_rows)
 
     def predict_proba(self, X, *, known=None):
         """Shares of the members that vote for every cluster, as ``membership_`` of new rows.

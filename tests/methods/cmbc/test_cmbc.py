@@ -334,9 +334,9 @@ def test_the_objective_never_rises_within_a_temperature(case):
     alike = model.n_clusters_ == 1
     end = model.objective_trace_[-1]
     assert model.objective_ == pytest.approx(end, rel=1e-6 if alike else 1e-9)
-    assert ((model.theta_ > 0) & (model.theta_ < 1)).all()
+    assert ((model.means_ > 0) & (model.means_ < 1)).all()
     assert model.objective_ == pytest.approx(
-        objective(x, [z], model.theta_, strength, form), rel=1e-9
+        objective(x, [z], model.means_, strength, form), rel=1e-9
     )
     n, m = x.shape
     assert model.objective_ == pytest.approx(
@@ -415,7 +415,7 @@ def test_without_penalty_it_is_the_bernoulli_mixture(update, binary, likeliest):
     assert none.objective_ == pytest.approx(likeliest, abs=1e-8)
     assert none.redundancy_ is None and plain.redundancy_ is not None
     assert plain.objective_ == pytest.approx(-plain.log_likelihood_, abs=1e-10)
-    score = log_p(X, plain.theta_)
+    score = log_p(X, plain.means_)
     np.testing.assert_allclose(
         plain.membership_, np.exp(score - logsumexp(score, axis=1, keepdims=True)), atol=1e-9
     )
@@ -435,8 +435,8 @@ def test_exact_is_no_worse_than_joint_on_its_own_objective(binary):
     z = labels[:, 0]
     joint = CMBC(2, n_init=2, random_state=0).fit(X, known=z)
     exact = CMBC(2, n_init=2, update="exact", random_state=0).fit(X, known=z)
-    start = objective(X, [z], joint.theta_, 2.0, "exact")
-    reached = objective(X, [z], exact.theta_, 2.0, "exact")
+    start = objective(X, [z], joint.means_, 2.0, "exact")
+    reached = objective(X, [z], exact.means_, 2.0, "exact")
     assert exact.objective_ == pytest.approx(reached, rel=1e-9)
     assert exact.objective_ <= start + 1e-9
     assert adjusted_rand_score(exact.labels_, joint.labels_) > 0.95
@@ -448,7 +448,7 @@ def test_exact_is_no_worse_than_joint_on_its_own_objective(binary):
     def value(logits):
         return objective(X, [z], expit(logits).reshape(2, 10), 0.5, "exact")
 
-    start = logit(joint.theta_).ravel()
+    start = logit(joint.means_).ravel()
     lowest = scipy.optimize.minimize(value, start, options={"gtol": 1e-3}).fun
     assert value(start) > lowest + 1e-4
     assert exact.objective_ == pytest.approx(lowest, abs=1e-5)
@@ -542,7 +542,7 @@ def test_one_labeling_may_be_a_product_or_a_sum(binary):
     X, labels = binary
     z = labels[:, 0]
     product = CMBC(2, n_init=2, random_state=0).fit(X, known=z)
-    added = CMBC(2, n_init=2, multi="sum", random_state=0).fit(X, known=z[:, None])
+    added = CMBC(2, n_init=2, multi="additive", random_state=0).fit(X, known=z[:, None])
     assert product.objective_ == added.objective_
     assert (product.labels_ == added.labels_).all()
     assert product.redundancy_ == added.redundancy_
@@ -551,7 +551,7 @@ def test_one_labeling_may_be_a_product_or_a_sum(binary):
 @pytest.mark.parametrize("form", ["chi2", "pairs"])
 def test_a_constant_labeling_adds_exactly_nothing(form, binary):
     X, labels = binary
-    model = CMBC(2, n_init=2, form=form, multi="sum", random_state=0)
+    model = CMBC(2, n_init=2, form=form, multi="additive", random_state=0)
     alone = clone(model).fit(X, known=labels[:, :1])
     with pytest.warns(DegenerateClusterWarning, match="one group only"):
         both = clone(model).fit(X, known=np.stack([labels[:, 0], np.full(200, 7)], 1))
@@ -561,15 +561,15 @@ def test_a_constant_labeling_adds_exactly_nothing(form, binary):
 
 def test_several_labelings():
     X, labels = make_binary_partitions(300, (8, 6, 4), random_state=1)
-    for multi in ("product", "sum"):
+    for multi in ("product", "additive"):
         model = CMBC(2, multi=multi, n_init=2, random_state=0).fit(X, known=labels[:, :2])
         assert matched_accuracy(model.labels_, labels[:, 2]) > 0.93
-        zs = list(labels[:, :2].T) if multi == "sum" else [labels[:, 0] * 2 + labels[:, 1]]
-        assert model.objective_ == pytest.approx(objective(X, zs, model.theta_, 2.0), rel=1e-9)
+        zs = list(labels[:, :2].T) if multi == "additive" else [labels[:, 0] * 2 + labels[:, 1]]
+        assert model.objective_ == pytest.approx(objective(X, zs, model.means_, 2.0), rel=1e-9)
         text = np.array(["no", "yes"])[labels[:, :2]]
         again = CMBC(2, multi=multi, n_init=2, random_state=0).fit(X, known=text)
         assert again.objective_ == model.objective_
-    with pytest.warns(UserWarning, match="consider multi='sum'"):
+    with pytest.warns(UserWarning, match="consider multi='additive'"):
         CMBC(2, n_init=2, random_state=0).fit(X[:60], known=labels[:60, :2])
 
 
@@ -582,7 +582,7 @@ def test_fitted_attributes_and_recovery(update, binary):
     z = labels[:, 0]
     model = CMBC(2, update=update, n_init=2, random_state=0).fit(X, known=z)
     assert matched_accuracy(model.labels_, labels[:, 1]) > 0.94
-    assert model.theta_.shape == (2, 10) and model.membership_.shape == (200, 2)
+    assert model.means_.shape == (2, 10) and model.membership_.shape == (200, 2)
     np.testing.assert_allclose(model.membership_.sum(1), 1)
     assert (model.membership_.argmax(1) == model.labels_).all()
     assert model.n_clusters_ == 2 and model.converged_ and model.n_features_in_ == 10
@@ -861,7 +861,7 @@ SUCCESSIVE = {
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
     ("update", "multi"),
-    [("joint", "product"), ("joint", "sum"), ("batch", "product"), ("partial", "product")],
+    [("joint", "product"), ("joint", "additive"), ("batch", "product"), ("partial", "product")],
 )
 def test_successive_clusterings_are_no_worse_than_published(update, multi):
     n_sets = 6

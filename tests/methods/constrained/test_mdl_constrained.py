@@ -177,7 +177,7 @@ def test_objective_is_the_definition_and_the_trace_ends_there(constraints):
         MDLConstrained(K, constraints=constraints, n_init=4, random_state=0), X, link, apart
     )
     z, hard = model.labels_, constraints == "hard"
-    scatter = ((X - model.centroids_[z]) ** 2).sum()
+    scatter = ((X - model.cluster_centers_[z]) ** 2).sum()
     table = model.accepted_[model.accepted_.accepted]
     on_link, on_apart = (
         table.loc[table.kind == kind, ["i", "j"]].to_numpy(int)
@@ -561,13 +561,13 @@ def test_fitted_attributes(model):
     assert model.objective_ == pytest.approx(model.restarts_.objective.values.min())
     assert np.isfinite(model.objective_trace_).all() and model.n_iter_ >= 1 and model.converged_
     for c in range(K):
-        np.testing.assert_allclose(model.centroids_[c], X[model.labels_ == c].mean(0))
+        np.testing.assert_allclose(model.cluster_centers_[c], X[model.labels_ == c].mean(0))
     once = fit(clone(model), X, link[:1], apart[:1])
     assert (once.labels_ == model.labels_).all() and once.objective_ == model.objective_
     new = rows(9)
     again = pickle.loads(pickle.dumps(model))
     assert (again.predict(new) == model.predict(new)).all()
-    square = ((new[:, None] - model.centroids_) ** 2).sum(2)
+    square = ((new[:, None] - model.cluster_centers_) ** 2).sum(2)
     if isinstance(model, MDLConstrained):
         square = square / model.scales_ - np.log(model.weights_)
     assert (model.predict(new) == square.argmin(1)).all()
@@ -699,10 +699,10 @@ def test_cop_kmeans_is_the_published_algorithm(seed):
     fit(model, X, link, apart)
     assert model.n_failed_ == 4 - len(done)
     assert (model.restarts_.labels.values == np.stack(done)).all()
-    scatter = ((X - model.centroids_[model.labels_]) ** 2).sum()
+    scatter = ((X - model.cluster_centers_[model.labels_]) ** 2).sum()
     assert model.objective_ == pytest.approx(scatter)
     assert model.objective_trace_[-1] == pytest.approx(scatter)
-    nearest = ((X[:, None] - model.centroids_) ** 2).sum(2).min(1)
+    nearest = ((X[:, None] - model.cluster_centers_) ** 2).sum(2).min(1)
     assert model.score(X) == pytest.approx(-nearest.mean())
 
 

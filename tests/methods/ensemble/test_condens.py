@@ -138,7 +138,7 @@ def test_new_rows_go_to_the_nearest_centroid():
     model, X = planted(members, 3)
     h = np.concatenate([c[:, None] == np.arange(3) for c in members.T], 1)
     means = np.stack([h[model.labels_ == c].mean(0) for c in range(3)])
-    np.testing.assert_allclose(model.centroids_, means, atol=1e-12)
+    np.testing.assert_allclose(model.member_centers_, means, atol=1e-12)
     nearest = ((h[:, None] - means) ** 2).sum(-1).argmin(1)
     assert (nearest == model.labels_).all() and (model.predict(X) == model.labels_).all()
     X[:, 1] = 77  # a base cluster that did not occur says nothing
@@ -229,7 +229,7 @@ def test_numbers_of_base_clusters(binary):
         model = CondEns(2, n_clusters_base=given_, n_init_base=1, random_state=0).fit(X, known=z)
         named = dict(zip(model.members_, model.estimators_, strict=True))
         assert [named[name].n_clusters for name in sorted(named)] == wanted
-        assert model.n_clusters_ == 2 and model.centroids_.shape[1] == sum(wanted)
+        assert model.n_clusters_ == 2 and model.member_centers_.shape[1] == sum(wanted)
     own = CondEns(2, base=KMeans(5), n_init_base=1).fit(X, known=z)
     assert [m.n_clusters for m in own.estimators_] == [5] * len(own.members_)
     told = CondEns(2, base=GaussianMixture(5, reg_covar=0.1), n_clusters_base=3).fit(X, known=z)
