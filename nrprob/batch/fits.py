@@ -14,6 +14,7 @@ import numpy as np
 from nrprob.batch import registry
 from nrprob.batch.modelfile import OF_SPLIT, Measure, Metric, look_up
 from nrprob.batch.split import Parts
+from nrprob.estimator.base import labelings
 from nrprob.exceptions import InputError
 
 __all__ = [
@@ -107,7 +108,7 @@ def outcome(title: str, estimator: Any, seconds: float, messages: Sequence[str])
         title=title,
         method=type(estimator).__name__,
         parameters=estimator.get_params(deep=False),
-        labels=np.asarray(estimator.labels_),
+        labels=np.asarray(labelings(estimator)),
         # Of views, they differ in their shapes, and say no more than the labels.
         membership=None if isinstance(membership, list) else membership,
         objective=float(estimator.objective_),

@@ -30,7 +30,7 @@ from nrprob.batch.tables import Table
 from nrprob.batch.versions import versions
 from nrprob.engines.batching import MEMORY, Batcher
 from nrprob.engines.sharding import asked_for, sharded
-from nrprob.estimator.base import Clusterer, check_finite
+from nrprob.estimator.base import Clusterer, check_finite, labelings
 from nrprob.exceptions import DataUnavailable, InputError, warn
 from nrprob.settings import standard
 
@@ -273,7 +273,7 @@ def _predicted(estimator: Any, inputs: Inputs, told: bool) -> np.ndarray:
     rows = [(inputs.parts.rows("test"), inputs.X_test, inputs.known_test)]
     if told:
         rows.append((inputs.parts.fitted, inputs.X, inputs.known))
-    found = np.full((inputs.parts.part.size, *estimator.labels_.shape[1:]), -1)
+    found = np.full((inputs.parts.part.size, *labelings(estimator).shape[1:]), -1)
     for at, X, known in rows:
         if at.any():
             found[at] = estimator.predict(X, **known)

@@ -65,6 +65,12 @@ class Renamed:
         return value
 
 
+def labelings(estimator: Any) -> np.ndarray:
+    """All that a fitted estimator found: ``labels_`` (n,), or ``alternatives_`` (n, m) of several."""
+    several = getattr(estimator, "alternatives_", None)
+    return estimator.labels_ if several is None or several.shape[1] == 1 else several
+
+
 def row_means(X: Any, membership: np.ndarray) -> np.ndarray:
     """Means (k, m) of raw rows (n, m) by membership (n, k); of all rows where there is none."""
     if isinstance(X, jax.Array):
@@ -131,7 +137,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     ``_log_membership(X, known)``
         Scores (n, n_clusters) of new rows; the largest says the cluster.
 
-    What else a class may change is beside these, with its default.
+    What else a class may change is beside these, with its default. A class that finds several
+    labelings sets ``alternatives_`` (n, m), and the chosen one as ``labels_`` (n,).
     """
 
     # Results that may be infinite, or NaN, as the docstring says.

@@ -622,14 +622,14 @@ def test_views_are_fitted_and_measured(views):
             assert scores["PR"] == scores["all"] == metrics.purity(model.labels_, truth[:, 0])
             continue
         model = MDLMultiView((2, 2), n_init=2, random_state=0).fit([X[:, :2], X[:, 2:]])
-        np.testing.assert_array_equal(cell["view_labels"], model.labels_)
+        np.testing.assert_array_equal(cell["view_labels"], model.alternatives_)
         assert (cell["labels"] == -1).all()
         assert scores["TDL"] == pytest.approx(model.tdl_)
         assert scores["second"] == model.n_clusters_[1]
         assert scores["MR"] == model.matching_rate()
         assert scores["PR"] == scores["all"] == model.predictive_rate(truth[:, 0])
         assert scores["NMI"] == metrics.normalized_mutual_information(
-            model.labels_[:, 1], truth[:, 1]
+            model.alternatives_[:, 1], truth[:, 1]
         )
         assert int(cell["n_clusters_found"]) == sum(model.n_clusters_)
         assert float(cell["objective"]) == pytest.approx(model.objective_)
@@ -645,17 +645,17 @@ def test_views_can_be_tested_on_new_rows():
     parts = divide(truth[:, 0], {"labelled": 0.5, "unlabelled": 0, "test": 0.5}, (0, 0))
     fitted, test = parts.fitted, parts.rows("test")
     model = MDLMultiView((2, 2), views=(2, 2), n_init=2, random_state=0).fit(X[fitted])
-    np.testing.assert_array_equal(cell["view_labels"].values[fitted], model.labels_)
+    np.testing.assert_array_equal(cell["view_labels"].values[fitted], model.alternatives_)
     said = model.predict(X[test])
     np.testing.assert_array_equal(cell["view_predicted"].values[test], said)
     assert float(cell["score"].sel(measure="old")) == model.predictive_rate(truth[fitted, 0])
     # Rows of a combination of clusters are of the class of most of its fitted rows.
     right = 0
     for row, c in zip(said, truth[test, 0], strict=True):
-        votes = truth[fitted, 0][(model.labels_ == row).all(1)]
+        votes = truth[fitted, 0][(model.alternatives_ == row).all(1)]
         right += c == (np.bincount(votes, minlength=2).argmax() if votes.size else 0)
     most = np.bincount(truth[fitted, 0]).argmax()
-    assert most == 0 or all((model.labels_ == row).all(1).any() for row in said)
+    assert most == 0 or all((model.alternatives_ == row).all(1).any() for row in said)
     assert float(cell["score"].sel(measure="new")) == pytest.approx(right / test.sum())
 
 

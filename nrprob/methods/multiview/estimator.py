@@ -17,6 +17,7 @@ from nrprob import codelength, metrics
 from nrprob.engines import solve
 from nrprob.estimator.base import Clusterer, read_labels
 from nrprob.estimator.calls import at_once
+from nrprob.exceptions import warn
 from nrprob.methods.multiview.solver import SMOOTHING, Design, Numbers, Runs, solve_multiview
 from nrprob.statistics.features import check_range
 from nrprob.statistics.rows import Layout, Rows, arrange, bucket, cluster_means, make_rows
@@ -134,7 +135,11 @@ class MDLMultiView(Clusterer):
 
     Attributes
     ----------
-    labels_ : ndarray of shape (n_samples, n_views), or (n_samples,) for a single table
+    alternatives_ : ndarray of shape (n_samples, n_views)
+        Cluster of every row in every view.
+    labels_ : ndarray of shape (n_samples,), or (n_samples, n_views) for several views
+        The same. From the next release on those of the first view alone: until then it warns where
+        there are several.
         Cluster of every row in every view.
     membership_ : list of ndarray of shape (n_samples, n_clusters), or one of them
         One-hot form of the labels.
@@ -198,7 +203,7 @@ class MDLMultiView(Clusterer):
     >>> z = rng.integers(2, size=100)
     >>> views = [4 * z[:, None] + rng.normal(size=(100, d)) for d in (2, 3)]
     >>> model = MDLMultiView(2, random_state=0).fit(views)
-    >>> model.labels_.shape, model.matching_rate() > 0.9
+    >>> model.alternatives_.shape, model.matching_rate() > 0.9
     ((100, 2), True)
     """
 
@@ -631,7 +636,7 @@ class MDLMultiView(Clusterer):
         labels = labels.astype(np.int64)
         membership = [np.eye(k)[z] for k, z in zip(configuration.sizes, labels.T, strict=True)]
         one = self._single
-        self.labels_: Any = labels[:, 0] if one else labels
+        self.alternatives_ = labels
         self.membership_: Any = membership[0] if one else membership
         self.n_clusters_: Any = self._present[0] if one else self._present
         self.cluster_centers_ = centres[0] if one else centres
@@ -676,6 +681,20 @@ class MDLMultiView(Clusterer):
         self._tell_convergence()
 
     @property
+    def labels_(self):  # type: ignore[override]
+        """Cluster of every row, in every view."""
+        if "alternatives_" not in vars(self):
+            raise AttributeError("labels_ is what fit finds")
+        if self._single:
+            return self.alternatives_[:, 0]
+        warn(
+            "labels_ holds the clusters of the first view only from the next release on; "
+            "use alternatives_, which has those of all views",
+            FutureWarning,
+        )
+        return self.alternatives_
+
+    @property
     def restarts_(self):
         """All restarts of the chosen combination: an `xarray.Dataset`."""
         check_is_fitted(self)
@@ -694,7 +713,7 @@ class MDLMultiView(Clusterer):
             See `nrprob.metrics.matching_rate`.
         """
         check_is_fitted(self)
-        labels = self.labels_.reshape(self.labels_.shape[0], -1)
+        labels = self.alternatives_
         n_views = labels.shape[1]
         if n_views == 2:
             return metrics.matching_rate(*labels.T)
@@ -717,7 +736,7 @@ class MDLMultiView(Clusterer):
             See `nrprob.metrics.predictive_rate`.
         """
         check_is_fitted(self)
-        return metrics.predictive_rate(self.labels_.reshape(self.labels_.shape[0], -1), truth)
+        return metrics.predictive_rate(self.alternatives_, truth)
 
     # New rows
 

@@ -156,8 +156,8 @@ def test_lengths_are_their_definitions(sigma, geometry, dependent):
     assert model.objective_ == model.restarts_.objective.values.min()
     assert model.tdl_ == model.pdl_ + model.cdl_
     assert model.objective_ == pytest.approx(model.tdl_ + model.complexity_)
-    together = reference(views, model.labels_, (2, 2), True, sigma, geometry)[2]
-    apart = reference(views, model.labels_, (2, 2), False, sigma, geometry)[2]
+    together = reference(views, model.alternatives_, (2, 2), True, sigma, geometry)[2]
+    apart = reference(views, model.alternatives_, (2, 2), False, sigma, geometry)[2]
     assert model.dependence_gain_ == pytest.approx(apart - together)
     last = model.objective_trace_[-1]
     assert last == pytest.approx(model.tdl_) and model.temperatures_[-1] == 0
@@ -255,7 +255,7 @@ def test_moving_turning_and_scaling_a_view_changes_no_partition(seed, sigma):
     ]
     model = MDLMultiView(2, sigma=sigma, n_init=3, random_state=0)
     here, there = clone(model).fit(views), clone(model).fit(moved)
-    same = here.labels_ == there.labels_
+    same = here.alternatives_ == there.alternatives_
     assert (same.all(0) | (~same).all(0)).all()
     shift = sum(
         x.shape[1] * N * math.log(a) for a, x in zip(scales, views, strict=True)
@@ -271,11 +271,13 @@ def test_two_views_inform_each_other():
     views, labels = blobs(5, agree=1.0, apart=3.0)
     together = MDLMultiView(2, random_state=0).fit(views)
     apart = MDLMultiView(2, dependent=False, random_state=0).fit(views)
-    right = [matched_accuracy(m.labels_[:, 0], labels[:, 0]) for m in (together, apart)]
+    right = [matched_accuracy(m.alternatives_[:, 0], labels[:, 0]) for m in (together, apart)]
     assert right[0] > right[1] + 0.02 and right[0] > 0.97
     assert together.objective_ < apart.objective_ and together.dependence_gain_ > 50
-    assert together.matching_rate() == matching_rate(*together.labels_.T)
-    assert together.predictive_rate(labels[:, 0]) == predictive_rate(together.labels_, labels[:, 0])
+    assert together.matching_rate() == matching_rate(*together.alternatives_.T)
+    assert together.predictive_rate(labels[:, 0]) == predictive_rate(
+        together.alternatives_, labels[:, 0]
+    )
 
 
 def test_the_test_of_dependence_takes_the_shorter_code():
@@ -295,8 +297,8 @@ def test_numbers_of_clusters_are_chosen_in_one_program():
     model = MDLMultiView("auto", max_clusters=(4, 3), n_init=3, random_state=0).fit(views)
     assert solver.solve_multiview._cache_size() == before + 1
     assert model.n_clusters_ == (3, 2)
-    assert matched_accuracy(model.labels_[:, 0], labels[:, 0]) > 0.95
-    assert matched_accuracy(model.labels_[:, 1], labels[:, 1]) > 0.95
+    assert matched_accuracy(model.alternatives_[:, 0], labels[:, 0]) > 0.95
+    assert matched_accuracy(model.alternatives_[:, 1], labels[:, 1]) > 0.95
     table = model.selection_.set_index(["n_clusters_0", "n_clusters_1"])
     assert len(table) == 12 and model.objective_ == table.objective.min()
     # Without complexities more clusters are always better.
@@ -315,10 +317,12 @@ def test_three_views():
         model = MDLMultiView((2, 3, 2), dependent=dependent, random_state=0, n_init=6).fit(views)
         assert model.n_clusters_ == (2, 3, 2)
         for v in range(3):
-            assert matched_accuracy(model.labels_[:, v], labels[:, v]) > 0.95
+            assert matched_accuracy(model.alternatives_[:, v], labels[:, v]) > 0.95
         rates = model.matching_rate()
-        assert rates.shape == (3, 3) and rates[0, 2] == matching_rate(*model.labels_[:, ::2].T)
-        assert (model.predict(views) == model.labels_).all()
+        assert rates.shape == (3, 3) and rates[0, 2] == matching_rate(
+            *model.alternatives_[:, ::2].T
+        )
+        assert (model.predict(views) == model.alternatives_).all()
 
 
 def test_mean_field_is_nearly_free_of_its_start():
@@ -326,7 +330,7 @@ def test_mean_field_is_nearly_free_of_its_start():
     model = MDLMultiView(2, e_step="mean-field", random_state=0, n_init=3).fit(views)
     drawn = MDLMultiView(2, random_state=0, n_init=3).fit(views)
     assert model.objective_ == pytest.approx(drawn.objective_, abs=1)
-    assert matched_accuracy(model.labels_[:, 0], labels[:, 0]) > 0.9
+    assert matched_accuracy(model.alternatives_[:, 0], labels[:, 0]) > 0.9
 
 
 # The contract
@@ -336,27 +340,30 @@ def test_mean_field_is_nearly_free_of_its_start():
 def test_fitted_attributes_and_new_rows():
     views, _ = blobs()
     model = MDLMultiView(2, n_init=3, random_state=0).fit(views)
-    assert model.labels_.shape == (N, 2) and model.view_sizes_ == (2, 3)
+    assert model.alternatives_.shape == (N, 2) and model.view_sizes_ == (2, 3)
     assert model.n_features_in_ == 5 and model.n_clusters_ == (2, 2)
     assert [m.shape for m in model.membership_] == [(N, 2), (N, 2)]
     assert all(
-        (m.argmax(1) == z).all() for m, z in zip(model.membership_, model.labels_.T, strict=True)
+        (m.argmax(1) == z).all()
+        for m, z in zip(model.membership_, model.alternatives_.T, strict=True)
     )
-    assert (model.predict(views) == model.labels_).all()
-    assert (model.fit_predict(views) == model.labels_).all()
+    assert (model.predict(views) == model.alternatives_).all()
+    assert (model.fit_predict(views) == model.alternatives_).all()
     assert model.joint_.sum() == pytest.approx(1)
     for v, x in enumerate(views):
         for k in range(2):
-            own = x[model.labels_[:, v] == k]
+            own = x[model.alternatives_[:, v] == k]
             np.testing.assert_allclose(model.cluster_centers_[v][k], own.mean(0))
         np.testing.assert_allclose(model.joint_.sum(1 - v), model.margins_[v])
-        r = ((x - model.cluster_centers_[v][model.labels_[:, v]]) ** 2).sum() / N
+        r = ((x - model.cluster_centers_[v][model.alternatives_[:, v]]) ** 2).sum() / N
         np.testing.assert_allclose(model.scales_[v], r)
     again = pickle.loads(pickle.dumps(model))
-    assert (again.predict(views) == model.labels_).all()
+    assert (again.predict(views) == model.alternatives_).all()
     assert clone(model).get_params() == model.get_params()
     repeat = clone(model).fit(views)
-    assert (repeat.labels_ == model.labels_).all() and repeat.objective_ == model.objective_
+    assert (
+        repeat.alternatives_ == model.alternatives_
+    ).all() and repeat.objective_ == model.objective_
     assert model.restarts_.labels.shape == (3, N, 2)
     assert len(model.temperatures_) == len(model.objective_trace_) == model.n_iter_
 
@@ -366,14 +373,14 @@ def test_one_table_holds_one_view_or_several():
     wide = np.concatenate(views, 1)
     several = MDLMultiView(2, views=(2, 3), n_init=3, random_state=0).fit(wide)
     listed = MDLMultiView(2, n_init=3, random_state=0).fit(views)
-    assert (several.labels_ == listed.labels_).all()
+    assert (several.alternatives_ == listed.alternatives_).all()
     assert several.objective_ == pytest.approx(listed.objective_)
-    assert (several.predict(wide) == several.labels_).all()
+    assert (several.predict(wide) == several.alternatives_).all()
     single = MDLMultiView(2, n_init=3, random_state=0).fit(views[0])
     assert single.labels_.shape == (N,) and single.n_clusters_ == 2
     assert single.membership_.shape == (N, 2) and single.scales_.shape == (2,)
     one = MDLMultiView(2, n_init=3, random_state=0).fit([views[0]])
-    assert one.labels_.shape == (N, 1) and (one.labels_[:, 0] == single.labels_).all()
+    assert one.alternatives_.shape == (N, 1) and (one.alternatives_[:, 0] == single.labels_).all()
 
 
 def test_float32_keeps_its_precision_and_agrees():
@@ -381,7 +388,7 @@ def test_float32_keeps_its_precision_and_agrees():
     model = MDLMultiView(2, n_init=3, random_state=0)
     wide = clone(model).fit(views)
     narrow = clone(model).fit([x.astype(np.float32) for x in views])
-    same = wide.labels_ == narrow.labels_
+    same = wide.alternatives_ == narrow.alternatives_
     assert (same.all(0) | (~same).all(0)).all()
     assert narrow.objective_ == pytest.approx(wide.objective_, rel=1e-5)
 
@@ -409,7 +416,7 @@ def test_runs_do_not_depend_on_how_they_are_divided_into_programs(monkeypatch):
     for name in ("labels", "objective", "start"):
         np.testing.assert_allclose(parts.restarts_[name], whole.restarts_[name], rtol=1e-12)
     np.testing.assert_allclose(parts.temperatures_[:100], whole.temperatures_[:100])
-    assert (parts.labels_ == whole.labels_).all()
+    assert (parts.alternatives_ == whole.alternatives_).all()
 
 
 def test_warnings():
@@ -420,7 +427,7 @@ def test_warnings():
     with pytest.warns(DegenerateClusterWarning, match="fewer than n_clusters=4"):
         model = MDLMultiView(4, n_init=3, random_state=0).fit(few)
     assert max(model.n_clusters_) < 4 and np.isfinite(model.objective_)
-    assert (model.predict(few) == model.labels_).all()
+    assert (model.predict(few) == model.alternatives_).all()
 
 
 def test_bad_input_is_refused():
@@ -576,3 +583,11 @@ def test_the_complete_length_chooses_the_numbers_of_clusters():
         table = faithful.selection_
         chosen = table.iloc[table.tdl.argmin()]
         assert chosen.n_clusters_0 * chosen.n_clusters_1 > 6
+
+
+def test_labels_of_several_views_are_alternatives():
+    views, _ = make_gaussian_views(N, random_state=0)
+    model = MDLMultiView(2, n_init=2, random_state=0)
+    assert not hasattr(model, "labels_")
+    with pytest.warns(FutureWarning, match="use alternatives_"):
+        assert model.fit(views).labels_ is model.alternatives_
