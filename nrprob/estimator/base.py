@@ -66,7 +66,7 @@ class Renamed:
 
 
 def labelings(estimator: Any) -> np.ndarray:
-    """All that a fitted estimator found: ``labels_`` (n,), or ``alternatives_`` (n, m) of several."""
+    """What a fitted estimator found: ``labels_`` (n,), or the ``alternatives_`` (n, m)."""
     several = getattr(estimator, "alternatives_", None)
     return estimator.labels_ if several is None or several.shape[1] == 1 else several
 

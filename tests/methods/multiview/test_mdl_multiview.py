@@ -586,7 +586,7 @@ def test_the_complete_length_chooses_the_numbers_of_clusters():
 
 
 def test_labels_of_several_views_are_alternatives():
-    views, _ = make_gaussian_views(N, random_state=0)
+    views, _ = make_gaussian_views(N, 1.0, random_state=0)
     model = MDLMultiView(2, n_init=2, random_state=0)
     assert not hasattr(model, "labels_")
     with pytest.warns(FutureWarning, match="use alternatives_"):
