@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from nrprob.engines.power import leading_eigenvalues
 from nrprob.engines.shuffle import spread, stream
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Terms, objective, score
@@ -248,7 +249,6 @@ def leading_curvatures(
     totals = rows.cells(rows.mass[..., None, None])
     totals = jnp.broadcast_to(totals, (totals.shape[0], n + 1, *totals.shape[2:]))
     eps = jnp.finfo(dtype).eps
-    accuracy = 1e-6 if dtype == jnp.float64 else 1e-5
     scale = jnp.stack([t.scale for t in terms]).astype(dtype)
 
     def real(values):
@@ -261,20 +261,17 @@ def leading_curvatures(
         cells = rows.cells((mass * e)[..., None])
         return -rows.adjoint(jax.jvp(gradient, (totals,), (cells,))[1])[..., 0]
 
-    def moving(carry):
-        _, new, old, count = carry
-        return (count < max_iter) & jnp.any(jnp.abs(new - old) > accuracy * jnp.abs(new))
-
-    def move(carry):
-        e, value, _, count = carry
-        e = e / jnp.sqrt(jnp.maximum((mass * e * e).sum((0, 1)), 1e-30))
+    def step(e, value):
         total = jnp.where(counts, weigh(real(value[:n])), 0)
-        be = apply(e, jnp.concatenate([jnp.eye(n, dtype=dtype), total[:, None]], 1))
-        return be, jnp.maximum((mass * e * be).sum((0, 1)), 0), value, count + 1
+        return apply(e, jnp.concatenate([jnp.eye(n, dtype=dtype), total[:, None]], 1))
 
-    e = spread(stream(0, 0), (*rows.mass.shape, n + 1), dtype)
-    start = jnp.ones(n + 1, dtype), jnp.zeros(n + 1, dtype)
-    value = jax.lax.while_loop(moving, move, (e, *start, 0))[1]
+    value = leading_eigenvalues(
+        step,
+        spread(stream(0, 0), (*rows.mass.shape, n + 1), dtype),
+        lambda a, b: (mass * a * b).sum((0, 1)),
+        accuracy=1e-6 if dtype == jnp.float64 else 1e-5,
+        max_iter=max_iter,
+    )
     single = real(value[:n])
     weights = weigh(single)
     floor = 20 * eps * jnp.where(counts, jnp.abs(weights) * scale, 0).sum()

@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.anneal import Update, Value, Weigh
+from nrprob.engines.power import leading_eigenvalues
 from nrprob.engines.shuffle import spread, stream
 from nrprob.engines.solve import Iteration, exact_objective
 from nrprob.statistics.families import of
@@ -237,7 +238,6 @@ def leading_curvatures(
     """
     dtype = mass.dtype
     eps = jnp.finfo(dtype).eps
-    accuracy = 1e-6 if dtype == jnp.float64 else 1e-5
     flat = mass.reshape(-1)
     wide = data._replace(penalty=data.penalty * n_clusters)
 
@@ -277,20 +277,17 @@ def leading_curvatures(
     def weigh(value):
         return problem.weigh(jnp.where(value[:2] > floor, value[:2], 0))
 
-    def moving(carry):
-        _, new, old, count = carry
-        return (count < max_iter) & jnp.any(jnp.abs(new - old) > accuracy * jnp.abs(new))
-
-    def move(carry):
-        e, value, _, count = carry
-        e = e / jnp.sqrt(jnp.maximum((mass[..., None] * e * e).sum((0, 1)), 1e-30))
+    def step(e, value):
         each = jnp.concatenate([jnp.eye(2, dtype=dtype), weigh(value)[:, None]], 1)
-        be = apply(e, each)
-        return be, jnp.maximum((mass[..., None] * e * be).sum((0, 1)), 0), value, count + 1
+        return apply(e, each)
 
-    e = spread(stream(0, 0), (*mass.shape, 3), dtype)
-    start = jnp.ones(3, dtype), jnp.zeros(3, dtype)
-    value = jax.lax.while_loop(moving, move, (e, *start, 0))[1]
+    value = leading_eigenvalues(
+        step,
+        spread(stream(0, 0), (*mass.shape, 3), dtype),
+        lambda a, b: (mass[..., None] * a * b).sum((0, 1)),
+        accuracy=1e-6 if dtype == jnp.float64 else 1e-5,
+        max_iter=max_iter,
+    )
     weights = weigh(value)
     largest = jnp.where(value[2] > (jnp.abs(weights) * floor).sum(), value[2], 0)
     return weights, jnp.where(largest > 0, 1 / jnp.maximum(largest, 1e-30), jnp.inf)

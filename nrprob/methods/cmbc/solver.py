@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from nrprob.engines.power import leading_eigenvalues
 from nrprob.engines.shuffle import spread, stream, uniform
 from nrprob.engines.solve import Solution
 from nrprob.methods.cmbc.penalty import (
@@ -358,22 +359,18 @@ def critical_temperature(
         back = rows.cells(rows.mass[..., None, None] * e)[0, 0, 0]
         return scale * (back - mean * back[-1]) / n
 
-    def move(carry):
-        w, new, _, count = carry
-        size = jnp.sqrt((w * w).sum() + ((f @ w) ** 2).sum())
-        w = w / jnp.maximum(size, 1e-30)
+    def apply(w, _):
         r = correlate(w)
-        solved = jax.scipy.linalg.cho_solve((factor, True), f @ r)
-        return r - f.T @ solved, (w * r).sum(), new, count + 1
+        return r - f.T @ jax.scipy.linalg.cho_solve((factor, True), f @ r)
 
-    def moving(carry):
-        _, new, old, count = carry
-        accuracy = 1e-9 if dtype == jnp.float64 else 1e-6
-        return (count < max_iter) & (jnp.abs(new - old) > accuracy * jnp.abs(new))
-
-    w = jnp.where(alive, spread(stream(0, 0), mean.shape, dtype), 0)
-    start = w, jnp.ones((), dtype), jnp.zeros((), dtype), 0
-    return jnp.maximum(jax.lax.while_loop(moving, move, start)[1], 0)
+    return leading_eigenvalues(
+        apply,
+        jnp.where(alive, spread(stream(0, 0), mean.shape, dtype), 0),
+        # In which the map is symmetric, I + c R_Z: of w with the image of v it is w R v.
+        lambda w, v: (w * v).sum() + (f @ w) @ (f @ v),
+        accuracy=1e-9 if dtype == jnp.float64 else 1e-6,
+        max_iter=max_iter,
+    )
 
 
 @partial(jax.jit, static_argnames=("n_clusters", "n_init", "update"))

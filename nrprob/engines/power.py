@@ -1,0 +1,48 @@
+"""Power iteration: leading eigenvalues of linear maps, several at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from nrprob.statistics.xlogx import SMALLEST
+
+
+def leading_eigenvalues(
+    apply: Callable[[jax.Array, jax.Array], jax.Array],
+    start: jax.Array,
+    inner: Callable[[jax.Array, jax.Array], jax.Array],
+    *,
+    accuracy: float,
+    max_iter: int = 300,
+) -> jax.Array:
+    """Largest eigenvalues of maps whose eigenvalues are not negative.
+
+    Parameters
+    ----------
+    apply : images of vectors under the maps, given the eigenvalues as they are known so far, on
+        which one map may depend that is a combination of the others
+    start : the first vectors, of all maps
+    inner : inner products (maps,) of vectors and their images, in which the maps are symmetric
+    accuracy : relative change of the eigenvalues at which they have converged
+
+    Returns
+    -------
+    (maps,), 0 at least
+    """
+
+    def moving(carry: Any) -> jax.Array:
+        _, new, old, count = carry
+        return (count < max_iter) & jnp.any(jnp.abs(new - old) > accuracy * jnp.abs(new))
+
+    def move(carry: Any) -> Any:
+        e, value, _, count = carry
+        e = e / jnp.sqrt(jnp.maximum(inner(e, e), SMALLEST))
+        image = apply(e, value)
+        return image, jnp.maximum(inner(e, image), 0), value, count + 1
+
+    one = jnp.ones_like(inner(start, start))
+    return jax.lax.while_loop(moving, move, (start, one, jnp.zeros_like(one), 0))[1]
