@@ -74,7 +74,7 @@ def fits() -> dict:
                           {"known": GROUPS}),
         "CMBC, partial": (n.CMBC(2, update="partial", max_iter=20, **QUICK), BINARY,
                           {"known": GROUPS}),
-        "CMBC, exact, additive": (n.CMBC(2, update="exact", multi="additive", **QUICK), BINARY,
+        "CMBC, exact, sum": (n.CMBC(2, update="exact", multi="additive", **QUICK), BINARY,
                              {"known": both}),
         "MixtureEM": (n.MixtureEM(3, **QUICK), REAL, {}),
         "MixtureEM, plain": (n.MixtureEM(3, covariance="diag", anneal=False, **QUICK), REAL,
