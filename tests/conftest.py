@@ -23,9 +23,13 @@ def _release(package: str) -> tuple[int, ...]:
     return tuple(int(part) for part in metadata.version(package).split(".")[:2])
 
 
+# What is chosen by these expressions looks at what is accepted, refused, and exact: programs that
+# run once for a few milliseconds, and are worth no optimisation. Other slow tests run as users run.
+_QUICK = ("not slow", "smoke", "contract")
+
+
 def _compile_quickly() -> None:
-    # Nearly all of the time of the fast tests is XLA's: programs that run once for a few
-    # milliseconds are worth no optimisation. JAX reads these variables at its import, too.
+    # Nearly all of the time of these tests is XLA's. JAX reads these variables at its import, too.
     os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     flag = "--xla_cpu_use_fusion_emitters"
     # XLA aborts on a flag that it does not know, and later releases have no other emitters.
@@ -39,8 +43,8 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 
 def pytest_configure(config):
-    # The slow tests run as users run. A plugin may have imported JAX, and then it is too late.
-    if config.option.markexpr in ("not slow", "smoke") and "jax" not in sys.modules:
+    # A plugin may have imported JAX, and then it is too late.
+    if config.option.markexpr in _QUICK and "jax" not in sys.modules:
         _compile_quickly()
 
 

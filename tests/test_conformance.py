@@ -82,12 +82,14 @@ def test_fast_checks(estimator, check):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 @_checks(CLASSES, fast=False)
 def test_other_checks(estimator, check):
     check(estimator)
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 @_checks(SETTINGS, fast=True)
 def test_fast_checks_of_other_settings(estimator, check):
     check(estimator)

@@ -329,6 +329,7 @@ def _few_programs(request):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("case", range(CASES))
 def test_hostile_call(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # of a hostile name for a folder

@@ -459,8 +459,7 @@ def test_leave_one_out_is_the_ratio_of_evidences():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("energy", ["nml", "conjugate"])
-@pytest.mark.parametrize("kernel", ["collapsed", "six-move"])
+@pytest.mark.parametrize(("kernel", "energy"), [("collapsed", "conjugate"), ("six-move", "nml")])
 def test_four_components_are_found(kernel, energy):
     """From chains that start far apart, which agree on all that names leave alone."""
     X, truth = make_four_components(1000, random_state=0)

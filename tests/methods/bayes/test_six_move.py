@@ -277,8 +277,9 @@ def test_labels_given_parameters_leave_no_component_empty_and_the_rest_invariant
 
 @pytest.mark.slow
 @ENERGIES
-@pytest.mark.parametrize("d", [1, 2])
-@pytest.mark.parametrize("name", [*JUMPS, *PARAMETERS])
+@pytest.mark.parametrize(
+    ("name", "d"), [*((name, 1) for name in [*JUMPS, *PARAMETERS]), ("step", 2)]
+)
 def test_moves_and_steps_leave_the_exact_distribution_invariant(energy, d, name):
     target = tiny(energy, d)
     move = {**JUMPS, **PARAMETERS}[name]
@@ -398,6 +399,7 @@ def test_kernel_runs_in_numpyro():
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 @ENERGIES
 @pytest.mark.parametrize(
     ("case", "dtype"),

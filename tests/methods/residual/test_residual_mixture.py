@@ -480,6 +480,7 @@ def test_wide_rows_are_projected():
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("errors", ["gauss", "t"])
 def test_degenerate_rows_are_never_nan(errors):
     rng = np.random.default_rng(0)
