@@ -34,7 +34,7 @@ class Method:
     ----------
     module, class_name : where it is
     purpose : what it finds, in a line
-    solvers : names of its solvers; the first is the default
+    solvers : names of its solvers where there is a choice; the first is the default
     takes_known, takes_wanted : whether `fit` takes ``known``, and labels ``y`` of some rows
     takes_pairs : whether `fit` takes ``must_link`` and ``cannot_link``
     takes_views : whether `fit` takes a list of tables, one for every view of the rows
@@ -73,7 +73,7 @@ METHODS = {
         "nrprob.methods.cmbc.estimator",
         "CMBC",
         "clusters of binary rows, by a mixture that is kept from repeating the known groups",
-        ("anneal",),
+        (),
     ),
     "condens": Method(
         "nrprob.methods.ensemble.condens",
@@ -104,7 +104,7 @@ METHODS = {
         "nrprob.methods.mixture.em",
         "MixtureEM",
         "components of a mixture; with labels of some rows, a semi-supervised classifier",
-        ("anneal",),
+        (),
         takes_known=False,
     ),
     "mdl_mixture": Method(
@@ -119,7 +119,7 @@ METHODS = {
         "nrprob.methods.multiview.estimator",
         "MDLMultiView",
         "clusters of the same rows in several views at once, by description length",
-        ("anneal",),
+        (),
         takes_known=False,
         takes_wanted=False,
         takes_views=True,

@@ -249,7 +249,7 @@ class TermEstimator(LinearClusterer):
     def _mix(self, cost: np.ndarray) -> np.ndarray:
         """Scores of rows that cost (n, k): of the best cluster, or at the objective's beta."""
         beta, information = self._minimised.beta, self._minimised.information
-        if np.isinf(self.beta_):
+        if np.isinf(beta) or np.isinf(self.beta_):
             if information:  # hard labels that pay for their entropy
                 cost = cost + (1 + np.log(self.labels_.size)) / beta
             return np.where(np.isfinite(self._log_prior), -cost, -np.inf).max(1)

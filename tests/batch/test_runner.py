@@ -146,7 +146,7 @@ def test_a_changed_data_file_is_other_data(tmp_path):
     ],
 )
 def test_what_cannot_be_is_refused_before_it_is_listed(monkeypatch, changes, message):
-    monkeypatch.setattr(plan, "Cell", lambda *_: {}["listed"])
+    monkeypatch.setattr(plan, "Experiment", lambda *_: {}["listed"])
     if "data__grid" in changes:
         monkeypatch.setattr(plan, "_combinations", lambda *_: {}["listed"])
     with pytest.raises(InputError, match=message):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -19,52 +19,16 @@ from sklearn.preprocessing import StandardScaler
 import nrprob
 from nrprob import (
     CCIB,
-    CMBC,
     IB,
     IBSI,
-    CondEns,
-    COPKMeans,
     DegenerateClusterWarning,
-    MDLConstrained,
-    MDLMixture,
-    MDLMultiView,
     MixtureEM,
-    ResidualMixture,
-    ResidualSpectral,
 )
 from nrprob.datasets import make_binary_partitions, make_multinomial_2d
 from nrprob.known import Memberships
 from nrprob.metrics import matched_accuracy
 
 SOLVERS = ("anneal", "sequential", "batched", "agglomerative")
-# Every estimator, small, and what its `fit` takes beside the rows.
-EVERY = [
-    IB(3, n_init=2, random_state=0),
-    IBSI(3, gamma=1.0, n_init=2, random_state=0),
-    CCIB(3, n_init=2, random_state=0),
-    CMBC(3, binarize=0.0, n_init=2, max_iter=20, random_state=0),
-    CondEns(3, n_init=2, n_init_base=2, random_state=0),
-    MixtureEM(3, covariance="diag", n_init=2, random_state=0),
-    MDLMixture(num_warmup=2, num_samples=8, num_chains=2, random_state=0),
-    MDLMultiView(3, n_init=2, random_state=0),
-    MDLConstrained(3, n_init=2, random_state=0),
-    COPKMeans(3, n_init=2, random_state=0),
-    ResidualSpectral(3, damp="none", members=1, n_init=2, random_state=0),
-    ResidualMixture(3, n_init=4, metrics=(0.0,), random_state=0),
-]
-every_estimator = pytest.mark.parametrize("model", EVERY, ids=lambda m: type(m).__name__)
-_KNOWN = (IBSI, CCIB, CMBC, CondEns, ResidualSpectral, ResidualMixture)
-
-
-def few_rows(model, scale=1.0):
-    """Rows (60, 4) of three clusters that suit a model, in float32, and its known structure."""
-    rng = np.random.default_rng(0)
-    labels = np.arange(60) % 3
-    X = rng.normal(size=(60, 4)) + 6 * np.eye(4)[labels]
-    if isinstance(model, ResidualSpectral):
-        X = np.maximum(X, 0)
-    known = {"known": rng.integers(2, size=60)} if isinstance(model, _KNOWN) else {}
-    return (X * scale).astype(np.float32), known
 
 
 @pytest.fixture
@@ -378,46 +342,6 @@ def test_refusals_name_a_way_out(binary):
         IB(2, random_state=0).fit(X).predict(X, known=z)
 
 
-def test_every_estimator_is_among_those_that_are_tried():
-    public = [getattr(nrprob, name) for name in nrprob.__all__]
-    classes = {c for c in public if isinstance(c, type) and hasattr(c, "get_params")}
-    assert classes == {type(model) for model in EVERY}
-
-
-# Extreme, and with a meaning: thresholds, distances in the units of X, and documented infinities.
-_FINE = {
-    "binarize": (10**20, -1),
-    "beta": (np.inf,),
-    "balance": (np.inf,),
-    **dict.fromkeys(("delta", "epsilon", "max_diameter"), (10**20,)),
-}
-_WRAPPED = {  # values that are parts of others
-    "metrics": [lambda v: (v,)],
-    "scale_range": [lambda v: (v, 10.0), lambda v: (1e-3, v)],
-    "start": [lambda v: (v,)],
-    "members": [lambda v: [("within", v, 10)], lambda v: [("within", 1.0, v)]],
-}
-
-
-@every_estimator
-def test_every_number_has_two_bounds(model, caplog):
-    if isinstance(model, MDLMultiView):
-        model = clone(model).set_params(n_clusters="auto")  # so that max_clusters counts
-    X, known = few_rows(model)
-    switches = [n for n, v in model.get_params().items() if isinstance(v, bool)]
-    for name in set(model.get_params(deep=False)) - {*switches, "checkpoint"}:
-        for value in (np.nan, np.inf, 1e300, 10**20, -1):
-            if value in _FINE.get(name, ()):
-                continue
-            for wrap in [lambda v: v, *_WRAPPED.get(name, [])]:
-                with pytest.raises((ValueError, TypeError)) as caught, jax.log_compiles():
-                    clone(model).set_params(**{name: wrap(value)}).fit(X, **known)
-                message = str(caught.value)
-                if name != "random_state":  # is scikit-learn's
-                    assert message.count("; ") == 2 and "\n" not in message, (name, message)
-    assert "Compiling" not in caplog.text
-
-
 def test_bounds_are_named(binary):
     with pytest.raises(ValueError, match="n_init must be at least 1 and at most 1000000; got 1000"):
         IB(2, n_init=10**20).fit(binary[0])
@@ -425,41 +349,6 @@ def test_bounds_are_named(binary):
         IB(2, noise=np.inf).fit(binary[0])
     with pytest.raises(ValueError, match="at most 1000000000000.0, or infinite; got nan"):
         IB(2, beta=np.nan).fit(binary[0])
-
-
-@every_estimator
-def test_units_of_float32_do_not_matter(model, quiet):
-    if isinstance(model, MDLMixture):
-        pytest.skip("computes in float64")
-    plain = clone(model)
-    X, known = few_rows(model)
-    plain.fit(X, **known)
-    far = np.where(np.arange(60)[:, None] == 7, 1e30, X)
-    with pytest.raises(ValueError, match="pass them in the units of the fit"):
-        plain.predict(far, **known)
-    for scale in (1e-40, 3e37):
-        X, known = few_rows(model, scale)
-        assert np.isfinite(X).all() and X.any(1).all()
-        other = clone(model).fit(X, **known)
-        assert adjusted_rand_score(other.labels_, plain.labels_) == 1
-        assert np.isfinite(other.membership_).all() and np.isfinite(other.objective_)
-        assert (other.predict(X, **known) == other.labels_).mean() > 0.9
-        if isinstance(model, IB | IBSI | CCIB):  # whose variance is that of the features
-            assert other.objective_ == pytest.approx(plain.objective_, rel=1e-3)
-        if isinstance(model, MixtureEM):  # a density is per unit
-            shift = X.size * np.log(scale)
-            assert other.objective_ == pytest.approx(plain.objective_ + shift, rel=1e-4)
-            np.testing.assert_allclose(other.means_, plain.means_ * scale, rtol=2e-3)
-
-
-@every_estimator
-def test_numbers_without_squares_are_refused(model):
-    X, known = few_rows(model)
-    if isinstance(model, CMBC | ResidualSpectral):
-        pytest.skip("does not look at squares of features")
-    for scale, what in ((1e200, "X must lie between"), (1e-200, "must vary by at least 1e-140")):
-        with pytest.raises(ValueError, match=what):
-            clone(model).fit(X.astype(float) * scale, **known)
 
 
 def test_counts_of_any_size_are_proportions_but_not_evidence(quiet):
@@ -470,44 +359,6 @@ def test_counts_of_any_size_are_proportions_but_not_evidence(quiet):
     assert (huge.labels_ == plain.labels_).all() and huge.objective_ == plain.objective_
     with pytest.raises(ValueError, match="counts of at most 1e.30; found"):
         MixtureEM(2).fit(X.astype(np.float32) * 1e36)
-
-
-@every_estimator
-def test_clusters_without_rows_have_the_mean_for_their_centre_and_get_none(model, quiet):
-    if isinstance(model, MDLMixture):
-        pytest.skip("has no cluster without rows")
-    X, known = few_rows(model)
-    if isinstance(model, ResidualMixture):
-        known = {}  # which would be all that there is
-    X = X[np.arange(60) % 2]  # two kinds of rows for three clusters
-    fitted = clone(model).fit(X, **known)
-    for name in ("cluster_centers_", "means_"):
-        centres = getattr(fitted, name, None)
-        if centres is not None:
-            assert np.isfinite(centres).all()
-    empty = np.setdiff1d(range(3), fitted.labels_)
-    if isinstance(model, COPKMeans | MDLConstrained | MDLMultiView):
-        assert empty.size
-        np.testing.assert_allclose(
-            fitted.cluster_centers_[empty], [X.mean(0)] * empty.size, atol=1e-5
-        )
-    if not isinstance(model, MixtureEM | CMBC | ResidualMixture):  # whose clusters are soft
-        new = np.concatenate([X, np.tile(X.mean(0), (60, 1))])[30:90]
-        assert set(fitted.predict(new, **known)) <= set(fitted.labels_)
-
-
-@every_estimator
-def test_a_fit_that_fails_leaves_nothing(model, quiet):
-    model = clone(model)
-    parameters = set(vars(model))
-    X, known = few_rows(model)
-    model.fit(X, **known)
-    model.note = "kept"
-    with pytest.raises(ValueError, match="NaN"):
-        model.fit(np.where(X > 1, np.nan, X), **known)
-    assert set(vars(model)) == {*parameters, "note", "_set_by_fit"} and not model._set_by_fit
-    with pytest.raises(NotFittedError):
-        model.predict(X, **known)
 
 
 def test_results_that_are_no_numbers_are_no_results(binary, monkeypatch):

@@ -147,36 +147,56 @@ class CCIB(BottleneckEstimator):
 
     Parameters
     ----------
-    n_clusters : int, default=2
-        Number of clusters.
+    <n_clusters>
     coordination : {"auto", "residual", "marginal"}, default="auto"
         What coordinates clusters across known groups. "auto" is marginal for sparse counts, else
         residual.
     coordination_weight : float or "auto", default="auto"
         For residual coordination a number kappa multiplies the ratio of the leading curvatures of
         the two terms ("auto" is 1). For marginal coordination it is lambda itself, and "auto" is
-        min(0.3, half that ratio). 0 is the uncoordinated CIB, whose clusters have no common meaning
-        across groups.
+        min(0.3, half that ratio); a number is from 0 to 10**6. 0 is the uncoordinated CIB, whose
+        clusters have no common meaning across groups.
     multi : {"product", "additive"}, default="product"
         How several known labelings combine. "product" conditions on every combination that occurs;
         "additive" lets their effects on the features add up, in the models below, which need far
         fewer rows where there are many labelings.
     ridge : float, default=0.01
         For those models only: half of it times every squared slope, in nats, is added to the
-        objective (on intercepts, a ten-thousandth of that).
+        objective (on intercepts, a ten-thousandth of that); from 1e-9 to 10**9.
     quench : float or "auto", default="auto"
         As in `IB`, but "auto" is 1 for marginal coordination of a given weight, the thesis's
         algorithm.
-    features, binarize, solver, cooling, noise, n_init, max_iter, tol, random_state, verbose
-        As in `IB`.
+    <features>
+    <binarize>
+    <solver>
+    <cooling>
+    <noise>
+    <n_init>
+    <max_iter>
+    <tol>
+    <random_state>
+    <verbose>
 
     Attributes
     ----------
     coordination_weight_ : float
         The lambda that was used.
-    labels_, membership_, n_clusters_, objective_, objective_trace_, n_iter_, converged_, beta_, \
-critical_beta_, linkage_, n_features_in_, classes_
-        As in `IB`.
+    <labels_>
+    <membership_>
+    <n_clusters_>
+    <objective_>
+    <objective_trace_>
+    <n_iter_>
+    <converged_>
+    <beta_>
+    <critical_beta_>
+    <cluster_centers_>
+    <linkage_>
+    <merge_costs_>
+    <restarts_>
+    <n_features_in_>
+    <feature_names_in_>
+    <classes_>
 
     Notes
     -----

@@ -71,71 +71,42 @@ class IB(BottleneckEstimator):
 
     Parameters
     ----------
-    n_clusters : int, default=2
-        Number of clusters.
-    beta : float, optional
-        Inverse temperature, from 1e-9 to 1e12. None, or infinity, lets it grow until the labels are
-        hard; a number stops there, with soft memberships (or, for the hard solvers, charges
-        n H(C)/beta).
-    prior : bool, default=True
-        False replaces I(C;X) by -H(C|X), which is information distortion: clusters are not pushed
-        towards unequal sizes.
-    features : {"auto", "multinomial", "bernoulli", "gaussian"}, default="auto"
-        Model of the features. "auto" takes 0/1 data as bernoulli, other non-negative integers as
-        multinomial (rows are divided by their sums) and all else as gaussian (spherical, with the
-        mean variance of the columns as its fixed variance; standardise columns beforehand unless
-        they share a scale).
-    binarize : float, optional
-        Threshold above which a feature counts as 1.
-    solver : {"anneal", "sequential", "batched", "agglomerative"}, default="anneal"
-        How to optimise; all but "anneal" give hard labels.
-    cooling : float, default=1.15
-        Factor between successive inverse temperatures of an annealing, from 1.01 to 10**6.
-    noise : float, default=1e-3
-        Size of the perturbation of log memberships at every temperature, from 0 to 10.
+    <n_clusters>
+    <beta>
+    <prior>
+    <features>
+    <binarize>
+    <solver>
+    <cooling>
+    <noise>
     quench : float or "auto", default="auto"
         Restarts of an annealing start at inverse temperatures that rise geometrically up to
         ``quench`` times that of the first, which starts just below the first split. 1 anneals all
         of them from there, which makes them nearly equal. "auto" is 100; at most 10**5.
-    n_init : int, default=10
-        Number of restarts, at most 10**6; the best by objective is kept.
-    max_iter : int, default=100
-        Most updates per temperature, sweeps ("sequential") or steps ("batched"); at most 10**6.
-    tol : float, default=1e-4
-        Change of memberships below which a temperature has converged, from 0 to 1.
-    random_state : int, RandomState instance or None, default=None
-        Determines starts and perturbations.
-    verbose : int, default=0
-        Print progress if positive.
+    <n_init>
+    <max_iter>
+    <tol>
+    <random_state>
+    <verbose>
 
     Attributes
     ----------
-    labels_ : ndarray of shape (n_samples,)
-        Cluster of every row.
-    membership_ : ndarray of shape (n_samples, n_clusters)
-        p(cluster given row); rows sum to 1.
-    n_clusters_ : int
-        Number of clusters that hold rows.
-    objective_ : float
-        The minimised objective, in nats of the whole data set, of the best restart.
-    objective_trace_ : ndarray
-        Objective of the best restart after every temperature, sweep or step; the last entry is
-        ``objective_``, which after an annealing to hard labels is that of the labels.
-    n_iter_ : int
-        Updates, sweeps, steps or merges.
-    converged_ : bool
-        Whether the best restart converged.
-    beta_ : float
-        Inverse temperature at the end; infinite for the hard solvers.
-    critical_beta_ : float
-        Inverse temperature at which clusters first separate, 1 / (largest eigenvalue of the
-        linearised update).
-    linkage_ : ndarray of shape (n_merges, 4)
-        Merges in SciPy's form, with the information lost so far as height ("agglomerative" only).
-    n_features_in_ : int
-        Number of features.
-    classes_ : ndarray
-        Sorted labels seen in ``y``, if there were any; cluster i is class ``classes_[i]``.
+    <labels_>
+    <membership_>
+    <n_clusters_>
+    <objective_>
+    <objective_trace_>
+    <n_iter_>
+    <converged_>
+    <beta_>
+    <critical_beta_>
+    <cluster_centers_>
+    <linkage_>
+    <merge_costs_>
+    <restarts_>
+    <n_features_in_>
+    <feature_names_in_>
+    <classes_>
 
     References
     ----------
@@ -212,8 +183,7 @@ class IBSI(BottleneckEstimator):
 
     Parameters
     ----------
-    n_clusters : int, default=2
-        Number of clusters.
+    <n_clusters>
     gamma : float
         Weight of I(C;Z), from 0 to 10**9. It must outweigh the features that carry the known
         structure, so it has to grow with their number. Damped, a hundred times more than that does
@@ -222,15 +192,37 @@ class IBSI(BottleneckEstimator):
         False for the iteration as published.
     quench : float or "auto", default="auto"
         As in `IB`, but "auto" is 1 with ``damped=False``, the published algorithm.
-    beta, prior, features, binarize, solver, cooling, noise, n_init, max_iter, tol, random_state, \
-verbose
-        As in `IB`.
+    <beta>
+    <prior>
+    <features>
+    <binarize>
+    <solver>
+    <cooling>
+    <noise>
+    <n_init>
+    <max_iter>
+    <tol>
+    <random_state>
+    <verbose>
 
     Attributes
     ----------
-    labels_, membership_, n_clusters_, objective_, objective_trace_, n_iter_, converged_, beta_, \
-critical_beta_, linkage_, n_features_in_, classes_
-        As in `IB`.
+    <labels_>
+    <membership_>
+    <n_clusters_>
+    <objective_>
+    <objective_trace_>
+    <n_iter_>
+    <converged_>
+    <beta_>
+    <critical_beta_>
+    <cluster_centers_>
+    <linkage_>
+    <merge_costs_>
+    <restarts_>
+    <n_features_in_>
+    <feature_names_in_>
+    <classes_>
 
     References
     ----------

@@ -130,10 +130,21 @@ class CMBC(ScoreMixin, LinearClusterer):
     strength_path_ : pandas.DataFrame
         With strength="auto": strength, objective, log-likelihood, information and p-value of the
         G test, and number of clusters.
-    labels_, membership_, n_clusters_, objective_, objective_trace_, n_iter_, converged_, beta_, \
-critical_beta_, n_features_in_, classes_
-        As in `nrprob.IB`. Within one temperature the trace never rises, but for update="exact",
-        whose trace is that of the gradient steps.
+    <labels_>
+    <membership_>
+    <n_clusters_>
+    <objective_>
+    objective_trace_ : ndarray
+        Objective of the best restart after every step. Within one temperature it never rises, but
+        for update="exact", whose trace is that of the gradient steps.
+    <n_iter_>
+    <converged_>
+    <beta_>
+    <critical_beta_>
+    <restarts_>
+    <n_features_in_>
+    <feature_names_in_>
+    <classes_>
 
     References
     ----------

@@ -240,8 +240,14 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
         What a row without a label counts, beside 1 for one with a label: from 1e-9 to 1e9.
     init : array-like of shape (n_samples,) or (n_samples, n_clusters), optional
         Labels or memberships to start from, for ``anneal=False``.
-    binarize, cooling, noise, n_init, max_iter, tol, random_state, verbose
-        As in `IB`; ``cooling`` and ``noise`` matter only to an annealing.
+    <binarize>
+    <cooling>
+    <noise>
+    <n_init>
+    <max_iter>
+    <tol>
+    <random_state>
+    <verbose>
 
     Attributes
     ----------
@@ -256,9 +262,18 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
     objective_ : float
         Minus the log likelihood of all rows, without multinomial coefficients; with smoothing or
         ``reg_covar``, with their penalties.
-    labels_, membership_, n_clusters_, objective_trace_, n_iter_, converged_, beta_, \
-critical_beta_, n_features_in_, classes_
-        As in `IB`.
+    <labels_>
+    <membership_>
+    <n_clusters_>
+    <objective_trace_>
+    <n_iter_>
+    <converged_>
+    <beta_>
+    <critical_beta_>
+    <restarts_>
+    <n_features_in_>
+    <feature_names_in_>
+    <classes_>
 
     References
     ----------

@@ -207,9 +207,6 @@ class MDLMultiView(Clusterer):
     ((100, 2), True)
     """
 
-    # What the base reads and this method does not have.
-    solver = "anneal"
-    _solvers: tuple[str, ...] = ("anneal",)
     _takes_known = False
     _rarely_finite = ("dependence_gain_",)
 

@@ -154,9 +154,16 @@ class ResidualMixture(ScoreMixin, Clusterer):
         Start, objective, convergence and steps of every restart, as in ``restarts_``.
     restarts_ : xarray.Dataset
         Labels and objectives of all restarts.
-    n_clusters_, objective_trace_, n_iter_, converged_, n_features_in_, classes_
-        As in `nrprob.IB`. The trace never rises for finite ``balance``, up to what balancing leaves
-        after its sweeps; it starts after the warm-up. It keeps the first 511 steps and the last.
+    <n_clusters_>
+    objective_trace_ : ndarray
+        Objective of the best restart after every step. It never rises for finite ``balance``, up to
+        what balancing leaves after its sweeps; it starts after the warm-up. It keeps the first 511
+        steps and the last.
+    <n_iter_>
+    <converged_>
+    <n_features_in_>
+    <feature_names_in_>
+    <classes_>
 
     Warns
     -----

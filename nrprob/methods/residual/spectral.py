@@ -162,10 +162,17 @@ class ResidualSpectral(Clusterer):
     member_centers_ : ndarray of shape (n_clusters, n_indicators)
         Member by member, p(member's cluster given cluster); that of all rows for a cluster that
         holds nothing.
-    objective_trace_, n_iter_, converged_, restarts_
-        Of the consensus. Members that did not converge are warned of.
-    n_features_in_, classes_
-        As in `IB`.
+    objective_trace_ : ndarray
+        Objective of the best start of the consensus at every iteration.
+    n_iter_ : int
+        Iterations of the best start of the consensus.
+    converged_ : bool
+        Whether it converged. Members that did not are warned of.
+    restarts_ : xarray.Dataset
+        Labels, objective and convergence of all starts of the consensus.
+    <n_features_in_>
+    <feature_names_in_>
+    <classes_>
 
     Notes
     -----

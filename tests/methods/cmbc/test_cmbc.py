@@ -21,6 +21,7 @@ from nrprob.estimator import calls
 from nrprob.known import Memberships
 from nrprob.methods.cmbc import estimator, solver
 from nrprob.methods.cmbc.estimator import CMBC, gamma_to_strength, strength_to_gamma
+from nrprob.methods.cmbc.penalty import make_penalty
 from nrprob.methods.mixture.em import MixtureEM
 from nrprob.metrics import independence_test, matched_accuracy
 from nrprob.metrics import normalized_mutual_information as nmi
@@ -120,7 +121,7 @@ def problem(x, zs, form, k):
     layout = arrange(np.zeros(len(x), int), 1)
     rows = make_rows(x.astype(float), layout, 1)
     width = rows.x.n_statistics
-    made = solver.make_penalty(x, list(zs), form, k, width)
+    made = make_penalty(x, list(zs), form, k, width)
     return rows, made, np.arange(width) < x.shape[1]
 
 

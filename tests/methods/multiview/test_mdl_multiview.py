@@ -586,7 +586,8 @@ def test_the_complete_length_chooses_the_numbers_of_clusters():
 
 
 def test_labels_of_several_views_are_alternatives():
-    views, _ = make_gaussian_views(N, 1.0, random_state=0)
+    X, _ = make_gaussian_views(N, 1.0, random_state=0)
+    views = [X[:, :2], X[:, 2:]]
     model = MDLMultiView(2, n_init=2, random_state=0)
     assert not hasattr(model, "labels_")
     with pytest.warns(FutureWarning, match="use alternatives_"):

@@ -5,38 +5,17 @@ twice, and pickles. The others are slow; further settings of a class get the for
 """
 
 import pytest
+from every_estimator import ENTRIES
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from nrprob import (
     CCIB,
     CMBC,
     IB,
-    IBSI,
-    CondEns,
-    COPKMeans,
-    MDLConstrained,
-    MDLMixture,
-    MDLMultiView,
     MixtureEM,
-    ResidualMixture,
-    ResidualSpectral,
 )
-from nrprob.batch.registry import METHODS
 
-CLASSES = [
-    IB(n_init=2),
-    IBSI(4, gamma=1.0, n_init=2),
-    CCIB(n_init=2),
-    CMBC(binarize=0.0, n_init=2, max_iter=50, tol=1e-4),
-    CondEns(n_init=2, n_init_base=2),
-    MixtureEM(2, n_init=2, random_state=0),
-    MDLMixture(variance_floor=0.2, num_warmup=50, num_samples=50, num_chains=2),
-    MDLMultiView(n_init=2),
-    MDLConstrained(n_init=4),
-    COPKMeans(n_init=4),
-    ResidualMixture(n_init=1, metrics=(0.5,), aligned=False, warm_up=False),
-    ResidualSpectral(members=2, n_init=2),
-]
+CLASSES = [entry.theirs for entry in ENTRIES.values()]
 SETTINGS = [
     IB(4, n_init=2, beta=2.0, prior=False),
     IB(n_init=2, solver="sequential"),
@@ -93,7 +72,3 @@ def test_other_checks(estimator, check):
 @_checks(SETTINGS, fast=True)
 def test_fast_checks_of_other_settings(estimator, check):
     check(estimator)
-
-
-def test_every_method_is_checked():
-    assert {type(model) for model in CLASSES} == {method.load() for method in METHODS.values()}

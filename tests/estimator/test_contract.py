@@ -1,0 +1,269 @@
+"""The contract that every estimator keeps, and the waivers from it."""
+
+import copy
+import inspect
+import pickle
+import re
+import subprocess
+import sys
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from every_estimator import ENTRIES, few_rows
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import adjusted_rand_score
+
+import nrprob
+from nrprob.batch.registry import METHODS
+
+# (method, test) -> why the test is not for it.
+WAIVED = {
+    ("mdl_mixture", "test_units_of_float32_do_not_matter"): "computes in float64",
+    ("cmbc", "test_numbers_without_squares_are_refused"): "does not look at squares of features",
+    ("residual-spectral", "test_numbers_without_squares_are_refused"): "nor does it",
+    (
+        "mdl_mixture",
+        "test_clusters_without_rows_have_the_mean_for_their_centre_and_get_none",
+    ): "has no cluster without rows",
+    ("mdl_mixture", "test_restarts_are_a_dataset"): "has chains, and no restarts",
+    ("mdl_mixture", "test_the_best_restart_is_reported"): "has chains, and no restarts",
+    ("mdl_multiview", "test_names_of_known_groups_do_not_matter"): "takes no known structure",
+}
+
+
+@pytest.fixture(params=METHODS)
+def name(request):
+    test = request.node.originalname
+    if (request.param, test) in WAIVED:
+        pytest.skip(WAIVED[request.param, test])
+    return request.param
+
+
+@pytest.fixture
+def quiet():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def fitted(name):
+    X, known = few_rows(name)
+    return clone(ENTRIES[name].ours).fit(X, **known), X, known
+
+
+def test_every_estimator_is_registered_and_tried():
+    public = [getattr(nrprob, name) for name in nrprob.__all__]
+    classes = {c for c in public if isinstance(c, type) and hasattr(c, "get_params")}
+    assert classes == {type(entry.ours) for entry in ENTRIES.values()}
+    assert {n: method.load() for n, method in METHODS.items()} == {
+        n: type(entry.ours) for n, entry in ENTRIES.items()
+    }
+    assert all(type(entry.ours) is type(entry.theirs) for entry in ENTRIES.values())
+    tests = {test for test in globals() if test.startswith("test_")}
+    assert {test for _, test in WAIVED} <= tests and {n for n, _ in WAIVED} <= set(METHODS)
+
+
+def test_what_a_fit_sets(name, quiet):
+    model, X, known = fitted(name)
+    k = model.membership_.shape[1]
+    assert model.labels_.shape == (60,) and model.labels_.dtype == np.int64
+    assert model.membership_.shape == (60, k) and np.isfinite(model.objective_)
+    np.testing.assert_allclose(model.membership_.sum(1), 1)
+    assert np.size(model.n_clusters_) == 1 and isinstance(model.converged_, bool)
+    assert model.predict(X, **known).shape == (60,)
+    np.testing.assert_allclose(model.predict_proba(X, **known).sum(1), 1)
+
+
+def test_restarts_are_a_dataset(name, quiet):
+    restarts = fitted(name)[0].restarts_
+    assert set(restarts.sizes) >= {"restart", "sample"} and restarts.sizes["sample"] == 60
+    assert {"labels", "objective", "converged"} <= set(restarts.data_vars)
+
+
+def test_the_best_restart_is_reported(name, quiet):
+    model, *_ = fitted(name)
+    best = int(model.restarts_.objective.argmin())
+    assert model.objective_ == pytest.approx(float(model.restarts_.objective[best]))
+    assert (model.restarts_.labels[best].values.reshape(60) == model.labels_).all()
+
+
+def test_a_fit_again_is_the_same(name, quiet):
+    model, X, known = fitted(name)
+    labels, objective = model.labels_.copy(), model.objective_
+    assert (model.fit(X, **known).labels_ == labels).all() and model.objective_ == objective
+
+
+def test_names_of_known_groups_do_not_matter(name, quiet):
+    if not METHODS[name].takes_known:
+        pytest.skip("takes no known structure")
+    model, X, known = fitted(name)
+    other = clone(model).fit(X, known=np.array(["b", "a"])[known["known"]])
+    assert (other.labels_ == model.labels_).all()
+    assert other.objective_ == pytest.approx(model.objective_, rel=1e-6)
+    assert (other.predict(X, known=np.array(["b", "a"])[known["known"]]) == other.labels_).any()
+
+
+def test_bad_input_is_refused_in_words(name):
+    X, known = few_rows(name)
+    model = clone(ENTRIES[name].ours)
+    for wrong, what in (
+        (np.where(X > 1, np.nan, X), "NaN"),
+        (np.full_like(X, np.inf), "infinity"),
+        (X[:0], "0 sample"),
+        (X[0], "2D array"),
+    ):
+        with pytest.raises(ValueError, match=what):
+            model.fit(wrong, **{key: value[: len(wrong)] for key, value in known.items()})
+    with pytest.raises(NotFittedError):
+        model.predict(X, **known)
+
+
+def test_the_caller_keeps_what_is_his(name, quiet):
+    X, known = few_rows(name)
+    X.flags.writeable = False
+    given = copy.deepcopy(known)
+    config, state = dict(jax.config.values), pickle.dumps(np.random.get_state())  # noqa: NPY002
+    model = clone(ENTRIES[name].ours)
+    model.fit(X, **known).predict(X, **known)
+    assert dict(jax.config.values) == config
+    assert pickle.dumps(np.random.get_state()) == state  # noqa: NPY002
+    assert all((known[key] == given[key]).all() for key in known)
+
+
+LOADED = """
+import pickle, sys, numpy as np
+for model, X, known, labels in pickle.load(open(sys.argv[1], "rb")):
+    assert (model.predict(X, **known) == labels).all(), model
+"""
+
+
+def test_pickles_are_read_in_another_process(tmp_path, quiet):
+    some = []
+    for name in ("ib", "residual-spectral", "residual-mixture", "mdl_constrained", "condens"):
+        model, X, known = fitted(name)
+        some.append((model, X, known, model.predict(X, **known)))
+    (tmp_path / "models").write_bytes(pickle.dumps(some))
+    command = [sys.executable, "-c", LOADED, str(tmp_path / "models")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def listed(doc, section):
+    """Names in a section of a docstring."""
+    body = re.search(
+        rf"^    {section}\n    -+\n(.*?)(?=^    \S[^\n]*\n    -+$|\Z)", doc, re.M | re.S
+    )
+    lines = re.sub(r"\\\n", "", body.group(1)).splitlines()
+    heads = [line.strip() for line in lines if re.match(r"    \S", line)]
+    return {n.strip() for head in heads for n in head.partition(" : ")[0].split(",")}
+
+
+def test_docstrings_are_complete(name, quiet):
+    model, *_ = fitted(name)
+    doc = type(model).__doc__
+    parameters = set(inspect.signature(type(model)).parameters)
+    assert listed(doc, "Parameters") == parameters
+    public = {n for n in vars(model) if n.endswith("_") and not n.startswith("_")}
+    missing = public - listed(doc, "Attributes")
+    assert not missing, f"attributes without documentation: {sorted(missing)}"
+
+
+# Extreme, and with a meaning: thresholds, distances in the units of X, and documented infinities.
+_FINE = {
+    "binarize": (10**20, -1),
+    "beta": (np.inf,),
+    "balance": (np.inf,),
+    **dict.fromkeys(("delta", "epsilon", "max_diameter"), (10**20,)),
+}
+_WRAPPED = {  # values that are parts of others
+    "metrics": [lambda v: (v,)],
+    "scale_range": [lambda v: (v, 10.0), lambda v: (1e-3, v)],
+    "start": [lambda v: (v,)],
+    "members": [lambda v: [("within", v, 10)], lambda v: [("within", 1.0, v)]],
+}
+
+
+def test_every_number_has_two_bounds(name, caplog):
+    X, known = few_rows(name)
+    model = clone(ENTRIES[name].ours)
+    if name == "mdl_multiview":
+        model.set_params(n_clusters="auto")  # so that max_clusters counts
+    switches = [n for n, v in model.get_params().items() if isinstance(v, bool)]
+    for parameter in set(model.get_params(deep=False)) - {*switches, "checkpoint"}:
+        for value in (np.nan, np.inf, 1e300, 10**20, -1):
+            if value in _FINE.get(parameter, ()):
+                continue
+            for wrap in [lambda v: v, *_WRAPPED.get(parameter, [])]:
+                with pytest.raises((ValueError, TypeError)) as caught, jax.log_compiles():
+                    clone(model).set_params(**{parameter: wrap(value)}).fit(X, **known)
+                message = str(caught.value)
+                if parameter != "random_state":  # is scikit-learn's
+                    assert message.count("; ") == 2 and "\n" not in message, (parameter, message)
+    assert "Compiling" not in caplog.text
+
+
+def test_units_of_float32_do_not_matter(name, quiet):
+    model = ENTRIES[name].ours
+    plain = clone(model)
+    X, known = few_rows(name)
+    plain.fit(X, **known)
+    far = np.where(np.arange(60)[:, None] == 7, 1e30, X)
+    with pytest.raises(ValueError, match="pass them in the units of the fit"):
+        plain.predict(far, **known)
+    for scale in (1e-40, 3e37):
+        X, known = few_rows(name, scale)
+        assert np.isfinite(X).all() and X.any(1).all()
+        other = clone(model).fit(X, **known)
+        assert adjusted_rand_score(other.labels_, plain.labels_) == 1
+        assert np.isfinite(other.membership_).all() and np.isfinite(other.objective_)
+        assert (other.predict(X, **known) == other.labels_).mean() > 0.9
+        if name in ("ib", "ibsi", "ccib"):  # whose variance is that of the features
+            assert other.objective_ == pytest.approx(plain.objective_, rel=1e-3)
+        if name == "mixture":  # a density is per unit
+            shift = X.size * np.log(scale)
+            assert other.objective_ == pytest.approx(plain.objective_ + shift, rel=1e-4)
+            np.testing.assert_allclose(other.means_, plain.means_ * scale, rtol=2e-3)
+
+
+def test_numbers_without_squares_are_refused(name):
+    X, known = few_rows(name)
+    for scale, what in ((1e200, "X must lie between"), (1e-200, "must vary by at least 1e-140")):
+        with pytest.raises(ValueError, match=what):
+            clone(ENTRIES[name].ours).fit(X.astype(float) * scale, **known)
+
+
+def test_clusters_without_rows_have_the_mean_for_their_centre_and_get_none(name, quiet):
+    X, known = few_rows(name)
+    if name == "residual-mixture":
+        known = {}  # which would be all that there is
+    X = X[np.arange(60) % 2]  # two kinds of rows for three clusters
+    fitted = clone(ENTRIES[name].ours).fit(X, **known)
+    for attribute in ("cluster_centers_", "means_"):
+        centres = getattr(fitted, attribute, None)
+        if centres is not None:
+            assert np.isfinite(centres).all()
+    empty = np.setdiff1d(range(3), fitted.labels_)
+    if name in ("cop_kmeans", "mdl_constrained", "mdl_multiview"):
+        assert empty.size
+        np.testing.assert_allclose(
+            fitted.cluster_centers_[empty], [X.mean(0)] * empty.size, atol=1e-5
+        )
+    if name not in ("mixture", "cmbc", "residual-mixture"):  # whose clusters are soft
+        new = np.concatenate([X, np.tile(X.mean(0), (60, 1))])[30:90]
+        assert set(fitted.predict(new, **known)) <= set(fitted.labels_)
+
+
+def test_a_fit_that_fails_leaves_nothing(name, quiet):
+    model = clone(ENTRIES[name].ours)
+    parameters = set(vars(model))
+    X, known = few_rows(name)
+    model.fit(X, **known)
+    model.note = "kept"
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(np.where(X > 1, np.nan, X), **known)
+    assert set(vars(model)) == {*parameters, "note", "_set_by_fit"} and not model._set_by_fit
+    with pytest.raises(NotFittedError):
+        model.predict(X, **known)
