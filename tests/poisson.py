@@ -1,0 +1,36 @@
+"""A family of features from nothing: Poisson counts, which CONTRIBUTING goes through.
+
+A count y of mean m costs m - y log m. The logarithm of y! is left out: no clustering changes it.
+"""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.statistics import families, links
+from nrprob.statistics.costs import SeparableCost
+from nrprob.statistics.features import refuse
+from nrprob.statistics.xlogx import safe_log, xlogx
+
+
+def counts(read, x):
+    """Raw counts are their own statistics."""
+    refuse(x, lambda v: v < 0, "features='poisson' needs counts", "set features='gaussian'")
+    return x
+
+
+POISSON = families.Family(
+    "poisson",
+    # Of T draws of a feature in rows of mass w: -T log(T / w), summed over features.
+    cost=SeparableCost(lambda x: -xlogx(x), lambda total, w: total * safe_log(w)),
+    statistics=counts,
+    fit=lambda x: families.FeatureMap("poisson"),
+    # The means, which sum to the counts whatever the clusters are.
+    row_constant=lambda x: np.asarray(x.sum(1), float).reshape(-1),
+    constant=lambda rows: rows.totals()[:, :-1].sum().astype(jnp.float64),
+    scale=lambda rows: rows.totals()[:, :-1].sum() / rows.mass.sum(),
+    # The loss of a count at the linear predictor eta is exp(eta) - y eta.
+    link=replace(links.log, base=lambda y: 0 * y[:, 0], scale=lambda varying, base: varying),
+)
+families.register(POISSON)
