@@ -90,9 +90,10 @@ class MDLMixture(Clusterer):
         Smallest standard deviation of a cluster, in units of that of all rows (``energy="nml"``).
         "auto" takes the one of .1, .2 and .4 under which the labels of `fit` are most probable when
         each is left out in turn, or .2 without labels. The posterior depends on it: it is a prior.
+        A number is from 1e-6 to 100.
     concentration : float, default=1.0
         Of the symmetric Dirichlet prior of cluster sizes (``energy="conjugate"``, as all to
-        follow).
+        follow); from 1e-9 to 10**9, as all to follow.
     class_concentration : float, default=0.5
         Of the symmetric Dirichlet prior of the classes of a cluster.
     mean_precision : float, default=0.3
@@ -104,13 +105,13 @@ class MDLMixture(Clusterer):
         clusters pays log k! for them, which is a prior that favours few: numbers of clusters are
         then found with fewer rows, and classes of new rows predicted a little worse.
     num_warmup, num_samples : int, default=500 and 1000
-        Steps that are dropped, and draws that are kept, of every chain.
+        Steps that are dropped, and draws that are kept, of every chain; at most 10**8.
     num_chains : int, default=4
-        Chains; they start far from each other.
+        Chains, at most 10,000; they start far from each other.
     thinning : int, default=1
-        Steps from one draw to the next.
+        Steps from one draw to the next; at most 10**6.
     num_split_merge : int, default=5
-        Proposals in a step to split or to merge clusters.
+        Proposals in a step to split or to merge clusters; at most 10,000.
     block : int or "auto", default="auto"
         Rows that a Gibbs move of the collapsed kernel visits together; 1 is the usual sweep, of
         which all are accepted. "auto" grows with the square root of the number of rows, whatever

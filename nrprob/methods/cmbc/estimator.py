@@ -67,8 +67,8 @@ class CMBC(ScoreMixin, LinearClusterer):
     n_clusters : int, default=2
         Number of clusters, K.
     strength : float or "auto", default=2.0
-        The weight c. It has no unit: whatever M, n and K, c = 1 is where the part of the features'
-        correlations that Z explains linearly drops out of the mixture's own dynamics (with
+        The weight c, at most 10**6. It has no unit: whatever M, n and K, c = 1 is where the part of
+        the features' correlations that Z explains linearly drops out of the mixture's own dynamics (with
         form="chi2"), and larger values push clusters actively away from Z. 0 is the Bernoulli
         mixture with uniform weights. The thesis's gamma is c M^2 / (1 + c M^2), see
         `gamma_to_strength`. "auto" fits c = 0.25, 0.5, 1, 2, 4, 8 and takes the smallest that
@@ -96,7 +96,7 @@ class CMBC(ScoreMixin, LinearClusterer):
     binarize : float, optional
         Threshold above which a feature counts as 1. None takes features 0 and 1 only.
     n_init : int, default=10
-        Number of restarts; the best by objective is kept.
+        Number of restarts, at most 10**6; the best by objective is kept.
     max_iter : int, default=200
         Most EM iterations per temperature; ten times as many at the last.
     tol : float, default=1e-6

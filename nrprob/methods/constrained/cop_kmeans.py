@@ -118,25 +118,21 @@ class COPKMeans(PairEstimator):
 
     Parameters
     ----------
-    n_clusters : int, default=2
-        Number of clusters.
+    <n_clusters>
     n_init : int, default=10
-        Number of restarts, from random rows; the best that did not fail is kept.
+        Number of restarts, from random rows, at most 10**6; the best that did not fail is kept.
     max_iter : int, default=300
-        Most iterations of a restart.
+        Most iterations of a restart; at most 10**6.
     random_state : int, RandomState instance or None, default=None
         Determines the starts.
-    verbose : int, default=0
-        Print progress if positive.
+    <verbose>
 
     Attributes
     ----------
-    labels_ : ndarray of shape (n_samples,)
-        Cluster of every row.
+    <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
         One-hot.
-    n_clusters_ : int
-        Number of clusters that hold rows.
+    <n_clusters_>
     objective_ : float
         Sum of squared distances to the centres: not in nats.
     objective_trace_ : ndarray
@@ -148,14 +144,11 @@ class COPKMeans(PairEstimator):
         Number of restarts that failed.
     n_iter_ : int
         Iterations of the best restart.
-    converged_ : bool
-        Whether the best restart converged.
+    <converged_>
     restarts_ : xarray.Dataset
         Labels and objectives of the restarts that did not fail.
-    n_features_in_ : int
-        Number of features.
-    classes_ : ndarray
-        Sorted labels seen in ``y``, if there were any; cluster i is class ``classes_[i]``.
+    <n_features_in_>
+    <classes_>
 
     Notes
     -----

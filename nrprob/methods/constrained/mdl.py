@@ -105,6 +105,7 @@ class MDLConstrained(PairEstimator):
         are tighter are coded as if they were not.
     delta : float, optional
         Least distance between rows of two clusters: rows that are closer share one. Definition 5.3.
+        At least 0, as all limits.
     epsilon : float, optional
         Largest distance from every row to the nearest other row of its cluster, unless it is alone.
         Definition 5.4.
@@ -114,24 +115,21 @@ class MDLConstrained(PairEstimator):
         Least and largest number of rows in every cluster: definition 5.5. They need
         ``constraints="hard"``.
     n_init : int, default=10
-        Number of restarts; the shortest description is kept.
+        Number of restarts, at most 10**6; the shortest description is kept.
     max_iter : int, default=100
-        Most iterations of a restart; with "soft", after annealing.
+        Most iterations of a restart, at most 10**6; with "soft", after annealing.
     tol : float, default=1e-7
-        Least fall of the length that counts, in nats per row.
+        Least fall of the length that counts, in nats per row; from 0 to 1.
     random_state : int, RandomState instance or None, default=None
         Determines the starts.
-    verbose : int, default=0
-        Print progress if positive.
+    <verbose>
 
     Attributes
     ----------
-    labels_ : ndarray of shape (n_samples,)
-        Cluster of every row.
+    <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
         One-hot.
-    n_clusters_ : int
-        Number of clusters that hold rows.
+    <n_clusters_>
     objective_ : float
         Length of the description in nats, up to a constant that depends on the data alone.
     lengths_ : dict
@@ -154,14 +152,11 @@ class MDLConstrained(PairEstimator):
         Q of the graph of pairs that must be kept: with more than Q clusters they always can be.
     n_iter_ : int
         Iterations of the best restart.
-    converged_ : bool
-        Whether the best restart converged.
+    <converged_>
     restarts_ : xarray.Dataset
         Labels and lengths of all restarts that kept what must be kept.
-    n_features_in_ : int
-        Number of features.
-    classes_ : ndarray
-        Sorted labels seen in ``y``, if there were any; cluster i is class ``classes_[i]``.
+    <n_features_in_>
+    <classes_>
 
     Notes
     -----

@@ -87,16 +87,15 @@ class CondEns(Clusterer):
 
     Parameters
     ----------
-    n_clusters : int, default=2
-        Number of clusters.
+    <n_clusters>
     base : {"kmeans", "em", "daib"} or clusterer, default="kmeans"
         What clusters the known groups: scikit-learn's `KMeans` (counts are divided by their row
         sums), `MixtureEM` without annealing, `IB`, or a clusterer that has ``fit`` and ``predict``,
         of which every group gets a clone and which sees the rows as they are.
     n_init_base : int, default=10
-        Restarts of every base clustering, of which the best by its own objective is kept. One is
-        too few: a single group that is clustered badly misleads the consensus. A clusterer of your
-        own brings its own number.
+        Restarts of every base clustering, of which the best by its own objective is kept; at most
+        10**6. One is too few: a single group that is clustered badly misleads the consensus. A
+        clusterer of your own brings its own number.
     n_clusters_base : int, sequence or mapping, optional
         Number of clusters of the base clusterings: one for all, or one for every known group, as a
         sequence in the order of the sorted labels or as a mapping from labels. None is
@@ -112,24 +111,21 @@ class CondEns(Clusterer):
     binarize : float, optional
         Threshold above which a feature counts as 1.
     n_init : int, default=10
-        Number of restarts of the consensus; the best by objective is kept.
+        Number of restarts of the consensus, at most 10**6; the best by objective is kept.
     max_iter : int, default=300
-        Most iterations of a base clustering, and most sweeps of the consensus.
+        Most iterations of a base clustering, and most sweeps of the consensus; at most 10**6.
     tol : float, default=1e-4
-        When a base clustering has converged, in its own terms.
+        When a base clustering has converged, in its own terms; from 0 to 1.
     random_state : int, RandomState instance or None, default=None
         Determines the starts.
-    verbose : int, default=0
-        Print progress if positive.
+    <verbose>
 
     Attributes
     ----------
-    labels_ : ndarray of shape (n_samples,)
-        Cluster of every row.
+    <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
         One-hot: the consensus is hard.
-    n_clusters_ : int
-        Number of clusters that hold rows.
+    <n_clusters_>
     objective_ : float
         The minimised sum of squares of the best restart. It is not in nats: a row in a cluster
         where all members agree costs 0, and no row more than the number of members.
@@ -152,14 +148,11 @@ class CondEns(Clusterer):
         cluster). Those of all rows for a cluster that holds nothing.
     n_iter_ : int
         Sweeps of the best restart.
-    converged_ : bool
-        Whether the best restart converged.
+    <converged_>
     restarts_ : xarray.Dataset
         Labels and objectives of all restarts of the consensus.
-    n_features_in_ : int
-        Number of features.
-    classes_ : ndarray
-        Sorted labels seen in ``y``, if there were any; cluster i is class ``classes_[i]``.
+    <n_features_in_>
+    <classes_>
 
     Notes
     -----

@@ -119,15 +119,17 @@ class MDLMultiView(Clusterer):
         tighter are coded as if they were not.
     start : "auto" or float or sequence of float, default="auto"
         First temperatures of the restarts, in turn. "auto" is 1, 0.4 and 0.16 times the sum over
-        the views of the temperatures at which a view first splits, plus a fifth.
+        the views of the temperatures at which a view first splits, plus a fifth; a number is from
+        1e-9 to 10**9.
     cooling : float, default=1.11
-        Ratio of successive temperatures, down to 0.05. Runs with a lower start wait there.
+        Ratio of successive temperatures, down to 0.05; from 1.01 to 10**6. Runs with a lower start
+        wait there.
     n_steps : int, default=4
         Steps at every temperature, at most 10,000.
     n_init : int, default=10
-        Number of restarts; the one with the shortest complete length is kept.
+        Number of restarts, at most 10**6; the one with the shortest complete length is kept.
     max_iter : int, default=100
-        Most steps of the descent that ends every restart.
+        Most steps of the descent that ends every restart; at most 10**6.
     random_state : int, RandomState instance or None, default=None
         Determines starts and draws.
     verbose : int, default=0

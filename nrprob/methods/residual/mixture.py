@@ -112,19 +112,17 @@ class ResidualMixture(ScoreMixin, Clusterer):
         The metrics, the two kinds of starts, and starts with and without warm-up take turns: 12
         kinds of restarts with the other defaults.
     max_iter : int, default=300
-        Most EM steps of a restart, its warm-up apart.
+        Most EM steps of a restart, its warm-up apart; at most 10**6.
     tol : float, default=1e-3
         A restart has converged when no membership, and not the objective in nats either, changes
         by more in a step.
     random_state : int, RandomState instance or None, default=None
         Determines the starts.
-    verbose : int, default=0
-        Print progress if positive.
+    <verbose>
 
     Attributes
     ----------
-    labels_ : ndarray of shape (n_samples,)
-        Cluster of every row.
+    <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
         p(cluster given row).
     means_ : ndarray of shape (n_clusters, n_features)
@@ -152,8 +150,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
         infinite if none does.
     start_table_ : pandas.DataFrame
         Start, objective, convergence and steps of every restart, as in ``restarts_``.
-    restarts_ : xarray.Dataset
-        Labels and objectives of all restarts.
+    <restarts_>
     <n_clusters_>
     objective_trace_ : ndarray
         Objective of the best restart after every step. It never rises for finite ``balance``, up to

@@ -115,7 +115,7 @@ class ResidualSpectral(Clusterer):
     members : int or sequence of (mode, power, rank), default=32
         Clusterings that are brought to agree. A number takes so many of the 16 settings
         {"within", "across"} x power {.5, 1, 1.5, 2} x rank {10, 20}, again with new starts when
-        they are used up; without known groups all are "within". ``members=1`` is
+        they are used up, at most 10,000; without known groups all are "within". ``members=1`` is
         ``[("within", 1.0, 10)]``, and far faster.
     multi : {"product", "additive"}, default="product"
         How several known labelings combine: to all combinations that occur, or as effects that add
@@ -124,18 +124,17 @@ class ResidualSpectral(Clusterer):
         Starts of the consensus, of which the best is kept. They are the members that come nearest
         to it by themselves.
     max_iter : int, default=100
-        Most iterations of a mixture, and of the consensus.
+        Most iterations of a mixture, and of the consensus; at most 10**6.
     tol : float, default=1e-3
-        A mixture has converged when its mean log likelihood, in nats per row, gains less.
+        A mixture has converged when its mean log likelihood, in nats per row, gains less; from 0 to
+        1.
     random_state : int, RandomState instance or None, default=None
         Determines the starts of the mixtures; there is no other randomness.
-    verbose : int, default=0
-        Print progress if positive.
+    <verbose>
 
     Attributes
     ----------
-    labels_ : ndarray of shape (n_samples,)
-        Cluster of every row.
+    <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
         Shares of the members that vote for a cluster, once each member's clusters have been matched
         one to one with those of the consensus. A row's largest share may be another cluster's than
@@ -143,8 +142,7 @@ class ResidualSpectral(Clusterer):
     agreement_ : ndarray of shape (n_samples,)
         Share of the members that vote for the row's own cluster: how sure the row is. Low values
         everywhere mean that there is little to be found.
-    n_clusters_ : int
-        Number of clusters that hold rows.
+    <n_clusters_>
     objective_ : float
         The minimised sum of squares of the consensus. It is not in nats: a row where all members
         agree costs 0, and no row more than the number of members. 0 for a single member.
