@@ -68,8 +68,8 @@ class CMBC(ScoreMixin, LinearClusterer):
         Number of clusters, K.
     strength : float or "auto", default=2.0
         The weight c, at most 10**6. It has no unit: whatever M, n and K, c = 1 is where the part of
-        the features' correlations that Z explains linearly drops out of the mixture's own dynamics (with
-        form="chi2"), and larger values push clusters actively away from Z. 0 is the Bernoulli
+        the features' correlations that Z explains linearly drops out of the mixture's own dynamics
+        (with form="chi2"), and larger values push clusters actively away from Z. 0 is the Bernoulli
         mixture with uniform weights. The thesis's gamma is c M^2 / (1 + c M^2), see
         `gamma_to_strength`. "auto" fits c = 0.25, 0.5, 1, 2, 4, 8 and takes the smallest that
         leaves K clusters which a G test at 5 % cannot tell from independent of Z, else 2 with a
