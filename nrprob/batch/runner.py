@@ -30,7 +30,7 @@ from nrprob.batch.tables import Table
 from nrprob.batch.versions import versions
 from nrprob.engines.batching import MEMORY, Batcher
 from nrprob.engines.sharding import asked_for, sharded
-from nrprob.estimator.base import Clusterer, check_finite, labelings
+from nrprob.estimator.base import Clusterer, Renamed, check_finite, labelings
 from nrprob.exceptions import DataUnavailable, InputError, warn
 from nrprob.settings import standard
 
@@ -325,8 +325,9 @@ def _unknown_attributes(model: ModelFile) -> list[str]:
     """Complaints about measures that are attributes of none of the methods."""
     documented: dict[str, None] = {}
     for spec in model.methods:
-        text = registry.method(spec.name).load().__doc__ or ""
-        documented |= dict.fromkeys(re.findall(r"\b[a-z]\w*_(?!\w)", text))
+        kind = registry.method(spec.name).load()
+        documented |= dict.fromkeys(re.findall(r"\b[a-z]\w*_(?!\w)", kind.__doc__ or ""))
+        documented |= dict.fromkeys(n for n in dir(kind) if isinstance(getattr(kind, n), Renamed))
     asked = {n: m.attribute.split(".")[0] for n, m in model.measures.items() if m.attribute}
     return [
         f"no method has such an attribute; measures.{name}.attribute = {attribute!r}; "

@@ -74,11 +74,12 @@ def labelings(estimator: Any) -> np.ndarray:
 
 def row_means(X: Any, membership: np.ndarray) -> np.ndarray:
     """Means (k, m) of raw rows (n, m) by membership (n, k); of all rows where there is none."""
+    weights = membership.T.astype(X.dtype)  # in another type, all of X would be copied
     if isinstance(X, jax.Array):
-        sums = np.asarray(jax.numpy.asarray(membership.T, X.dtype) @ X, np.float64)
+        sums = jax.numpy.matmul(weights, X, precision=jax.lax.Precision.HIGHEST)
     else:
-        sums = np.asarray(membership.T @ X, np.float64)
-    return cluster_means(sums, membership.sum(0))
+        sums = weights @ X
+    return cluster_means(np.asarray(sums, np.float64), membership.sum(0))
 
 
 @contextlib.contextmanager
@@ -95,8 +96,8 @@ def fitting(estimator: Any) -> Iterator[None]:
         yield
         check_finite(estimator)
     except BaseException as error:
-        # A sampler that is interrupted keeps what it has drawn.
-        if isinstance(error, Exception) or "labels_" not in state:
+        keeps = estimator._keeps_interrupted and "labels_" in state
+        if isinstance(error, Exception) or not keeps:
             for name in set(state) - before:
                 del state[name]
         raise
@@ -149,6 +150,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     # Results that may be infinite, or NaN, as the docstring says.
     _rarely_finite: tuple[str, ...] = ()
+    # Whether a fit that is interrupted, and has set ``labels_``, keeps what it has.
+    _keeps_interrupted = False
     # Whether `fit` takes known structure.
     _takes_known = True
 

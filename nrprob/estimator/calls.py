@@ -83,7 +83,8 @@ def collect(found: Sequence[Any], layout: Layout) -> tuple[Restarts, Any]:
         np.concatenate([f.objective for f in found]),
         np.concatenate([f.converged for f in found]),
     )
-    return restarts, min(found, key=lambda f: f.objective.min())
+    ends = np.cumsum([f.objective.size for f in found])
+    return restarts, found[int(np.searchsorted(ends, restarts.objective.argmin(), side="right"))]
 
 
 def memberships(solution: Any, layout: Layout, k: int) -> np.ndarray:

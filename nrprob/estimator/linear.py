@@ -25,7 +25,7 @@ class Task:
 
     Attributes
     ----------
-    X : (n, m') the rows, checked
+    X : (n, m') the rows, checked, where they are needed to the end
     x : (n, m) statistics of the rows
     fixed : (n,) clusters of the rows whose cluster is given, else -1; or None
     groups : what is known, as groups of rows
@@ -78,6 +78,8 @@ class LinearClusterer(Clusterer):
     _rarely_finite = ("beta_", "critical_beta_")
     # Whether rows may be shared by several devices.
     _shards = True
+    # Whether the rows themselves, beside their statistics, are needed to the end of the fit.
+    _keeps_rows = False
 
     def _fit_features(self, X: Any) -> Any:
         raise NotImplementedError
@@ -108,7 +110,7 @@ class LinearClusterer(Clusterer):
         groups = self._encoder.fit(known, n_samples)
         self._check_groups(groups, known)
         self._features = self._fit_features(X)
-        return Task(X, self._features(X), fixed, groups, known, mesh)
+        return Task(X if self._keeps_rows else None, self._features(X), fixed, groups, known, mesh)
 
     def _validate(self, X, *, reset: bool):
         if isinstance(X, jax.Array) and X.ndim == 2 and X.size:
@@ -191,6 +193,7 @@ class LinearClusterer(Clusterer):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
+        check_is_fitted(self)
         if np.isinf(self.beta_):
             return super().predict_proba(X, known=known)
         check_same_order(X, known=known)

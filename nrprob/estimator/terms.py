@@ -54,7 +54,8 @@ class TermEstimator(LinearClusterer):
     ``_problem(task)``
         The hashable builder of its terms, and the record of numbers that the builder reads.
     ``_descent()``
-        How they are minimised, asked for after ``_problem``.
+        How they are minimised. It is asked for again once ``_problem`` is made, on which all but
+        the solver may depend.
     """
 
     # Attributes that receive the weights of the terms, in order; "" for a weight of no interest.
@@ -89,10 +90,11 @@ class TermEstimator(LinearClusterer):
         """Check the input and lay it out: all of `fit` that comes before something is computed."""
         self.check_parameters()
         task = self._read(X, y, known)
+        self._check_size_of(task, self._descent().solver)
         task.lay_out(self._mass(task.fixed))
         task.build, numbers = self._problem(task)
         self._minimised = descent = self._descent()
-        self._check_solver(task, descent.solver)
+        self._check_sparse(task, descent.solver)
         task.settings = solve.make_settings(
             task.x.dtype,
             n_clusters=self.n_clusters,
@@ -180,7 +182,7 @@ class TermEstimator(LinearClusterer):
         trace = found.objective[0] - lost[-1] + lost
         return found._replace(n_iter=np.asarray(max(steps, 1)), trace=trace)
 
-    def _check_solver(self, task: Task, solver: str) -> None:
+    def _check_size_of(self, task: Task, solver: str) -> None:
         x, groups = task.x, task.groups
         if groups.share is not None and solver != "anneal":
             raise ValueError(
@@ -194,7 +196,9 @@ class TermEstimator(LinearClusterer):
                     f"{x.shape[0]} rows, {x.shape[1]} columns and {groups.n_groups} groups; "
                     "use solver='anneal' or 'sequential'"
                 )
-        if not sparse.issparse(x):
+
+    def _check_sparse(self, task: Task, solver: str) -> None:
+        if not sparse.issparse(task.x):
             return
         cost = families.of(self._features.features).cost
         separable = isinstance(cost, SeparableCost) and self._separable

@@ -49,10 +49,18 @@ def _entropy(x: jax.Array) -> jax.Array:
     return -xlogx(x)
 
 
+def _of_total(total: jax.Array, w: jax.Array) -> jax.Array:
+    return xlogx(total)
+
+
+def _of_mass(total: jax.Array, w: jax.Array) -> jax.Array:
+    return -xlogx(w)
+
+
 # Entropy of the pooled draws: ``-sum_y T_y log(T_y / T)``, with T the sum of the T_y.
-multinomial = SeparableCost(_entropy, lambda total, w: xlogx(total), uses_mass=False)
+multinomial = SeparableCost(_entropy, _of_total, uses_mass=False)
 # ``-w log w``: summed over clusters it is n H(C) - n log n, over (cluster, group) n H(C,Z).
-mass = SeparableCost(None, lambda total, w: -xlogx(w))
+mass = SeparableCost(None, _of_mass)
 
 
 def bernoulli(cell: jax.Array) -> jax.Array:

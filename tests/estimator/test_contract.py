@@ -117,8 +117,9 @@ def test_bad_input_is_refused_in_words(name):
     ):
         with pytest.raises(ValueError, match=what):
             model.fit(wrong, **{key: value[: len(wrong)] for key, value in known.items()})
-    with pytest.raises(NotFittedError):
-        model.predict(X, **known)
+    for ask in ("predict", "predict_proba"):
+        with pytest.raises(NotFittedError):
+            getattr(model, ask)(X, **known)
 
 
 def test_the_caller_keeps_what_is_his(name, quiet):

@@ -259,6 +259,7 @@ class MDLMixture(Clusterer):
 
     _takes_known = False
     _many_clusters = True
+    _keeps_interrupted = True
 
     def check_parameters(self):
         """Refuse parameters that are wrong whatever the data."""

@@ -12,6 +12,8 @@ from nrprob.estimator.terms import SOLVERS, Descent, TermEstimator
 class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
     """Clusterer that charges I(C;X)/beta for what clusters keep of the rows."""
 
+    _keeps_rows = True
+
     @property
     def _takes_sparse(self) -> bool:
         # Sequential reassignment takes sparse counts, but not every sparse matrix.

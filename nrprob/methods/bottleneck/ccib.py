@@ -284,6 +284,7 @@ class CCIB(BottleneckEstimator):
             self._check_number("coordination_weight", self.coordination_weight, low=0, high=1e6)
 
     def _read(self, X, y, known):
+        self._columns = None
         if known is None or not (self.multi == "additive" or is_continuous(known)):
             return super()._read(X, y, known)
         self._check_modelled(X)

@@ -507,8 +507,6 @@ class CondEns(Clusterer):
     def finish(self, task, found):
         """Set the fitted attributes; see `Clusterer.finish`."""
         self.base_labels_, self.shifts_, self._classes, restarts, best, layout = found[0]
-        # A sum of squares is not negative, but for rounding.
-        restarts = restarts._replace(objective=np.maximum(restarts.objective, 0.0))
         alike = np.isinf(best.fit.critical_beta)
         self._store(
             restarts,
@@ -517,6 +515,7 @@ class CondEns(Clusterer):
             n_iter=best.n_iter,
             nothing_left="there is no structure left in X; all rows are alike" if alike else "",
         )
+        self.objective_ = max(self.objective_, 0.0)  # up to rounding
         x = self._indicators(self.base_labels_)
         self.member_centers_ = row_means(x, self.membership_)
         self.cluster_centers_ = row_means(task.raw, self.membership_)

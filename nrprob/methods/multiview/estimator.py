@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob import codelength, metrics
 from nrprob.engines import solve
-from nrprob.estimator.base import Clusterer, read_labels
+from nrprob.estimator.base import Clusterer, labelings, read_labels
 from nrprob.estimator.calls import at_once
 from nrprob.exceptions import warn
 from nrprob.methods.multiview.solver import SMOOTHING, Design, Numbers, Runs, solve_multiview
@@ -142,7 +142,6 @@ class MDLMultiView(Clusterer):
     labels_ : ndarray of shape (n_samples,), or (n_samples, n_views) for several views
         The same. From the next release on those of the first view alone: until then it warns where
         there are several.
-        Cluster of every row in every view.
     membership_ : list of ndarray of shape (n_samples, n_clusters), or one of them
         One-hot form of the labels.
     n_clusters_ : tuple of int, or int
@@ -209,7 +208,6 @@ class MDLMultiView(Clusterer):
     ((100, 2), True)
     """
 
-    _takes_known = False
     _rarely_finite = ("dependence_gain_",)
 
     def __init__(
@@ -678,6 +676,15 @@ class MDLMultiView(Clusterer):
             if k < wanted:
                 self._degenerate(f"found {k} clusters in view {v}, fewer than n_clusters={wanted}")
         self._tell_convergence()
+
+    def fit_predict(self, X, y=None):
+        """Cluster the rows of all views; see `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_views), or (n_samples,) for a single table
+        """
+        return labelings(self.fit(X, y))
 
     @property
     def labels_(self):  # type: ignore[override]
