@@ -10,9 +10,10 @@ aims; what has not converged is marked, since its effective draws mean nothing.
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, NamedTuple
 
-from common import arguments, console, header, show, timed, verdict  # isort: skip
+from common import ROOT, arguments, console, header, show, timed, verdict  # isort: skip
 
 if hasattr(os, "sched_setaffinity"):  # before XLA counts the cores
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -31,6 +32,8 @@ from nrprob.engines.chains import CollapsedKernel, PartitionKernel
 from nrprob.methods.bayes.code import MixtureCode
 from nrprob.methods.bayes.six_move import SixMoveKernel
 from nrprob.methods.bayes.six_move_target import make_mixture_target
+
+sys.path.insert(0, str(ROOT / "tests"))  # where the mixture of known size is
 
 CONVERGED = 1.01
 MOST = 20
