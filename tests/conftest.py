@@ -25,7 +25,7 @@ def _release(package: str) -> tuple[int, ...]:
 
 # What is chosen by these expressions looks at what is accepted, refused, and exact: programs that
 # run once for a few milliseconds, and are worth no optimisation. Other slow tests run as users run.
-_QUICK = ("not slow", "smoke", "contract")
+_QUICK = ("not slow", "smoke", "slow and contract")
 
 
 def _compile_quickly() -> None:

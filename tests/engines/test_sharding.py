@@ -22,6 +22,7 @@ import nrprob
 from nrprob import IB
 from nrprob.statistics.rows import Rows, Sparse, arrange, make_rows
 
+pytestmark = pytest.mark.contract
 SCRIPT = TESTS / "sharded_fits.py"
 SECONDS = 400
 

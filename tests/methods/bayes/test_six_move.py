@@ -32,6 +32,7 @@ from nrprob.methods.bayes.six_move_draws import (
 )
 from nrprob.methods.bayes.six_move_jumps import birth_move, launched_move, pivot_move, single_move
 
+pytestmark = pytest.mark.contract
 P_LIMIT = 1e-4
 N, KMAX = 5, 3
 BOX = dict(low=0.3, high=1.5)
@@ -347,8 +348,7 @@ def chain(kernel, target, n_draws, seed=0, n_chains=4):
 
 
 @pytest.mark.slow
-@ENERGIES
-@pytest.mark.parametrize("d", [1, 2])
+@pytest.mark.parametrize(("energy", "d"), [("nml", 1), ("conjugate", 2)])
 def test_chains_reach_the_exact_distribution(energy, d):
     target = tiny(energy, d)
     draws, moves = chain(SixMoveKernel(), target, 20_000)
@@ -399,7 +399,6 @@ def test_kernel_runs_in_numpyro():
 
 
 @pytest.mark.slow
-@pytest.mark.contract
 @ENERGIES
 @pytest.mark.parametrize(
     ("case", "dtype"),

@@ -418,6 +418,7 @@ def test_hard_cases_have_no_nan():
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 @parametrize_with_checks([CCIB(n_init=2, multi="additive")])
 def test_scikit_learn_conformance(estimator, check):
     check(estimator)
