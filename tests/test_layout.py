@@ -28,9 +28,9 @@ FLOORS = (
 LONG = {
     "batch/comparison.py": 569,
     "batch/modelfile.py": 394,
-    "batch/runner.py": 361,
+    "batch/runner.py": 362,
     "cli.py": 505,
-    "methods/bayes/estimator.py": 406,
+    "methods/bayes/estimator.py": 407,
     "methods/cmbc/solver.py": 391,
     "methods/ensemble/condens.py": 392,
     "methods/multiview/estimator.py": 537,

@@ -1,6 +1,6 @@
 """Whether the fast tests notice what they are there to notice.
 
-Trying it takes two minutes: ``python tests/mutations/check.py``. Here it is made sure that it can be.
+Trying it takes two minutes: ``python tests/mutations/check.py``. Here it is made sure that it can.
 """
 
 import subprocess

@@ -21,7 +21,6 @@ from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.known import Groups, is_missing, plain
 from nrprob.settings import standard
 from nrprob.statistics.features import largest
-from nrprob.statistics.rows import cluster_means
 from nrprob.validation import (
     ITERATIONS,
     LARGEST,
@@ -74,12 +73,17 @@ def labelings(estimator: Any) -> np.ndarray:
 
 def row_means(X: Any, membership: np.ndarray) -> np.ndarray:
     """Means (k, m) of raw rows (n, m) by membership (n, k); of all rows where there is none."""
-    weights = membership.T.astype(X.dtype)  # in another type, all of X would be copied
+    size = membership.sum(0)
+    # Shares, so that no sum leaves the type of X; in another type, all of X would be copied.
+    shares = np.column_stack([membership / np.where(size > 0, size, 1), np.ones(len(membership))])
+    shares[:, -1] /= len(membership)
+    weights = shares.T.astype(X.dtype)
     if isinstance(X, jax.Array):
-        sums = jax.numpy.matmul(weights, X, precision=jax.lax.Precision.HIGHEST)
+        means = jax.numpy.matmul(weights, X, precision=jax.lax.Precision.HIGHEST)
     else:
-        sums = weights @ X
-    return cluster_means(np.asarray(sums, np.float64), membership.sum(0))
+        means = weights @ X
+    means = np.asarray(means, np.float64)
+    return np.where((size > 0)[:, None], means[:-1], means[-1])
 
 
 @contextlib.contextmanager
