@@ -115,9 +115,10 @@ def filled(doc: str, cls: type) -> str:
     }
 
     def entry(found: re.Match[str]) -> str:
-        name = found.group(1)
+        indent, name = found.groups()  # from Python 3.13 on, docstrings come without theirs
         kind, text = SHARED[name]
         default = f", default={defaults[name]!r}".replace("'", '"') if name in defaults else ""
-        return f"    {name} : {kind}{default}\n        {text}"
+        lines = [f"{name} : {kind}{default}", *(f"    {line.strip()}" for line in text.split("\n"))]
+        return "\n".join(indent + line for line in lines)
 
-    return re.sub(r"^    <(\w+)>$", entry, doc, flags=re.M)
+    return re.sub(r"^( *)<(\w+)>$", entry, doc, flags=re.M)

@@ -154,11 +154,9 @@ def test_pickles_are_read_in_another_process(tmp_path, quiet):
 
 def listed(doc, section):
     """Names in a section of a docstring."""
-    body = re.search(
-        rf"^    {section}\n    -+\n(.*?)(?=^    \S[^\n]*\n    -+$|\Z)", doc, re.M | re.S
-    )
-    lines = re.sub(r"\\\n", "", body.group(1)).splitlines()
-    heads = [line.strip() for line in lines if re.match(r"    \S", line)]
+    doc = inspect.cleandoc(doc)
+    body = re.search(rf"^{section}\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", doc, re.M | re.S).group(1)
+    heads = [line for line in re.sub(r"\\\n", "", body).splitlines() if re.match(r"\S", line)]
     return {n.strip() for head in heads for n in head.partition(" : ")[0].split(",")}
 
 
