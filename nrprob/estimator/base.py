@@ -156,8 +156,6 @@ class Clusterer(ClusterMixin, BaseEstimator):
     _rarely_finite: tuple[str, ...] = ()
     # Whether a fit that is interrupted, and has set ``labels_``, keeps what it has.
     _keeps_interrupted = False
-    # Whether `fit` takes known structure.
-    _takes_known = True
 
     def __sklearn_tags__(self):
         """Return scikit-learn's description of what the estimator accepts."""

@@ -71,13 +71,13 @@ class LinearClusterer(Clusterer):
 
     ``_fit_features(X)``
         What turns raw rows into statistics; see `nrprob.statistics.families.FeatureMap`.
-    ``_temperature``
-        What memberships and scores of new rows are at, set by `finish` with `_keep_costs`.
+
+    and sets in `finish`, by `_keep_costs`, what new rows cost.
     """
 
     _rarely_finite = ("beta_", "critical_beta_")
-    # Whether rows may be shared by several devices.
-    _shards = True
+    # Whether `fit` takes known structure.
+    _takes_known = True
     # Whether the rows themselves, beside their statistics, are needed to the end of the fit.
     _keeps_rows = False
 
@@ -88,11 +88,8 @@ class LinearClusterer(Clusterer):
 
     def _mesh(self, X):
         """Devices to shard the rows over: those asked for, or those that share ``X``; or None."""
-        if self._shards:
-            mesh = sharding.asked_for()
-            return sharding.mesh_of(X) if mesh is None else mesh
-        self._check_one_device()
-        return None
+        mesh = sharding.asked_for()
+        return sharding.mesh_of(X) if mesh is None else mesh
 
     def _read(self, X, y, known) -> Task:
         """Checked rows as statistics, wanted labels and known groups."""
@@ -155,6 +152,13 @@ class LinearClusterer(Clusterer):
         self._log_prior = log_prior[:k].astype(np.float64)
         self.beta_ = float(beta)
         self.critical_beta_ = float(critical)
+
+    def _nothing_left(self, told: bool) -> str:
+        """Why there is nothing to find, if so; ``told`` says whether something is known."""
+        if np.isfinite(self.critical_beta_):
+            return ""
+        what = "once the known structure is accounted for" if told else "in X"
+        return f"there is no structure left {what}; all rows are alike"
 
     # New rows
 

@@ -231,16 +231,12 @@ class TermEstimator(LinearClusterer):
         for name, value in zip(self._weight_names, fit.weights, strict=False):
             if name:
                 setattr(self, name, float(value))
-        nothing_left = ""
-        if not np.isfinite(self.critical_beta_):
-            what = "once the known structure is accounted for" if self._told(task) else "in X"
-            nothing_left = f"there is no structure left {what}; all rows are alike"
         self._store(
             restarts,
             membership=memberships(best, task.layout, self.n_clusters),
             trace=best.trace,
             n_iter=best.n_iter,
-            nothing_left=nothing_left,
+            nothing_left=self._nothing_left(self._told(task)),
         )
         return self
 

@@ -257,7 +257,6 @@ class MDLMixture(Clusterer):
 
     # Parameters
 
-    _takes_known = False
     _many_clusters = True
     _keeps_interrupted = True
 

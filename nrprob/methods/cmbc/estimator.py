@@ -320,17 +320,12 @@ class CMBC(ScoreMixin, LinearClusterer):
         self.means_ = np.asarray(fit.theta[:, :m], np.float64)
         self.temperatures_ = fit.temperature[~np.isnan(fit.temperature)].astype(float)
         self.critical_temperature_ = 1 / self.critical_beta_
-        nothing_left = ""
-        if not np.isfinite(self.critical_beta_):
-            known = task.groups.n_groups > 1
-            what = "once the known structure is accounted for" if known else "in X"
-            nothing_left = f"there is no structure left {what}; all rows are alike"
         self._store(
             restarts,
             membership=memberships(best, task.layout, self.n_clusters),
             trace=best.trace,
             n_iter=best.n_iter,
-            nothing_left=nothing_left,
+            nothing_left=self._nothing_left(task.groups.n_groups > 1),
         )
         self.redundancy_ = _redundancy(self.labels_, task.labelings)
         return self

@@ -35,7 +35,6 @@ class PairTask:
 class PairEstimator(Clusterer):
     """Clusterer of dense rows whose ``fit`` takes ``must_link`` and ``cannot_link``."""
 
-    _takes_known = False
     centroids_ = Renamed("cluster_centers_")
 
     def _validate(self, X: Any, *, reset: bool) -> np.ndarray:

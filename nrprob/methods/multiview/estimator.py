@@ -247,7 +247,6 @@ class MDLMultiView(Clusterer):
         self.random_state = random_state
         self.verbose = verbose
 
-    _takes_known = False
     _many_clusters = False
 
     # Parameters and input
@@ -677,14 +676,14 @@ class MDLMultiView(Clusterer):
                 self._degenerate(f"found {k} clusters in view {v}, fewer than n_clusters={wanted}")
         self._tell_convergence()
 
-    def fit_predict(self, X, y=None):
+    def fit_predict(self, X, y=None, **kwargs):
         """Cluster the rows of all views; see `fit`.
 
         Returns
         -------
         ndarray of shape (n_samples, n_views), or (n_samples,) for a single table
         """
-        return labelings(self.fit(X, y))
+        return labelings(self.fit(X, y, **kwargs))
 
     @property
     def labels_(self):  # type: ignore[override]
