@@ -16,7 +16,6 @@ from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nrprob.engines import sharding
-from nrprob.estimator import docs
 from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.known import Groups, is_missing, plain
 from nrprob.settings import standard
@@ -146,11 +145,6 @@ class Clusterer(ClusterMixin, BaseEstimator):
     What else a class may change is beside these, with its default. A class that finds several
     labelings sets ``alternatives_`` (n, m), and the chosen one as ``labels_`` (n,).
     """
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if cls.__doc__:
-            cls.__doc__ = docs.filled(cls.__doc__, cls)
 
     # Results that may be infinite, or NaN, as the docstring says.
     _rarely_finite: tuple[str, ...] = ()

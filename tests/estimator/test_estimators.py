@@ -173,7 +173,8 @@ def test_renaming_what_is_known_and_permuting_columns_changes_nothing(seed):
     assert adjusted_rand_score(permuted.labels_, model.labels_) == 1
     rows = rng.permutation(150)
     shuffled = CCIB(2, random_state=0).fit(X[rows], known=z[rows])
-    assert shuffled.objective_ == pytest.approx(model.objective_, rel=2e-3)
+    # Other rows get the random starts, and ten of these do not always find the very best.
+    assert shuffled.objective_ == pytest.approx(model.objective_, rel=1e-2)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from nrprob.engines.chains import PartitionKernel, default_kernel, dispersed
 from nrprob.engines.checkpoints import CheckpointedChains
 from nrprob.engines.sample import Target
 from nrprob.estimator.base import Clusterer, read_labels
+from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
 from nrprob.methods.bayes.code import (
     MixtureCode,
@@ -62,6 +63,7 @@ class SampledRows:
     calls: tuple = ()  # what is sampled goes on, and is no single call
 
 
+@parameters
 class MDLMixture(Clusterer):
     r"""Posterior over clusterings of every size, from description length, with few labels or none.
 
@@ -206,54 +208,29 @@ class MDLMixture(Clusterer):
     [0, 1]
     """
 
-    def __init__(
-        self,
-        max_clusters="auto",
-        *,
-        kernel="collapsed",
-        energy="nml",
-        covariance="diag",
-        variance_floor="auto",
-        concentration=1.0,
-        class_concentration=0.5,
-        mean_precision=0.3,
-        variance_shape=2.0,
-        variance_scale=0.5,
-        unordered=True,
-        num_warmup=500,
-        num_samples=1000,
-        num_chains=4,
-        thinning=1,
-        num_split_merge=5,
-        block="auto",
-        rule="joint",
-        loss="vi",
-        checkpoint=None,
-        random_state=None,
-        verbose=0,
-    ):
-        self.max_clusters = max_clusters
-        self.kernel = kernel
-        self.energy = energy
-        self.covariance = covariance
-        self.variance_floor = variance_floor
-        self.concentration = concentration
-        self.class_concentration = class_concentration
-        self.mean_precision = mean_precision
-        self.variance_shape = variance_shape
-        self.variance_scale = variance_scale
-        self.unordered = unordered
-        self.num_warmup = num_warmup
-        self.num_samples = num_samples
-        self.num_chains = num_chains
-        self.thinning = thinning
-        self.num_split_merge = num_split_merge
-        self.block = block
-        self.rule = rule
-        self.loss = loss
-        self.checkpoint = checkpoint
-        self.random_state = random_state
-        self.verbose = verbose
+    max_clusters: int | str = "auto"
+    _: KW_ONLY
+    kernel: str = "collapsed"
+    energy: str = "nml"
+    covariance: str = "diag"
+    variance_floor: float | str = "auto"
+    concentration: float = 1.0
+    class_concentration: float = 0.5
+    mean_precision: float = 0.3
+    variance_shape: float = 2.0
+    variance_scale: float = 0.5
+    unordered: bool = True
+    num_warmup: int = 500
+    num_samples: int = 1000
+    num_chains: int = 4
+    thinning: int = 1
+    num_split_merge: int = 5
+    block: int | str = "auto"
+    rule: str = "joint"
+    loss: str = "vi"
+    checkpoint: Any = None
+    random_state: Any = None
+    verbose: int = 0
 
     # Parameters
 

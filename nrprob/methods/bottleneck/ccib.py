@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted
 from nrprob.engines.anneal import Weigh
 from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator.linear import Task
+from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
 from nrprob.known import DesignEncoder, is_continuous
 from nrprob.methods.bottleneck.base import BottleneckEstimator
@@ -131,6 +132,7 @@ class ModelBottleneck:
         )  # fmt: skip
 
 
+@parameters
 class CCIB(BottleneckEstimator):
     r"""Coordinated conditional information bottleneck: a clustering that is not the known one.
 
@@ -226,48 +228,29 @@ class CCIB(BottleneckEstimator):
     >>> model = CCIB(2, random_state=0).fit(X, known=labels[:, 0])
     """
 
-    def __init__(
-        self,
-        n_clusters=2,
-        *,
-        coordination="auto",
-        coordination_weight="auto",
-        cooling=1.15,
-        noise=1e-3,
-        quench="auto",
-        features="auto",
-        binarize=None,
-        solver="anneal",
-        multi="product",
-        ridge=1e-2,
-        n_init=10,
-        max_iter=100,
-        tol=1e-4,
-        random_state=None,
-        verbose=0,
-    ):
-        self.n_clusters = n_clusters
-        self.coordination = coordination
-        self.coordination_weight = coordination_weight
-        self.cooling = cooling
-        self.noise = noise
-        self.quench = quench
-        self.features = features
-        self.binarize = binarize
-        self.solver = solver
-        self.multi = multi
-        self.ridge = ridge
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
+    n_clusters: int = 2
+    _: KW_ONLY
+    coordination: str = "auto"
+    coordination_weight: Any = "auto"
+    cooling: float = 1.15
+    noise: float = 1e-3
+    quench: float | str = "auto"
+    features: str = "auto"
+    binarize: float | None = None
+    solver: str = "anneal"
+    multi: str = "product"
+    ridge: float = 1e-2
+    n_init: int = 10
+    max_iter: int = 100
+    tol: float = 1e-4
+    random_state: Any = None
+    verbose: int = 0
 
     _weight_names = ("", "coordination_weight_")
     # What turns known structure into columns of models, in an estimator that was fitted with them.
-    _columns: DesignEncoder | None = None
+    _columns: DesignEncoder | None = field(default=None, init=False)
     # What coordinates, once known; None where nothing is known.
-    _coordination: str | None = None
+    _coordination: str | None = field(default=None, init=False)
     _faithful = False
 
     def check_parameters(self):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.solve import Problem, Settings
+from nrprob.estimator.parameters import parameters
 from nrprob.methods.bottleneck.base import BottleneckEstimator
 from nrprob.statistics.costs import mass
 from nrprob.statistics.families import feature_term
@@ -58,6 +59,7 @@ class SideInformation:
         return Problem(terms, lambda curvatures: weights, n_start=1, curvature=gamma)
 
 
+@parameters
 class IB(BottleneckEstimator):
     r"""Information bottleneck: clusters that keep what the rows say about the features.
 
@@ -123,38 +125,21 @@ class IB(BottleneckEstimator):
     (200,)
     """
 
-    def __init__(
-        self,
-        n_clusters=2,
-        *,
-        beta=None,
-        prior=True,
-        features="auto",
-        binarize=None,
-        solver="anneal",
-        cooling=1.15,
-        noise=1e-3,
-        quench="auto",
-        n_init=10,
-        max_iter=100,
-        tol=1e-4,
-        random_state=None,
-        verbose=0,
-    ):
-        self.n_clusters = n_clusters
-        self.beta = beta
-        self.prior = prior
-        self.features = features
-        self.binarize = binarize
-        self.solver = solver
-        self.cooling = cooling
-        self.noise = noise
-        self.quench = quench
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
+    n_clusters: int = 2
+    _: KW_ONLY
+    beta: float | None = None
+    prior: bool = True
+    features: str = "auto"
+    binarize: float | None = None
+    solver: str = "anneal"
+    cooling: float = 1.15
+    noise: float = 1e-3
+    quench: float | str = "auto"
+    n_init: int = 10
+    max_iter: int = 100
+    tol: float = 1e-4
+    random_state: Any = None
+    verbose: int = 0
 
     _takes_known = False
 
@@ -170,6 +155,7 @@ class IB(BottleneckEstimator):
         return self._free(self.beta, self.prior)
 
 
+@parameters
 class IBSI(BottleneckEstimator):
     r"""Information bottleneck with side information: a weighted penalty on what is known.
 
@@ -237,42 +223,23 @@ class IBSI(BottleneckEstimator):
     >>> model = IBSI(2, gamma=10.0, random_state=0).fit(X, known=labels[:, 0])
     """
 
-    def __init__(
-        self,
-        n_clusters=2,
-        *,
-        gamma,
-        damped=True,
-        beta=None,
-        prior=True,
-        features="auto",
-        binarize=None,
-        solver="anneal",
-        cooling=1.15,
-        noise=1e-3,
-        quench="auto",
-        n_init=10,
-        max_iter=100,
-        tol=1e-4,
-        random_state=None,
-        verbose=0,
-    ):
-        self.n_clusters = n_clusters
-        self.gamma = gamma
-        self.damped = damped
-        self.beta = beta
-        self.prior = prior
-        self.features = features
-        self.binarize = binarize
-        self.solver = solver
-        self.cooling = cooling
-        self.noise = noise
-        self.quench = quench
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
+    n_clusters: int = 2
+    _: KW_ONLY
+    gamma: float
+    damped: bool = True
+    beta: float | None = None
+    prior: bool = True
+    features: str = "auto"
+    binarize: float | None = None
+    solver: str = "anneal"
+    cooling: float = 1.15
+    noise: float = 1e-3
+    quench: float | str = "auto"
+    n_init: int = 10
+    max_iter: int = 100
+    tol: float = 1e-4
+    random_state: Any = None
+    verbose: int = 0
 
     def check_parameters(self):
         """Refuse parameters that are wrong whatever the data."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from nrprob.engines import solve
 from nrprob.estimator.base import Renamed
 from nrprob.estimator.calls import collect, memberships, restart_calls
 from nrprob.estimator.linear import LinearClusterer, ScoreMixin, Task
+from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
 from nrprob.known import Groups, KnownEncoder, Memberships
 from nrprob.methods.cmbc.penalty import FORMS, make_penalty
@@ -50,6 +52,7 @@ def strength_to_gamma(strength: float, n_features: int) -> float:
     return weight / (1 + weight)
 
 
+@parameters
 class CMBC(ScoreMixin, LinearClusterer):
     r"""Constrained model-based clustering: a Bernoulli mixture that is not the known structure.
 
@@ -160,34 +163,19 @@ class CMBC(ScoreMixin, LinearClusterer):
     >>> model = CMBC(2, random_state=0).fit(X, known=labels[:, 0])
     """
 
-    def __init__(
-        self,
-        n_clusters=2,
-        *,
-        strength=2.0,
-        form="chi2",
-        update="joint",
-        anneal=True,
-        multi="product",
-        binarize=None,
-        n_init=10,
-        max_iter=200,
-        tol=1e-6,
-        random_state=None,
-        verbose=0,
-    ):
-        self.n_clusters = n_clusters
-        self.strength = strength
-        self.form = form
-        self.update = update
-        self.anneal = anneal
-        self.multi = multi
-        self.binarize = binarize
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
+    n_clusters: int = 2
+    _: KW_ONLY
+    strength: Any = 2.0
+    form: str = "chi2"
+    update: str = "joint"
+    anneal: bool = True
+    multi: str = "product"
+    binarize: float | None = None
+    n_init: int = 10
+    max_iter: int = 200
+    tol: float = 1e-6
+    random_state: Any = None
+    verbose: int = 0
 
     theta_ = Renamed("means_")
 

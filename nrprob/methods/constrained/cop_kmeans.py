@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.estimator.base import Restarts
+from nrprob.estimator.parameters import parameters
 from nrprob.methods.constrained.base import ALIKE, PairEstimator
 from nrprob.methods.constrained.links import (
     Components,
@@ -107,6 +109,7 @@ def _search(
     return jax.lax.map(one, starts, batch_size=together)
 
 
+@parameters
 class COPKMeans(PairEstimator):
     """COP-K-means: k-means that never violates a pair, and gives up where it would have to.
 
@@ -170,12 +173,12 @@ class COPKMeans(PairEstimator):
     False
     """
 
-    def __init__(self, n_clusters=2, *, n_init=10, max_iter=300, random_state=None, verbose=0):
-        self.n_clusters = n_clusters
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.verbose = verbose
+    n_clusters: int = 2
+    _: KW_ONLY
+    n_init: int = 10
+    max_iter: int = 300
+    random_state: Any = None
+    verbose: int = 0
 
     def fit(self, X, y=None, *, must_link=None, cannot_link=None):  # type: ignore[override]
         """Cluster the rows of ``X``.

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.codelength import exponential_complexity, multinomial_complexity
 from nrprob.estimator.base import Restarts
+from nrprob.estimator.parameters import parameters
 from nrprob.methods.constrained import search
 from nrprob.methods.constrained.base import ALIKE, PairEstimator
 from nrprob.methods.constrained.codes import Settings
@@ -72,6 +73,7 @@ class _Searched(NamedTuple):
     converged: bool
 
 
+@parameters
 class MDLConstrained(PairEstimator):
     r"""Cluster by minimum description length, with pairs that must or must not share a cluster.
 
@@ -206,40 +208,22 @@ class MDLConstrained(PairEstimator):
     True
     """
 
-    def __init__(
-        self,
-        n_clusters=2,
-        *,
-        constraints="hard",
-        sigma="view",
-        geometry="gauss",
-        scale_range=(1e-3, 10.0),
-        delta=None,
-        epsilon=None,
-        max_diameter=None,
-        min_size=None,
-        max_size=None,
-        n_init=10,
-        max_iter=100,
-        tol=1e-7,
-        random_state=None,
-        verbose=0,
-    ):
-        self.n_clusters = n_clusters
-        self.constraints = constraints
-        self.sigma = sigma
-        self.geometry = geometry
-        self.scale_range = scale_range
-        self.delta = delta
-        self.epsilon = epsilon
-        self.max_diameter = max_diameter
-        self.min_size = min_size
-        self.max_size = max_size
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
+    n_clusters: int = 2
+    _: KW_ONLY
+    constraints: str = "hard"
+    sigma: str = "view"
+    geometry: str = "gauss"
+    scale_range: tuple[float, float] = (1e-3, 10.0)
+    delta: float | None = None
+    epsilon: Any = None
+    max_diameter: float | None = None
+    min_size: int | None = None
+    max_size: int | None = None
+    n_init: int = 10
+    max_iter: int = 100
+    tol: float = 1e-7
+    random_state: Any = None
+    verbose: int = 0
 
     # Input
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from nrprob.engines import solve
 from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
 from nrprob.estimator.calls import collect, memberships, padded, restart_calls
+from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships
 from nrprob.settings import standard
@@ -70,6 +71,7 @@ class EnsembleInput:
     calls: tuple[solve.Call, ...] = ()  # bases are not compiled
 
 
+@parameters
 class CondEns(Clusterer):
     r"""Conditional ensembles: cluster every known group by itself, and agree on one clustering.
 
@@ -184,34 +186,19 @@ class CondEns(Clusterer):
     (200, 2)
     """
 
-    def __init__(
-        self,
-        n_clusters=2,
-        *,
-        base="kmeans",
-        n_init_base=10,
-        n_clusters_base=None,
-        extension="nearest",
-        features="auto",
-        binarize=None,
-        n_init=10,
-        max_iter=300,
-        tol=1e-4,
-        random_state=None,
-        verbose=0,
-    ):
-        self.n_clusters = n_clusters
-        self.base = base
-        self.n_init_base = n_init_base
-        self.n_clusters_base = n_clusters_base
-        self.extension = extension
-        self.features = features
-        self.binarize = binarize
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
+    n_clusters: int = 2
+    _: KW_ONLY
+    base: Any = "kmeans"
+    n_init_base: int = 10
+    n_clusters_base: Any = None
+    extension: str = "nearest"
+    features: str = "auto"
+    binarize: float | None = None
+    n_init: int = 10
+    max_iter: int = 300
+    tol: float = 1e-4
+    random_state: Any = None
+    verbose: int = 0
 
     @property
     def _takes_sparse(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ from scipy import sparse
 
 from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin
+from nrprob.estimator.parameters import parameters
 from nrprob.estimator.terms import Descent, TermEstimator
 from nrprob.statistics.costs import bernoulli, mass, multinomial
 from nrprob.statistics.families import FeatureMap, lacking
@@ -205,6 +206,7 @@ class Mixture:
         return Problem(terms, jnp.ones_like, n_start=1, anneal=self.anneal)
 
 
+@parameters
 class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
     r"""Mixture of Bernoulli, multinomial or normal components, by annealed EM.
 
@@ -290,44 +292,24 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
     (2, 2)
     """
 
-    def __init__(
-        self,
-        n_clusters=2,
-        *,
-        features="auto",
-        covariance="full",
-        weights="free",
-        anneal=True,
-        smoothing="auto",
-        reg_covar=1e-6,
-        unlabelled_weight=1.0,
-        init=None,
-        binarize=None,
-        cooling=1.15,
-        noise=1e-3,
-        n_init=10,
-        max_iter=100,
-        tol=1e-4,
-        random_state=None,
-        verbose=0,
-    ):
-        self.n_clusters = n_clusters
-        self.features = features
-        self.covariance = covariance
-        self.weights = weights
-        self.anneal = anneal
-        self.smoothing = smoothing
-        self.reg_covar = reg_covar
-        self.unlabelled_weight = unlabelled_weight
-        self.init = init
-        self.binarize = binarize
-        self.cooling = cooling
-        self.noise = noise
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
+    n_clusters: int = 2
+    _: KW_ONLY
+    features: str = "auto"
+    covariance: str = "full"
+    weights: str = "free"
+    anneal: bool = True
+    smoothing: float | str = "auto"
+    reg_covar: float = 1e-6
+    unlabelled_weight: float = 1.0
+    init: Any = None
+    binarize: float | None = None
+    cooling: float = 1.15
+    noise: float = 1e-3
+    n_init: int = 10
+    max_iter: int = 100
+    tol: float = 1e-4
+    random_state: Any = None
+    verbose: int = 0
 
     _takes_known = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from nrprob import codelength, metrics
 from nrprob.engines import solve
 from nrprob.estimator.base import Clusterer, labelings, read_labels
 from nrprob.estimator.calls import at_once
+from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
 from nrprob.methods.multiview.solver import SMOOTHING, Design, Numbers, Runs, solve_multiview
 from nrprob.statistics.features import check_range
@@ -74,6 +75,7 @@ class Views:
     calls: list[solve.Call] = field(default_factory=list)
 
 
+@parameters
 class MDLMultiView(Clusterer):
     r"""Cluster the same rows in several views at once, by description length.
 
@@ -210,42 +212,23 @@ class MDLMultiView(Clusterer):
 
     _rarely_finite = ("dependence_gain_",)
 
-    def __init__(
-        self,
-        n_clusters=2,
-        *,
-        views=None,
-        dependent=True,
-        sigma="view",
-        geometry="gauss",
-        e_step="stochastic",
-        max_clusters=5,
-        centre_code="half_log",
-        scale_range=(1e-3, 10.0),
-        start="auto",
-        cooling=1.11,
-        n_steps=4,
-        n_init=10,
-        max_iter=100,
-        random_state=None,
-        verbose=0,
-    ):
-        self.n_clusters = n_clusters
-        self.views = views
-        self.dependent = dependent
-        self.sigma = sigma
-        self.geometry = geometry
-        self.e_step = e_step
-        self.max_clusters = max_clusters
-        self.centre_code = centre_code
-        self.scale_range = scale_range
-        self.start = start
-        self.cooling = cooling
-        self.n_steps = n_steps
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.random_state = random_state
-        self.verbose = verbose
+    n_clusters: Any = 2
+    _: KW_ONLY
+    views: Any = None
+    dependent: bool = True
+    sigma: str = "view"
+    geometry: str = "gauss"
+    e_step: str = "stochastic"
+    max_clusters: int = 5
+    centre_code: str = "half_log"
+    scale_range: tuple[float, float] = (1e-3, 10.0)
+    start: str = "auto"
+    cooling: float = 1.11
+    n_steps: int = 4
+    n_init: int = 10
+    max_iter: int = 100
+    random_state: Any = None
+    verbose: int = 0
 
     _many_clusters = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import jax
@@ -20,6 +20,7 @@ from nrprob.engines import solve
 from nrprob.estimator.base import Clusterer, Renamed
 from nrprob.estimator.calls import collect, memberships
 from nrprob.estimator.linear import ScoreMixin
+from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
 from nrprob.known import Groups, KnownEncoder, Memberships, is_continuous
 from nrprob.methods.residual.em import Numbers, Residuals, schedule, solve_residuals
@@ -57,6 +58,7 @@ class ResidualTask:
     calls: list[solve.Call] = field(default_factory=list)
 
 
+@parameters
 class ResidualMixture(ScoreMixin, Clusterer):
     r"""Mixture of what known structure leaves of the rows, with one covariance for all clusters.
 
@@ -199,40 +201,22 @@ class ResidualMixture(ScoreMixin, Clusterer):
     (2, 3)
     """
 
-    def __init__(
-        self,
-        n_clusters=2,
-        *,
-        covariance="tied",
-        errors="gauss",
-        nu=8.0,
-        balance=0.0,
-        ridge=3.0,
-        metrics=(0.0, 0.5, 1.0),
-        aligned=True,
-        warm_up=True,
-        multi="product",
-        n_init=60,
-        max_iter=300,
-        tol=1e-3,
-        random_state=None,
-        verbose=0,
-    ):
-        self.n_clusters = n_clusters
-        self.covariance = covariance
-        self.errors = errors
-        self.nu = nu
-        self.balance = balance
-        self.ridge = ridge
-        self.metrics = metrics
-        self.aligned = aligned
-        self.warm_up = warm_up
-        self.multi = multi
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
+    n_clusters: int = 2
+    _: KW_ONLY
+    covariance: str = "tied"
+    errors: str = "gauss"
+    nu: float = 8.0
+    balance: float = 0.0
+    ridge: float = 3.0
+    metrics: tuple[float, ...] = (0.0, 0.5, 1.0)
+    aligned: bool = True
+    warm_up: bool = True
+    multi: str = "product"
+    n_init: int = 60
+    max_iter: int = 300
+    tol: float = 1e-3
+    random_state: Any = None
+    verbose: int = 0
 
     _rarely_finite = ("gap_",)
     centers_ = Renamed("means_")

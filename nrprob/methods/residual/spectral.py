@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
+from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
 from nrprob.known import DesignEncoder, Groups, KnownEncoder, is_continuous
 from nrprob.methods.residual.consensus import agree, indicators, match, place, votes
@@ -84,6 +85,7 @@ class SpectralInput:
     calls: tuple = field(default=())
 
 
+@parameters
 class ResidualSpectral(Clusterer):
     r"""Consensus of spectral clusterings of what known structure leaves of sparse counts.
 
@@ -212,28 +214,16 @@ class ResidualSpectral(Clusterer):
     True
     """
 
-    def __init__(
-        self,
-        n_clusters=2,
-        *,
-        damp="log",
-        members=32,
-        multi="product",
-        n_init=10,
-        max_iter=100,
-        tol=1e-3,
-        random_state=None,
-        verbose=0,
-    ):
-        self.n_clusters = n_clusters
-        self.damp = damp
-        self.members = members
-        self.multi = multi
-        self.n_init = n_init
-        self.max_iter = max_iter
-        self.tol = tol
-        self.random_state = random_state
-        self.verbose = verbose
+    n_clusters: int = 2
+    _: KW_ONLY
+    damp: str = "log"
+    members: int = 32
+    multi: str = "product"
+    n_init: int = 10
+    max_iter: int = 100
+    tol: float = 1e-3
+    random_state: Any = None
+    verbose: int = 0
 
     _takes_sparse = True
     centroids_ = Renamed("member_centers_")
