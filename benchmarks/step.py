@@ -38,11 +38,11 @@ def prepare(rows, settings, *, build, k):
 @jax.jit
 def steps(terms, rows, w, beta, count):
     """``count`` steps. The data are arguments: a constant would be folded into the program."""
-    update, _ = term_update(terms, rows, "information")
+    update = term_update(terms, "information")
 
     def step(_, carry):
         w, change = carry
-        new = normalise(update(None, w, beta)[1], rows.mass)
+        new = normalise(update.step((rows,), None, w, beta)[1], rows.mass)
         return new, jnp.abs(new - w).max()
 
     return jax.lax.fori_loop(0, count, step, (w, jnp.zeros((), w.dtype)))[1]

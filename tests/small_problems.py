@@ -11,7 +11,7 @@ from nrprob.engines.solve import Settings
 from nrprob.methods.bottleneck import ccib, ib
 from nrprob.statistics import families
 from nrprob.statistics import terms as term_module
-from nrprob.statistics.rows import arrange, make_rows
+from nrprob.statistics.rows import Dense, arrange, make_rows
 
 FAMILIES = ("multinomial", "bernoulli", "gaussian")
 # One shape of everything, so that little is compiled: rows, features, known groups, clusters.
@@ -26,6 +26,13 @@ residual_term = jax.jit(ccib.residual_term)
 _pooled_term = partial(jax.jit, static_argnames="family")(
     lambda rows, family: families.feature_term(rows, family, by_group=False)
 )
+
+
+def blocks(rows, of):
+    """Some of the blocks of dense rows."""
+    share = None if rows.share is None else rows.share[of]
+    x = Dense(rows.x.x[of])
+    return replace(rows, x=x, mass=rows.mass[of], group=rows.group[of], share=share)
 
 
 def feature_term(rows, family, *, by_group):

@@ -1,32 +1,88 @@
 """Deterministic annealing: one ladder of temperatures for every method, all restarts side by side.
 
 The engine owns the ladder, the perturbation that leaves the symmetric saddle, the normalisation,
-fixed rows, stopping and the trace. A method gives ``update(state, w, beta) -> (state, log_r)``, of
-which the engine reads nothing but ``log_r`` (B, r, S, K), and ``value(state, w, beta)``, the (S,)
-objective of the trace. `term_update` makes both from terms.
+fixed rows, stopping and the trace. A method gives an `Update`, which looks at rows a block at a
+time: what a block adds to sums over the rows, what follows from the sums, and the memberships of a
+block that follow from that. `term_update` makes it from terms.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from nrprob.engines.power import leading_eigenvalues
 from nrprob.engines.shuffle import spread, stream
 from nrprob.statistics.rows import Rows
-from nrprob.statistics.terms import Terms, objective, score
+from nrprob.statistics.terms import Terms, objective, slope
 from nrprob.statistics.xlogx import safe_log
 
 CAPACITY = 2048  # temperatures that a ladder may have
 _RANGE = 1e5  # of inverse temperatures; rows that are tied between clusters never harden
 
-Update = Callable[[Any, jax.Array, jax.Array], tuple[Any, jax.Array]]
-Value = Callable[[Any, jax.Array, jax.Array], jax.Array]
 Weigh = Callable[[jax.Array], jax.Array]
+
+
+class Sums:
+    """Sums over all rows, made of what every block of them gives.
+
+    ``blocks`` are records with a ``mass`` (B, r), and ``w`` (B, r, S, K) the masses of the rows of
+    all blocks in the clusters, in their order.
+    """
+
+    def __init__(self, blocks: tuple[Any, ...], w: jax.Array):
+        self.blocks = blocks
+        sizes = [block.mass.shape[0] for block in blocks[:-1]]
+        self.w = jnp.split(w, np.cumsum(sizes)) if sizes else [w]
+
+    def __call__(self, part: Callable[[Any, jax.Array], Any], join: Any = jnp.add) -> Any:
+        """Join what ``part(block, w)`` gives, arrays of any tree, of all blocks."""
+        return functools.reduce(lambda a, b: jax.tree.map(join, a, b), self.each(part))
+
+    def each(self, part: Callable[[Any, jax.Array], Any]) -> tuple[Any, ...]:
+        """What ``part(block, w)`` gives of every block."""
+        return tuple(part(block, w) for block, w in zip(self.blocks, self.w, strict=True))
+
+
+class Update(NamedTuple):
+    """One step of a method: what follows from the memberships, and the memberships from that.
+
+    Attributes
+    ----------
+    settle : ``(state, sums, beta) -> (state, settled, kept)``, by `Sums` over the rows: the state
+        that goes on to the next step; what memberships follow from; and what was found of the rows
+        of every block on the way and is needed with it, one record each, or None
+    log_memberships : ``(settled, block, kept, beta) -> (B, r, S, K)`` of the rows of a block, up to
+        a constant in every row
+    value : ``(state, sums, beta) -> (S,)``, the objective of the trace
+    """
+
+    settle: Callable[[Any, Sums, jax.Array], tuple[Any, Any, tuple[Any, ...] | None]]
+    log_memberships: Callable[[Any, Any, Any, jax.Array], jax.Array]
+    value: Callable[[Any, Sums, jax.Array], jax.Array]
+
+    def step(
+        self, blocks: tuple[Any, ...], state: Any, w: jax.Array, beta: jax.Array
+    ) -> tuple[Any, jax.Array]:
+        """State and log memberships (B, r, S, K) that follow from the masses ``w``."""
+        state, settled, kept = self.settle(state, Sums(blocks, w), beta)
+        each = [
+            self.log_memberships(settled, block, own, beta)
+            for block, own in zip(blocks, kept or [None] * len(blocks), strict=True)
+        ]
+        return state, jnp.concatenate(each) if len(each) > 1 else each[0]
+
+    def reached(
+        self, blocks: tuple[Any, ...], state: Any, w: jax.Array, beta: jax.Array
+    ) -> jax.Array:
+        """Objective (S,) of the trace at the masses ``w``."""
+        return self.value(state, Sums(blocks, w), beta)
 
 
 class Ladder(NamedTuple):
@@ -94,29 +150,41 @@ def normalise(
     return e * (mass[..., None, None] / e.sum(-1, keepdims=True))
 
 
-def term_update(terms: Terms, rows: Rows, rule: str) -> tuple[Update, Value]:
-    """Update and value of an objective made of terms.
+def compression(rule: str, sums: Sums) -> jax.Array:
+    """I(C;X) (S,), or -H(C|X) if the rule is "entropy", in nats of the whole data set."""
+
+    def part(block, w):
+        log_r = safe_log(w) - safe_log(block.mass)[..., None, None]
+        return jnp.where(w > 0, w * log_r, 0).sum((0, 1, 3)), w.sum((0, 1)), block.mass.sum()
+
+    value, q, total = sums(part)
+    if rule == "information":
+        value = value - (q * (safe_log(q) - safe_log(total))).sum(-1)
+    return value
+
+
+def term_update(terms: Terms, rule: str) -> Update:
+    """Update of an objective made of terms; blocks are `Rows`, and there is no state.
 
     ``rule="information"`` minimises F + I(C;X)/beta by log r = log p(c) - beta score; ``"entropy"``
     minimises F - H(C|X)/beta by log r = -beta score. Both use masses of 1 per row, so that F, I and
     H are in nats of the whole data set.
     """
 
-    def update(state, w, beta):
-        log_r = -beta[:, None] * score(terms, rows, w)
-        if rule == "information":
-            log_r = log_r + safe_log(w.sum((0, 1)))
-        return state, log_r
+    def settle(state, sums, beta):
+        cells, q = sums(lambda rows, w: (rows.cells(w), w.sum((0, 1))))
+        return state, (slope(terms, cells), safe_log(q)), None
 
-    def value(state, w, beta):
-        log_r = safe_log(w) - safe_log(rows.mass)[..., None, None]
-        compression = jnp.where(w > 0, w * log_r, 0).sum((0, 1, 3))
-        if rule == "information":
-            q = w.sum((0, 1))
-            compression = compression - (q * (safe_log(q) - safe_log(rows.mass.sum()))).sum(-1)
-        return objective(terms, rows.cells(w)) + compression / beta
+    def log_memberships(settled, rows, _, beta):
+        slopes, log_prior = settled
+        log_r = -beta[:, None] * rows.adjoint(slopes)
+        return log_r + log_prior if rule == "information" else log_r
 
-    return update, value
+    def value(state, sums, beta):
+        cells = sums(lambda rows, w: rows.cells(w))
+        return objective(terms, cells) + compression(rule, sums) / beta
+
+    return Update(settle, log_memberships, value)
 
 
 def random_start(
@@ -128,10 +196,9 @@ def random_start(
 
 def anneal(
     update: Update,
-    value: Value,
+    blocks: tuple[Any, ...],
     state: Any,
     w: jax.Array,
-    mass: jax.Array,
     ladder: Ladder,
     seed: jax.Array,
     *,
@@ -142,16 +209,19 @@ def anneal(
     """Follow the ladder until the labels are hard and unchanged, or to its final temperature.
 
     Where F is not concave in the masses, the plain update may overshoot. ``damped`` takes only a
-    part of each step in log r: as much as lowers ``value``, by halving and doubling, and at least
+    part of each step in log r: as much as lowers the value, by halving and doubling, and at least
     1 / (1 + beta curvature), which is sure to be a descent if ``ladder.curvature`` bounds the
     convex part of F relative to the entropy.
     """
     n_restarts = w.shape[2]
+    mass = jnp.concatenate([block.mass for block in blocks]) if blocks[1:] else blocks[0].mass
     total = mass.sum()
     heaviest = mass.max()
     tiny = jnp.finfo(w.dtype).tiny
     real = mass > 0
     stop = jnp.minimum(ladder.start, ladder.final) * _RANGE
+
+    value = functools.partial(update.reached, blocks)
 
     def level(carry):
         _, beta, index, state, w, labels, done, n_iter, trace = carry
@@ -171,7 +241,7 @@ def anneal(
 
         def move(inner):
             state, w, count, _, step, reached = inner
-            state, log_r = update(state, w, beta)
+            state, log_r = update.step(blocks, state, w, beta)
             if not damped:
                 new = normalise(log_r, mass, fixed, active)
                 # Comparing all memberships takes a good part of an update: every other time.

@@ -22,7 +22,6 @@ import numpy as np
 from nrprob.engines.anneal import (
     Ladder,
     Update,
-    Value,
     Weigh,
     anneal,
     leading_curvatures,
@@ -86,7 +85,7 @@ class Iteration(NamedTuple):
 
     Attributes
     ----------
-    update, value, state : the update, the objective of the trace, and the state at the start
+    update, blocks, state : the update, the blocks of rows that it takes, and the state at the start
     critical : inverse temperature of the first split
     weights : (terms,) weights of the terms
     curvature : of the part that is not concave, relative to the entropy
@@ -96,7 +95,7 @@ class Iteration(NamedTuple):
     """
 
     update: Update
-    value: Value
+    blocks: tuple[Any, ...]
     state: Any
     critical: jax.Array
     weights: jax.Array
@@ -126,14 +125,14 @@ class Problem(NamedTuple):
     def iteration(self, rows: Rows, rule: str, n_clusters: int, n_init: int) -> Iteration:
         """Descent along the gradient of the terms; see `term_update`."""
         terms, weights, critical = weighted(self, rows)
-        update, value = term_update(terms, rows, rule)
 
         def finish(state, w, hard):
             slopes = row_costs(terms, rows.cells(w))
             return exact_objective(terms, rows.cells(hard)), lambda best: slopes[:, best]
 
+        update = term_update(terms, rule)
         return Iteration(
-            update, value, None, critical, weights, self.curvature, self.anneal, finish
+            update, (rows,), None, critical, weights, self.curvature, self.anneal, finish
         )
 
 
@@ -285,17 +284,19 @@ def solve_anneal(
     elif fixed is not None and not run.anneal:
         # What the labelled rows alone say of the others.
         labelled = one_hot(fixed[..., None], rows.mass, n_clusters)
-        start = 0.01 * start + run.update(run.state, labelled, jnp.ones(1, dtype))[1]
+        one = jnp.ones(1, dtype)
+        start = 0.01 * start + run.update.step(run.blocks, run.state, labelled, one)[1]
     start = normalise(start, rows.mass, fixed, active)
     found = anneal(
-        run.update, run.value, run.state, start, rows.mass, ladder, stream(seed, 2),
+        run.update, run.blocks, run.state, start, ladder, stream(seed, 2),
         fixed=fixed, active=active, damped=damped,
     )  # fmt: skip
     labels = found.w.argmax(-1).astype(jnp.int32)
     hard = one_hot(labels, rows.mass, n_clusters)
     reached, slope = run.finish(found.state, found.w, hard)
     if soft:
-        reached = run.value(found.state, found.w, found.beta).astype(jnp.float64)
+        reached = run.update.reached(run.blocks, found.state, found.w, found.beta)
+        reached = reached.astype(jnp.float64)
     best = reached.argmin()
     w = jax.lax.dynamic_index_in_dim(found.w, best, 2, keepdims=False)
     q = w.sum((0, 1))

@@ -228,12 +228,12 @@ def _path(rows, weight, start, beta, final, fixed, active, *, kind, family, rule
         numbers = ConditionalNumbers(weight)
     problem = build(rows, Settings(2, 1, method=numbers))
     terms, _, critical = weighted(problem, rows)
-    update, value = term_update(terms, rows, rule)
+    update = term_update(terms, rule)
 
-    def recorded(state, w, beta):
+    def recorded(state, sums, beta):
         count, values = state
-        values = values.at[count].set(value(None, w, beta), mode="drop")
-        return (count + 1, values), update(None, w, beta)[1]
+        values = values.at[count].set(update.value(None, sums, beta), mode="drop")
+        return (count + 1, values), *update.settle(None, sums, beta)[1:]
 
     beta = beta * critical
     ladder = Ladder(
@@ -247,7 +247,7 @@ def _path(rows, weight, start, beta, final, fixed, active, *, kind, family, rule
     )
     state = (0, jnp.full((STEPS, start.shape[2]), jnp.nan, start.dtype))
     return anneal(
-        recorded, value, state, start, rows.mass, ladder, jnp.uint32(0),
+        update._replace(settle=recorded), (rows,), state, start, ladder, jnp.uint32(0),
         fixed=fixed, active=active, damped=damped,
     )  # fmt: skip
 
@@ -322,7 +322,7 @@ def test_free_energy_is_the_references():
 
     @partial(jax.jit, static_argnames="rule")
     def value(terms, rows, w, beta, rule):
-        return term_update(terms, rows, rule)[1](None, w, beta)
+        return term_update(terms, rule).reached((rows,), None, w, beta)
 
     for rule in ("information", "entropy"):
         exact = reference.free_energy(x, r, beta=3.0, prior=rule == "information", **arguments)
@@ -339,6 +339,26 @@ def test_damping_makes_the_side_information_bottleneck_descend():
         assert values[-1].max() < values[0].min()
     rises, _ = _rises(_run("side", "multinomial", damped=False, **options)[-1])
     assert rises.max() > 1e-3
+
+
+def test_blocks_of_rows_give_what_all_rows_give():
+    """A ladder whose updates take sums over two blocks of rows, damped and not."""
+    _, _, _, _, rows, terms, _ = _setting("residual", "multinomial")
+    update, half = term_update(terms, "information"), len(rows.mass) // 2
+    parts = small.blocks(rows, slice(half)), small.blocks(rows, slice(half, None))
+    one = np.ones(())
+    ladder = Ladder(np.full(2, 1.0), 1.2 * one, 20 * one, 1e-3 * one, 1e-4 * one, 30, 1.0 * one)
+
+    @partial(jax.jit, static_argnames="damped")
+    def run(blocks, damped):
+        start = normalise(random_start(jnp.uint32(5), rows.mass, 2, K), rows.mass)
+        return anneal(update, blocks, None, start, ladder, jnp.uint32(0), damped=damped)
+
+    for damped in (False, True):
+        whole, split = run((rows,), damped), run(parts, damped)
+        np.testing.assert_allclose(split.w, whole.w, atol=1e-8)
+        np.testing.assert_allclose(split.trace, whole.trace, rtol=1e-9)
+        assert whole.n_iter == split.n_iter
 
 
 @pytest.mark.parametrize("seed", [0, 1])

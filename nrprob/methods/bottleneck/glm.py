@@ -14,6 +14,7 @@ so that the penalised free energy falls within a temperature, however few the st
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,14 +22,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.anneal import Update, Value, Weigh
+from nrprob.engines.anneal import Sums, Update, Weigh, compression
 from nrprob.engines.power import leading_eigenvalues
 from nrprob.engines.shuffle import spread, stream
 from nrprob.engines.solve import Iteration, exact_objective
 from nrprob.statistics.families import of
 from nrprob.statistics.links import Link
 from nrprob.statistics.rows import Rows
-from nrprob.statistics.terms import Term, objective, row_costs, score
+from nrprob.statistics.terms import Term, objective, row_costs, slope
 from nrprob.statistics.xlogx import safe_log
 
 STEPS = 1  # Newton steps at every update of the memberships
@@ -38,15 +39,16 @@ _ELEMENTS = 1 << 20  # linear predictors that are computed at once
 
 
 class ModelData(NamedTuple):
-    """What the models are fitted to.
+    """What the models are fitted to: a block of rows.
 
     Attributes
     ----------
     y : (C, N, J) features, in C chunks
-    used : (C, J) whether a feature has anything to explain
+    used : (C, J) whether a feature has anything to explain; of all blocks alike
     design : (N, d) columns of the models, the first of them 1
-    penalty : (d,) ridge of every coefficient
+    penalty : (d,) ridge of every coefficient; of all blocks alike
     base : (N,) part of the loss that no coefficient changes
+    rows : the rows as the coordination looks at them
     """
 
     y: jax.Array
@@ -54,21 +56,16 @@ class ModelData(NamedTuple):
     design: jax.Array
     penalty: jax.Array
     base: jax.Array
+    rows: Rows
 
+    @property
+    def mass(self) -> jax.Array:
+        """Masses (B, r) of the rows."""
+        return self.rows.mass
 
-class Models(NamedTuple):
-    """Fitted models of k clusters.
-
-    Attributes
-    ----------
-    coef : (C, k, J, d) coefficients
-    losses : (N, k) loss of every row under every cluster's models, less ``ModelData.base``
-    penalty : (k,) of the coefficients
-    """
-
-    coef: jax.Array
-    losses: jax.Array
-    penalty: jax.Array
+    def flat(self, w: jax.Array) -> jax.Array:
+        """Masses (N, k) of the rows in all clusters of all restarts."""
+        return w.reshape(self.base.size, -1)
 
 
 def potential(features: str, eta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -83,9 +80,17 @@ def _link(features: str) -> Link:
 
 
 def chunk(
-    features: str, rows: Rows, design: jax.Array, ridge: jax.Array, n_models: int
+    features: str,
+    rows: Rows,
+    design: jax.Array,
+    ridge: jax.Array,
+    n_models: int,
+    pooled: Rows | None = None,
 ) -> ModelData:
-    """Lay out the features so that few linear predictors of ``n_models`` clusters exist at once."""
+    """Lay out the features so that few linear predictors of ``n_models`` clusters exist at once.
+
+    ``pooled`` holds the rows as the coordination looks at them, if not as they are.
+    """
     d = design.shape[-1]
     design = design.reshape(-1, d)
     y = rows.x.x[..., :-1].reshape(design.shape[0], -1)  # type: ignore[union-attr]
@@ -100,7 +105,8 @@ def chunk(
     y = jnp.pad(y, ((0, 0), (0, spare))).reshape(-1, n_chunks, size)
     used = jnp.pad(used, (0, spare)).reshape(n_chunks, size)
     penalty = ridge * jnp.where(np.arange(d) == 0, _INTERCEPT, 1.0).astype(ridge.dtype)
-    return ModelData(jnp.moveaxis(y, 1, 0), used, design, penalty, base)
+    pooled = rows if pooled is None else pooled
+    return ModelData(jnp.moveaxis(y, 1, 0), used, design, penalty, base, pooled)
 
 
 def _solve(h: jax.Array, g: jax.Array) -> jax.Array:
@@ -113,82 +119,114 @@ def _solve(h: jax.Array, g: jax.Array) -> jax.Array:
     return jnp.where(jnp.isfinite(x), x, g) * scale
 
 
-def _curvature(features: str, data: ModelData, weight: jax.Array) -> jax.Array:
-    """Second derivatives (k, J or 1, d, d) of the penalised loss, for weights (N, k, J or 1)."""
+def _curvature(data: ModelData, weight: jax.Array) -> jax.Array:
+    """Second derivatives (k, J or 1, d, d) of the loss, for weights (N, k, J or 1)."""
     n, d = data.design.shape
     squares = (data.design[:, :, None] * data.design[:, None]).reshape(n, d * d)
     h = jnp.einsum("ne,nkj->kje", squares, weight)
-    return h.reshape(*h.shape[:2], d, d) + jnp.diag(data.penalty)
+    return h.reshape(*h.shape[:2], d, d)
+
+
+def _predictor(data: ModelData, coef: jax.Array) -> jax.Array:
+    """Linear predictors (N, k, J) of coefficients (k, J, d)."""
+    return jnp.einsum("nd,kjd->nkj", data.design, coef)
+
+
+def _losses(features: str, data: ModelData, at: jax.Array, eta: jax.Array) -> jax.Array:
+    """Losses (N, k, J) of a chunk's features at linear predictors ``eta``."""
+    each = potential(features, eta)[0] - data.y[at][:, None] * eta
+    return jnp.where(data.used[at], each, 0)
 
 
 def _newton(
-    features: str, data: ModelData, y: jax.Array, used: jax.Array, coef: jax.Array, w: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """One step of all models of a chunk; returns coefficients (k, J, d) and losses (N, k)."""
-    y = y[:, None]
+    features: str, sums: Sums, at: jax.Array, coef: jax.Array
+) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
+    """One step of all models of a chunk.
 
-    def losses(eta):
-        return jnp.where(used, potential(features, eta)[0] - y * eta, 0)
-
-    def total(coef, each):
-        return jnp.einsum("nk,nkj->kj", w, each) + 0.5 * (data.penalty * coef * coef).sum(-1)
-
-    eta = jnp.einsum("nd,kjd->nkj", data.design, coef)
-    _, mean, variance = potential(features, eta)
-    rest = jnp.where(used, w[..., None] * (mean - y), 0)
-    gradient = jnp.einsum("nd,nkj->kjd", data.design, rest) + data.penalty * coef
+    Returns the coefficients (k, J, d), their cost (k,), and the rows' losses (N, k) in every block.
+    """
+    used, penalty = sums.blocks[0].used[at], sums.blocks[0].penalty
     identity = _link(features).identity
-    weight = w[..., None] if identity else jnp.where(used, w[..., None] * variance, 0)
-    step = -_solve(_curvature(features, data, weight), gradient)
-    along = jnp.einsum("nd,kjd->nkj", data.design, step)
-    old = total(coef, losses(eta))
+
+    def derivatives(data, w):
+        w, y, eta = data.flat(w), data.y[at][:, None], _predictor(data, coef)
+        _, mean, variance = potential(features, eta)
+        rest = jnp.where(used, w[..., None] * (mean - y), 0)
+        gradient = jnp.einsum("nd,nkj->kjd", data.design, rest)
+        weight = w[..., None] if identity else jnp.where(used, w[..., None] * variance, 0)
+        cost = jnp.einsum("nk,nkj->kj", w, _losses(features, data, at, eta))
+        return gradient, _curvature(data, weight), cost, w.sum(0)
+
+    def ridge(coef):
+        return 0.5 * (penalty * coef * coef).sum(-1)
+
+    gradient, h, old, mass = sums(derivatives)
+    step = -_solve(h + jnp.diag(penalty), gradient + penalty * coef)
+    old = old + ridge(coef)
     # Losses of separate rows cancel in their sum, which sets the size of its rounding.
-    slack = 8 * jnp.finfo(w.dtype).eps * (jnp.abs(old) + w.sum(0)[:, None])
+    slack = 8 * jnp.finfo(old.dtype).eps * (jnp.abs(old) + mass[:, None])
     size = jnp.ones_like(old)
     if not identity:
-        size = jnp.minimum(size, _FARTHEST / jnp.maximum(jnp.abs(along).max(0), 1e-30))
+        farthest = sums(lambda data, _: jnp.abs(_predictor(data, step)).max(0), jnp.maximum)
+        size = jnp.minimum(size, _FARTHEST / jnp.maximum(farthest, 1e-30))
 
     def attempt(size):
-        each = losses(eta + size * along)
-        bad = ~(total(coef + size[..., None] * step, each) <= old + slack)
-        return bad, each.sum(-1)
+        def part(data, w):
+            eta = _predictor(data, coef) + size * _predictor(data, step)
+            each = _losses(features, data, at, eta)
+            return jnp.einsum("nk,nkj->kj", data.flat(w), each), each.sum(-1)
+
+        costs, losses = zip(*sums.each(part), strict=True)
+        new = functools.reduce(jnp.add, costs) + ridge(coef + size[..., None] * step)
+        return ~(new <= old + slack), new, losses
 
     def worse(carry):
-        bad, _, _, count = carry
+        bad, *_, count = carry
         return jnp.any(bad) & (count < 20)
 
     def halve(carry):
-        bad, _, size, count = carry
+        bad, _, _, size, count = carry
         size = jnp.where(bad, 0.25 * size, size)
         return *attempt(size), size, count + 1
 
-    _, each, size, _ = jax.lax.while_loop(worse, halve, (*attempt(size), size, 0))
-    return coef + size[..., None] * step, each
+    _, new, losses, size, _ = jax.lax.while_loop(worse, halve, (*attempt(size), size, 0))
+    return coef + size[..., None] * step, new.sum(-1), losses
 
 
 def fit(
-    features: str, data: ModelData, coef: jax.Array, w: jax.Array, n_steps: int = STEPS
-) -> Models:
-    """Improve the coefficients (C, k, J, d) for the masses ``w`` (N, k)."""
+    features: str, sums: Sums, coef: jax.Array, n_steps: int = STEPS
+) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
+    """Improve the coefficients (C, k, J, d) of all chunks; see `_newton`."""
 
     def one(total, inputs):
-        y, used, coef = inputs
+        at, coef = inputs
         for _ in range(n_steps):
-            coef, each = _newton(features, data, y, used, coef, w)
-        return total + each, coef
+            coef, *found = _newton(features, sums, at, coef)
+        return jax.tree.map(jnp.add, total, tuple(found)), coef
 
-    losses, coef = jax.lax.scan(one, jnp.zeros_like(w), (data.y, data.used, coef))
-    return Models(coef, losses, 0.5 * (data.penalty * coef * coef).sum((0, 2, 3)))
+    k = coef.shape[1]
+    losses = sums.each(lambda data, _: jnp.zeros((data.base.size, k), coef.dtype))
+    start = jnp.zeros(k, coef.dtype), losses
+    (cost, losses), coef = jax.lax.scan(one, start, (jnp.arange(len(coef)), coef))
+    return coef, cost, losses
+
+
+def row_losses(features: str, data: ModelData, coef: jax.Array) -> jax.Array:
+    """Loss (N, k) of every row under every cluster's models, less ``ModelData.base``."""
+
+    def one(total, inputs):
+        at, coef = inputs
+        return total + _losses(features, data, at, _predictor(data, coef)).sum(-1), None
+
+    start = jnp.zeros((data.base.size, coef.shape[1]), coef.dtype)
+    return jax.lax.scan(one, start, (jnp.arange(len(coef)), coef))[0]
 
 
 def converge(
-    features: str, data: ModelData, coef: jax.Array, w: jax.Array, max_iter: int = 100
-) -> Models:
-    """Coefficients that minimise the penalised loss for the masses ``w`` (N, k)."""
-    tol = 10 * jnp.finfo(w.dtype).eps
-
-    def value(state):
-        return (w * state.losses).sum(0) + state.penalty
+    features: str, sums: Sums, coef: jax.Array, max_iter: int = 100
+) -> tuple[jax.Array, jax.Array]:
+    """Coefficients (C, k, J, d) of least penalised cost, and that cost (k,)."""
+    tol = 10 * jnp.finfo(coef.dtype).eps
 
     def moving(carry):
         _, new, old, count = carry
@@ -196,13 +234,11 @@ def converge(
         return (count < 2) | ((count < max_iter) & still)
 
     def move(carry):
-        state, old, _, count = carry
-        state = fit(features, data, state.coef, w)
-        return state, value(state), old, count + 1
+        coef, old, _, count = carry
+        return *fit(features, sums, coef)[:2], old, count + 1
 
-    zero = jnp.zeros_like(w[0])
-    start = Models(coef, jnp.zeros_like(w), zero)
-    return jax.lax.while_loop(moving, move, (start, zero, zero, 0))[0]
+    zero = jnp.zeros(coef.shape[1], coef.dtype)
+    return jax.lax.while_loop(moving, move, (coef, zero, zero, 0))[:2]
 
 
 def null_model(features: str, data: ModelData, mass: jax.Array) -> jax.Array:
@@ -211,7 +247,7 @@ def null_model(features: str, data: ModelData, mass: jax.Array) -> jax.Array:
     mean = _link(features).predictor(mean)
     start = jnp.zeros((*mean.shape, data.design.shape[1]), mean.dtype)
     start = start.at[..., 0].set(jnp.where(data.used, mean, 0))
-    return converge(features, data, start[:, None], mass[:, None]).coef
+    return converge(features, Sums((data,), mass), start[:, None])[0]
 
 
 def leading_curvatures(
@@ -239,14 +275,13 @@ def leading_curvatures(
     dtype = mass.dtype
     eps = jnp.finfo(dtype).eps
     flat = mass.reshape(-1)
-    wide = data._replace(penalty=data.penalty * n_clusters)
 
     def prepare(inputs):
         y, used, coef = inputs
         _, mean, variance = potential(features, jnp.einsum("nd,jd->nj", data.design, coef[0]))
         rest = jnp.where(used, y - mean, 0)
         weight = jnp.where(used, variance, 0) * flat[:, None]
-        return rest, _curvature(features, wide, weight[:, None])[0]
+        return rest, _curvature(data, weight[:, None])[0] + jnp.diag(data.penalty * n_clusters)
 
     residual, h = jax.lax.map(prepare, (data.y, data.used, coef))
     # What the curvature would be if the known structure explained nothing.
@@ -293,32 +328,37 @@ def leading_curvatures(
     return weights, jnp.where(largest > 0, 1 / jnp.maximum(largest, 1e-30), jnp.inf)
 
 
-def model_update(
-    features: str, data: ModelData, coordination: Term, rows: Rows
-) -> tuple[Update, Value]:
-    """Update and value for `nrprob.engines.anneal.anneal`; the method's state is a `Models`.
+def model_update(features: str, coordination: Term) -> Update:
+    """Update of `ModelData`; the state are the coefficients (C, k, J, d) of all restarts.
 
     Minimises sum of w loss + penalty + coordination + I(C;X)/beta over memberships and coefficients
     in turn; the trace holds its value at the coefficients of the last update.
     """
     terms = (coordination,)
 
-    def update(state, w, beta):
-        state = fit(features, data, state.coef, w.reshape(data.base.size, -1))
-        each = state.losses.reshape(w.shape) + score(terms, rows, w)
-        return state, safe_log(w.sum((0, 1))) - beta[:, None] * each
+    def settle(coef, sums, beta):
+        coef, _, losses = fit(features, sums, coef)
+        cells, q = sums(lambda data, w: (data.rows.cells(w), w.sum((0, 1))))
+        return coef, (slope(terms, cells), safe_log(q)), losses
 
-    def value(state, w, beta):
-        log_r = safe_log(w) - safe_log(rows.mass)[..., None, None]
-        q = w.sum((0, 1))
-        compression = jnp.where(w > 0, w * log_r, 0).sum((0, 1, 3))
-        compression -= (q * (safe_log(q) - safe_log(rows.mass.sum()))).sum(-1)
-        losses = (w * state.losses.reshape(w.shape)).sum((0, 1, 3))
-        losses += state.penalty.reshape(w.shape[2:]).sum(-1)
-        losses += (rows.mass.reshape(-1) * data.base).sum()
-        return losses + objective(terms, rows.cells(w)) + compression / beta
+    def log_memberships(settled, data, losses, beta):
+        slopes, log_prior = settled
+        each = data.rows.adjoint(slopes)
+        return log_prior - beta[:, None] * (losses.reshape(each.shape) + each)
 
-    return update, value
+    def value(coef, sums, beta):
+        def part(data, w):
+            losses = row_losses(features, data, coef).reshape(w.shape) + data.base.reshape(
+                *data.mass.shape, 1, 1
+            )
+            return (w * losses).sum((0, 1, 3)), data.rows.cells(w)
+
+        losses, cells = sums(part)
+        penalty = 0.5 * (sums.blocks[0].penalty * coef * coef).sum((0, 2, 3))
+        losses += penalty.reshape(losses.size, -1).sum(-1)
+        return losses + objective(terms, cells) + compression("information", sums) / beta
+
+    return Update(settle, log_memberships, value)
 
 
 class GLMProblem(NamedTuple):
@@ -351,27 +391,29 @@ class GLMProblem(NamedTuple):
         """Newton steps of the models and memberships in turn; see `model_update`."""
         features, mass, dtype = self.features, rows.mass, rows.mass.dtype
         count = self.count.astype(dtype)
-        data = chunk(features, rows, self.design, self.ridge, n_init * n_clusters)
+        n_models = n_init * n_clusters
+        data = chunk(features, rows, self.design, self.ridge, n_models, self.pooled)
         null = null_model(features, data, mass.reshape(-1) / count)
         weights, critical = leading_curvatures(features, data, self, null, mass, count)
         # The losses of the models have the weight 1.
         term = replace(self.coordination, weight=weights[1])
-        update, value = model_update(features, data, term, self.pooled)
+        update = model_update(features, term)
         active = jnp.arange(n_clusters) < self.count
-        coef = jnp.where(jnp.tile(active, n_init)[:, None, None], null, 0)
-        empty = jnp.zeros(coef.shape[1], dtype)
-        state = Models(coef, jnp.zeros((data.base.size, coef.shape[1]), dtype), empty)
+        start = jnp.where(jnp.tile(active, n_init)[:, None, None], null, 0)
 
-        def finish(state, w, hard):
+        def finish(coef, w, hard):
             # In float64, as everywhere, so that the best restart is not a matter of rounding.
-            wide = jax.tree.map(lambda a: a.astype(jnp.float64), (data, state.coef, hard))
-            exact = wide[0]._replace(used=data.used)
-            masses = wide[2].reshape(data.base.size, -1)
-            ended = converge(features, exact, wide[1], masses)
-            losses = ((masses * ended.losses).sum(0) + ended.penalty).reshape(hard.shape[2:])
-            losses = losses.sum(-1) + (mass.reshape(-1) * exact.base).sum()
+            wide = {
+                name: getattr(data, name).astype(jnp.float64)
+                for name in ("y", "design", "penalty", "base")
+            }
+            exact = data._replace(**wide)
+            sums = Sums((exact,), hard.astype(jnp.float64))
+            coef, losses = converge(features, sums, coef.astype(jnp.float64))
+            losses = losses.reshape(hard.shape[2:]).sum(-1)
+            losses += (mass.reshape(-1) * exact.base).sum()
             cells = self.pooled.cells(hard)
-            coef = jnp.moveaxis(ended.coef, 0, 1)
+            coef = jnp.moveaxis(coef, 0, 1)
             coef = coef.reshape(n_init, n_clusters, -1, coef.shape[-1])
 
             def slope(best):
@@ -382,4 +424,4 @@ class GLMProblem(NamedTuple):
 
             return losses + exact_objective((term,), cells), slope
 
-        return Iteration(update, value, state, critical, weights, 0.0, True, finish)
+        return Iteration(update, (data,), start, critical, weights, 0.0, True, finish)

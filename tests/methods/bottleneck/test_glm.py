@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from collections import namedtuple
 from dataclasses import replace
 from functools import partial
 
@@ -21,7 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from nrprob import CCIB, DegenerateClusterWarning, sharded
 from nrprob.datasets import make_binary_partitions
 from nrprob.engines import solve
-from nrprob.engines.anneal import normalise
+from nrprob.engines.anneal import Sums, normalise
 from nrprob.engines.batching import Batcher
 from nrprob.methods.bottleneck import ccib, glm
 from nrprob.metrics import matched_accuracy
@@ -29,6 +30,7 @@ from nrprob.statistics import terms
 
 FAMILIES = ("gaussian", "bernoulli", "multinomial")
 N, K, D = small.N, 3, 3
+Converged = namedtuple("Converged", "coef losses cost")
 # One number of restarts, and few shapes, so that little is compiled.
 Model = partial(CCIB, n_init=4, random_state=0)
 
@@ -77,20 +79,22 @@ def data_of(link, seed=0, ridge=1e-2, n_models=4, chunks=1, d=D):
 
 @partial(jax.jit, static_argnums=0)
 def converge(link, data, coef, w):
-    return glm.converge(link, data, coef, w)
+    """Coefficients, losses of the rows, and the penalised cost."""
+    coef, cost = glm.converge(link, Sums((data,), w), coef)
+    return Converged(coef, glm.row_losses(link, data, coef), cost)
 
 
 @partial(jax.jit, static_argnums=0)
 def update_once(link, data, coordination, rows, state, w, beta):
-    update, value = glm.model_update(link, data, coordination, rows)
-    state, log_r = update(state, w, beta)
+    update = glm.model_update(link, coordination)
+    state, log_r = update.step((data,), state, w, beta)
     new = normalise(log_r, rows.mass)
-    return state, new, value(state, w, beta), value(state, new, beta)
+    value = partial(update.reached, (data,), state, beta=beta)
+    return state, new, value(w), value(new)
 
 
 def start_of(data, k):
-    coef = np.zeros((data.y.shape[0], k, data.y.shape[2], data.design.shape[1]))
-    return glm.Models(coef, np.zeros((data.base.size, k)), np.zeros(k))
+    return np.zeros((data.y.shape[0], k, data.y.shape[2], data.design.shape[1]))
 
 
 def soft(layout, k, seed=0):
@@ -104,7 +108,7 @@ def test_weighted_fits_are_those_of_scikit_learn(link):
     ridge = 0.5
     layout, rows, design, data = data_of(link, ridge=ridge)
     w = soft(layout, K).reshape(-1, K)
-    state = jax.device_get(converge(link, data, start_of(data, K).coef, w))
+    state = jax.device_get(converge(link, data, start_of(data, K), w))
     real = np.asarray(rows.mass).reshape(-1) > 0
     a, y, w = np.asarray(data.design)[real, 1:], np.asarray(data.y)[0][real], np.asarray(w)[real]
     for c in range(K):
@@ -134,9 +138,13 @@ def test_losses_are_the_derivative_of_the_cost(link):
 
     def cost(w, coef):
         state = jax.device_get(converge(link, data, coef, w))
-        return (w * state.losses).sum(0) + state.penalty, state
+        np.testing.assert_allclose(
+            (w * state.losses).sum(0) + 0.5 * (data.penalty * state.coef**2).sum((0, 2, 3)),
+            state.cost,
+        )
+        return state.cost, state
 
-    _, state = cost(w, start_of(data, K).coef)
+    _, state = cost(w, start_of(data, K))
     rng = np.random.default_rng(1)
     for _ in range(3):
         change = rng.normal(size=w.shape) * w
@@ -156,7 +164,7 @@ def test_free_energy_never_rises_within_a_temperature(link, seed, heat, weight):
         term = replace(term, weight=np.asarray(weight))
         w = soft(layout, K, seed) * np.asarray(rows.mass)[..., None, None]
         state, beta = start_of(data, K), np.full(1, heat)
-        state = converge(link, data, state.coef, w.reshape(-1, K))
+        state = converge(link, data, state, w.reshape(-1, K)).coef
         trace = []
         for _ in range(15):
             state, w, fitted, moved = update_once(link, data, term, rows, state, w, beta)
@@ -170,7 +178,7 @@ def test_a_step_lowers_the_cost_from_anywhere(link):
     """Also from coefficients at which a full step of Newton's overshoots."""
     layout, _, _, data = data_of(link)
     w = soft(layout, K).reshape(-1, K)
-    step = jax.jit(partial(glm.fit, link))
+    step = jax.jit(lambda data, coef, w: glm.fit(link, Sums((data,), w), coef)[0])
 
     @jax.jit
     def costs(coef):
@@ -181,17 +189,17 @@ def test_a_step_lowers_the_cost_from_anywhere(link):
 
     for scale in (1.0, 5.0, 20.0):
         rng = np.random.default_rng(int(scale))
-        state = start_of(data, K)
-        coef = scale * rng.normal(size=state.coef.shape)
+        start = start_of(data, K)
+        coef = scale * rng.normal(size=start.shape)
         values = []
         for _ in range(60):
             values.append(np.asarray(costs(coef))[0][:, :-1])
-            coef = step(data, coef, w).coef
+            coef = step(data, coef, w)
         values = np.array(values)[:, :, : small.M]
         assert (np.diff(values, axis=0) <= 1e-9 * (1 + abs(values[1:]))).all()
         if scale > 5:  # where the logarithm's inverse overflows, only the descent is sure
             continue
-        best, coef = np.asarray(converge(link, data, state.coef, w).coef), np.asarray(coef)
+        best, coef = np.asarray(converge(link, data, start, w).coef), np.asarray(coef)
         np.testing.assert_allclose(coef[:, :, : small.M], best[:, :, : small.M], atol=1e-4)
 
 
@@ -199,12 +207,38 @@ def test_a_step_lowers_the_cost_from_anywhere(link):
 def test_chunks_of_features_change_nothing(link):
     layout, _, _, data = data_of(link)
     w = soft(layout, K).reshape(-1, K)
-    whole = converge(link, data, start_of(data, K).coef, w)
+    whole = converge(link, data, start_of(data, K), w)
     parts = data_of(link, chunks=3)[3]
     assert parts.y.shape[0] >= 3 and data.y.shape[0] == 1
-    cut = converge(link, parts, start_of(parts, K).coef, w)
+    cut = converge(link, parts, start_of(parts, K), w)
     np.testing.assert_allclose(cut.losses, whole.losses, atol=1e-7)
-    np.testing.assert_allclose(cut.penalty, whole.penalty, atol=1e-7)
+    np.testing.assert_allclose(cut.cost, whole.cost, atol=1e-7)
+
+
+@pytest.mark.parametrize("link", FAMILIES)
+def test_blocks_of_rows_change_nothing(link):
+    """One step from blocks of rows, by what each of them adds to the sums, is that from all."""
+    layout, rows, _, data = data_of(link)
+    term = small.feature_term(rows, link, by_group=False)
+    w = soft(layout, K) * np.asarray(rows.mass)[..., None, None]
+    half, n = len(rows.mass) // 2, rows.mass[: len(rows.mass) // 2].size
+    parts = [
+        data._replace(
+            y=data.y[:, at], design=data.design[at], base=data.base[at], rows=small.blocks(rows, of)
+        )
+        for at, of in ((slice(n), slice(half)), (slice(n, None), slice(half, None)))
+    ]
+    update, state = glm.model_update(link, term), start_of(data, K)
+
+    @jax.jit
+    def after(blocks, state, w):
+        for _ in range(2):
+            state, log_r = update.step(blocks, state, w, np.ones(1))
+            w = normalise(log_r, rows.mass)
+        return state, w, update.reached(blocks, state, w, np.ones(1))
+
+    for one, two in zip(after((data,), state, w), after(tuple(parts), state, w), strict=True):
+        np.testing.assert_allclose(two, one, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("link", FAMILIES)
@@ -227,9 +261,12 @@ def test_first_split_is_the_largest_eigenvalue(link):
 
     def score(e):  # of a change of log r in the first of two clusters
         w = mass[:, None] * jnp.stack([0.5 + 0.5 * e, 0.5 + 0 * e], 1)
-        state = glm.converge(link, data, pair, w)
+        fitted = glm.converge(link, Sums((data,), w), pair)[0]
         w = w.reshape(*rows.mass.shape, 1, 2)
-        return state.losses[:, 0] + terms.score((weighed,), rows, w)[..., 0, 0].reshape(-1) * 2
+        return (
+            glm.row_losses(link, data, fitted)[:, 0]
+            + terms.score((weighed,), rows, w)[..., 0, 0].reshape(-1) * 2
+        )
 
     # The coordination's score is centred over the two clusters: half a change shows in each.
     columns = np.flatnonzero(np.asarray(mass))

@@ -110,12 +110,12 @@ def test_objective_is_minus_the_log_likelihood(points, features, weights):
 def minus_log_likelihoods(build, rows, settings, fixed, start):
     """The objective after each of 15 steps."""
     terms, *_ = weighted(build(rows, settings), rows)
-    update, value = term_update(terms, rows, "entropy")
+    update = term_update(terms, "entropy")
     one = np.ones(1)
 
     def step(w, _):
-        w = normalise(update(None, w, one)[1], rows.mass, fixed)
-        return w, value(None, w, one)[0]
+        w = normalise(update.step((rows,), None, w, one)[1], rows.mass, fixed)
+        return w, update.reached((rows,), None, w, one)[0]
 
     return jax.lax.scan(step, normalise(start, rows.mass, fixed), length=15)[1]
 
