@@ -10,7 +10,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 
 from nrprob.estimator.base import read_labels
-from nrprob.known import KnownEncoder, Memberships, is_continuous
+from nrprob.known import is_continuous, read
 from nrprob.methods.bottleneck.ccib import CCIB
 from nrprob.methods.mixture.em import MixtureEM
 from nrprob.methods.residual.mixture import ResidualMixture
@@ -165,12 +165,9 @@ def _columns(known: Any, n: int) -> int:
 
     It does where it holds numbers, or labelings whose combinations have too few rows each.
     """
-    if known is None or isinstance(known, Memberships):
-        return 0
-    if is_continuous(known):
+    told = read(known, n)
+    if told.kind == "continuous":
         return int(np.shape(known)[1])
-    encoder = KnownEncoder()
-    groups = encoder.fit(known, n)
-    codes = encoder.columns(known, n)
-    many = codes.shape[1] > 1 and groups.n_groups * _ROWS_PER_GROUP > n
+    codes = told.labelings
+    many = codes.shape[1] > 1 and told.groups.n_groups * _ROWS_PER_GROUP > n
     return int(codes.max(0).sum()) if many else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Real
 from typing import Any
 
@@ -69,8 +70,86 @@ class Groups:
         return self.n_groups if self.share is None else 1
 
 
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What is known of the rows of a fit, read once; see `read`.
+
+    Attributes
+    ----------
+    kind : "nothing", "labels", "soft" or "continuous"
+    n_samples : int
+    given : what the user passed
+    labelings : (n_samples, m) labels of "labels" as numbers, in the order of first appearance
+    categories : of every labeling, the labels and their numbers
+    """
+
+    kind: str
+    n_samples: int
+    given: Any
+    labelings: np.ndarray
+    categories: list[dict[Any, int]] | None
+
+    @cached_property
+    def product(self) -> tuple[np.ndarray, dict[tuple[int, ...], int]]:
+        """Combinations (n_samples,) of labels, and the number of each that occurs."""
+        if self.labelings.shape[1] == 1:
+            codes = self.labelings[:, 0]
+            return codes, {(c,): c for c in range(codes.max() + 1)}
+        return _factorize(self.labelings)
+
+    @property
+    def groups(self) -> Groups:
+        """Groups of rows: of equal labels in all labelings, soft, or one that holds everything.
+
+        Raises
+        ------
+        ValueError
+            If the structure is continuous.
+        """
+        if self.kind == "continuous":
+            raise ValueError(_CONTINUOUS)
+        if self.kind == "labels":
+            codes, combinations = self.product
+            return Groups(codes, len(combinations))
+        share = self.given.probabilities if self.kind == "soft" else None
+        n_groups = 1 if share is None else share.shape[1]
+        return Groups(np.zeros(self.n_samples, int), n_groups, share)
+
+    def columns(self) -> np.ndarray:
+        """Return ``labelings``; refuse what is no labels, and cannot be joined with others."""
+        if self.kind == "soft":
+            raise ValueError(_SOFT)
+        if self.kind == "continuous":
+            raise ValueError(_CONTINUOUS)
+        return self.labelings
+
+
+def read(known: Any, n_samples: int) -> Known:
+    """Read what a user passes as ``known``; what has been read is returned as it is.
+
+    Raises
+    ------
+    ValueError
+        If lengths differ, a label is missing, or labels and numbers are mixed.
+    """
+    if isinstance(known, Known):
+        return known
+    none = np.empty((n_samples, 0), int)
+    if known is None:
+        return Known("nothing", n_samples, None, none, None)
+    if isinstance(known, Memberships):
+        if len(known.probabilities) != n_samples:
+            raise ValueError(_length(len(known.probabilities), n_samples))
+        return Known("soft", n_samples, known, none, None)
+    if is_continuous(known):
+        return Known("continuous", n_samples, known, none, None)
+    encoded = [_factorize(column) for column in _labelings(known, n_samples)]
+    codes = np.stack([codes for codes, _ in encoded], 1)
+    return Known("labels", n_samples, known, codes, [categories for _, categories in encoded])
+
+
 class KnownEncoder:
-    """Turns what the user passes as ``known`` into `Groups`, and does the same for new rows.
+    """Turns the known structure of new rows into `Groups`, as it was done in the fit.
 
     Groups are numbered in the order in which they first appear, so that renaming them changes
     nothing at all downstream. Several labelings are combined to their product: a group is a
@@ -78,39 +157,16 @@ class KnownEncoder:
     """
 
     categories_: list[dict[Any, int]] | None
-    combinations_: dict[tuple[int, ...], int]
 
     def fit(self, known: Any, n_samples: int) -> Groups:
-        """Learn the categories of ``known`` and encode it.
-
-        Raises
-        ------
-        ValueError
-            If lengths differ, a label is missing, or the structure is continuous or mixed.
-        """
-        self.soft_ = isinstance(known, Memberships)
-        if known is None:
-            self.categories_ = None
-            return Groups(np.zeros(n_samples, int), 1)
-        if self.soft_:
-            return self._share(known, n_samples, None)
-        codes = self.columns(known, n_samples)
-        if codes.shape[1] == 1:
-            self.combinations_ = {(c,): c for c in range(codes.max() + 1)}
-            return Groups(codes[:, 0], len(self.combinations_))
-        product, self.combinations_ = _factorize(codes)
-        return Groups(product, len(self.combinations_))
-
-    def columns(self, known: Any, n_samples: int) -> np.ndarray:
-        """Learn the categories of every labeling; codes of shape (n_samples, n_labelings)."""
-        if isinstance(known, Memberships):
-            raise ValueError(
-                "soft Memberships cannot be joined with other labelings; got Memberships; "
-                "pass hard labels"
-            )
-        encoded = [_factorize(column) for column in _labelings(known, n_samples)]
-        self.categories_ = [categories for _, categories in encoded]
-        return np.stack([codes for codes, _ in encoded], 1)
+        """Learn the categories of ``known``, read or not, and encode it; see `Known.groups`."""
+        known = read(known, n_samples)
+        groups = known.groups
+        self.soft_, self.n_groups_ = known.kind == "soft", groups.n_groups
+        self.categories_ = known.categories
+        if self.categories_ is not None:
+            self.combinations_ = known.product[1]
+        return groups
 
     def transform(self, known: Any, n_samples: int) -> Groups:
         """Encode the known structure of new rows with the categories learnt in `fit`.
@@ -127,7 +183,13 @@ class KnownEncoder:
                     "known must be Memberships, as it was in fit; "
                     f"got {type(known).__name__}; wrap the probabilities in known.Memberships"
                 )
-            return self._share(known, n_samples, self.n_soft_)
+            soft = read(known, n_samples).groups
+            if soft.n_groups != self.n_groups_:
+                raise ValueError(
+                    f"known has {soft.n_groups} groups; the fit had {self.n_groups_}; "
+                    "pass the same columns"
+                )
+            return soft
         if self.categories_ is None:
             if known is not None:
                 raise ValueError(
@@ -150,20 +212,9 @@ class KnownEncoder:
             groups[i] = code
         return Groups(groups, len(self.combinations_))
 
-    def _share(self, known: Memberships, n_samples: int, n_groups: int | None) -> Groups:
-        z = known.probabilities
-        if len(z) != n_samples:
-            raise ValueError(_length(len(z), n_samples))
-        if n_groups is not None and z.shape[1] != n_groups:
-            raise ValueError(
-                f"known has {z.shape[1]} groups; the fit had {n_groups}; pass the same columns"
-            )
-        self.categories_, self.n_soft_ = None, z.shape[1]
-        return Groups(np.zeros(n_samples, int), z.shape[1], z)
-
 
 class DesignEncoder:
-    """Turns known structure into the columns of a linear model, and does the same for new rows.
+    """Turns known structure, of the fit or of new rows, into the columns of a linear model.
 
     Continuous columns are standardised. Labelings become one column of 0 and 1 per category but the
     first, so that their effects add up. The first column is 1 throughout.
@@ -179,18 +230,16 @@ class DesignEncoder:
         ValueError
             If lengths differ, a value is missing or infinite, or no column varies.
         """
-        if is_continuous(known):
-            self.categories_ = None
-            z = _covariates(known, n_samples)
+        known = read(known, n_samples)
+        self.categories_ = known.categories
+        if known.kind == "continuous":
+            z = _covariates(known.given, n_samples)
             self.n_columns_ = z.shape[1]
             self._centre, self._scale = z.mean(0), z.std(0)
             # Relative to the values, because the mean of equal ones is off by rounding.
             self._varies = self._scale > 1e-12 * abs(z).max(0)
         else:
-            labels = KnownEncoder()
-            codes = labels.columns(known, n_samples)
-            self.categories_ = labels.categories_
-            z = self._indicators(codes)
+            z = self._indicators(known.columns())
             self._centre, self._scale = np.zeros(z.shape[1]), np.ones(z.shape[1])
             self._varies = np.ones(z.shape[1], bool)
         if not self._varies.any():
@@ -343,6 +392,7 @@ def _labelings(known: Any, n_samples: int) -> list[np.ndarray]:
     return arrays
 
 
+_SOFT = "soft Memberships cannot be joined with other labelings; got Memberships; pass hard labels"
 _REQUIRED = (
     "known is required to predict, because the model was fitted with it; got None; "
     "pass known= for the new rows"

@@ -180,8 +180,6 @@ def explore(
 
 def _codes(known: Any, n: int) -> np.ndarray:
     """Known labelings as integer columns, so that found ones can join them."""
-    from nrprob.known import KnownEncoder
+    from nrprob.known import read
 
-    if known is None:
-        return np.empty((n, 0), int)
-    return KnownEncoder().columns(known, n)
+    return read(known, n).columns()

@@ -1,12 +1,17 @@
 """What a user may know, in every form in which it may come."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nrprob.known import DesignEncoder, Groups, KnownEncoder, Memberships, is_continuous
+from nrprob import CCIB, CMBC, CondEns, ResidualMixture, ResidualSpectral
+from nrprob import known as module
+from nrprob.datasets import make_binary_partitions
+from nrprob.known import DesignEncoder, Groups, KnownEncoder, Memberships, is_continuous, read
 
 CODES = [0, 1, 0, 2, 1, 0]
 N = len(CODES)
@@ -101,10 +106,10 @@ def test_product_of_labelings(pairs):
 
 def test_columns_keeps_labelings_apart():
     known = np.array([["b", "x"], ["a", "x"], ["b", "y"]])
-    codes = KnownEncoder().columns(known, 3)
+    codes = read(known, 3).columns()
     np.testing.assert_array_equal(codes, [[0, 0], [1, 0], [0, 1]])
     with pytest.raises(ValueError, match="soft Memberships cannot be joined"):
-        KnownEncoder().columns(Memberships(np.eye(3)), 3)
+        read(Memberships(np.eye(3)), 3).columns()
 
 
 def test_nothing_known():
@@ -377,3 +382,26 @@ class TestDesign:
             encoder.transform(None, 1)
         with pytest.raises(ValueError, match="must be continuous, as it was in fit"):
             encoder.transform([0, 1], 2)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        CCIB(2),
+        CCIB(2, multi="additive"),
+        CMBC(2, multi="additive"),
+        CondEns(2),
+        ResidualMixture(2, balance=0.1),
+        ResidualSpectral(2, multi="additive"),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_what_is_known_is_read_once(model, monkeypatch):
+    X, labels = make_binary_partitions(60, (4, 3, 3), random_state=0)
+    read = []
+    labelings = module._labelings
+    monkeypatch.setattr(module, "_labelings", lambda *a: read.append(0) or labelings(*a))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.prepare(X, None, known=labels[:, :2])
+    assert len(read) == 1

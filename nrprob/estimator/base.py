@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nrprob.engines import sharding
 from nrprob.exceptions import DegenerateClusterWarning, warn
-from nrprob.known import Groups, is_missing, plain
+from nrprob.known import Groups, Known, is_missing, plain
 from nrprob.settings import standard
 from nrprob.statistics.features import largest
 from nrprob.validation import (
@@ -342,8 +342,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
         self.classes_ = classes
         return fixed
 
-    def _check_groups(self, groups: Groups, known: Any) -> None:
-        if known is None or groups.share is not None:
+    def _check_groups(self, groups: Groups, known: Known) -> None:
+        if known.kind != "labels":
             return
         sizes = np.bincount(groups.codes)
         if sizes.size == 1 and groups.codes.size > 1:

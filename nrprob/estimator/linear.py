@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines import sharding, solve
 from nrprob.estimator.base import Clusterer
-from nrprob.known import Groups, KnownEncoder
+from nrprob.known import Groups, Known, KnownEncoder, read
 from nrprob.settings import standard
 from nrprob.statistics import families
 from nrprob.statistics.rows import Layout, Rows, arrange, make_rows
@@ -29,7 +29,7 @@ class Task:
     x : (n, m) statistics of the rows
     fixed : (n,) clusters of the rows whose cluster is given, else -1; or None
     groups : what is known, as groups of rows
-    known : what is known, as it was given
+    known : what is known
     mesh : devices that share the rows, or None
     rows, layout : the same rows as engines take them, and where each of them is there
     settings : numbers that the programs read
@@ -42,7 +42,7 @@ class Task:
     x: Any
     fixed: np.ndarray | None
     groups: Groups
-    known: Any = None
+    known: Known
     mesh: Any = None
     rows: Rows = field(init=False)
     layout: Layout = field(init=False)
@@ -103,6 +103,7 @@ class LinearClusterer(Clusterer):
                 f"{type(self).__name__} takes no known structure; got known=...; "
                 "use CCIB or IBSI, or leave it out"
             )
+        known = read(known, n_samples)
         self._encoder = KnownEncoder()
         groups = self._encoder.fit(known, n_samples)
         self._check_groups(groups, known)

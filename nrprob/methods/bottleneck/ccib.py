@@ -16,7 +16,7 @@ from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator.linear import Task
 from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
-from nrprob.known import DesignEncoder, is_continuous
+from nrprob.known import DesignEncoder, read
 from nrprob.methods.bottleneck.base import BottleneckEstimator
 from nrprob.methods.bottleneck.glm import GLMProblem, potential
 from nrprob.methods.bottleneck.ib import Bottleneck
@@ -268,11 +268,12 @@ class CCIB(BottleneckEstimator):
 
     def _read(self, X, y, known):
         self._columns = None
-        if known is None or not (self.multi == "additive" or is_continuous(known)):
+        known = read(known, _num_samples(X))
+        if known.kind != "continuous" and (known.kind == "nothing" or self.multi == "product"):
             return super()._read(X, y, known)
         self._check_modelled(X)
         self._columns = DesignEncoder()
-        self._design = self._columns.fit(known, _num_samples(X))
+        self._design = self._columns.fit(known, known.n_samples)
         return super()._read(X, y, None)
 
     def _check_modelled(self, X) -> None:
@@ -305,7 +306,7 @@ class CCIB(BottleneckEstimator):
     def _problem(self, task):
         features, modelled = self._features.features, self._columns is not None
         self._coordination = None
-        if task.known is None and not modelled:
+        if task.known.kind == "nothing" and not modelled:
             return Bottleneck(features), ()
         automatic = isinstance(self.coordination_weight, str)
         weight = 1.0 if automatic else self.coordination_weight

@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.utils import check_array
 
 from nrprob.engines.sample import Target, make_target
-from nrprob.known import KnownEncoder
+from nrprob.known import read as read_known
 from nrprob.settings import standard
 from nrprob.statistics.codes import (
     BinaryCode,
@@ -122,7 +122,7 @@ def conditional_code(
         )
     read = fit_features(X, features, None)
     x = np.asarray(read(X), float)
-    groups = KnownEncoder().fit(known, n)
+    groups = read_known(known, n).groups
     if groups.share is not None:
         raise ValueError(
             "known must be labels, since cells are sampled that hold whole rows; got soft "

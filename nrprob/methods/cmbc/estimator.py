@@ -14,7 +14,7 @@ from nrprob.estimator.calls import collect, memberships, restart_calls
 from nrprob.estimator.linear import LinearClusterer, ScoreMixin, Task
 from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
-from nrprob.known import Groups, KnownEncoder, Memberships
+from nrprob.known import Groups, Known, Memberships, read
 from nrprob.methods.cmbc.penalty import FORMS, make_penalty
 from nrprob.methods.cmbc.solver import CAPACITY, UPDATES, Numbers, solve_cmbc
 from nrprob.metrics import independence_test
@@ -235,12 +235,14 @@ class CMBC(ScoreMixin, LinearClusterer):
             )
         task.lay_out()
         n, m = task.x.shape
-        task.labelings, task.groups = self._labelings(known, n)
+        task.known = read(known, n)
+        task.groups = task.known.groups
+        task.labelings = self._labelings(task.known)
         for codes in task.labelings:
             sizes = np.bincount(codes)
             # Single rows are no trouble here, unless all are.
             if sizes.min() > 1 or sizes.max() == 1 or sizes.size == 1:
-                self._check_groups(Groups(codes, sizes.size), known)
+                self._check_groups(Groups(codes, sizes.size), task.known)
         tables = make_penalty(
             task.x, task.labelings, self.form, self.n_clusters, task.rows.x.n_statistics
         )
@@ -270,25 +272,24 @@ class CMBC(ScoreMixin, LinearClusterer):
         )  # fmt: skip
         return task
 
-    def _labelings(self, known, n: int) -> tuple[list[np.ndarray], Groups]:
-        """Codes of what is to be avoided, and the groups that all labelings make together."""
-        groups = KnownEncoder().fit(known, n)
-        if known is None:
-            return [], groups
-        if np.asarray(known).dtype.kind == "f" and n / 2 < groups.n_groups < n:
+    def _labelings(self, known: Known) -> list[np.ndarray]:
+        """Codes of what is to be avoided."""
+        groups, n = known.groups, known.n_samples
+        if known.kind == "nothing":
+            return []
+        if np.asarray(known.given).dtype.kind == "f" and n / 2 < groups.n_groups < n:
             raise ValueError(
                 f"CMBC takes labels or binary columns as known; got {groups.n_groups} different "
                 f"numbers in {n} rows; cut them into groups"
             )
-        columns = KnownEncoder().columns(known, n)
         if self.multi != "product":
-            return list(columns.T), groups
-        if columns.shape[1] > 1 and groups.n_groups > n / 20:
+            return list(known.labelings.T)
+        if known.labelings.shape[1] > 1 and groups.n_groups > n / 20:
             warn(
                 f"known has {groups.n_groups} combinations of labels in {n} rows, too many for "
                 "their probabilities to be known; consider multi='additive'"
             )
-        return [groups.codes], groups
+        return [groups.codes]
 
     # Results
 

@@ -22,7 +22,7 @@ from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
 from nrprob.estimator.calls import collect, memberships, padded, restart_calls
 from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import DegenerateClusterWarning
-from nrprob.known import Groups, KnownEncoder, Memberships
+from nrprob.known import Groups, KnownEncoder, Memberships, read
 from nrprob.settings import standard
 from nrprob.statistics import families
 from nrprob.statistics.costs import gaussian
@@ -256,9 +256,10 @@ class CondEns(Clusterer):
                 "extension='adjusted' moves rows, which fills them; got sparse X; "
                 "use extension='nearest', or pass a dense array"
             )
+        known = read(known, n_samples)
         self._encoder = KnownEncoder()
         groups = self._encoder.fit(known, n_samples)
-        if known is not None and groups.n_groups == 1 and n_samples > 1:
+        if groups.n_groups == 1 and n_samples > 1:
             self._check_groups(groups, known)
         names = _names(self._encoder)
         self._features = fit_features(X, self.features, self.binarize)

@@ -22,7 +22,7 @@ from nrprob.estimator.calls import collect, memberships
 from nrprob.estimator.linear import ScoreMixin
 from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
-from nrprob.known import Groups, KnownEncoder, Memberships, is_continuous
+from nrprob.known import Groups, Known, KnownEncoder, read
 from nrprob.methods.residual.em import Numbers, Residuals, schedule, solve_residuals
 from nrprob.methods.residual.removal import remove
 from nrprob.settings import standard
@@ -255,13 +255,13 @@ class ResidualMixture(ScoreMixin, Clusterer):
         self._check_size(n)
         check_range(X)
         fixed = self._wanted(y, n)
+        known = read(known, n)
         r, self._removal, groups = remove(X, known, self.multi)
         if groups is not None:
             self._check_groups(groups, known)
-        if self.balance > 0 and (is_continuous(known) or isinstance(known, Memberships)):
+        if self.balance > 0 and known.kind in ("continuous", "soft"):
             raise ValueError(
-                f"balance needs known groups; got balance={self.balance} and "
-                f"{'Memberships' if isinstance(known, Memberships) else 'continuous known'}; "
+                f"balance needs known groups; got balance={self.balance} and {known.kind} known; "
                 "set balance=0, or pass labels"
             )
         # What finds the balanced group of new rows.
@@ -277,7 +277,8 @@ class ResidualMixture(ScoreMixin, Clusterer):
             )
         square = float(np.mean(r**2))
         if dof < 1 or square <= 1e-28 * max(float(np.mean(np.square(X, dtype=np.float64))), 1e-300):
-            what = "known explains X completely" if known is not None else "all rows are alike"
+            none = known.kind == "nothing"
+            what = "all rows are alike" if none else "known explains X completely"
             raise ValueError(
                 f"{what}, so there is nothing to cluster; got residuals of 0 for n_samples={n}; "
                 "pass other features, or known structure of fewer groups"
@@ -294,10 +295,10 @@ class ResidualMixture(ScoreMixin, Clusterer):
             )
         return super()._validate(X, reset=reset)
 
-    def _check_groups(self, groups: Groups, known: Any) -> None:
+    def _check_groups(self, groups: Groups, known: Known) -> None:
         sizes = np.bincount(groups.codes)
         single = int((sizes == 1).sum())
-        if known is not None and groups.share is None and 0 < single < groups.codes.size:
+        if known.kind == "labels" and 0 < single < groups.codes.size:
             self._degenerate(
                 f"{single} known group(s) have a single member, whose residual is 0 and says "
                 "nothing; got group sizes down to 1; merge small groups if that matters"
@@ -305,22 +306,21 @@ class ResidualMixture(ScoreMixin, Clusterer):
         else:
             super()._check_groups(groups, known)
 
-    def _search_groups(self, groups: Groups | None, known: Any, n: int) -> Groups:
+    def _search_groups(self, groups: Groups | None, known: Known, n: int) -> Groups:
         """Groups by which starts are aligned and balanced, where known structure is not labels."""
         if groups is not None and groups.share is not None:
             return _numbered(groups.share.argmax(1))
-        if is_continuous(known):
+        if known.kind == "continuous":
             # The rows in order of the direction in which what is known varies most, cut up.
-            columns: Any = self._removal.encoder.transform(known, n)
+            columns: Any = self._removal.encoder.transform(known.given, n)
             design = columns[:, 1:]
             direction = np.linalg.svd(design - design.mean(0), full_matrices=False)[2][0]
             rank = (design @ direction).argsort(kind="stable").argsort(kind="stable")
             parts = int(np.clip(n // (5 * self.n_clusters), 1, 5))
             return _numbered(rank * parts // n)
-        product = KnownEncoder().fit(known, n)
+        product, labelings = known.groups, known.labelings
         if self.balance > 0 or product.n_groups * 5 * self.n_clusters <= n:
             return product
-        labelings = KnownEncoder().columns(known, n)
         sizes = labelings.max(0) + 1
         enough = sizes * 5 * self.n_clusters <= n
         best = int(np.where(enough, sizes, -sizes).argmax())

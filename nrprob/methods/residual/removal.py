@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.known import DesignEncoder, Groups, KnownEncoder, Memberships, is_continuous
+from nrprob.known import DesignEncoder, Groups, Known, KnownEncoder
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Removal:
 
 
 def remove(
-    x: np.ndarray, known: Any, multi: str = "product"
+    x: np.ndarray, known: Known, multi: str = "product"
 ) -> tuple[np.ndarray, Removal, Groups | None]:
     """Take from the rows what a linear model of the known structure says of them.
 
@@ -45,7 +45,7 @@ def remove(
     Parameters
     ----------
     x : ndarray of shape (n, m)
-    known : as in the estimators
+    known : Known
     multi : {"product", "additive"}
 
     Returns
@@ -58,8 +58,7 @@ def remove(
     """
     x = np.asarray(x, np.float64)
     n = len(x)
-    additive = known is not None and multi == "additive" and not isinstance(known, Memberships)
-    if is_continuous(known) or additive:
+    if known.kind == "continuous" or (known.kind == "labels" and multi == "additive"):
         columns = DesignEncoder()
         design = columns.fit(known, n)
         effects, rank = _least_squares(design, x)

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
 from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
-from nrprob.known import DesignEncoder, Groups, KnownEncoder, is_continuous
+from nrprob.known import DesignEncoder, Groups, KnownEncoder, read
 from nrprob.methods.residual.consensus import agree, indicators, match, place, votes
 from nrprob.methods.residual.moments import (
     GroupMeans,
@@ -282,9 +282,11 @@ class ResidualSpectral(Clusterer):
         n = x.shape[0]
         self._check_size(n)
         fixed = self._wanted(y, n)
+        known = read(known, n)
         self._encoder: Any = KnownEncoder()
         groups = design = None
-        if is_continuous(known) or (self.multi == "additive" and _several(known)):
+        additive = self.multi == "additive" and known.labelings.shape[1] > 1
+        if known.kind == "continuous" or additive:
             self._encoder = DesignEncoder()
             design = self._encoder.fit(known, n)
         else:
@@ -292,7 +294,7 @@ class ResidualSpectral(Clusterer):
             self._check_groups(groups, known)
             if groups.share is not None:
                 design, groups = groups.share, None
-        if groups is not None and known is not None:
+        if known.kind == "labels" and groups is not None:
             few = np.bincount(groups.codes)
             few = few[(few > 1) & (few < _MIN_ROWS)]
             if few.size:
@@ -518,10 +520,3 @@ class ResidualSpectral(Clusterer):
         """
         check_same_order(X, known=known)
         return votes(self._columns(X, known), self._names)
-
-
-def _several(known: Any) -> bool:
-    """Whether ``known`` is more than one labeling."""
-    return getattr(known, "ndim", None) == 2 or (
-        isinstance(known, list | tuple) and np.ndim(np.asarray(known, object)) == 2
-    )

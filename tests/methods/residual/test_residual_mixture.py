@@ -22,7 +22,7 @@ from sklearn.model_selection import GridSearchCV
 
 from nrprob import DegenerateClusterWarning, ResidualMixture, datasets
 from nrprob.engines.batching import Batcher
-from nrprob.known import Memberships
+from nrprob.known import Memberships, read
 from nrprob.methods.residual import em, starts
 from nrprob.methods.residual.removal import remove
 from nrprob.metrics import matched_accuracy, normalized_mutual_information
@@ -434,13 +434,13 @@ def test_several_labelings_numbers_and_soft_memberships():
     assert matched_accuracy(additive.labels_, c) > 0.9
     design = np.column_stack([np.eye(L)[z], np.eye(2)[other]])
     fit = design @ np.linalg.lstsq(design, X, rcond=None)[0]
-    r, removal, _ = remove(X, both, "additive")
+    r, removal, _ = remove(X, read(both, len(X)), "additive")
     np.testing.assert_allclose(r, X - fit, atol=1e-9)
     assert removal.rank == np.linalg.matrix_rank(design) == L + 1
     assert (additive.predict(X, known=both) == additive.labels_).all()
     # Memberships that are hard are labels.
     soft = Memberships(np.eye(L)[z])
-    r, removal, _ = remove(X, soft)
+    r, removal, _ = remove(X, read(soft, len(X)))
     np.testing.assert_allclose(r, residuals(X, z), atol=1e-9)
     assert removal.rank == L
     # Numbers: least squares on a constant and the columns.
