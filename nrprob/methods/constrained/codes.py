@@ -52,10 +52,9 @@ class Settings(NamedTuple):
     low, high : bounds of the mean squared distance s
     shared : whether all clusters have one s
     has_start : whether `Nodes.start` is there
-    temperature, cooling, n_anneal : of the soft search
-    n_link, n_apart : number of pairs that may be ignored
+    n_pairs : (2,) numbers of links, and of pairs apart, that may be ignored
     constant : part of the length that never changes
-    flag_complexity : (2,) parametric complexity of the flags of the two kinds of pairs
+    flag_complexity : (2,) parametric complexity of the flags of these two kinds of pairs
     """
 
     n_clusters: jax.Array
@@ -66,11 +65,7 @@ class Settings(NamedTuple):
     high: jax.Array
     shared: jax.Array
     has_start: jax.Array
-    temperature: jax.Array
-    cooling: jax.Array
-    n_anneal: jax.Array
-    n_link: jax.Array
-    n_apart: jax.Array
+    n_pairs: jax.Array
     constant: jax.Array
     flag_complexity: jax.Array
 
@@ -83,7 +78,13 @@ class Code(NamedTuple):
     scales: jax.Array
 
 
-def _statistics(nodes: Nodes, z: jax.Array, k: int, old: jax.Array) -> tuple[jax.Array, ...]:
+def squares(x: jax.Array, centres: jax.Array) -> jax.Array:
+    """Squared distances (C, K) of rows (C, d) from centres (K, d), up to rounding below 0."""
+    inner = jnp.matmul(x, centres.T, precision=jax.lax.Precision.HIGHEST)
+    return (x**2).sum(1)[:, None] - 2 * inner + (centres**2).sum(1)
+
+
+def statistics(nodes: Nodes, z: jax.Array, k: int, old: jax.Array) -> tuple[jax.Array, ...]:
     """Masses (K,), centres (K, d) and scatters (K,) of clusters; empty ones keep their centre."""
     size = jax.ops.segment_sum(nodes.mass, z, k)
     total = jax.ops.segment_sum(nodes.mass[:, None] * nodes.mean, z, k)
@@ -176,47 +177,40 @@ def _words(
     return length, weights
 
 
-def _flags(kept: jax.Array, n: jax.Array, complexity: jax.Array) -> jax.Array:
-    """Length of saying of each of ``n`` pairs whether it is kept."""
-    n, kept = n.astype(complexity.dtype), kept.astype(complexity.dtype)
+def _flags(kept: jax.Array, settings: Settings) -> jax.Array:
+    """Length of saying of each pair of the two kinds whether it is among the (..., 2) kept."""
+    complexity = settings.flag_complexity
+    n, kept = settings.n_pairs.astype(complexity.dtype), kept.astype(complexity.dtype)
 
     def part(m):
         return -jnp.where(m > 0, m * jnp.log(jnp.maximum(m, 1) / jnp.maximum(n, 1)), 0)
 
-    return jnp.where(n > 0, part(kept) + part(n - kept) + complexity, 0)
+    return jnp.where(n > 0, part(kept) + part(n - kept) + complexity, 0).sum(-1)
 
 
-def satisfied(nodes: Nodes, z: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Number of links, and of pairs apart, among those that may be ignored, that z satisfies."""
+def satisfied(nodes: Nodes, z: jax.Array) -> jax.Array:
+    """Numbers (2,) of links, and of pairs apart, that may be ignored, and that z satisfies."""
     near, kind = nodes.near, nodes.kind
     inside = z[: near.shape[0]]
     same = inside[:, None] == inside[near]
     once = near < jnp.arange(near.shape[0])[:, None]
-    return (
-        (once & same & (kind == SOFT_LINK)).sum(),
-        (once & ~same & (kind == SOFT_APART)).sum(),
-    )
+    kept = jnp.stack([same & (kind == SOFT_LINK), ~same & (kind == SOFT_APART)])
+    return (once & kept).sum((1, 2))
 
 
 def description(
     nodes: Nodes, z: jax.Array, settings: Settings, k: int, old: Code, soft: bool
 ) -> tuple[jax.Array, Code]:
     """Length in nats of the whole data set under clusters z (C,), and the code that has it."""
-    size, centres, scatter = _statistics(nodes, z, k, old.centres)
+    size, centres, scatter = statistics(nodes, z, k, old.centres)
     length, scales = _distances(size, scatter, settings)
     words = partial(_words, nodes, z, settings, k, old.weights, soft=soft)
     if soft:
         # Of each kind, keep what is satisfied or nothing: a few kept pairs may cost more flags
         # than they save words.
-        n_link, n_apart = satisfied(nodes, z)
         on = jnp.array([[1, 1], [1, 0], [0, 1], [0, 0]], bool)
         found, weights = jax.vmap(words)(on[:, 0], on[:, 1])
-        found += jax.vmap(
-            lambda a, b: (
-                _flags(jnp.where(a, n_link, 0), settings.n_link, settings.flag_complexity[0])
-                + _flags(jnp.where(b, n_apart, 0), settings.n_apart, settings.flag_complexity[1])
-            )
-        )(on[:, 0], on[:, 1])
+        found += _flags(jnp.where(on, satisfied(nodes, z), 0), settings)
         best = found.argmin()
         length, weights = length + found[best], weights[best]
     else:

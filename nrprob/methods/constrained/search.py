@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.engines.iterate import blank, iterate, restarts
+from nrprob.engines.kmeans import plus_plus
 from nrprob.engines.shuffle import stream, uniform
 from nrprob.methods.constrained.codes import (
     APART,
@@ -25,9 +27,11 @@ from nrprob.methods.constrained.codes import (
     components,
     description,
     satisfied,
+    squares,
 )
 
-_PRECISION = jax.lax.Precision.HIGHEST
+N_ANNEAL = 25  # iterations of a soft search that anneal, before those that descend
+_TEMPERATURE, _COOLING = 2.0, 0.8  # of them, in nats
 _PATIENCE = 3  # iterations without a shorter description, after which a soft search stops
 
 
@@ -47,20 +51,17 @@ class SearchResult(NamedTuple):
 
 def costs(nodes: Nodes, code: Code, settings: Settings) -> jax.Array:
     """Cost (C, K) in nats of every node in every cluster, without what its neighbours do to it."""
-    square = (
-        (nodes.mean**2).sum(1)[:, None]
-        - 2 * jnp.matmul(nodes.mean, code.centres.T, precision=_PRECISION)
-        + (code.centres**2).sum(1)
-    )
-    r = nodes.within[:, None] + nodes.mass[:, None] * jnp.maximum(square, 0)
+    square = jnp.maximum(squares(nodes.mean, code.centres), 0)
+    r = nodes.within[:, None] + nodes.mass[:, None] * square
     length = settings.weight * (nodes.mass[:, None] * jnp.log(code.scales) + r / code.scales)
-    length -= jnp.log(_open_weights(nodes, code))
+    length -= jnp.log(_open_weights(nodes, code, settings))
     return jnp.where(jnp.arange(code.scales.size) < settings.n_clusters, length, jnp.inf)
 
 
-def _open_weights(nodes: Nodes, code: Code) -> jax.Array:
+def _open_weights(nodes: Nodes, code: Code, settings: Settings) -> jax.Array:
     """Weights, but for empty clusters half a word's: with none they could never be joined."""
-    return jnp.maximum(code.weights, 0.5 / jnp.maximum((nodes.mass > 0).sum(), 1))
+    weights = jnp.maximum(code.weights, 0.5 / jnp.maximum((nodes.mass > 0).sum(), 1))
+    return jnp.where(jnp.arange(weights.size) < settings.n_clusters, weights, 0)
 
 
 def _greedy(nodes: Nodes, cost: jax.Array, settings: Settings) -> tuple[jax.Array, jax.Array]:
@@ -275,18 +276,15 @@ def _gumbel(seed: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
 def seeds(nodes: Nodes, seed: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     """k-means++: centres (K, d), and the squared distances (C,) to the nearest of them."""
 
-    def choose(i, state):
-        centres, square = state
+    def draw(i, square):
         chance = jnp.log(jnp.maximum(nodes.mass * square, TINY * (nodes.mass > 0)))
-        at = (chance + _gumbel(stream(seed, i), chance.shape, chance.dtype)).argmax()
-        centre = nodes.mean[at]
-        distance = ((nodes.mean - centre) ** 2).sum(1)
-        square = jnp.where(i == 0, distance, jnp.minimum(square, distance))
-        return centres.at[i].set(centre), square
+        return nodes.mean[(chance + _gumbel(stream(seed, i), chance.shape, chance.dtype)).argmax()]
 
-    state = jnp.zeros((k, nodes.mean.shape[1]), nodes.mean.dtype), jnp.ones_like(nodes.mass)
-    centres, square = jax.lax.fori_loop(0, k, choose, state)
-    return centres, square
+    def distance(centre):
+        return ((nodes.mean - centre) ** 2).sum(1)
+
+    room = jnp.zeros((k, nodes.mean.shape[1]), nodes.mean.dtype)
+    return plus_plus(draw, distance, room, jnp.ones_like(nodes.mass))
 
 
 def _start(
@@ -321,15 +319,13 @@ def _hard(
     length = description(nodes, z, settings, k, code, False)[0]
     none = jnp.zeros(2, nodes.mean.dtype)
 
-    def body(state):
-        t, z, length, code, trace, _ = state
+    def step(state, _):
+        z, length, code = state
         cost = costs(nodes, code, settings)
         if apart:
-            weights = _open_weights(nodes, code)
-            weights = jnp.where(jnp.arange(k) < settings.n_clusters, weights, 0)
             move = partial(
-                _sweep, nodes, cost=cost, weights=weights, prices=none, noise=None,
-                settings=settings, soft=False,
+                _sweep, nodes, cost=cost, weights=_open_weights(nodes, code, settings),
+                prices=none, noise=None, settings=settings, soft=False,
             )  # fmt: skip
             anew, done = _greedy(nodes, cost, settings)
             swept = jax.vmap(lambda z: move(z=z))(jnp.stack([z, jnp.where(done, anew, z)]))
@@ -344,14 +340,12 @@ def _hard(
         z = jnp.where(better, candidates[best], z)
         code = jax.tree.map(lambda new, old: jnp.where(better, new[best], old), codes, code)
         length = jnp.where(better, lengths[best], length)
-        return t + 1, z, length, code, trace.at[t + 1].set(length), ~better
+        return (z, length, code), ~better, length
 
-    trace = jnp.full(n_trace, jnp.nan, length.dtype).at[0].set(length)
-    state = jnp.array(0), z, length, code, trace, ~ok
-    t, z, length, _, trace, done = jax.lax.while_loop(
-        lambda s: (s[0] < settings.max_iter) & ~s[-1], body, state
-    )
-    return SearchResult(z, length, trace, t, done & ok, ok)
+    room = blank(n_trace, length.dtype).at[0].set(length)
+    found = iterate(step, (z, length, code), settings.max_iter + 1, done=~ok, count=1, trace=room)
+    z, length, _ = found.state
+    return SearchResult(z, length, found.trace, found.n_iter - 1, found.done & ok, ok)
 
 
 def _soft(
@@ -362,24 +356,18 @@ def _soft(
     length, code = description(nodes, z, settings, k, code, True)
     dtype = nodes.mean.dtype
 
-    def price(kept, n):
-        """What it costs to give up one more of ``n`` pairs; never less than nothing."""
-        return jnp.maximum(jnp.log(kept + 0.5) - jnp.log(n - kept + 0.5), 0).astype(dtype)
-
-    def body(state):
-        t, z, code, best, trace, stale, _ = state
-        cold = t >= settings.n_anneal
-        temperature = jnp.where(cold, 0, settings.temperature * settings.cooling**t)
-        noise = _gumbel(stream(seed, 3 + t), (z.size, k), dtype)
-        n_link, n_apart = satisfied(nodes, z)
-        prices = jnp.stack([price(n_link, settings.n_link), price(n_apart, settings.n_apart)])
-        weights = _open_weights(nodes, code)
-        weights = jnp.where(jnp.arange(k) < settings.n_clusters, weights, 0)
-        cost = costs(nodes, code, settings)
-        new = _sweep(
-            nodes, z, cost, weights, prices,
-            temperature.astype(dtype) * noise, settings, True,
-        )  # fmt: skip
+    def step(state, count):
+        z, code, best, stale = state
+        t = count - 1
+        cold = t >= N_ANNEAL
+        temperature = jnp.where(cold, 0, _TEMPERATURE * jnp.asarray(_COOLING, dtype) ** t)
+        noise = temperature * _gumbel(stream(seed, 3 + t), (z.size, k), dtype)
+        # What it costs to give up one more pair of a kind; never less than nothing.
+        kept = satisfied(nodes, z)
+        prices = jnp.log(kept + 0.5) - jnp.log(settings.n_pairs - kept + 0.5)
+        prices = jnp.maximum(prices, 0).astype(dtype)
+        weights, cost = _open_weights(nodes, code, settings), costs(nodes, code, settings)
+        new = _sweep(nodes, z, cost, weights, prices, noise, settings, True)
         moved = _shift(nodes, new, cost, weights, prices, settings, stream(seed, t))
         new = jnp.concatenate([new[None], moved])
         lengths, codes = jax.vmap(lambda z: description(nodes, z, settings, k, code, True))(new)
@@ -389,14 +377,15 @@ def _soft(
         best = jnp.where(better, new, best[0]), jnp.where(better, length, best[1])
         stale = jnp.where(better | ~cold, 0, stale + 1)
         done = cold & ((new == z).all() | (stale >= _PATIENCE))
-        return t + 1, new, code, best, trace.at[t + 1].set(length), stale, done
+        return (new, code, best, stale), done, length
 
-    trace = jnp.full(n_trace, jnp.nan, length.dtype).at[0].set(length)
-    state = jnp.array(0), z, code, (z, length), trace, jnp.array(0), ~ok
-    t, _, _, (z, length), trace, _, done = jax.lax.while_loop(
-        lambda s: (s[0] < settings.n_anneal + settings.max_iter) & ~s[-1], body, state
-    )
-    return SearchResult(z, length, trace, t, done & ok, ok)
+    room = blank(n_trace, length.dtype).at[0].set(length)
+    found = iterate(
+        step, (z, code, (z, length), 0), N_ANNEAL + settings.max_iter + 1,
+        done=~ok, count=1, trace=room,
+    )  # fmt: skip
+    z, length = found.state[2]
+    return SearchResult(z, length, found.trace, found.n_iter - 1, found.done & ok, ok)
 
 
 @partial(jax.jit, static_argnames=("n_clusters", "n_init", "together", "n_trace", "soft", "apart"))
@@ -423,6 +412,5 @@ def search(
     """
     run: Callable[..., Any] = _soft if soft else _hard
     one = partial(run, nodes, settings, k=n_clusters, n_trace=n_trace, apart=apart)
-    return jax.lax.map(
-        lambda s: one(seed=s), stream(stream(seed, 1), jnp.arange(n_init)), batch_size=together
-    )
+    each = stream(stream(seed, 1), jnp.arange(n_init))
+    return restarts(lambda seed: one(seed=seed), (each,), together)

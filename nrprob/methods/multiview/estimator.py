@@ -274,17 +274,7 @@ class MDLMultiView(Clusterer):
         else:
             for value in np.ravel(self.start).tolist():
                 self._check_number("start", value, low=1e-9, high=1e9)
-        codelength.exponential_complexity(1, *self._bounds())
-
-    def _bounds(self) -> tuple[float, float]:
-        bounds = np.asarray(self.scale_range, dtype=object)
-        if bounds.shape != (2,):
-            raise ValueError(
-                f"scale_range must be two numbers; got {self.scale_range!r}; pass (low, high)"
-            )
-        for value in bounds.tolist():
-            self._check_number("scale_range", value, low=1e-12, high=1e12)
-        return float(bounds[0]), float(bounds[1])
+        self._scale_bounds()
 
     def _numbers(self, name: str, value: Any, n_views: int, most: int) -> tuple[int, ...]:
         """Numbers of clusters of all views."""
@@ -464,7 +454,7 @@ class MDLMultiView(Clusterer):
         # Below this, probabilities of the rarest cells are no numbers any more.
         rarest = -math.log(SMOOTHING / (n + SMOOTHING * math.prod(largest)))
         end = max(_END, rarest / (80 if dtype == np.float32 else 600))
-        low, high = self._bounds()
+        low, high = self._scale_bounds()
         numbers = Numbers(
             columns=self._columns(task.rows.x.n_statistics, dtype),
             weights=self._weights.astype(dtype),

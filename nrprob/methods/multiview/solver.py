@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob import codelength
+from nrprob.engines.iterate import blank, iterate
 from nrprob.engines.shuffle import spread, stream, uniform
 from nrprob.methods.multiview import joint_cells
 from nrprob.methods.multiview.joint_cells import NEVER
@@ -316,8 +317,8 @@ def solve_multiview(
     real = rows.mass.reshape(-1) > 0
     features = numbers.columns.sum(0)
 
-    def step(carry):
-        i, counts, old, _, trace = carry
+    def step(state, i):
+        counts, old = state
         annealing = i < numbers.n_anneal
         level = i // numbers.n_steps
         fresh = annealing & (i % numbers.n_steps == 0)
@@ -349,21 +350,15 @@ def solve_multiview(
 
         counts, labels, length = jax.vmap(one)(counts, old, active, runs.seed, runs.start)
         done = ~annealing & jnp.all((labels == old) | ~real, (1, 2))
-        at = jnp.minimum(i, CAPACITY - 1)
-        trace = jax.lax.dynamic_update_index_in_dim(trace, length, at, 0)
-        return i + 1, counts, labels, done, trace
+        return (counts, labels), done, length
 
-    def moving(carry):
-        return ~jnp.all(carry[3]) & (carry[0] < numbers.n_anneal + numbers.max_iter)
-
-    carry = (
-        jnp.zeros((), jnp.int32),
-        jax.vmap(partial(_start, design, rows))(runs.seed, active),
-        jnp.full((n_runs, len(design.sizes), rows.mass.size), -1, jnp.int32),
-        jnp.zeros(n_runs, bool),
-        jnp.full((CAPACITY, n_runs), jnp.nan, dtype),
-    )
-    n_iter, _, labels, done, trace = jax.lax.while_loop(moving, step, carry)
+    start = jax.vmap(partial(_start, design, rows))(runs.seed, active)
+    nowhere = jnp.full((n_runs, len(design.sizes), rows.mass.size), -1, jnp.int32)
+    found = iterate(
+        step, (start, nowhere), numbers.n_anneal + numbers.max_iter,
+        done=jnp.zeros(n_runs, bool), trace=blank(CAPACITY, dtype, n_runs),
+    )  # fmt: skip
+    labels = found.state[1]
 
     # The results, in float64.
     wide = _in_float64(rows, numbers.columns)
@@ -382,7 +377,9 @@ def solve_multiview(
     partition, distance, rest, cells = jax.lax.map(evaluate, labels)
     labels = jnp.moveaxis(labels, 2, 0).reshape(*rows.mass.shape, n_runs, -1)
     objective = partition + distance + rest + runs.constant
-    return MultiviewSolution(labels, objective, partition, distance, done, n_iter, trace, cells)
+    return MultiviewSolution(
+        labels, objective, partition, distance, found.done, found.n_iter, found.trace, cells
+    )
 
 
 def _wide(value: jax.Array) -> jax.Array:
