@@ -33,7 +33,6 @@ LONG = {
     "methods/bayes/estimator.py": 407,
     "methods/cmbc/solver.py": 391,
     "methods/ensemble/condens.py": 392,
-    "methods/multiview/estimator.py": 537,
     "methods/residual/mixture.py": 385,
 }
 

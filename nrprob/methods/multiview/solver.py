@@ -69,18 +69,20 @@ class Runs(NamedTuple):
 
 
 class MultiviewSolution(NamedTuple):
-    """All runs of one compiled program; ``S`` of them.
+    """All runs of one compiled program, S of them, along the first axis.
 
     Attributes
     ----------
-    labels : (B, r, S, V)
+    labels : (S, B, r, V)
     objective : (S,) complete length, in nats of the scaled rows, in float64
     partition : (S,) length of the labels at their own frequencies
     distance : (S,) length of the distances, without constants
     converged : (S,) whether the labels came to rest
-    n_iter : number of E-steps of all runs side by side
-    trace : (CAPACITY, S) sum of partition and distance, NaN beyond the last
-    cells : (S, K, p) statistics of the clusters of all views, in float64
+    n_iter : (S,) number of E-steps, of all runs side by side
+    trace : (S, CAPACITY) sum of partition and distance, NaN beyond the last
+    mass : (S, K) of the clusters of all views, in float64
+    centres : (S, K, p) means, 0 beside the features of the cluster's view
+    scales : (S, K)
     """
 
     labels: jax.Array
@@ -90,7 +92,9 @@ class MultiviewSolution(NamedTuple):
     converged: jax.Array
     n_iter: jax.Array
     trace: jax.Array
-    cells: jax.Array
+    mass: jax.Array
+    centres: jax.Array
+    scales: jax.Array
 
 
 @dataclass(frozen=True)
@@ -372,13 +376,18 @@ def solve_multiview(
         members, joint = _masses(design, wide, ones)
         cells = jnp.matmul(jnp.concatenate(members), _flat(wide), precision=_PRECISION)
         counts = Counts(cells, joint)
-        return *lengths(design, numbers, counts), completion(design, numbers, counts), cells
+        views = [_scales(design, numbers, cells, v) for v in range(len(ones))]
+        mass, centres, _, scales = zip(*views, strict=True)
+        each = [jnp.broadcast_to(s, n.shape) for s, n in zip(scales, mass, strict=True)]
+        parts = *lengths(design, numbers, counts), completion(design, numbers, counts)
+        return *parts, *map(jnp.concatenate, (mass, centres, each))
 
-    partition, distance, rest, cells = jax.lax.map(evaluate, labels)
-    labels = jnp.moveaxis(labels, 2, 0).reshape(*rows.mass.shape, n_runs, -1)
+    partition, distance, rest, *codes = jax.lax.map(evaluate, labels)
+    labels = jnp.moveaxis(labels, 1, 2).reshape(n_runs, *rows.mass.shape, -1)
     objective = partition + distance + rest + runs.constant
+    n_iter = jnp.full(n_runs, found.n_iter)
     return MultiviewSolution(
-        labels, objective, partition, distance, found.done, found.n_iter, found.trace, cells
+        labels, objective, partition, distance, found.done, n_iter, found.trace.T, *codes
     )
 
 
