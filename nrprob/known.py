@@ -98,7 +98,7 @@ class KnownEncoder:
         if codes.shape[1] == 1:
             self.combinations_ = {(c,): c for c in range(codes.max() + 1)}
             return Groups(codes[:, 0], len(self.combinations_))
-        product, self.combinations_ = _factorize(codes)
+        product, self.combinations_ = factorize(codes)
         return Groups(product, len(self.combinations_))
 
     def columns(self, known: Any, n_samples: int) -> np.ndarray:
@@ -108,7 +108,7 @@ class KnownEncoder:
                 "soft Memberships cannot be joined with other labelings; got Memberships; "
                 "pass hard labels"
             )
-        encoded = [_factorize(column) for column in _labelings(known, n_samples)]
+        encoded = [factorize(column) for column in _labelings(known, n_samples)]
         self.categories_ = [categories for _, categories in encoded]
         return np.stack([codes for codes, _ in encoded], 1)
 
@@ -287,7 +287,7 @@ def _look_up(columns: list[np.ndarray], categories: list[dict[Any, int]]) -> np.
             if code is None:
                 raise ValueError(
                     f"known has the label {value!r} at row {i}, which did not occur in fit; "
-                    f"the fit had {_some(names)}; drop such rows or fit again with them"
+                    f"the fit had {some(names)}; drop such rows or fit again with them"
                 )
             codes[i, j] = code
     return codes
@@ -300,7 +300,8 @@ def _length(given: int, n_samples: int) -> str:
     )
 
 
-def _some(values: Any) -> str:
+def some(values: Any) -> str:
+    """The first few of the values, for a message."""
     shown = [repr(v) for v, _ in zip(values, range(5), strict=False)]
     return ", ".join(shown) + (", ..." if len(values) > 5 else "")
 
@@ -398,8 +399,8 @@ def _check_hashable(array: np.ndarray) -> None:
         ) from None
 
 
-def _factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:
-    """Code values, or rows of values, by order of first appearance."""
+def factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:
+    """Code values, or rows of values, by order of first appearance: codes, and who has which."""
     if array.dtype.kind == "O":
         categories: dict[Any, int] = {}
         codes = np.array([categories.setdefault(v, len(categories)) for v in array.tolist()], int)
