@@ -95,7 +95,7 @@ class Known:
         if self.labelings.shape[1] == 1:
             codes = self.labelings[:, 0]
             return codes, {(c,): c for c in range(codes.max() + 1)}
-        return _factorize(self.labelings)
+        return factorize(self.labelings)
 
     @property
     def groups(self) -> Groups:
@@ -143,7 +143,7 @@ def read(known: Any, n_samples: int) -> Known:
         return Known("soft", n_samples, known, none, None)
     if is_continuous(known):
         return Known("continuous", n_samples, known, none, None)
-    encoded = [_factorize(column) for column in _labelings(known, n_samples)]
+    encoded = [factorize(column) for column in _labelings(known, n_samples)]
     codes = np.stack([codes for codes, _ in encoded], 1)
     return Known("labels", n_samples, known, codes, [categories for _, categories in encoded])
 
@@ -336,7 +336,7 @@ def _look_up(columns: list[np.ndarray], categories: list[dict[Any, int]]) -> np.
             if code is None:
                 raise ValueError(
                     f"known has the label {value!r} at row {i}, which did not occur in fit; "
-                    f"the fit had {_some(names)}; drop such rows or fit again with them"
+                    f"the fit had {some(names)}; drop such rows or fit again with them"
                 )
             codes[i, j] = code
     return codes
@@ -349,7 +349,8 @@ def _length(given: int, n_samples: int) -> str:
     )
 
 
-def _some(values: Any) -> str:
+def some(values: Any) -> str:
+    """The first few of the values, for a message."""
     shown = [repr(v) for v, _ in zip(values, range(5), strict=False)]
     return ", ".join(shown) + (", ..." if len(values) > 5 else "")
 
@@ -448,8 +449,8 @@ def _check_hashable(array: np.ndarray) -> None:
         ) from None
 
 
-def _factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:
-    """Code values, or rows of values, by order of first appearance."""
+def factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:
+    """Code values, or rows of values, by order of first appearance: codes, and who has which."""
     if array.dtype.kind == "O":
         categories: dict[Any, int] = {}
         codes = np.array([categories.setdefault(v, len(categories)) for v in array.tolist()], int)

@@ -32,8 +32,6 @@ LONG = {
     "cli.py": 505,
     "methods/bayes/estimator.py": 407,
     "methods/cmbc/solver.py": 391,
-    "methods/ensemble/condens.py": 392,
-    "methods/multiview/estimator.py": 537,
     "methods/residual/mixture.py": 385,
 }
 

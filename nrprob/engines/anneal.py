@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.engines.iterate import blank, iterate
 from nrprob.engines.power import leading_eigenvalues
 from nrprob.engines.shuffle import spread, stream
 from nrprob.statistics.rows import Rows
@@ -223,8 +224,8 @@ def anneal(
 
     value = functools.partial(update.reached, blocks)
 
-    def level(carry):
-        _, beta, index, state, w, labels, done, n_iter, trace = carry
+    def level(carry, index):
+        beta, state, w, labels, _, n_iter = carry
         last = beta >= ladder.final
         noise = jnp.where(last, 0, ladder.noise)[:, None]
         w = w * jnp.exp(noise * spread(stream(seed, index), w.shape, w.dtype))
@@ -273,27 +274,17 @@ def anneal(
         # Rows that are tied never harden; at the end of the range, unchanged labels are enough.
         ends = beta * ladder.factor > stop
         done = jnp.where(last, change <= tol, same & (hard | ends))
-        trace = jax.lax.dynamic_update_index_in_dim(trace, value(state, w, beta), index, 0)
+        reached = value(state, w, beta)
         over = jnp.all(last | done) | jnp.all(beta * ladder.factor > stop)
         over = jnp.where(ladder.final == jnp.inf, over, finish) | (index + 1 >= CAPACITY)
         beta = jnp.where(over, beta, jnp.minimum(beta * ladder.factor, ladder.final))
-        return over, beta, index + 1, state, w, new_labels, done, n_iter + steps, trace
+        return (beta, state, w, new_labels, done, n_iter + steps), over, reached
 
-    carry = (
-        jnp.asarray(False),
-        jnp.minimum(ladder.start, ladder.final),
-        0,
-        state,
-        w,
-        jnp.full(w.shape[:3], -1, jnp.int32),
-        jnp.zeros(n_restarts, bool),
-        0,
-        jnp.full((CAPACITY, n_restarts), jnp.nan, w.dtype),
-    )
-    _, beta, _, state, w, _, done, n_iter, trace = jax.lax.while_loop(
-        lambda carry: ~carry[0], level, carry
-    )
-    return Annealed(w, state, beta, trace, done, n_iter)
+    nowhere, none = jnp.full(w.shape[:3], -1, jnp.int32), jnp.zeros(n_restarts, bool)
+    start = jnp.minimum(ladder.start, ladder.final), state, w, nowhere, none, 0
+    found = iterate(level, start, CAPACITY, trace=blank(CAPACITY, w.dtype, n_restarts))
+    beta, state, w, _, done, n_iter = found.state
+    return Annealed(w, state, beta, found.trace, done, n_iter)
 
 
 def leading_curvatures(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from nrprob.engines.iterate import blank, iterate
 from nrprob.engines.shuffle import stream, uniform
 from nrprob.statistics.costs import SeparableCost
 from nrprob.statistics.rows import Dense, Rows, Sparse
@@ -110,8 +111,7 @@ def sequential(
     def run(start):
         labels, seed = start
 
-        def sweep(carry):
-            labels, _, count, trace = carry
+        def sweep(labels, count):
             priority = uniform(stream(seed, count), free.shape, mass.dtype)
             order = jnp.argsort(jnp.where(free, priority, 2.0))
             cells = label_cells(rows, labels.reshape(rows.mass.shape), n_clusters)
@@ -130,15 +130,11 @@ def sequential(
             moved = (after != before).sum()
             labels = labels.at[order].set(after, unique_indices=True)
             cells = label_cells(rows, labels.reshape(rows.mass.shape), n_clusters)
-            trace = trace.at[jnp.minimum(count, TRACE - 1)].set(objective(terms, cells)[0])
-            return labels, moved, count + 1, trace
+            return labels, moved == 0, objective(terms, cells)[0]
 
-        labels, moved, count, trace = jax.lax.while_loop(
-            lambda carry: (carry[1] > 0) & (carry[2] < max_iter),
-            sweep,
-            (labels.reshape(-1), jnp.ones((), int), 0, jnp.full(TRACE, jnp.nan, mass.dtype)),
-        )
-        return labels.reshape(rows.mass.shape), trace, count, moved == 0
+        room = blank(TRACE, mass.dtype)
+        found = iterate(sweep, labels.reshape(-1), max_iter, trace=room)
+        return found.state.reshape(rows.mass.shape), found.trace, found.n_iter, found.done
 
     seeds = stream(seed, jnp.arange(labels.shape[0]))
     return Reassigned(*jax.lax.map(run, (labels, seeds)))
@@ -329,22 +325,17 @@ def batched(
 
     def run(start):
         labels, seed = start
-        trace = jnp.full(TRACE, jnp.nan, rows.mass.dtype)
 
-        def slide(carry):
-            labels, value, _, count, trace = carry
+        def slide(state, _):
+            labels, value = state
             new = follow(labels)
             _, new_value = evaluate(new)
             better = new_value < value
             labels, value = jnp.where(better, new, labels), jnp.where(better, new_value, value)
-            trace = trace.at[jnp.minimum(count, TRACE - 1)].set(value)
-            return labels, value, better, count + 1, trace
+            return (labels, value), ~better, value
 
-        labels, value, _, count, trace = jax.lax.while_loop(
-            lambda carry: carry[2] & (carry[3] < max_iter),
-            slide,
-            (labels, evaluate(labels)[1], True, 0, trace),
-        )
+        start = labels, evaluate(labels)[1]
+        slid = iterate(slide, start, max_iter, trace=blank(TRACE, rows.mass.dtype))
 
         def gains(labels):
             cells = evaluate(labels)[0]
@@ -354,8 +345,8 @@ def batched(
             gain = change.min(-1) + 2 * eps * functools.reduce(jnp.add, sizes)
             return gain, change.argmin(-1).astype(labels.dtype)
 
-        def hop(carry):
-            labels, value, fraction, gain, goal, fresh, count, trace, _ = carry
+        def hop(state, count):
+            labels, value, fraction, gain, goal, fresh = state
             gain, goal = jax.lax.cond(fresh, gains, lambda _: (gain, goal), labels)
             improving = free & (gain < 0)
             draw = uniform(stream(seed, count), gain.shape, gain.dtype)
@@ -369,16 +360,12 @@ def batched(
             over = ~improving.any() | (~better & (fraction < 1e-6))
             labels, value = jnp.where(better, new, labels), jnp.where(better, new_value, value)
             fraction = jnp.where(better, jnp.minimum(1, 2 * fraction), fraction / 4)
-            trace = trace.at[jnp.minimum(count, TRACE - 1)].set(value)
-            return labels, value, fraction, gain, goal, better, count + 1, trace, over
+            return (labels, value, fraction, gain, goal, better), over, value
 
-        blank = jnp.zeros(labels.shape, rows.mass.dtype)
-        labels, _, _, _, _, _, count, trace, over = jax.lax.while_loop(
-            lambda carry: ~carry[-1] & (carry[-3] < max_iter),
-            hop,
-            (labels, value, 1.0, blank, labels, True, count, trace, False),
-        )
-        return labels, trace, count, over
+        none = jnp.zeros(labels.shape, rows.mass.dtype)
+        start = *slid.state, 1.0, none, slid.state[0], True
+        found = iterate(hop, start, max_iter, count=slid.n_iter, trace=slid.trace)
+        return found.state[0], found.trace, found.n_iter, found.done
 
     seeds = stream(seed, jnp.arange(labels.shape[0]))
     return Reassigned(*jax.lax.map(run, (labels, seeds)))

@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from nrprob.codelength import exponential_complexity
 from nrprob.engines import sharding
 from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.known import Groups, Known, is_missing, plain
@@ -208,6 +209,18 @@ class Clusterer(ClusterMixin, BaseEstimator):
     def _check_binarize(self) -> None:
         if self.binarize is not None:
             self._check_number("binarize", self.binarize, low=-LARGEST, high=LARGEST)
+
+    def _scale_bounds(self) -> tuple[float, float]:
+        """Bounds of mean squared distances, the parameter ``scale_range``, checked."""
+        bounds = np.asarray(self.scale_range, dtype=object)
+        if bounds.shape != (2,):
+            raise ValueError(
+                f"scale_range must be two numbers; got {self.scale_range!r}; pass (low, high)"
+            )
+        for value in bounds.tolist():
+            self._check_number("scale_range", value, low=1e-12, high=1e12)
+        exponential_complexity(1, *bounds.tolist())  # refuses bounds in the wrong order
+        return float(bounds[0]), float(bounds[1])
 
     def _check_size(self, n_samples: int) -> None:
         if n_samples < self.n_clusters:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from nrprob.engines.iterate import blank, iterate
 from nrprob.engines.power import leading_eigenvalues
 from nrprob.engines.shuffle import spread, stream, uniform
 from nrprob.engines.solve import Solution
@@ -423,53 +424,38 @@ def solve_cmbc(
         step = partial(joint_step, tables=tables, strength=strength, real=real, tol=1e-3 * tol)
         return jax.vmap(step)(theta, cells)
 
-    def write(buffer, count, values):
-        at = jnp.minimum(count, CAPACITY - 1)
-        return jax.lax.dynamic_update_index_in_dim(buffer, values, at, 0)
-
     def level(carry):
-        temperature, index, theta, _, count, trace, at = carry
+        temperature, index, theta, _, count, trace = carry
         noise = _NOISE * spread(stream(stream(seed, 2), index), theta.shape, dtype)
         theta = jnp.clip(theta + jnp.where(real, noise, 0), low, 1 - low)
         last = temperature <= 1
         tol = jnp.where(last, 1e-2, 1) * numbers.tol
-        limit = jnp.where(last, 10, 1) * numbers.max_iter
+        limit = count + jnp.where(last, 10, 1) * numbers.max_iter
 
-        def moving(inner):
-            return (inner[4] < limit) & ~jnp.all(inner[3])
-
-        def move(inner):
-            theta, cells, old, done, steps, count, trace, at = inner
+        def move(state, _):
+            theta, cells, old, done = state
             new = improve(theta, cells, temperature, tol, done)
             theta = jnp.where(done[:, None, None], theta, new)
             free, cells, _ = expectation(rows, theta, temperature, real, barred)
             reached = value(theta, free)
             rounding = 16 * jnp.finfo(dtype).eps * jnp.abs(reached)
             done = done | (jnp.abs(old - reached) <= jnp.maximum(tol, rounding))
-            trace, at = write(trace, count, n * reached), write(at, count, temperature)
-            return theta, cells, reached, done, steps + 1, count + 1, trace, at
+            return (theta, cells, reached, done), done, (n * reached, temperature)
 
         free, cells, _ = expectation(rows, theta, temperature, real, barred)
-        none = jnp.zeros(n_init, bool)
-        inner = theta, cells, value(theta, free), none, 0, count, trace, at
-        theta, _, _, done, _, count, trace, at = jax.lax.while_loop(moving, move, inner)
+        state = theta, cells, value(theta, free), none
+        found = iterate(move, state, limit, done=none, count=count, trace=trace)
         cooler = jnp.where(last, 0, jnp.maximum(temperature / _COOLING, 1))
-        return cooler, index + 1, theta, done, count, trace, at
+        return cooler, index + 1, found.state[0], found.done, found.n_iter, found.trace
 
     start = 0.05 + 0.9 * uniform(stream(seed, 1), (n_init, k, p), dtype)
     alike = rows.cells(rows.mass[..., None, None])[0, 0, 0] / n
-    start = jnp.where(first > 1, alike, start)
-    carry = (
-        first,
-        0,
-        jnp.where(real, start, 0.5),
-        jnp.zeros(n_init, bool),
-        0,
-        jnp.full((CAPACITY, n_init), jnp.nan, dtype),
-        jnp.full(CAPACITY, jnp.nan, dtype),
-    )
+    start = jnp.where(real, jnp.where(first > 1, alike, start), 0.5)
+    none, count = jnp.zeros(n_init, bool), jnp.zeros((), jnp.int32)
+    room = blank(CAPACITY, dtype, n_init), blank(CAPACITY, dtype)
+    carry = first, 0, start, none, count, room
     carry = jax.lax.while_loop(lambda carry: carry[0] > 0, level, carry)
-    _, _, theta, done, count, trace, at = carry
+    _, _, theta, done, count, (trace, at) = carry
     if update == "exact":
         theta, trace = _ascend(rows, theta, tables, strength, m, real, barred)
         trace, count = n * trace, count + _ADAM

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +11,16 @@ import jax
 import numpy as np
 
 from nrprob.estimator.base import Clusterer, Renamed
-from nrprob.methods.constrained.links import check_cannot_link, check_pairs
+from nrprob.estimator.calls import at_once
+from nrprob.methods.constrained.codes import Nodes
+from nrprob.methods.constrained.links import (
+    Pairs,
+    check_cannot_link,
+    check_pairs,
+    pairs_from_labels,
+)
+from nrprob.methods.constrained.problem import coarse
+from nrprob.methods.constrained.search import SearchResult
 
 ALIKE = "there is no structure in X; all rows are alike"
 
@@ -31,6 +42,18 @@ class PairTask:
     cannot_link: np.ndarray
     calls: tuple = ()
 
+    def kept(self, hard: bool = True) -> tuple[list[Pairs], list[Pairs]]:
+        """Must-links and cannot-links that must be kept: the given ones if ``hard``, and labels."""
+        must, cannot = [], []
+        if hard:
+            must.append(Pairs(self.must_link, "must_link"))
+            cannot.append(Pairs(self.cannot_link, "cannot_link"))
+        if self.fixed is not None:
+            same, different = pairs_from_labels(self.fixed)
+            must.append(Pairs(same, "y"))
+            cannot.append(Pairs(different, "y"))
+        return must, cannot
+
 
 class PairEstimator(Clusterer):
     """Clusterer of dense rows whose ``fit`` takes ``must_link`` and ``cannot_link``."""
@@ -51,6 +74,15 @@ class PairEstimator(Clusterer):
         fixed = self._wanted(y, n)
         must_link = check_pairs(must_link, n, "must_link")
         return PairTask(X, fixed, must_link, check_cannot_link(cannot_link, n))
+
+    def _run(
+        self, search: Callable[..., SearchResult], nodes: Nodes, each: int, n_iter: int
+    ) -> SearchResult:
+        """All restarts of a search, ``each`` numbers a node and cluster, of so many iterations."""
+        size = (nodes.mass.size * each + nodes.near.size * 6) * coarse(self.n_clusters, 4)
+        together = at_once(self.n_init, size * nodes.mean.dtype.itemsize)
+        # Traces of nearly the same length share a program.
+        return jax.device_get(search(together=together, n_trace=64 * math.ceil(n_iter / 64)))
 
     def predict(self, X):  # type: ignore[override]
         """Cluster of new rows, which take part in no pair: the nearest by the measure of `fit`.

@@ -18,6 +18,7 @@ from nrprob.codelength import exponential_length
 
 TINY = 1e-30
 APART, SOFT_APART, SOFT_LINK = 1, 2, 3  # kinds of neighbours; 0 is padding
+_STEPS = 20  # of fitting the weights of words
 
 
 class Nodes(NamedTuple):
@@ -52,10 +53,9 @@ class Settings(NamedTuple):
     low, high : bounds of the mean squared distance s
     shared : whether all clusters have one s
     has_start : whether `Nodes.start` is there
-    temperature, cooling, n_anneal : of the soft search
-    n_link, n_apart : number of pairs that may be ignored
+    n_pairs : (2,) numbers of links, and of pairs apart, that may be ignored
     constant : part of the length that never changes
-    flag_complexity : (2,) parametric complexity of the flags of the two kinds of pairs
+    flag_complexity : (2,) parametric complexity of the flags of these two kinds of pairs
     """
 
     n_clusters: jax.Array
@@ -66,11 +66,7 @@ class Settings(NamedTuple):
     high: jax.Array
     shared: jax.Array
     has_start: jax.Array
-    temperature: jax.Array
-    cooling: jax.Array
-    n_anneal: jax.Array
-    n_link: jax.Array
-    n_apart: jax.Array
+    n_pairs: jax.Array
     constant: jax.Array
     flag_complexity: jax.Array
 
@@ -83,45 +79,19 @@ class Code(NamedTuple):
     scales: jax.Array
 
 
-def _statistics(nodes: Nodes, z: jax.Array, k: int, old: jax.Array) -> tuple[jax.Array, ...]:
+def squares(x: jax.Array, centres: jax.Array) -> jax.Array:
+    """Squared distances (C, K) of rows (C, d) from centres (K, d), up to rounding below 0."""
+    inner = jnp.matmul(x, centres.T, precision=jax.lax.Precision.HIGHEST)
+    return (x**2).sum(1)[:, None] - 2 * inner + (centres**2).sum(1)
+
+
+def statistics(nodes: Nodes, z: jax.Array, k: int, old: jax.Array) -> tuple[jax.Array, ...]:
     """Masses (K,), centres (K, d) and scatters (K,) of clusters; empty ones keep their centre."""
     size = jax.ops.segment_sum(nodes.mass, z, k)
     total = jax.ops.segment_sum(nodes.mass[:, None] * nodes.mean, z, k)
     centres = jnp.where(size[:, None] > 0, total / jnp.where(size > 0, size, 1)[:, None], old)
     r = nodes.within + nodes.mass * ((nodes.mean - centres[z]) ** 2).sum(1)
     return size, centres, jax.ops.segment_sum(r, z, k)
-
-
-def _distances(
-    size: jax.Array, scatter: jax.Array, settings: Settings
-) -> tuple[jax.Array, jax.Array]:
-    """Length of all distances, and the scale (K,) under which every cluster's are sent."""
-    low, high, w = settings.low, settings.high, settings.weight
-    n, total = size.sum(), scatter.sum()
-    pooled = exponential_length(n, total, low, high, shape=w)
-    each = exponential_length(size, scatter, low, high, shape=w).sum()
-    one = jnp.clip(total / n, low, high)
-    own = jnp.clip(scatter / jnp.where(size > 0, size, 1), low, high)
-    own = jnp.where(size > 0, own, one)
-    return jnp.where(settings.shared, pooled, each), jnp.where(settings.shared, one, own)
-
-
-def _fit_weights(
-    count: jax.Array, free: jax.Array, open_: jax.Array, root: jax.Array, w: jax.Array, steps: int
-) -> jax.Array:
-    """Improve the weights w (K,) of renormalised words, which never lengthens the words.
-
-    Minorise-maximise: ln of a sum is below its tangent, which gives
-    w_j = n_j / sum over the words that could have named j of 1 / (their available weight).
-    """
-    open_ = open_ * root[:, None]
-
-    def step(_, w):
-        available = jnp.maximum(open_ @ w, TINY)
-        w = count / jnp.maximum(free / w.sum() + (open_ / available[:, None]).sum(0), TINY)
-        return w / jnp.maximum(w.sum(), TINY)
-
-    return jax.lax.fori_loop(0, steps, step, jnp.maximum(w, 1e-6))
 
 
 def components(link: jax.Array, near: jax.Array) -> jax.Array:
@@ -138,88 +108,115 @@ def components(link: jax.Array, near: jax.Array) -> jax.Array:
     return jax.lax.while_loop(lambda s: s[1], spread, (jnp.arange(b), jnp.array(True)))[0]
 
 
-def _words(
-    nodes: Nodes,
-    z: jax.Array,
-    settings: Settings,
-    k: int,
-    old: jax.Array,
-    keep_links: jax.Array,
-    keep_apart: jax.Array,
-    soft: bool,
-) -> tuple[jax.Array, jax.Array]:
-    """Length of the words if those pairs that z satisfies are kept, and their weights."""
-    near, kind = nodes.near, nodes.kind
-    b = near.shape[0]
-    inside = z[:b]
-    index = jnp.arange(b)
-    real = nodes.mass > 0
-    same = inside[:, None] == inside[near]
-    before = near < index[:, None]
-    label = index
-    apart = kind == APART
-    if soft:
-        link = (kind == SOFT_LINK) & same & keep_links
-        label = components(link, near)
-        apart |= (kind == SOFT_APART) & ~same & keep_apart
-    one, two = jnp.broadcast_to(label[:, None], near.shape), label[near]
-    late, early = jnp.maximum(one, two), jnp.minimum(one, two)
-    used = jnp.zeros((b, k), bool).at[late, inside[early]].max(apart & before)
-    root = (label == index) & real[:b]
-    w = old.dtype.type(1) * root
-    count = jax.ops.segment_sum(w, inside, k)
-    free = jax.ops.segment_sum(real[b:].astype(w.dtype), z[b:], k)
-    open_ = (~used & (jnp.arange(k) < settings.n_clusters)).astype(w.dtype)
-    weights = _fit_weights(count + free, free.sum(), open_, w, old, 20)
-    named = (count + free) * jnp.log(jnp.maximum(weights, TINY))
-    length = (w * jnp.log(jnp.maximum(open_ @ weights, TINY))).sum() - named.sum()
-    return length, weights
+class Coder:
+    """Lengths of clusterings z (C,) of one set of nodes, into as many as ``k`` clusters.
+
+    Attributes
+    ----------
+    soft : whether some pairs may be ignored
+    near : (B, D) neighbours of the nodes that take part in pairs
+    before : (B, D) whether the neighbour's word is sent earlier
+    apart, soft_apart, soft_link : (B, D) whether the neighbour is of that kind
+    index, active : (B,) the nodes, and (K,) whether a cluster exists
+    """
+
+    def __init__(self, nodes: Nodes, settings: Settings, k: int, soft: bool):
+        self.nodes, self.settings, self.k, self.soft = nodes, settings, k, soft
+        self.near = nodes.near
+        self.apart, self.soft_apart = nodes.kind == APART, nodes.kind == SOFT_APART
+        self.soft_link = nodes.kind == SOFT_LINK
+        self.index = jnp.arange(len(nodes.near))
+        self.before = nodes.near < self.index[:, None]
+        self.active = jnp.arange(k) < settings.n_clusters
+
+    def inside(self, z: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Clusters (B,) of the nodes in pairs, and which neighbours (B, D) are in the same."""
+        inside = z[: self.index.size]
+        return inside, inside[:, None] == inside[self.near]
+
+    def _distances(self, size: jax.Array, scatter: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Length of all distances, and the scale (K,) under which every cluster's are sent."""
+        low, high, w = self.settings.low, self.settings.high, self.settings.weight
+        n, total = size.sum(), scatter.sum()
+        pooled = exponential_length(n, total, low, high, shape=w)
+        each = exponential_length(size, scatter, low, high, shape=w).sum()
+        one = jnp.clip(total / n, low, high)
+        own = jnp.clip(scatter / jnp.where(size > 0, size, 1), low, high)
+        own = jnp.where(size > 0, own, one)
+        shared = self.settings.shared
+        return jnp.where(shared, pooled, each), jnp.where(shared, one, own)
+
+    def _words(
+        self, z: jax.Array, old: jax.Array, keep_links: jax.Array, keep_apart: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """Length of the words if those pairs that z satisfies are kept, and their weights."""
+        near, k, b = self.near, self.k, self.index.size
+        inside, same = self.inside(z)
+        real = self.nodes.mass > 0
+        label, apart = self.index, self.apart
+        if self.soft:
+            label = components(self.soft_link & same & keep_links, near)
+            apart |= self.soft_apart & ~same & keep_apart
+        one, two = jnp.broadcast_to(label[:, None], near.shape), label[near]
+        late, early = jnp.maximum(one, two), jnp.minimum(one, two)
+        used = jnp.zeros((b, k), bool).at[late, inside[early]].max(apart & self.before)
+        root = (label == self.index) & real[:b]
+        w = old.dtype.type(1) * root
+        free = jax.ops.segment_sum(real[b:].astype(w.dtype), z[b:], k)
+        count = jax.ops.segment_sum(w, inside, k) + free
+        open_ = (~used & self.active).astype(w.dtype)
+        weights = _fit_weights(count, free.sum(), open_, w, old)
+        length = (w * jnp.log(jnp.maximum(open_ @ weights, TINY))).sum()
+        return length - (count * jnp.log(jnp.maximum(weights, TINY))).sum(), weights
+
+    def _flags(self, kept: jax.Array) -> jax.Array:
+        """Length of saying of each pair of the two kinds whether it is among the (..., 2) kept."""
+        complexity = self.settings.flag_complexity
+        n, kept = self.settings.n_pairs.astype(complexity.dtype), kept.astype(complexity.dtype)
+
+        def part(m):
+            return -jnp.where(m > 0, m * jnp.log(jnp.maximum(m, 1) / jnp.maximum(n, 1)), 0)
+
+        return jnp.where(n > 0, part(kept) + part(n - kept) + complexity, 0).sum(-1)
+
+    def satisfied(self, z: jax.Array) -> jax.Array:
+        """Numbers (2,) of links, and of pairs apart, that may be ignored, and that z satisfies."""
+        same = self.inside(z)[1]
+        kept = jnp.stack([same & self.soft_link, ~same & self.soft_apart])
+        return (self.before & kept).sum((1, 2))
+
+    def description(self, z: jax.Array, old: Code) -> tuple[jax.Array, Code]:
+        """Length in nats of the whole data set under clusters z, and the code that has it."""
+        size, centres, scatter = statistics(self.nodes, z, self.k, old.centres)
+        length, scales = self._distances(size, scatter)
+        words = partial(self._words, z, old.weights)
+        if self.soft:
+            # Of each kind, keep what is satisfied or nothing: a few kept pairs may cost more flags
+            # than they save words.
+            on = jnp.array([[1, 1], [1, 0], [0, 1], [0, 0]], bool)
+            found, weights = jax.vmap(words)(on[:, 0], on[:, 1])
+            found += self._flags(jnp.where(on, self.satisfied(z), 0))
+            best = found.argmin()
+            length, weights = length + found[best], weights[best]
+        else:
+            found, weights = words(True, True)
+            length += found
+        return length + self.settings.constant, Code(weights, centres, scales)
 
 
-def _flags(kept: jax.Array, n: jax.Array, complexity: jax.Array) -> jax.Array:
-    """Length of saying of each of ``n`` pairs whether it is kept."""
-    n, kept = n.astype(complexity.dtype), kept.astype(complexity.dtype)
+def _fit_weights(
+    count: jax.Array, free: jax.Array, open_: jax.Array, root: jax.Array, w: jax.Array
+) -> jax.Array:
+    """Improve the weights w (K,) of renormalised words, which never lengthens the words.
 
-    def part(m):
-        return -jnp.where(m > 0, m * jnp.log(jnp.maximum(m, 1) / jnp.maximum(n, 1)), 0)
+    Minorise-maximise: ln of a sum is below its tangent, which gives
+    w_j = n_j / sum over the words that could have named j of 1 / (their available weight).
+    """
+    open_ = open_ * root[:, None]
 
-    return jnp.where(n > 0, part(kept) + part(n - kept) + complexity, 0)
+    def step(_, w):
+        available = jnp.maximum(open_ @ w, TINY)
+        w = count / jnp.maximum(free / w.sum() + (open_ / available[:, None]).sum(0), TINY)
+        return w / jnp.maximum(w.sum(), TINY)
 
-
-def satisfied(nodes: Nodes, z: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Number of links, and of pairs apart, among those that may be ignored, that z satisfies."""
-    near, kind = nodes.near, nodes.kind
-    inside = z[: near.shape[0]]
-    same = inside[:, None] == inside[near]
-    once = near < jnp.arange(near.shape[0])[:, None]
-    return (
-        (once & same & (kind == SOFT_LINK)).sum(),
-        (once & ~same & (kind == SOFT_APART)).sum(),
-    )
-
-
-def description(
-    nodes: Nodes, z: jax.Array, settings: Settings, k: int, old: Code, soft: bool
-) -> tuple[jax.Array, Code]:
-    """Length in nats of the whole data set under clusters z (C,), and the code that has it."""
-    size, centres, scatter = _statistics(nodes, z, k, old.centres)
-    length, scales = _distances(size, scatter, settings)
-    words = partial(_words, nodes, z, settings, k, old.weights, soft=soft)
-    if soft:
-        # Of each kind, keep what is satisfied or nothing: a few kept pairs may cost more flags
-        # than they save words.
-        n_link, n_apart = satisfied(nodes, z)
-        on = jnp.array([[1, 1], [1, 0], [0, 1], [0, 0]], bool)
-        found, weights = jax.vmap(words)(on[:, 0], on[:, 1])
-        found += jax.vmap(
-            lambda a, b: (
-                _flags(jnp.where(a, n_link, 0), settings.n_link, settings.flag_complexity[0])
-                + _flags(jnp.where(b, n_apart, 0), settings.n_apart, settings.flag_complexity[1])
-            )
-        )(on[:, 0], on[:, 1])
-        best = found.argmin()
-        length, weights = length + found[best], weights[best]
-    else:
-        found, weights = words(True, True)
-        length += found
-    return length + settings.constant, Code(weights, centres, scales)
+    return jax.lax.fori_loop(0, _STEPS, step, jnp.maximum(w, 1e-6))

@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from scipy import sparse
+from scipy.sparse.csgraph import breadth_first_order
 
 Graph = list[set[int]]
 
@@ -278,28 +280,19 @@ def _clique(neighbours: Graph, part: Sequence[int], size: int, limit: int = 20_0
 
 def _odd_cycle(neighbours: Graph, part: Sequence[int]) -> list[int]:
     """Shortest cycle of odd length, by breadth-first search over (vertex, parity)."""
+    n, place = len(part), {v: i for i, v in enumerate(part)}
+    near = [(i, place[u]) for i, v in enumerate(part) for u in neighbours[v] if u in place]
+    a, b = np.array(near).T
+    ends = np.concatenate([a, a + n]), np.concatenate([b + n, b])
+    twice = sparse.csr_array((np.ones(2 * a.size), ends), shape=(2 * n, 2 * n))
     best: list[int] = []
-    inside = set(part)
-    for start in part:
-        before: dict[tuple[int, int], tuple[int, int] | None] = {(start, 0): None}
-        queue = deque([((start, 0), 0)])
-        while queue:
-            at, length = queue.popleft()
-            if best and length >= len(best):
-                break
-            if at == (start, 1):
-                walk: list[int] = []
-                step: tuple[int, int] | None = before[at]
-                while step is not None:
-                    walk.append(step[0])
-                    step = before[step]
-                # The shortest closed odd walk of all starts is a cycle; that of one may not be.
-                if len(set(walk)) == len(walk):
-                    best = walk
-                break
-            for u in sorted(neighbours[at[0]] & inside):
-                there = (u, 1 - at[1])
-                if there not in before:
-                    before[there] = at
-                    queue.append((there, length + 1))
+    for start in range(n):
+        before = breadth_first_order(twice, start)[1]
+        walk, at = [], before[start + n]
+        while at >= 0:
+            walk.append(part[at % n])
+            at = before[at]
+        # The shortest closed odd walk of all starts is a cycle; that of one may not be.
+        if len(set(walk)) == len(walk) and 0 < len(walk) < (len(best) or np.inf):
+            best = walk
     return best

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import KW_ONLY
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,100 +12,54 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.engines.iterate import blank, iterate, restarts
 from nrprob.estimator.base import Restarts
 from nrprob.estimator.parameters import parameters
 from nrprob.methods.constrained.base import ALIKE, PairEstimator
-from nrprob.methods.constrained.links import (
-    Components,
-    Pairs,
-    cluster_order,
-    feasible_start,
-    pairs_from_labels,
-)
-from nrprob.methods.constrained.problem import Scaled, coarse, neighbour_table, node_means
-from nrprob.methods.constrained.search import assign_in_order
+from nrprob.methods.constrained.codes import APART, Nodes, squares, statistics
+from nrprob.methods.constrained.links import Components, cluster_order, feasible_start
+from nrprob.methods.constrained.problem import Scaled, coarse, lay_out, place, wide
+from nrprob.methods.constrained.search import SearchResult, assign_in_order
 from nrprob.statistics.rows import cluster_means
 from nrprob.validation import check_random_state
-
-_MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
-
-
-class _Nodes(NamedTuple):
-    """Components, those with cannot-links first, in the order of their first rows.
-
-    Attributes
-    ----------
-    first : (C, d) first row
-    mean : (C, d) mean row
-    mass : (C,) number of rows, 0 on padding
-    within : (C,) sum of squared distances of the rows to their mean
-    near, edge : (B, D) neighbours among the first B, and whether they are
-    """
-
-    first: jax.Array
-    mean: jax.Array
-    mass: jax.Array
-    within: jax.Array
-    near: jax.Array
-    edge: jax.Array
-
-
-class _Found(NamedTuple):
-    labels: jax.Array
-    objective: jax.Array
-    trace: jax.Array
-    n_iter: jax.Array
-    converged: jax.Array
-    done: jax.Array
 
 
 @partial(jax.jit, static_argnames=("together", "n_trace"))
 def _search(
-    nodes: _Nodes,
+    nodes: Nodes,
+    first: jax.Array,
     starts: jax.Array,
     n_clusters: jax.Array,
     max_iter: jax.Array,
     *,
     together: int,
     n_trace: int,
-) -> _Found:
-    """Run restarts from the first centres ``starts`` (restarts, K, d), ``together`` at a time."""
+) -> SearchResult:
+    """Run restarts from the first centres ``starts`` (restarts, K, d), ``together`` at a time.
+
+    The components come in the order of their first rows (C, d), which choose for all.
+    """
     b, k = nodes.near.shape[0], starts.shape[1]
     active = jnp.arange(k) < n_clusters
     order = jnp.arange(b, dtype=jnp.int32)
 
-    def assign(centres):
-        square = (
-            (nodes.first**2).sum(1)[:, None]
-            - 2 * jnp.matmul(nodes.first, centres.T, precision=jax.lax.Precision.HIGHEST)
-            + (centres**2).sum(1)
-        )
-        cost = jnp.where(active, square, jnp.inf)
-        inside, ok = assign_in_order(order, cost[:b], nodes.near, nodes.edge, n_clusters)
-        return cost.argmin(1).astype(jnp.int32).at[:b].set(inside), ok
-
-    def update(z, centres):
-        size = jax.ops.segment_sum(nodes.mass, z, k)
-        total = jax.ops.segment_sum(nodes.mass[:, None] * nodes.mean, z, k)
-        centres = jnp.where(size[:, None] > 0, total / jnp.maximum(size, 1)[:, None], centres)
-        return centres, (nodes.within + nodes.mass * ((nodes.mean - centres[z]) ** 2).sum(1)).sum()
+    def step(state, _):
+        z, centres, *_ = state
+        cost = jnp.where(active, squares(first, centres), jnp.inf)
+        inside, ok = assign_in_order(order, cost[:b], nodes.near, nodes.kind == APART, n_clusters)
+        new = cost.argmin(1).astype(jnp.int32).at[:b].set(inside)
+        _, centres, scatter = statistics(nodes, new, k, centres)
+        same, value = (new == z).all(), scatter.sum()
+        return (new, centres, value, same, ok), same | ~ok, value
 
     def one(centres):
-        def body(state):
-            t, z, centres, trace, _, _ = state
-            new, ok = assign(centres)
-            centres, value = update(new, centres)
-            return t + 1, new, centres, trace.at[t].set(value), (new == z).all(), ok
+        z, no = jnp.full(nodes.mass.size, -1, jnp.int32), jnp.array(False)
+        start = z, centres, jnp.zeros((), centres.dtype), no, no
+        found = iterate(step, start, max_iter, trace=blank(n_trace, centres.dtype))
+        z, _, value, same, ok = found.state
+        return SearchResult(z, value, found.trace, found.n_iter, same, ok)
 
-        trace = jnp.full(n_trace, jnp.nan, centres.dtype)
-        z = jnp.full(nodes.mass.size, -1, jnp.int32)
-        state = jnp.array(0), z, centres, trace, jnp.array(False), jnp.array(True)
-        t, z, _, trace, same, ok = jax.lax.while_loop(
-            lambda s: (s[0] < max_iter) & ~s[4] & s[5], body, state
-        )
-        return _Found(z, trace[t - 1], trace, t, same, ok)
-
-    return jax.lax.map(one, starts, batch_size=together)
+    return restarts(one, (starts,), together)
 
 
 @parameters
@@ -216,39 +169,26 @@ class COPKMeans(PairEstimator):
 
     def compute(self, task):
         """Run all restarts; see `Clusterer.compute`."""
-        must = [Pairs(task.must_link, "must_link")]
-        cannot = [Pairs(task.cannot_link, "cannot_link")]
-        if task.fixed is not None:
-            same, different = pairs_from_labels(task.fixed)
-            must.append(Pairs(same, "y"))
-            cannot.append(Pairs(different, "y"))
-        data, parts = Scaled.of(task.X), Components(len(task.X), must, cannot)
+        data, parts = Scaled.of(task.X), Components(len(task.X), *task.kept())
         k, n = self.n_clusters, len(data.x)
-        nodes, at = _lay_out(data, parts)
+        # Components are numbered by their first rows, which is the order of visiting.
+        nodes, at = lay_out(data, parts, np.arange(parts.n_nodes))
+        first = wide(data.x[np.unique(parts.node, return_index=True)[1]])
         random = check_random_state(self.random_state)
         chosen = np.stack([random.choice(n, k, replace=False) for _ in range(self.n_init)])
-        d = nodes.mean.shape[1]
-        starts = np.zeros((self.n_init, coarse(k, 4), d), data.dtype)
-        starts[:, :k, : data.x.shape[1]] = data.x[chosen]
-        each = (nodes.mass.size * 4 + nodes.near.size) * starts.shape[1] * data.dtype.itemsize
-        runs: _Found = jax.device_get(
-            _search(
-                nodes,
-                starts,
-                np.asarray(k, np.int32),
-                np.asarray(self.max_iter, np.int32),
-                together=int(np.clip(_MEMORY // each, 1, self.n_init)),
-                n_trace=64 * math.ceil(self.max_iter / 64),
-            )
-        )
-        if not runs.done.any():
+        starts = np.zeros((self.n_init, coarse(k, 4), first.shape[1]), data.dtype)
+        starts[:, :k] = wide(data.x)[chosen]
+        numbers = np.asarray(k, np.int32), np.asarray(self.max_iter, np.int32)
+        first = place(first, at, data.dtype)
+        runs = self._run(partial(_search, nodes, first, starts, *numbers), nodes, 4, self.max_iter)
+        if not runs.feasible.any():
             self._refuse(parts)
         return [(data, runs._replace(labels=runs.labels[:, at][:, parts.node]))]
 
     def finish(self, task, found):
         """Set the fitted attributes; see `Clusterer.finish`."""
         data, runs = found[0]
-        k, done = self.n_clusters, np.flatnonzero(runs.done)
+        k, done = self.n_clusters, np.flatnonzero(runs.feasible)
         self.n_failed_ = self.n_init - done.size
         objectives = runs.objective[done].astype(float) * data.scale**2
         if self.verbose:
@@ -304,28 +244,3 @@ class COPKMeans(PairEstimator):
         X = self._validate(X, reset=False)
         square = cdist(X.astype(np.float64), self.cluster_centers_, "sqeuclidean")
         return np.where(self._holds_rows, -square, -np.inf)
-
-
-def _lay_out(data: Scaled, parts: Components) -> tuple[_Nodes, np.ndarray]:
-    """Arrays of the search, and where among them every component is."""
-    n, d = parts.n_nodes, data.x.shape[1]
-    means = node_means(data.x, parts.node, n)
-    taking_part = np.zeros(n, bool)
-    taking_part[parts.edges] = True
-    # Components are numbered by their first rows, which is the order of visiting.
-    at = np.empty(n, np.int64)
-    at[np.argsort(~taking_part, kind="stable")] = np.arange(n)
-    near, kind = neighbour_table(at[parts.edges], np.ones(len(parts.edges), np.int32), n)
-    size = coarse(n, 64)
-    first = data.x[np.unique(parts.node, return_index=True)[1]]
-
-    def place(values: np.ndarray) -> np.ndarray:
-        out = np.zeros((size, *values.shape[1:]), data.dtype)
-        out[at] = values
-        return out
-
-    def wide(values: np.ndarray) -> np.ndarray:
-        return place(np.pad(values, ((0, 0), (0, coarse(d, 4) - d))))
-
-    mean, mass, within = means
-    return _Nodes(wide(first), wide(mean), place(mass), place(within), near, kind > 0), at

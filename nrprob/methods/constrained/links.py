@@ -16,6 +16,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
+from nrprob.known import factorize
 from nrprob.methods.constrained import colouring
 from nrprob.validation import as_array, check_choice, check_random_state
 
@@ -216,10 +217,7 @@ class Components:
         ones = np.ones(len(self.must_rows), bool)
         links = sparse.coo_array((ones, self.must_rows.T), shape=(self.n, self.n))
         self.n_nodes, node = connected_components(links, directed=False)
-        first = np.unique(node, return_index=True)[1]
-        rank = np.empty(self.n_nodes, np.int64)
-        rank[np.argsort(first)] = np.arange(self.n_nodes)
-        self.node = rank[node]
+        self.node = factorize(node)[0]
         lifted = np.sort(self.node[self.cannot_rows], axis=1)
         if (lifted[:, 0] == lifted[:, 1]).any():
             self._refuse_contradiction(np.flatnonzero(lifted[:, 0] == lifted[:, 1]))

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY
+from functools import partial
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.codelength import exponential_complexity, multinomial_complexity
+from nrprob.codelength import multinomial_complexity
 from nrprob.estimator.base import Restarts
 from nrprob.estimator.parameters import parameters
 from nrprob.methods.constrained import search
-from nrprob.methods.constrained.base import ALIKE, PairEstimator
+from nrprob.methods.constrained.base import ALIKE, PairEstimator, PairTask
 from nrprob.methods.constrained.codes import Settings
 from nrprob.methods.constrained.links import (
     Components,
@@ -26,7 +25,6 @@ from nrprob.methods.constrained.links import (
     farther_than,
     lonely,
     nearest_mates,
-    pairs_from_labels,
 )
 from nrprob.methods.constrained.problem import (
     ConstrainedProblem,
@@ -38,29 +36,6 @@ from nrprob.methods.constrained.problem import (
 from nrprob.methods.constrained.report import Report
 from nrprob.methods.constrained.sizes import SizeLimits
 from nrprob.validation import LARGEST, MOST, check_random_state
-
-_MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
-_TEMPERATURE, _COOLING, _N_ANNEAL = 2.0, 0.8, 25  # of the soft search
-
-
-@dataclass
-class _Given:
-    """Pairs that must be kept, and pairs (p, 2) of rows that may be ignored."""
-
-    must: list[Pairs]
-    cannot: list[Pairs]
-    link: np.ndarray
-    apart: np.ndarray
-
-    def problem(
-        self, data: Scaled, k: int, weight: float, shared: bool, bounds: tuple[float, float]
-    ) -> ConstrainedProblem:
-        """Make the problem of clustering rows under them."""
-        parts = Components(len(data.x), self.must, self.cannot)
-        return ConstrainedProblem(
-            data, k, weight, shared, bounds, parts,
-            ignorable_pairs(self.link, parts), ignorable_pairs(self.apart, parts),
-        )  # fmt: skip
 
 
 class _Searched(NamedTuple):
@@ -233,7 +208,7 @@ class MDLConstrained(PairEstimator):
         self._check_choice("constraints", self.constraints, ("hard", "soft"))
         self._check_choice("sigma", self.sigma, ("view", "cluster"))
         self._check_choice("geometry", self.geometry, ("gauss", "exp"))
-        self._bounds()
+        self._scale_bounds()
         for name in ("delta", "epsilon", "max_diameter"):
             if getattr(self, name) is not None:
                 self._check_number(name, getattr(self, name), low=0, high=LARGEST)
@@ -279,13 +254,19 @@ class MDLConstrained(PairEstimator):
 
     def compute(self, task):
         """Search until no row is alone; see `Clusterer.compute`."""
-        data, fixed = Scaled.of(task.X), task.fixed
+        data, k, hard = Scaled.of(task.X), self.n_clusters, self.constraints == "hard"
         weight = 1.0 if self.geometry == "exp" else task.X.shape[1] / 2
-        bounds = self._bounds()
-        given = self._given(data, fixed, task.must_link, task.cannot_link)
+        must, cannot = self._kept(data, task)
         seed = np.asarray(check_random_state(self.random_state).randint(2**31 - 1), np.uint32)
         while True:
-            problem = given.problem(data, self.n_clusters, weight, self.sigma == "view", bounds)
+            parts = Components(len(data.x), must, cannot)
+            ignorable = (
+                ignorable_pairs(pairs[:0] if hard else pairs, parts)
+                for pairs in (task.must_link, task.cannot_link)
+            )
+            problem = ConstrainedProblem(
+                data, k, weight, self.sigma == "view", self._scale_bounds(), parts, *ignorable
+            )
             found = self._search(problem, seed)
             alone = np.zeros(0, np.int64)
             if self.epsilon is not None:
@@ -294,37 +275,16 @@ class MDLConstrained(PairEstimator):
                 return [(problem, found)]
             # Every round links more rows for good, so that there are no more rounds than rows.
             mates = nearest_mates(data.x, alone, self.epsilon / data.scale)
-            given.must.append(Pairs(np.stack([alone, mates], 1), "epsilon"))
+            must.append(Pairs(np.stack([alone, mates], 1), "epsilon"))
 
-    def _bounds(self) -> tuple[float, float]:
-        bounds = np.asarray(self.scale_range, dtype=object)
-        if bounds.shape != (2,):
-            raise ValueError(
-                f"scale_range must be two numbers; got {self.scale_range!r}; pass (low, high)"
-            )
-        for value in bounds.tolist():
-            self._check_number("scale_range", value, low=1e-12, high=1e12)
-        exponential_complexity(1, *bounds.tolist())  # refuses bounds in the wrong order
-        return float(bounds[0]), float(bounds[1])
-
-    def _given(
-        self, data: Scaled, fixed: np.ndarray | None, link: np.ndarray, apart: np.ndarray
-    ) -> _Given:
-        """Split what is given into what must be kept and what may be ignored."""
-        given = _Given([], [], link, apart)
-        if self.constraints == "hard":
-            given.must.append(Pairs(link, "must_link"))
-            given.cannot.append(Pairs(apart, "cannot_link"))
-            given.link = given.apart = link[:0]
-        if fixed is not None:
-            same, different = pairs_from_labels(fixed)
-            given.must.append(Pairs(same, "y"))
-            given.cannot.append(Pairs(different, "y"))
+    def _kept(self, data: Scaled, task: PairTask) -> tuple[list[Pairs], list[Pairs]]:
+        """Must-links and cannot-links that must be kept, those of the limits among them."""
+        must, cannot = task.kept(self.constraints == "hard")
         if self.delta is not None:
-            given.must.append(Pairs(closer_than(data.x, self.delta / data.scale), "delta"))
+            must.append(Pairs(closer_than(data.x, self.delta / data.scale), "delta"))
         if self.max_diameter is not None:
             far = farther_than(data.x, self.max_diameter / data.scale)
-            given.cannot.append(Pairs(far, "max_diameter"))
+            cannot.append(Pairs(far, "max_diameter"))
         if self.epsilon is not None:
             n = len(data.x)
             mates = nearest_mates(data.x, np.arange(n), self.epsilon / data.scale)
@@ -337,8 +297,8 @@ class MDLConstrained(PairEstimator):
                 )
             for row in lone:
                 others = np.delete(np.arange(n), row)
-                given.cannot.append(Pairs(np.stack([np.full(n - 1, row), others], 1), "epsilon"))
-        return given
+                cannot.append(Pairs(np.stack([np.full(n - 1, row), others], 1), "epsilon"))
+        return must, cannot
 
     # Search
 
@@ -346,21 +306,12 @@ class MDLConstrained(PairEstimator):
         """Shortest description of all restarts."""
         nodes, at = problem.nodes()
         soft = bool(len(problem.link) or len(problem.apart))
-        width = coarse(self.n_clusters, 4)
-        each = (nodes.mass.size * 8 + nodes.near.size * 6) * width * nodes.mean.dtype.itemsize
-        runs: search.SearchResult = jax.device_get(
-            search.search(
-                nodes,
-                self._settings(problem),
-                seed,
-                n_clusters=width,
-                n_init=self.n_init,
-                together=int(np.clip(_MEMORY // each, 1, self.n_init)),
-                n_trace=64 * math.ceil((self.max_iter + 1 + soft * _N_ANNEAL) / 64),
-                soft=soft,
-                apart=len(problem.parts.edges) > 0,
-            )
-        )
+        run = partial(
+            search.search, nodes, self._settings(problem), seed,
+            n_clusters=coarse(self.n_clusters, 4), n_init=self.n_init, soft=soft,
+            apart=len(problem.parts.edges) > 0,
+        )  # fmt: skip
+        runs = self._run(run, nodes, 8, self.max_iter + 1 + soft * search.N_ANNEAL)
         done = np.flatnonzero(runs.feasible)
         if not done.size:
             raise ValueError(
@@ -399,24 +350,17 @@ class MDLConstrained(PairEstimator):
         def number(value):
             return np.asarray(value, dtype)
 
-        def count(value):
-            return np.asarray(value, np.int32)
-
         pairs = len(problem.link), len(problem.apart)
         return Settings(
-            n_clusters=count(self.n_clusters),
-            max_iter=count(self.max_iter),
+            n_clusters=np.asarray(self.n_clusters, np.int32),
+            max_iter=np.asarray(self.max_iter, np.int32),
             tol=number(max(self.tol, 8 * np.finfo(dtype).eps) * n),
             weight=number(problem.weight),
             low=number(problem.bounds[0]),
             high=number(problem.bounds[1]),
             shared=np.asarray(problem.shared),
             has_start=np.asarray(problem.start is not None),
-            temperature=number(_TEMPERATURE),
-            cooling=number(_COOLING),
-            n_anneal=count(_N_ANNEAL),
-            n_link=count(pairs[0]),
-            n_apart=count(pairs[1]),
+            n_pairs=np.asarray(pairs, np.int32),
             constant=number(problem.constant),
             flag_complexity=number([multinomial_complexity(2, p) for p in pairs]),
         )

@@ -173,26 +173,9 @@ class ConstrainedProblem:
 
     def nodes(self) -> tuple[Nodes, np.ndarray]:
         """Arrays of the search, and where among them every component is."""
-        parts, n, d = self.parts, self.parts.n_nodes, self.data.x.shape[1]
-        mean, mass, within = node_means(self.data.x, parts.node, n)
-        kinds = ((APART, parts.edges), (SOFT_APART, self.apart.nodes), (SOFT_LINK, self.link.nodes))
-        ends = np.concatenate([p for _, p in kinds])
-        kind = np.concatenate([np.full(len(p), c, np.int32) for c, p in kinds])
-        taking_part = np.zeros(n, bool)
-        taking_part[ends] = True
-        at = _inverse(np.lexsort((self._node_place, ~taking_part)))
-        near, kind = neighbour_table(at[ends], kind, n)
-        size = coarse(n, 64)
-
-        def place(values: np.ndarray, dtype: Any = self.data.dtype) -> np.ndarray:
-            out = np.zeros((size, *values.shape[1:]), dtype)
-            out[at] = values
-            return out
-
-        wide = np.pad(mean, ((0, 0), (0, coarse(d, 4) - d)))
-        start = np.zeros(n, np.int32) if self.start is None else self.start
-        first = place(start, np.int32)[: len(near)]
-        return Nodes(place(wide), place(mass), place(within), near, kind, first), at
+        return lay_out(
+            self.data, self.parts, self._node_place, self.start, self.apart.nodes, self.link.nodes
+        )
 
     # In float64
 
@@ -281,13 +264,54 @@ class ConstrainedProblem:
         return cost - np.log(np.maximum(found.weights, 0.5 / self.parts.n_nodes))
 
 
-def node_means(x: np.ndarray, node: np.ndarray, n: int) -> tuple[np.ndarray, ...]:
-    """Means (n, d), numbers of rows (n,) and inner scatters (n,) of components."""
+_NONE = np.zeros((0, 2), np.int64)
+
+
+def lay_out(
+    data: Scaled,
+    parts: Components,
+    order: np.ndarray,
+    start: np.ndarray | None = None,
+    soft_apart: np.ndarray = _NONE,
+    soft_link: np.ndarray = _NONE,
+) -> tuple[Nodes, np.ndarray]:
+    """Arrays of the search, and where among them every component is.
+
+    Parameters
+    ----------
+    order : (n_nodes,) by which components with pairs are sorted, before all others
+    start : (n_nodes,) clusters that keep all cannot-links, if there are any
+    soft_apart, soft_link : (p, 2) pairs of components that may be ignored
+    """
+    x, node, n = data.x, parts.node, parts.n_nodes
     mass = np.bincount(node, minlength=n)
     mean = np.zeros((n, x.shape[1]))
     np.add.at(mean, node, x)
     mean /= mass[:, None]
-    return mean, mass, np.bincount(node, ((x - mean[node]) ** 2).sum(1), minlength=n)
+    within = np.bincount(node, ((x - mean[node]) ** 2).sum(1), minlength=n)
+    kinds = (APART, parts.edges), (SOFT_APART, soft_apart), (SOFT_LINK, soft_link)
+    ends = np.concatenate([p for _, p in kinds])
+    kind = np.concatenate([np.full(len(p), c, np.int32) for c, p in kinds])
+    taking_part = np.zeros(n, bool)
+    taking_part[ends] = True
+    at = _inverse(np.lexsort((order, ~taking_part)))
+    near, kind = neighbour_table(at[ends], kind, n)
+    known = np.zeros(n, np.int32) if start is None else start
+    first = place(known, at, np.int32)[: len(near)]
+    mean, mass, within = (place(values, at, data.dtype) for values in (wide(mean), mass, within))
+    return Nodes(mean, mass, within, near, kind, first), at
+
+
+def place(values: np.ndarray, at: np.ndarray, dtype: Any) -> np.ndarray:
+    """Values of components where the search has them; 0 on padding."""
+    out = np.zeros((coarse(len(at), 64), *values.shape[1:]), dtype)
+    out[at] = values
+    return out
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    """Rows with as many columns as a program is compiled for."""
+    return np.pad(x, ((0, 0), (0, coarse(x.shape[1], 4) - x.shape[1])))
 
 
 def neighbour_table(ends: np.ndarray, kind: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 from sklearn.base import clone
@@ -17,45 +16,22 @@ from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from nrprob.engines import solve
-from nrprob.engines.solve import Problem, Settings
-from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
-from nrprob.estimator.calls import collect, memberships, padded, restart_calls
+from nrprob.estimator.base import Clusterer, Renamed, row_means
+from nrprob.estimator.calls import memberships
 from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import DegenerateClusterWarning
-from nrprob.known import Groups, KnownEncoder, Memberships, read
+from nrprob.known import Groups, KnownEncoder, Memberships, read, some
+from nrprob.methods.ensemble.consensus import agree, scatter
 from nrprob.settings import standard
 from nrprob.statistics import families
-from nrprob.statistics.costs import gaussian
-from nrprob.statistics.families import fit_features, sum_of_squares
-from nrprob.statistics.rows import Layout, Rows, arrange, make_rows
-from nrprob.statistics.terms import Term
+from nrprob.statistics.ensembles import indicators, scores
+from nrprob.statistics.families import fit_features
 from nrprob.validation import ITERATIONS, MOST, check_random_state
 
 _BASES = ("kmeans", "em", "daib")
-# Patterns of base labels up to which single moves, which find the better optima, are quick enough.
-_SEQUENTIAL = 10000
 _FEW = 4096  # rows for which the threads of a base clusterer cost more than they gain
 _ROUNDS = 20  # of adjusting the extension, from each start
 _COUNTS = ("n_clusters", "n_components")  # how clusterers call their number of clusters
-
-
-@dataclass(frozen=True)
-class Consensus:
-    """Scatter, within clusters, of the stacked indicators of an ensemble's clusterings.
-
-    With members C_j of n rows it is (n/2) sum_j H2(C_j|C) = (n/2) sum_j [H2(C_j) - I2(C;C_j)], in
-    which H2 is the quadratic entropy 2 (1 - sum p^2). Dividing an indicator by its deviation, or
-    by anything else, would make it another criterion.
-    """
-
-    def __call__(self, rows: Rows, settings: Settings) -> Problem:
-        """Make the problem from the rows."""
-        constant = 0.5 * sum_of_squares(rows)
-        scale = 2 * constant / rows.mass.sum()
-        one = jnp.ones((), rows.mass.dtype)
-        term = Term(one, constant, None, gaussian, False, scale)
-        # The Gaussian cost is half a scatter.
-        return Problem((term,), lambda curvatures: jnp.full_like(curvatures, 2))
 
 
 @dataclass
@@ -325,11 +301,14 @@ class CondEns(Clusterer):
             for round_ in range(_ROUNDS):
                 columns = first if start + round_ == 0 else self._extend(x, codes, shifts)
                 self._classes = [np.unique(column) for column in columns.T]
-                restarts, best, slots = self._consensus(columns, given.fixed)
+                restarts, best, slots = agree(
+                    columns, self._classes, given.fixed, self.n_clusters,
+                    n_init=self.n_init, max_iter=self.max_iter, random_state=self.random_state,
+                )  # fmt: skip
                 reached = best.objective.min()
                 # Members that hardly divide the rows of other groups leave little whatever they
                 # mean; so what is left is compared with what there was.
-                left = reached / max(_scatter(columns), 1e-300)
+                left = reached / max(scatter(columns), 1e-300)
                 if self.verbose:
                     print(f"consensus of {columns.shape[1]}: sum of squares {reached:.6g}")
                 if left <= least * (1 + 1e-9):  # of equals the last, whose shifts fit its labels
@@ -397,13 +376,13 @@ class CondEns(Clusterer):
         if left_out:
             self._degenerate(
                 f"{len(left_out)} known group(s) take no part in the ensemble, having fewer rows "
-                f"than base clusters, or only rows alike; got {_some(left_out)}; merge small "
+                f"than base clusters, or only rows alike; got {some(left_out)}; merge small "
                 "groups if that matters"
             )
         if fewer:
             self._degenerate(
                 f"{len(fewer)} base clustering(s) have fewer clusters than asked for; "
-                f"got {_some(fewer)}; lower n_clusters_base if that matters"
+                f"got {some(fewer)}; lower n_clusters_base if that matters"
             )
         return np.stack(columns, 1)
 
@@ -446,52 +425,6 @@ class CondEns(Clusterer):
             member.set_params(random_state=seed)
         return member
 
-    def _indicators(self, labels: np.ndarray) -> np.ndarray:
-        """Stacked indicators (n, p) of base labels (n, members); 0 for a label that is new."""
-        return np.concatenate(
-            [c[:, None] == known for c, known in zip(labels.T, self._classes, strict=True)], 1
-        ).astype(float)
-
-    def _consensus(
-        self, columns: np.ndarray, fixed: np.ndarray | None
-    ) -> tuple[Restarts, solve.Solution, Layout]:
-        """Find the consensus: all restarts, the best solution, and where every row is in it.
-
-        Rows with the same base labels, and the same wanted label, move together, which is exact
-        and makes of many rows a few weighted ones. They are numbered as they first appear, so that
-        neither the names of base clusters nor the order of the members play a part.
-        """
-        keys = columns if fixed is None else np.column_stack([columns, fixed])
-        _, first, inverse, counts = np.unique(
-            keys, axis=0, return_index=True, return_inverse=True, return_counts=True
-        )
-        order = np.argsort(first)
-        place = np.argsort(order)[inverse.reshape(-1)]
-        first, counts = first[order], counts[order]
-        # The number of patterns is an accident of the data: padded coarsely, with patterns of mass
-        # 0, it seldom asks for a new program.
-        size = max(64, 4 ** int(np.ceil(np.log2(first.size) / 2)))
-        pad = size - first.size if size <= _SEQUENTIAL else 0
-        x = np.pad(self._indicators(columns[first]), ((0, pad), (0, 0)))
-        groups = Groups(np.zeros(len(x), int), 1)
-        layout = arrange(groups.codes, 1)
-        rows = make_rows(x, layout, 1, mass=np.pad(counts, (0, pad)))
-        settings = solve.make_settings(x.dtype, n_clusters=self.n_clusters, max_iter=self.max_iter)
-        if fixed is not None:
-            fixed = np.pad(fixed[first], (0, pad), constant_values=-1)
-        n_clusters = padded(rows, layout, self.n_clusters)
-        calls = restart_calls(
-            solve.solve_reassign,
-            {
-                "solver": "sequential" if len(x) <= _SEQUENTIAL else "batched",
-                "compressed": False, "build": Consensus(), "n_clusters": n_clusters,
-            },
-            rows, layout, fixed, [settings], n_init=self.n_init, random_state=self.random_state,
-            each=rows.mass.size * n_clusters * 5 + n_clusters * rows.x.n_statistics * 8,
-        )  # fmt: skip
-        layout = replace(layout, slot=layout.slot[place])
-        return *collect([call() for call in calls], layout), layout
-
     def finish(self, task, found):
         """Set the fitted attributes; see `Clusterer.finish`."""
         self.base_labels_, self.shifts_, self._classes, restarts, best, layout = found[0]
@@ -504,7 +437,7 @@ class CondEns(Clusterer):
             nothing_left="there is no structure left in X; all rows are alike" if alike else "",
         )
         self.objective_ = max(self.objective_, 0.0)  # up to rounding
-        x = self._indicators(self.base_labels_)
+        x = indicators(self.base_labels_, self._classes)
         self.member_centers_ = row_means(x, self.membership_)
         self.cluster_centers_ = row_means(task.raw, self.membership_)
         return self
@@ -521,9 +454,7 @@ class CondEns(Clusterer):
             if self.extension == "adjusted":
                 codes = self._encoder.transform(known, x.shape[0]).codes
             labels = self._extend(x, codes, self.shifts_)
-        x = self._indicators(labels)
-        cost = 0.5 * (self.member_centers_**2).sum(1) - x @ self.member_centers_.T
-        return np.where(self._holds_rows, -cost, -np.inf)
+        return scores(indicators(labels, self._classes), self.member_centers_, self._holds_rows)
 
     def predict(self, X, *, known=None):
         """Cluster of new rows: the nearest one, as the base clusterings see the rows.
@@ -580,13 +511,6 @@ def _shifts(x: np.ndarray, codes: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.linalg.lstsq(left, right, rcond=1e-10)[0].astype(x.dtype)
 
 
-def _scatter(columns: np.ndarray) -> float:
-    """Sum of squares of the stacked indicators of base labels (n, members) about their mean."""
-    n = len(columns)
-    counts = [np.unique(column, return_counts=True)[1] for column in columns.T]
-    return float(sum(n - (count**2).sum() / n for count in counts))
-
-
 def _threads(n_rows: int) -> Any:
     """Context in which few rows are clustered by one thread.
 
@@ -601,7 +525,3 @@ def _alike(x: Any) -> bool:
     if sparse.issparse(x):
         return (x.max(axis=0) != x.min(axis=0)).nnz == 0
     return bool((x == x[:1]).all())
-
-
-def _some(names: list[Any]) -> str:
-    return ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")

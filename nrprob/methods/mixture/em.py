@@ -15,7 +15,7 @@ from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin
 from nrprob.estimator.parameters import parameters
 from nrprob.estimator.terms import Descent, TermEstimator
-from nrprob.statistics.costs import bernoulli, mass, multinomial
+from nrprob.statistics.costs import Cost, bernoulli, mass, multinomial
 from nrprob.statistics.families import FeatureMap, lacking
 from nrprob.statistics.features import refuse
 from nrprob.statistics.rows import Rows, cluster_means
@@ -120,15 +120,22 @@ class Normal:
 
 @dataclass(frozen=True)
 class Smoothed:
-    """Cell cost of counts or zeros and ones, with ``alpha`` added to every count.
+    """Cell cost of counts or masses to which numbers are added, less what an empty cell costs.
 
-    It is ``-log`` likelihood minus ``alpha`` times the sum of the log probabilities, at the
-    probabilities that minimise it, and less what an empty cell costs.
+    With ``alpha`` for every count, and for every 0 and 1, it is ``-log`` likelihood minus ``alpha``
+    times the sum of the log probabilities, at the probabilities that minimise it.
+
+    Attributes
+    ----------
+    cost : of a cell as it is
+    n_features : the first features, which get ``alpha`` each
+    alpha, to_mass : what is added to a feature, and to the mass
     """
 
-    features: str
+    cost: Cost
     n_features: int
     alpha: float
+    to_mass: float
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Cost of statistics (..., p)."""
@@ -139,26 +146,8 @@ class Smoothed:
         return self._cost(jnp.zeros(self.n_features + 1))
 
     def _cost(self, cell: jax.Array) -> jax.Array:
-        x = cell[..., : self.n_features] + self.alpha
-        if self.features == "multinomial":
-            return xlogx(x.sum(-1)) - xlogx(x).sum(-1)
-        w = cell[..., -1:] + 2 * self.alpha
-        return (xlogx(w) - xlogx(x) - xlogx(w - x)).sum(-1)
-
-
-@dataclass(frozen=True)
-class SmoothedMass:
-    """Cost of a component's mass with ``alpha`` added to it, less what an empty one costs."""
-
-    alpha: float
-
-    def __call__(self, cell: jax.Array) -> jax.Array:
-        """Cost of statistics (..., p)."""
-        return self.empty() - xlogx(cell[..., -1] + self.alpha)
-
-    def empty(self) -> jax.Array:
-        """Less of what `__call__` leaves out."""
-        return xlogx(jnp.asarray(self.alpha, jnp.float64))
+        x, w = cell[..., : self.n_features], cell[..., -1:]
+        return self.cost(jnp.concatenate([x + self.alpha, w + self.to_mass], -1))
 
 
 class MixtureNumbers(NamedTuple):
@@ -190,7 +179,7 @@ class Mixture:
             cost = Normal(self.covariance, self.n_features, self.reg)
             constant = constant * total
         elif self.alpha:
-            cost = Smoothed(self.features, self.n_features, self.alpha)
+            cost = Smoothed(cost, self.n_features, self.alpha, 2 * self.alpha)
             constant = constant + k * cost.empty()
         scale = jnp.asarray(float(self.n_features), jnp.float64)
         likelihood = Term(one, constant, None, cost, False, scale)
@@ -200,8 +189,8 @@ class Mixture:
         weights: Any = mass
         constant = xlogx(total + self.alpha * k)
         if self.alpha:
-            weights = SmoothedMass(self.alpha)
-            constant = constant - k * weights.empty()
+            weights = Smoothed(mass, 0, 0.0, self.alpha)
+            constant = constant + k * weights.empty()
         terms = likelihood, Term(one, constant, None, weights, False)
         return Problem(terms, jnp.ones_like, n_start=1, anneal=self.anneal)
 

@@ -10,19 +10,31 @@ from typing import Any
 
 import jax
 import numpy as np
-from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob import codelength, metrics
 from nrprob.engines import solve
-from nrprob.estimator.base import Clusterer, labelings, read_labels
+from nrprob.estimator.base import read_labels
 from nrprob.estimator.calls import at_once
 from nrprob.estimator.parameters import parameters
-from nrprob.exceptions import warn
-from nrprob.methods.multiview.solver import SMOOTHING, Design, Numbers, Runs, solve_multiview
-from nrprob.statistics.features import check_range
-from nrprob.statistics.rows import Layout, Rows, arrange, bucket, cluster_means, make_rows
-from nrprob.validation import MOST, check_random_state, check_rows, check_same_order
+from nrprob.methods.multiview.base import ViewClusterer
+from nrprob.methods.multiview.lengths import (
+    CELLS,
+    Configuration,
+    best_cells,
+    dependence_gain,
+    first_splits,
+)
+from nrprob.methods.multiview.solver import (
+    SMOOTHING,
+    Design,
+    MultiviewSolution,
+    Numbers,
+    Runs,
+    solve_multiview,
+)
+from nrprob.methods.multiview.views import View, columns, several, statistics
+from nrprob.statistics.rows import Layout, Rows, arrange, bucket, make_rows
+from nrprob.validation import MOST, check_random_state
 
 __all__ = ["MDLMultiView"]
 
@@ -33,50 +45,21 @@ CENTRE_CODES = ("half_log", "none")
 STARTS = (1.0, 0.4, 0.16)  # of the restarts in turn, in units of the temperature of the first split
 
 _END = 0.05  # temperature at which annealing gives way to the best cell of every row
-_CELLS = 4096  # of a joint table
-
-
-@dataclass
-class View:
-    """How the rows of a view are scaled."""
-
-    mean: np.ndarray
-    scale: float
-
-    def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Centre and scale rows (n, d)."""
-        return (x - self.mean.astype(x.dtype)) / x.dtype.type(self.scale)
-
-
-@dataclass
-class Configuration:
-    """Numbers of clusters and coding of one candidate, and where its runs are.
-
-    Attributes
-    ----------
-    sizes : clusters of every view
-    dependent : whether labels are coded jointly
-    constant : what the complete length has besides that of labels and distances
-    """
-
-    sizes: tuple[int, ...]
-    dependent: bool
-    constant: float
 
 
 @dataclass
 class Views:
     """Checked and laid out input of one fit, and the calls that remain to be made."""
 
-    scaled: list[np.ndarray]
+    n: int
     rows: Rows
     layout: Layout
-    configurations: list[Configuration]
+    configurations: list[Configuration] = field(default_factory=list)
     calls: list[solve.Call] = field(default_factory=list)
 
 
 @parameters
-class MDLMultiView(Clusterer):
+class MDLMultiView(ViewClusterer):
     r"""Cluster the same rows in several views at once, by description length.
 
     Every view has clusters of its own. A row is sent as its clusters in all views, and its squared
@@ -230,8 +213,6 @@ class MDLMultiView(Clusterer):
     random_state: Any = None
     verbose: int = 0
 
-    _many_clusters = False
-
     # Parameters and input
 
     def check_parameters(self):
@@ -257,19 +238,9 @@ class MDLMultiView(Clusterer):
         else:
             for value in np.ravel(self.start).tolist():
                 self._check_number("start", value, low=1e-9, high=1e9)
-        codelength.exponential_complexity(1, *self._bounds())
+        self._scale_bounds()
 
-    def _bounds(self) -> tuple[float, float]:
-        bounds = np.asarray(self.scale_range, dtype=object)
-        if bounds.shape != (2,):
-            raise ValueError(
-                f"scale_range must be two numbers; got {self.scale_range!r}; pass (low, high)"
-            )
-        for value in bounds.tolist():
-            self._check_number("scale_range", value, low=1e-12, high=1e12)
-        return float(bounds[0]), float(bounds[1])
-
-    def _numbers(self, name: str, value: Any, n_views: int, most: int) -> tuple[int, ...]:
+    def _of_views(self, name: str, value: Any, n_views: int, most: int) -> tuple[int, ...]:
         """Numbers of clusters of all views."""
         if isinstance(value, np.ndarray | list | tuple):
             numbers = tuple(value)
@@ -284,74 +255,6 @@ class MDLMultiView(Clusterer):
             self._check_number(name, number, low=1, high=most, integer=True)
         return tuple(int(number) for number in numbers)
 
-    def _split(self, X: Any, *, reset: bool) -> list[np.ndarray]:
-        """Checked rows of every view, in one dtype."""
-        if not _several(X):
-            x = self._checked(X, reset=reset)
-            if self.views is None:
-                return [x]
-            sizes = self._sizes(x.shape[1])
-            return np.split(x, np.cumsum(sizes)[:-1], axis=1)
-        for v, x in enumerate(X[1:], 1):
-            check_same_order(X[0], **{f"X[{v}]": x})
-        if self.views is not None:
-            raise ValueError(
-                f"views says how to cut one table; got {len(X)} tables; leave views out"
-            )
-        kinds = {np.dtype(getattr(x, "dtype", float)) for x in X}
-        dtype = np.float32 if kinds == {np.dtype(np.float32)} else np.float64
-        found = [
-            check_rows(x, check_array, dtype=dtype, input_name=f"view {v}", estimator=self)
-            for v, x in enumerate(X)
-        ]
-        rows = [x.shape[0] for x in found]
-        if len(set(rows)) > 1:
-            raise ValueError(
-                f"views have different numbers of rows; got {rows}; pass the same rows in each"
-            )
-        if reset:
-            self.n_features_in_ = sum(x.shape[1] for x in found)
-        return found
-
-    def _sizes(self, n_columns: int) -> tuple[int, ...]:
-        if np.ndim(self.views) != 1 or len(self.views) == 0:
-            raise ValueError(
-                f"views must be numbers of columns; got {self.views!r}; pass one for every view"
-            )
-        for size in self.views:
-            self._check_number("views", size, low=1, high=MOST, integer=True)
-        sizes = tuple(int(size) for size in self.views)
-        if sum(sizes) != n_columns:
-            raise ValueError(
-                f"views must add up to the columns of X; got {sizes} for {n_columns} columns; "
-                "correct them"
-            )
-        return sizes
-
-    def fit(self, X, y=None, *, known=None):
-        """Cluster the rows of all views.
-
-        Parameters
-        ----------
-        X : list of array-like of shape (n_samples, n_features), one per view
-            The same rows in each. A single table is one view, or several side by side if ``views``
-            says so. All float32 input is computed in float32, all else in float64.
-        y : array-like of shape (n_samples,), optional
-            Present for the sake of pipelines: what it says is ignored.
-        known : None
-            This method takes no known structure.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ValueError
-            If the data do not fit the parameters; the message says what to change.
-        """
-        return super().fit(X, y, known=known)
-
     def prepare(self, X, y, known=None) -> Views:
         """Check the input and lay it out; see `Clusterer.prepare`."""
         self.check_parameters()
@@ -365,47 +268,23 @@ class MDLMultiView(Clusterer):
         n, n_views = found[0].shape[0], len(found)
         if y is not None:
             read_labels(y, n)
-        self._single = n_views == 1 and not _several(X) and self.views is None
+        self._single = n_views == 1 and not several(X) and self.views is None
         self.view_sizes_ = tuple(x.shape[1] for x in found)
         candidates, largest = self._candidates(n, n_views)
-        self._views = []
-        for v, x in enumerate(found):
-            check_range(x)
-            mean = x.mean(0, dtype=np.float64)
-            scale = math.sqrt(float(((x - mean) ** 2).sum() / n))
-            if not scale > 1e-150 + 1e-14 * float(np.abs(mean).max()):
-                raise ValueError(
-                    f"view {v} has no variance; got n_samples={n} equal rows; leave the view out"
-                )
-            self._views.append(View(mean, scale))
+        self._views = [View.of(x, f"view {v}") for v, x in enumerate(found)]
         scaled = [view(x) for view, x in zip(self._views, found, strict=True)]
         self._weights = np.asarray(
             [1.0 if self.geometry == "exp" else d / 2 for d in self.view_sizes_]
         )
         layout = arrange(np.zeros(n, int), 1)
-        rows = make_rows(self._statistics(scaled), layout, 1)
-        task = Views(scaled, rows, layout, [])
+        task = Views(n, make_rows(statistics(scaled), layout, 1), layout)
+        starts = self._starts(scaled)
+        numbers = self._numbers(task, starts, largest)
         for dependent in self._codings():
-            self._add(task, candidates, largest, dependent)
+            tried = [Configuration(sizes, dependent) for sizes in candidates]
+            task.configurations += tried
+            task.calls += self._calls(task, tried, largest, numbers, starts)
         return task
-
-    def _statistics(self, scaled: list[np.ndarray]) -> np.ndarray:
-        """Features of all views, and their squared norms last, but for the 1 of every row."""
-        n, n_views = scaled[0].shape[0], len(scaled)
-        width = sum(self.view_sizes_)
-        size = bucket(width + n_views + 1, 1024 if n <= 16384 else 1) - 1
-        x = np.zeros((n, size), scaled[0].dtype)
-        x[:, :width] = np.concatenate(scaled, 1)
-        x[:, -n_views:] = np.stack([(view * view).sum(1) for view in scaled], 1)
-        return x
-
-    def _columns(self, n_statistics: int, dtype: Any) -> np.ndarray:
-        """Which statistics are the features of a view, (V, p)."""
-        columns = np.zeros((len(self.view_sizes_), n_statistics), dtype)
-        ends = np.cumsum(self.view_sizes_)
-        for v, (end, size) in enumerate(zip(ends, self.view_sizes_, strict=True)):
-            columns[v, end - size : end] = 1
-        return columns
 
     def _codings(self) -> tuple[bool, ...]:
         return (True, False) if self.dependent == "auto" else (bool(self.dependent),)
@@ -414,206 +293,150 @@ class MDLMultiView(Clusterer):
         """Numbers of clusters to try, and the largest of every view."""
         if isinstance(self.n_clusters, str):
             self._check_choice("n_clusters", self.n_clusters, ("auto",), "or numbers")
-            bounds = self._numbers("max_clusters", self.max_clusters, n_views, 256)
+            bounds = self._of_views("max_clusters", self.max_clusters, n_views, 256)
             largest = tuple(min(bound, n) for bound in bounds)
             candidates = list(itertools.product(*(range(1, k + 1) for k in largest)))
         else:
-            largest = self._numbers("n_clusters", self.n_clusters, n_views, MOST)
+            largest = self._of_views("n_clusters", self.n_clusters, n_views, MOST)
             candidates = [largest]
         if max(largest) > n:
             raise ValueError(
                 f"n_samples={n} should be >= n_clusters={max(largest)}; "
                 "lower n_clusters or pass more rows"
             )
-        if any(self._codings()) and math.prod(largest) > _CELLS:
+        if any(self._codings()) and math.prod(largest) > CELLS:
             raise ValueError(
-                f"a joint table may have {_CELLS} cells; got {' x '.join(map(str, largest))} "
+                f"a joint table may have {CELLS} cells; got {' x '.join(map(str, largest))} "
                 "clusters; use fewer, or dependent=False"
             )
         return candidates, largest
 
-    def _add(self, task: Views, candidates, largest, dependent: bool) -> None:
-        """Calls of one coding."""
-        n = task.scaled[0].shape[0]
+    def _numbers(self, task: Views, starts: np.ndarray, largest: Sequence[int]) -> Numbers:
+        """Numbers that the solver reads, the same in all runs."""
         dtype = task.rows.mass.dtype
-        n_views = len(largest)
-        everything = tuple(range(n_views))
-        groups = (everything,) if dependent else tuple((v,) for v in everything)
-        task.configurations += [
-            Configuration(sizes, dependent, self._constant(sizes, groups, n))
-            for sizes in candidates
-        ]
-        starts = self._starts(task.scaled)
         # Below this, probabilities of the rarest cells are no numbers any more.
-        rarest = -math.log(SMOOTHING / (n + SMOOTHING * math.prod(largest)))
+        rarest = -math.log(SMOOTHING / (task.n + SMOOTHING * math.prod(largest)))
         end = max(_END, rarest / (80 if dtype == np.float32 else 600))
-        low, high = self._bounds()
-        numbers = Numbers(
-            columns=self._columns(task.rows.x.n_statistics, dtype),
+        top = starts.max()
+        levels = max(math.ceil(math.log(top / end) / math.log(self.cooling)), 1)
+        low, high = self._scale_bounds()
+        return Numbers(
+            columns=columns(self.view_sizes_, task.rows.x.n_statistics, dtype),
             weights=self._weights.astype(dtype),
             low=np.asarray(low, dtype),
             high=np.asarray(high, dtype),
             per_cluster=np.asarray(self.sigma == "cluster"),
             cooling=np.asarray(self.cooling, dtype),
-            top=np.asarray(starts.max(), dtype),
-            n_anneal=np.asarray(self.n_steps * self._levels(starts.max(), end), np.int32),
+            top=np.asarray(top, dtype),
+            n_anneal=np.asarray(self.n_steps * levels, np.int32),
             n_steps=np.asarray(self.n_steps, np.int32),
             max_iter=np.asarray(self.max_iter, np.int32),
         )
-        total = len(candidates) * self.n_init
+
+    def _calls(
+        self,
+        task: Views,
+        tried: list[Configuration],
+        largest: tuple[int, ...],
+        numbers: Numbers,
+        starts: np.ndarray,
+    ) -> list[solve.Call]:
+        """Calls that make the restarts of one coding."""
+        n, dtype, n_init = task.n, task.rows.mass.dtype, self.n_init
+        coded = self.view_sizes_ if self.centre_code == "half_log" else None
+        total = len(tried) * n_init
         random = check_random_state(self.random_state)
         runs = Runs(
             seed=random.randint(2**31 - 1, size=total).astype(np.uint32),
-            active=np.repeat(np.asarray(candidates, np.int32), self.n_init, 0),
-            start=np.tile(np.resize(starts, self.n_init), len(candidates)).astype(dtype),
-            constant=np.repeat([c.constant for c in task.configurations], self.n_init)[-total:],
+            active=np.repeat(np.asarray([c.sizes for c in tried], np.int32), n_init, 0),
+            start=np.tile(np.resize(starts, n_init), len(tried)).astype(dtype),
+            constant=np.repeat([c.constant(n, coded) for c in tried], n_init),
         )
-        padded = n <= 16384 and len(candidates) == 1
-        sizes = tuple(max(bucket(k, 64), 2) if padded else k for k in largest)
-        if dependent and math.prod(sizes) > _CELLS:
+        few = n <= 16384 and len(tried) == 1
+        sizes = tuple(max(bucket(k, 64), 2) if few else k for k in largest)
+        if any(self._codings()) and math.prod(sizes) > CELLS:
             sizes = largest
-        design = Design(sizes, groups, self.e_step)
-        table = math.prod(sizes[:-1]) if dependent and n_views > 2 else 0
+        table = math.prod(sizes[:-1]) if tried[0].dependent and len(largest) > 2 else 0
         each = task.rows.mass.size * (6 * sum(sizes) + 2 * table) * dtype.itemsize
         size = at_once(total, each)
         data = sum(a.nbytes for a in jax.tree.leaves(task.rows))
-        for first in range(0, total, size):
-            some = Runs(*(values[first : first + size] for values in runs))
-            task.calls.append(
-                solve.Call(
-                    solve_multiview,
-                    (task.rows, numbers, some),
-                    (("design", design),),
-                    data + each * size,
-                )
+        static = (("design", Design(sizes, tried[0].groups, self.e_step)),)
+        return [
+            solve.Call(
+                solve_multiview,
+                (task.rows, numbers, Runs(*(values[first : first + size] for values in runs))),
+                static,
+                data + each * size,
             )
-
-    def _levels(self, start: float, end: float) -> int:
-        """Number of temperatures."""
-        return max(math.ceil(math.log(start / end) / math.log(self.cooling)), 1)
+            for first in range(0, total, size)
+        ]
 
     def _starts(self, scaled: list[np.ndarray]) -> np.ndarray:
         """First temperatures of the restarts."""
         if not isinstance(self.start, str):
             return np.ravel(np.asarray(self.start, float))
-        splits = []
-        for x, w in zip(scaled, self._weights, strict=True):
-            n, d = x.shape
-            wide = x.astype(np.float64)
-            square = wide.T @ wide if d <= n else wide @ wide.T
-            # The total variance is 1.
-            splits.append(2 * w * float(np.linalg.eigvalsh(square / n)[-1]))
-        return 1.2 * sum(splits) * np.asarray(STARTS)
-
-    def _constant(self, sizes: Sequence[int], groups, n: int) -> float:
-        """Complexity of the labels, and the code of the centres."""
-        value = sum(
-            codelength.multinomial_complexity(math.prod(sizes[v] for v in group), n)
-            for group in groups
-        )
-        if self.centre_code == "half_log":
-            coordinates = sum(k * d for k, d in zip(sizes, self.view_sizes_, strict=True))
-            value += 0.5 * coordinates * max(math.log(n / (2 * math.pi)), 0.0)
-        return float(value)
+        return 1.2 * first_splits(scaled, self._weights) * np.asarray(STARTS)
 
     # Results
 
     def finish(self, task, found):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        n = task.scaled[0].shape[0]
         # What scaling the rows took from the lengths of the distances.
-        shift = float(
-            sum(
-                2 * w * n * math.log(view.scale)
-                for w, view in zip(self._weights, self._views, strict=True)
-            )
-        )
-        joined = {
-            name: np.concatenate([np.asarray(getattr(f, name)) for f in found])
-            for name in ("objective", "partition", "distance", "converged", "cells")
-        }
-        joined["objective"] = joined["objective"] + shift
-        joined["distance"] = joined["distance"] + shift
-        shape = len(task.configurations), self.n_init
-        objective = joined["objective"].reshape(shape)
-        restart = objective.argmin(1)
-        chosen = int(objective.min(1).argmin())
-        at = chosen * self.n_init + int(restart[chosen])
-        self.selection_ = self._table(task, joined, restart)
-
-        ends = np.cumsum([f.objective.size for f in found])
-        own = range(chosen * self.n_init, (chosen + 1) * self.n_init)
-
-        def labels_of(run):
-            call = int(np.searchsorted(ends, run, side="right"))
-            inside = run - (ends[call] - found[call].objective.size)
-            return call, inside, task.layout.collect(found[call].labels)[:, inside]
-
-        call, inside, labels = labels_of(at)
+        logs = [math.log(view.scale) for view in self._views]
+        shift = float(sum(2 * w * task.n * log for w, log in zip(self._weights, logs, strict=True)))
+        every: MultiviewSolution = jax.tree.map(lambda *runs: np.concatenate(runs), *found)
+        every = every._replace(objective=every.objective + shift, distance=every.distance + shift)
+        first = np.arange(len(task.configurations)) * self.n_init
+        bests = first + every.objective.reshape(-1, self.n_init).argmin(1)
+        chosen = int(every.objective[bests].argmin())
+        at, own = int(bests[chosen]), slice(first[chosen], first[chosen] + self.n_init)
+        self.selection_ = _table(task.configurations, every, bests)
+        starts = np.concatenate([call.arrays[2].start for call in task.calls])
         self._runs = {
-            "labels": np.stack([labels_of(run)[2] for run in own]),
-            **{
-                name: joined[key][own]
-                for name, key in (
-                    ("objective", "objective"),
-                    ("pdl", "partition"),
-                    ("cdl", "distance"),
-                    ("converged", "converged"),
-                )
-            },
+            "labels": np.stack([task.layout.collect(labels) for labels in every.labels[own]]),
+            "objective": every.objective[own],
+            "pdl": every.partition[own],
+            "cdl": every.distance[own],
+            "converged": every.converged[own],
+            "start": starts[own],
         }
-        self._runs["start"] = np.concatenate([c.arrays[2].start for c in task.calls])[own]
+        best: MultiviewSolution = jax.tree.map(lambda runs: runs[at], every)
         configuration = task.configurations[chosen]
         self.dependent_ = configuration.dependent
-        self.objective_ = float(joined["objective"][at])
-        self.pdl_ = float(joined["partition"][at])
-        self.cdl_ = float(joined["distance"][at])
+        self.objective_ = float(best.objective)
+        self.pdl_, self.cdl_ = float(best.partition), float(best.distance)
         self.tdl_ = self.pdl_ + self.cdl_
         self.complexity_ = self.objective_ - self.tdl_
-        self.converged_ = bool(joined["converged"][at])
-        self.n_iter_ = int(found[call].n_iter)
-        trace = found[call].trace[:, inside].astype(float)
-        trace = trace[~np.isnan(trace)]
+        self.converged_ = bool(best.converged)
+        self.n_iter_ = int(best.n_iter)
+        trace = best.trace[~np.isnan(best.trace)].astype(float)
         self.objective_trace_ = trace + shift
-        numbers, runs = task.calls[call].arrays[1:]
-        step = np.arange(trace.size)
+        numbers, step = task.calls[0].arrays[1], np.arange(trace.size)
         falling = numbers.top * self.cooling ** -(step // self.n_steps).astype(float)
-        falling = np.minimum(falling, runs.start[inside])
+        falling = np.minimum(falling, starts[at])
         self.temperatures_ = np.where(step < numbers.n_anneal, falling, 0.0)
-        self._decode(task, configuration, labels, joined["cells"][at])
+        self._decode(task, configuration, best)
         self._check_result(configuration)
         return self
 
-    def _decode(self, task, configuration, labels, cells) -> None:
+    def _decode(self, task: Views, configuration: Configuration, best: MultiviewSolution) -> None:
         """Codes of the best run, in the units of the data."""
-        design = dict(task.calls[0].static)["design"]
-        n = labels.shape[0]
-        numbers = task.calls[0].arrays[1]
-        centres, scales, margins = [], [], []
-        for v, (k, view) in enumerate(zip(configuration.sizes, self._views, strict=True)):
-            own = cells[design.clusters(v)][:k]
-            start = sum(self.view_sizes_[:v])
-            mass, sums = own[:, -1], own[:, start : start + self.view_sizes_[v]]
-            mean = cluster_means(sums, mass)
-            r = np.maximum(own[:, design.norm(v)] - (mean * sums).sum(1), 0)
-            low, high = float(numbers.low), float(numbers.high)
-            if self.sigma == "cluster":
-                s = np.where(mass > 0, np.clip(r / np.maximum(mass, 1), low, high), 1.0)
-            else:
-                s = np.full(k, np.clip(r.sum() / n, low, high))
-            centres.append(view.mean + view.scale * mean)
-            scales.append(view.scale**2 * s)
-            margins.append(mass / n)
-        self.margins_ = margins
+        sizes, design = configuration.sizes, dict(task.calls[0].static)["design"]
+        labels = task.layout.collect(best.labels).astype(np.int64)
+        features = np.split(best.centres, np.cumsum(self.view_sizes_), 1)
+        centres, scales, self.margins_ = [], [], []
+        for v, (k, view) in enumerate(zip(sizes, self._views, strict=True)):
+            own = np.arange(design.clusters(v).start, design.clusters(v).start + k)
+            centres.append(view.mean + view.scale * features[v][own])
+            scales.append(view.scale**2 * best.scales[own])
+            self.margins_.append(best.mass[own] / task.n)
         self.joint_ = None
         if configuration.dependent:
-            joint = np.zeros(configuration.sizes)
-            np.add.at(joint, tuple(labels.T), 1 / n)
-            self.joint_ = joint
-        self.dependence_gain_ = self._gain(labels, configuration.sizes)
+            self.joint_ = np.zeros(sizes)
+            np.add.at(self.joint_, tuple(labels.T), 1 / task.n)
+        self.dependence_gain_ = dependence_gain(labels, sizes)
         self._present = tuple(np.unique(column).size for column in labels.T)
-        labels = labels.astype(np.int64)
-        membership = [np.eye(k)[z] for k, z in zip(configuration.sizes, labels.T, strict=True)]
+        membership = [np.eye(k)[z] for k, z in zip(sizes, labels.T, strict=True)]
         one = self._single
         self.alternatives_ = labels
         self.membership_: Any = membership[0] if one else membership
@@ -621,110 +444,11 @@ class MDLMultiView(Clusterer):
         self.cluster_centers_ = centres[0] if one else centres
         self.scales_ = scales[0] if one else scales
 
-    def _gain(self, labels: np.ndarray, sizes: Sequence[int]) -> float:
-        n = labels.shape[0]
-        if math.prod(sizes) > _CELLS:
-            return math.nan
-        cells = np.unique(labels, axis=0, return_counts=True)[1]
-        together = codelength.maximum_likelihood_length(cells)
-        together += codelength.multinomial_complexity(math.prod(sizes), n)
-        apart = sum(
-            codelength.nml_length(np.bincount(column, minlength=k))
-            for column, k in zip(labels.T, sizes, strict=True)
-        )
-        return float(apart - together)
-
-    def _table(self, task: Views, joined: dict[str, np.ndarray], restart: np.ndarray) -> Any:
-        import pandas as pd
-
-        rows = []
-        for c, (configuration, best) in enumerate(zip(task.configurations, restart, strict=True)):
-            at = c * self.n_init + int(best)
-            pdl, cdl = float(joined["partition"][at]), float(joined["distance"][at])
-            rows.append(
-                {
-                    **{f"n_clusters_{v}": k for v, k in enumerate(configuration.sizes)},
-                    "dependent": configuration.dependent,
-                    "pdl": pdl,
-                    "cdl": cdl,
-                    "tdl": pdl + cdl,
-                    "objective": float(joined["objective"][at]),
-                }
-            )
-        return pd.DataFrame(rows)
-
     def _check_result(self, configuration: Configuration) -> None:
         for v, (k, wanted) in enumerate(zip(self._present, configuration.sizes, strict=True)):
             if k < wanted:
                 self._degenerate(f"found {k} clusters in view {v}, fewer than n_clusters={wanted}")
         self._tell_convergence()
-
-    def fit_predict(self, X, y=None, **kwargs):
-        """Cluster the rows of all views; see `fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_views), or (n_samples,) for a single table
-        """
-        return labelings(self.fit(X, y, **kwargs))
-
-    @property
-    def labels_(self):  # type: ignore[override]
-        """Cluster of every row, in every view."""
-        if "alternatives_" not in vars(self):
-            raise AttributeError("labels_ is what fit finds")
-        if self._single:
-            return self.alternatives_[:, 0]
-        warn(
-            "labels_ holds the clusters of the first view only from the next release on; "
-            "use alternatives_, which has those of all views",
-            FutureWarning,
-        )
-        return self.alternatives_
-
-    @property
-    def restarts_(self):
-        """All restarts of the chosen combination: an `xarray.Dataset`."""
-        check_is_fitted(self)
-        import xarray
-
-        dims: Any = {"labels": ("restart", "sample", "view")}
-        data = {name: (dims.get(name, ("restart",)), a) for name, a in self._runs.items()}
-        return xarray.Dataset(data)
-
-    def matching_rate(self):
-        """Share of rows on which the clusters of two views can be made to agree.
-
-        Returns
-        -------
-        float, or ndarray of shape (n_views, n_views) for more than two views
-            See `nrprob.metrics.matching_rate`.
-        """
-        check_is_fitted(self)
-        labels = self.alternatives_
-        n_views = labels.shape[1]
-        if n_views == 2:
-            return metrics.matching_rate(*labels.T)
-        rates = np.ones((n_views, n_views))
-        for v, u in itertools.combinations(range(n_views), 2):
-            rates[v, u] = rates[u, v] = metrics.matching_rate(labels[:, v], labels[:, u])
-        return rates
-
-    def predictive_rate(self, truth) -> float:
-        """Share of rows in the majority class of their combination of clusters.
-
-        Parameters
-        ----------
-        truth : sequence of shape (n_samples,)
-            Classes of the rows that were fitted.
-
-        Returns
-        -------
-        float
-            See `nrprob.metrics.predictive_rate`.
-        """
-        check_is_fitted(self)
-        return metrics.predictive_rate(self.alternatives_, truth)
 
     # New rows
 
@@ -757,49 +481,24 @@ class MDLMultiView(Clusterer):
         scores = [-cost for cost in costs]
         with np.errstate(divide="ignore"):
             if self.joint_ is not None:
-                labels = _best_cells(np.log(self.joint_), scores)
+                labels = best_cells(np.log(self.joint_), scores)
             else:
                 margins = map(np.log, self.margins_)
                 each = [(t + s).argmax(1) for t, s in zip(margins, scores, strict=True)]
                 labels = np.stack(each, 1)
         return labels[:, 0] if one else labels
 
-    def predict_proba(self, X, *, known=None):
-        """One-hot form of `predict`.
 
-        Parameters
-        ----------
-        X : as in `fit`
-        known : ignored
+def _table(tried: Sequence[Configuration], every: MultiviewSolution, bests: np.ndarray) -> Any:
+    """Frame with a line for all that was tried, of the best run (configurations,) of each."""
+    import pandas as pd
 
-        Returns
-        -------
-        list of ndarray of shape (n_samples, n_clusters), or one of them
-        """
-        labels = self.predict(X)
-        sizes = [m.size for m in self.margins_]
-        if self._single:
-            return np.eye(sizes[0])[labels]
-        return [np.eye(k)[z] for k, z in zip(sizes, labels.T, strict=True)]
-
-
-def _several(X: Any) -> bool:
-    """Whether an argument is a list of tables, and not one table that is a list."""
-    return isinstance(X, list | tuple) and len(X) > 0 and np.ndim(X[0]) == 2
-
-
-def _best_cells(joint: np.ndarray, scores: list[np.ndarray]) -> np.ndarray:
-    """Cell (n, V) of the largest sum of a log table and scores (n, K_v); the first of equals."""
-    n = scores[0].shape[0]
-    out = np.empty((n, len(scores)), np.int64)
-    step = max(1, (1 << 22) // joint.size)
-    for first in range(0, n, step):
-        total = joint[None]
-        for v, score in enumerate(scores):
-            some = score[first : first + step]
-            total = total + some.reshape(
-                -1, *(1 if u != v else some.shape[1] for u in range(len(scores)))
-            )
-        best = total.reshape(total.shape[0], -1).argmax(1)
-        out[first : first + step] = np.stack(np.unravel_index(best, joint.shape), 1)
-    return out
+    sizes = np.array([c.sizes for c in tried])
+    pdl, cdl = every.partition[bests], every.distance[bests]
+    return pd.DataFrame(sizes, columns=[f"n_clusters_{v}" for v in range(sizes.shape[1])]).assign(
+        dependent=[c.dependent for c in tried],
+        pdl=pdl,
+        cdl=cdl,
+        tdl=pdl + cdl,
+        objective=every.objective[bests],
+    )

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob import codelength
+from nrprob.engines.iterate import blank, iterate
 from nrprob.engines.shuffle import spread, stream, uniform
 from nrprob.methods.multiview import joint_cells
 from nrprob.methods.multiview.joint_cells import NEVER
@@ -68,18 +69,20 @@ class Runs(NamedTuple):
 
 
 class MultiviewSolution(NamedTuple):
-    """All runs of one compiled program; ``S`` of them.
+    """All runs of one compiled program, S of them, along the first axis.
 
     Attributes
     ----------
-    labels : (B, r, S, V)
+    labels : (S, B, r, V)
     objective : (S,) complete length, in nats of the scaled rows, in float64
     partition : (S,) length of the labels at their own frequencies
     distance : (S,) length of the distances, without constants
     converged : (S,) whether the labels came to rest
-    n_iter : number of E-steps of all runs side by side
-    trace : (CAPACITY, S) sum of partition and distance, NaN beyond the last
-    cells : (S, K, p) statistics of the clusters of all views, in float64
+    n_iter : (S,) number of E-steps, of all runs side by side
+    trace : (S, CAPACITY) sum of partition and distance, NaN beyond the last
+    mass : (S, K) of the clusters of all views, in float64
+    centres : (S, K, p) means, 0 beside the features of the cluster's view
+    scales : (S, K)
     """
 
     labels: jax.Array
@@ -89,7 +92,9 @@ class MultiviewSolution(NamedTuple):
     converged: jax.Array
     n_iter: jax.Array
     trace: jax.Array
-    cells: jax.Array
+    mass: jax.Array
+    centres: jax.Array
+    scales: jax.Array
 
 
 @dataclass(frozen=True)
@@ -316,8 +321,8 @@ def solve_multiview(
     real = rows.mass.reshape(-1) > 0
     features = numbers.columns.sum(0)
 
-    def step(carry):
-        i, counts, old, _, trace = carry
+    def step(state, i):
+        counts, old = state
         annealing = i < numbers.n_anneal
         level = i // numbers.n_steps
         fresh = annealing & (i % numbers.n_steps == 0)
@@ -349,21 +354,15 @@ def solve_multiview(
 
         counts, labels, length = jax.vmap(one)(counts, old, active, runs.seed, runs.start)
         done = ~annealing & jnp.all((labels == old) | ~real, (1, 2))
-        at = jnp.minimum(i, CAPACITY - 1)
-        trace = jax.lax.dynamic_update_index_in_dim(trace, length, at, 0)
-        return i + 1, counts, labels, done, trace
+        return (counts, labels), done, length
 
-    def moving(carry):
-        return ~jnp.all(carry[3]) & (carry[0] < numbers.n_anneal + numbers.max_iter)
-
-    carry = (
-        jnp.zeros((), jnp.int32),
-        jax.vmap(partial(_start, design, rows))(runs.seed, active),
-        jnp.full((n_runs, len(design.sizes), rows.mass.size), -1, jnp.int32),
-        jnp.zeros(n_runs, bool),
-        jnp.full((CAPACITY, n_runs), jnp.nan, dtype),
-    )
-    n_iter, _, labels, done, trace = jax.lax.while_loop(moving, step, carry)
+    start = jax.vmap(partial(_start, design, rows))(runs.seed, active)
+    nowhere = jnp.full((n_runs, len(design.sizes), rows.mass.size), -1, jnp.int32)
+    found = iterate(
+        step, (start, nowhere), numbers.n_anneal + numbers.max_iter,
+        done=jnp.zeros(n_runs, bool), trace=blank(CAPACITY, dtype, n_runs),
+    )  # fmt: skip
+    labels = found.state[1]
 
     # The results, in float64.
     wide = _in_float64(rows, numbers.columns)
@@ -377,12 +376,19 @@ def solve_multiview(
         members, joint = _masses(design, wide, ones)
         cells = jnp.matmul(jnp.concatenate(members), _flat(wide), precision=_PRECISION)
         counts = Counts(cells, joint)
-        return *lengths(design, numbers, counts), completion(design, numbers, counts), cells
+        views = [_scales(design, numbers, cells, v) for v in range(len(ones))]
+        mass, centres, _, scales = zip(*views, strict=True)
+        each = [jnp.broadcast_to(s, n.shape) for s, n in zip(scales, mass, strict=True)]
+        parts = *lengths(design, numbers, counts), completion(design, numbers, counts)
+        return *parts, *map(jnp.concatenate, (mass, centres, each))
 
-    partition, distance, rest, cells = jax.lax.map(evaluate, labels)
-    labels = jnp.moveaxis(labels, 2, 0).reshape(*rows.mass.shape, n_runs, -1)
+    partition, distance, rest, *codes = jax.lax.map(evaluate, labels)
+    labels = jnp.moveaxis(labels, 1, 2).reshape(n_runs, *rows.mass.shape, -1)
     objective = partition + distance + rest + runs.constant
-    return MultiviewSolution(labels, objective, partition, distance, done, n_iter, trace, cells)
+    n_iter = jnp.full(n_runs, found.n_iter)
+    return MultiviewSolution(
+        labels, objective, partition, distance, found.done, n_iter, found.trace.T, *codes
+    )
 
 
 def _wide(value: jax.Array) -> jax.Array:

@@ -13,6 +13,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
+from nrprob.statistics.ensembles import indicators, scores
 from nrprob.statistics.rows import cluster_means
 
 
@@ -39,22 +40,6 @@ class Agreement(NamedTuple):
     centroids: np.ndarray
 
 
-def indicators(columns: np.ndarray, k: int) -> sparse.csr_array:
-    """Stacked indicators (n, members * k) of labels (n, members)."""
-    n, members = columns.shape
-    places = (columns + k * np.arange(members)).ravel()
-    return sparse.csr_array(
-        (np.ones(places.size), places, np.arange(0, places.size + 1, members)),
-        shape=(n, members * k),
-    )
-
-
-def place(x: sparse.csr_array, centroids: np.ndarray, holds_rows: np.ndarray) -> np.ndarray:
-    """Nearest cluster of rows of indicators, among those (k,) that hold rows."""
-    score = x @ centroids.T - 0.5 * (centroids**2).sum(1)
-    return np.where(holds_rows, score, -np.inf).argmax(1)
-
-
 def agree(
     columns: np.ndarray, k: int, fixed: np.ndarray | None, n_starts: int, max_iter: int
 ) -> Agreement:
@@ -70,7 +55,7 @@ def agree(
     columns : (n, members) labels below ``k``
     fixed : (n,) cluster of the rows whose label is given, else -1
     """
-    x = indicators(columns, k)
+    x = indicators(columns, [np.arange(k)] * columns.shape[1])
     transpose = sparse.csr_array(x.T)
     n, members = columns.shape
 
@@ -97,7 +82,7 @@ def agree(
         while not converged and len(trace) < max_iter:
             if own is not None and not trace:
                 centroids[:, own * k : (own + 1) * k] *= 0
-            new = place(x, centroids, np.bincount(labels, minlength=k) > 0)
+            new = scores(x, centroids, np.bincount(labels, minlength=k) > 0).argmax(1)
             if fixed is not None:
                 new = np.where(fixed >= 0, fixed, new)
             # Without a member's votes, to change nothing is no sign yet.

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines import solve
+from nrprob.engines.iterate import blank, iterate, restarts
 from nrprob.engines.shuffle import stream
 from nrprob.methods.residual.starts import align, kmeans, name_classes
 
@@ -21,6 +22,7 @@ _CERTAIN = 0.95  # membership of a row in its cluster at the start
 _TINY = 1e-30  # share of a cluster that balancing takes for none
 _LARGEST = 80.0  # logarithm of a weight that balances
 _HIGHEST = jax.lax.Precision.HIGHEST
+_dot = partial(jnp.matmul, precision=_HIGHEST)
 
 
 class Residuals(NamedTuple):
@@ -96,15 +98,15 @@ class Fit(NamedTuple):
 
 
 class Parameters(NamedTuple):
-    """Of C restarts side by side.
+    """Of one restart.
 
     Attributes
     ----------
-    b : (C, K, p) centres
-    sigma : (C, p, p) scale matrix; (C, p) where it is diagonal
+    b : (K, p) centres
+    sigma : (p, p) scale matrix; (p,) where it is diagonal
     precision : its inverse, of the same shape
-    log_det : (C,) log determinant of ``sigma``
-    s0 : (C,) variance that the ridge shrinks to, in the units of the residuals
+    log_det : log determinant of ``sigma``
+    s0 : variance that the ridge shrinks to, in the units of the residuals
     """
 
     b: jax.Array
@@ -114,8 +116,28 @@ class Parameters(NamedTuple):
     s0: jax.Array
 
 
+class State(NamedTuple):
+    """What one restart has after a step.
+
+    Attributes
+    ----------
+    w : (K, n) masses
+    weight : (K, n) of t errors; None for normal ones
+    u : (K, L) log weights that balance the known groups
+    t : parameters
+    objective, penalty : what is maximised, and the penalty in it
+    """
+
+    w: jax.Array
+    weight: jax.Array | None
+    u: jax.Array
+    t: Parameters
+    objective: jax.Array
+    penalty: jax.Array
+
+
 class Model:
-    """The steps of EM on one set of rows. Memberships are (C, K, n), for C restarts."""
+    """The steps of EM on one set of rows, of one restart. Memberships are (K, n)."""
 
     def __init__(self, data: Residuals, numbers: Numbers, covariance: str, robust: bool, k: int):
         b, r, p = data.y.shape
@@ -125,119 +147,99 @@ class Model:
         self.y = data.y.reshape(b * r, p).T
         self.mass = data.mass.reshape(-1)
         self.real = jnp.arange(p) < numbers.d
-        masked = self.y * self.mass
-        if covariance == "tied":
-            self.scatter = jnp.einsum("dn,en->de", masked, self.y, precision=_HIGHEST)
-        else:
-            self.scatter = (masked * self.y).sum(-1)
-        self.n = self.mass.sum()
+        self.scatter = self._scatter(self.mass)
+
+    def _scatter(self, mass: jax.Array) -> jax.Array:
+        """Sums of products, or of squares, of rows with masses (n,)."""
+        if self.covariance == "tied":
+            return _dot(self.y * mass, self.y.T)
+        return (self.y * mass * self.y).sum(-1)
+
+    def start(self, w: jax.Array) -> State:
+        """State before the first step, from masses; its parameters are not there yet."""
+        p, dtype = len(self.real), self.y.dtype
+        square = jnp.zeros((p, p) if self.covariance == "tied" else p, dtype)
+        t = Parameters(jnp.zeros((self.k, p), dtype), square, square, square.sum(), self.h.s0)
+        least = jnp.full((), -jnp.inf, jnp.float64)
+        u = jnp.zeros((self.k, self.n_groups), dtype)
+        return State(w, jnp.ones_like(w) if self.robust else None, u, t, least, least)
 
     def maximise(self, w: jax.Array, weight: jax.Array | None, s0: jax.Array) -> Parameters:
-        """M-step: parameters that are best for masses ``w``; ``weight`` (C, K, n) of t errors."""
+        """M-step: parameters that are best for masses ``w``; ``weight`` (K, n) of t errors."""
         h, data = self.h, self.data
         a = w if weight is None else w * weight
-        size = a.sum(-1)[..., None]
-        sums = jnp.einsum("ckn,dn->ckd", a, self.y, precision=_HIGHEST)
+        size = a.sum(-1)[:, None]
+        sums = _dot(a, self.y.T)
         b = jnp.where(size > 1e-10, sums / jnp.maximum(size, 1e-10), 0)
-        tied = self.covariance == "tied"
-        if tied:
-            scatter = self.scatter
-            if weight is not None:
-                v = self.y * a.sum(1)[:, None]  # (C, d, n)
-                scatter = jnp.einsum("cdn,en->cde", v, self.y, precision=_HIGHEST)
-            between = jnp.einsum("ckd,cke->cde", sums, b, precision=_HIGHEST)
-        else:
-            scatter = self.scatter
-            if weight is not None:
-                scatter = jnp.einsum("cn,dn->cd", a.sum(1), self.y**2, precision=_HIGHEST)
-            between = (sums * b).sum(1)
-        target = h.nu0 * s0[:, None] * data.inverse_scale + h.floor * h.dof
+        scatter = self.scatter if weight is None else self._scatter(a.sum(0))
+        target = h.nu0 * s0 * data.inverse_scale + h.floor * h.dof
         total = h.dof + h.nu0
-        if tied:
+        if self.covariance == "tied":
             eye = jnp.eye(len(self.real), dtype=b.dtype)
-            sigma = (scatter - between + target[:, None] * eye) / total
+            sigma = (scatter - _dot(sums.T, b) + target[:, None] * eye) / total
             # Padded coordinates have unit variance and no part in anything.
             sigma = jnp.where(self.real[:, None] & self.real, sigma, eye)
             root = jnp.linalg.cholesky(sigma)
-            log_det = 2 * jnp.log(jnp.diagonal(root, axis1=1, axis2=2)).sum(-1)
-            wide = jnp.broadcast_to(eye, sigma.shape)
-            half = jax.scipy.linalg.solve_triangular(root, wide, lower=True)
-            precision = jnp.einsum("cij,cik->cjk", half, half, precision=_HIGHEST)
-            variances = jnp.diagonal(precision, axis1=1, axis2=2)
+            log_det = 2 * jnp.log(jnp.diagonal(root)).sum()
+            half = jax.scipy.linalg.solve_triangular(root, eye, lower=True)
+            precision = _dot(half.T, half)
+            variances = jnp.diagonal(precision)
         else:
-            sigma = jnp.maximum(scatter - between, 0) + target
+            sigma = jnp.maximum(scatter - (sums * b).sum(0), 0) + target
             if self.covariance == "spherical":
                 # In these coordinates a sphere has variances proportional to 1/D.
                 scale = jnp.where(self.real, 1 / jnp.where(self.real, data.inverse_scale, 1), 0)
-                sigma = (sigma * scale).sum(-1, keepdims=True) / h.d * data.inverse_scale
+                sigma = (sigma * scale).sum() / h.d * data.inverse_scale
             sigma = jnp.where(self.real, sigma / total, 1)
-            log_det = jnp.log(sigma).sum(-1)
+            log_det = jnp.log(sigma).sum()
             precision = variances = 1 / sigma
-        s0 = h.d / (variances * data.inverse_scale).sum(-1)
+        s0 = h.d / (variances * data.inverse_scale).sum()
         return Parameters(b, sigma, precision, log_det, s0)
 
-    def blank(self, c: int) -> Parameters:
-        """What the first M-step of c restarts begins with."""
-        p, dtype = len(self.real), self.y.dtype
-        square = jnp.zeros((c, p, p) if self.covariance == "tied" else (c, p), dtype)
-        s0 = jnp.broadcast_to(self.h.s0, (c,))
-        return Parameters(jnp.zeros((c, self.k, p), dtype), square, square, jnp.zeros_like(s0), s0)
-
-    def _times(self, precision: jax.Array, b: jax.Array) -> jax.Array:
-        if precision.ndim == 2:
-            return precision[:, None] * b
-        return jnp.einsum("cij,ckj->cki", precision, b, precision=_HIGHEST)
-
     def logits(self, t: Parameters) -> tuple[jax.Array, jax.Array | None]:
-        """Log densities (C, K, n) up to what all clusters share, and the weights of t errors."""
+        """Log densities (K, n) up to what all clusters share, and the weights of t errors."""
         h = self.h
-        slope = self._times(t.precision, t.b)
-        linear = jnp.einsum("ckd,dn->ckn", slope, self.y, precision=_HIGHEST)
-        own = (slope * t.b).sum(-1)[..., None]
+        diagonal = t.precision.ndim == 1
+        slope = t.precision * t.b if diagonal else _dot(t.b, t.precision)
+        linear = _dot(slope, self.y)
+        own = (slope * t.b).sum(-1)[:, None]
         if not self.robust:
             return linear - 0.5 * own, None
-        if t.precision.ndim == 2:
-            square = jnp.einsum("cd,dn->cn", t.precision, self.y**2, precision=_HIGHEST)
-        else:
-            turned = jnp.einsum("cij,jn->cin", t.precision, self.y, precision=_HIGHEST)
-            square = (turned * self.y).sum(1)
-        q = jnp.maximum(square[:, None] - 2 * linear + own, 0)
+        turned = t.precision[:, None] * self.y if diagonal else _dot(t.precision, self.y)
+        q = jnp.maximum((turned * self.y).sum(0) - 2 * linear + own, 0)
         nu, d = h.nu, h.d
         return -0.5 * (nu + d) * jnp.log1p(q / nu), (nu + d) / (nu + q)
 
     def expand(self, values: jax.Array) -> jax.Array:
-        """Values (C, K, L) of the groups, for every row: (C, K, n)."""
+        """Values (K, L) of the groups, for every row: (K, n)."""
         if self.n_groups == 1:
             return values
-        out = jnp.repeat(values[:, :, self.data.group, None], self.blocks[1], 3)
-        return out.reshape(*values.shape[:2], -1)
+        return jnp.repeat(values[:, self.data.group], self.blocks[1], 1)
 
     def shares(self, w: jax.Array) -> jax.Array:
-        """p(cluster given group), (C, K, L)."""
-        c, k, _ = w.shape
+        """p(cluster given group), (K, L)."""
         if self.n_groups == 1:
             sums = w.sum(-1, keepdims=True)
         else:
-            by_block = w.reshape(c * k, *self.blocks).sum(-1).T
+            by_block = w.reshape(-1, *self.blocks).sum(-1).T
             sums = jax.ops.segment_sum(
                 by_block, self.data.group, self.n_groups, indices_are_sorted=True
-            ).T.reshape(c, k, -1)
+            ).T
         return sums / self.data.sizes
 
     def expect(
         self, t: Parameters, u: jax.Array, damp: jax.Array, barred: jax.Array | None
     ) -> tuple[jax.Array, jax.Array | None, jax.Array, jax.Array]:
-        """E-step: masses w, weights, log weights u (C, K, L) of balance, and the free energy (C,).
+        """E-step: masses w, weights, log weights u (K, L) of balance, and the free energy.
 
-        ``damp`` (C,) is kappa / (1 + kappa). What balances the groups is found by scaling, as in
+        ``damp`` is kappa / (1 + kappa). What balances the groups is found by scaling, as in
         unbalanced transport; it is exact when it no longer changes.
         """
         logits, weight = self.logits(t)
         if barred is not None:
             logits = logits + barred
-        top = logits.max(1, keepdims=True)
+        top = logits.max(0)
         e = jnp.exp(logits - top)
-        force = damp[:, None, None]
 
         def sweep(_, u):
             # A group that is far from a cluster has to have some share of it all the same.
@@ -245,51 +247,62 @@ class Model:
             if barred is not None:
                 f = jnp.where(jnp.isinf(barred), 0, f)
             f = f * self.expand(jnp.exp(u))
-            p = self.shares(f * (self.mass / f.sum(1, keepdims=True)))
-            u = force * (u - math.log(self.k) - jnp.log(jnp.maximum(p, _TINY)))
+            p = self.shares(f * (self.mass / f.sum(0)))
+            u = damp * (u - math.log(self.k) - jnp.log(jnp.maximum(p, _TINY)))
             # Only differences within a group matter.
-            u = jnp.where(force < 1, u, u - u.max(1, keepdims=True))
+            u = jnp.where(damp < 1, u, u - u.max(0))
             return jnp.clip(u, -_LARGEST, _LARGEST)
 
         def balanced(u):
             u = jax.lax.fori_loop(0, _SWEEPS, sweep, u)
             return u, e * self.expand(jnp.exp(u))
 
-        u, f = jax.lax.cond((damp > 0).any(), balanced, lambda u: (u, e), u)
-        total = f.sum(1, keepdims=True)
-        each = self.mass * (top + jnp.log(total))[:, 0]
-        return f * (self.mass / total), weight, u, each.astype(jnp.float64).sum(-1)
+        u, f = jax.lax.cond(damp > 0, balanced, lambda u: (u, e), u)
+        total = f.sum(0)
+        each = self.mass * (top + jnp.log(total))
+        return f * (self.mass / total), weight, u, each.astype(jnp.float64).sum()
 
     def value(
-        self, t: Parameters, w: jax.Array, u: jax.Array, free: jax.Array, kappa: jax.Array
+        self, t: Parameters, w: jax.Array, u: jax.Array, free: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """What is maximised, Psi (C,), and the penalty in it; ``free`` is that of `expect`."""
+        """What is maximised, Psi, and the penalty in it; ``free`` is that of `expect`."""
         h, wide = self.h, jnp.float64
         precision, d = t.precision.astype(wide), h.d.astype(wide)
-        variances = precision
-        if precision.ndim == 3:
-            variances = jnp.diagonal(precision, axis1=1, axis2=2)
+        variances = precision if precision.ndim == 1 else jnp.diagonal(precision)
         if not self.robust:
-            free = free - 0.5 * (precision * self.scatter).sum(range(1, precision.ndim))
+            free = free - 0.5 * (precision * self.scatter).sum()
         s0 = t.s0.astype(wide)
-        trace = (variances * self.data.inverse_scale).sum(-1)
+        trace = (variances * self.data.inverse_scale).sum()
         log_det = t.log_det.astype(wide) + h.log_det
         # The divergence of N(0, Sigma) from N(0, s0 I), in which units cancel.
         ridge = 0.5 * (s0 * trace - d + t.log_det + h.log_scale - d * jnp.log(s0))
-        floor = 0.5 * h.floor * h.dof * jnp.where(self.real, variances, 0).sum(-1)
+        floor = 0.5 * h.floor * h.dof * jnp.where(self.real, variances, 0).sum()
 
         def imbalance():
             p = self.shares(w).astype(wide)
             log_p = jnp.log(jnp.maximum(p, _TINY))
-            pull = jnp.where(jnp.isinf(kappa), 0, kappa)
-            off = (self.data.sizes * (p * u).sum(1)).sum(-1)
-            cost = (self.data.sizes * (p * (log_p + math.log(self.k))).sum(1)).sum(-1)
+            pull = jnp.where(jnp.isinf(h.kappa), 0, h.kappa)
+            off = (self.data.sizes * (p * u).sum(0)).sum()
+            cost = (self.data.sizes * (p * (log_p + math.log(self.k))).sum(0)).sum()
             return off, pull * cost
 
         none = jnp.zeros_like(free)
-        off, cost = jax.lax.cond(kappa > 0, imbalance, lambda: (none, none))
+        off, cost = jax.lax.cond(h.kappa > 0, imbalance, lambda: (none, none))
         penalty = h.nu0 * ridge + floor + cost
         return free - off + h.constant - 0.5 * h.dof * log_det - penalty, penalty
+
+    def step(
+        self, state: State, damp: jax.Array, barred: jax.Array | None
+    ) -> tuple[State, jax.Array]:
+        """One step, and whether it changed no more than rounding or the tolerance."""
+        tol = self.h.tol
+        t = self.maximise(state.w, state.weight, state.t.s0)
+        w, weight, u, free = self.expect(t, state.u, damp, barred)
+        reached, penalty = self.value(t, w, u, free)
+        change = jnp.abs(w - state.w).max() / self.mass.max()
+        rounding = 16 * jnp.finfo(w.dtype).eps * jnp.abs(reached)
+        still = jnp.abs(reached - state.objective) <= jnp.maximum(tol, rounding)
+        return State(w, weight, u, t, reached, penalty), (change <= tol) & still
 
 
 def make_starts(
@@ -358,82 +371,47 @@ def solve_residuals(
         other = (flat >= 0) & (flat != jnp.arange(k)[:, None])
         barred = jnp.where(other, -jnp.inf, jnp.zeros((), dtype))
     s = len(starts)
-    final = numbers.kappa
-    damp = jnp.where(jnp.isinf(final), 1, final / (1 + final)).astype(dtype)
+    one = jnp.ones((), dtype)
+    damp = jnp.where(jnp.isinf(numbers.kappa), 1, numbers.kappa / (1 + numbers.kappa)).astype(dtype)
 
     def run(labels, warm):
-        """EM from labels (C, n); ``warm`` (C,) says which are to be warmed up."""
-        c = len(labels)
-        lane = jnp.arange(c)
-        hit = labels[:, None] == jnp.arange(k)[:, None]
+        """EM from labels (n,); ``warm`` says whether they are to be warmed up."""
+        hit = labels == jnp.arange(k)[:, None]
         w = jnp.where(hit, _CERTAIN, 0) + (1 - _CERTAIN) / k
         if fixed is not None:
             w = jnp.where(flat >= 0, hit, w)
-        w = (w * model.mass).astype(dtype)
-        weight = jnp.ones((c, k, n), dtype) if robust else None
-        u = jnp.zeros((c, k, data.sizes.shape[0]), dtype)
-        t = model.blank(c)
-        count = jnp.zeros(c, jnp.int32)
-        none = jnp.zeros(c, bool)
-        old = jnp.full(c, -jnp.inf, jnp.float64)
-        trace = jnp.full((CAPACITY, c), jnp.nan, jnp.float64)
+        state = model.start((w * model.mass).astype(dtype))
+        if warm_up:
 
-        def keep(when, a, b):
-            """``a`` where ``when`` (C,), else ``b``."""
-            return jax.tree.map(
-                lambda a, b: jnp.where(when.reshape(-1, *[1] * (a.ndim - 1)), a, b), a, b
-            )
+            def warming(state, _):
+                return *model.step(state, one, barred), ()
 
-        def step(carry):
-            w, weight, u, t, warm, count, done, settled, (old, _), trace = carry
-            new = keep(done, t, model.maximise(w, weight, t.s0))
-            force = jnp.where(warm, 1, damp).astype(dtype)
-            next_w, next_weight, next_u, free = model.expect(new, u, force, barred)
-            reached, penalty = model.value(new, next_w, next_u, free, final)
-            change = jnp.abs(next_w - w).max((1, 2)) / model.mass.max()
-            rounding = 16 * jnp.finfo(dtype).eps * jnp.abs(reached)
-            still = jnp.abs(reached - old) <= jnp.maximum(numbers.tol, rounding)
-            quiet = (change <= numbers.tol) & still
-            at = jnp.minimum(count, CAPACITY - 1)
-            shown = jnp.where(done, trace[at, lane], jnp.where(warm, jnp.nan, reached))
-            trace = trace.at[at, lane].set(shown)
-            w, u = keep(done, (w, u), (next_w, next_u))
-            if robust:
-                weight = keep(done, weight, next_weight)
-            count = count + ~done
-            # A start that has been warmed up begins again, from the memberships it has.
-            over = warm & (quiet | (count >= _WARM))
-            settled = settled | (quiet & ~warm)
-            done = settled | (~warm & (count >= numbers.max_iter))
-            old = jnp.where(over, -jnp.inf, reached)
-            count = jnp.where(over, 0, count)
-            u = keep(over, jnp.zeros_like(u), u)
-            values = old, penalty
-            return w, weight, u, new, warm & ~over, count, done, settled, values, trace
+            ready = iterate(warming, state, _WARM, done=~warm).state
+            # It begins again, from the memberships and the weights that it has.
+            state = ready._replace(u=state.u, objective=state.objective)
 
-        carry = w, weight, u, t, warm, count, none, none, (old, old), trace
-        carry = jax.lax.while_loop(lambda carry: ~carry[6].all(), step, carry)
-        w, _, u, t, _, count, _, settled, values, trace = carry
-        return w.argmax(1).astype(jnp.int32), *values, settled, count, trace.T, t, u
+        def step(state, _):
+            state, quiet = model.step(state, damp, barred)
+            return state, quiet, state.objective
 
-    size = max(d for d in range(1, min(side_by_side, n_init) + 1) if n_init % d == 0)
-    split = starts[kept % s].reshape(-1, size, n)
-    flags = jnp.asarray(kept >= s).reshape(-1, size)
-    found = jax.lax.map(lambda part: run(*part), (split, flags))
-    found = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), found)
-    labels, reached, penalty, settled, count, trace, t, u = found
+        found = iterate(step, state, numbers.max_iter, trace=blank(CAPACITY, jnp.float64))
+        end = found.state
+        labels = end.w.argmax(0).astype(jnp.int32)
+        return labels, end.objective, end.penalty, end.t, end.u, found._replace(state=None)
+
+    flags = jnp.asarray(kept >= s)
+    labels, reached, penalty, t, u, found = restarts(run, (starts[kept % s], flags), side_by_side)
     best = reached.argmax()
-    t, u = jax.tree.map(lambda a: a[best][None], (t, u))
+    t, u, penalty = jax.tree.map(lambda a: a[best], (t, u, penalty))
     logits = model.logits(t)[0] + model.expand(u)
-    w = model.mass * jax.nn.softmax(logits if barred is None else logits + barred, axis=1)
-    penalty = penalty[best]
+    w = model.mass * jax.nn.softmax(logits if barred is None else logits + barred, axis=0)
     b, r = model.blocks
     return solve.Solution(
         labels=jnp.moveaxis(labels.reshape(-1, b, r), 0, -1),
         objective=-reached,
-        converged=settled,
-        n_iter=count[best],
-        w=jnp.moveaxis(w[0].reshape(k, b, r), 0, -1),
-        trace=-trace[best],
-        fit=Fit(reached[best] + penalty, penalty, t.b[0], t.sigma[0], u[0], count),
+        converged=found.done,
+        n_iter=found.n_iter[best],
+        w=jnp.moveaxis(w.reshape(k, b, r), 0, -1),
+        trace=-found.trace[best],
+        fit=Fit(reached[best] + penalty, penalty, t.b, t.sigma, u, found.n_iter),
     )

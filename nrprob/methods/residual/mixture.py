@@ -22,7 +22,7 @@ from nrprob.estimator.calls import collect, memberships
 from nrprob.estimator.linear import ScoreMixin
 from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
-from nrprob.known import Groups, Known, KnownEncoder, read
+from nrprob.known import Groups, Known, KnownEncoder, factorize, read
 from nrprob.methods.residual.em import Numbers, Residuals, schedule, solve_residuals
 from nrprob.methods.residual.removal import remove
 from nrprob.settings import standard
@@ -309,7 +309,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
     def _search_groups(self, groups: Groups | None, known: Known, n: int) -> Groups:
         """Groups by which starts are aligned and balanced, where known structure is not labels."""
         if groups is not None and groups.share is not None:
-            return _numbered(groups.share.argmax(1))
+            return _groups(groups.share.argmax(1))
         if known.kind == "continuous":
             # The rows in order of the direction in which what is known varies most, cut up.
             columns: Any = self._removal.encoder.transform(known.given, n)
@@ -317,7 +317,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
             direction = np.linalg.svd(design - design.mean(0), full_matrices=False)[2][0]
             rank = (design @ direction).argsort(kind="stable").argsort(kind="stable")
             parts = int(np.clip(n // (5 * self.n_clusters), 1, 5))
-            return _numbered(rank * parts // n)
+            return _groups(rank * parts // n)
         product, labelings = known.groups, known.labelings
         if self.balance > 0 or product.n_groups * 5 * self.n_clusters <= n:
             return product
@@ -597,8 +597,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
         return softmax(self._log_membership(X, known), axis=1)
 
 
-def _numbered(codes: np.ndarray) -> Groups:
-    """Groups numbered in the order in which they first appear."""
-    _, first, codes = np.unique(codes, return_index=True, return_inverse=True)
-    order = first.argsort().argsort()
-    return Groups(order[codes.reshape(-1)], len(first))
+def _groups(codes: np.ndarray) -> Groups:
+    """Groups, numbered in the order in which they first appear."""
+    codes, names = factorize(codes)
+    return Groups(codes, len(names))

@@ -15,7 +15,7 @@ from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
 from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
 from nrprob.known import DesignEncoder, Groups, KnownEncoder, read
-from nrprob.methods.residual.consensus import agree, indicators, match, place, votes
+from nrprob.methods.residual.consensus import agree, match, votes
 from nrprob.methods.residual.moments import (
     GroupMeans,
     Regression,
@@ -28,6 +28,7 @@ from nrprob.methods.residual.moments import (
     unit_rows,
 )
 from nrprob.methods.residual.spectral_mixture import fit_mixtures, row_keys
+from nrprob.statistics.ensembles import indicators, scores
 from nrprob.statistics.features import refuse
 from nrprob.validation import check_random_state, check_same_order
 
@@ -503,8 +504,9 @@ class ResidualSpectral(Clusterer):
             If ``known`` is missing, or holds a group that did not occur in the fit.
         """
         check_same_order(X, known=known)
-        x = indicators(self._columns(X, known), self.n_clusters)
-        return place(x, self.member_centers_, self._holds_rows)
+        columns = self._columns(X, known)
+        x = indicators(columns, [np.arange(self.n_clusters)] * columns.shape[1])
+        return scores(x, self.member_centers_, self._holds_rows).argmax(1)
 
     def predict_proba(self, X, *, known=None):
         """Shares of the members that vote for every cluster, as ``membership_`` of new rows.

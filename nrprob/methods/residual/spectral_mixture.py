@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.engines.iterate import iterate, restarts
+from nrprob.engines.kmeans import lloyd, plus_plus
 from nrprob.engines.shuffle import stream
 from nrprob.engines.solve import one_at_a_time
 from nrprob.statistics.rows import bucket
@@ -85,7 +87,7 @@ def fit_mixtures(
         np.asarray(tol, dtype),
     )
     # On a CPU one after another is faster, since each stops when it is done.
-    together = jax.default_backend() != "cpu"
+    together = 1 if jax.default_backend() == "cpu" else s
     with one_at_a_time(True):
         found = Mixtures(*jax.device_get(_fit(*arguments, n_clusters=k, together=together)))
     return found._replace(
@@ -101,9 +103,7 @@ def _fit(x, mass, keys, seeds, k, n_classes, fixed, reg, max_iter, tol, *, n_clu
         _fit_one, mass=mass, keys=keys, k=k, n_classes=n_classes, fixed=fixed, reg=reg,
         max_iter=max_iter, tol=tol, n_clusters=n_clusters,
     )  # fmt: skip
-    if together:
-        return jax.vmap(one)(x, seeds)
-    return jax.lax.map(lambda start: one(*start), (x, seeds))
+    return restarts(one, (x, seeds), together)
 
 
 def _fit_one(x, seed, *, mass, keys, k, n_classes, fixed, reg, max_iter, tol, n_clusters):
@@ -123,16 +123,12 @@ def _fit_one(x, seed, *, mass, keys, k, n_classes, fixed, reg, max_iter, tol, n_
         score = dot(x, centre.T) - 0.5 * (centre**2).sum(1)
         return jnp.where(given, own, _hard(jnp.where(active, score, -jnp.inf)))
 
-    def lloyd(carry):
-        centre, r, _, count = carry
+    def move(r, centre):
         new, size = means(r)
-        centre = jnp.where((size > 0)[:, None], new, centre)
-        after = closest(centre)
-        return centre, after, (after != r).any(), count + 1
+        return jnp.where((size > 0)[:, None], new, centre)
 
-    centre = _start(x, seed, mass, keys, k, n_classes, own, n_clusters)
-    first = centre, closest(centre), jnp.asarray(True), 0
-    _, r, _, _ = jax.lax.while_loop(lambda c: c[2] & (c[3] < _LLOYD), lloyd, first)
+    centre = _start(x, seed, mass, keys, n_classes, own, n_clusters)
+    _, r = lloyd(closest, move, centre, _LLOYD)
 
     scatter = dot((x * mass[:, None]).T, x)
     unit = jnp.eye(x.shape[1], dtype=x.dtype)
@@ -157,21 +153,19 @@ def _fit_one(x, seed, *, mass, keys, k, n_classes, fixed, reg, max_iter, tol, n_
         likelihood = (mass * jnp.where(given[:, 0], named, norm)).sum() - constant
         return jnp.where(given, own, jnp.exp(score - norm[:, None])), likelihood
 
-    def em(carry):
-        _, _, _, r, old, _, count = carry
-        model = maximise(r)
+    def em(state, _):
+        model = maximise(state[0])
         r, value = expect(*model)
-        return *model, r, value, value - old > tol * total, count + 1
+        return (r, value, *model[:2]), ~(value - state[1] > tol * total), ()
 
-    zero = jnp.zeros((n_clusters, x.shape[1]), x.dtype), jnp.zeros(n_clusters, x.dtype), total
-    start = *zero, r, -jnp.asarray(jnp.inf, x.dtype), jnp.asarray(True), 0
-    going = jax.lax.while_loop(lambda c: c[5] & (c[6] < max_iter), em, start)
-    coef, intercept, _, r, value, more, count = going
+    zero = jnp.zeros((n_clusters, x.shape[1]), x.dtype), jnp.zeros(n_clusters, x.dtype)
+    found = iterate(em, (r, -jnp.asarray(jnp.inf, x.dtype), *zero), max_iter)
+    _, value, coef, intercept = found.state
     labels = jnp.where(given[:, 0], fixed, (dot(x, coef.T) + intercept).argmax(1))
-    return Mixtures(labels, -value, coef, intercept, count, ~more)
+    return Mixtures(labels, -value, coef, intercept, found.n_iter, found.done)
 
 
-def _start(x, seed, mass, keys, k, n_classes, own, n_clusters):
+def _start(x, seed, mass, keys, n_classes, own, n_clusters):
     """Centres (K, p): means of the classes, then rows far from all centres so far.
 
     A row is drawn with a probability that grows with its squared distance, by the Gumbel trick on
@@ -187,23 +181,19 @@ def _start(x, seed, mass, keys, k, n_classes, own, n_clusters):
         d = square + (centre**2).sum(-1) - 2 * jnp.matmul(x, centre, precision=_HIGHEST)
         return jnp.maximum(d, 0)
 
-    def draw(least, index):
-        u = _uniform(keys, stream(seed, index)).astype(x.dtype)
-        weight = jnp.log(jnp.maximum(least, 1e-30)) - jnp.log(-jnp.log(u))
-        return x[jnp.where(mass > 0, weight, -jnp.inf).argmax()]
+    def draw(j, least):
+        def one(t):
+            u = _uniform(keys, stream(seed, _CANDIDATES * j + t)).astype(x.dtype)
+            weight = jnp.log(jnp.maximum(least, 1e-30)) - jnp.log(-jnp.log(u))
+            return x[jnp.where(mass > 0, weight, -jnp.inf).argmax()]
 
-    def add(j, carry):
-        centres, least = carry
-        tries = jax.vmap(lambda t: draw(least, _CANDIDATES * j + t))(jnp.arange(_CANDIDATES))
+        tries = jax.vmap(one)(jnp.arange(_CANDIDATES))
         left = jnp.minimum(jax.vmap(distance)(tries), least)
-        best = jnp.where(j < n_classes, 0, (left * mass).sum(1).argmin())
-        centre = jnp.where(j < n_classes, classes[j], tries[best])
-        after = jnp.where(j < n_classes, jnp.minimum(distance(centre), least), left[best])
-        return centres.at[j].set(centre), jnp.where(j < k, after, least)
+        return jnp.where(j < n_classes, classes[j], tries[(left * mass).sum(1).argmin()])
 
-    # Before there is a centre, all rows are equally likely.
-    start = jnp.zeros((n_clusters, x.shape[1]), x.dtype), jnp.ones_like(square) * 8
-    return jax.lax.fori_loop(0, n_clusters, add, start)[0]
+    # Before there is a centre, all rows are equally likely, and farther from it than any can be.
+    room, far = jnp.zeros((n_clusters, x.shape[1]), x.dtype), jnp.full_like(square, 8)
+    return plus_plus(draw, distance, room, far)[0]
 
 
 def _uniform(keys: jax.Array, seed: jax.Array) -> jax.Array:

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from optax.assignment import hungarian_algorithm
 
+from nrprob.engines.kmeans import lloyd, plus_plus
 from nrprob.engines.shuffle import stream, uniform
 
 _LLOYD = 50  # iterations of k-means at most
@@ -105,24 +106,14 @@ def kmeans(
         inner = _products(z, centre[:, :, None], group)[:, 0]
         own = (centre**2).sum(-1)
         own = own[:, group, None] if n_groups > 1 else own[:, :, None]
-        return jnp.maximum(square[metric] - 2 * inner + own, 0)
-
-    def seed_one(c, carry):
-        centres, nearest = carry
-        new = draw(c, nearest)
-        left = distance(new)
-        left = jnp.where(left > rounding * square[metric], left, 0)  # equal rows are not drawn
-        return centres.at[:, :, c].set(new), jnp.minimum(nearest, left)
-
-    # A large finite number, equal for all rows, makes the first draw uniform.
-    start = jnp.zeros((s, n_groups, k, p), dtype), jnp.full((s, b, r), 1e30, dtype)
-    centres, _ = jax.lax.fori_loop(0, k, seed_one, start)
+        left = square[metric] - 2 * inner + own
+        return jnp.where(left > rounding * square[metric], left, 0)  # equal rows are not drawn
 
     def assign(centres):
         inner = _products(z, centres, group)
         own = 0.5 * (centres**2).sum(-1)  # (S, L, K)
         own = jnp.moveaxis(own[:, group] if n_groups > 1 else own, 1, 2)[..., None]
-        return (inner - own).argmax(1).astype(jnp.int32)  # (S, B, r)
+        return jnp.where(real, (inner - own).argmax(1), 0).astype(jnp.int32)  # (S, B, r)
 
     def weights(labels):
         hit = labels[:, None] == jnp.arange(k)[:, None, None]
@@ -132,18 +123,14 @@ def kmeans(
         per_block = jnp.moveaxis(w.sum(-1), 2, 1)
         return _by_group(per_block, group, n_groups, jax.ops.segment_sum)  # (S, L, K)
 
-    def update(carry):
-        centres, labels, _, step = carry
+    def means(labels, centres):
         w = weights(labels)
         size = count(w)[..., None]
-        means = _sums(z, w, group, n_groups) / jnp.maximum(size, 1e-30)
-        centres = jnp.where(size > 0, means, centres)
-        new = assign(centres)
-        return centres, new, ((new != labels) & real).any(), step + 1
+        return jnp.where(size > 0, _sums(z, w, group, n_groups) / jnp.maximum(size, 1e-30), centres)
 
-    carry = centres, assign(centres), jnp.asarray(True), 0
-    carry = jax.lax.while_loop(lambda c: c[2] & (c[3] < _LLOYD), update, carry)
-    centres, labels = carry[:2]
+    room = jnp.zeros((s, n_groups, k, p), dtype)
+    centres, _ = plus_plus(draw, distance, room, jnp.ones((s, b, r), dtype))
+    centres, labels = lloyd(assign, means, centres, _LLOYD)
     return labels, centres, count(weights(labels))
 
 

@@ -291,6 +291,16 @@ def test_the_test_of_dependence_takes_the_shorter_code():
         assert (model.joint_ is not None) == dependent
 
 
+def test_both_codings_are_compared_where_one_table_is_nearly_too_large():
+    # Padded numbers of clusters would make more cells than a joint table may have.
+    views = [np.random.default_rng(v).normal(size=(30, 1)) for v in range(3)]
+    model = MDLMultiView(
+        (17, 17, 14), dependent="auto", n_init=1, n_steps=1, cooling=100.0, random_state=0
+    ).fit(views)
+    assert len(model.selection_) == 2
+    assert [len(c) for c in model.cluster_centers_] == [17, 17, 14]
+
+
 def test_numbers_of_clusters_are_chosen_in_one_program():
     views, labels = blobs(1, sizes=(3, 2), agree=0.8)
     before = solver.solve_multiview._cache_size()

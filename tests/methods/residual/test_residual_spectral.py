@@ -15,10 +15,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.metrics import normalized_mutual_info_score as nmi
 
-from nrprob import CondEns, DegenerateClusterWarning, ResidualSpectral
+from nrprob import DegenerateClusterWarning, ResidualSpectral
 from nrprob.datasets import load, make_crossed_counts
 from nrprob.known import Memberships
-from nrprob.methods.residual.consensus import agree, indicators, match, place, votes
+from nrprob.methods.ensemble import consensus
+from nrprob.methods.residual.consensus import agree, match, votes
 from nrprob.methods.residual.moments import (
     GroupMeans,
     Regression,
@@ -29,6 +30,7 @@ from nrprob.methods.residual.moments import (
     moment_within,
 )
 from nrprob.methods.residual.spectral_mixture import fit_mixtures, row_keys
+from nrprob.statistics.ensembles import indicators, scores
 
 N, M, L = 120, 70, 3
 
@@ -257,7 +259,7 @@ def test_consensus_is_a_minimum_below_its_members(seed, taught):
         columns[:2] = truth[:2, None]
 
     def scatter(labels):
-        x = indicators(columns, k).toarray()
+        x = indicators(columns, [np.arange(k)] * members).toarray()
         groups = [x[labels == c] for c in np.unique(labels)]
         return sum(((g - g.mean(0)) ** 2).sum() for g in groups)
 
@@ -269,7 +271,8 @@ def test_consensus_is_a_minimum_below_its_members(seed, taught):
     assert found.objective.min() <= min(scatter(c) for c in columns.T) + 1e-12
     if taught:
         assert (labels[:2] == truth[:2]).all()
-    moved = place(indicators(columns, k), found.centroids, np.isin(range(k), labels))
+    x = indicators(columns, [np.arange(k)] * members)
+    moved = scores(x, found.centroids, np.isin(range(k), labels)).argmax(1)
     assert (moved == labels)[2 * taught :].all()
 
 
@@ -283,10 +286,10 @@ def test_consensus_is_as_good_as_that_of_single_moves():
     names = np.stack([rng.permutation(k) for _ in range(members)])
     columns = np.take_along_axis(names.T, columns, 0)
     found = agree(columns, k, None, 10, 100)
-    ensemble = CondEns(k, n_init=10, random_state=0)
-    ensemble._classes = [np.arange(k)] * members
+    classes = [np.arange(k)] * members
     with jax.enable_x64(True):
-        least = ensemble._consensus(columns, None)[0].objective.min()
+        moved = consensus.agree(columns, classes, None, k, n_init=10, max_iter=300, random_state=0)
+    least = moved[0].objective.min()
     assert found.objective.min() <= 1.005 * least
     matched = match(columns[:, 0], found.labels[found.best], k, 0)
     assert (matched[columns[:, 0]] == found.labels[found.best]).mean() > 0.6

@@ -1,0 +1,150 @@
+"""What a clusterer of several views takes and gives, whatever it minimises."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from nrprob import metrics
+from nrprob.estimator.base import Clusterer, labelings
+from nrprob.exceptions import warn
+from nrprob.methods.multiview.views import check_tables, cut, several
+
+
+class ViewClusterer(Clusterer):
+    """Clusterer of the same rows in several views, given as a list of tables or as one table.
+
+    A class that derives from it has the parameter ``views``, and sets ``alternatives_``, `_single`,
+    whether there is one view that is one table, and `_runs`, arrays of all restarts by name.
+    """
+
+    _many_clusters = False
+    alternatives_: np.ndarray
+    _single: bool
+    _runs: dict[str, np.ndarray]
+
+    def fit(self, X, y=None, *, known=None):
+        """Cluster the rows of all views.
+
+        Parameters
+        ----------
+        X : list of array-like of shape (n_samples, n_features), one per view
+            The same rows in each. A single table is one view, or several side by side if ``views``
+            says so. All float32 input is computed in float32, all else in float64.
+        y : array-like of shape (n_samples,), optional
+            Present for the sake of pipelines: what it says is ignored.
+        known : None
+            This method takes no known structure.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If the data do not fit the parameters; the message says what to change.
+        """
+        return super().fit(X, y, known=known)
+
+    def _split(self, X: Any, *, reset: bool) -> list[np.ndarray]:
+        """Checked rows of every view, in one dtype."""
+        if not several(X):
+            x = self._checked(X, reset=reset)
+            return [x] if self.views is None else cut(x, self.views)
+        if self.views is not None:
+            raise ValueError(
+                f"views says how to cut one table; got {len(X)} tables; leave views out"
+            )
+        found = check_tables(X, self)
+        if reset:
+            self.n_features_in_ = sum(x.shape[1] for x in found)
+        return found
+
+    def fit_predict(self, X, y=None, **kwargs):
+        """Cluster the rows of all views; see `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_views), or (n_samples,) for a single table
+        """
+        return labelings(self.fit(X, y, **kwargs))
+
+    @property
+    def labels_(self):  # type: ignore[override]
+        """Cluster of every row, in every view."""
+        if "alternatives_" not in vars(self):
+            raise AttributeError("labels_ is what fit finds")
+        if self._single:
+            return self.alternatives_[:, 0]
+        warn(
+            "labels_ holds the clusters of the first view only from the next release on; "
+            "use alternatives_, which has those of all views",
+            FutureWarning,
+        )
+        return self.alternatives_
+
+    @property
+    def restarts_(self):
+        """All restarts of the chosen combination: an `xarray.Dataset`."""
+        check_is_fitted(self)
+        import xarray
+
+        dims: Any = {"labels": ("restart", "sample", "view")}
+        data = {name: (dims.get(name, ("restart",)), a) for name, a in self._runs.items()}
+        return xarray.Dataset(data)
+
+    def matching_rate(self):
+        """Share of rows on which the clusters of two views can be made to agree.
+
+        Returns
+        -------
+        float, or ndarray of shape (n_views, n_views) for more than two views
+            See `nrprob.metrics.matching_rate`.
+        """
+        check_is_fitted(self)
+        labels = self.alternatives_
+        n_views = labels.shape[1]
+        if n_views == 2:
+            return metrics.matching_rate(*labels.T)
+        rates = np.ones((n_views, n_views))
+        for v, u in itertools.combinations(range(n_views), 2):
+            rates[v, u] = rates[u, v] = metrics.matching_rate(labels[:, v], labels[:, u])
+        return rates
+
+    def predictive_rate(self, truth) -> float:
+        """Share of rows in the majority class of their combination of clusters.
+
+        Parameters
+        ----------
+        truth : sequence of shape (n_samples,)
+            Classes of the rows that were fitted.
+
+        Returns
+        -------
+        float
+            See `nrprob.metrics.predictive_rate`.
+        """
+        check_is_fitted(self)
+        return metrics.predictive_rate(self.alternatives_, truth)
+
+    def predict_proba(self, X, *, known=None):
+        """One-hot form of `predict`.
+
+        Parameters
+        ----------
+        X : as in `fit`
+        known : ignored
+
+        Returns
+        -------
+        list of ndarray of shape (n_samples, n_clusters), or one of them
+        """
+        labels = self.predict(X)
+        sizes = [m.size for m in self.margins_]
+        if self._single:
+            return np.eye(sizes[0])[labels]
+        return [np.eye(k)[z] for k, z in zip(sizes, labels.T, strict=True)]

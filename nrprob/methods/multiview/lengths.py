@@ -1,0 +1,88 @@
+"""Numbers of clusters and codings that are tried, and what of their lengths no row decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nrprob import codelength
+
+CELLS = 4096  # of a joint table
+
+
+@dataclass
+class Configuration:
+    """Numbers of clusters and coding of one candidate.
+
+    Attributes
+    ----------
+    sizes : clusters of every view
+    dependent : whether labels are coded jointly
+    """
+
+    sizes: tuple[int, ...]
+    dependent: bool
+
+    @property
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """Views whose labels are coded jointly."""
+        every = tuple(range(len(self.sizes)))
+        return (every,) if self.dependent else tuple((v,) for v in every)
+
+    def constant(self, n: int, view_sizes: Sequence[int] | None) -> float:
+        """Complexity of the labels of n rows, and the code of the centres of views of such sizes.
+
+        None for the sizes leaves the centres out.
+        """
+        value = sum(
+            codelength.multinomial_complexity(math.prod(self.sizes[v] for v in group), n)
+            for group in self.groups
+        )
+        if view_sizes is not None:
+            coordinates = sum(k * d for k, d in zip(self.sizes, view_sizes, strict=True))
+            value += 0.5 * coordinates * max(math.log(n / (2 * math.pi)), 0.0)
+        return float(value)
+
+
+def dependence_gain(labels: np.ndarray, sizes: Sequence[int]) -> float:
+    """What joint coding of labels (n, V) saves over separate coding; NaN for too many cells."""
+    n = labels.shape[0]
+    if math.prod(sizes) > CELLS:
+        return math.nan
+    cells = np.unique(labels, axis=0, return_counts=True)[1]
+    together = codelength.maximum_likelihood_length(cells)
+    together += codelength.multinomial_complexity(math.prod(sizes), n)
+    apart = sum(
+        codelength.nml_length(np.bincount(column, minlength=k))
+        for column, k in zip(labels.T, sizes, strict=True)
+    )
+    return float(apart - together)
+
+
+def first_splits(scaled: Sequence[np.ndarray], weights: np.ndarray) -> float:
+    """Sum over the views, of total variance 1, of the temperatures at which one first splits."""
+    splits = []
+    for x, w in zip(scaled, weights, strict=True):
+        n, d = x.shape
+        wide = x.astype(np.float64)
+        square = wide.T @ wide if d <= n else wide @ wide.T
+        splits.append(2 * w * float(np.linalg.eigvalsh(square / n)[-1]))
+    return sum(splits)
+
+
+def best_cells(joint: np.ndarray, scores: list[np.ndarray]) -> np.ndarray:
+    """Cell (n, V) of the largest sum of a log table and scores (n, K_v); the first of equals."""
+    n, axes = scores[0].shape[0], range(1, len(scores) + 1)
+    out = np.empty((n, len(scores)), np.int64)
+    step = max(1, (1 << 22) // joint.size)
+    for first in range(0, n, step):
+        total = joint[None]
+        for v, score in zip(axes, scores, strict=True):
+            some = score[first : first + step]
+            total = total + np.expand_dims(some, [u for u in axes if u != v])
+        best = total.reshape(total.shape[0], -1).argmax(1)
+        out[first : first + step] = np.stack(np.unravel_index(best, joint.shape), 1)
+    return out

@@ -1,0 +1,98 @@
+"""Views as the user gives them, and as the solver sees them: centred, scaled, side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_array
+
+from nrprob.statistics.features import check_range
+from nrprob.statistics.rows import bucket
+from nrprob.validation import MOST, check_number, check_rows, check_same_order
+
+
+@dataclass
+class View:
+    """How the rows of a view are scaled."""
+
+    mean: np.ndarray
+    scale: float
+
+    @classmethod
+    def of(cls, x: np.ndarray, name: str) -> View:
+        """Mean of the rows, and the root of their total variance, which has to be positive."""
+        check_range(x)
+        mean = x.mean(0, dtype=np.float64)
+        scale = math.sqrt(float(((x - mean) ** 2).sum() / len(x)))
+        if not scale > 1e-150 + 1e-14 * float(np.abs(mean).max()):
+            raise ValueError(
+                f"{name} has no variance; got n_samples={len(x)} equal rows; leave the view out"
+            )
+        return cls(mean, scale)
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """Centre and scale rows (n, d)."""
+        return (x - self.mean.astype(x.dtype)) / x.dtype.type(self.scale)
+
+
+def several(X: Any) -> bool:
+    """Whether an argument is a list of tables, and not one table that is a list."""
+    return isinstance(X, list | tuple) and len(X) > 0 and np.ndim(X[0]) == 2
+
+
+def check_tables(X: Sequence[Any], estimator: Any) -> list[np.ndarray]:
+    """Checked rows of every view of a list, in one dtype."""
+    for v, x in enumerate(X[1:], 1):
+        check_same_order(X[0], **{f"X[{v}]": x})
+    kinds = {np.dtype(getattr(x, "dtype", float)) for x in X}
+    dtype = np.float32 if kinds == {np.dtype(np.float32)} else np.float64
+    found = [
+        check_rows(x, check_array, dtype=dtype, input_name=f"view {v}", estimator=estimator)
+        for v, x in enumerate(X)
+    ]
+    rows = [x.shape[0] for x in found]
+    if len(set(rows)) > 1:
+        raise ValueError(
+            f"views have different numbers of rows; got {rows}; pass the same rows in each"
+        )
+    return found
+
+
+def cut(x: np.ndarray, views: Any) -> list[np.ndarray]:
+    """Views of a table that has them side by side, of so many columns each."""
+    if np.ndim(views) != 1 or len(views) == 0:
+        raise ValueError(
+            f"views must be numbers of columns; got {views!r}; pass one for every view"
+        )
+    for size in views:
+        check_number("views", size, low=1, high=MOST, integer=True)
+    sizes = tuple(int(size) for size in views)
+    if sum(sizes) != x.shape[1]:
+        raise ValueError(
+            f"views must add up to the columns of X; got {sizes} for {x.shape[1]} columns; "
+            "correct them"
+        )
+    return np.split(x, np.cumsum(sizes)[:-1], axis=1)
+
+
+def statistics(scaled: list[np.ndarray]) -> np.ndarray:
+    """Features of all views, and their squared norms last, but for the 1 of every row."""
+    n, n_views = scaled[0].shape[0], len(scaled)
+    width = sum(x.shape[1] for x in scaled)
+    size = bucket(width + n_views + 1, 1024 if n <= 16384 else 1) - 1
+    x = np.zeros((n, size), scaled[0].dtype)
+    x[:, :width] = np.concatenate(scaled, 1)
+    x[:, -n_views:] = np.stack([(view * view).sum(1) for view in scaled], 1)
+    return x
+
+
+def columns(view_sizes: Sequence[int], n_statistics: int, dtype: Any) -> np.ndarray:
+    """Which statistics are the features of a view, (V, p)."""
+    view = np.repeat(np.arange(len(view_sizes)), view_sizes)
+    found = np.zeros((len(view_sizes), n_statistics), dtype)
+    found[view, np.arange(view.size)] = 1
+    return found
