@@ -20,8 +20,9 @@ def test_the_model_file_of_the_page_is_valid():
 
 
 def test_every_key_is_on_the_page():
-    from nrprob.batch import modelfile
+    from nrprob.batch.reported import Figure, Measure, Setting, Table
+    from nrprob.batch.schema import Data, ModelFile, Save
 
-    for kind in ("ModelFile", "Data", "Measure", "Save", "Setting", "Table", "Figure"):
-        for key in getattr(modelfile, kind).model_fields:
-            assert re.search(rf"\b{key}\b", PAGE), f"{kind}.{key}"
+    for kind in (ModelFile, Data, Measure, Save, Setting, Table, Figure):
+        for key in kind.model_fields:
+            assert re.search(rf"\b{key}\b", PAGE), f"{kind.__name__}.{key}"

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from nrprob.batch.modelfile import Figure, ModelFile, Setting, Table, look_up
+from nrprob.batch.paths import look_up
 from nrprob.batch.plan import Experiment, matches
+from nrprob.batch.reported import Figure, Setting, Table
+from nrprob.batch.schema import ModelFile
 
 if TYPE_CHECKING:
     import xarray

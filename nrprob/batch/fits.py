@@ -12,27 +12,15 @@ from typing import Any
 import numpy as np
 
 from nrprob.batch import registry
-from nrprob.batch.modelfile import OF_SPLIT, Measure, Metric, look_up
-from nrprob.batch.split import Parts
+from nrprob.batch.draws import Parts
+from nrprob.batch.paths import look_up
+from nrprob.batch.reported import OF_SPLIT, Measure, Metric
 from nrprob.estimator.base import labelings
 from nrprob.exceptions import InputError
 
-__all__ = [
-    "Fit",
-    "cluster_sizes",
-    "combined",
-    "default_measures",
-    "fit_method",
-    "make_estimator",
-    "outcome",
-    "refused",
-    "score",
-]
+__all__ = ["Fit", "cluster_sizes", "combined", "fit_method", "make_estimator", "outcome", "score"]
 
-_SHORT: dict[Metric, str] = {
-    "normalized_mutual_information": "NMI",
-    "matched_accuracy": "accuracy",
-}
+_SHORT: dict[Metric, str] = {"normalized_mutual_information": "NMI", "matched_accuracy": "accuracy"}
 
 
 @dataclass
@@ -45,14 +33,14 @@ class Fit:
     method : name of the estimator's class
     parameters : of the estimator
     labels : (n,) cluster of each row, or (n, V) of V views; -1 for rows that were not fitted
+    seconds : that the fit took
     membership : (n, k), NaN for rows that were not fitted; None where the method has none
     trace : objective at every step of the best restart
     restarts : objective of every restart
-    seconds : that the fit took
     compile_seconds : that its program took to compile, where that is known
     scores : measure -> value
     labelled : (n,) bool, rows whose wanted label was drawn; None where nothing is wanted
-    part : (n,) what each row was, see `nrprob.batch.split.PARTS`; None where rows were not split
+    part : (n,) what each row was, see `nrprob.batch.draws.PARTS`; None where rows were not split
     predicted : like ``labels``, what `predict` says of rows, -1 where it was not asked; or None
     refusal : why its pairs cannot be kept, empty if they can; None where there are no pairs
     """
@@ -61,17 +49,17 @@ class Fit:
     method: str
     parameters: dict[str, Any]
     labels: np.ndarray
-    membership: np.ndarray | None
-    objective: float
-    trace: np.ndarray
-    restarts: np.ndarray
-    n_clusters: int
-    converged: bool
-    n_iter: int
     seconds: float
+    membership: np.ndarray | None = None
+    objective: float = math.nan
+    trace: np.ndarray = field(default_factory=lambda: np.empty(0))
+    restarts: np.ndarray = field(default_factory=lambda: np.empty(0))
+    n_clusters: int = 0
+    converged: bool = False
+    n_iter: int = 0
     warnings: list[str] = field(default_factory=list)
     scores: dict[str, float] = field(default_factory=dict)
-    compile_seconds: float = float("nan")
+    compile_seconds: float = math.nan
     labelled: np.ndarray | None = None
     part: np.ndarray | None = None
     predicted: np.ndarray | None = None
@@ -109,6 +97,7 @@ def outcome(title: str, estimator: Any, seconds: float, messages: Sequence[str])
         method=type(estimator).__name__,
         parameters=estimator.get_params(deep=False),
         labels=np.asarray(labelings(estimator)),
+        seconds=seconds,
         # Of views, they differ in their shapes, and say no more than the labels.
         membership=None if isinstance(membership, list) else membership,
         objective=float(estimator.objective_),
@@ -117,28 +106,15 @@ def outcome(title: str, estimator: Any, seconds: float, messages: Sequence[str])
         n_clusters=int(np.sum(estimator.n_clusters_)),
         converged=bool(estimator.converged_),
         n_iter=int(estimator.n_iter_),
-        seconds=seconds,
         warnings=list(dict.fromkeys(messages)),
     )
 
 
 def refused(title: str, estimator: Any, n: int, seconds: float, reason: str) -> Fit:
     """What is kept of a fit of ``n`` rows whose pairs cannot be kept."""
-    return Fit(
-        title=title,
-        method=type(estimator).__name__,
-        parameters=estimator.get_params(deep=False),
-        labels=np.full(n, -1),
-        membership=None,
-        objective=math.nan,
-        trace=np.empty(0),
-        restarts=np.empty(0),
-        n_clusters=0,
-        converged=False,
-        n_iter=0,
-        seconds=seconds,
-        refusal=reason,
-    )
+    parameters = estimator.get_params(deep=False)
+    labels = np.full(n, -1)
+    return Fit(title, type(estimator).__name__, parameters, labels, seconds, refusal=reason)
 
 
 def fit_method(

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.batch import registry
-from nrprob.batch.modelfile import ModelFile
+from nrprob.batch import registry, tables
+from nrprob.batch.draws import Parts, WantedLabels, divide, draw, pairs_of
 from nrprob.batch.plan import Experiment
+from nrprob.batch.schema import ModelFile
 from nrprob.batch.sources import known_array
-from nrprob.batch.split import Parts, divide, pairs_of
 from nrprob.batch.tables import Table
-from nrprob.batch.wanted import WantedLabels, draw
 
 __all__ = ["Inputs", "inputs_of"]
 
@@ -79,9 +78,7 @@ def inputs_of(model: ModelFile, table: Table, cell: Experiment) -> Inputs:
         known_test = {name: values[test] for name, values in known.items()}
         known = {name: values[parts.fitted] for name, values in known.items()}
         if cell.split["standardize"]:
-            from sklearn.preprocessing import StandardScaler
-
-            scaler = StandardScaler(with_mean=not hasattr(X, "nnz")).fit(X)
+            scaler = tables.scaler(X)
             X, X_test = scaler.transform(X), scaler.transform(X_test) if test.any() else X_test
     pairs = {}
     if cell.constraints is not None and method.takes_pairs:

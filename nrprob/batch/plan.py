@@ -14,12 +14,14 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from nrprob.batch import registry
-from nrprob.batch.modelfile import MOST_SEED, Measure, MethodSpec, ModelFile, look_up
+from nrprob.batch.paths import FLAT, look_up
+from nrprob.batch.reported import Measure
+from nrprob.batch.schema import MOST_SEED, MethodSpec, ModelFile
 from nrprob.batch.supervision import MOST_FITS
 from nrprob.exceptions import InputError
 
@@ -64,13 +66,26 @@ class Experiment:
     @property
     def values(self) -> dict[str, Any]:
         """All parameters by name; those of the data come first."""
-        wanted = {} if self.wanted is None else {"wanted": self.wanted}
-        drawn = {
-            f"{table}.{name}": value
-            for table, amount in (("split", self.split), ("constraints", self.constraints))
-            for name, value in (amount or {}).items()
-        }
-        return {**self.parameters, **wanted, **drawn, **self.data}
+        values = dict(self.parameters)
+        for table, amount in self.drawn.items():
+            if table in FLAT:
+                values |= {f"{table}.{name}": value for name, value in amount.items()}
+            else:
+                values[table] = amount
+        return values | self.data
+
+    @property
+    def drawn(self) -> dict[str, dict[str, Any]]:
+        """What is drawn for it, by the table of the file that says so."""
+        tables = {"wanted": self.wanted, "split": self.split, "constraints": self.constraints}
+        return {name: amount for name, amount in tables.items() if amount is not None}
+
+    @property
+    def variant(self) -> str:
+        """What is fitted to the data, seeds aside: the parameters, and what is drawn."""
+        rest = {k: v for k, v in self.parameters.items() if k != "random_state"}
+        rest |= {f"of {name}": amount for name, amount in self.drawn.items()}
+        return json.dumps(rest, sort_keys=True, default=str)
 
 
 @dataclass(frozen=True)
@@ -183,16 +198,11 @@ def _kind(cell: Experiment) -> str:
         if key not in ("random_state", "max_iter")
     }
     kind: list[Any] = [cell.case, cell.name, plain]
-    if cell.wanted is not None:
-        kind.append(_is_told(cell.wanted))
+    if cell.wanted is not None:  # told no label at all, a method is another program
+        kind.append(cell.wanted["told"] and cell.wanted.get("per_class") != 0)
     if cell.split is not None:
         kind.append(cell.split)
     return _digest(kind)
-
-
-def _is_told(wanted: Mapping[str, Any]) -> bool:
-    """Whether a method is told any label, which makes another program of it."""
-    return wanted["told"] and wanted.get("per_class") != 0
 
 
 def expand(model: ModelFile) -> Plan:
@@ -205,6 +215,52 @@ def expand(model: ModelFile) -> Plan:
         there are too many fits.
     """
     data = model.data
+    # They are counted before they are listed.
+    _refuse_too_many(max(len(data.cases), 1) * _size(data.grid), "data sets")
+    cases = _cases(model)
+    amounts = {name: table.amounts for name, table in model.drawn.items()}
+    chosen = [
+        (number, case, i, spec)
+        for number, case in enumerate(cases)
+        for i, spec in enumerate(model.methods)
+        if _is_for(spec, case)
+    ]
+    n_fits = sum(_size(spec.grid) * (spec.runs or model.runs) for *_, spec in chosen)
+    _refuse_too_many(n_fits * _size(amounts) * data.repeats, "fits")
+    used = {i for _, _, i, _ in chosen}
+    for i, spec in enumerate(model.methods):
+        if i not in used:
+            raise InputError(
+                f"methods.{i}.where is true of no data set; {spec.where}; correct it, or leave the "
+                "method out"
+            )
+    shared = _of_all(model)
+    cells = []
+    for number, case, i, spec in chosen:
+        told = {"wanted": {"told": spec.wanted}}
+        if model.split is not None:
+            told["split"] = {"told": model.split.told and spec.wanted}
+        for setting in _combinations(spec.grid):
+            given = {
+                key: _resolve(value, case, f"methods.{i}.{key}")
+                for key, value in (spec.parameters | setting).items()
+            }
+            first = check_seed(given.get("random_state"), f"methods.{i}.random_state")
+            for amount, repeat, run in itertools.product(
+                [*_combinations(amounts)], range(data.repeats), range(spec.runs or model.runs)
+            ):
+                cell = Experiment(
+                    "", number, repeat, data.seed + repeat, spec.label, spec.name, run, case,
+                    given | {"random_state": first + run},
+                    **{name: values | told.get(name, {}) for name, values in amount.items()},
+                )  # fmt: skip
+                cells.append(replace(cell, id=_identifier(model, shared, cell)))
+    return Plan(model, tuple(cells), tuple(_batches(cells)))
+
+
+def _of_all(model: ModelFile) -> dict[str, Any]:
+    """What determines the results of all cells."""
+    data = model.data
     source = data.model_dump(
         mode="json",
         exclude={"parameters", "cases", "grid", "seed", "repeats", "file", "rows", "views"},
@@ -213,75 +269,25 @@ def expand(model: ModelFile) -> Plan:
     source |= {name: value for name in ("rows", "views") if (value := getattr(data, name))}
     if data.file is not None:
         source["file"] = _file_digest(data.file)
-    shared = {
+    return {
         "data": source,
         "known": model.known_names,
         "measures": {name: _what(measure) for name, measure in model.measures.items()},
         "save": model.save.model_dump(),
     }
-    amounts: list[list[dict[str, Any] | None]] = [
-        [None] if table is None else [*table.amounts]
-        for table in (model.wanted, model.split, model.constraints)
-    ]
-    cells = []
-    # They are counted before they are listed.
-    _refuse_too_many(max(len(data.cases), 1) * _size(data.grid), "data sets")
-    cases = _cases(model)
-    n_draws = math.prod(map(len, amounts)) * data.repeats
-    n_fits = 0
-    for spec in model.methods:
-        n_cases = sum(_is_for(spec, case) for case in cases)
-        n_fits += n_cases * _size(spec.grid) * (spec.runs or model.runs) * n_draws
-    _refuse_too_many(n_fits, "fits")
-    for i, spec in enumerate(model.methods):
-        if not any(_is_for(spec, case) for case in cases):
-            raise InputError(
-                f"methods.{i}.where is true of no data set; {spec.where}; correct it, or leave the "
-                "method out"
-            )
-    for number, case in enumerate(cases):
-        for i, spec in enumerate(model.methods):
-            if not _is_for(spec, case):
-                continue
-            runs = range(spec.runs or model.runs)
-            for chosen in _combinations(spec.grid):
-                given = {**spec.parameters, **chosen}
-                given = {
-                    key: _resolve(value, case, f"methods.{i}.{key}") for key, value in given.items()
-                }
-                first = check_seed(given.get("random_state"), f"methods.{i}.random_state")
-                for drawn, repeat, run in itertools.product(
-                    [*itertools.product(*amounts)], range(data.repeats), runs
-                ):
-                    amount, split, pairs = drawn
-                    parameters = {**given, "random_state": first + run}
-                    seed = data.seed + repeat
-                    key: dict[str, Any] = {
-                        **shared,
-                        "case": case,
-                        "method": spec.name,
-                        "parameters": parameters,
-                    }
-                    if data.generator is not None:
-                        key["seed"] = seed
-                    wanted = None
-                    if amount is not None:
-                        wanted = {**amount, "told": spec.wanted}
-                        # The rows follow from the data set and the run, whatever the method.
-                        key["wanted"] = {**wanted, "draw": [seed, run]}
-                    if split is not None:
-                        assert model.split is not None
-                        split = {**split, "told": model.split.told and spec.wanted}
-                        key["split"] = {**split, "draw": [seed, run]}
-                    if pairs is not None:
-                        key["constraints"] = {**pairs, "of": model.classes, "draw": [seed, run]}
-                    cells.append(
-                        Experiment(
-                            _digest(key), number, repeat, seed, spec.label, spec.name, run,
-                            case, parameters, wanted, split, pairs,
-                        )
-                    )  # fmt: skip
-    return Plan(model, tuple(cells), tuple(_batches(cells)))
+
+
+def _identifier(model: ModelFile, shared: Mapping[str, Any], cell: Experiment) -> str:
+    """Name of a cell, which follows from what determines its result."""
+    key = {**shared, "case": cell.data, "method": cell.name, "parameters": cell.parameters}
+    if model.data.generator is not None:
+        key["seed"] = cell.seed
+    for name, amount in cell.drawn.items():
+        # The rows follow from the data set and the run, whatever the method.
+        key[name] = {**amount, "draw": [cell.seed, cell.run]}
+    if cell.constraints is not None:
+        key["constraints"]["of"] = model.classes
+    return _digest(key)
 
 
 def _what(measure: Measure) -> tuple[Any, ...]:
@@ -333,10 +339,7 @@ def select(plan: Plan, only: Sequence[str]) -> set[str]:
             raise InputError(f"a condition is NAME=VALUE; --only {condition}; add the value")
         if name == "table":
             named = {t.name: t for t in plan.model.tables}
-            if text not in named:
-                raise InputError(
-                    f"no such table; --only {condition}; {registry.nearest(text, named)}"
-                )
+            registry.refuse_unknown(text, named, f"no such table; --only {condition}")
             table = named[text]
             chosen = [
                 cell
@@ -348,20 +351,16 @@ def select(plan: Plan, only: Sequence[str]) -> set[str]:
         if name == "method" and any(text.lower() == cell.name for cell in chosen):
             chosen = [cell for cell in chosen if text.lower() == cell.name]
             continue
-        found = [
-            (cell, _text(_place(cell, name))) for cell in chosen if _place(cell, name) is not None
-        ]
+        found = [(cell, value) for cell in chosen if (value := _place(cell, name)) is not None]
         if not found:
             names = {"method", "table", "repeat", "run"}.union(*(c.values for c in plan.cells))
             raise InputError(
                 f"no cell has that parameter; --only {condition}; {registry.nearest(name, names)}"
             )
-        chosen = [cell for cell, value in found if value == text.replace(" ", "")]
-        if not chosen:
-            values = dict.fromkeys(value for _, value in found)
-            raise InputError(
-                f"no cell has that value; --only {condition}; {registry.nearest(text, values)}"
-            )
+        wanted = text.replace(" ", "")
+        values = dict.fromkeys(_text(value) for _, value in found)
+        registry.refuse_unknown(wanted, values, f"no cell has that value; --only {condition}")
+        chosen = [cell for cell, value in found if _text(value) == wanted]
     return {cell.id for cell in chosen}
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ __all__ = [
     "method",
     "missing_parameter",
     "nearest",
+    "refuse_unknown",
     "short_name",
 ]
 
@@ -155,6 +156,18 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(candidates)}"
 
 
+def refuse_unknown(name: str, candidates: Collection[str], complaint: str) -> None:
+    """Refuse a name that is not among the candidates; says which of them is the nearest.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        That begins with the complaint.
+    """
+    if name not in candidates:
+        raise InputError(f"{complaint}; {nearest(name, candidates)}")
+
+
 def short_name(name: str) -> str:
     """Short name of a method as `METHODS` has it; case, and hyphens for underscores, do not matter.
 
@@ -183,10 +196,7 @@ def check_parameters(estimator: type[Any], parameters: Iterable[str], where: str
     """Refuse parameters that the estimator's constructor does not have; `where` names the place."""
     known = estimator._get_param_names()
     for name in parameters:
-        if name not in known:
-            raise InputError(
-                f"{estimator.__name__} has no such parameter; {where}{name}; {nearest(name, known)}"
-            )
+        refuse_unknown(name, known, f"{estimator.__name__} has no such parameter; {where}{name}")
 
 
 def missing_parameter(estimator: type[Any], parameters: Iterable[str], where: str) -> InputError:

@@ -20,7 +20,7 @@ from typing import Any
 
 from nrprob.batch import comparison as numbers
 from nrprob.batch import registry
-from nrprob.batch.modelfile import ModelFile
+from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import load, read_plan
 from nrprob.exceptions import InputError
 from nrprob.files import make_folder

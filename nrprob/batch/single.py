@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob.batch import registry, tables
+from nrprob.batch.draws import PARTS
 from nrprob.batch.fits import Fit, cluster_sizes, combined, make_estimator
 from nrprob.batch.plan import Plan
 from nrprob.batch.sources import load_data
-from nrprob.batch.split import PARTS
 from nrprob.batch.versions import versions
 from nrprob.files import make_folder, write_whole
 
@@ -42,10 +42,8 @@ class Single:
 
 def _plain(value: Any) -> Any:
     """Turn a value into what JSON can hold."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
     return value if isinstance(value, str | int | float | bool | None) else repr(value)
 
 
@@ -173,9 +171,7 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
     fits, names = [], dataset["measure"].values.tolist()
     for cell in plan.cells:
         found = dataset.sel(cell=cell.id)
-        membership = found["membership"].values if "membership" in found else None
-        labelled = found["labelled"].values == 1 if "labelled" in found else None
-        labels, predicted = (_rows(found, name) for name in ("labels", "predicted"))
+        labels = _rows(found, "labels")
         assert labels is not None
         fits.append(
             Fit(
@@ -183,19 +179,17 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
                 method=registry.method(cell.name).class_name,
                 parameters=make_estimator(cell.name, cell.parameters).get_params(deep=False),
                 labels=labels,
-                membership=membership,
+                seconds=float(found["seconds"]),
+                membership=found["membership"].values if "membership" in found else None,
                 objective=float(found["objective"]),
-                trace=np.empty(0),
-                restarts=found["restart_objective"].values,
                 n_clusters=int(found["n_clusters_found"]),
                 converged=bool(found["converged"]),
                 n_iter=int(found["n_iter"]),
-                seconds=float(found["seconds"]),
                 warnings=str(found["warnings"].values).splitlines(),
                 scores=dict(zip(names, found["score"].values.tolist(), strict=True)),
-                labelled=labelled,
+                labelled=found["labelled"].values == 1 if "labelled" in found else None,
                 part=found["part"].values if "part" in found else None,
-                predicted=predicted,
+                predicted=_rows(found, "predicted"),
                 refusal=str(found["refusal"].values) if "refusal" in found else None,
             )
         )

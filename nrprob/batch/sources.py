@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 
 from nrprob.batch import registry, tables
-from nrprob.batch.modelfile import SELECTORS, Data, ModelFile
+from nrprob.batch.schema import SELECTORS, Data, ModelFile
 from nrprob.exceptions import InputError
 
 __all__ = ["known_array", "load_data", "require", "require_numbers"]
@@ -60,8 +61,8 @@ def _read(data: Data, parameters: Mapping[str, Any], seed: int | None) -> tables
 
 def require_numbers(table: tables.Table) -> None:
     """Refuse values that are missing or infinite, and say where the first one is."""
-    values = np.asarray(getattr(table.X, "data", table.X) if hasattr(table.X, "nnz") else table.X)
-    wrong = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros(1, bool)
+    values = table.X.data if scipy.sparse.issparse(table.X) else np.asarray(table.X)
+    wrong = ~np.isfinite(values)
     if wrong.any():
         where = ""
         if values.ndim == 2:
@@ -90,10 +91,7 @@ def _cut_views(views: Sequence[Any], table: tables.Table) -> list[np.ndarray]:
         )
     number = {name: i for i, name in enumerate(table.feature_names)}
     for name in (name for view in views for name in view):
-        if name not in number:
-            raise InputError(
-                f"no such column; data.views: {name!r}; {registry.nearest(name, number)}"
-            )
+        registry.refuse_unknown(name, number, f"no such column; data.views: {name!r}")
     return [np.asarray([number[name] for name in view]) for view in views]
 
 
@@ -163,20 +161,13 @@ def load_data(
         _derive(table, name, labeling.of, labeling.groups)
     for name in model.known_names:
         require(name, table, "known")
-    if model.wanted is not None:
-        require(model.wanted.labeling, table, "wanted.labeling")
-    if model.split is not None:
-        require(model.split.labeling, table, "split.labeling")
-    if model.constraints is not None and model.constraints.labeling is not None:
-        require(model.constraints.labeling, table, "constraints.labeling")
-    for name, measure in model.measures.items():
-        if measure.labeling is not None:
-            require(measure.labeling, table, f"measures.{name}.labeling")
+    of = model.drawn | {f"measures.{name}": measure for name, measure in model.measures.items()}
+    for place, named in of.items():
+        if named.labeling is not None:
+            require(named.labeling, table, f"{place}.labeling")
     require_numbers(table)
     if data.binarize is not None:
         table.X = (table.X > data.binarize).astype(np.int8)
     if data.standardize:
-        from sklearn.preprocessing import StandardScaler
-
-        table.X = StandardScaler(with_mean=not hasattr(table.X, "nnz")).fit_transform(table.X)
+        table.X = tables.scaler(table.X).transform(table.X)
     return table

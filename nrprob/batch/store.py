@@ -13,15 +13,15 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nrprob.batch.fits import Fit
-from nrprob.batch.modelfile import ModelFile
 from nrprob.batch.plan import Batch, Experiment, Plan
+from nrprob.batch.schema import ModelFile
 from nrprob.exceptions import InputError
 from nrprob.files import (
     check_seal,
@@ -42,6 +42,7 @@ __all__ = ["Store", "load", "read_plan"]
 _PLAN = "plan.json"
 _NOTES = "notes.json"
 _RESULTS = "results.nc"
+_OF_VIEWS = ("sample", "view")
 # Settings of the file format; labels and memberships of many fits compress well.
 _SMALL = {"zlib": True, "complevel": 3, "shuffle": True}
 # What differs between two runs of the same cells.
@@ -93,14 +94,6 @@ def _read_netcdf(path: Path) -> xarray.Dataset:
             return dataset.load()
 
 
-def _padded(arrays: Sequence[np.ndarray], fill: Any, dtype: Any) -> np.ndarray:
-    shape = np.max([a.shape for a in arrays], axis=0)
-    out = np.full((len(arrays), *shape), fill, dtype)
-    for place, array in zip(out, arrays, strict=True):
-        place[tuple(slice(size) for size in array.shape)] = array
-    return out
-
-
 def to_dataset(
     identifiers: Sequence[str],
     fits: Sequence[Fit],
@@ -117,70 +110,63 @@ def to_dataset(
     labels : bool, default=True
         Whether to keep the labels.
     """
+    return _joined(
+        [
+            _of_fit(fit, how, labels).expand_dims(cell=np.asarray([name], object))
+            for name, fit, how in zip(identifiers, fits, circumstances, strict=True)
+        ]
+    )
+
+
+def _of_fit(fit: Fit, circumstances: dict[str, Any], labels: bool) -> xarray.Dataset:
+    """One fit, without the dimension of cells."""
     import xarray
 
-    texts = ["\n".join(" ".join(text.split()) for text in fit.warnings) for fit in fits]
     variables: dict[str, Any] = {
-        "objective": ("cell", np.asarray([f.objective for f in fits], float)),
-        "n_clusters_found": ("cell", np.asarray([f.n_clusters for f in fits], np.int32)),
-        "converged": ("cell", np.asarray([f.converged for f in fits], np.int8)),
-        "n_iter": ("cell", np.asarray([f.n_iter for f in fits], np.int32)),
-        "n_rows": ("cell", np.asarray([len(f.labels) for f in fits], np.int32)),
-        "seconds": ("cell", np.asarray([f.seconds for f in fits], float)),
-        "warnings": ("cell", np.asarray(texts, object)),
-        "score": (
-            ("cell", "measure"),
-            np.asarray([list(f.scores.values()) for f in fits], float).reshape(len(fits), -1),
-        ),
-        "restart_objective": (
-            ("cell", "restart"), _padded([f.restarts for f in fits], np.nan, float)
-        ),
-    }  # fmt: skip
-    if labels:
-        variables |= _over_rows("labels", [f.labels for f in fits])
-        variables |= _over_rows("predicted", [f.predicted for f in fits])
-    labelled = [f.labelled for f in fits if f.labelled is not None]
-    if labelled:
-        counts = np.asarray([rows.sum() for rows in labelled], np.int32)
-        variables["n_labelled"] = ("cell", counts)
-        if labels:
-            variables["labelled"] = (("cell", "sample"), _padded(labelled, -1, np.int8))
-    parts = [f.part for f in fits if f.part is not None]
-    if parts and labels:
-        variables["part"] = (("cell", "sample"), _padded(parts, -1, np.int8))
-    if fits[0].refusal is not None:
-        refusals = [" ".join((f.refusal or "").split()) for f in fits]
-        variables["refusal"] = ("cell", np.asarray(refusals, object))
-    if any(f.trace.size for f in fits):
-        trace = _padded([f.trace for f in fits], np.nan, float)
-        variables["objective_trace"] = (("cell", "step"), trace)
-    if any(f.membership is not None for f in fits):
-        none = np.empty((0, 0))
-        given = [none if f.membership is None else np.asarray(f.membership) for f in fits]
-        membership = _padded(given, np.nan, np.float32)
-        variables["membership"] = (("cell", "sample", "cluster"), membership)
-    for name in circumstances[0]:
-        values = np.asarray([c[name] for c in circumstances])
-        variables[name] = ("cell", values.astype(object) if values.dtype.kind == "U" else values)
-    coordinates = {
-        "cell": np.asarray(identifiers, object),
-        "measure": np.asarray(list(fits[0].scores), object),
+        "objective": ((), fit.objective),
+        "n_clusters_found": ((), np.int32(fit.n_clusters)),
+        "converged": ((), np.int8(fit.converged)),
+        "n_iter": ((), np.int32(fit.n_iter)),
+        "n_rows": ((), np.int32(len(fit.labels))),
+        "seconds": ((), fit.seconds),
+        "warnings": ((), "\n".join(" ".join(text.split()) for text in fit.warnings)),
+        "score": ("measure", np.asarray([*fit.scores.values()], float)),
+        "restart_objective": ("restart", fit.restarts),
     }
-    return xarray.Dataset(variables, coordinates)
+    if labels:
+        for name, values in (("labels", fit.labels), ("predicted", fit.predicted)):
+            if values is not None:
+                # Those in several views are a variable of their own.
+                name, dims = (name, "sample") if values.ndim == 1 else (f"view_{name}", _OF_VIEWS)
+                variables[name] = (dims, values.astype(np.int32))
+        for name, drawn in (("labelled", fit.labelled), ("part", fit.part)):
+            if drawn is not None:
+                variables[name] = ("sample", drawn.astype(np.int8))
+    if fit.labelled is not None:
+        variables["n_labelled"] = ((), np.int32(fit.labelled.sum()))
+    if fit.refusal is not None:
+        variables["refusal"] = ((), " ".join(fit.refusal.split()))
+    if fit.trace.size:
+        variables["objective_trace"] = ("step", fit.trace)
+    if fit.membership is not None:
+        variables["membership"] = (("sample", "cluster"), np.asarray(fit.membership, np.float32))
+    variables |= {name: ((), value) for name, value in circumstances.items()}
+    return xarray.Dataset(variables, {"measure": np.asarray([*fit.scores], object)})
 
 
-def _over_rows(name: str, arrays: Sequence[np.ndarray | None]) -> dict[str, Any]:
-    """Numbers of rows, and those of rows in several views as a variable of their own."""
-    found = {}
-    for variable, dims in (
-        (name, ("cell", "sample")),
-        (f"view_{name}", ("cell", "sample", "view")),
-    ):
-        none = np.empty((0,) * (len(dims) - 1), int)
-        own = [a if a is not None and a.ndim == none.ndim else none for a in arrays]
-        if any(a is not none for a in own):
-            found[variable] = (dims, _padded(own, -1, np.int32))
-    return found
+def _joined(parts: Sequence[xarray.Dataset]) -> xarray.Dataset:
+    """Datasets over cells, one after another; what is ragged or missing is -1 or NaN."""
+    import xarray
+
+    # xarray aligns what has coordinates: ragged dimensions are numbered as long as that takes.
+    ragged = {dim for part in parts for dim in part.dims} - {"cell", "measure"}
+    whole = xarray.concat(
+        [part.assign_coords({d: np.arange(part.sizes[d]) for d in ragged & {*part.dims}})
+         for part in parts],
+        "cell", join="outer", data_vars="all", coords="minimal", compat="override",
+        fill_value={n: -1 for p in parts for n, v in p.data_vars.items() if v.dtype.kind == "i"},
+    )  # fmt: skip
+    return whole.drop_vars(ragged)
 
 
 class Store:
@@ -352,7 +338,6 @@ def load(folder: Path | str) -> xarray.Dataset:
 
     store = Store(folder)
     model, planned = read_plan(store.folder)
-    parts = [_read_netcdf(path) for path in store.parts()]
     attributes = {
         "title": model.title,
         "source": model.source,
@@ -360,53 +345,25 @@ def load(folder: Path | str) -> xarray.Dataset:
         "n_planned": len(planned),
         **_read_notes(store.folder),
     }
-    wanted = {cell.id for cell in planned}
-    parts = [part.isel(cell=np.isin(part["cell"].values.astype(str), [*wanted])) for part in parts]
+    wanted = [cell.id for cell in planned]
+    parts = [_read_netcdf(path) for path in store.parts()]
+    parts = [part.isel(cell=part["cell"].isin(wanted)) for part in parts]
     parts = [part for part in parts if part.sizes["cell"]]
     if not parts:
         return xarray.Dataset(attrs=attributes)
-    place: dict[str, int] = {}
-    for i, name in enumerate(np.concatenate([part["cell"].values for part in parts])):
-        place.setdefault(str(name), i)
-    cells = [cell for cell in planned if cell.id in place]
-    order = np.asarray([place[cell.id] for cell in cells])
-    # Methods may differ in what there is to keep of them.
-    dims = {name: variable.dims for part in parts for name, variable in part.data_vars.items()}
-    variables = {
-        name: (dims[name], _joined([_values(part, name, len(dims[name])) for part in parts])[order])
-        for name in dims
-    }
-    coordinates = {
-        "cell": np.asarray([cell.id for cell in cells], object),
-        "measure": parts[0]["measure"].values.astype(object),
-        **{k: v for k, v in _coordinates(cells).items() if k not in variables},
-    }
-    return xarray.Dataset(variables, coordinates, attributes)
+    # Parts that were written before the measures of the file changed places have another order.
+    found = _joined(parts).drop_duplicates("cell").sel(measure=parts[0]["measure"])
+    there = {*found["cell"].values}
+    cells = [cell for cell in planned if cell.id in there]
+    found = found.sel(cell=[cell.id for cell in cells])
+    found = found.assign_coords(measure=found["measure"].astype(object))
+    return found.assign_coords(_coordinates(cells, found.data_vars)).assign_attrs(attributes)
 
 
-def _values(part: xarray.Dataset, name: str, ndim: int) -> np.ndarray:
-    """A variable of a part, of size 0 where the part has none."""
-    if name in part:
-        return part[name].values
-    return np.empty((part.sizes["cell"], *(ndim - 1) * [0]))
-
-
-def _joined(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Arrays over cells one after another; those of ragged shapes are padded."""
-    shape = np.max([a.shape[1:] for a in arrays], axis=0).astype(int)
-    dtype = np.result_type(*[a for a in arrays if a.size] or arrays)
-    fill = np.nan if dtype.kind == "f" else -1
-    out = np.full((sum(len(a) for a in arrays), *shape), fill, dtype)
-    first = 0
-    for array in arrays:
-        out[(slice(first, first + len(array)), *map(slice, array.shape[1:]))] = array
-        first += len(array)
-    return out
-
-
-def _coordinates(cells: Sequence[Experiment]) -> dict[str, Any]:
-    """Coordinates over cells: what a cell is, and its parameters."""
+def _coordinates(cells: Sequence[Experiment], taken: Container[Hashable]) -> dict[str, Any]:
+    """Coordinates over cells: what a cell is, and its parameters; none of names that are taken."""
     columns: dict[str, list[Any]] = {
+        "cell": [c.id for c in cells],
         "method": [c.method for c in cells],
         "case": [c.case for c in cells],
         "repeat": [c.repeat for c in cells],
@@ -419,7 +376,9 @@ def _coordinates(cells: Sequence[Experiment]) -> dict[str, Any]:
     for name in dict.fromkeys(name for values in merged for name in values):
         if name not in columns:
             columns[name] = [values.get(name) for values in merged]
-    return {name: ("cell", _column(values)) for name, values in columns.items()}
+    return {
+        name: ("cell", _column(values)) for name, values in columns.items() if name not in taken
+    }
 
 
 def _column(values: list[Any]) -> np.ndarray:

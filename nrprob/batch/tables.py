@@ -7,18 +7,18 @@ generator.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
-from nrprob.batch.registry import nearest
+from nrprob.batch.registry import refuse_unknown
 from nrprob.exceptions import InputError
 from nrprob.files import read_npz, read_sparse, reading
 
-__all__ = ["Table", "as_labels", "generate", "load", "read", "read_column"]
+__all__ = ["Table", "as_labels", "generate", "load", "read", "read_column", "scaler"]
 
 _NPZ_DEFAULT = "X"
 
@@ -40,16 +40,11 @@ class Table:
 
     def rows(self, chosen: np.ndarray) -> Table:
         """The same table with only the chosen rows."""
-        names = None if self.row_names is None else self.row_names[chosen]
-        labelings = {name: labels[chosen] for name, labels in self.labelings.items()}
-        return Table(
-            self.X[chosen],
-            self.feature_names,
-            labelings,
-            self.image_shape,
-            names,
-            self.left_out,
-            self.views,
+        return replace(
+            self,
+            X=self.X[chosen],
+            labelings={name: labels[chosen] for name, labels in self.labelings.items()},
+            row_names=None if self.row_names is None else self.row_names[chosen],
         )
 
 
@@ -73,8 +68,7 @@ def generate(name: str, parameters: Mapping[str, Any], seed: int | None) -> Tabl
     from nrprob import datasets
 
     generators = [g for g in dir(datasets) if g.startswith("make_")]
-    if name not in generators:
-        raise InputError(f"unknown data.generator; {name!r}; {nearest(name, generators)}")
+    refuse_unknown(name, generators, f"unknown data.generator; {name!r}")
     try:
         X, labels = getattr(datasets, name)(**parameters, random_state=seed)
     except (TypeError, ValueError, OverflowError, MemoryError) as error:
@@ -121,12 +115,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
 
 def _open(path: Path) -> Any:
     """Contents of a file: a pandas frame, or a dictionary of arrays."""
-    readers = {
-        ".csv": _read_frame,
-        ".tsv": _read_frame,
-        ".parquet": _read_frame,
-        ".npz": _read_npz,
-    }
+    readers = dict.fromkeys((".csv", ".tsv", ".parquet"), _read_frame) | {".npz": _read_npz}
     if not path.is_file():
         raise InputError(f"no such data file; {path}; check the path")
     if path.suffix not in readers:
@@ -158,8 +147,7 @@ def _matrix(arrays: Mapping[str, Any], path: Path) -> Any:
 
 def _require(names: Collection[str], available: Collection[str], path: Path) -> None:
     for name in names:
-        if name not in available:
-            raise InputError(f"{path} has no such column; {name!r}; {nearest(name, available)}")
+        refuse_unknown(name, available, f"{path} has no such column; {name!r}")
 
 
 def read(
@@ -200,9 +188,8 @@ def read(
 
     frame = source
     _require([*columns, *drop, *labelings], list(frame.columns), path)
-    wanted = list(dict.fromkeys(columns)) or [
-        c for c in frame.columns if c not in {*drop, *labelings}
-    ]
+    others = [c for c in frame.columns if c not in {*drop, *labelings}]
+    wanted = list(dict.fromkeys(columns)) or others
     numeric = [c for c in wanted if pd.api.types.is_numeric_dtype(frame[c])]
     text = [c for c in wanted if c not in numeric]
     if columns and text:
@@ -239,29 +226,36 @@ def read_column(path: Path, name: str) -> np.ndarray:
 
 def as_labels(values: np.ndarray, what: str) -> np.ndarray:
     """Check that a column is a labeling, that is, names or numbers of groups."""
+    import pandas as pd
+
     values = np.asarray(values)
     if values.ndim != 1:
         raise InputError(f"{what} is not one label per row; its shape is {values.shape}")
-    if values.dtype.kind == "f":
-        if np.isnan(values).any():
-            raise InputError(
-                f"{what} has missing values; {int(np.isnan(values).sum())} of {len(values)}; "
-                "give these rows a group of their own or drop them"
-            )
-        if (values == np.round(values)).all():
-            return values.astype(np.int64)
-        distinct = len(np.unique(values))
-        if distinct > 20:
-            raise InputError(
-                f"{what} is a measurement and not a labeling; {distinct} different real numbers "
-                f"in {len(values)} rows; cut it into groups first"
-            )
-    elif values.dtype.kind not in "biuUS":
-        missing = [i for i, v in enumerate(values) if v is None or v != v]
-        if missing:
-            raise InputError(
-                f"{what} has missing values; {len(missing)} of {len(values)}; "
-                "give these rows a group of their own or drop them"
-            )
+    if values.dtype.kind in "biuUS":
+        return values
+    if missing := int(pd.isna(values).sum()):
+        raise InputError(
+            f"{what} has missing values; {missing} of {len(values)}; "
+            "give these rows a group of their own or drop them"
+        )
+    if values.dtype.kind != "f":
         return np.asarray([str(v) for v in values])
+    if (values == np.round(values)).all():
+        return values.astype(np.int64)
+    distinct = len(np.unique(values))
+    if distinct > 20:
+        raise InputError(
+            f"{what} is a measurement and not a labeling; {distinct} different real numbers "
+            f"in {len(values)} rows; cut it into groups first"
+        )
     return values
+
+
+def scaler(X: Any) -> Any:
+    """What gives the features of these rows mean 0 and standard deviation 1.
+
+    Of sparse rows, which would not be sparse without their zeros, it leaves the mean.
+    """
+    from sklearn.preprocessing import StandardScaler
+
+    return StandardScaler(with_mean=not scipy.sparse.issparse(X)).fit(X)

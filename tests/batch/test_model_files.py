@@ -9,9 +9,9 @@ import scipy.sparse
 from places import MODELS
 
 from nrprob.batch import registry, tables
+from nrprob.batch.draws import draw
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.sources import known_array, load_data
-from nrprob.batch.wanted import draw
 from nrprob.exceptions import InputError
 
 SMALL = """

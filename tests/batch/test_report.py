@@ -15,8 +15,9 @@ import pytest
 
 from nrprob.batch import comparison, report
 from nrprob.batch.fits import Fit
-from nrprob.batch.modelfile import Figure, read_model
+from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand
+from nrprob.batch.reported import Figure
 from nrprob.batch.store import Store, load, to_dataset
 from nrprob.exceptions import InputError
 

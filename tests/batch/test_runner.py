@@ -14,7 +14,7 @@ import pytest
 import xarray
 
 from nrprob import CCIB, CondEns, MixtureEM, batch, files, metrics
-from nrprob.batch import plan, runner, single, store
+from nrprob.batch import executor, plan, single, store
 from nrprob.batch.modelfile import read_model
 from nrprob.datasets import make_binary_partitions
 from nrprob.engines import sharding
@@ -218,7 +218,7 @@ def test_results_say_how_they_were_made(done):
 
 def test_what_is_finished_is_not_done_again(done, monkeypatch):
     folder, results = done
-    monkeypatch.setattr(runner._Executor, "fit", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(executor.Executor, "fit", lambda *_: pytest.fail("computed again"))
     same(batch.run(SPEC, folder), results)
 
 
@@ -226,9 +226,9 @@ def test_more_runs_of_the_same_file_keep_what_there_is(tmp_path, monkeypatch):
     fewer = changed(runs=1, methods__0__grid={"coordination_weight": [0.5]})
     batch.run(fewer, tmp_path)
     counted = []
-    fit = runner._Executor.fit
+    fit = executor.Executor.fit
     monkeypatch.setattr(
-        runner._Executor, "fit", lambda self, cells: counted.extend(cells) or fit(self, cells)
+        executor.Executor, "fit", lambda self, cells: counted.extend(cells) or fit(self, cells)
     )
     results = batch.run(SPEC, tmp_path)
     assert len(counted) == CELLS - 8
@@ -279,7 +279,7 @@ def test_what_is_not_asked_for_is_not_kept(tmp_path):
 
 
 def test_methods_may_differ_in_what_is_kept(tmp_path, monkeypatch):
-    outcome = runner._Executor._outcome
+    outcome = executor.Executor._outcome
 
     def poor(self, cell, *rest):
         fit = outcome(self, cell, *rest)
@@ -287,7 +287,7 @@ def test_methods_may_differ_in_what_is_kept(tmp_path, monkeypatch):
             fit.membership, fit.trace, fit.restarts = None, np.empty(0), np.empty(0)
         return fit
 
-    monkeypatch.setattr(runner._Executor, "_outcome", poor)
+    monkeypatch.setattr(executor.Executor, "_outcome", poor)
     results = batch.run(changed(runs=1, data__repeats=1), tmp_path)
     tree = results["method"] == "tree"
     for name in ("membership", "objective_trace", "restart_objective"):
@@ -307,8 +307,8 @@ def test_fits_that_fill_a_device_share_their_rows(tmp_path, monkeypatch):
     alone = batch.run(spec, tmp_path / "alone")
     with sharding.sharded():
         one = batch.run(spec, tmp_path / "asked")
-    monkeypatch.setattr(runner, "MEMORY", 1)
-    monkeypatch.setattr(runner._Executor, "_too_large", lambda self, size: True)
+    monkeypatch.setattr(executor, "MEMORY", 1)
+    monkeypatch.setattr(executor.Executor, "_too_large", lambda self, size: True)
     two = batch.run(spec, tmp_path / "large")
     for other in (one, two):
         np.testing.assert_array_equal(other["labels"], alone["labels"])
@@ -588,7 +588,7 @@ def test_what_killed_runs_left_is_removed(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("lacking", ["h5py", "h5netcdf"])
 def test_storage_is_tried_before_the_first_fit(tmp_path, monkeypatch, lacking):
-    monkeypatch.setattr(runner._Executor, "fit", lambda *_: pytest.fail("fitted"))
+    monkeypatch.setattr(executor.Executor, "fit", lambda *_: pytest.fail("fitted"))
     monkeypatch.setitem(sys.modules, lacking, None)
     with pytest.raises(InputError, match=rf"cannot be stored; .*{lacking}.*; run pip ins") as told:
         batch.run(ONE, tmp_path / "out")
@@ -598,7 +598,7 @@ def test_storage_is_tried_before_the_first_fit(tmp_path, monkeypatch, lacking):
 
 @pytest.mark.parametrize("taken", ["", "cells", "locks", "notes.json/", "results.nc/", "a.png/"])
 def test_places_are_tried_before_the_first_fit(tmp_path, monkeypatch, taken):
-    monkeypatch.setattr(runner._Executor, "fit", lambda *_: pytest.fail("fitted"))
+    monkeypatch.setattr(executor.Executor, "fit", lambda *_: pytest.fail("fitted"))
     out = tmp_path / "out"
     if taken.endswith("/"):
         (out / taken).mkdir(parents=True)
@@ -633,14 +633,14 @@ def test_folders_without_results(tmp_path):
 
 @pytest.mark.parametrize(("method", "lost"), [("tree", 4), ("weighted", 8)])
 def test_one_bad_fit_does_not_stop_the_others(tmp_path, monkeypatch, method, lost):
-    outcome = runner._Executor._outcome
+    outcome = executor.Executor._outcome
 
     def sometimes(self, cell, *rest):
         if cell.method == method and cell.repeat == 1:
             raise ValueError("this one fails")
         return outcome(self, cell, *rest)
 
-    monkeypatch.setattr(runner._Executor, "_outcome", sometimes)
+    monkeypatch.setattr(executor.Executor, "_outcome", sometimes)
     message = f"{lost} of the fits failed; {method}: ValueError: this one fails"
     with pytest.raises(InputError, match=message):
         batch.run(SPEC, tmp_path)
@@ -650,14 +650,14 @@ def test_one_bad_fit_does_not_stop_the_others(tmp_path, monkeypatch, method, los
 
 
 def test_data_that_are_not_here_are_skipped_with_the_reason(tmp_path, monkeypatch):
-    load = runner.load_data
+    load = executor.load_data
 
     def missing(model, parameters, seed):
         if parameters["n_samples"] == 50:
             raise DataUnavailable("no such data; here; get them")
         return load(model, parameters, seed)
 
-    monkeypatch.setattr(runner, "load_data", missing)
+    monkeypatch.setattr(executor, "load_data", missing)
     with pytest.warns(UserWarning, match="12 cells were skipped; no such data; here; get them"):
         results = batch.run(SPEC, tmp_path)
     assert results.sizes["cell"] == CELLS - 12

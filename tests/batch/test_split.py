@@ -15,9 +15,9 @@ from sklearn.datasets import load_iris
 from sklearn.preprocessing import StandardScaler
 
 from nrprob import COPKMeans, MDLConstrained, MDLMultiView, MixtureEM, batch, metrics
-from nrprob.batch import comparison, plan, report, runner, single, store
+from nrprob.batch import comparison, plan, report, single, store, trial
+from nrprob.batch.draws import PARTS, divide, pairs_of
 from nrprob.batch.modelfile import read_model
-from nrprob.batch.split import PARTS, divide, pairs_of
 from nrprob.batch.supervision import Constraints, Split
 from nrprob.datasets import make_gaussian_views
 from nrprob.exceptions import InputError
@@ -185,7 +185,7 @@ def test_the_example_of_the_page_is_valid():
 
     model = read_model(tomllib.loads(example))
     assert len(plan.expand(model).cells) == 2 * 3
-    assert runner.check(model, plan.expand(model)) == {}
+    assert trial.check(plan.expand(model)) == {}
     for table in (Split, Constraints):
         for key in table.model_fields:
             assert re.search(rf"`{key}`", text), key
@@ -579,7 +579,7 @@ def test_a_classifier_is_told_labels_and_errs_on_new_rows(tmp_path, iris):
 
 def test_clusters_without_a_labelled_row_stand_for_the_most_frequent_class():
     from nrprob.batch import fits
-    from nrprob.batch.split import Parts
+    from nrprob.batch.draws import Parts
 
     #                  labelled    unlabelled  test       left out
     codes = np.array([0, 0, 1, 0, 0, 1, 1, 0, 1, 1, 1])

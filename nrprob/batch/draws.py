@@ -1,4 +1,4 @@
-"""Which rows of a data set are fitted, with or without their label, and which pairs are told."""
+"""What is drawn anew for every run: labels that are told, parts of the rows, pairs of rows."""
 
 from __future__ import annotations
 
@@ -10,10 +10,66 @@ import numpy as np
 
 from nrprob.exceptions import InputError
 
-__all__ = ["PARTS", "Parts", "divide", "pairs_of"]
+__all__ = ["PARTS", "Parts", "WantedLabels", "divide", "draw", "pairs_of"]
 
 # What a row is in results; 0 is a row that is left out.
 PARTS = {"labelled": 1, "unlabelled": 2, "test": 3}
+
+
+@dataclass(frozen=True)
+class WantedLabels:
+    """Wanted labels of some rows.
+
+    Attributes
+    ----------
+    y : (n,) number of the class, in the order of the sorted labels, and -1 where it is not told
+    rows : (n,) bool, where it is told
+    scored : (n,) bool, rows that measures are of
+    """
+
+    y: np.ndarray
+    rows: np.ndarray
+    scored: np.ndarray
+
+
+def draw(labels: np.ndarray, wanted: Mapping[str, Any], seed: tuple[int, int]) -> WantedLabels:
+    """Draw the rows whose wanted label is told, class by class.
+
+    One seed draws one order of the rows of every class, of which the first are taken: with more
+    labels, those rows stay that had one before.
+
+    Parameters
+    ----------
+    labels : array of shape (n_samples,)
+        The wanted labeling.
+    wanted : mapping
+        ``labeling``, for messages; ``fraction`` of the rows of every class, rounded but at least
+        one, or their number ``per_class``; ``score``, see `nrprob.batch.supervision.Wanted`.
+    seed : tuple of int
+        Of the data set, and of the run.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If a class would have no row left without a label.
+    """
+    classes, codes = np.unique(labels, return_inverse=True)
+    random = np.random.default_rng(seed)
+    rows = np.zeros(codes.size, bool)
+    for c, name in enumerate(classes):
+        members = np.flatnonzero(codes == c)
+        count = wanted.get("per_class")
+        if count is None:
+            count = max(round(wanted["fraction"] * members.size), 1)
+        if count >= members.size:
+            raise InputError(
+                f"wanted: a class has no row left to find; wanted labels of {count} rows, and "
+                f"{wanted['labeling']} = {name} has {members.size}; ask for fewer, or leave the "
+                "class out with data.keep"
+            )
+        rows[random.permutation(members)[:count]] = True
+    scored = np.ones_like(rows) if wanted["score"] == "all" else ~rows
+    return WantedLabels(np.where(rows, codes, -1), rows, scored)
 
 
 @dataclass(frozen=True)
@@ -74,9 +130,9 @@ def divide(labels: np.ndarray, split: Mapping[str, Any], seed: tuple[int, int]) 
     n_test = min(round(split["test"] * n), n - n_fitted)
     if n_labelled < classes.size:
         raise InputError(
-            f"every class needs a row with a label; split.labelled = {split['labelled']:g} is "
-            f"{n_labelled} of {n} rows, and {split['labeling']} has {classes.size} classes; raise "
-            "it, or leave classes out with data.keep"
+            "split: every class needs a row with a label; split.labelled = "
+            f"{split['labelled']:g} is {n_labelled} of {n} rows, and {split['labeling']} has "
+            f"{classes.size} classes; raise it, or leave classes out with data.keep"
         )
     order = np.random.default_rng(seed).permutation(n)
     first = np.sort(np.unique(codes[order], return_index=True)[1])

@@ -1,0 +1,375 @@
+"""The tables of a model file, what they may hold, and what has to agree between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator, model_validator
+
+from nrprob.batch import registry
+from nrprob.batch.paths import FLAT, root
+from nrprob.batch.reported import OF_SPLIT, Figure, Measure, Report, Table
+from nrprob.batch.supervision import MOST_FITS, Constraints, Split, Strict, Wanted
+
+__all__ = ["MOST_SEED", "SELECTORS", "Data", "MethodSpec", "ModelFile"]
+
+# Measured of every fit, whatever a file says.
+BUILT_IN = ("seconds", "objective", "n_clusters")
+Count = Annotated[int, Field(ge=1, le=MOST_FITS)]
+Size = Annotated[int, Field(ge=1, le=100_000)]
+# Lists of values to combine: of none there would be no combination.
+Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
+# NumPy's generators take seeds below 2**32, and repeats are added to this one.
+MOST_SEED = 4_000_000_000
+# Parameters of data that say which rows to take, whatever the source.
+SELECTORS = ("rows", "keep")
+
+
+class Labeling(Strict):
+    """A labeling derived from another one by putting its values into named groups."""
+
+    of: str
+    groups: dict[str, list[Any]]
+
+
+class Data(Strict):
+    """Where rows come from, which of them are kept, and how they are labelled."""
+
+    loader: str | None = None
+    generator: str | None = None
+    file: Path | None = None
+    # of a generator or a loader
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    cases: list[dict[str, Any]] = Field(default_factory=list)
+    grid: Grid = Field(default_factory=dict)
+    # of a generator
+    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] = 0
+    repeats: Count = 1
+    # of a file
+    columns: list[str] = Field(default_factory=list)
+    drop: list[str] = Field(default_factory=list)
+    label_columns: list[str] = Field(default_factory=list)
+    # of any
+    image_shape: tuple[Size, Size] | None = None
+    rows: tuple[int, int] | None = None
+    keep: dict[str, list[Any]] = Field(default_factory=dict)
+    views: list[Any] = Field(default_factory=list)
+    labelings: dict[str, Labeling] = Field(default_factory=dict)
+    standardize: bool = False
+    binarize: FiniteFloat | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Data:
+        sources = [s for s in ("loader", "generator", "file") if getattr(self, s) is not None]
+        if len(sources) != 1:
+            given = ", ".join(sources) or "none"
+            raise ValueError(f"data come from one source; {given}; give loader, generator or file")
+        if self.repeats > 1 and self.generator is None:
+            raise ValueError(
+                f"only a generator can draw other data; repeats = {self.repeats}; "
+                "use runs to fit the same data several times"
+            )
+        if self.file is not None:
+            for name in self.parameter_names:
+                if name not in SELECTORS:
+                    raise ValueError(
+                        f"a file has no parameters; got {name}; leave it out, or vary "
+                        f"{' or '.join(SELECTORS)}"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _selections(self) -> Data:
+        for name in SELECTORS:
+            if name in self.parameters:
+                raise ValueError(f"{name} is no parameter; got parameters.{name}; set data.{name}")
+        varied = [*self.cases, *({k: v} for k, values in self.grid.items() for v in values)]
+        for case in [{name: getattr(self, name) for name in SELECTORS}, *varied]:
+            rows, keep = case.get("rows"), case.get("keep", {})
+            numbers = isinstance(rows, list | tuple) and all(type(r) is int for r in rows)
+            if rows is not None and not (numbers and len(rows) == 2 and 0 <= rows[0] < rows[1]):
+                raise ValueError(
+                    f"rows are [first, the one after the last]; got {rows!r}; count from 0"
+                )
+            if not (isinstance(keep, dict) and all(isinstance(v, list) for v in keep.values())):
+                raise ValueError(
+                    f"keep goes from labelings to lists of values; got {keep!r}; write "
+                    "keep = { labeling = [value, ...] }"
+                )
+        return self
+
+    @field_validator("views")
+    @classmethod
+    def _cut_columns(cls, views: list[Any]) -> list[Any]:
+        numbers = all(type(view) is int and view > 0 for view in views)
+        names = all(
+            isinstance(view, list) and view and all(isinstance(name, str) for name in view)
+            for view in views
+        )
+        if not (numbers or names):
+            raise ValueError(
+                f"views are numbers of columns, one after another, or lists of their names; got "
+                f"{views!r}; write either"
+            )
+        return views
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """Names of all parameters of the data, in the order of the file."""
+        in_cases = (name for case in self.cases for name in case)
+        return [*dict.fromkeys([*self.parameters, *self.grid, *in_cases])]
+
+
+class MethodSpec(BaseModel):
+    """A method by its short name; every other key is a parameter of its estimator.
+
+    ``grid`` lists values of parameters to combine; ``title`` names the method in reports and in
+    published values; ``runs`` replaces the file's; ``wanted = false`` keeps the file's wanted
+    labels, and those of its split, from it. ``where`` holds parameters of the data that it is for,
+    or alternatives of them.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    title: str = ""
+    note: str = ""
+    runs: Count | None = None
+    wanted: bool = True
+    where: list[dict[str, Any]] = Field(default_factory=list)
+    grid: Grid = Field(default_factory=dict)
+
+    @field_validator("where", mode="before")
+    @classmethod
+    def _alternatives(cls, value: Any) -> Any:
+        return value if isinstance(value, list) else [value]
+
+    @field_validator("name")
+    @classmethod
+    def _exists(cls, name: str) -> str:
+        return registry.short_name(name)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """Parameters of the estimator as the file gives them, those of the grid left out."""
+        return dict(self.model_extra or {})
+
+    @property
+    def label(self) -> str:
+        """Title, or else the name of the class."""
+        return self.title or registry.method(self.name).class_name
+
+
+class Save(Strict):
+    """What to keep of every fit, beside its measures."""
+
+    labels: bool = True
+    memberships: bool = False
+    traces: bool = True
+
+
+class ModelFile(Strict):
+    """What to run."""
+
+    title: str = ""
+    description: str = ""
+    source: str = ""
+    data: Data
+    known: str | list[str] = Field(default_factory=list)
+    wanted: Wanted | None = None
+    split: Split | None = None
+    constraints: Constraints | None = None
+    methods: list[MethodSpec] = Field(min_length=1)
+    runs: Count = 1
+    measures: dict[str, Measure] = Field(default_factory=dict)
+    save: Save = Field(default_factory=Save)
+    tables: list[Table] = Field(default_factory=list)
+    figures: list[Figure] = Field(default_factory=list)
+    report: Report = Field(default_factory=Report)
+
+    @property
+    def known_names(self) -> list[str]:
+        """Names of the known labelings, none, one or several."""
+        return [self.known] if isinstance(self.known, str) else self.known
+
+    @property
+    def titles(self) -> list[str]:
+        """Titles of the methods."""
+        return [method.label for method in self.methods]
+
+    @property
+    def drawn(self) -> dict[str, Wanted | Split | Constraints]:
+        """What is drawn anew for every run, by the name of its table."""
+        tables = {"wanted": self.wanted, "split": self.split, "constraints": self.constraints}
+        return {name: table for name, table in tables.items() if table is not None}
+
+    @property
+    def measure_names(self) -> list[str]:
+        """Names of all measures, those of every fit included."""
+        return [*self.measures, *self.built_in]
+
+    @property
+    def built_in(self) -> tuple[str, ...]:
+        """Names of what is measured of every fit."""
+        return BUILT_IN if self.constraints is None else (*BUILT_IN, "infeasible")
+
+    @property
+    def predicts(self) -> bool:
+        """Whether something is measured of what is said of new rows."""
+        metrics = {measure.metric for measure in self.measures.values()}
+        return self.split is not None and bool(metrics & {*OF_SPLIT})
+
+    @property
+    def classes(self) -> str | None:
+        """Labeling that pairs, or the parts of a split, are drawn by."""
+        own = None if self.constraints is None else self.constraints.labeling
+        return own or (None if self.split is None else self.split.labeling)
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one data set and one fit of every method."""
+        data = self.data
+        grids = [data.grid, *(m.grid for m in self.methods)]
+        runs = {self.runs, *(m.runs or self.runs for m in self.methods)}
+        one = data.repeats == 1 and runs == {1} and len(data.cases) <= 1 and not any(grids)
+        return one and all(len(table.amounts) == 1 for table in self.drawn.values())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers_fit(cls, content: Any) -> Any:
+        for number in _integers(content):
+            if not -(2**63) <= number < 2**63:
+                raise ValueError(
+                    f"a whole number takes at most 64 bits; got one of {number.bit_length() + 1}; "
+                    "choose a smaller one"
+                )
+        return content
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> ModelFile:
+        twice = {t for t in self.titles if self.titles.count(t) > 1}
+        if twice:
+            raise ValueError(
+                f"methods need different titles; {', '.join(sorted(twice))}; give each a title"
+            )
+        for name in self.measures:
+            if name in self.built_in:
+                raise ValueError(f"measures.{name}: this name is taken; {name}; choose another")
+        labeling = self._told_labeling
+        for i, method in enumerate(self.methods):
+            if labeling and method.wanted and not registry.method(method.name).takes_wanted:
+                raise ValueError(
+                    f"methods.{i}: {method.name} takes no wanted labels; got those of "
+                    f"{labeling!r}; set wanted = false there, or use another method"
+                )
+        self._check_tables()
+        for where, used, right in self._references():
+            if used not in right:
+                raise ValueError(
+                    f"{where}: there is nothing of that name; {used!r}; "
+                    + registry.nearest(used, right)
+                )
+        return self
+
+    @property
+    def _told_labeling(self) -> str | None:
+        """Labeling that methods are told in part."""
+        if self.wanted is not None:
+            return self.wanted.labeling
+        return self.split.labeling if self.split is not None and self.split.told else None
+
+    def _check_tables(self) -> None:
+        """Refuse tables that contradict each other, or that no method can use."""
+        if self.wanted is not None and self.split is not None:
+            raise ValueError(
+                "wanted and split both say which labels are told; got both; leave one out"
+            )
+        if self.constraints is not None:
+            if self.classes is None:
+                raise ValueError("constraints: pairs need a labeling; got none; set labeling")
+            own = self.constraints.labeling
+            if self.split is not None and own not in (None, self.split.labeling):
+                raise ValueError(
+                    f"constraints.labeling: it is that of the split; got {own!r}; leave it out"
+                )
+        names = [spec.name for spec in self.methods]
+        for table, given, flag in (
+            ("constraints", self.constraints is not None, "takes_pairs"),
+            ("data.views", bool(self.data.views), "takes_views"),
+        ):
+            able = [name for name, m in registry.METHODS.items() if getattr(m, flag)]
+            if given and not {*able} & {*names}:
+                raise ValueError(
+                    f"{table}: no method of the file takes them; got {', '.join(names)}; use one "
+                    f"of {', '.join(able)}"
+                )
+        for name, measure in self.measures.items():
+            if measure.metric not in OF_SPLIT:
+                continue
+            if self.split is None:
+                raise ValueError(
+                    f"measures.{name}: {measure.metric} needs a split; got none; add a table split"
+                )
+            if measure.metric != "train_accuracy" and not all(
+                amount["test"] > 0 for amount in self.split.amounts
+            ):
+                raise ValueError(
+                    f"measures.{name}: {measure.metric} needs rows to test; got none in a split "
+                    "without rest; lower split.labelled or split.unlabelled"
+                )
+
+    def _references(self) -> Iterator[tuple[str, str, list[str]]]:
+        """(place, name, names that are right there) of all names in tables and figures."""
+        parameters = self._parameter_names()
+        published = [m for t in self.tables for s in t.settings for m in s.published]
+        for i, spec in enumerate(self.methods):
+            for used in (name for one in spec.where for name in one):
+                yield f"methods.{i}.where", used.split(".")[0], self.data.parameter_names
+        for i, table in enumerate(self.tables):
+            at = f"tables.{i}"
+            own = [m for s in table.settings for m in s.published]
+            for name in table.methods:
+                yield f"{at}.methods", name, [*self.titles, *own]
+            for name in table.measures:
+                yield f"{at}.measures", name, self.measure_names
+            for j, setting in enumerate(table.settings):
+                for name in setting.where:
+                    yield f"{at}.settings.{j}.where", root(name), parameters
+                for method, measures in setting.published.items():
+                    for name in measures:
+                        place = f"{at}.settings.{j}.published.{method}"
+                        yield place, name, self.measure_names
+        for i, figure in enumerate(self.figures):
+            at = f"figures.{i}"
+            yield f"{at}.x", root(figure.x), parameters
+            yield f"{at}.y", figure.y, self.measure_names
+            if figure.series is not None:
+                yield f"{at}.series", root(figure.series), parameters
+            for name in figure.where:
+                yield f"{at}.where", root(name), parameters
+            for name in figure.methods:
+                yield f"{at}.methods", name, [*self.titles, *published]
+
+    def _parameter_names(self) -> list[str]:
+        names: dict[str, None] = dict.fromkeys(self.data.parameter_names)
+        for method in self.methods:
+            names |= dict.fromkeys([*method.parameters, *method.grid])
+        for table, given in self.drawn.items():
+            keys = [f"{table}.{key}" for one in given.amounts for key in one]
+            names |= dict.fromkeys(keys if table in FLAT else [table])
+        return list(names)
+
+
+def _integers(content: Any) -> Iterator[int]:
+    """All integers of a file."""
+    if isinstance(content, Mapping):
+        content = content.values()
+    elif not isinstance(content, list | tuple):
+        content = ()
+    for value in content:
+        if isinstance(value, int):
+            yield value
+        else:
+            yield from _integers(value)

@@ -1,0 +1,144 @@
+"""The commands ``nrprob run`` and ``nrprob check``: model files done, or only checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nrprob.cli.single import show
+from nrprob.cli.terminal import console, in_one_line, say, warn, working
+from nrprob.exceptions import InputError
+
+if TYPE_CHECKING:
+    from nrprob.batch.plan import Plan
+    from nrprob.batch.runner import Outcome
+
+__all__ = ["check", "run"]
+
+_Files = Annotated[list[Path], typer.Argument(help="Model files (TOML).", metavar="FILE...")]
+
+
+@in_one_line()
+def run(
+    files: _Files,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to write to; with several files, one folder in it for each."),
+    ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(help="Numbers (0,1), or a platform and how many (cpu, gpu:4). Default: all."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Only fits with this method, table, repeat, run, or parameter; repeat to narrow.",
+        ),
+    ] = None,
+) -> None:
+    """Do what model files say, or go on with it: what is finished is not done again."""
+    from nrprob.batch import runner, trial
+    from nrprob.cli.progress import Bar
+
+    plans = _checked_plans(files)
+    chosen = _devices(devices)
+    failed = False
+    folders = []
+    for path, plan in plans:
+        folder = out / path.stem if out and len(files) > 1 else out
+        folders.append(folder or runner.default_folder(plan.model, path) or Path("results"))
+        trial.try_out(plan, folders[-1], only or ())
+    for (path, plan), folder in zip(plans, folders, strict=True):
+        try:
+            with Bar(path.stem) as bar:
+                result = runner.run_plan(
+                    plan, folder, devices=chosen, only=only or (), progress=bar
+                )
+        except KeyboardInterrupt:
+            console(stderr=True).print(
+                "interrupted; what is finished is kept, and the same command goes on with it"
+            )
+            raise typer.Exit(130) from None
+        failed |= bool(result.failed)
+        _conclude(plan, result)
+    if failed:
+        raise typer.Exit(1)
+
+
+@in_one_line()
+def check(files: _Files) -> None:
+    """Check model files: keys, names, data and parameters; nothing is fitted or written."""
+    for path, plan in _checked_plans(files):
+        sets = len({(c.case, c.repeat) for c in plan.cells})
+        say(f"{path}: good; {len(plan.cells)} fits on {sets} data sets")
+
+
+def _checked_plans(files: list[Path]) -> list[tuple[Path, Plan]]:
+    """Plans of all files: a mistake in the last should not wait for the first to finish."""
+    from nrprob.batch import modelfile, plan, trial
+
+    plans, wrong = [], []
+    for path in files:
+        try:
+            one = plan.expand(modelfile.read_model(path))
+            for reason, count in trial.check(one).items():
+                warn(f"{path}: {count} of {len(one.cells)} fits will be skipped; {reason}")
+            plans.append((path, one))
+        except InputError as error:
+            lines = str(error).splitlines()
+            wrong += [line if line.startswith(str(path)) else f"{path}: {line}" for line in lines]
+    if wrong:
+        raise InputError("\n".join(wrong))
+    return plans
+
+
+def _devices(text: str | None) -> list[Any]:
+    """Devices that --devices names: numbers, or a platform and how many of its devices."""
+    import jax
+
+    if text is None:
+        return jax.devices()
+    if all(part.strip().isdigit() for part in text.split(",")):
+        found = {str(device.id): device for device in jax.devices()}
+        wanted = dict.fromkeys(str(int(part)) for part in text.split(","))
+        if not wanted.keys() <= found.keys():
+            raise InputError(f"no such device; --devices {text}; there are {', '.join(found)}")
+        return [found[i] for i in wanted]
+    name, _, number = text.partition(":")
+    try:
+        devices = jax.devices(name)
+    except RuntimeError as error:
+        raise InputError(
+            f"no such device; --devices {text}; JAX sees {jax.devices()[0].platform}"
+        ) from error
+    if number and (not number.isdigit() or not 0 < int(number) <= len(devices)):
+        raise InputError(
+            f"a number of devices is wrong; --devices {text}; choose from 1 to {len(devices)}"
+        )
+    return devices[: int(number)] if number else devices
+
+
+def _conclude(plan: Plan, result: Outcome) -> None:
+    """Say what a run did; of a single one, what it found."""
+    from nrprob.batch.single import read, save
+    from nrprob.batch.store import Store
+
+    for reason, count in result.failed.items():
+        warn(f"{count} fits failed: {reason}")
+    dataset = Store(result.folder).gather()
+    if not dataset.sizes.get("cell"):
+        return
+    if plan.model.single and not result.skipped and not result.failed:
+        one = read(plan, dataset)
+        with working("writing the results"):
+            save(one, result.folder, plan.model.report.picture)
+        show(one)
+        return
+    say(
+        f"{plan.model.title or result.folder}: {result.finished} fits done, "
+        f"{result.found} found done, {result.compiled} programs compiled; "
+        f"{result.folder / 'results.nc'}; see `nrprob report {result.folder}`"
+    )

@@ -1,0 +1,59 @@
+"""What a single run found, on the terminal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+
+from nrprob.cli.terminal import console, say, warn
+
+if TYPE_CHECKING:
+    from nrprob.batch.single import Single
+
+__all__ = ["show"]
+
+
+def show(run: Single) -> None:
+    """Print the clusters of the first fit, how all of them agree, and which files were written."""
+    from nrprob.batch.fits import cluster_sizes
+
+    if run.title:
+        console().print(f"[bold]{escape(run.title)}[/]")
+    rows, features = run.table.X.shape
+    fit = run.fits[0]
+    if fit.refusal:
+        found = f"cannot keep its constraints: {fit.refusal}"
+    else:
+        views = [fit.labels] if fit.labels.ndim == 1 else fit.labels.T
+        sizes = " and ".join(", ".join(map(str, cluster_sizes(view))) for view in views)
+        found = (
+            f"found {fit.n_clusters} clusters of {sizes} rows in {fit.seconds:.1f} s "
+            f"(objective {fit.objective:.2f} nats)"
+        )
+    say(f"{rows} rows, {features} features; {fit.title} {found}")
+    if fit.scores:
+        _show_scores(run)
+    for one in run.fits:
+        for message in one.warnings:
+            warn(f"{one.title}: {message.strip().splitlines()[0]}")
+    for path in run.files:
+        say(f"wrote {path}")
+
+
+def _show_scores(run: Single) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("agreement")
+    for name in run.fits[0].scores:
+        known = "\n(known)" if any(name.endswith(f" of {z}") for z in run.known) else ""
+        # A name breaks before what it is about, so that many of them fit beside each other.
+        head = escape(name).replace(" of ", "\nof ")
+        table.add_column(f"{head}{known}", justify="right", no_wrap=True)
+    for one in run.fits:
+        # NaN is what a method does not have, such as views.
+        shown = (f"{value:.3f}" if value == value else "–" for value in one.scores.values())
+        table.add_row(escape(one.title), *shown)
+    console().print(table)

@@ -1,0 +1,105 @@
+"""What the user sees: lines on the two streams, that something is going on, and errors in one line.
+
+Nothing here knows what is computed.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+__all__ = ["console", "in_one_line", "note", "say", "warn", "working"]
+
+
+def console(stderr: bool = False) -> Console:
+    """One of the streams, as it is now: a caller may have replaced it since the import."""
+    return Console(stderr=stderr, soft_wrap=True, highlight=False)
+
+
+def say(line: str) -> None:
+    """Print a result."""
+    console().print(escape(line))
+
+
+def note(line: str) -> None:
+    """Say what the user may want to know besides."""
+    console(stderr=True).print(f"note: {escape(line)}")
+
+
+def warn(line: str) -> None:
+    """Say what may be wrong."""
+    console(stderr=True).print(f"[yellow]warning:[/] {escape(line)}")
+
+
+@contextlib.contextmanager
+def working(line: str) -> Iterator[None]:
+    """Show a spinner, what is going on, and for how long; nothing where nobody watches."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    stream = console(stderr=True)
+    if not stream.is_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=stream, transient=True) as progress:
+        progress.add_task(line, total=None)
+        yield
+
+
+@contextlib.contextmanager
+def in_one_line() -> Iterator[None]:
+    """What the user can mend ends as one line and exit code 2; a defect of ours keeps its trace."""
+    try:
+        with _interruptible():
+            yield
+    except (ValueError, TypeError) as error:
+        if os.environ.get("NRPROB_TRACEBACK") or not _is_refusal(error):
+            raise
+        for line in str(error).strip().splitlines():
+            console(stderr=True).print(f"[bold red]error:[/] {escape(line)}")
+        raise typer.Exit(2) from None
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Say whether our code or scikit-learn's checks raised it, and not a library below."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    raised_by = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
+    return raised_by.split(".")[0] in ("nrprob", "sklearn")
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have an interrupt arrive wherever it comes.
+
+    Python forgets what is raised in finalizers and in callbacks of its garbage collection, of which
+    JAX has one. An interrupt that was forgotten is sent again, when that is likely to be over.
+    """
+    told = sys.unraisablehook
+    waiting: list[threading.Timer] = []
+
+    def hook(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            told(unraisable)
+            return
+        waiting.append(threading.Timer(0.1, _thread.interrupt_main))
+        waiting[-1].daemon = True
+        waiting[-1].start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = told
+        for timer in waiting:
+            timer.cancel()
