@@ -15,16 +15,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nrprob.codelength import exponential_complexity
 from nrprob.engines import sharding
+from nrprob.estimator.parameters import check_parameters
 from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.known import Groups, Known, is_missing, plain
 from nrprob.settings import standard
 from nrprob.statistics.features import largest
 from nrprob.validation import (
-    ITERATIONS,
     LARGEST,
-    MOST,
     check_choice,
     check_number,
     check_rows,
@@ -130,7 +128,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     ``verbose``, mostly ``tol`` and ``random_state``, and gives
 
     ``check_parameters()``
-        What is wrong with its parameters by themselves; `_check_common` does the common ones.
+        What is wrong with its parameters by themselves, beyond the bounds that are declared with
+        them (`nrprob.estimator.parameters`).
     ``prepare(X, y, known=None)``
         All of `fit` that comes before something is computed: an object whose ``calls`` are the
         compiled runs that make the restarts (see `nrprob.engines.solve.Call`), which whoever runs
@@ -182,45 +181,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     _check_number = staticmethod(check_number)
 
     def check_parameters(self) -> None:
-        """Refuse parameters that are wrong whatever the data."""
-        raise NotImplementedError
-
-    def _check_common(self, *, tol: bool = True) -> None:
-        self._check_number("n_clusters", self.n_clusters, low=1, high=MOST, integer=True)
-        self._check_limits()
-        if tol:
-            self._check_number("tol", self.tol, low=0, high=1)
-
-    def _check_limits(self) -> None:
-        for name in ("n_init", "max_iter"):
-            self._check_number(name, getattr(self, name), low=1, high=ITERATIONS, integer=True)
-        self._check_verbose()
-
-    def _check_verbose(self) -> None:
-        if not isinstance(self.verbose, bool | np.bool_):
-            self._check_number("verbose", self.verbose, low=0, high=1000, integer=True)
-
-    def _check_flag(self, name: str) -> None:
-        if not isinstance(getattr(self, name), bool | np.bool_):
-            raise TypeError(
-                f"{name} must be True or False; got {getattr(self, name)!r}; pass one of them"
-            )
-
-    def _check_binarize(self) -> None:
-        if self.binarize is not None:
-            self._check_number("binarize", self.binarize, low=-LARGEST, high=LARGEST)
-
-    def _scale_bounds(self) -> tuple[float, float]:
-        """Bounds of mean squared distances, the parameter ``scale_range``, checked."""
-        bounds = np.asarray(self.scale_range, dtype=object)
-        if bounds.shape != (2,):
-            raise ValueError(
-                f"scale_range must be two numbers; got {self.scale_range!r}; pass (low, high)"
-            )
-        for value in bounds.tolist():
-            self._check_number("scale_range", value, low=1e-12, high=1e12)
-        exponential_complexity(1, *bounds.tolist())  # refuses bounds in the wrong order
-        return float(bounds[0]), float(bounds[1])
+        """Refuse parameters that are wrong whatever the data; see `nrprob.estimator.parameters`."""
+        check_parameters(self)
 
     def _check_size(self, n_samples: int) -> None:
         if n_samples < self.n_clusters:

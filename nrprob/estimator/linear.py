@@ -104,11 +104,16 @@ class LinearClusterer(Clusterer):
                 "use CCIB or IBSI, or leave it out"
             )
         known = read(known, n_samples)
-        self._encoder = KnownEncoder()
-        groups = self._encoder.fit(known, n_samples)
-        self._check_groups(groups, known)
+        groups = self._grouped(X, known, mesh)
         self._features = self._fit_features(X)
         return Task(X if self._keeps_rows else None, self._features(X), fixed, groups, known, mesh)
+
+    def _grouped(self, X, known: Known, mesh: Any) -> Groups:
+        """Groups of the checked rows ``X``, which learn how those of new rows are found."""
+        self._encoder = KnownEncoder()
+        groups = self._encoder.fit(known, known.n_samples)
+        self._check_groups(groups, known)
+        return groups
 
     def _validate(self, X, *, reset: bool):
         if isinstance(X, jax.Array) and X.ndim == 2 and X.size:
@@ -223,10 +228,6 @@ class LinearClusterer(Clusterer):
 
 class FeatureParameters(LinearClusterer):
     """Linear clusterer with the parameters ``features`` and ``binarize``."""
-
-    def _check_features(self) -> None:
-        self._check_choice("features", self.features, ("auto", *families.names()))
-        self._check_binarize()
 
     def _fit_features(self, X: Any) -> Any:
         return families.fit_features(X, self.features, self.binarize)

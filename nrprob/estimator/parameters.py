@@ -1,17 +1,99 @@
-"""Constructors written as lists of parameters."""
+"""Constructors written as lists of parameters, each annotated with what it may be."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar, dataclass_transform
+from functools import cache
+from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_type_hints
 
+import numpy as np
+
+from nrprob.codelength import exponential_complexity
 from nrprob.estimator import docs
+from nrprob.statistics import families
+from nrprob.validation import ITERATIONS, LARGEST, MOST, check_choice, check_number
 
 Estimator = TypeVar("Estimator")
 
 
+class Number(NamedTuple):
+    """A number from ``low`` to ``high``, one of ``words``, or None if that is ``optional``."""
+
+    low: float
+    high: float
+    integer: bool = False
+    infinite: bool = False
+    words: tuple[str, ...] = ()
+    optional: bool = False
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuse what is none of these."""
+        if self.optional and value is None:
+            return
+        if self.words and isinstance(value, str):
+            check_choice(
+                name, value, self.words, "or an integer" if self.integer else "or a number"
+            )
+        else:
+            check_number(
+                name, value, low=self.low, high=self.high,
+                integer=self.integer, infinite=self.infinite,
+            )  # fmt: skip
+
+
+class Choice(NamedTuple):
+    """One of ``words``, or of those that there are when it is checked."""
+
+    words: tuple[str, ...] | Callable[[], tuple[str, ...]]
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuse other words."""
+        check_choice(name, value, self.words() if callable(self.words) else self.words)
+
+
+class Checked(NamedTuple):
+    """What ``check(name, value)`` does not refuse."""
+
+    check: Callable[[str, Any], None]
+
+
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False; got {value!r}; pass one of them")
+
+
+def _check_verbosity(name: str, value: Any) -> None:
+    if not isinstance(value, bool | np.bool_):
+        check_number(name, value, low=0, high=1000, integer=True)
+
+
+def _check_scale_range(name: str, value: Any) -> None:
+    bounds = np.asarray(value, dtype=object)
+    if bounds.shape != (2,):
+        raise ValueError(f"{name} must be two numbers; got {value!r}; pass (low, high)")
+    for each in bounds.tolist():
+        check_number(name, each, low=1e-12, high=1e12)
+    exponential_complexity(1, *bounds.tolist())  # refuses bounds in the wrong order
+
+
+# What several estimators have.
+Clusters = Annotated[int, Number(1, MOST, integer=True)]
+Count = Annotated[int, Number(1, ITERATIONS, integer=True)]
+Tolerance = Annotated[float, Number(0, 1)]
+Flag = Annotated[bool, Checked(_check_flag)]
+Verbosity = Annotated[int, Checked(_check_verbosity)]
+Features = Annotated[str, Choice(lambda: ("auto", *families.names()))]
+Threshold = Annotated[float | None, Number(-LARGEST, LARGEST, optional=True)]
+Temperature = Annotated[float | None, Number(1e-9, 1e12, infinite=True, optional=True)]
+Cooling = Annotated[float, Number(1.01, 1e6)]
+Noise = Annotated[float, Number(0, 10)]
+Combination = Annotated[str, Choice(("product", "additive"))]
+ScaleRange = Annotated[tuple[float, float], Checked(_check_scale_range)]
+
+
 @dataclass_transform(eq_default=False)
-def parameters(cls: type[Estimator]) -> type[Estimator]:
+def constructor(cls: type[Estimator]) -> type[Estimator]:
     """Make the annotated attributes of an estimator's class the parameters of its constructor.
 
     It stores them unchanged, as scikit-learn's conventions ask, and those after a line
@@ -22,3 +104,18 @@ def parameters(cls: type[Estimator]) -> type[Estimator]:
     if cls.__doc__:
         cls.__doc__ = docs.filled(cls.__doc__, cls)
     return cls
+
+
+@cache
+def _annotated(cls: Any) -> dict[str, tuple[Any, ...]]:
+    """What the parameters of an estimator's class are annotated with."""
+    hints = get_type_hints(cls, include_extras=True)
+    names = getattr(cls, "__dataclass_fields__", ())
+    return {name: getattr(hints[name], "__metadata__", ()) for name in names}
+
+
+def check_parameters(estimator: Any) -> None:
+    """Refuse parameters that are not what they are annotated with."""
+    for name, allowed in _annotated(type(estimator)).items():  # type: ignore[arg-type]
+        for each in allowed:
+            each.check(name, getattr(estimator, name))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -17,8 +17,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from nrprob.engines.chains import PartitionKernel, default_kernel, dispersed
 from nrprob.engines.checkpoints import CheckpointedChains
 from nrprob.engines.sample import Target
+from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, read_labels
-from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
 from nrprob.methods.bayes.code import (
     MixtureCode,
@@ -32,7 +32,6 @@ from nrprob.methods.bayes.code import (
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 from nrprob.validation import (
-    ITERATIONS,
     LARGEST,
     MOST,
     check_random_state,
@@ -54,6 +53,10 @@ _COMPARED = 256  # draws of every chain that the chains are compared by
 _ENTRIES = 20_000_000  # labels that either looks at
 
 
+_SIZE = parameters.Number(1, MOST, integer=True, words=("auto",))
+_POSITIVE = parameters.Number(1e-9, 1e9)
+
+
 @dataclass
 class SampledRows:
     """Checked input of one fit: standardised rows (n, d), and their classes (n,), -1 for none."""
@@ -63,7 +66,7 @@ class SampledRows:
     calls: tuple = ()  # what is sampled goes on, and is no single call
 
 
-@parameters
+@parameters.constructor
 class MDLMixture(Clusterer):
     r"""Posterior over clusterings of every size, from description length, with few labels or none.
 
@@ -208,29 +211,29 @@ class MDLMixture(Clusterer):
     [0, 1]
     """
 
-    max_clusters: int | str = "auto"
+    max_clusters: Annotated[int | str, _SIZE] = "auto"
     _: KW_ONLY
-    kernel: str = "collapsed"
-    energy: str = "nml"
-    covariance: str = "diag"
-    variance_floor: float | str = "auto"
-    concentration: float = 1.0
-    class_concentration: float = 0.5
-    mean_precision: float = 0.3
-    variance_shape: float = 2.0
-    variance_scale: float = 0.5
-    unordered: bool = True
-    num_warmup: int = 500
-    num_samples: int = 1000
-    num_chains: int = 4
-    thinning: int = 1
-    num_split_merge: int = 5
-    block: int | str = "auto"
-    rule: str = "joint"
-    loss: str = "vi"
+    kernel: Annotated[str, parameters.Choice(("collapsed", "six-move"))] = "collapsed"
+    energy: Annotated[str, parameters.Choice(("nml", "conjugate"))] = "nml"
+    covariance: Annotated[str, parameters.Choice(("diag", "full"))] = "diag"
+    variance_floor: Annotated[float | str, parameters.Number(1e-6, 100, words=("auto",))] = "auto"
+    concentration: Annotated[float, _POSITIVE] = 1.0
+    class_concentration: Annotated[float, _POSITIVE] = 0.5
+    mean_precision: Annotated[float, _POSITIVE] = 0.3
+    variance_shape: Annotated[float, _POSITIVE] = 2.0
+    variance_scale: Annotated[float, _POSITIVE] = 0.5
+    unordered: parameters.Flag = True
+    num_warmup: Annotated[int, parameters.Number(0, 10**8, integer=True)] = 500
+    num_samples: Annotated[int, parameters.Number(1, 10**8, integer=True)] = 1000
+    num_chains: Annotated[int, parameters.Number(1, 10_000, integer=True)] = 4
+    thinning: parameters.Count = 1
+    num_split_merge: Annotated[int, parameters.Number(0, 10_000, integer=True)] = 5
+    block: Annotated[int | str, _SIZE] = "auto"
+    rule: Annotated[str, parameters.Choice(("joint", "cond"))] = "joint"
+    loss: Annotated[str, parameters.Choice(("vi", "binder"))] = "vi"
     checkpoint: Any = None
     random_state: Any = None
-    verbose: int = 0
+    verbose: parameters.Verbosity = 0
 
     # Parameters
 
@@ -239,43 +242,17 @@ class MDLMixture(Clusterer):
 
     def check_parameters(self):
         """Refuse parameters that are wrong whatever the data."""
-        self._check_choice("kernel", self.kernel, ("collapsed", "six-move"))
-        self._check_choice("energy", self.energy, ("nml", "conjugate"))
-        self._check_choice("covariance", self.covariance, ("diag", "full"))
-        self._check_choice("rule", self.rule, ("joint", "cond"))
-        self._check_choice("loss", self.loss, ("vi", "binder"))
-        for name, low, high in (
-            ("num_samples", 1, 10**8), ("num_chains", 1, 10_000), ("thinning", 1, ITERATIONS),
-            ("num_warmup", 0, 10**8), ("num_split_merge", 0, 10_000),
-        ):  # fmt: skip
-            self._check_number(name, getattr(self, name), low=low, high=high, integer=True)
+        super().check_parameters()
         if not isinstance(self.checkpoint, str | os.PathLike | None):
             raise TypeError(
                 f"checkpoint must be the path of a folder; got {self.checkpoint!r}; pass its name"
             )
-        self._check_verbose()
-        for name in (
-            "concentration", "class_concentration", "mean_precision", "variance_shape",
-            "variance_scale",
-        ):  # fmt: skip
-            self._check_number(name, getattr(self, name), low=1e-9, high=1e9)
-        for name in ("max_clusters", "block"):
-            if isinstance(getattr(self, name), str):
-                self._check_choice(name, getattr(self, name), ("auto",), "or an integer")
-            else:
-                self._check_number(name, getattr(self, name), low=1, high=MOST, integer=True)
-        if isinstance(self.variance_floor, str):
-            self._check_choice("variance_floor", self.variance_floor, ("auto",), "or a number")
-        else:
-            self._check_number("variance_floor", self.variance_floor, low=1e-6, high=100)
         if self.covariance == "full" and (self.energy, self.kernel) != ("conjugate", "collapsed"):
             raise ValueError(
                 "covariance='full' has a code under the conjugate prior only; got "
                 f"energy={self.energy!r} and kernel={self.kernel!r}; set energy='conjugate' and "
                 "kernel='collapsed', or covariance='diag'"
             )
-
-    # Fitting
 
     def fit(self, X, y=None):  # type: ignore[override]
         """Sample clusterings of the rows of ``X``.

@@ -6,7 +6,7 @@ import numpy as np
 
 from nrprob.estimator.base import row_means
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin
-from nrprob.estimator.terms import SOLVERS, Descent, TermEstimator
+from nrprob.estimator.terms import Descent, TermEstimator
 
 
 class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
@@ -22,22 +22,6 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
     @property
     def _unit(self) -> str:
         return f"the best restart of solver={self.solver!r}"
-
-    def check_parameters(self) -> None:
-        """Refuse parameters that are wrong whatever the data."""
-        self._check_common()
-        self._check_number("noise", self.noise, low=0, high=10)
-        self._check_number("cooling", self.cooling, low=1.01, high=1e6)
-        if isinstance(self.quench, str):
-            self._check_choice("quench", self.quench, ("auto",), "or a number")
-        else:
-            self._check_number("quench", self.quench, low=1, high=1e5)
-        self._check_choice("solver", self.solver, SOLVERS)
-        self._check_features()
-
-    def _check_beta(self) -> None:
-        if self.beta is not None:
-            self._check_number("beta", self.beta, low=1e-9, high=1e12, infinite=True)
 
     def _free(
         self, beta: float | None = None, information: bool = True, quench: float = 100.0

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines.anneal import Weigh
 from nrprob.engines.solve import Problem, Settings
+from nrprob.estimator import parameters
 from nrprob.estimator.linear import Task
-from nrprob.estimator.parameters import parameters
+from nrprob.estimator.terms import SOLVERS
 from nrprob.exceptions import warn
 from nrprob.known import DesignEncoder, read
 from nrprob.methods.bottleneck.base import BottleneckEstimator
@@ -132,7 +133,7 @@ class ModelBottleneck:
         )  # fmt: skip
 
 
-@parameters
+@parameters.constructor
 class CCIB(BottleneckEstimator):
     r"""Coordinated conditional information bottleneck: a clustering that is not the known one.
 
@@ -228,23 +229,23 @@ class CCIB(BottleneckEstimator):
     >>> model = CCIB(2, random_state=0).fit(X, known=labels[:, 0])
     """
 
-    n_clusters: int = 2
+    n_clusters: parameters.Clusters = 2
     _: KW_ONLY
-    coordination: str = "auto"
-    coordination_weight: Any = "auto"
-    cooling: float = 1.15
-    noise: float = 1e-3
-    quench: float | str = "auto"
-    features: str = "auto"
-    binarize: float | None = None
-    solver: str = "anneal"
-    multi: str = "product"
-    ridge: float = 1e-2
-    n_init: int = 10
-    max_iter: int = 100
-    tol: float = 1e-4
+    coordination: Annotated[str, parameters.Choice(("auto", "residual", "marginal"))] = "auto"
+    coordination_weight: Annotated[Any, parameters.Number(0, 1e6, words=("auto",))] = "auto"
+    cooling: parameters.Cooling = 1.15
+    noise: parameters.Noise = 1e-3
+    quench: Annotated[float | str, parameters.Number(1, 1e5, words=("auto",))] = "auto"
+    features: parameters.Features = "auto"
+    binarize: parameters.Threshold = None
+    solver: Annotated[str, parameters.Choice(SOLVERS)] = "anneal"
+    multi: parameters.Combination = "product"
+    ridge: Annotated[float, parameters.Number(1e-9, 1e9)] = 1e-2
+    n_init: parameters.Count = 10
+    max_iter: parameters.Count = 100
+    tol: parameters.Tolerance = 1e-4
     random_state: Any = None
-    verbose: int = 0
+    verbose: parameters.Verbosity = 0
 
     _weight_names = ("", "coordination_weight_")
     # What turns known structure into columns of models, in an estimator that was fitted with them.
@@ -253,37 +254,23 @@ class CCIB(BottleneckEstimator):
     _coordination: str | None = field(default=None, init=False)
     _faithful = False
 
-    def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
-        super().check_parameters()
-        self._check_choice("multi", self.multi, ("product", "additive"))
-        self._check_number("ridge", self.ridge, low=1e-9, high=1e9)
-        self._check_choice("coordination", self.coordination, ("auto", "residual", "marginal"))
-        if isinstance(self.coordination_weight, str):
-            self._check_choice(
-                "coordination_weight", self.coordination_weight, ("auto",), "or a number"
-            )
-        else:
-            self._check_number("coordination_weight", self.coordination_weight, low=0, high=1e6)
-
-    def _read(self, X, y, known):
+    def _grouped(self, X, known, mesh):
         self._columns = None
-        known = read(known, _num_samples(X))
         if known.kind != "continuous" and (known.kind == "nothing" or self.multi == "product"):
-            return super()._read(X, y, known)
-        self._check_modelled(X)
+            return super()._grouped(X, known, mesh)
+        self._check_modelled(X, mesh)
         self._columns = DesignEncoder()
         self._design = self._columns.fit(known, known.n_samples)
-        return super()._read(X, y, None)
+        return super()._grouped(X, read(None, known.n_samples), mesh)
 
-    def _check_modelled(self, X) -> None:
+    def _check_modelled(self, X, mesh) -> None:
         if self.solver != "anneal":
             raise ValueError(
                 f"{_MODELLED} need solver='anneal'; got solver={self.solver!r}; "
                 "use that one, or pass labels with multi='product'"
             )
         self._check_dense(X)
-        if self._mesh(X) is not None:
+        if mesh is not None:
             raise ValueError(
                 f"{_MODELLED} cannot shard rows over devices; got several devices; "
                 "fit on one of them, or pass labels with multi='product'"

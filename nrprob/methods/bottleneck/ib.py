@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.solve import Problem, Settings
-from nrprob.estimator.parameters import parameters
+from nrprob.estimator import parameters
+from nrprob.estimator.terms import SOLVERS
 from nrprob.methods.bottleneck.base import BottleneckEstimator
 from nrprob.statistics.costs import mass
 from nrprob.statistics.families import feature_term
@@ -59,7 +60,7 @@ class SideInformation:
         return Problem(terms, lambda curvatures: weights, n_start=1, curvature=gamma)
 
 
-@parameters
+@parameters.constructor
 class IB(BottleneckEstimator):
     r"""Information bottleneck: clusters that keep what the rows say about the features.
 
@@ -125,28 +126,23 @@ class IB(BottleneckEstimator):
     (200,)
     """
 
-    n_clusters: int = 2
+    n_clusters: parameters.Clusters = 2
     _: KW_ONLY
-    beta: float | None = None
-    prior: bool = True
-    features: str = "auto"
-    binarize: float | None = None
-    solver: str = "anneal"
-    cooling: float = 1.15
-    noise: float = 1e-3
-    quench: float | str = "auto"
-    n_init: int = 10
-    max_iter: int = 100
-    tol: float = 1e-4
+    beta: parameters.Temperature = None
+    prior: parameters.Flag = True
+    features: parameters.Features = "auto"
+    binarize: parameters.Threshold = None
+    solver: Annotated[str, parameters.Choice(SOLVERS)] = "anneal"
+    cooling: parameters.Cooling = 1.15
+    noise: parameters.Noise = 1e-3
+    quench: Annotated[float | str, parameters.Number(1, 1e5, words=("auto",))] = "auto"
+    n_init: parameters.Count = 10
+    max_iter: parameters.Count = 100
+    tol: parameters.Tolerance = 1e-4
     random_state: Any = None
-    verbose: int = 0
+    verbose: parameters.Verbosity = 0
 
     _takes_known = False
-
-    def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
-        super().check_parameters()
-        self._check_beta()
 
     def _problem(self, task):
         return Bottleneck(self._features.features), ()
@@ -155,7 +151,7 @@ class IB(BottleneckEstimator):
         return self._free(self.beta, self.prior)
 
 
-@parameters
+@parameters.constructor
 class IBSI(BottleneckEstimator):
     r"""Information bottleneck with side information: a weighted penalty on what is known.
 
@@ -223,29 +219,23 @@ class IBSI(BottleneckEstimator):
     >>> model = IBSI(2, gamma=10.0, random_state=0).fit(X, known=labels[:, 0])
     """
 
-    n_clusters: int = 2
+    n_clusters: parameters.Clusters = 2
     _: KW_ONLY
-    gamma: float
-    damped: bool = True
-    beta: float | None = None
-    prior: bool = True
-    features: str = "auto"
-    binarize: float | None = None
-    solver: str = "anneal"
-    cooling: float = 1.15
-    noise: float = 1e-3
-    quench: float | str = "auto"
-    n_init: int = 10
-    max_iter: int = 100
-    tol: float = 1e-4
+    gamma: Annotated[float, parameters.Number(0, 1e9)]
+    damped: parameters.Flag = True
+    beta: parameters.Temperature = None
+    prior: parameters.Flag = True
+    features: parameters.Features = "auto"
+    binarize: parameters.Threshold = None
+    solver: Annotated[str, parameters.Choice(SOLVERS)] = "anneal"
+    cooling: parameters.Cooling = 1.15
+    noise: parameters.Noise = 1e-3
+    quench: Annotated[float | str, parameters.Number(1, 1e5, words=("auto",))] = "auto"
+    n_init: parameters.Count = 10
+    max_iter: parameters.Count = 100
+    tol: parameters.Tolerance = 1e-4
     random_state: Any = None
-    verbose: int = 0
-
-    def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
-        super().check_parameters()
-        self._check_beta()
-        self._check_number("gamma", self.gamma, low=0, high=1e9)
+    verbose: parameters.Verbosity = 0
 
     def _problem(self, task):
         share = task.groups.share

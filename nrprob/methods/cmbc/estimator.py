@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from scipy import sparse
 
 from nrprob.engines import solve
+from nrprob.estimator import parameters
 from nrprob.estimator.base import Renamed
 from nrprob.estimator.calls import collect, memberships, restart_calls
 from nrprob.estimator.linear import LinearClusterer, ScoreMixin, Task
-from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
 from nrprob.known import Groups, Known, Memberships, read
 from nrprob.methods.cmbc.penalty import FORMS, make_penalty
@@ -52,7 +52,7 @@ def strength_to_gamma(strength: float, n_features: int) -> float:
     return weight / (1 + weight)
 
 
-@parameters
+@parameters.constructor
 class CMBC(ScoreMixin, LinearClusterer):
     r"""Constrained model-based clustering: a Bernoulli mixture that is not the known structure.
 
@@ -163,19 +163,19 @@ class CMBC(ScoreMixin, LinearClusterer):
     >>> model = CMBC(2, random_state=0).fit(X, known=labels[:, 0])
     """
 
-    n_clusters: int = 2
+    n_clusters: parameters.Clusters = 2
     _: KW_ONLY
-    strength: Any = 2.0
-    form: str = "chi2"
-    update: str = "joint"
-    anneal: bool = True
-    multi: str = "product"
-    binarize: float | None = None
-    n_init: int = 10
-    max_iter: int = 200
-    tol: float = 1e-6
+    strength: Annotated[Any, parameters.Number(0, 1e6, words=("auto",))] = 2.0
+    form: Annotated[str, parameters.Choice(FORMS)] = "chi2"
+    update: Annotated[str, parameters.Choice(UPDATES)] = "joint"
+    anneal: parameters.Flag = True
+    multi: Annotated[str, parameters.Choice(("product", "additive", "sum"))] = "product"
+    binarize: parameters.Threshold = None
+    n_init: parameters.Count = 10
+    max_iter: parameters.Count = 200
+    tol: parameters.Tolerance = 1e-6
     random_state: Any = None
-    verbose: int = 0
+    verbose: parameters.Verbosity = 0
 
     theta_ = Renamed("means_")
 
@@ -187,18 +187,9 @@ class CMBC(ScoreMixin, LinearClusterer):
 
     def check_parameters(self):
         """Refuse parameters that are wrong whatever the data."""
-        self._check_common()
-        if isinstance(self.multi, str) and self.multi == "sum":
+        super().check_parameters()
+        if self.multi == "sum":
             warn("multi='sum' is called 'additive' now; the old word goes", FutureWarning)
-        self._check_binarize()
-        self._check_choice("form", self.form, FORMS)
-        self._check_choice("update", self.update, UPDATES)
-        self._check_choice("multi", self.multi, ("product", "additive", "sum"))
-        if isinstance(self.strength, str):
-            self._check_choice("strength", self.strength, ("auto",), "or a number")
-        else:
-            self._check_number("strength", self.strength, low=0, high=1e6)
-        self._check_flag("anneal")
         if self.form == "printed" and self.update in ("joint", "exact"):
             raise ValueError(
                 "form='printed' is not concave in all parameters together; got "

@@ -13,8 +13,8 @@ from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines.iterate import blank, iterate, restarts
+from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
-from nrprob.estimator.parameters import parameters
 from nrprob.methods.constrained.base import ALIKE, PairEstimator
 from nrprob.methods.constrained.codes import APART, Nodes, squares, statistics
 from nrprob.methods.constrained.links import Components, cluster_order, feasible_start
@@ -62,7 +62,7 @@ def _search(
     return restarts(one, (starts,), together)
 
 
-@parameters
+@parameters.constructor
 class COPKMeans(PairEstimator):
     """COP-K-means: k-means that never violates a pair, and gives up where it would have to.
 
@@ -126,12 +126,12 @@ class COPKMeans(PairEstimator):
     False
     """
 
-    n_clusters: int = 2
+    n_clusters: parameters.Clusters = 2
     _: KW_ONLY
-    n_init: int = 10
-    max_iter: int = 300
+    n_init: parameters.Count = 10
+    max_iter: parameters.Count = 300
     random_state: Any = None
-    verbose: int = 0
+    verbose: parameters.Verbosity = 0
 
     def fit(self, X, y=None, *, must_link=None, cannot_link=None):  # type: ignore[override]
         """Cluster the rows of ``X``.
@@ -162,10 +162,6 @@ class COPKMeans(PairEstimator):
             If pairs are not integers.
         """
         return self._fit(X, y, must_link=must_link, cannot_link=cannot_link)
-
-    def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
-        self._check_common(tol=False)
 
     def compute(self, task):
         """Run all restarts; see `Clusterer.compute`."""

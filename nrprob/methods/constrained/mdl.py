@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.codelength import multinomial_complexity
+from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
-from nrprob.estimator.parameters import parameters
 from nrprob.methods.constrained import search
 from nrprob.methods.constrained.base import ALIKE, PairEstimator, PairTask
 from nrprob.methods.constrained.codes import Settings
@@ -48,7 +48,7 @@ class _Searched(NamedTuple):
     converged: bool
 
 
-@parameters
+@parameters.constructor
 class MDLConstrained(PairEstimator):
     r"""Cluster by minimum description length, with pairs that must or must not share a cluster.
 
@@ -183,38 +183,28 @@ class MDLConstrained(PairEstimator):
     True
     """
 
-    n_clusters: int = 2
+    n_clusters: parameters.Clusters = 2
     _: KW_ONLY
-    constraints: str = "hard"
-    sigma: str = "view"
-    geometry: str = "gauss"
-    scale_range: tuple[float, float] = (1e-3, 10.0)
-    delta: float | None = None
-    epsilon: Any = None
-    max_diameter: float | None = None
-    min_size: int | None = None
-    max_size: int | None = None
-    n_init: int = 10
-    max_iter: int = 100
-    tol: float = 1e-7
+    constraints: Annotated[str, parameters.Choice(("hard", "soft"))] = "hard"
+    sigma: Annotated[str, parameters.Choice(("view", "cluster"))] = "view"
+    geometry: Annotated[str, parameters.Choice(("gauss", "exp"))] = "gauss"
+    scale_range: parameters.ScaleRange = (1e-3, 10.0)
+    delta: Annotated[float | None, parameters.Number(0, LARGEST, optional=True)] = None
+    epsilon: Annotated[Any, parameters.Number(0, LARGEST, optional=True)] = None
+    max_diameter: Annotated[float | None, parameters.Number(0, LARGEST, optional=True)] = None
+    min_size: Annotated[int | None, parameters.Number(0, MOST, integer=True, optional=True)] = None
+    max_size: Annotated[int | None, parameters.Number(0, MOST, integer=True, optional=True)] = None
+    n_init: parameters.Count = 10
+    max_iter: parameters.Count = 100
+    tol: parameters.Tolerance = 1e-7
     random_state: Any = None
-    verbose: int = 0
+    verbose: parameters.Verbosity = 0
 
     # Input
 
     def check_parameters(self):
         """Refuse parameters that are wrong whatever the data."""
-        self._check_common()
-        self._check_choice("constraints", self.constraints, ("hard", "soft"))
-        self._check_choice("sigma", self.sigma, ("view", "cluster"))
-        self._check_choice("geometry", self.geometry, ("gauss", "exp"))
-        self._scale_bounds()
-        for name in ("delta", "epsilon", "max_diameter"):
-            if getattr(self, name) is not None:
-                self._check_number(name, getattr(self, name), low=0, high=LARGEST)
-        for name in ("min_size", "max_size"):
-            if getattr(self, name) is not None:
-                self._check_number(name, getattr(self, name), low=0, high=MOST, integer=True)
+        super().check_parameters()
         if self.constraints == "soft" and (self.min_size, self.max_size) != (None, None):
             raise ValueError(
                 "limits on sizes need constraints='hard'; got constraints='soft' with "
@@ -257,6 +247,7 @@ class MDLConstrained(PairEstimator):
         data, k, hard = Scaled.of(task.X), self.n_clusters, self.constraints == "hard"
         weight = 1.0 if self.geometry == "exp" else task.X.shape[1] / 2
         must, cannot = self._kept(data, task)
+        low, high = map(float, self.scale_range)
         seed = np.asarray(check_random_state(self.random_state).randint(2**31 - 1), np.uint32)
         while True:
             parts = Components(len(data.x), must, cannot)
@@ -265,7 +256,13 @@ class MDLConstrained(PairEstimator):
                 for pairs in (task.must_link, task.cannot_link)
             )
             problem = ConstrainedProblem(
-                data, k, weight, self.sigma == "view", self._scale_bounds(), parts, *ignorable
+                data,
+                k,
+                weight,
+                self.sigma == "view",
+                (low, high),
+                parts,
+                *ignorable,
             )
             found = self._search(problem, seed)
             alone = np.zeros(0, np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from scipy import sparse
@@ -16,17 +16,16 @@ from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from nrprob.engines import solve
+from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, row_means
 from nrprob.estimator.calls import memberships
-from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships, read, some
 from nrprob.methods.ensemble.consensus import agree, scatter
 from nrprob.settings import standard
-from nrprob.statistics import families
 from nrprob.statistics.ensembles import indicators, scores
 from nrprob.statistics.families import fit_features
-from nrprob.validation import ITERATIONS, MOST, check_random_state
+from nrprob.validation import MOST, check_random_state
 
 _BASES = ("kmeans", "em", "daib")
 _FEW = 4096  # rows for which the threads of a base clusterer cost more than they gain
@@ -47,7 +46,7 @@ class EnsembleInput:
     calls: tuple[solve.Call, ...] = ()  # bases are not compiled
 
 
-@parameters
+@parameters.constructor
 class CondEns(Clusterer):
     r"""Conditional ensembles: cluster every known group by itself, and agree on one clustering.
 
@@ -162,19 +161,19 @@ class CondEns(Clusterer):
     (200, 2)
     """
 
-    n_clusters: int = 2
+    n_clusters: parameters.Clusters = 2
     _: KW_ONLY
     base: Any = "kmeans"
-    n_init_base: int = 10
+    n_init_base: parameters.Count = 10
     n_clusters_base: Any = None
-    extension: str = "nearest"
-    features: str = "auto"
-    binarize: float | None = None
-    n_init: int = 10
-    max_iter: int = 300
-    tol: float = 1e-4
+    extension: Annotated[str, parameters.Choice(("nearest", "adjusted"))] = "nearest"
+    features: parameters.Features = "auto"
+    binarize: parameters.Threshold = None
+    n_init: parameters.Count = 10
+    max_iter: parameters.Count = 300
+    tol: parameters.Tolerance = 1e-4
     random_state: Any = None
-    verbose: int = 0
+    verbose: parameters.Verbosity = 0
 
     @property
     def _takes_sparse(self) -> bool:
@@ -191,11 +190,7 @@ class CondEns(Clusterer):
 
     def check_parameters(self):
         """Refuse parameters that are wrong whatever the data."""
-        self._check_common()
-        self._check_number("n_init_base", self.n_init_base, low=1, high=ITERATIONS, integer=True)
-        self._check_binarize()
-        self._check_choice("features", self.features, ("auto", *families.names()))
-        self._check_choice("extension", self.extension, ("nearest", "adjusted"))
+        super().check_parameters()
         base = self.base
         if self.extension == "adjusted" and isinstance(base, str) and base != "kmeans":
             raise ValueError(

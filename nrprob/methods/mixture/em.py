@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,8 @@ import numpy as np
 from scipy import sparse
 
 from nrprob.engines.solve import Problem, Settings
+from nrprob.estimator import parameters
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin
-from nrprob.estimator.parameters import parameters
 from nrprob.estimator.terms import Descent, TermEstimator
 from nrprob.statistics.costs import Cost, bernoulli, mass, multinomial
 from nrprob.statistics.families import FeatureMap, lacking
@@ -195,7 +195,7 @@ class Mixture:
         return Problem(terms, jnp.ones_like, n_start=1, anneal=self.anneal)
 
 
-@parameters
+@parameters.constructor
 class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
     r"""Mixture of Bernoulli, multinomial or normal components, by annealed EM.
 
@@ -281,24 +281,24 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
     (2, 2)
     """
 
-    n_clusters: int = 2
+    n_clusters: parameters.Clusters = 2
     _: KW_ONLY
-    features: str = "auto"
-    covariance: str = "full"
-    weights: str = "free"
-    anneal: bool = True
-    smoothing: float | str = "auto"
-    reg_covar: float = 1e-6
-    unlabelled_weight: float = 1.0
+    features: parameters.Features = "auto"
+    covariance: Annotated[str, parameters.Choice(_COVARIANCES)] = "full"
+    weights: Annotated[str, parameters.Choice(("free", "uniform"))] = "free"
+    anneal: parameters.Flag = True
+    smoothing: Annotated[float | str, parameters.Number(0, 1e9, words=("auto",))] = "auto"
+    reg_covar: Annotated[float, parameters.Number(0, 1e6)] = 1e-6
+    unlabelled_weight: Annotated[float, parameters.Number(1e-9, 1e9)] = 1.0
     init: Any = None
-    binarize: float | None = None
-    cooling: float = 1.15
-    noise: float = 1e-3
-    n_init: int = 10
-    max_iter: int = 100
-    tol: float = 1e-4
+    binarize: parameters.Threshold = None
+    cooling: parameters.Cooling = 1.15
+    noise: parameters.Noise = 1e-3
+    n_init: parameters.Count = 10
+    max_iter: parameters.Count = 100
+    tol: parameters.Tolerance = 1e-4
     random_state: Any = None
-    verbose: int = 0
+    verbose: parameters.Verbosity = 0
 
     _takes_known = False
 
@@ -308,18 +308,7 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
 
     def check_parameters(self):
         """Refuse parameters that are wrong whatever the data."""
-        self._check_common()
-        self._check_number("noise", self.noise, low=0, high=10)
-        self._check_number("cooling", self.cooling, low=1.01, high=1e6)
-        self._check_features()
-        self._check_choice("covariance", self.covariance, _COVARIANCES)
-        self._check_choice("weights", self.weights, ("free", "uniform"))
-        if isinstance(self.smoothing, str):
-            self._check_choice("smoothing", self.smoothing, ("auto",), "or a number")
-        else:
-            self._check_number("smoothing", self.smoothing, low=0, high=1e9)
-        self._check_number("reg_covar", self.reg_covar, low=0, high=1e6)
-        self._check_number("unlabelled_weight", self.unlabelled_weight, low=1e-9, high=1e9)
+        super().check_parameters()
         if self.init is not None and self.anneal:
             raise ValueError(
                 "init is where plain EM starts, and an annealing has no such place; got both; "

@@ -6,16 +6,16 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines import solve
+from nrprob.estimator import parameters
 from nrprob.estimator.base import read_labels
 from nrprob.estimator.calls import at_once
-from nrprob.estimator.parameters import parameters
 from nrprob.methods.multiview.base import ViewClusterer
 from nrprob.methods.multiview.lengths import (
     CELLS,
@@ -58,7 +58,7 @@ class Views:
     calls: list[solve.Call] = field(default_factory=list)
 
 
-@parameters
+@parameters.constructor
 class MDLMultiView(ViewClusterer):
     r"""Cluster the same rows in several views at once, by description length.
 
@@ -199,34 +199,25 @@ class MDLMultiView(ViewClusterer):
     _: KW_ONLY
     views: Any = None
     dependent: bool = True
-    sigma: str = "view"
-    geometry: str = "gauss"
-    e_step: str = "stochastic"
+    sigma: Annotated[str, parameters.Choice(SIGMAS)] = "view"
+    geometry: Annotated[str, parameters.Choice(GEOMETRIES)] = "gauss"
+    e_step: Annotated[str, parameters.Choice(E_STEPS)] = "stochastic"
     max_clusters: int = 5
-    centre_code: str = "half_log"
-    scale_range: tuple[float, float] = (1e-3, 10.0)
+    centre_code: Annotated[str, parameters.Choice(CENTRE_CODES)] = "half_log"
+    scale_range: parameters.ScaleRange = (1e-3, 10.0)
     start: str = "auto"
-    cooling: float = 1.11
-    n_steps: int = 4
-    n_init: int = 10
-    max_iter: int = 100
+    cooling: parameters.Cooling = 1.11
+    n_steps: Annotated[int, parameters.Number(1, 10_000, integer=True)] = 4
+    n_init: parameters.Count = 10
+    max_iter: parameters.Count = 100
     random_state: Any = None
-    verbose: int = 0
+    verbose: parameters.Verbosity = 0
 
     # Parameters and input
 
     def check_parameters(self):
         """Refuse parameters that are wrong whatever the data."""
-        self._check_limits()
-        self._check_number("n_steps", self.n_steps, low=1, high=10_000, integer=True)
-        self._check_number("cooling", self.cooling, low=1.01, high=1e6)
-        for name, choices in (
-            ("sigma", SIGMAS),
-            ("geometry", GEOMETRIES),
-            ("e_step", E_STEPS),
-            ("centre_code", CENTRE_CODES),
-        ):
-            self._check_choice(name, getattr(self, name), choices)
+        super().check_parameters()
         if isinstance(self.dependent, str):
             self._check_choice("dependent", self.dependent, ("auto",), "or True or False")
         elif not isinstance(self.dependent, bool | np.bool_):
@@ -238,7 +229,6 @@ class MDLMultiView(ViewClusterer):
         else:
             for value in np.ravel(self.start).tolist():
                 self._check_number("start", value, low=1e-9, high=1e9)
-        self._scale_bounds()
 
     def _of_views(self, name: str, value: Any, n_views: int, most: int) -> tuple[int, ...]:
         """Numbers of clusters of all views."""
@@ -251,9 +241,9 @@ class MDLMultiView(ViewClusterer):
                 )
         else:
             numbers = (value,) * n_views
-        for number in numbers:
-            self._check_number(name, number, low=1, high=most, integer=True)
-        return tuple(int(number) for number in numbers)
+        for each in numbers:
+            self._check_number(name, each, low=1, high=most, integer=True)
+        return tuple(int(each) for each in numbers)
 
     def prepare(self, X, y, known=None) -> Views:
         """Check the input and lay it out; see `Clusterer.prepare`."""
@@ -319,7 +309,7 @@ class MDLMultiView(ViewClusterer):
         end = max(_END, rarest / (80 if dtype == np.float32 else 600))
         top = starts.max()
         levels = max(math.ceil(math.log(top / end) / math.log(self.cooling)), 1)
-        low, high = self._scale_bounds()
+        low, high = map(float, self.scale_range)
         return Numbers(
             columns=columns(self.view_sizes_, task.rows.x.n_statistics, dtype),
             weights=self._weights.astype(dtype),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
@@ -17,10 +17,10 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines import solve
+from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed
 from nrprob.estimator.calls import collect, memberships
 from nrprob.estimator.linear import ScoreMixin
-from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
 from nrprob.known import Groups, Known, KnownEncoder, factorize, read
 from nrprob.methods.residual.em import Numbers, Residuals, schedule, solve_residuals
@@ -58,7 +58,7 @@ class ResidualTask:
     calls: list[solve.Call] = field(default_factory=list)
 
 
-@parameters
+@parameters.constructor
 class ResidualMixture(ScoreMixin, Clusterer):
     r"""Mixture of what known structure leaves of the rows, with one covariance for all clusters.
 
@@ -201,22 +201,22 @@ class ResidualMixture(ScoreMixin, Clusterer):
     (2, 3)
     """
 
-    n_clusters: int = 2
+    n_clusters: parameters.Clusters = 2
     _: KW_ONLY
-    covariance: str = "tied"
-    errors: str = "gauss"
-    nu: float = 8.0
-    balance: float = 0.0
-    ridge: float = 3.0
+    covariance: Annotated[str, parameters.Choice(COVARIANCES)] = "tied"
+    errors: Annotated[str, parameters.Choice(ERRORS)] = "gauss"
+    nu: Annotated[float, parameters.Number(2.001, 1e9)] = 8.0
+    balance: Annotated[float, parameters.Number(0, 1e9, infinite=True)] = 0.0
+    ridge: Annotated[float, parameters.Number(0, 1e9)] = 3.0
     metrics: tuple[float, ...] = (0.0, 0.5, 1.0)
-    aligned: bool = True
-    warm_up: bool = True
-    multi: str = "product"
-    n_init: int = 60
-    max_iter: int = 300
-    tol: float = 1e-3
+    aligned: parameters.Flag = True
+    warm_up: parameters.Flag = True
+    multi: parameters.Combination = "product"
+    n_init: parameters.Count = 60
+    max_iter: parameters.Count = 300
+    tol: parameters.Tolerance = 1e-3
     random_state: Any = None
-    verbose: int = 0
+    verbose: parameters.Verbosity = 0
 
     _rarely_finite = ("gap_",)
     centers_ = Renamed("means_")
@@ -226,15 +226,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
 
     def check_parameters(self):
         """Refuse parameters that are wrong whatever the data."""
-        self._check_common()
-        self._check_number("balance", self.balance, low=0, high=1e9, infinite=True)
-        self._check_number("ridge", self.ridge, low=0, high=1e9)
-        self._check_number("nu", self.nu, low=2.001, high=1e9)
-        self._check_choice("covariance", self.covariance, COVARIANCES)
-        self._check_choice("errors", self.errors, ERRORS)
-        self._check_choice("multi", self.multi, ("product", "additive"))
-        self._check_flag("aligned")
-        self._check_flag("warm_up")
+        super().check_parameters()
         metrics = self.metrics
         if isinstance(metrics, str) or np.ndim(metrics) != 1 or len(metrics) == 0:
             raise ValueError(

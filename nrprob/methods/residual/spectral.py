@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
-from nrprob.estimator.parameters import parameters
 from nrprob.exceptions import warn
 from nrprob.known import DesignEncoder, Groups, KnownEncoder, read
 from nrprob.methods.residual.consensus import agree, match, votes
@@ -86,7 +86,7 @@ class SpectralInput:
     calls: tuple = field(default=())
 
 
-@parameters
+@parameters.constructor
 class ResidualSpectral(Clusterer):
     r"""Consensus of spectral clusterings of what known structure leaves of sparse counts.
 
@@ -215,16 +215,16 @@ class ResidualSpectral(Clusterer):
     True
     """
 
-    n_clusters: int = 2
+    n_clusters: parameters.Clusters = 2
     _: KW_ONLY
-    damp: str = "log"
+    damp: Annotated[str, parameters.Choice(("log", "none"))] = "log"
     members: int = 32
-    multi: str = "product"
-    n_init: int = 10
-    max_iter: int = 100
-    tol: float = 1e-3
+    multi: parameters.Combination = "product"
+    n_init: parameters.Count = 10
+    max_iter: parameters.Count = 100
+    tol: parameters.Tolerance = 1e-3
     random_state: Any = None
-    verbose: int = 0
+    verbose: parameters.Verbosity = 0
 
     _takes_sparse = True
     centroids_ = Renamed("member_centers_")
@@ -237,12 +237,6 @@ class ResidualSpectral(Clusterer):
         return tags
 
     # Input
-
-    def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
-        self._check_common()
-        self._check_choice("damp", self.damp, ("log", "none"))
-        self._check_choice("multi", self.multi, ("product", "additive"))
 
     def _plan(self, grouped: bool) -> list[Member]:
         """Members of the ensemble; ``grouped`` says whether there are two known groups."""
