@@ -32,7 +32,6 @@ LONG = {
     "cli.py": 505,
     "methods/bayes/estimator.py": 407,
     "methods/cmbc/solver.py": 391,
-    "methods/residual/mixture.py": 385,
 }
 
 

@@ -26,8 +26,9 @@ from nrprob.methods.residual.moments import (
     share_left,
     unit_rows,
 )
+from nrprob.methods.residual.removal import fitted
 from nrprob.methods.residual.spectral_mixture import fit_mixtures, row_keys
-from nrprob.statistics.ensembles import indicators, scores
+from nrprob.statistics.ensembles import indicators, nearness
 from nrprob.statistics.features import refuse
 from nrprob.validation import check_random_state, check_same_order
 
@@ -287,12 +288,8 @@ class ResidualSpectral(Clusterer):
 
     def prepare(self, X, y, known=None) -> SpectralInput:
         """Check the input; nothing is computed yet."""
-        self.check_parameters()
-        self._check_one_device()
-        x = self._counts(X, reset=True)
+        x, fixed = self._take_in(X, y)
         n = x.shape[0]
-        self._check_size(n)
-        fixed = self._wanted(y, n)
         self._encoder: Any = KnownEncoder()
         groups = design = None
         if is_continuous(known) or (self.multi == "additive" and _several(known)):
@@ -315,9 +312,9 @@ class ResidualSpectral(Clusterer):
         members = self._plan(groups is not None and groups.n_groups > 1)
         return SpectralInput(x, fixed, groups, design, members)
 
-    def _counts(self, X, *, reset: bool) -> sparse.csr_array:
+    def _validate(self, X, *, reset: bool) -> sparse.csr_array:
         """Checked counts in CSR form, with sorted columns and no entry twice."""
-        X = self._validate(X, reset=reset)
+        X = super()._validate(X, reset=reset)
         refuse(
             X,
             lambda v: v < 0,
@@ -470,7 +467,7 @@ class ResidualSpectral(Clusterer):
     def _columns(self, X, known) -> np.ndarray:
         """Labels (n, members) of new rows."""
         check_is_fitted(self)
-        x = self._counts(X, reset=False)
+        x = self._validate(X, reset=False)
         n = x.shape[0]
         given = self._encoder.transform(known, n)
         damped = self._weighting.damped(x.astype(self._weighting.idf.dtype))
@@ -479,13 +476,8 @@ class ResidualSpectral(Clusterer):
         scores = {}
         for (mode, power), view in self._views.items():
             projected = self._weighting.weighted(damped, power) @ view.vectors
-            if not isinstance(given, Groups):
-                explained = given @ view.known
-            elif given.share is not None:
-                explained = given.share @ view.known
-            else:
-                explained = view.known[given.codes]
-            scores[mode, power] = np.where(present[:, None], projected - explained, 0)
+            left = projected - fitted(view.known, given)
+            scores[mode, power] = np.where(present[:, None], left, 0)
         for j, model in enumerate(self._models):
             s = unit_rows(scores[model.mode, model.power][:, : model.rank])
             columns[:, j] = (s @ model.coef.T + model.intercept).argmax(1)
@@ -514,7 +506,7 @@ class ResidualSpectral(Clusterer):
         check_same_order(X, known=known)
         columns = self._columns(X, known)
         x = indicators(columns, [np.arange(self.n_clusters)] * columns.shape[1])
-        return scores(x, self.member_centers_, self._holds_rows).argmax(1)
+        return nearness(x, self.member_centers_, self._holds_rows).argmax(1)
 
     def predict_proba(self, X, *, known=None):
         """Shares of the members that vote for every cluster, as ``membership_`` of new rows.

@@ -30,7 +30,7 @@ from nrprob.methods.residual.moments import (
     moment_within,
 )
 from nrprob.methods.residual.spectral_mixture import fit_mixtures, row_keys
-from nrprob.statistics.ensembles import indicators, scores
+from nrprob.statistics.ensembles import indicators, nearness
 
 N, M, L = 120, 70, 3
 
@@ -272,7 +272,7 @@ def test_consensus_is_a_minimum_below_its_members(seed, taught):
     if taught:
         assert (labels[:2] == truth[:2]).all()
     x = indicators(columns, [np.arange(k)] * members)
-    moved = scores(x, found.centroids, np.isin(range(k), labels)).argmax(1)
+    moved = nearness(x, found.centroids, np.isin(range(k), labels)).argmax(1)
     assert (moved == labels)[2 * taught :].all()
 
 
