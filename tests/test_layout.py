@@ -31,7 +31,6 @@ LONG = {
     "batch/runner.py": 362,
     "cli.py": 505,
     "methods/bayes/estimator.py": 407,
-    "methods/cmbc/solver.py": 391,
 }
 
 
