@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.anneal import Update, Value, Weigh
+from nrprob.engines.iterate import iterate
 from nrprob.engines.power import leading_eigenvalues
 from nrprob.engines.shuffle import spread, stream
 from nrprob.engines.solve import Iteration, exact_objective
@@ -190,19 +191,16 @@ def converge(
     def value(state):
         return (w * state.losses).sum(0) + state.penalty
 
-    def moving(carry):
-        _, new, old, count = carry
-        still = jnp.any(jnp.abs(old - new) > tol * (jnp.abs(new) + 1))
-        return (count < 2) | ((count < max_iter) & still)
-
-    def move(carry):
-        state, old, _, count = carry
+    def step(carry, count):
+        state, old = carry
         state = fit(features, data, state.coef, w)
-        return state, value(state), old, count + 1
+        new = value(state)
+        same = ~(jnp.abs(old - new) > tol * (jnp.abs(new) + 1))
+        return (state, new), (count > 0) & same, ()
 
     zero = jnp.zeros_like(w[0])
     start = Models(coef, jnp.zeros_like(w), zero)
-    return jax.lax.while_loop(moving, move, (start, zero, zero, 0))[0]
+    return iterate(step, (start, zero), max_iter, done=jnp.zeros_like(zero, bool)).state[0]
 
 
 def null_model(features: str, data: ModelData, mass: jax.Array) -> jax.Array:

@@ -16,8 +16,7 @@ from nrprob.exceptions import warn
 from nrprob.known import DesignEncoder, Groups, KnownEncoder, is_continuous
 from nrprob.methods.residual.consensus import agree, match, votes
 from nrprob.methods.residual.moments import (
-    GroupMeans,
-    Regression,
+    Projection,
     Shared,
     Weighting,
     leading,
@@ -341,12 +340,11 @@ class ResidualSpectral(Clusterer):
         random = check_random_state(self.random_state)
         starts = [random.randint(2**31 - 1) for _ in range(1 + max(m.start for m in given.members))]
         keys = row_keys(x.indptr, x.indices, x.data)
-        removal: Any
         if given.groups is not None:
-            codes = given.groups.codes
-            removal = GroupMeans(codes, given.groups.n_groups, present, dtype)
+            codes, n_groups = given.groups.codes, given.groups.n_groups
+            removal = Projection.of_groups(codes, n_groups, present, dtype)
         else:
-            removal = Regression(given.design, present, dtype)
+            removal = Projection.of_design(given.design, present, dtype)
         across = any(m.mode == "across" for m in given.members)
         shared = Shared(damped, given.groups.codes) if across else None
 
@@ -354,8 +352,7 @@ class ResidualSpectral(Clusterer):
         for j, member in enumerate(given.members):
             views.setdefault((member.mode, member.power), []).append(j)
         columns = np.zeros((n, len(given.members)), np.int64)
-        rows: list[Any] = [None] * len(given.members)
-        models: list[Any] = [None] * len(given.members)
+        rows, models = {}, {}
         self._views: dict[tuple[str, float], View] = {}
         self.eigenvalues_ = {}
         for done, ((mode, power), which) in enumerate(views.items(), 1):
@@ -387,14 +384,11 @@ class ResidualSpectral(Clusterer):
                 stacked, present, keys, seeds, self.n_clusters, given.fixed,
                 reg=_RIDGE, max_iter=self.max_iter, tol=self.tol,
             )  # fmt: skip
+            columns[:, which] = found.labels.T
             for at, (j, r) in enumerate(zip(which, ranks, strict=True)):
-                columns[:, j] = found.labels[at]
                 models[j] = Model(mode, power, r, found.coef[at][:, :r], found.intercept[at])
-                rows[j] = given.members[j]._asdict() | {
-                    "rank": r,
-                    "objective": float(found.objective[at]),
-                    "converged": bool(found.converged[at]),
-                }
+                end = {"objective": float(found.objective[at]), "converged": found.converged[at]}
+                rows[j] = given.members[j]._asdict() | {"rank": r} | end
         return [(columns, rows, models)]
 
     def _check_present(self, present: np.ndarray) -> None:
@@ -418,7 +412,7 @@ class ResidualSpectral(Clusterer):
 
         (columns, rows, models), fixed = found[0], task.fixed
         # A member without a direction has nothing to say, unless none has.
-        told = [j for j, row in enumerate(rows) if row["rank"] > 0] or [0]
+        told = [j for j in sorted(rows) if rows[j]["rank"] > 0] or [0]
         nothing_left = ""
         if rows[told[0]]["rank"] == 0 and self.n_clusters > 1:
             nothing_left = (
