@@ -28,8 +28,6 @@ FLOORS = (
 LONG = {
     "batch/comparison.py": 571,
     "methods/bayes/estimator.py": 407,
-    "methods/cmbc/solver.py": 391,
-    "methods/residual/mixture.py": 385,
 }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from nrprob.engines.iterate import iterate
 from nrprob.statistics.xlogx import SMALLEST
 
 
@@ -34,15 +35,12 @@ def leading_eigenvalues(
     (maps,), 0 at least
     """
 
-    def moving(carry: Any) -> jax.Array:
-        _, new, old, count = carry
-        return (count < max_iter) & jnp.any(jnp.abs(new - old) > accuracy * jnp.abs(new))
-
-    def move(carry: Any) -> Any:
-        e, value, _, count = carry
+    def step(state: Any, _: jax.Array) -> Any:
+        e, old = state
         e = e / jnp.sqrt(jnp.maximum(inner(e, e), SMALLEST))
-        image = apply(e, value)
-        return image, jnp.maximum(inner(e, image), 0), value, count + 1
+        image = apply(e, old)
+        new = jnp.maximum(inner(e, image), 0)
+        return (image, new), ~(jnp.abs(new - old) > accuracy * jnp.abs(new)), ()
 
     one = jnp.ones_like(inner(start, start))
-    return jax.lax.while_loop(moving, move, (start, one, jnp.zeros_like(one), 0))[1]
+    return iterate(step, (start, one), max_iter, done=jnp.zeros_like(one, bool)).state[1]

@@ -241,6 +241,16 @@ def with_compression(terms: Terms, rows: Rows, inverse_beta: jax.Array) -> Terms
     return (*terms, Term(inverse_beta, xlogx(total), None, mass_cost, False))
 
 
+def _minimised(
+    build: Build, rows: Rows, settings: Settings, compressed: bool
+) -> tuple[Terms, jax.Array, jax.Array]:
+    """As `weighted`, of what ``build`` makes; with n H(C)/beta if hard labels pay for it."""
+    terms, weights, critical = weighted(build(rows, settings), rows)
+    if compressed:
+        terms = with_compression(terms, rows, 1 / settings.beta)
+    return terms, weights, critical
+
+
 @partial(jax.jit, static_argnames=("build", "n_clusters", "n_init", "rule", "damped", "soft"))
 def solve_anneal(
     rows: Rows,
@@ -337,9 +347,7 @@ def solve_reassign(
     compressed: bool = False,
 ) -> Solution:
     """Reassign rows from ``n_init`` random balanced starts and keep the best."""
-    terms, weights, critical = weighted(build(rows, settings), rows)
-    if compressed:
-        terms = with_compression(terms, rows, 1 / settings.beta)
+    terms, weights, critical = _minimised(build, rows, settings, compressed)
     active = jnp.arange(n_clusters) < settings.n_clusters
     starts = jax.lax.map(
         lambda start: balanced_start(start, rows.mass, fixed, active),
@@ -404,9 +412,7 @@ def solve_merge(
     compressed: bool = False,
 ) -> Merged:
     """Merge from the clusters ``cells`` (groups, 1, n, p); see `agglomerate`."""
-    terms, _, _ = weighted(build(rows, settings), rows)
-    if compressed:
-        terms = with_compression(terms, rows, 1 / settings.beta)
+    terms, _, _ = _minimised(build, rows, settings, compressed)
     return agglomerate(terms, cells, alive, classes)
 
 
@@ -422,9 +428,7 @@ def evaluate(
     compressed: bool = False,
 ) -> Solution:
     """Objective and slope of given labels (B, r), as a `Solution` of one restart."""
-    terms, weights, critical = weighted(build(rows, settings), rows)
-    if compressed:
-        terms = with_compression(terms, rows, 1 / settings.beta)
+    terms, weights, critical = _minimised(build, rows, settings, compressed)
     one = jnp.ones(1, int)
     found = Reassigned(labels[None], jnp.full((1, 1), jnp.nan), one, one > 0)
     active = jnp.ones(n_clusters, bool)

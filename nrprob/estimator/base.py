@@ -294,6 +294,14 @@ class Clusterer(ClusterMixin, BaseEstimator):
                 f"fit; got a value of size {most:.3g}; pass them in the units of the fit"
             )
 
+    def _take_in(self, X, y) -> tuple[Any, np.ndarray | None]:
+        """Checked rows and wanted labels, of who fits on one device."""
+        self.check_parameters()
+        self._check_one_device()
+        X = self._validate(X, reset=True)
+        self._check_size(X.shape[0])
+        return X, self._wanted(y, X.shape[0])
+
     def _wanted(self, y, n: int) -> np.ndarray | None:
         """Cluster of every labelled row, else -1; None where there is no label at all."""
         if y is None:

@@ -28,7 +28,7 @@ def indicators(columns: np.ndarray, classes: Sequence[np.ndarray]) -> sparse.csr
     return sparse.csr_array((ones, places.ravel(), ends), shape=(n, sizes.sum()))
 
 
-def scores(x: sparse.csr_array, centres: np.ndarray, holds_rows: np.ndarray) -> np.ndarray:
+def nearness(x: sparse.csr_array, centres: np.ndarray, holds_rows: np.ndarray) -> np.ndarray:
     """Scores (n, k) of the clusters for rows of indicators: the nearest one's is the largest.
 
     Those that hold no rows, as ``holds_rows`` (k,) says, have -inf.

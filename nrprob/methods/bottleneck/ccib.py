@@ -107,14 +107,10 @@ class ConditionalBottleneck:
 
 
 @dataclass(frozen=True)
-class ModelBottleneck:
+class ModelBottleneck(ConditionalBottleneck):
     """The same, with generalised linear models of the features in place of known groups."""
 
-    features: str
-    coordination: str
-    automatic: bool
-
-    def __call__(self, rows: Rows, settings: Settings) -> GLMProblem:
+    def __call__(self, rows: Rows, settings: Settings) -> GLMProblem:  # type: ignore[override]
         """Make the problem; residuals are those of least squares on the known structure."""
         numbers, pooled = settings.method, rows
         if self.coordination == "residual":

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.anneal import Sums, Update, Weigh, compression
+from nrprob.engines.iterate import iterate
 from nrprob.engines.power import leading_eigenvalues
 from nrprob.engines.shuffle import spread, stream
 from nrprob.engines.solve import Iteration, exact_objective
@@ -228,17 +229,14 @@ def converge(
     """Coefficients (C, k, J, d) of least penalised cost, and that cost (k,)."""
     tol = 10 * jnp.finfo(coef.dtype).eps
 
-    def moving(carry):
-        _, new, old, count = carry
-        still = jnp.any(jnp.abs(old - new) > tol * (jnp.abs(new) + 1))
-        return (count < 2) | ((count < max_iter) & still)
-
-    def move(carry):
-        coef, old, _, count = carry
-        return *fit(features, sums, coef)[:2], old, count + 1
+    def step(carry, count):
+        coef, old = carry
+        coef, new, _ = fit(features, sums, coef)
+        same = ~(jnp.abs(old - new) > tol * (jnp.abs(new) + 1))
+        return (coef, new), (count > 0) & same, ()
 
     zero = jnp.zeros(coef.shape[1], coef.dtype)
-    return jax.lax.while_loop(moving, move, (coef, zero, zero, 0))[:2]
+    return iterate(step, (coef, zero), max_iter, done=jnp.zeros_like(zero, bool)).state
 
 
 def null_model(features: str, data: ModelData, mass: jax.Array) -> jax.Array:

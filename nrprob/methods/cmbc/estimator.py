@@ -16,7 +16,8 @@ from nrprob.estimator.linear import LinearClusterer, ScoreMixin, Task
 from nrprob.exceptions import warn
 from nrprob.known import Groups, Known, Memberships, read
 from nrprob.methods.cmbc.penalty import FORMS, make_penalty
-from nrprob.methods.cmbc.solver import CAPACITY, UPDATES, Numbers, solve_cmbc
+from nrprob.methods.cmbc.solver import CAPACITY, Numbers, solve_cmbc
+from nrprob.methods.cmbc.updates import UPDATES
 from nrprob.metrics import independence_test
 from nrprob.statistics.families import fit_features
 from nrprob.statistics.features import refuse

@@ -66,14 +66,9 @@ class PairEstimator(Clusterer):
 
     def prepare(self, X, y, known=None, *, must_link=None, cannot_link=None) -> PairTask:
         """Check the input; see `Clusterer.prepare`."""
-        self.check_parameters()
-        self._check_one_device()
-        X = self._validate(X, reset=True)
-        n = X.shape[0]
-        self._check_size(n)
-        fixed = self._wanted(y, n)
-        must_link = check_pairs(must_link, n, "must_link")
-        return PairTask(X, fixed, must_link, check_cannot_link(cannot_link, n))
+        X, fixed = self._take_in(X, y)
+        must_link = check_pairs(must_link, len(X), "must_link")
+        return PairTask(X, fixed, must_link, check_cannot_link(cannot_link, len(X)))
 
     def _run(
         self, search: Callable[..., SearchResult], nodes: Nodes, each: int, n_iter: int

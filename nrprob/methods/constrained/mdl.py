@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -36,16 +36,6 @@ from nrprob.methods.constrained.problem import (
 from nrprob.methods.constrained.report import Report
 from nrprob.methods.constrained.sizes import SizeLimits
 from nrprob.validation import LARGEST, MOST, check_random_state
-
-
-class _Searched(NamedTuple):
-    """What the search found: the shortest description, and how it came about."""
-
-    best: Described
-    restarts: Restarts
-    trace: np.ndarray
-    n_iter: int
-    converged: bool
 
 
 @parameters.constructor
@@ -267,7 +257,7 @@ class MDLConstrained(PairEstimator):
             found = self._search(problem, seed)
             alone = np.zeros(0, np.int64)
             if self.epsilon is not None:
-                alone = lonely(data.x, self.epsilon / data.scale, found.best.labels)
+                alone = lonely(data.x, self.epsilon / data.scale, found[0].labels)
             if not alone.size:
                 return [(problem, found)]
             # Every round links more rows for good, so that there are no more rounds than rows.
@@ -299,8 +289,10 @@ class MDLConstrained(PairEstimator):
 
     # Search
 
-    def _search(self, problem: ConstrainedProblem, seed: np.ndarray) -> _Searched:
-        """Shortest description of all restarts."""
+    def _search(
+        self, problem: ConstrainedProblem, seed: np.ndarray
+    ) -> tuple[Described, Restarts, np.ndarray, int, bool]:
+        """Shortest description, all restarts, its trace and iterations, and if it converged."""
         nodes, at = problem.nodes()
         soft = bool(len(problem.link) or len(problem.apart))
         run = partial(
@@ -336,10 +328,10 @@ class MDLConstrained(PairEstimator):
         limits = SizeLimits(np.bincount(parts.node), parts.edges, self.min_size or 0, high)
         limits.check(self.n_clusters)
         if limits.met(np.bincount(found[0].labels, minlength=self.n_clusters)):
-            converged = bool(runs.converged[best])
-            return _Searched(found[0], restarts, trace, max(int(runs.n_iter[best]), 1), converged)
+            n_iter = max(int(runs.n_iter[best]), 1)
+            return found[0], restarts, trace, n_iter, bool(runs.converged[best])
         shortest, trace = self._resize(problem, limits, found[:3])
-        return _Searched(shortest, restarts, trace, len(trace), len(trace) < self.max_iter)
+        return shortest, restarts, trace, len(trace), len(trace) < self.max_iter
 
     def _settings(self, problem: ConstrainedProblem) -> Settings:
         n, dtype = len(problem.data.x), problem.data.dtype
@@ -384,8 +376,8 @@ class MDLConstrained(PairEstimator):
 
     def finish(self, task, found):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        problem, searched = found[0]
-        best, k, data = searched.best, self.n_clusters, problem.data
+        problem, (best, restarts, trace, n_iter, converged) = found[0]
+        k, data = self.n_clusters, problem.data
         order = cluster_order(best.labels, task.fixed, k)
         name = np.argsort(order)
         labels = name[best.labels]
@@ -398,14 +390,13 @@ class MDLConstrained(PairEstimator):
         self.cluster_centers_ = best.centres[order] * data.scale + data.centre
         self.degeneracy_ = problem.q
         self._weight = problem.weight
-        restarts = searched.restarts
         self._store(
             restarts._replace(labels=name[restarts.labels]),
             membership=np.eye(k)[labels],
-            trace=searched.trace,
-            n_iter=searched.n_iter,
+            trace=trace,
+            n_iter=n_iter,
             nothing_left=ALIKE if data.alike else "",
-            chosen=Restarts(labels[None], np.array([best.length]), np.array([searched.converged])),
+            chosen=Restarts(labels[None], np.array([best.length]), np.array([converged])),
         )
         return self
 

@@ -60,25 +60,19 @@ class SizeLimits:
             If none was found in time.
         """
         n, k = cost.shape
-        at = np.arange(n * k).reshape(n, k)
-        node, cluster = np.repeat(np.arange(n), k), np.tile(np.arange(k), n)
-        ones = np.ones(n * k)
-        once = sparse.csr_array((ones, (node, at.ravel())), shape=(n, n * k))
-        size = sparse.csr_array((self.mass[node].astype(float), (cluster, at.ravel())), (k, n * k))
+        clusters = sparse.eye_array(k)
+        once = sparse.kron(sparse.eye_array(n), np.ones((1, k)), "csr")
+        size = sparse.kron(self.mass[None].astype(float), clusters, "csr")
         limits = [LinearConstraint(once, 1, 1), LinearConstraint(size, self.low, self.high)]
         if len(self.edges):
-            e = len(self.edges)
-            line = np.arange(e * k)
-            pairs = at[self.edges]  # (e, 2, k)
-            both = sparse.csr_array(
-                (np.ones(2 * e * k), (np.tile(line, 2), np.moveaxis(pairs, 1, 0).ravel())),
-                shape=(e * k, n * k),
-            )
-            limits.append(LinearConstraint(both, 0, 1))
+            line = np.repeat(np.arange(len(self.edges)), 2)
+            ends = sparse.csr_array((np.ones(line.size), (line, self.edges.ravel())))
+            ends.resize((len(self.edges), n))
+            limits.append(LinearConstraint(sparse.kron(ends, clusters, "csr"), 0, 1))
         found = milp(
             cost.ravel() - cost.min(),
             constraints=limits,
-            integrality=ones,
+            integrality=np.ones(n * k),
             bounds=Bounds(0, 1),
             options={"time_limit": _SECONDS},
         )

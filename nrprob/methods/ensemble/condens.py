@@ -23,7 +23,7 @@ from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships, read, some
 from nrprob.methods.ensemble.consensus import agree, scatter
 from nrprob.settings import standard
-from nrprob.statistics.ensembles import indicators, scores
+from nrprob.statistics.ensembles import indicators, nearness
 from nrprob.statistics.families import fit_features
 from nrprob.validation import MOST, check_random_state
 
@@ -211,12 +211,8 @@ class CondEns(Clusterer):
 
     def prepare(self, X, y, known=None) -> EnsembleInput:
         """Check the input; nothing is clustered yet."""
-        self.check_parameters()
-        self._check_one_device()
-        X = self._validate(X, reset=True)
+        X, fixed = self._take_in(X, y)
         n_samples = X.shape[0]
-        self._check_size(n_samples)
-        fixed = self._wanted(y, n_samples)
         if isinstance(known, Memberships):
             raise ValueError(
                 "conditional ensembles need a categorical known clustering; got soft Memberships; "
@@ -449,7 +445,7 @@ class CondEns(Clusterer):
             if self.extension == "adjusted":
                 codes = self._encoder.transform(known, x.shape[0]).codes
             labels = self._extend(x, codes, self.shifts_)
-        return scores(indicators(labels, self._classes), self.member_centers_, self._holds_rows)
+        return nearness(indicators(labels, self._classes), self.member_centers_, self._holds_rows)
 
     def predict(self, X, *, known=None):
         """Cluster of new rows: the nearest one, as the base clusterings see the rows.

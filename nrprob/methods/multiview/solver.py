@@ -139,171 +139,171 @@ class Counts(NamedTuple):
     joint: tuple[jax.Array, ...]
 
 
-def _scales(design: Design, numbers: Numbers, cells: jax.Array, v: int):
-    """Masses (K_v,), centres (K_v, d), sums of squared distances (K_v,) and scales (K_v,)."""
-    own = cells[design.clusters(v)]
-    n, sums = own[:, -1], own * numbers.columns[v]
-    filled = n > 0
-    centres = jnp.where(filled[:, None], sums / jnp.where(filled, n, 1)[:, None], 0)
-    r = jnp.maximum(own[:, design.norm(v)] - (centres * sums).sum(1), 0)
-    low, high = numbers.low.astype(n.dtype), numbers.high.astype(n.dtype)
-    each = jnp.where(filled, jnp.clip(r / jnp.where(filled, n, 1), low, high), 1)
-    common = jnp.clip(r.sum() / n.sum(), low, high)
-    return n, centres, r, jnp.where(numbers.per_cluster, each, common)
+class Coder:
+    """Rows, and the codes of one run of them.
 
-
-def _codes(
-    design: Design, numbers: Numbers, counts: Counts, active: jax.Array, smoothing: Any
-) -> Codes:
-    """M-step: the codes that are best for the counts."""
-    coef, exists = [], []
-    unit = np.eye(counts.cells.shape[1], dtype=counts.cells.dtype)
-    for v, k in enumerate(design.sizes):
-        _, centres, _, s = _scales(design, numbers, counts.cells, v)
-        w = numbers.weights[v]
-        real = np.arange(k) < active[v]
-        constant = jnp.where(real, w * ((centres**2).sum(1) / s + jnp.log(s)), -NEVER)
-        distance = (w / s)[:, None] * (unit[design.norm(v)] - 2 * centres)
-        coef.append(distance + constant[:, None] * unit[-1])
-        exists.append(real)
-    tables = []
-    for group, n in zip(design.groups, counts.joint, strict=True):
-        real = exists[group[0]]
-        for v in group[1:]:
-            real = real[..., None] & exists[v]
-        n = jnp.where(real, n + smoothing, 0)
-        table = jnp.log(jnp.where(n > 0, n, 1) / n.sum())
-        tables.append(jnp.where(n > 0, table, NEVER))
-    return Codes(jnp.concatenate(coef), tuple(tables))
-
-
-def _flat(rows: Rows) -> jax.Array:
-    """Statistics (n, p) of the rows, padding included."""
-    assert isinstance(rows.x, Dense)
-    return rows.x.x.reshape(-1, rows.x.n_statistics)
-
-
-def _scores(design: Design, rows: Rows, codes: Codes) -> list[jax.Array]:
-    """Minus the lengths (K_v, n) of the rows in the clusters of every view."""
-    cost = jnp.matmul(codes.coef, _flat(rows).T, precision=_PRECISION)
-    return [-cost[design.clusters(v)] for v in range(len(design.sizes))]
-
-
-def _by_group(design: Design, codes: Codes, assign: Callable) -> list[jax.Array]:
-    """Memberships (K_v, n) of all views, from ``assign(group, table)`` for every group."""
-    members: list[Any] = [None] * len(design.sizes)
-    for group, table in zip(design.groups, codes.tables, strict=True):
-        for v, own in zip(group, assign(group, table), strict=True):
-            members[v] = own
-    return members
-
-
-def _masses(design: Design, rows: Rows, ones: list[jax.Array]) -> tuple[list, tuple]:
-    """Masses of one-hot memberships, and of the cells of every group."""
-    mass = rows.mass.reshape(-1)
-    joint = [joint_cells.count([ones[v] for v in group], mass) for group in design.groups]
-    return [one * mass for one in ones], tuple(joint)
-
-
-def mean_field_step(
-    design: Design, rows: Rows, codes: Codes, temperature: jax.Array
-) -> tuple[jax.Array, list, tuple]:
-    """Free energy at the codes, and the masses that clusters and cells are expected to have.
-
-    The free energy includes what the smoothing of the tables adds to the objective that the next
-    codes minimise.
+    Attributes
+    ----------
+    x : (n, p) statistics of the rows, padding included
+    mass : (n,)
     """
-    scores, mass = _scores(design, rows, codes), rows.mass.reshape(-1)
-    tops = [joint_cells.top(s) for s in scores]
-    factors = [jnp.exp((s - top) / temperature) for s, top in zip(scores, tops, strict=True)]
-    free = -(mass * sum(tops)).sum()
-    joint = []
 
-    def assign(group, table):
-        nonlocal free
-        weights = jnp.exp((table - table.max()) / temperature)
-        totals, members, cells = joint_cells.expect(weights, [factors[v] for v in group], mass)
-        free = free - (mass * (temperature * jnp.log(totals) + table.max())).sum()
-        free = free - SMOOTHING * jnp.where(table > NEVER, table, 0).sum()
-        joint.append(cells)
+    def __init__(self, design: Design, numbers: Numbers, rows: Rows):
+        assert isinstance(rows.x, Dense)
+        self.design, self.numbers = design, numbers
+        self.x = rows.x.x.reshape(-1, rows.x.n_statistics)
+        self.mass = rows.mass.reshape(-1)
+
+    def scales(self, cells: jax.Array, v: int) -> tuple[jax.Array, ...]:
+        """Masses (K_v,), centres (K_v, d), sums of squared distances (K_v,) and scales (K_v,)."""
+        numbers = self.numbers
+        own = cells[self.design.clusters(v)]
+        n, sums = own[:, -1], own * numbers.columns[v]
+        filled = n > 0
+        centres = jnp.where(filled[:, None], sums / jnp.where(filled, n, 1)[:, None], 0)
+        r = jnp.maximum(own[:, self.design.norm(v)] - (centres * sums).sum(1), 0)
+        low, high = numbers.low.astype(n.dtype), numbers.high.astype(n.dtype)
+        each = jnp.where(filled, jnp.clip(r / jnp.where(filled, n, 1), low, high), 1)
+        common = jnp.clip(r.sum() / n.sum(), low, high)
+        return n, centres, r, jnp.where(numbers.per_cluster, each, common)
+
+    def codes(self, counts: Counts, active: jax.Array, smoothing: Any) -> Codes:
+        """M-step: the codes that are best for the counts."""
+        design, coef, exists = self.design, [], []
+        unit = np.eye(counts.cells.shape[1], dtype=counts.cells.dtype)
+        for v, k in enumerate(design.sizes):
+            _, centres, _, s = self.scales(counts.cells, v)
+            w = self.numbers.weights[v]
+            real = np.arange(k) < active[v]
+            constant = jnp.where(real, w * ((centres**2).sum(1) / s + jnp.log(s)), -NEVER)
+            distance = (w / s)[:, None] * (unit[design.norm(v)] - 2 * centres)
+            coef.append(distance + constant[:, None] * unit[-1])
+            exists.append(real)
+        tables = []
+        for group, n in zip(design.groups, counts.joint, strict=True):
+            real = exists[group[0]]
+            for v in group[1:]:
+                real = real[..., None] & exists[v]
+            n = jnp.where(real, n + smoothing, 0)
+            table = jnp.log(jnp.where(n > 0, n, 1) / n.sum())
+            tables.append(jnp.where(n > 0, table, NEVER))
+        return Codes(jnp.concatenate(coef), tuple(tables))
+
+    def _scores(self, codes: Codes) -> list[jax.Array]:
+        """Minus the lengths (K_v, n) of the rows in the clusters of every view."""
+        cost = jnp.matmul(codes.coef, self.x.T, precision=_PRECISION)
+        return [-cost[self.design.clusters(v)] for v in range(len(self.design.sizes))]
+
+    def _by_group(self, codes: Codes, assign: Callable) -> list[jax.Array]:
+        """Memberships (K_v, n) of all views, from ``assign(group, table)`` for every group."""
+        members: list[Any] = [None] * len(self.design.sizes)
+        for group, table in zip(self.design.groups, codes.tables, strict=True):
+            for v, own in zip(group, assign(group, table), strict=True):
+                members[v] = own
         return members
 
-    members = _by_group(design, codes, assign)
-    return free, members, tuple(joint)
+    def cells(self, members: list[jax.Array]) -> jax.Array:
+        """Statistics (K, p) of the clusters of all views, from masses (K_v, n)."""
+        return jnp.matmul(jnp.concatenate(members), self.x, precision=_PRECISION)
 
+    def masses(self, ones: list[jax.Array]) -> tuple[list, tuple]:
+        """Masses of one-hot memberships, and of the cells of every group."""
+        groups = self.design.groups
+        joint = [joint_cells.count([ones[v] for v in group], self.mass) for group in groups]
+        return [one * self.mass for one in ones], tuple(joint)
 
-def stochastic_step(
-    design: Design, rows: Rows, codes: Codes, temperature: jax.Array, seed: jax.Array
-) -> tuple[list, tuple]:
-    """Draw a cell for every row; masses of clusters and cells.
+    def mean_field_step(
+        self, codes: Codes, temperature: jax.Array
+    ) -> tuple[jax.Array, list, tuple]:
+        """Free energy at the codes, and the masses that clusters and cells are expected to have.
 
-    The draws only guide a search, so that the cheap generator will do.
-    """
-    scores = _scores(design, rows, codes)
-    factors = [jnp.exp((s - joint_cells.top(s)) / temperature) for s in scores]
-    u = uniform(seed, (len(factors), factors[0].shape[1]), rows.mass.dtype)
+        The free energy includes what the smoothing of the tables adds to the objective that the
+        next codes minimise.
+        """
+        scores, mass = self._scores(codes), self.mass
+        tops = [joint_cells.top(s) for s in scores]
+        factors = [jnp.exp((s - top) / temperature) for s, top in zip(scores, tops, strict=True)]
+        free = -(mass * sum(tops)).sum()
+        joint = []
 
-    def assign(group, table):
-        weights = jnp.exp((table - table.max()) / temperature)
-        return joint_cells.draw(weights, [factors[v] for v in group], u[np.asarray(group)])
+        def assign(group, table):
+            nonlocal free
+            weights = jnp.exp((table - table.max()) / temperature)
+            totals, members, cells = joint_cells.expect(weights, [factors[v] for v in group], mass)
+            free = free - (mass * (temperature * jnp.log(totals) + table.max())).sum()
+            free = free - SMOOTHING * jnp.where(table > NEVER, table, 0).sum()
+            joint.append(cells)
+            return members
 
-    return _masses(design, rows, _by_group(design, codes, assign))
+        members = self._by_group(codes, assign)
+        return free, members, tuple(joint)
 
+    def stochastic_step(
+        self, codes: Codes, temperature: jax.Array, seed: jax.Array
+    ) -> tuple[list, tuple]:
+        """Draw a cell for every row; masses of clusters and cells.
 
-def best_step(design: Design, rows: Rows, codes: Codes) -> tuple[list, tuple, jax.Array]:
-    """Give every row the cell that costs least; masses of clusters and cells, and labels (V, n)."""
-    scores = _scores(design, rows, codes)
+        The draws only guide a search, so that the cheap generator will do.
+        """
+        factors = [jnp.exp((s - joint_cells.top(s)) / temperature) for s in self._scores(codes)]
+        u = uniform(seed, (len(factors), self.mass.size), self.mass.dtype)
 
-    def assign(group, table):
-        return joint_cells.best(table, [scores[v] for v in group])
+        def assign(group, table):
+            weights = jnp.exp((table - table.max()) / temperature)
+            return joint_cells.draw(weights, [factors[v] for v in group], u[np.asarray(group)])
 
-    ones = _by_group(design, codes, assign)
-    labels = jnp.stack([one.argmax(0) for one in ones]).astype(jnp.int32)
-    return *_masses(design, rows, ones), labels
+        return self.masses(self._by_group(codes, assign))
 
+    def best_step(self, codes: Codes) -> tuple[list, tuple, jax.Array]:
+        """Give every row the cell that costs least; masses, and labels (V, n)."""
+        scores = self._scores(codes)
 
-def lengths(design: Design, numbers: Numbers, counts: Counts) -> tuple[jax.Array, jax.Array]:
-    """Length of the labels, and of the distances without constants, of one run."""
-    total = counts.cells[design.clusters(0), -1].sum()
-    partition = sum(xlogx(total) - xlogx(n).sum() for n in counts.joint)
-    distance = jnp.zeros_like(total)
-    for v in range(len(design.sizes)):
-        n, _, r, s = _scales(design, numbers, counts.cells, v)
-        distance = distance + numbers.weights[v] * (n * (jnp.log(s) - 1) + r / s).sum()
-    return partition, distance
+        def assign(group, table):
+            return joint_cells.best(table, [scores[v] for v in group])
 
+        ones = self._by_group(codes, assign)
+        labels = jnp.stack([one.argmax(0) for one in ones]).astype(jnp.int32)
+        return *self.masses(ones), labels
 
-def completion(design: Design, numbers: Numbers, counts: Counts) -> jax.Array:
-    """What the distances of `lengths` need to be a complete code."""
-    rest = jnp.zeros((), counts.cells.dtype)
-    for v in range(len(design.sizes)):
-        n, w = counts.cells[design.clusters(v), -1], numbers.weights[v]
-        # One code for the whole view, or one for every cluster.
-        whole = jnp.where(np.arange(n.size) == 0, n.sum(), 0)
-        coded = jnp.where(numbers.per_cluster, n, whole)
-        complexity = codelength.exponential_complexity(
-            coded, numbers.low, numbers.high, shape=w, clamped=True
-        )
-        rest = rest + w * n.sum() + complexity.sum()
-    return rest
+    def lengths(self, counts: Counts) -> tuple[jax.Array, jax.Array]:
+        """Length of the labels, and of the distances without constants."""
+        total = counts.cells[self.design.clusters(0), -1].sum()
+        partition = sum(xlogx(total) - xlogx(n).sum() for n in counts.joint)
+        distance = jnp.zeros_like(total)
+        for v, w in enumerate(self.numbers.weights):
+            n, _, r, s = self.scales(counts.cells, v)
+            distance = distance + w * (n * (jnp.log(s) - 1) + r / s).sum()
+        return partition, distance
 
+    def completion(self, counts: Counts) -> jax.Array:
+        """What the distances of `lengths` need to be a complete code."""
+        numbers, rest = self.numbers, jnp.zeros((), counts.cells.dtype)
+        for v, w in enumerate(numbers.weights):
+            n = counts.cells[self.design.clusters(v), -1]
+            # One code for the whole view, or one for every cluster.
+            whole = jnp.where(np.arange(n.size) == 0, n.sum(), 0)
+            coded = jnp.where(numbers.per_cluster, n, whole)
+            complexity = codelength.exponential_complexity(
+                coded, numbers.low, numbers.high, shape=w, clamped=True
+            )
+            rest = rest + w * n.sum() + complexity.sum()
+        return rest
 
-def _start(design: Design, rows: Rows, seed: jax.Array, active: jax.Array) -> Counts:
-    """Counts of equal clusters around rows drawn at random."""
-    dtype = rows.mass.dtype
-    flat = _flat(rows)
-    total = rows.mass.sum()
-    # There is one known group, so that padding comes last.
-    at = jnp.floor(uniform(stream(seed, 1), (sum(design.sizes),), dtype) * total)
-    cells = flat[at.astype(jnp.int32)]
-    joint = [jnp.ones([design.sizes[v] for v in group], dtype) for group in design.groups]
-    norms, shares = [], []
-    for v, k in enumerate(design.sizes):
-        # The scale is that of the whole view, which is 1.
-        norms.append(np.tile(np.eye(cells.shape[1])[design.norm(v)], (k, 1)))
-        shares.append(jnp.where(np.arange(k) < active[v], total / active[v].astype(dtype), 0))
-    cells = (cells + np.concatenate(norms).astype(dtype)) * jnp.concatenate(shares)[:, None]
-    return Counts(cells, tuple(joint))
+    def start(self, seed: jax.Array, active: jax.Array) -> Counts:
+        """Counts of equal clusters around rows drawn at random."""
+        dtype, sizes = self.mass.dtype, self.design.sizes
+        total = self.mass.sum()
+        # There is one known group, so that padding comes last.
+        at = jnp.floor(uniform(stream(seed, 1), (sum(sizes),), dtype) * total)
+        cells = self.x[at.astype(jnp.int32)]
+        joint = [jnp.ones([sizes[v] for v in group], dtype) for group in self.design.groups]
+        norms, shares = [], []
+        for v, k in enumerate(sizes):
+            # The scale is that of the whole view, which is 1.
+            norms.append(np.tile(np.eye(cells.shape[1])[self.design.norm(v)], (k, 1)))
+            shares.append(jnp.where(np.arange(k) < active[v], total / active[v].astype(dtype), 0))
+        cells = (cells + np.concatenate(norms).astype(dtype)) * jnp.concatenate(shares)[:, None]
+        return Counts(cells, tuple(joint))
 
 
 @partial(jax.jit, static_argnames="design")
@@ -319,7 +319,7 @@ def solve_multiview(
     dtype = rows.mass.dtype
     n_runs, active = runs.active.shape[0], runs.active
     real = rows.mass.reshape(-1) > 0
-    features = numbers.columns.sum(0)
+    features, coder = numbers.columns.sum(0), Coder(design, numbers, rows)
 
     def step(state, i):
         counts, old = state
@@ -335,28 +335,25 @@ def solve_multiview(
                 moved = _NOISE * fresh * noise * features * counts.cells[:, -1:]
                 counts = counts._replace(cells=counts.cells + moved)
             smoothing = jnp.where(annealing, SMOOTHING, 0).astype(dtype)
-            codes = _codes(design, numbers, counts, active, smoothing)
+            codes = coder.codes(counts, active, smoothing)
 
             def anneal():
                 if design.e_step == "mean-field":
-                    members, joint = mean_field_step(design, rows, codes, temperature)[1:]
+                    members, joint = coder.mean_field_step(codes, temperature)[1:]
                 else:
                     now = stream(stream(seed, 2), i)
-                    members, joint = stochastic_step(design, rows, codes, temperature, now)
+                    members, joint = coder.stochastic_step(codes, temperature, now)
                 return members, joint, labels
 
-            members, joint, labels = jax.lax.cond(
-                annealing, anneal, lambda: best_step(design, rows, codes)
-            )
-            cells = jnp.matmul(jnp.concatenate(members), _flat(rows), precision=_PRECISION)
-            counts = Counts(cells, joint)
-            return counts, labels, sum(lengths(design, numbers, counts))
+            members, joint, labels = jax.lax.cond(annealing, anneal, lambda: coder.best_step(codes))
+            counts = Counts(coder.cells(members), joint)
+            return counts, labels, sum(coder.lengths(counts))
 
         counts, labels, length = jax.vmap(one)(counts, old, active, runs.seed, runs.start)
         done = ~annealing & jnp.all((labels == old) | ~real, (1, 2))
         return (counts, labels), done, length
 
-    start = jax.vmap(partial(_start, design, rows))(runs.seed, active)
+    start = jax.vmap(coder.start)(runs.seed, active)
     nowhere = jnp.full((n_runs, len(design.sizes), rows.mass.size), -1, jnp.int32)
     found = iterate(
         step, (start, nowhere), numbers.n_anneal + numbers.max_iter,
@@ -366,20 +363,19 @@ def solve_multiview(
 
     # The results, in float64.
     wide = _in_float64(rows, numbers.columns)
-    numbers = jax.tree.map(_wide, numbers)
+    exact = Coder(design, jax.tree.map(_wide, numbers), wide)
 
     def evaluate(labels):
         ones = [
             (np.arange(k)[:, None] == labels[v]).astype(jnp.float64)
             for v, k in enumerate(design.sizes)
         ]
-        members, joint = _masses(design, wide, ones)
-        cells = jnp.matmul(jnp.concatenate(members), _flat(wide), precision=_PRECISION)
-        counts = Counts(cells, joint)
-        views = [_scales(design, numbers, cells, v) for v in range(len(ones))]
+        members, joint = exact.masses(ones)
+        counts = Counts(exact.cells(members), joint)
+        views = [exact.scales(counts.cells, v) for v in range(len(ones))]
         mass, centres, _, scales = zip(*views, strict=True)
         each = [jnp.broadcast_to(s, n.shape) for s, n in zip(scales, mass, strict=True)]
-        parts = *lengths(design, numbers, counts), completion(design, numbers, counts)
+        parts = *exact.lengths(counts), exact.completion(counts)
         return *parts, *map(jnp.concatenate, (mass, centres, each))
 
     partition, distance, rest, *codes = jax.lax.map(evaluate, labels)

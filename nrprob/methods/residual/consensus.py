@@ -13,7 +13,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
-from nrprob.statistics.ensembles import indicators, scores
+from nrprob.statistics.ensembles import indicators, nearness
 from nrprob.statistics.rows import cluster_means
 
 
@@ -82,7 +82,7 @@ def agree(
         while not converged and len(trace) < max_iter:
             if own is not None and not trace:
                 centroids[:, own * k : (own + 1) * k] *= 0
-            new = scores(x, centroids, np.bincount(labels, minlength=k) > 0).argmax(1)
+            new = nearness(x, centroids, np.bincount(labels, minlength=k) > 0).argmax(1)
             if fixed is not None:
                 new = np.where(fixed >= 0, fixed, new)
             # Without a member's votes, to change nothing is no sign yet.

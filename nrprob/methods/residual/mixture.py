@@ -12,17 +12,17 @@ import numpy as np
 from scipy import sparse
 from scipy.linalg import solve_triangular
 from scipy.special import gammaln, logsumexp, softmax
-from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed
-from nrprob.estimator.calls import collect, memberships
+from nrprob.estimator.calls import at_once, collect, memberships
 from nrprob.estimator.linear import ScoreMixin
 from nrprob.exceptions import warn
 from nrprob.known import Groups, Known, KnownEncoder, factorize, read
+from nrprob.methods.residual.coordinates import Coordinates
 from nrprob.methods.residual.em import Numbers, Residuals, schedule, solve_residuals
 from nrprob.methods.residual.removal import remove
 from nrprob.settings import standard
@@ -32,8 +32,6 @@ from nrprob.validation import check_random_state, check_same_order
 
 COVARIANCES = ("tied", "diag", "spherical")
 ERRORS = ("gauss", "t", "auto")
-_MOST = 30  # components kept where the features are too many
-_NULL = 1e-10  # variance, relative to the largest, of a direction that does not vary
 _NEAR = 1.0  # nats by which two solutions are told apart
 _ALIKE = 0.9  # adjusted Rand index of labels that count as one solution
 
@@ -240,13 +238,9 @@ class ResidualMixture(ScoreMixin, Clusterer):
 
     def prepare(self, X, y, known=None) -> ResidualTask:
         """Check the input, remove what is known, and lay out the residuals."""
-        self.check_parameters()
-        self._check_one_device()
-        X = self._validate(X, reset=True)
+        X, fixed = self._take_in(X, y)
         n, k = X.shape[0], self.n_clusters
-        self._check_size(n)
         check_range(X)
-        fixed = self._wanted(y, n)
         known = read(known, n)
         r, self._removal, groups = remove(X, known, self.multi)
         if groups is not None:
@@ -319,30 +313,13 @@ class ResidualMixture(ScoreMixin, Clusterer):
         return Groups(labelings[:, best], int(sizes[best]))
 
     def _lay_out(self, r, dof, groups, known, dtype) -> ResidualTask:
-        n, m = r.shape
-        # Residuals vary less than errors, having lost the groups' means: they are inflated, and
-        # count for the degrees of freedom that are left.
-        inflation = math.sqrt(n / dof)
-        scale = inflation * math.sqrt(float(np.mean(r**2)))
-        r = r * (inflation / scale)
-        z, basis, variances = self._coordinates(r, dof)
-        p = z.shape[1]
-        shrinkage = 0.0 if p == 1 else float(ledoit_wolf_shrinkage(z, assume_centered=True))
-        shrinkage = min(shrinkage, 0.99)
-        nu0 = self.ridge * dof * shrinkage / (1 - shrinkage)
-        if self.covariance == "spherical":
-            nu0 = 0.0  # a sphere is what it shrinks to
-        s0 = float(variances.mean())
-        ridged = (dof * variances + nu0 * s0) / (dof + nu0)
-        y = z / np.sqrt(ridged)
-        self._basis = basis / np.sqrt(ridged)  # (m, p): residuals in units of X to y
-        self._back = (basis * np.sqrt(ridged)).T * scale  # (p, m), the way back
-        self._basis *= inflation / scale
-        self._inflation = inflation
-        self.shrinkage_ = shrinkage
-        width = bucket(p, 256)
-        pad = width - p
-        maps = np.stack([self._map(power, y, ridged, dof) for power in self.metrics])
+        n = len(r)
+        at, y = Coordinates.of(r, dof, self.covariance, self.ridge)
+        self._coordinates = at
+        self.shrinkage_ = at.shrinkage
+        p = y.shape[1]
+        pad = bucket(p, 256) - p
+        maps = np.stack([at.seen(y, metric, self.n_clusters) for metric in self.metrics])
         if groups is None or groups.share is not None:
             groups = self._search_groups(groups, known, n)
         layout = arrange(groups.codes, groups.n_groups)
@@ -352,54 +329,22 @@ class ResidualMixture(ScoreMixin, Clusterer):
             layout.block_group,
             (np.bincount(groups.codes, minlength=groups.n_groups) * (dof / n)).astype(dtype),
             np.pad(maps, ((0, 0), (0, pad), (0, pad))).astype(dtype),
-            np.pad(1 / ridged, (0, pad)).astype(dtype),
+            np.pad(1 / at.variances, (0, pad)).astype(dtype),
         )
-        log_scale = float(np.log(ridged).sum())
+        log_scale = float(np.log(at.variances).sum())
         floor = 1e-6 if np.dtype(dtype) == np.float32 else 1e-9
         narrow = {
-            "d": p, "nu0": nu0, "dof": dof, "s0": s0, "floor": floor, "tol": self.tol,
+            "d": p, "nu0": at.nu0, "dof": dof, "s0": at.s0, "floor": floor, "tol": self.tol,
             "kappa": self.balance, "nu": self.nu,
         }  # fmt: skip
         numbers = Numbers(
             **{name: np.asarray(value, dtype) for name, value in narrow.items()},
             log_scale=np.asarray(log_scale),
-            log_det=np.asarray(log_scale + 2 * p * math.log(scale)),
+            log_det=np.asarray(log_scale + 2 * p * math.log(at.scale)),
             constant=np.asarray(0.0),
             max_iter=np.asarray(self.max_iter, np.int32),
         )
         return ResidualTask(data, numbers, layout, groups)
-
-    def _coordinates(self, r, dof):
-        """Coordinates (n, p) of residuals, their basis (m, p) and their variances (p,)."""
-        n, m = r.shape
-        if self.covariance == "diag":
-            variances = (r**2).mean(0)
-            keep = variances > _NULL * variances.max()
-            return r[:, keep], np.eye(m)[:, keep], variances[keep]
-        if n > 2 * m:
-            square, basis = np.linalg.eigh(r.T @ r)
-            order = square.argsort()[::-1]
-            square, basis = square[order], basis[:, order]
-        else:
-            _, root, basis = np.linalg.svd(r, full_matrices=False)
-            square, basis = root**2, basis.T
-        rank = int((square > _NULL * square[0]).sum())
-        if self.covariance == "tied" and rank > dof / 2:
-            rank = max(min(_MOST, dof // 2, rank), 1)
-        basis = basis[:, :rank]
-        return r @ basis, basis, square[:rank] / n
-
-    def _map(self, power, y, ridged, dof):
-        p = y.shape[1]
-        if power != "kurtosis":
-            return np.diag(ridged ** ((1 - power) / 2))
-        # Directions of least kurtosis, by the eigenvectors of fourth moments (FOBI).
-        square, turn = np.linalg.eigh(y.T @ y / dof)
-        white = turn / np.sqrt(np.maximum(square, 1e-12 * square.max()))
-        v = y @ white
-        fourth = (v * (v**2).sum(1, keepdims=True)).T @ v
-        directions = np.linalg.eigh(fourth)[1][:, : max(min(self.n_clusters - 1, p), 1)]
-        return np.pad(white @ directions, ((0, 0), (0, p - directions.shape[1])))
 
     def _calls(self, task: ResidualTask, fixed: np.ndarray | None) -> list[solve.Call]:
         data, layout, dtype = task.data, task.layout, task.data.y.dtype
@@ -408,29 +353,23 @@ class ResidualMixture(ScoreMixin, Clusterer):
         fixed = None if fixed is None else layout.spread(fixed, -1)
         # On a CPU one restart at a time keeps to its caches, and waits for no slower one: with ten
         # side by side all took 1.8 times as long.
-        side = 1 if jax.default_backend() == "cpu" else self.n_init
         slots = data.mass.size
         each = 10 * k * slots * dtype.itemsize
-        side = int(np.clip(1.5e9 // each, 1, side))
+        side = 1 if jax.default_backend() == "cpu" else at_once(self.n_init, each)
         calls = []
         for errors in ("gauss", "t"):
             if self.errors not in (errors, "auto"):
                 continue
-            constant = np.asarray(self._constant(task, errors))
+            numbers = task.numbers._replace(constant=np.asarray(self._constant(task, errors)))
             static = {
                 "n_clusters": k, "n_init": int(self.n_init), "aligned": bool(self.aligned),
                 "warm_up": bool(self.warm_up), "covariance": self.covariance,
                 "robust": errors == "t", "side_by_side": side,
             }  # fmt: skip
             size = data.y.nbytes * (2 + len(self.metrics)) + each * side + 16 * slots * self.n_init
+            arrays, factorises = (data, numbers, seed, fixed), self.covariance == "tied"
             calls.append(
-                solve.Call(
-                    solve_residuals,
-                    (data, task.numbers._replace(constant=constant), seed, fixed),
-                    tuple(static.items()),
-                    size,
-                    self.covariance == "tied",
-                )
+                solve.Call(solve_residuals, arrays, tuple(static.items()), size, factorises)
             )
         return calls
 
@@ -460,7 +399,8 @@ class ResidualMixture(ScoreMixin, Clusterer):
         robust = kinds[next(i for i, solution in enumerate(found) if solution is best)]
         self.errors_ = "t" if robust else "gauss"
         self._steps = np.concatenate([f.fit.steps for f in found])
-        p = self._basis.shape[1]
+        coordinates = self._coordinates
+        p = coordinates.basis.shape[1]
         self._centres = np.asarray(at.centres[:, :p], np.float64)
         sigma = np.asarray(at.covariance, np.float64)
         self._sigma = sigma[:p, :p] if sigma.ndim == 2 else np.diag(sigma[:p])
@@ -468,9 +408,9 @@ class ResidualMixture(ScoreMixin, Clusterer):
         # What the log densities of all rows have in common, 1/K included.
         self._common = self._constant(task, self.errors_) / float(task.numbers.dof)
         self._common -= 0.5 * (np.linalg.slogdet(self._sigma)[1] + float(task.numbers.log_det))
-        self.means_ = self._centres @ self._back / self._inflation
+        self.means_ = self._centres @ coordinates.back / coordinates.inflation
         heavier = self.nu / (self.nu - 2) if robust else 1.0
-        self.covariances_ = heavier * self._back.T @ self._sigma @ self._back
+        self.covariances_ = heavier * coordinates.back.T @ self._sigma @ coordinates.back
         self.effects_ = self._removal.effects
         self.n_components_ = p
         self._tell(task)
@@ -534,7 +474,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
         check_is_fitted(self)
         with standard():
             X = self._validate(X, reset=False)
-        y = self._removal(np.asarray(X, np.float64), known) @ self._basis
+        y = self._removal(np.asarray(X, np.float64), known) @ self._coordinates.basis
         root = np.linalg.cholesky(self._sigma)
         white = solve_triangular(root, y.T, lower=True).T
         centres = solve_triangular(root, self._centres.T, lower=True).T

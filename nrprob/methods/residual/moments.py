@@ -77,62 +77,56 @@ def unit_rows(y: Any) -> Any:
     return np.where(length > tiny, y / np.where(length > tiny, length, 1), 0)
 
 
-class GroupMeans:
-    """Least squares on the indicators of known groups: means.
+class Projection:
+    """Least squares on known structure, by an orthonormal basis (n, q) of what it spans.
 
     Parameters
     ----------
-    codes : int array of shape (n,)
-    n_groups : int
-    present : bool array of shape (n,)
-        Rows that take part; the others are neither counted nor changed.
+    basis : ndarray or csr_array of shape (n, q)
+    back : (q', q) coefficients of the known structure from those of the basis
     """
 
-    def __init__(self, codes: np.ndarray, n_groups: int, present: np.ndarray, dtype: Any):
+    def __init__(self, basis: Any, back: Any):
+        self._basis, self._back = basis, back
+        self._transpose = sparse.csr_array(basis.T) if sparse.issparse(basis) else basis.T
+
+    @classmethod
+    def of_groups(
+        cls, codes: np.ndarray, n_groups: int, present: np.ndarray, dtype: Any
+    ) -> Projection:
+        """Least squares on the indicators of known groups ``codes`` (n,): means.
+
+        Rows that are not ``present`` (n,) are neither counted nor changed.
+        """
         rows = np.flatnonzero(present)
-        ones = np.ones(rows.size, dtype)
+        size = np.maximum(np.bincount(codes[rows], minlength=n_groups), 1)
+        root = (1 / np.sqrt(size)).astype(dtype)
         shape = codes.size, n_groups
-        self.indicators = sparse.csr_array((ones, (rows, codes[rows])), shape=shape)
-        self._transpose = sparse.csr_array(self.indicators.T)
-        self._size = np.maximum(np.bincount(codes[rows], minlength=n_groups), 1).astype(dtype)
+        basis = sparse.csr_array((root[codes[rows]], (rows, codes[rows])), shape=shape)
+        return cls(basis, sparse.diags_array(root))
 
-    def coefficients(self, u: np.ndarray) -> np.ndarray:
-        """Means (groups, q) of rows ``u`` (n, q)."""
-        return (self._transpose @ u) / self._size[:, None]
-
-    def remove(self, u: np.ndarray) -> np.ndarray:
-        """Rows less the means of their groups."""
-        return u - self.indicators @ self.coefficients(u)
-
-    def explained(self, y: sparse.csr_array) -> np.ndarray:
-        """Sums of squares (m,) of the fit to the columns of ``y``; memory follows its entries."""
-        sums = self._transpose @ y
-        square = sums.data**2 / np.repeat(self._size, np.diff(sums.indptr))
-        return np.bincount(sums.indices, square, minlength=y.shape[1]).astype(y.dtype)
-
-
-class Regression:
-    """Least squares on the columns of a design (n, q) of any rank; as `GroupMeans`."""
-
-    def __init__(self, design: np.ndarray, present: np.ndarray, dtype: Any):
+    @classmethod
+    def of_design(cls, design: np.ndarray, present: np.ndarray, dtype: Any) -> Projection:
+        """Least squares on the columns of a design (n, q) of any rank; else the same."""
         left, size, right = np.linalg.svd(
             np.where(present[:, None], design, 0), full_matrices=False
         )
         real = size > _RANK * size[0]
-        self._basis = np.ascontiguousarray(left[:, real]).astype(dtype)
-        self._back = (right[real].T / size[real]).astype(dtype)
+        basis = np.ascontiguousarray(left[:, real]).astype(dtype)
+        return cls(basis, (right[real].T / size[real]).astype(dtype))
 
     def coefficients(self, u: np.ndarray) -> np.ndarray:
-        """Coefficients (q, columns of ``u``), the shortest."""
-        return self._back @ (self._basis.T @ u)
+        """Coefficients (q', columns of ``u``), the shortest; of groups, the means of their rows."""
+        return self._back @ (self._transpose @ u)
 
     def remove(self, u: np.ndarray) -> np.ndarray:
-        """What the design does not explain."""
-        return u - self._basis @ (self._basis.T @ u)
+        """What the known structure does not explain of ``u`` (n, columns)."""
+        return u - self._basis @ (self._transpose @ u)
 
     def explained(self, y: sparse.csr_array) -> np.ndarray:
-        """Sums of squares (m,) of the fit to the columns of ``y``."""
-        return ((y.T @ self._basis) ** 2).sum(1)
+        """Sums of squares (m,) of the fit to the columns of ``y``; memory follows its entries."""
+        sums = self._transpose @ y
+        return (sums.power(2) if sparse.issparse(sums) else sums**2).sum(0)
 
 
 class Shared:
@@ -161,7 +155,7 @@ class Shared:
         )
 
 
-def moment_within(y: sparse.csr_array, known: Any) -> Callable[[np.ndarray], np.ndarray]:
+def moment_within(y: sparse.csr_array, known: Projection) -> Callable[[np.ndarray], np.ndarray]:
     """Second moments of the residual without the noise diagonal: ``V -> (R'R - diag) V``.
 
     R'R = Y'(I - P) Y, with P the projection on the known structure, since I - P is idempotent.
@@ -175,7 +169,7 @@ def moment_within(y: sparse.csr_array, known: Any) -> Callable[[np.ndarray], np.
 
 
 def moment_across(
-    y: sparse.csr_array, known: GroupMeans, shared: Shared
+    y: sparse.csr_array, known: Projection, shared: Shared
 ) -> Callable[[np.ndarray], np.ndarray]:
     """What second moments of two different groups share: ``V -> sum_(l != k) C_l C_k V``.
 
@@ -196,7 +190,7 @@ def moment_across(
     return apply
 
 
-def share_left(y: sparse.csr_array, known: Any) -> float:
+def share_left(y: sparse.csr_array, known: Projection) -> float:
     """Share of the sum of squares that the known structure does not explain."""
     return float(1 - known.explained(y).sum() / max(_squares(y).sum(), 1e-30))
 

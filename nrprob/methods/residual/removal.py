@@ -29,7 +29,7 @@ class Removal:
 
     def __call__(self, x: np.ndarray, known: Any) -> np.ndarray:
         """Residuals (n, m) of new rows, by the effects that were fitted."""
-        return x - _fitted(self.effects, self.encoder.transform(known, len(x)))
+        return x - fitted(self.effects, self.encoder.transform(known, len(x)))
 
 
 def remove(
@@ -76,10 +76,11 @@ def remove(
         np.add.at(sums, groups.codes, x - effects[groups.codes])
         effects += sums / np.bincount(groups.codes, minlength=groups.n_groups)[:, None]
         rank = groups.n_groups
-    return x - _fitted(effects, groups), Removal(encoder, effects, rank, False), groups
+    return x - fitted(effects, groups), Removal(encoder, effects, rank, False), groups
 
 
-def _fitted(effects: np.ndarray, known: Any) -> np.ndarray:
+def fitted(effects: np.ndarray, known: Groups | np.ndarray) -> np.ndarray:
+    """What known groups, or the columns of a model, explain by effects (groups, m)."""
     if isinstance(known, np.ndarray):
         return known @ effects
     return effects[known.codes] if known.share is None else known.share @ effects

@@ -17,8 +17,7 @@ from nrprob.exceptions import warn
 from nrprob.known import DesignEncoder, Groups, KnownEncoder, read
 from nrprob.methods.residual.consensus import agree, match, votes
 from nrprob.methods.residual.moments import (
-    GroupMeans,
-    Regression,
+    Projection,
     Shared,
     Weighting,
     leading,
@@ -27,8 +26,9 @@ from nrprob.methods.residual.moments import (
     share_left,
     unit_rows,
 )
+from nrprob.methods.residual.removal import fitted
 from nrprob.methods.residual.spectral_mixture import fit_mixtures, row_keys
-from nrprob.statistics.ensembles import indicators, scores
+from nrprob.statistics.ensembles import indicators, nearness
 from nrprob.statistics.features import refuse
 from nrprob.validation import check_random_state, check_same_order
 
@@ -271,12 +271,8 @@ class ResidualSpectral(Clusterer):
 
     def prepare(self, X, y, known=None) -> SpectralInput:
         """Check the input; nothing is computed yet."""
-        self.check_parameters()
-        self._check_one_device()
-        x = self._counts(X, reset=True)
+        x, fixed = self._take_in(X, y)
         n = x.shape[0]
-        self._check_size(n)
-        fixed = self._wanted(y, n)
         known = read(known, n)
         self._encoder: Any = KnownEncoder()
         groups = design = None
@@ -301,9 +297,9 @@ class ResidualSpectral(Clusterer):
         members = self._plan(groups is not None and groups.n_groups > 1)
         return SpectralInput(x, fixed, groups, design, members)
 
-    def _counts(self, X, *, reset: bool) -> sparse.csr_array:
+    def _validate(self, X, *, reset: bool) -> sparse.csr_array:
         """Checked counts in CSR form, with sorted columns and no entry twice."""
-        X = self._validate(X, reset=reset)
+        X = super()._validate(X, reset=reset)
         refuse(
             X,
             lambda v: v < 0,
@@ -330,12 +326,11 @@ class ResidualSpectral(Clusterer):
         random = check_random_state(self.random_state)
         starts = [random.randint(2**31 - 1) for _ in range(1 + max(m.start for m in given.members))]
         keys = row_keys(x.indptr, x.indices, x.data)
-        removal: Any
         if given.groups is not None:
-            codes = given.groups.codes
-            removal = GroupMeans(codes, given.groups.n_groups, present, dtype)
+            codes, n_groups = given.groups.codes, given.groups.n_groups
+            removal = Projection.of_groups(codes, n_groups, present, dtype)
         else:
-            removal = Regression(given.design, present, dtype)
+            removal = Projection.of_design(given.design, present, dtype)
         across = any(m.mode == "across" for m in given.members)
         shared = Shared(damped, given.groups.codes) if across else None
 
@@ -343,8 +338,7 @@ class ResidualSpectral(Clusterer):
         for j, member in enumerate(given.members):
             views.setdefault((member.mode, member.power), []).append(j)
         columns = np.zeros((n, len(given.members)), np.int64)
-        rows: list[Any] = [None] * len(given.members)
-        models: list[Any] = [None] * len(given.members)
+        rows, models = {}, {}
         self._views: dict[tuple[str, float], View] = {}
         self.eigenvalues_ = {}
         for done, ((mode, power), which) in enumerate(views.items(), 1):
@@ -376,14 +370,11 @@ class ResidualSpectral(Clusterer):
                 stacked, present, keys, seeds, self.n_clusters, given.fixed,
                 reg=_RIDGE, max_iter=self.max_iter, tol=self.tol,
             )  # fmt: skip
+            columns[:, which] = found.labels.T
             for at, (j, r) in enumerate(zip(which, ranks, strict=True)):
-                columns[:, j] = found.labels[at]
                 models[j] = Model(mode, power, r, found.coef[at][:, :r], found.intercept[at])
-                rows[j] = given.members[j]._asdict() | {
-                    "rank": r,
-                    "objective": float(found.objective[at]),
-                    "converged": bool(found.converged[at]),
-                }
+                end = {"objective": float(found.objective[at]), "converged": found.converged[at]}
+                rows[j] = given.members[j]._asdict() | {"rank": r} | end
         return [(columns, rows, models)]
 
     def _check_present(self, present: np.ndarray) -> None:
@@ -407,7 +398,7 @@ class ResidualSpectral(Clusterer):
 
         (columns, rows, models), fixed = found[0], task.fixed
         # A member without a direction has nothing to say, unless none has.
-        told = [j for j, row in enumerate(rows) if row["rank"] > 0] or [0]
+        told = [j for j in sorted(rows) if rows[j]["rank"] > 0] or [0]
         nothing_left = ""
         if rows[told[0]]["rank"] == 0 and self.n_clusters > 1:
             nothing_left = (
@@ -456,7 +447,7 @@ class ResidualSpectral(Clusterer):
     def _columns(self, X, known) -> np.ndarray:
         """Labels (n, members) of new rows."""
         check_is_fitted(self)
-        x = self._counts(X, reset=False)
+        x = self._validate(X, reset=False)
         n = x.shape[0]
         given = self._encoder.transform(known, n)
         damped = self._weighting.damped(x.astype(self._weighting.idf.dtype))
@@ -465,13 +456,8 @@ class ResidualSpectral(Clusterer):
         scores = {}
         for (mode, power), view in self._views.items():
             projected = self._weighting.weighted(damped, power) @ view.vectors
-            if not isinstance(given, Groups):
-                explained = given @ view.known
-            elif given.share is not None:
-                explained = given.share @ view.known
-            else:
-                explained = view.known[given.codes]
-            scores[mode, power] = np.where(present[:, None], projected - explained, 0)
+            left = projected - fitted(view.known, given)
+            scores[mode, power] = np.where(present[:, None], left, 0)
         for j, model in enumerate(self._models):
             s = unit_rows(scores[model.mode, model.power][:, : model.rank])
             columns[:, j] = (s @ model.coef.T + model.intercept).argmax(1)
@@ -500,7 +486,7 @@ class ResidualSpectral(Clusterer):
         check_same_order(X, known=known)
         columns = self._columns(X, known)
         x = indicators(columns, [np.arange(self.n_clusters)] * columns.shape[1])
-        return scores(x, self.member_centers_, self._holds_rows).argmax(1)
+        return nearness(x, self.member_centers_, self._holds_rows).argmax(1)
 
     def predict_proba(self, X, *, known=None):
         """Shares of the members that vote for every cluster, as ``membership_`` of new rows.

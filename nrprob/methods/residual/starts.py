@@ -101,19 +101,19 @@ def kmeans(
         row = jnp.take_along_axis(row, block, 1)
         return z[metric[:, None], block, row]  # (S, L, p)
 
+    def nearness(centres):
+        """Half the square of a row less half its squared distance, (S, K, B, r) of centres."""
+        own = 0.5 * (centres**2).sum(-1)  # (S, L, K)
+        own = jnp.moveaxis(own[:, group] if n_groups > 1 else own, 1, 2)[..., None]
+        return _products(z, centres, group) - own
+
     def distance(centre):
         """Squared distance (S, B, r) of every row from one centre (S, L, p) of its group."""
-        inner = _products(z, centre[:, :, None], group)[:, 0]
-        own = (centre**2).sum(-1)
-        own = own[:, group, None] if n_groups > 1 else own[:, :, None]
-        left = square[metric] - 2 * inner + own
+        left = square[metric] - 2 * nearness(centre[:, :, None])[:, 0]
         return jnp.where(left > rounding * square[metric], left, 0)  # equal rows are not drawn
 
     def assign(centres):
-        inner = _products(z, centres, group)
-        own = 0.5 * (centres**2).sum(-1)  # (S, L, K)
-        own = jnp.moveaxis(own[:, group] if n_groups > 1 else own, 1, 2)[..., None]
-        return jnp.where(real, (inner - own).argmax(1), 0).astype(jnp.int32)  # (S, B, r)
+        return jnp.where(real, nearness(centres).argmax(1), 0).astype(jnp.int32)  # (S, B, r)
 
     def weights(labels):
         hit = labels[:, None] == jnp.arange(k)[:, None, None]

@@ -19,7 +19,8 @@ from nrprob import DegenerateClusterWarning
 from nrprob.datasets import bayes_precision, make_binary_partitions
 from nrprob.estimator import calls
 from nrprob.known import Memberships
-from nrprob.methods.cmbc import estimator, solver
+from nrprob.methods.cmbc import estimator, solver, updates
+from nrprob.methods.cmbc import penalty as penalties
 from nrprob.methods.cmbc.estimator import CMBC, gamma_to_strength, strength_to_gamma
 from nrprob.methods.cmbc.penalty import make_penalty
 from nrprob.methods.mixture.em import MixtureEM
@@ -30,20 +31,20 @@ from nrprob.statistics.rows import arrange, make_rows
 FORMS = ("chi2", "balanced", "pairs", "printed")
 CONCAVE = FORMS[:3]
 expectation = jax.jit(solver.expectation)
-coordinate_pass = jax.jit(solver.coordinate_pass)
-joint_step = jax.jit(solver.joint_step)
-maximiser = jax.jit(solver.maximiser, static_argnames="low")
+coordinate_pass = jax.jit(updates.coordinate_pass)
+joint_step = jax.jit(updates.joint_step)
+maximiser = jax.jit(updates.maximiser, static_argnames="low")
 critical_temperature = jax.jit(solver.critical_temperature)
-partial_pass = jax.jit(solver.partial_pass)
-penalty_value = jax.jit(solver.penalty_value)
-penalty_slope = jax.jit(solver.penalty_slope)
-exact_penalty = jax.jit(solver.exact_penalty)
+partial_pass = jax.jit(updates.partial_pass)
+penalty_value = jax.jit(penalties.penalty_value)
+penalty_slope = jax.jit(penalties.penalty_slope)
+exact_penalty = jax.jit(penalties.exact_penalty)
 
 
 @jax.jit
 def many_passes(theta, cells, made, strength):
     return jax.lax.fori_loop(
-        0, 1500, lambda _, t: solver.coordinate_pass(t, cells, made, strength, 5), theta
+        0, 1500, lambda _, t: updates.coordinate_pass(t, cells, made, strength, 5), theta
     )
 
 

@@ -7,7 +7,6 @@ import warnings
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -192,13 +191,14 @@ def test_the_final_descent_never_rises():
 def _descend(design, rows, hyper, seed, active, start, steps):
     """Free energy before every one of the steps, and the last counts."""
 
-    def step(counts, _):
-        codes = solver._codes(design, hyper, counts, active, solver.SMOOTHING)
-        free, members, joint = solver.mean_field_step(design, rows, codes, start)
-        cells = jnp.concatenate(members) @ solver._flat(rows)
-        return solver.Counts(cells, joint), free
+    coder = solver.Coder(design, hyper, rows)
 
-    counts, values = jax.lax.scan(step, solver._start(design, rows, seed, active), length=steps)
+    def step(counts, _):
+        codes = coder.codes(counts, active, solver.SMOOTHING)
+        free, members, joint = coder.mean_field_step(codes, start)
+        return solver.Counts(coder.cells(members), joint), free
+
+    counts, values = jax.lax.scan(step, coder.start(seed, active), length=steps)
     return values, counts
 
 

@@ -21,8 +21,7 @@ from nrprob.known import Memberships
 from nrprob.methods.ensemble import consensus
 from nrprob.methods.residual.consensus import agree, match, votes
 from nrprob.methods.residual.moments import (
-    GroupMeans,
-    Regression,
+    Projection,
     Shared,
     Weighting,
     leading,
@@ -30,7 +29,7 @@ from nrprob.methods.residual.moments import (
     moment_within,
 )
 from nrprob.methods.residual.spectral_mixture import fit_mixtures, row_keys
-from nrprob.statistics.ensembles import indicators, scores
+from nrprob.statistics.ensembles import indicators, nearness
 
 N, M, L = 120, 70, 3
 
@@ -97,7 +96,7 @@ def test_moments_are_the_dense_formulas(seed):
     damped, y = sparse_rows(x, 1.0)
     n_groups = 1 + seed % L
     z = z % n_groups
-    known = GroupMeans(z, n_groups, np.ones(N, bool), float)
+    known = Projection.of_groups(z, n_groups, np.ones(N, bool), float)
     dense = y.toarray()
     residual = dense - np.stack([dense[z == g].mean(0) for g in range(n_groups)])[z]
     eye = np.eye(dense.shape[1])
@@ -131,7 +130,7 @@ def test_regression_is_least_squares(kind):
     present = np.ones(N, bool)
     present[:5] = False
     y = sparse.diags_array(present.astype(float)) @ y
-    known = Regression(design, present, float)
+    known = Projection.of_design(design, present, float)
     dense = y.toarray()
     fit = design[5:] @ np.linalg.lstsq(design[5:], dense[5:], rcond=1e-9)[0]
     residual = np.vstack([np.zeros((5, dense.shape[1])), dense[5:] - fit])
@@ -145,7 +144,7 @@ def test_regression_is_least_squares(kind):
         atol=1e-12,
     )
     if kind == "deficient":
-        means = GroupMeans(z, L, present, float)
+        means = Projection.of_groups(z, L, present, float)
         np.testing.assert_allclose(means.remove(dense), residual, atol=1e-12)
         np.testing.assert_allclose(means.explained(y), known.explained(y), atol=1e-12)
 
@@ -153,7 +152,7 @@ def test_regression_is_least_squares(kind):
 def test_coordinates_have_no_group_means_and_ignore_what_a_group_has_in_common():
     x, z, _ = counts()
     _, y = sparse_rows(x, 1.0)
-    known = GroupMeans(z, L, np.ones(N, bool), float)
+    known = Projection.of_groups(z, L, np.ones(N, bool), float)
     values, v = leading(moment_within(y, known), y.shape[1], 10, float, 1e-2)
     s = known.remove(y @ v)
     for g in range(L):
@@ -272,7 +271,7 @@ def test_consensus_is_a_minimum_below_its_members(seed, taught):
     if taught:
         assert (labels[:2] == truth[:2]).all()
     x = indicators(columns, [np.arange(k)] * members)
-    moved = scores(x, found.centroids, np.isin(range(k), labels)).argmax(1)
+    moved = nearness(x, found.centroids, np.isin(range(k), labels)).argmax(1)
     assert (moved == labels)[2 * taught :].all()
 
 
