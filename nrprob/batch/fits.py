@@ -13,7 +13,7 @@ import numpy as np
 
 from nrprob.batch import registry
 from nrprob.batch.draws import Parts
-from nrprob.batch.paths import look_up
+from nrprob.batch.parameters import look_up
 from nrprob.batch.reported import OF_SPLIT, Measure, Metric
 from nrprob.estimator.base import labelings
 from nrprob.exceptions import InputError
