@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import platform
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,7 @@ from nrprob.batch.reported import OF_SPLIT, Measure, Metric
 from nrprob.estimator.base import labelings
 from nrprob.exceptions import InputError
 
-__all__ = ["Fit", "cluster_sizes", "combined", "fit_method", "make_estimator", "outcome", "score"]
+__all__ = ["Fit", "cluster_sizes", "combined", "fit_method", "outcome", "score", "versions"]
 
 _SHORT: dict[Metric, str] = {"normalized_mutual_information": "NMI", "matched_accuracy": "accuracy"}
 
@@ -76,16 +79,6 @@ def cluster_sizes(labels: np.ndarray) -> list:
     if labels.ndim == 2:
         return [cluster_sizes(column) for column in labels.T]
     return np.bincount(labels[labels >= 0]).tolist()
-
-
-def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") -> Any:
-    """Estimator by its short name; ``where`` tells the user where a wrong parameter stands."""
-    cls = registry.method(name).load()
-    registry.check_parameters(cls, parameters, where)
-    try:
-        return cls(**parameters)
-    except TypeError as error:  # a parameter without a default is missing
-        raise registry.missing_parameter(cls, parameters, where) from error
 
 
 def outcome(title: str, estimator: Any, seconds: float, messages: Sequence[str]) -> Fit:
@@ -146,7 +139,7 @@ def fit_method(
     where : str, default=""
         Prefix that tells the user where a wrong parameter stands.
     """
-    estimator = make_estimator(name, parameters, where)
+    estimator = registry.make_estimator(name, parameters, where)
     keywords = {"known": known} if registry.method(name).takes_known and known is not None else {}
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
@@ -269,3 +262,13 @@ def _class_rates(fit: Fit, parts: Parts, told: bool) -> dict[str, float]:
     train = float(right[parts.fitted].mean())
     tested = float(right[test].mean()) if test.any() else math.nan
     return {"train_accuracy": train, "test_accuracy": tested, "error": 1 - tested}
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on."""
+    names = ("nrprob", "jax", "jaxlib", "numpy", "scipy", "scikit-learn")
+    found = {"python": platform.python_version()}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
