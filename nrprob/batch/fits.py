@@ -117,7 +117,6 @@ def fit_method(
     known: np.ndarray | None,
     *,
     y: np.ndarray | None = None,
-    title: str = "",
     where: str = "",
 ) -> Fit:
     """Fit a method by its short name; its warnings are kept and not shown.
@@ -134,8 +133,6 @@ def fit_method(
         Known structure; not handed to methods that take none.
     y : array of shape (n_samples,), optional
         Wanted labels, -1 where unknown.
-    title : str, optional
-        Name in reports; the name of the class by default.
     where : str, default=""
         Prefix that tells the user where a wrong parameter stands.
     """
@@ -147,7 +144,7 @@ def fit_method(
         estimator.fit(X, y, **keywords)
     seconds = time.perf_counter() - start
     messages = [str(w.message) for w in caught]
-    return outcome(title or type(estimator).__name__, estimator, seconds, messages)
+    return outcome(type(estimator).__name__, estimator, seconds, messages)
 
 
 def default_measures(labelings: Sequence[str]) -> dict[str, Measure]:

@@ -11,37 +11,7 @@ import pandas as pd
 from nrprob.batch.report.averages import OF, SETS
 from nrprob.batch.report.results import Results, kinds
 
-__all__ = ["Facts", "Timing", "facts", "timings"]
-
-
-@dataclass(frozen=True)
-class Timing:
-    """What fits took, and whether they ended well.
-
-    Attributes
-    ----------
-    method, setting : which fits
-    n_fits : number of them
-    mean, longest, total : seconds of a device
-    n_programs, compile_seconds : programs that made them, and what those took to compile
-    n_unconverged, n_warned : fits that did not converge, that gave warnings
-    """
-
-    method: str
-    setting: str
-    n_fits: int
-    mean: float
-    longest: float
-    total: float
-    n_programs: int
-    compile_seconds: float
-    n_unconverged: int
-    n_warned: int
-
-    @property
-    def compile_seconds_each(self) -> float:
-        """Mean over the programs, NaN where none is known."""
-        return self.compile_seconds / self.n_programs if self.n_programs else float("nan")
+__all__ = ["Facts", "facts", "timings"]
 
 
 @dataclass(frozen=True)
@@ -65,51 +35,47 @@ class Facts:
     infeasible: Mapping[str, int]
 
 
-def timings(results: Results) -> tuple[list[Timing], list[Timing]]:
-    """What fits took, by method, and by method and setting."""
-    done = results.frame[results.frame["done"]]
-    methods = [_timing(str(m), "", fits) for m, fits in done.groupby("method", sort=False)]
-    settings = [
-        _timing(method, ", ".join(filter(None, [data, chosen])), fits[fits["done"]])
-        for data, method, chosen, fits in kinds(results)
-        if fits["done"].any()
-    ]
-    return methods, settings
+def timings(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What fits took, and whether they ended well: by method, and by method and setting.
 
-
-def _timing(method: str, setting: str, fits: pd.DataFrame) -> Timing:
-    seconds = fits[OF + "seconds"].to_numpy(float)
-    return Timing(
-        method,
-        setting,
-        len(fits),
-        float(seconds.mean()),
-        float(seconds.max()),
-        float(seconds.sum()),
-        *_compiled(fits),
-        int(((fits["converged"] == 0) & fits["feasible"]).sum()),
-        int((fits["warnings"].astype(str) != "").sum()),
+    Returns
+    -------
+    tuple of DataFrame
+        A row each, with ``method`` and ``setting``; ``n_fits``; ``mean``, ``longest`` and ``total``
+        seconds of a device; ``n_programs`` that made them, and ``compile_seconds``, the mean that
+        one of these took, NaN where none is known; ``n_unconverged`` and ``n_warned`` fits.
+    """
+    frame = results.frame.assign(setting="")
+    for data, _, chosen, fits in kinds(results):
+        frame.loc[fits.index, "setting"] = ", ".join(filter(None, [data, chosen]))
+    done = frame[frame["done"]]
+    done = done.assign(
+        unconverged=(done["converged"] == 0) & done["feasible"],
+        warned=done["warnings"].astype(str) != "",
     )
 
+    def timed(by: list[str]) -> pd.DataFrame:
+        seconds = OF + "seconds"
+        return done.groupby(by, sort=False, as_index=False).agg(
+            n_fits=(seconds, "size"),
+            mean=(seconds, "mean"),
+            longest=(seconds, "max"),
+            total=(seconds, "sum"),
+            # Every fit has the seconds of its program: the same to the last digit is the same one.
+            n_programs=("compile_seconds", "nunique"),
+            compile_seconds=("compile_seconds", lambda values: values.drop_duplicates().mean()),
+            n_unconverged=("unconverged", "sum"),
+            n_warned=("warned", "sum"),
+        )
 
-def _compiled(fits: pd.DataFrame) -> tuple[int, float]:
-    """Number of programs that made fits, and the seconds that their compilation took.
-
-    Every fit has the seconds of its program: the same time to the last digit is the same program.
-    """
-    programs = fits["compile_seconds"].astype(float).dropna().unique()
-    return len(programs), float(programs.sum())
+    return timed(["method"]), timed(["case", "method", "variant", "setting"])
 
 
 def facts(results: Results) -> Facts:
     """What ran, where and when."""
     frame = results.frame
     done = frame[frame["done"]]
-    versions: dict[str, dict[str, int]] = {}
-    for text, count in _counts(done["versions"], sort=False).items():
-        for name, version in json.loads(text).items():
-            seen = versions.setdefault(name, {})
-            seen[version] = seen.get(version, 0) + count
+    versions = pd.DataFrame([json.loads(text) for text in done["versions"]])
     warned = done["warnings"].astype(str).map(lambda text: [*dict.fromkeys(text.splitlines())])
     started = done["started"].astype(str)
     return Facts(
@@ -120,12 +86,12 @@ def facts(results: Results) -> Facts:
         methods=results.model.titles,
         missing=_counts(frame.loc[~frame["done"], "method"]),
         seconds=float(done.drop_duplicates("cell")[OF + "seconds"].astype(float).sum()),
-        compile_seconds=_compiled(done)[1],
+        compile_seconds=float(done["compile_seconds"].astype(float).drop_duplicates().sum()),
         started=(started.min(), started.max()) if len(done) else ("", ""),
         devices=_counts(done["device"]),
         dtypes=_counts(done["dtype"]),
         hosts=_counts(done["host"]),
-        versions=versions,
+        versions={name: _counts(found, sort=False) for name, found in versions.items()},
         warnings=_counts(warned.explode().dropna()),
         infeasible=_counts(done.loc[~done["feasible"], "method"]),
     )

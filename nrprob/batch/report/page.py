@@ -12,10 +12,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nrprob.batch.report import wording
-from nrprob.batch.report.account import Facts, Timing, facts, timings
+from nrprob.batch.report.account import Facts, facts, timings
 from nrprob.batch.report.chart import chart
 from nrprob.batch.report.comparison import Comparison, compare, overview
 from nrprob.batch.report.picture import Picture, draw
@@ -25,6 +25,9 @@ from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import load, read_plan
 from nrprob.exceptions import InputError
 from nrprob.files import make_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["write_report"]
 
@@ -42,7 +45,7 @@ class _Section:
     alerts: list[str]
     tables: list[Comparison]
     pictures: list[Picture]
-    timings: tuple[list[Timing], list[Timing]]
+    timings: tuple[pd.DataFrame, pd.DataFrame]
 
     @property
     def marks(self) -> dict[str, int]:

@@ -276,7 +276,7 @@ def test_measures_may_have_any_name(tmp_path):
 
 def test_times_and_convergence(tmp_path):
     results, dataset = results_of(make_run(tmp_path, make_model()))
-    methods, settings = timings(results)
+    methods, settings = ([*of.itertuples()] for of in timings(results))
     seconds = by_hand(dataset, "seconds", method="ours")
     assert methods[0].n_fits == 12
     assert methods[0].mean == pytest.approx(seconds.mean())
