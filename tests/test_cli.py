@@ -347,6 +347,19 @@ def test_run_tries_the_places_of_all_files_first(invoke, tmp_path):
     assert not (tmp_path / "o" / "good").exists()
 
 
+@pytest.mark.parametrize("out", [True, False])
+def test_two_files_do_not_share_a_folder_of_results(invoke, tmp_path, monkeypatch, out):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same.toml").write_text(MODEL)
+    options = ["--out", "o"] if out else []
+    line = refused(invoke("run", "a/same.toml", "b/same.toml", *options))
+    folder = "o/same" if out else "results/same"
+    assert f"same folder of results; a/same.toml and b/same.toml: {folder}; rename one" in line
+    assert not (tmp_path / "o").exists() and not (tmp_path / "results").exists()
+
+
 @pytest.mark.parametrize("command", ["run", "report"])
 def test_an_interrupt_that_is_swallowed_comes_again(invoke, tmp_path, monkeypatch, command):
     calls = []

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from nrprob.batch import registry
-from nrprob.batch.fits import Fit, default_measures, make_estimator, outcome, refused, score
+from nrprob.batch.fits import Fit, default_measures, outcome, refused, score
 from nrprob.batch.inputs import Inputs, inputs_of
 from nrprob.batch.plan import Experiment
 from nrprob.batch.schema import ModelFile
@@ -100,7 +100,7 @@ class Executor:
     def _prepare(self, cell: Experiment) -> Any:
         """What the lanes need of a cell; its fit where they cannot take it."""
         inputs = inputs_of(self.model, self.data(cell), cell)
-        estimator = make_estimator(cell.name, cell.parameters)
+        estimator = registry.make_estimator(cell.name, cell.parameters)
         alone = registry.method(cell.name).alone or not isinstance(estimator, Clusterer)
         start = time.perf_counter()
         place: contextlib.AbstractContextManager = contextlib.nullcontext()

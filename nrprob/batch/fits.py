@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import platform
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 
 from nrprob.batch import registry
 from nrprob.batch.draws import Parts
-from nrprob.batch.paths import look_up
+from nrprob.batch.parameters import look_up
 from nrprob.batch.reported import OF_SPLIT, Measure, Metric
 from nrprob.estimator.base import labelings
 from nrprob.exceptions import InputError
 
-__all__ = ["Fit", "cluster_sizes", "combined", "fit_method", "make_estimator", "outcome", "score"]
+__all__ = ["Fit", "cluster_sizes", "combined", "fit_method", "outcome", "score", "versions"]
 
 _SHORT: dict[Metric, str] = {"normalized_mutual_information": "NMI", "matched_accuracy": "accuracy"}
 
@@ -78,16 +81,6 @@ def cluster_sizes(labels: np.ndarray) -> list:
     return np.bincount(labels[labels >= 0]).tolist()
 
 
-def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") -> Any:
-    """Estimator by its short name; ``where`` tells the user where a wrong parameter stands."""
-    cls = registry.method(name).load()
-    registry.check_parameters(cls, parameters, where)
-    try:
-        return cls(**parameters)
-    except TypeError as error:  # a parameter without a default is missing
-        raise registry.missing_parameter(cls, parameters, where) from error
-
-
 def outcome(title: str, estimator: Any, seconds: float, messages: Sequence[str]) -> Fit:
     """What is kept of a fitted estimator."""
     restarts = getattr(estimator, "restarts_", None)
@@ -124,7 +117,6 @@ def fit_method(
     known: np.ndarray | None,
     *,
     y: np.ndarray | None = None,
-    title: str = "",
     where: str = "",
 ) -> Fit:
     """Fit a method by its short name; its warnings are kept and not shown.
@@ -141,12 +133,10 @@ def fit_method(
         Known structure; not handed to methods that take none.
     y : array of shape (n_samples,), optional
         Wanted labels, -1 where unknown.
-    title : str, optional
-        Name in reports; the name of the class by default.
     where : str, default=""
         Prefix that tells the user where a wrong parameter stands.
     """
-    estimator = make_estimator(name, parameters, where)
+    estimator = registry.make_estimator(name, parameters, where)
     keywords = {"known": known} if registry.method(name).takes_known and known is not None else {}
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
@@ -154,7 +144,7 @@ def fit_method(
         estimator.fit(X, y, **keywords)
     seconds = time.perf_counter() - start
     messages = [str(w.message) for w in caught]
-    return outcome(title or type(estimator).__name__, estimator, seconds, messages)
+    return outcome(type(estimator).__name__, estimator, seconds, messages)
 
 
 def default_measures(labelings: Sequence[str]) -> dict[str, Measure]:
@@ -269,3 +259,13 @@ def _class_rates(fit: Fit, parts: Parts, told: bool) -> dict[str, float]:
     train = float(right[parts.fitted].mean())
     tested = float(right[test].mean()) if test.any() else math.nan
     return {"train_accuracy": train, "test_accuracy": tested, "error": 1 - tested}
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on."""
+    names = ("nrprob", "jax", "jaxlib", "numpy", "scipy", "scikit-learn")
+    found = {"python": platform.python_version()}
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

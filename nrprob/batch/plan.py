@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nrprob.batch import registry
-from nrprob.batch.paths import FLAT, look_up
+from nrprob.batch.parameters import FLAT, look_up
 from nrprob.batch.reported import Measure
 from nrprob.batch.schema import MOST_SEED, MethodSpec, ModelFile
 from nrprob.batch.supervision import MOST_FITS

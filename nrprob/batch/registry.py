@@ -8,23 +8,16 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from nrprob.exceptions import InputError
 
 __all__ = [
-    "METHODS",
-    "Method",
-    "check_parameters",
-    "entry",
-    "method",
-    "missing_parameter",
-    "nearest",
-    "refuse_unknown",
+    "METHODS", "Method", "entry", "make_estimator", "method", "nearest", "refuse_unknown",
     "short_name",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -45,7 +38,7 @@ class Method:
     module: str
     class_name: str
     purpose: str
-    solvers: tuple[str, ...]
+    solvers: tuple[str, ...] = ()
     takes_known: bool = True
     takes_wanted: bool = True
     takes_pairs: bool = False
@@ -74,25 +67,21 @@ METHODS = {
         "nrprob.methods.cmbc.estimator",
         "CMBC",
         "clusters of binary rows, by a mixture that is kept from repeating the known groups",
-        (),
     ),
     "condens": Method(
         "nrprob.methods.ensemble.condens",
         "CondEns",
         "clusters on which clusterings of every known group by itself agree; any base clusterer",
-        (),
     ),
     "residual-spectral": Method(
         "nrprob.methods.residual.spectral",
         "ResidualSpectral",
         "clusters of sparse counts: what is left once the known groups' means are removed",
-        (),
     ),
     "residual-mixture": Method(
         "nrprob.methods.residual.mixture",
         "ResidualMixture",
         "clusters of tables and images, by a mixture of what the known groups leave of the rows",
-        (),
     ),
     "ib": Method(
         "nrprob.methods.bottleneck.ib",
@@ -105,14 +94,12 @@ METHODS = {
         "nrprob.methods.mixture.em",
         "MixtureEM",
         "components of a mixture; with labels of some rows, a semi-supervised classifier",
-        (),
         takes_known=False,
     ),
     "mdl_mixture": Method(
         "nrprob.methods.bayes.estimator",
         "MDLMixture",
         "a posterior over clusterings of every size; with labels of some rows, a classifier",
-        (),
         takes_known=False,
         alone=True,
     ),
@@ -120,7 +107,6 @@ METHODS = {
         "nrprob.methods.multiview.estimator",
         "MDLMultiView",
         "clusters of the same rows in several views at once, by description length",
-        (),
         takes_known=False,
         takes_wanted=False,
         takes_views=True,
@@ -130,7 +116,6 @@ METHODS = {
         "nrprob.methods.constrained.mdl",
         "MDLConstrained",
         "clusters under pairs that must or must not be together, kept or only where they pay",
-        (),
         takes_known=False,
         takes_pairs=True,
         alone=True,
@@ -139,7 +124,6 @@ METHODS = {
         "nrprob.methods.constrained.cop_kmeans",
         "COPKMeans",
         "k-means that never violates a pair and gives up where it would have to; for comparison",
-        (),
         takes_known=False,
         takes_pairs=True,
         alone=True,
@@ -192,18 +176,26 @@ def entry(estimator: type[Any]) -> tuple[str, Method]:
     return next((n, m) for n, m in METHODS.items() if m.class_name == estimator.__name__)
 
 
-def check_parameters(estimator: type[Any], parameters: Iterable[str], where: str) -> None:
-    """Refuse parameters that the estimator's constructor does not have; `where` names the place."""
-    known = estimator._get_param_names()
-    for name in parameters:
-        refuse_unknown(name, known, f"{estimator.__name__} has no such parameter; {where}{name}")
+def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") -> Any:
+    """Estimator by its short name; ``where`` tells the user where a wrong parameter stands.
 
-
-def missing_parameter(estimator: type[Any], parameters: Iterable[str], where: str) -> InputError:
-    """The error for parameters that have no default and were not given."""
-    signature = inspect.signature(estimator).parameters.values()
-    required = [p.name for p in signature if p.default is inspect.Parameter.empty]
-    missing = [f"{where}{name}" for name in required if name not in parameters]
-    return InputError(
-        f"{estimator.__name__} needs a parameter that has no default; {', '.join(missing)}; add it"
-    )
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If its constructor lacks a parameter that is given, or needs one that is not.
+    """
+    cls = method(name).load()
+    needed = inspect.signature(cls).parameters
+    for parameter in parameters:
+        complaint = f"{cls.__name__} has no such parameter; {where}{parameter}"
+        refuse_unknown(parameter, cls._get_param_names(), complaint)
+    missing = [
+        f"{where}{name}"
+        for name, one in needed.items()
+        if one.default is inspect.Parameter.empty and name not in parameters
+    ]
+    if missing:
+        raise InputError(
+            f"{cls.__name__} needs a parameter that has no default; {', '.join(missing)}; add it"
+        )
+    return cls(**parameters)

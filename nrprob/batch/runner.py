@@ -17,14 +17,13 @@ import jax
 import numpy as np
 
 from nrprob.batch.executor import Executor
-from nrprob.batch.fits import Fit
+from nrprob.batch.fits import Fit, versions
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import Batch, Experiment, Plan, expand
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store, to_dataset
 from nrprob.batch.tables import Table
 from nrprob.batch.trial import check, try_out
-from nrprob.batch.versions import versions
 from nrprob.exceptions import DataUnavailable, InputError, warn
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator, model_validator
 
 from nrprob.batch import registry
-from nrprob.batch.paths import FLAT, root
+from nrprob.batch.parameters import FLAT, root
 from nrprob.batch.reported import OF_SPLIT, Figure, Measure, Report, Table
 from nrprob.batch.supervision import MOST_FITS, Constraints, Split, Strict, Wanted
 
@@ -204,6 +204,10 @@ class ModelFile(Strict):
         """What is drawn anew for every run, by the name of its table."""
         tables = {"wanted": self.wanted, "split": self.split, "constraints": self.constraints}
         return {name: table for name, table in tables.items() if table is not None}
+
+    def goal(self, measure: str) -> str:
+        """Which values of a measure are better: "high", "low" or "none"."""
+        return self.measures[measure].better if measure in self.measures else "none"
 
     @property
     def measure_names(self) -> list[str]:

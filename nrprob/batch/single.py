@@ -13,10 +13,9 @@ import numpy as np
 
 from nrprob.batch import registry, tables
 from nrprob.batch.draws import PARTS
-from nrprob.batch.fits import Fit, cluster_sizes, combined, make_estimator
+from nrprob.batch.fits import Fit, cluster_sizes, combined, versions
 from nrprob.batch.plan import Plan
 from nrprob.batch.sources import load_data
-from nrprob.batch.versions import versions
 from nrprob.files import make_folder, write_whole
 
 if TYPE_CHECKING:
@@ -171,13 +170,14 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
     fits, names = [], dataset["measure"].values.tolist()
     for cell in plan.cells:
         found = dataset.sel(cell=cell.id)
+        estimator = registry.make_estimator(cell.name, cell.parameters)
         labels = _rows(found, "labels")
         assert labels is not None
         fits.append(
             Fit(
                 title=cell.method,
-                method=registry.method(cell.name).class_name,
-                parameters=make_estimator(cell.name, cell.parameters).get_params(deep=False),
+                method=type(estimator).__name__,
+                parameters=estimator.get_params(deep=False),
                 labels=labels,
                 seconds=float(found["seconds"]),
                 membership=found["membership"].values if "membership" in found else None,

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from nrprob.batch import registry, single
 from nrprob.batch.executor import DataSets
-from nrprob.batch.fits import make_estimator
 from nrprob.batch.inputs import inputs_of
 from nrprob.batch.plan import Experiment, Plan, select
 from nrprob.batch.schema import ModelFile
@@ -58,7 +57,7 @@ def check(plan: Plan) -> dict[str, int]:
 def _prepare(model: ModelFile, data: DataSets, cell: Experiment, where: str) -> None:
     """Do what comes before the fit of a cell; raises what a fit would."""
     inputs = inputs_of(model, data(cell), cell)
-    estimator = make_estimator(cell.name, cell.parameters, f"{where}.")
+    estimator = registry.make_estimator(cell.name, cell.parameters, f"{where}.")
     if model.predicts and not hasattr(estimator, "predict"):
         raise InputError(
             f"{where} ({cell.method}): it says nothing of new rows; got a measure of rows to test; "

@@ -10,6 +10,7 @@ import os
 from typing import Annotated
 
 import typer
+from typer import Option
 
 from nrprob.cli.fit import fit
 from nrprob.cli.report import methods, report
@@ -39,7 +40,7 @@ def _version(wanted: bool) -> None:
 def main(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+        Option("--version", callback=_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Find a clustering that is not the one you already know."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
 from nrprob.cli.single import show
 from nrprob.cli.terminal import in_one_line, note, working
@@ -25,54 +25,50 @@ __all__ = ["fit"]
 
 @in_one_line()
 def fit(
-    data: Annotated[Path, typer.Argument(help="Rows: a CSV, TSV, Parquet or NPZ file.")],
+    data: Annotated[Path, Argument(help="Rows: a CSV, TSV, Parquet or NPZ file.")],
     known: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             help="What is known, FILE:COLUMN (FILE:KEY for NPZ; COLUMN alone is one of DATA). "
             "Repeat for several labelings."
         ),
     ] = None,
     labels: Annotated[
         str | None,
-        typer.Option(help="Wanted labels of some rows, FILE:COLUMN; empty or -1 where unknown."),
+        Option(help="Wanted labels of some rows, FILE:COLUMN; empty or -1 where unknown."),
     ] = None,
     compare: Annotated[
         list[str] | None,
-        typer.Option(help="A labeling to compare the result with, FILE:COLUMN; never used to fit."),
+        Option(help="A labeling to compare the result with, FILE:COLUMN; never used to fit."),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="See `nrprob methods`; auto looks at the data, and says why.")
+        str, Option(help="See `nrprob methods`; auto looks at the data, and says why.")
     ] = "auto",
     k: Annotated[
         int | None,
-        typer.Option(
-            "--k", help="Number of clusters, 2 by default; the most, where it is sampled."
-        ),
+        Option("--k", help="Number of clusters, 2 by default; the most, where it is sampled."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path("results"),
+    out: Annotated[Path, Option(help="Folder to write to.")] = Path("results"),
     columns: Annotated[
-        str | None, typer.Option(help="Feature columns, separated by commas; default all numeric.")
+        str | None, Option(help="Feature columns, separated by commas; default all numeric.")
     ] = None,
-    drop: Annotated[
-        str | None, typer.Option(help="Columns to leave out, separated by commas.")
-    ] = None,
+    drop: Annotated[str | None, Option(help="Columns to leave out, separated by commas.")] = None,
     features: Annotated[
-        str | None, typer.Option(help="auto, multinomial, bernoulli or gaussian.")
+        str | None, Option(help="auto, multinomial, bernoulli or gaussian.")
     ] = None,
     solver: Annotated[
-        str | None, typer.Option(help="anneal, sequential, batched or agglomerative.")
+        str | None, Option(help="anneal, sequential, batched or agglomerative.")
     ] = None,
-    n_init: Annotated[int | None, typer.Option(help="Number of restarts.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Makes the run repeatable.")] = 0,
+    n_init: Annotated[int | None, Option(help="Number of restarts.")] = None,
+    seed: Annotated[int | None, Option(help="Makes the run repeatable.")] = 0,
     standardize: Annotated[
-        bool, typer.Option(help="Give every feature mean 0 and standard deviation 1.")
+        bool, Option(help="Give every feature mean 0 and standard deviation 1.")
     ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any other parameter of the method."),
+        Option("--set", metavar="NAME=VALUE", help="Any other parameter of the method."),
     ] = None,
-    picture: Annotated[bool, typer.Option(help="Draw summary.png.")] = True,
+    picture: Annotated[bool, Option(help="Draw summary.png.")] = True,
 ) -> None:
     """Cluster the rows of a file, beyond what is known about them."""
     from nrprob.batch import fits, registry, single, sources

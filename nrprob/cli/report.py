@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
+from typer import Argument, Option
 
 from nrprob.cli.terminal import in_one_line, say, working
 
@@ -16,10 +16,10 @@ __all__ = ["methods", "report"]
 @in_one_line()
 def report(
     folder: Annotated[
-        Path, typer.Argument(help="What `nrprob run` wrote to, or a folder of such folders.")
+        Path, Argument(help="What `nrprob run` wrote to, or a folder of such folders.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="File to write; report.html in FOLDER by default.")
+        Path | None, Option(help="File to write; report.html in FOLDER by default.")
     ] = None,
 ) -> None:
     """Write results as one HTML page: tables beside published values, figures, timing."""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from nrprob.cli.single import show
 from nrprob.cli.terminal import console, in_one_line, say, warn, working
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "run"]
 
-_Files = Annotated[list[Path], typer.Argument(help="Model files (TOML).", metavar="FILE...")]
+_Files = Annotated[list[Path], Argument(help="Model files (TOML).", metavar="FILE...")]
 
 
 @in_one_line()
@@ -25,15 +26,15 @@ def run(
     files: _Files,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder to write to; with several files, one folder in it for each."),
+        Option(help="Folder to write to; with several files, one folder in it for each."),
     ] = None,
     devices: Annotated[
         str | None,
-        typer.Option(help="Numbers (0,1), or a platform and how many (cpu, gpu:4). Default: all."),
+        Option(help="Numbers (0,1), or a platform and how many (cpu, gpu:4). Default: all."),
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAME=VALUE",
             help="Only fits with this method, table, repeat, run, or parameter; repeat to narrow.",
         ),
@@ -46,16 +47,23 @@ def run(
     plans = _checked_plans(files)
     chosen = _devices(devices)
     failed = False
-    folders = []
+    folders: dict[Path, Path] = {}
     for path, plan in plans:
         folder = out / path.stem if out and len(files) > 1 else out
-        folders.append(folder or runner.default_folder(plan.model, path) or Path("results"))
-        trial.try_out(plan, folders[-1], only or ())
-    for (path, plan), folder in zip(plans, folders, strict=True):
+        folder = folder or runner.default_folder(plan.model, path) or Path("results")
+        for other, taken in folders.items():
+            if other != path and taken.resolve() == folder.resolve():
+                raise InputError(
+                    f"two model files have the same folder of results; {other} and {path}: "
+                    f"{folder}; rename one, or run each by itself with --out"
+                )
+        folders[path] = folder
+        trial.try_out(plan, folder, only or ())
+    for path, plan in plans:
         try:
             with Bar(path.stem) as bar:
                 result = runner.run_plan(
-                    plan, folder, devices=chosen, only=only or (), progress=bar
+                    plan, folders[path], devices=chosen, only=only or (), progress=bar
                 )
         except KeyboardInterrupt:
             console(stderr=True).print(

@@ -238,6 +238,18 @@ def test_more_runs_of_the_same_file_keep_what_there_is(tmp_path, monkeypatch):
     assert len(counted) == CELLS - 8
 
 
+def test_measures_may_change_places_between_two_runs(tmp_path):
+    data = ONE["data"] | {"repeats": 2}
+    of = [{"metric": "purity", "labeling": f"partition_{i}"} for i in (0, 1)]
+    one = ONE | {"data": data, "measures": {"a": of[0], "b": of[1]}}
+    other = ONE | {"data": data, "measures": {"b": of[1], "a": of[0]}}
+    results = batch.run(one, tmp_path / "one")
+    batch.run(one, tmp_path / "both", only=["repeat=0"])
+    mixed = batch.run(other, tmp_path / "both")
+    assert len(store.Store(tmp_path / "both").parts()) == 2
+    xarray.testing.assert_equal(mixed["score"].sel(measure=["a", "b"]), results["score"])
+
+
 def test_a_method_may_be_for_some_data_only():
     every = plan.expand(read_model(SPEC)).cells
     for where, sizes in (

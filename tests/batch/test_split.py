@@ -15,9 +15,13 @@ from sklearn.datasets import load_iris
 from sklearn.preprocessing import StandardScaler
 
 from nrprob import COPKMeans, MDLConstrained, MDLMultiView, MixtureEM, batch, metrics
-from nrprob.batch import comparison, plan, report, single, store, trial
+from nrprob.batch import plan, single, store, trial, write_report
 from nrprob.batch.draws import PARTS, divide, pairs_of
 from nrprob.batch.modelfile import read_model
+from nrprob.batch.report.averages import paired_test
+from nrprob.batch.report.chart import chart
+from nrprob.batch.report.comparison import compare
+from nrprob.batch.report.results import collect
 from nrprob.batch.supervision import Constraints, Split
 from nrprob.datasets import make_gaussian_views
 from nrprob.exceptions import InputError
@@ -413,8 +417,8 @@ def test_infeasible_fits_are_counted_and_in_no_average(pairs, tmp_path):
     figures = [{"name": "F", "x": "constraints.pairs", "y": "infeasible"}]
     batch.run(changed(PAIRS, tables=tables, figures=figures), folder)  # nothing is computed
     model, cells = store.read_plan(folder)
-    found = comparison.collect(store.load(folder), model, cells)
-    whole = comparison.compare(found, model.tables[0])
+    found = collect(store.load(folder), model, cells)
+    whole = compare(found, model.tables[0])
     assert [row.method for row in whole.rows] == ["hard", "COPKMeans"]
     total = 0
     for row in whole.rows:
@@ -423,7 +427,7 @@ def test_infeasible_fits_are_counted_and_in_no_average(pairs, tmp_path):
             & (results["constraints.pairs"] == 24), drop=True,
         )  # fmt: skip
         refused = own["refusal"].values.astype(str) != ""
-        entries = dict(zip(whole.columns, row.entries, strict=True))
+        entries = row.entries
         assert (row.n_done, row.n_infeasible) == (3, refused.sum())
         assert entries["infeasible", "mean"].ours.value == pytest.approx(refused.mean())
         kept = own["score"].sel(measure="test").values[~refused]
@@ -438,9 +442,9 @@ def test_infeasible_fits_are_counted_and_in_no_average(pairs, tmp_path):
         total += refused.sum()
     assert total > 0
     (figure,) = model.figures
-    lines = {line.method: line.points for line in comparison.chart(found, figure).lines}
+    lines = {line.method: line.points for line in chart(found, figure).lines}
     assert lines["hard"][0][:2] == (0, 0.0)
-    page = report.write_report(folder, tmp_path / "r.html").read_text(encoding="utf-8")
+    page = write_report(folder, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "fits were infeasible (" in page and "of 3 fits infeasible" in page
     assert "30 % of the rows with their label, 0 % without it, 70 % to test" in page
     assert "labels are told to no method" in page
@@ -461,9 +465,9 @@ def test_two_methods_are_compared_by_a_paired_test(pairs, tmp_path):
     # Tables are no part of what a fit is, so that nothing is fitted again.
     batch.run(changed(PAIRS, tables=[table]), place)
     model = read_model(changed(PAIRS, tables=[table]))
-    found = comparison.collect(store.load(place), model, plan.expand(model).cells)
-    whole = comparison.compare(found, model.tables[0])
-    rows = {row.method: dict(zip(whole.columns, row.entries, strict=True)) for row in whole.rows}
+    found = collect(store.load(place), model, plan.expand(model).cells)
+    whole = compare(found, model.tables[0])
+    rows = {row.method: row.entries for row in whole.rows}
     errors = {}
     for _, of in results.groupby("cell"):
         at = of.squeeze()
@@ -479,8 +483,8 @@ def test_two_methods_are_compared_by_a_paired_test(pairs, tmp_path):
     # It is of two methods, and of what was published.
     assert rows["hard"]["error", "p"].ours is None
     assert rows["hard"]["error", "sd"].ours is not None
-    assert ("seconds", "p") not in rows["hard"]
-    page = report.write_report(place).read_text(encoding="utf-8")
+    assert ("seconds", "p") not in whole.columns
+    page = write_report(place).read_text(encoding="utf-8")
     assert f"<span>{entry.ours.value:.2g}" in page and "6e-08 <small>published" in page
     assert "p is of a two-sided t-test" in page and "the sd over its fits" in page
 
@@ -496,19 +500,19 @@ def test_a_paired_test_is_over_data_sets_if_there_are_several():
         )  # fmt: skip
 
     one, other = rng.normal(size=(6, 4)), rng.normal(0.5, 1, size=(6, 4))
-    found = comparison.paired_test(frame(one), frame(other), "error")
+    found = paired_test(frame(one), frame(other), "error")
     assert found.value == pytest.approx(ttest_rel(one.mean(1), other.mean(1)).pvalue)
     assert (found.n_sets, found.n_runs) == (6, 4)
     # Runs that only one of them has are in no pair, nor are those that were refused.
     longer = frame(other[:1]).iloc[:3]
     refused = frame(one[:1])
     refused.loc[0, "feasible"] = False
-    found = comparison.paired_test(refused, longer, "error")
+    found = paired_test(refused, longer, "error")
     assert found.value == pytest.approx(ttest_rel(one[0, 1:3], other[0, 1:3]).pvalue)
     # Without a spread the test has no t.
-    assert comparison.paired_test(frame(one), frame(one), "error").value == 1
-    assert comparison.paired_test(frame(one), frame(one + 0.5), "error").value == 0
-    assert comparison.paired_test(frame(one[:1, :1]), frame(other[:1, :1]), "error") is None
+    assert paired_test(frame(one), frame(one), "error").value == 1
+    assert paired_test(frame(one), frame(one + 0.5), "error").value == 0
+    assert paired_test(frame(one[:1, :1]), frame(other[:1, :1]), "error") is None
 
 
 def test_a_fit_that_fails_without_its_pairs_too_has_failed(tmp_path, monkeypatch):

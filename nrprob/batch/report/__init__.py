@@ -1,0 +1,5 @@
+"""Reports: results set beside published values, on one page."""
+
+from nrprob.batch.report.page import write_report
+
+__all__ = ["write_report"]

@@ -1,0 +1,177 @@
+"""Results as one page: tables beside published values, figures, timing.
+
+The page is a single HTML file without scripts that loads nothing, so that it can be sent, kept and
+printed.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nrprob.batch.report import wording
+from nrprob.batch.report.account import Facts, facts, timings
+from nrprob.batch.report.chart import chart
+from nrprob.batch.report.comparison import Comparison, compare, overview
+from nrprob.batch.report.picture import Picture, draw
+from nrprob.batch.report.results import collect
+from nrprob.batch.report.wording import listed
+from nrprob.batch.schema import ModelFile
+from nrprob.batch.store import load, read_plan
+from nrprob.exceptions import InputError
+from nrprob.files import make_folder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["write_report"]
+
+_PAGE = "report.html"
+
+
+@dataclass
+class _Section:
+    """A run."""
+
+    anchor: str
+    title: str
+    model: ModelFile
+    facts: Facts
+    alerts: list[str]
+    tables: list[Comparison]
+    pictures: list[Picture]
+    timings: tuple[pd.DataFrame, pd.DataFrame]
+
+    @property
+    def marks(self) -> dict[str, int]:
+        """How often our values are worse, within the error, at least as good."""
+        return wording.counted(entry for table in self.tables for entry in table.entries)
+
+    @property
+    def n_marked(self) -> int:
+        """How many of our values stand beside a published one that says which is better."""
+        return sum(self.marks.values())
+
+
+def write_report(folder: Path | str, out: Path | str | None = None) -> Path:
+    """Write results as one HTML page.
+
+    Parameters
+    ----------
+    folder : Path or str
+        What `nrprob.batch.run` wrote to, or a folder of such folders.
+    out : Path or str, optional
+        File to write, or a folder for it; ``report.html`` in the folder by default.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If there are no results, a file of them is damaged, or the page cannot be written; in the
+        first two cases nothing is written.
+    """
+    folder = Path(folder)
+    path = Path(out) if out is not None else folder / _PAGE
+    if path.is_dir():
+        path = path / _PAGE
+    runs = [folder] if (folder / "plan.json").exists() else _folders(folder)
+    sections = [_section(run, f"run-{i}") for i, run in enumerate(runs or [folder], 1)]
+    if not any(section.facts.n_done for section in sections):
+        planned = sum(section.facts.n_planned for section in sections)
+        raise InputError(
+            f"nothing is finished yet; {folder} has 0 of {planned} fits; "
+            "run the model file, and report then"
+        )
+    content = _render(sections, folder.resolve().name)
+    make_folder(path.parent)
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"cannot write the report; {path}: {error.strerror}; choose another file"
+        ) from error
+    return path
+
+
+def _folders(folder: Path) -> list[Path]:
+    """Folders of runs in a folder, "table 10" after "table 9"."""
+    found = [plan.parent for plan in folder.glob("*/plan.json")]
+    return sorted(found, key=lambda p: [int(t) if t.isdecimal() else t for t in _parted(p.name)])
+
+
+def _parted(name: str) -> list[str]:
+    return re.split(r"(\d+)", name)
+
+
+def _section(folder: Path, anchor: str) -> _Section:
+    dataset = load(folder)
+    model, cells = read_plan(folder)
+    results = collect(dataset, model, cells)
+    told = facts(results)
+    return _Section(
+        anchor,
+        model.title or folder.resolve().name,
+        model,
+        told,
+        _alerts(told, dataset.attrs),
+        [compare(results, table) for table in model.tables] or [overview(results)],
+        [draw(chart(results, figure)) for figure in model.figures],
+        timings(results),
+    )
+
+
+def _alerts(facts: Facts, notes: Mapping[str, Any]) -> list[str]:
+    """What a reader has to know before the numbers, in words."""
+    found = []
+    if facts.missing:
+        lacking = ", ".join(f"{method} {count}" for method, count in facts.missing.items())
+        found.append(
+            f"{facts.n_planned - facts.n_done} of {facts.n_planned} fits are missing ({lacking}). "
+            "Running the model file again does what is missing and says why not."
+        )
+        found += [
+            f"{count} fits were {name}: {reason}."
+            for name in ("skipped", "failed")
+            for reason, count in json.loads(notes.get(name, "{}")).items()
+        ]
+    if facts.infeasible:
+        refused = ", ".join(f"{method} {count}" for method, count in facts.infeasible.items())
+        found.append(
+            f"{sum(facts.infeasible.values())} fits were infeasible ({refused}): their constraints "
+            'cannot be kept. They are in no average but that of "infeasible".'
+        )
+    mixed = [
+        f"{name} {listed(values)}" for name, values in facts.versions.items() if len(values) > 1
+    ]
+    if mixed:
+        found.append(f"Fits were made by different versions: {'; '.join(mixed)}.")
+    if len(facts.devices) > 1 or len(facts.hosts) > 1:
+        found.append("Fits were made on different devices: their times do not compare.")
+    return found
+
+
+def _render(sections: list[_Section], name: str) -> str:
+    import jinja2
+
+    import nrprob
+
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {name: getattr(wording, name) for name in wording.__all__}
+    source = importlib.resources.files("nrprob.batch.report").joinpath("page.html.jinja")
+    return environment.from_string(source.read_text(encoding="utf-8")).render(
+        sections=sections,
+        title=sections[0].title if len(sections) == 1 else f"Results in {name}",
+        marks=wording.MARKS,
+        version=nrprob.__version__,
+    )

@@ -1,0 +1,106 @@
+"""The fits that were planned, in one frame with what was measured of those that are done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from nrprob.batch.parameters import describe, look_up, varying
+from nrprob.batch.plan import Experiment, matches
+from nrprob.batch.report.averages import OF
+from nrprob.batch.schema import ModelFile
+
+if TYPE_CHECKING:
+    import xarray
+
+__all__ = ["Results", "collect", "kinds"]
+
+_BUILT_IN = {"n_clusters": "n_clusters_found", "objective": "objective", "seconds": "seconds"}
+_CIRCUMSTANCES = (
+    "compile_seconds", "converged", "warnings", "device", "dtype", "host", "started", "versions"
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Results:
+    """All planned fits of a model, finished or not.
+
+    ``frame`` has a row per cell of the plan, in its order: ``cell``, ``method``, ``case``,
+    ``repeat``, ``run``, ``variant`` (the method's parameters, its seed aside, and what is drawn for
+    it), ``done``, ``feasible``, and everything measured.
+    """
+
+    model: ModelFile
+    cells: Sequence[Experiment]
+    frame: pd.DataFrame
+    measures: tuple[str, ...]
+
+    def where(self, conditions: Mapping[str, Any]) -> pd.DataFrame:
+        """Fits with these values of their parameters."""
+        return self.frame[[matches(cell, conditions) for cell in self.cells]]
+
+
+def collect(dataset: xarray.Dataset, model: ModelFile, cells: Sequence[Experiment]) -> Results:
+    """Results beside the plan they belong to.
+
+    Parameters
+    ----------
+    dataset : xarray.Dataset
+        See `nrprob.batch.load`.
+    model : ModelFile
+        What was run.
+    cells : sequence of Experiment
+        Its plan.
+    """
+    frame = pd.DataFrame(
+        [(c.id, c.method, c.case, c.repeat, c.run, c.variant) for c in cells],
+        columns=["cell", "method", "case", "repeat", "run", "variant"],
+    )
+    measures = [*model.measures]
+    built_in = [*_BUILT_IN] if model.constraints is None else [*_BUILT_IN, "infeasible"]
+    if dataset.sizes.get("cell"):
+        measures = [str(name) for name in dataset["measure"].values]
+        found = pd.DataFrame(
+            dataset["score"].values,
+            index=dataset["cell"].values.astype(str),
+            columns=[OF + name for name in measures],
+        )
+        for name, variable in _BUILT_IN.items():
+            found[OF + name] = dataset[variable].values
+        for name in _CIRCUMSTANCES:
+            found[name] = dataset[name].values
+        if "refusal" in dataset:
+            found[OF + "infeasible"] = (dataset["refusal"].values.astype(str) != "").astype(float)
+    else:
+        names = [*(OF + name for name in (*measures, *built_in)), *_CIRCUMSTANCES]
+        found = pd.DataFrame(np.nan, index=pd.Index([], dtype=object), columns=names)
+    # Methods of two titles and the same parameters share their fits.
+    frame = frame.join(found[~found.index.duplicated()], on="cell")
+    done = frame["cell"].isin(found.index)
+    feasible = done & (frame.get(OF + "infeasible", 0) != 1)
+    return Results(model, cells, frame.assign(done=done, feasible=feasible), (*measures, *built_in))
+
+
+def kinds(results: Results) -> Iterable[tuple[str, str, str, pd.DataFrame]]:
+    """(data, method, its parameters, fits) of every setting of the grid; only what varies is said.
+
+    Data come first in the order, since that is how tables read.
+    """
+    of_data = varying([*{cell.case: cell.data for cell in results.cells}.values()])
+    chosen = {m.label: [*m.grid] for m in results.model.methods}
+    drawn = [
+        f"{name}.{key}"
+        for name, table in results.model.drawn.items()
+        for key in varying(table.amounts)
+    ]
+    by = results.frame.groupby(["case", "method", "variant"], sort=False)
+    for (_, method, _), fits in by:
+        cell = results.cells[fits.index[0]]
+        settings = {k: cell.parameters[k] for k in chosen[method] if k in cell.parameters}
+        settings |= {k: v for k in drawn if (v := look_up(cell.values, k)) is not None}
+        data = {k: v for k, v in cell.data.items() if k in of_data}
+        yield describe(data), method, describe(settings), fits

@@ -1,0 +1,266 @@
+"""The page of a report as a reader and a browser get it."""
+
+import html.parser
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+from made_up_results import METHODS, WANTED, make_model, make_run, table
+
+from nrprob.batch import write_report
+from nrprob.exceptions import InputError
+
+
+class Page(html.parser.HTMLParser):
+    """What a page consists of; complains about tags that do not match."""
+
+    VOID = ("meta", "img", "link", "br")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.images, self.loads, self.captions = [], [], [], [], []
+        self.scopes, self.text, self.tables = [], "", 0
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if "id" in found:
+            self.ids.append(found["id"])
+        if tag == "table":
+            self.tables += 1
+        if tag == "caption":
+            self.captions.append("")
+        if tag == "img":
+            self.images.append(found.get("alt", ""))
+        if tag == "th":
+            self.scopes.append(found.get("scope"))
+        self.loads += [found[k] for k in ("src", "href", "srcset", "action") if k in found]
+        assert tag not in ("script", "link", "iframe", "object")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+        if "caption" in self.open:
+            self.captions[-1] += data
+
+
+def page_of(path):
+    text = path.read_text(encoding="utf-8")
+    page = Page(text)
+    assert len(set(page.ids)) == len(page.ids)
+    assert all(page.images)
+    assert len(page.captions) == page.tables
+    assert all(caption.strip() for caption in page.captions)
+    assert set(page.scopes) <= {"row", "col", "rowgroup", "colgroup"}
+    assert all(at.startswith(("#", "data:")) for at in page.loads)
+    assert {at[1:] for at in page.loads if at.startswith("#")} <= set(page.ids)
+    assert '<html lang="en">' in text
+    assert not re.search(r"url\(|@import", text)
+    return page
+
+
+def test_the_page_says_which_labels_were_told(tmp_path):
+    text = page_of(write_report(make_run(tmp_path / "a", make_model(**WANTED)))).text
+    text = " ".join(text.split())
+    told = "partition_1 of 5 % or 20 % of every class, drawn anew for every run and the same for"
+    assert f"{told} all methods (not told: plain); measures are of the other rows" in text
+    # The table of everything keeps the points of the curve apart.
+    assert "ours, wanted.fraction\xa0=\xa00.05" in text or "wanted.fraction = 0.05" in text
+    model = make_model(wanted={"labeling": "partition_1", "per_class": 3, "score": "all"})
+    text = page_of(write_report(make_run(tmp_path / "b", model))).text
+    assert "partition_1 of 3 rows of every class" in text
+    assert "measures are of all rows" in text
+    text = page_of(write_report(make_run(tmp_path / "c", make_model()))).text
+    assert "Labels told" not in text
+
+
+def test_a_table_of_ratios_says_what_they_are_of(tmp_path):
+    published = {"ours / plain": {"seconds": {"mean": 2.0}}}
+    model = make_model(tables=[table(published, measures=["seconds"], methods=["ours / plain"])])
+    page = write_report(make_run(tmp_path, model)).read_text()
+    assert "Ours: 3 data sets" in page
+    assert "Nothing of ours is finished" not in page
+
+
+FULL = make_model(
+    description="First.\n\nSecond <b>.",
+    source="A book, section 5",
+    tables=[
+        table(
+            {
+                "ours": {"accuracy": {"mean": 2.0}, "distance": {"mean": 9.0}},
+                "theirs": {"accuracy": {"mean": 0.5250, "range": 0.1}},
+                "ours / plain": {"seconds": {"mean": 1.5}},
+            },
+            name="Table <1>",
+            caption="What & what",
+            statistics=["mean", "range"],
+        ),
+        {"name": "Table 2", "settings": [{"where": {"dims": [12, 4]}}, {"note": "all data"}]},
+    ],
+    figures=[
+        {
+            "name": "Figure 1",
+            "caption": "a & b",
+            "x": "dims.0",
+            "x_label": "columns at $1 each, $",
+            "y": "accuracy",
+            "log_x": True,
+        },
+        {"name": "Figure 2", "x": "dims", "y": "seconds"},
+    ],
+)
+
+
+def test_the_page_of_a_run(tmp_path):
+    folder = make_run(tmp_path / "run", FULL)
+    path = write_report(folder)
+    assert path == folder / "report.html"
+    page = page_of(path)
+    text = " ".join(page.text.split())
+    for part in (
+        "A <title> & more", "Second <b>.", "A book, section 5", "24 of 24", "Table <1>",
+        "What & what.", "published only", "ratio of means", "1 ▼ worse, 0 ≈ within 2 SE, 1 ▲",
+        "mean of 2 settings", "all data", "24 of 24", "12 fits: did not converge <after> 3 steps",
+        "numpy 2.0", "2005-05-01 12:30 UTC", "0.525 published", "a host", "float64",
+    ):  # fmt: skip
+        assert part in text, part
+    assert "are missing" not in text
+    # What is seen is also said.
+    assert text.count("▼worse") == 3  # in the legend, in the table, and of the best
+    alt = page.images[0]
+    assert alt.startswith("accuracy against columns at $1 each, $. ours: ")
+    assert "ours (published): 2.000 at 4" in alt
+    assert len(page.images) == 2
+
+
+def test_what_is_missing_or_mixed_is_said(tmp_path):
+    keep = lambda cell: cell.case == 0 and (cell.method == "ours" or cell.repeat == 0)  # noqa: E731
+    folder = make_run(
+        tmp_path, FULL, keep=keep, numpy=lambda cell: "2.0" if cell.method == "ours" else "2.1"
+    )
+    text = " ".join(page_of(write_report(folder)).text.split())
+    assert "16 of 24 fits are missing (plain 10, ours 6)" in text
+    assert "2 of 6 fits" in text
+    assert "not finished: 0 of 6 fits" in text
+    assert "different versions: numpy 2.0 (6 fits), 2.1 (2 fits)" in text
+
+
+def test_a_data_file_may_be_gone(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("a,b\n" + "1,2\n3,4\n" * 5)
+    model = {"data": {"file": str(file)}, "methods": METHODS}
+    value = lambda cell: {"NMI of b": 0.5}  # noqa: E731
+    folder = make_run(tmp_path / "run", model, value)
+    file.unlink()
+    page = page_of(write_report(folder))
+    assert page.captions[0].startswith("All results")
+    assert "NMI of b" in page.text
+
+
+def test_a_folder_of_folders(tmp_path):
+    for name in ("part 10", "part 9", "part 1"):
+        make_run(tmp_path / name, make_model(title=f"Title of {name}"))
+    make_run(tmp_path / "part 11", make_model(title=""), keep=lambda cell: False)
+    (tmp_path / "something else").mkdir()
+    page = page_of(write_report(tmp_path, tmp_path / "new" / "page.html"))
+    parts = re.findall(r"Title of part \d+", page.text)
+    assert parts == [f"Title of part {i}" for i in (1, 9, 10)] * 2  # contents, then sections
+    assert "24 of 24 fits are missing" in page.text
+    assert "part 11" in page.text
+
+
+def test_an_existing_folder_as_the_place(tmp_path):
+    folder = make_run(tmp_path / "run", make_model())
+    assert write_report(folder, tmp_path) == tmp_path / "report.html"
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_nothing_to_report(tmp_path, inside):
+    with pytest.raises(InputError, match=r"no results here; .*; name a folder") as caught:
+        write_report(tmp_path)
+    assert len(str(caught.value).splitlines()) == 1
+    make_run(tmp_path / "run" if inside else tmp_path, make_model(), keep=lambda cell: False)
+    with pytest.raises(InputError, match=r"nothing is finished yet; .* 0 of 24 fits; run"):
+        write_report(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_damaged_file_stops_a_report(tmp_path, inside):
+    folder = make_run(tmp_path / "run", make_model())
+    path = next((folder / "cells").glob("*.nc"))
+    path.write_bytes(path.read_bytes()[:2000])
+    with pytest.raises(InputError, match=rf"cannot read a result file; .*{path.name}"):
+        write_report(tmp_path if inside else folder)
+    assert not [*tmp_path.glob("**/report.html")]
+
+
+def test_an_unwritable_place(tmp_path):
+    folder = make_run(tmp_path / "run", make_model())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot make the output folder"):
+        write_report(folder, tmp_path / "file" / "page.html")
+
+
+# in a browser
+
+
+def rendered(path, profile, width):
+    """The page's elements as a browser has them, at a width in pixels."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser")
+    browser = browser or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium or Chrome on this machine")
+    options = (
+        "--headless --no-sandbox --disable-gpu --disable-quic --disable-dev-shm-usage "
+        "--no-first-run --disable-background-networking --disable-component-update "
+        "--disable-sync --hide-scrollbars"
+    )
+    command = [
+        browser, *options.split(), f"--user-data-dir={profile}", f"--window-size={width},900",
+        "--dump-dom", path.as_uri(),
+    ]  # fmt: skip
+    return subprocess.run(
+        command, check=True, capture_output=True, timeout=100, text=True, encoding="utf-8"
+    ).stdout
+
+
+def test_the_page_in_a_browser(tmp_path):
+    path = write_report(make_run(tmp_path / "run", FULL))
+    text = path.read_text(encoding="utf-8")
+    # The page has no scripts; a copy of it gets one, to ask the browser how the page came out. A
+    # window has a least width, so the narrow page is in a frame.
+    ask = """<script>addEventListener("load", () => {
+      const images = [...document.images];
+      document.documentElement.dataset.found = JSON.stringify({
+        page: document.documentElement.scrollWidth, window: innerWidth,
+        tables: document.querySelectorAll("table").length,
+        drawn: images.filter(i => i.complete && i.naturalWidth > 100).length,
+      });
+      parent.postMessage(document.documentElement.dataset.found, "*");
+    });</script></body>"""
+    copy = tmp_path / "copy.html"
+    opened = text.replace("<details>", "<details open>")
+    copy.write_text(opened.replace("</body>", ask), encoding="utf-8")
+    frame = tmp_path / "frame.html"
+    frame.write_text(
+        '<html><body><script>addEventListener("message", e => '
+        "{ document.documentElement.dataset.found = e.data });</script>"
+        '<iframe src="copy.html" width="400" height="800" style="border: 0"></iframe></body></html>'
+    )
+    for file, width in ((frame, 400), (copy, 1200)):
+        dom = rendered(file, tmp_path / "profile", 1200)
+        found = json.loads(re.search(r'data-found="([^"]*)"', dom)[1].replace("&quot;", '"'))
+        assert found["window"] == width
+        assert found["page"] <= width
+        assert found["tables"] == Page(text).tables
+        assert found["drawn"] == 2

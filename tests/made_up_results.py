@@ -1,0 +1,92 @@
+"""Folders of results as a run would leave them, made up, so that nothing is compiled."""
+
+import json
+import math
+
+import numpy as np
+
+from nrprob.batch.fits import Fit
+from nrprob.batch.modelfile import read_model
+from nrprob.batch.plan import expand
+from nrprob.batch.store import Store, to_dataset
+
+MEASURES = {
+    "accuracy": {"metric": "matched_accuracy", "labeling": "partition_1"},
+    "distance": {"metric": "variation_of_information", "labeling": "partition_1"},
+    "old": {"metric": "purity", "labeling": "partition_0", "goal": "none"},
+}
+METHODS = [
+    {"name": "ccib", "title": "ours", "n_clusters": 2},
+    {"name": "ib", "title": "plain", "n_clusters": 2},
+]
+
+
+MADE = dict.fromkeys(MEASURES, 0.5)
+
+
+def make_model(**changes):
+    model = {
+        "title": "A <title> & more",
+        "data": {
+            "generator": "make_binary_partitions",
+            "parameters": {"n_samples": 20},
+            "cases": [{"dims": [4, 4]}, {"dims": [12, 4]}],
+            "repeats": 3,
+        },
+        "known": "partition_0",
+        "runs": 2,
+        "methods": METHODS,
+        "measures": MEASURES,
+    }
+    return model | changes
+
+
+def table(published, where=None, **more):
+    setting = {"where": {"dims": [4, 4]} if where is None else where, "published": published}
+    return {"name": "T", "settings": [setting], **more}
+
+
+def measured(cell, value):
+    """A made-up fit; ``value`` gives its measures, its seconds included."""
+    scores = dict(value(cell))
+    return Fit(
+        title=cell.method, method="CCIB", parameters={}, labels=np.arange(4) % 2, membership=None,
+        objective=scores.pop("objective", 1.5), trace=np.empty(0), restarts=np.ones(2),
+        n_clusters=2, converged=cell.run == 0, n_iter=3, seconds=scores.pop("seconds", 0.25),
+        warnings=[] if cell.run == 0 else ["did not converge <after> 3 steps"], scores=scores,
+        compile_seconds=4.0 if cell.method == "ours" else math.nan,
+    )  # fmt: skip
+
+
+def make_run(folder, model, value=None, keep=lambda cell: True, numpy="2.0"):
+    """A folder of results as `nrprob run` would leave it."""
+    value = value or random_value(0)
+    plan = expand(read_model(model))
+    store = Store(folder)
+    store.open(plan)
+    cells = [cell for batch in plan.batches for cell in batch.cells if keep(cell)]
+    if cells:
+        # All in one file, which is faster; `load` does not care.
+        circumstances = [
+            {
+                "dtype": "float64", "compile_seconds": 4.0, "started": "2005-05-01T12:30:00+00:00",
+                "host": "a host", "device": "1 x cpu",
+                "versions": json.dumps({"numpy": numpy(cell) if callable(numpy) else numpy}),
+            }
+            for cell in cells
+        ]  # fmt: skip
+        fits = [measured(cell, value) for cell in cells]
+        store.write(plan.batches[0], to_dataset([c.id for c in cells], fits, circumstances))
+    return folder
+
+
+def random_value(seed):
+    rng = np.random.default_rng(seed)
+    return lambda cell: {name: rng.random() for name in [*MEASURES, "seconds", "objective"]}
+
+
+WANTED = {
+    "wanted": {"labeling": "partition_1", "fraction": [0.05, 0.2]},
+    "methods": [METHODS[0], METHODS[1] | {"wanted": False}],
+    "figures": [{"name": "F", "x": "wanted.fraction", "y": "accuracy"}],
+}
