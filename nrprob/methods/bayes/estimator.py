@@ -29,6 +29,14 @@ from nrprob.methods.bayes.code import (
     log_densities,
     mixture_probabilities,
 )
+from nrprob.methods.bayes.draws import (
+    AVERAGED,
+    ENTRIES,
+    agreement,
+    block_shares,
+    padded,
+    pooled,
+)
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 from nrprob.validation import (
@@ -48,11 +56,6 @@ _DIMS = {
     "scales": ("cluster", "feature"),
     "class_probs": ("cluster", "class"),
 }
-_AVERAGED = 512  # draws that predictions and point estimates look at
-_COMPARED = 256  # draws of every chain that the chains are compared by
-_ENTRIES = 20_000_000  # labels that either looks at
-
-
 _SIZE = parameters.Number(1, MOST, integer=True, words=("auto",))
 _POSITIVE = parameters.Number(1e-9, 1e9)
 
@@ -411,7 +414,7 @@ class MDLMixture(Clusterer):
                 kernel, target, dispersed(kernel, target, key, int(self.num_chains))
             )
             pilot.advance(_PILOT // 2, _PILOT // 2)
-            draws = _flat(pilot.all_draws()["labels"], _AVERAGED)
+            draws = pooled(pilot.all_draws()["labels"], AVERAGED)
             scores[floor] = float(leave_one_out(target, draws).sum())
         self.variance_floor_scores_ = scores
         return max(scores, key=lambda floor: scores[floor])
@@ -444,29 +447,17 @@ class MDLMixture(Clusterer):
         self.objective_ = float(lengths[best])
         self.objective_trace_ = lengths[best[0]]
         self.n_iter_ = self._run.n_warm + self._run.n_draws * self._run.thinning
-        flat = _flat(draws["labels"], int(np.clip(_ENTRIES // self._n_rows, 64, _AVERAGED)))
+        flat = pooled(draws["labels"], int(np.clip(ENTRIES // self._n_rows, 64, AVERAGED)))
         labels = point_estimate(
             flat, loss=self.loss, max_clusters=self._max_clusters, random_state=0
         )
         self.labels_ = np.unique(labels, return_inverse=True)[1]
         self.n_clusters_ = int(self.labels_.max()) + 1
-        self.membership_ = _shares(flat, self.labels_)
+        self.membership_ = block_shares(flat, self.labels_)
         self._check_convergence(draws)
 
     def _check_convergence(self, draws: dict[str, np.ndarray]) -> None:
-        from nrprob.posterior import chain_distances, diagnose
-        from nrprob.posterior.convergence import r_hat
-
-        self.r_hat_ = {name: r_hat(draws[name].astype(float)) for name in ("length", "n_clusters")}
-        n_chains = len(draws["length"])
-        most = int(np.clip(_ENTRIES // self._n_rows, 16 * n_chains, _COMPARED * n_chains))
-        labels, length = (_thinned(draws[name], most) for name in ("labels", "length"))
-        table = diagnose(labels, self.labels_, extra={"length": length}, random_state=0)
-        far = chain_distances(labels)
-        within, between = far.diagonal().mean(), far[~np.eye(len(far), dtype=bool)].mean()
-        if between > 0:
-            ratio = np.sqrt(between / within) if within > 0 else np.inf
-            table.loc["vi_between_chains", ["mean", "r_hat"]] = between, ratio
+        self.r_hat_, table = agreement(draws, self.labels_)
         self.diagnostics_ = table
         every = {**table["r_hat"], **self.r_hat_}
         self.converged_ = all(r < 1.05 for r in every.values())
@@ -523,7 +514,7 @@ class MDLMixture(Clusterer):
         if log_likelihood:
             labels = posterior["labels"].reshape(-1, self._n_rows)
             with standard():
-                found = np.asarray(density_of_rows(target, _padded(labels, target)))
+                found = np.asarray(density_of_rows(target, padded(labels, target)))
             found = found[:, : self._n_rows].reshape(posterior["labels"].shape)
             density = {"rows": found}
         x = np.asarray(target.x)[: self._n_rows]
@@ -597,11 +588,11 @@ class MDLMixture(Clusterer):
                 f"squares leave float64; got a distance of {abs(X).max():.3g}; pass them in the "
                 "units of the fit"
             )
-        draws = _flat(self.posterior_["labels"].values, _AVERAGED)
+        draws = pooled(self.posterior_["labels"].values, AVERAGED)
         with standard():
             target = self._partition
             n_draws = len(draws)
-            draws = np.pad(_padded(draws, target), ((0, max(_AVERAGED - n_draws, 0)), (0, 0)))
+            draws = np.pad(padded(draws, target), ((0, max(AVERAGED - n_draws, 0)), (0, 0)))
             x = self._used.statistics(X, np.full(X.shape[0], -1), self._n_classes)
             x = np.concatenate([x, np.ones((X.shape[0], 1))], 1)
             parts = []
@@ -626,9 +617,9 @@ class MDLMixture(Clusterer):
 
     def _from_parameters(self, x: np.ndarray) -> jax.Array:
         """As the parameters that were drawn say, where they are not coded."""
-        draws = {name: _flat(v.values, _AVERAGED) for name, v in self.posterior_.items()}
+        draws = {name: pooled(v.values, AVERAGED) for name, v in self.posterior_.items()}
         n_draws = len(draws.pop("labels"))
-        pad = max(_AVERAGED - n_draws, 0)
+        pad = max(AVERAGED - n_draws, 0)
         wide = {
             name: np.concatenate([a, np.repeat(a[-1:], pad, axis=0)])
             for name, a in draws.items()
@@ -650,31 +641,3 @@ class MDLMixture(Clusterer):
         """
         at = self.predict_proba(X).argmax(1)
         return self.classes_[at] if self._n_classes else at
-
-
-def _thinned(draws: np.ndarray, most: int) -> np.ndarray:
-    """Draws (chain, draw, ...), evenly thinned to at most ``most``, and at least one of a chain."""
-    each = min(max(most // draws.shape[0], 1), draws.shape[1])
-    return draws[:, np.linspace(0, draws.shape[1] - 1, each).round().astype(int)]
-
-
-def _flat(draws: np.ndarray, most: int) -> np.ndarray:
-    """Thinned draws (chain, draw, ...) of all chains as (S, ...)."""
-    return _thinned(draws, most).reshape(-1, *draws.shape[2:])
-
-
-def _padded(draws: np.ndarray, target: Target) -> np.ndarray:
-    pad = target.x.shape[0] - draws.shape[1]
-    return np.pad(draws.astype(np.int32), ((0, 0), (0, pad)))
-
-
-def _shares(draws: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Mean share (n, k) of a row's block, in draws (S, n), that lies in clusters of ``labels``."""
-    one = np.eye(labels.max() + 1)[labels]
-    total = np.zeros(one.shape)
-    for draw in draws:
-        table = np.zeros((int(draw.max()) + 1, one.shape[1]))
-        np.add.at(table, draw, one)
-        size = table.sum(1, keepdims=True)
-        total += (table / np.where(size > 0, size, 1))[draw]
-    return total / draws.shape[0]

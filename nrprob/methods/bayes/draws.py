@@ -1,0 +1,68 @@
+"""Draws of clusterings from several chains: fewer of them, all together, and whether they agree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nrprob.engines.sample import Target
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+AVERAGED = 512  # draws that predictions and point estimates look at
+ENTRIES = 20_000_000  # labels that are looked at
+_COMPARED = 256  # draws of every chain that the chains are compared by
+
+
+def thinned(draws: np.ndarray, most: int) -> np.ndarray:
+    """Draws (chain, draw, ...), evenly thinned to at most ``most``, and at least one of a chain."""
+    each = min(max(most // draws.shape[0], 1), draws.shape[1])
+    return draws[:, np.linspace(0, draws.shape[1] - 1, each).round().astype(int)]
+
+
+def pooled(draws: np.ndarray, most: int) -> np.ndarray:
+    """Thinned draws (chain, draw, ...) of all chains as (S, ...)."""
+    return thinned(draws, most).reshape(-1, *draws.shape[2:])
+
+
+def padded(draws: np.ndarray, target: Target) -> np.ndarray:
+    """Labels (S, n) of the rows, and of the padding that ``target`` has."""
+    pad = target.x.shape[0] - draws.shape[1]
+    return np.pad(draws.astype(np.int32), ((0, 0), (0, pad)))
+
+
+def block_shares(draws: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Mean share (n, k) of a row's block, in draws (S, n), that lies in clusters of ``labels``."""
+    one = np.eye(labels.max() + 1)[labels]
+    total = np.zeros(one.shape)
+    for draw in draws:
+        table = np.zeros((int(draw.max()) + 1, one.shape[1]))
+        np.add.at(table, draw, one)
+        size = table.sum(1, keepdims=True)
+        total += (table / np.where(size > 0, size, 1))[draw]
+    return total / draws.shape[0]
+
+
+def agreement(
+    draws: dict[str, np.ndarray], labels: np.ndarray
+) -> tuple[dict[str, float], pd.DataFrame]:
+    """How well the chains agree: R-hat of length and number of clusters, and of what has no names.
+
+    The table is that of `nrprob.posterior.diagnose` about the clustering ``labels`` (n,), with the
+    distance between chains in place of that within them as one more row.
+    """
+    from nrprob.posterior import chain_distances, diagnose
+    from nrprob.posterior.convergence import r_hat
+
+    n_chains = len(draws["length"])
+    most = int(np.clip(ENTRIES // labels.size, 16 * n_chains, _COMPARED * n_chains))
+    some, length = (thinned(draws[name], most) for name in ("labels", "length"))
+    table = diagnose(some, labels, extra={"length": length}, random_state=0)
+    far = chain_distances(some)
+    within, between = far.diagonal().mean(), far[~np.eye(len(far), dtype=bool)].mean()
+    if between > 0:
+        ratio = np.sqrt(between / within) if within > 0 else np.inf
+        table.loc["vi_between_chains", ["mean", "r_hat"]] = between, ratio
+    return {name: r_hat(draws[name].astype(float)) for name in ("length", "n_clusters")}, table
