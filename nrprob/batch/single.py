@@ -26,16 +26,12 @@ __all__ = ["Single", "names", "read", "save"]
 
 @dataclass
 class Single:
-    """One data set and the fits of it; the first is the one that matters.
-
-    ``out`` and ``files`` say where it was written.
-    """
+    """One data set and the fits of it, the first of which matters; ``files`` hold what is kept."""
 
     title: str
     table: tables.Table
     known: Sequence[str]
     fits: list[Fit]
-    out: Path | None = None
     files: list[Path] = field(default_factory=list)
 
 
@@ -104,7 +100,7 @@ def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
         contents[picture] = drawn
     for name, content in contents.items():
         write_whole(out / name, content)
-    run.out, run.files = out, [out / name for name in contents]
+    run.files = [out / name for name in contents]
 
 
 def _of_views(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
