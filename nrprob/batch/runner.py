@@ -192,7 +192,9 @@ def run(
     plan = expand(model)
     check(plan)
     with contextlib.ExitStack() as stack:
-        folder = out or default_folder(model, spec if isinstance(spec, str | Path) else None)
+        folder = out or model.report.out
+        if isinstance(spec, str | Path):
+            folder = folder or default_folder(model, spec)
         if folder is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
         result = run_plan(plan, folder, devices=devices, only=only, progress=progress)
@@ -209,8 +211,6 @@ def run(
         return dataset
 
 
-def default_folder(model: ModelFile, path: Path | str | None) -> Path | None:
+def default_folder(model: ModelFile, path: Path | str) -> Path:
     """Where results go unless the user says where."""
-    if model.report.out is not None:
-        return model.report.out
-    return Path("results") / Path(path).stem if path is not None else None
+    return model.report.out or Path("results") / Path(path).stem

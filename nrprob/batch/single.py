@@ -158,10 +158,8 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
     model = plan.model
     table = load_data(model, plan.cells[0].data, plan.cells[0].seed)
     if model.measures:
-        told = [] if model.wanted is None else [model.wanted.labeling]
-        told += [] if model.classes is None else [model.classes]
-        measured = [m.labeling for m in model.measures.values() if m.labeling is not None]
-        shown = dict.fromkeys([*model.known_names, *told, *measured])
+        others = (one.labeling for one in (*model.drawn.values(), *model.measures.values()))
+        shown = dict.fromkeys([*model.known_names, *filter(None, others)])
         table.labelings = {name: table.labelings[name] for name in shown}
     fits, names = [], dataset["measure"].values.tolist()
     for cell in plan.cells:
