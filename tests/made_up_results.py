@@ -58,7 +58,7 @@ def measured(cell, value):
     )  # fmt: skip
 
 
-def make_run(folder, model, value=None, keep=lambda cell: True, numpy="2.0"):
+def make_run(folder, model, value=None, keep=lambda cell: True, numpy=lambda cell: "2.0"):
     """A folder of results as `nrprob run` would leave it."""
     value = value or random_value(0)
     plan = expand(read_model(model))
@@ -66,17 +66,14 @@ def make_run(folder, model, value=None, keep=lambda cell: True, numpy="2.0"):
     store.open(plan)
     cells = [cell for batch in plan.batches for cell in batch.cells if keep(cell)]
     if cells:
-        # All in one file, which is faster; `load` does not care.
-        circumstances = [
-            {
-                "dtype": "float64", "compile_seconds": 4.0, "started": "2005-05-01T12:30:00+00:00",
-                "host": "a host", "device": "1 x cpu",
-                "versions": json.dumps({"numpy": numpy(cell) if callable(numpy) else numpy}),
-            }
-            for cell in cells
-        ]  # fmt: skip
-        fits = [measured(cell, value) for cell in cells]
-        store.write(plan.batches[0], to_dataset([c.id for c in cells], fits, circumstances))
+        # Few files are faster; `load` does not care.
+        for version in dict.fromkeys(map(numpy, cells)):
+            fits = {c.id: measured(c, value) for c in cells if numpy(c) == version}
+            made = {
+                "started": "2005-05-01T12:30:00+00:00", "host": "a host", "device": "1 x cpu",
+                "versions": json.dumps({"numpy": version}),
+            }  # fmt: skip
+            store.write(plan.batches[0], to_dataset(fits, made))
     return folder
 
 

@@ -152,6 +152,8 @@ class Executor:
                 fit.predicted = _predicted(estimator, inputs, told)
             if model.constraints is not None:
                 fit.refusal = ""
+        if getattr(table.X, "dtype", None) == np.float32:
+            fit.dtype = "float32"
         measures = model.measures or default_measures([*table.labelings])
         rows = None if inputs.told is None else inputs.told.scored
         score(

@@ -41,6 +41,7 @@ class Fit:
     trace : objective at every step of the best restart
     restarts : objective of every restart
     compile_seconds : that its program took to compile, where that is known
+    dtype : of the arithmetic
     scores : measure -> value
     labelled : (n,) bool, rows whose wanted label was drawn; None where nothing is wanted
     part : (n,) what each row was, see `nrprob.batch.draws.PARTS`; None where rows were not split
@@ -63,6 +64,7 @@ class Fit:
     warnings: list[str] = field(default_factory=list)
     scores: dict[str, float] = field(default_factory=dict)
     compile_seconds: float = math.nan
+    dtype: str = "float64"
     labelled: np.ndarray | None = None
     part: np.ndarray | None = None
     predicted: np.ndarray | None = None
@@ -165,8 +167,8 @@ def score(
     estimator: Any = None,
     parts: Parts | None = None,
     told: bool = False,
-) -> dict[str, float]:
-    """Measure a fit; also kept in ``fit.scores``.
+) -> None:
+    """Measure a fit, and keep that in ``fit.scores``.
 
     Parameters
     ----------
@@ -187,7 +189,7 @@ def score(
     """
     if fit.refusal:
         fit.scores = dict.fromkeys(measures, math.nan)
-        return fit.scores
+        return
     if rows is None:
         rows = np.ones(len(fit.labels), bool) if parts is None else parts.fitted
     rates: Mapping[str, float] = {}
@@ -202,7 +204,6 @@ def score(
         else:
             value = _agreement(fit.labels[rows], measure, labelings, rows)
         fit.scores[name] = float(value)
-    return fit.scores
 
 
 def _agreement(
@@ -216,9 +217,10 @@ def _agreement(
     if measure.metric == "matching_rate":
         return metric(*labels.T) if labels.ndim == 2 and labels.shape[1] == 2 else math.nan
     if measure.view is not None:
-        if labels.reshape(len(labels), -1).shape[1] <= measure.view:
+        views = labels.reshape(len(labels), -1)
+        if views.shape[1] <= measure.view:
             return math.nan
-        labels = labels.reshape(len(labels), -1)[:, measure.view]
+        labels = views[:, measure.view]
     assert measure.labeling is not None
     return metric(combined(labels), labelings[measure.labeling][rows], **measure.parameters)
 

@@ -6,8 +6,8 @@ Nothing is imported until a method is asked for, so that listing them is instant
 from __future__ import annotations
 
 import difflib
-import importlib
 import inspect
+import pkgutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ class Method:
 
     Attributes
     ----------
-    module, class_name : where it is
+    place : module and class, as "module:class"
     purpose : what it finds, in a line
     solvers : names of its solvers where there is a choice; the first is the default
     takes_known, takes_wanted : whether `fit` takes ``known``, and labels ``y`` of some rows
@@ -35,8 +35,7 @@ class Method:
     alone : whether each fit is a program of its own, which cannot run side by side with others
     """
 
-    module: str
-    class_name: str
+    place: str
     purpose: str
     solvers: tuple[str, ...] = ()
     takes_known: bool = True
@@ -47,65 +46,60 @@ class Method:
 
     def load(self) -> type[Any]:
         """Class of the estimator."""
-        return getattr(importlib.import_module(self.module), self.class_name)
+        return pkgutil.resolve_name(self.place)
+
+    @property
+    def class_name(self) -> str:
+        """Name of the class, which is not imported for it."""
+        return self.place.partition(":")[2]
 
 
 METHODS = {
     "ccib": Method(
-        "nrprob.methods.bottleneck.ccib",
-        "CCIB",
+        "nrprob.methods.bottleneck.ccib:CCIB",
         "clusters that are informative beyond the known groups, and mean the same in each of them",
         ("anneal", "sequential", "batched", "agglomerative"),
     ),
     "ibsi": Method(
-        "nrprob.methods.bottleneck.ib",
-        "IBSI",
+        "nrprob.methods.bottleneck.ib:IBSI",
         "clusters that are informative and, at a price gamma, independent of the known groups",
         ("anneal", "sequential", "batched", "agglomerative"),
     ),
     "cmbc": Method(
-        "nrprob.methods.cmbc.estimator",
-        "CMBC",
+        "nrprob.methods.cmbc.estimator:CMBC",
         "clusters of binary rows, by a mixture that is kept from repeating the known groups",
     ),
     "condens": Method(
-        "nrprob.methods.ensemble.condens",
-        "CondEns",
+        "nrprob.methods.ensemble.condens:CondEns",
         "clusters on which clusterings of every known group by itself agree; any base clusterer",
     ),
     "residual-spectral": Method(
-        "nrprob.methods.residual.spectral",
-        "ResidualSpectral",
+        "nrprob.methods.residual.spectral:ResidualSpectral",
         "clusters of sparse counts: what is left once the known groups' means are removed",
     ),
     "residual-mixture": Method(
-        "nrprob.methods.residual.mixture",
-        "ResidualMixture",
+        "nrprob.methods.residual.mixture:ResidualMixture",
         "clusters of tables and images, by a mixture of what the known groups leave of the rows",
     ),
     "ib": Method(
-        "nrprob.methods.bottleneck.ib",
-        "IB",
+        "nrprob.methods.bottleneck.ib:IB",
         "clusters that keep what rows say about the features; told nothing, for comparison",
         ("anneal", "sequential", "batched", "agglomerative"),
         takes_known=False,
     ),
     "mixture": Method(
-        "nrprob.methods.mixture.em",
-        "MixtureEM",
+        "nrprob.methods.mixture.em:MixtureEM",
         "components of a mixture; with labels of some rows, a semi-supervised classifier",
         takes_known=False,
     ),
     "mdl_mixture": Method(
-        "nrprob.methods.bayes.estimator",
-        "MDLMixture",
+        "nrprob.methods.bayes.estimator:MDLMixture",
         "a posterior over clusterings of every size; with labels of some rows, a classifier",
         takes_known=False,
         alone=True,
     ),
     "mdl_multiview": Method(
-        "nrprob.methods.multiview.estimator",
-        "MDLMultiView",
+        "nrprob.methods.multiview.estimator:MDLMultiView",
         "clusters of the same rows in several views at once, by description length",
         takes_known=False,
         takes_wanted=False,
@@ -113,16 +107,14 @@ METHODS = {
         alone=True,
     ),
     "mdl_constrained": Method(
-        "nrprob.methods.constrained.mdl",
-        "MDLConstrained",
+        "nrprob.methods.constrained.mdl:MDLConstrained",
         "clusters under pairs that must or must not be together, kept or only where they pay",
         takes_known=False,
         takes_pairs=True,
         alone=True,
     ),
     "cop_kmeans": Method(
-        "nrprob.methods.constrained.cop_kmeans",
-        "COPKMeans",
+        "nrprob.methods.constrained.cop_kmeans:COPKMeans",
         "k-means that never violates a pair and gives up where it would have to; for comparison",
         takes_known=False,
         takes_pairs=True,

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 
 from nrprob.batch.executor import Executor
 from nrprob.batch.fits import Fit, versions
@@ -22,7 +21,6 @@ from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import Batch, Experiment, Plan, expand
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store, to_dataset
-from nrprob.batch.tables import Table
 from nrprob.batch.trial import check, try_out
 from nrprob.exceptions import DataUnavailable, InputError, warn
 
@@ -62,18 +60,6 @@ class Outcome:
     skipped: dict[str, int] = field(default_factory=lambda: collections.defaultdict(int))
     failed: dict[str, int] = field(default_factory=lambda: collections.defaultdict(int))
     compiled: int = 0
-
-
-def _circumstances(table: Table, fit: Fit, started: str, devices: Sequence[jax.Device]) -> dict:
-    dtype = getattr(table.X, "dtype", None)
-    return {
-        "dtype": "float32" if dtype == np.float32 else "float64",
-        "compile_seconds": fit.compile_seconds,
-        "started": started,
-        "host": platform.node(),
-        "device": f"{len(devices)} x {devices[0].device_kind}",
-        "versions": json.dumps(versions()),
-    }
 
 
 def run_plan(
@@ -129,15 +115,14 @@ def run_plan(
                 what = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
                 result.failed[f"{cell.method}: {what}{error}"] += 1
         if good:
-            dataset = to_dataset(
-                [cell.id for cell in good],
-                list(good.values()),
-                [
-                    _circumstances(executor.data(cell), fit, started, devices)
-                    for cell, fit in good.items()
-                ],
-                labels=plan.model.save.labels,
-            )
+            made = {
+                "started": started,
+                "host": platform.node(),
+                "device": f"{len(devices)} x {devices[0].device_kind}",
+                "versions": json.dumps(versions()),
+            }
+            fits = {cell.id: fit for cell, fit in good.items()}
+            dataset = to_dataset(fits, made, labels=plan.model.save.labels)
             place.write(batch, dataset)
         result.finished += len(good)
         progress.advance(len(cells), f"{cells[0].method}, {_brief(cells[0].data)}")
@@ -207,7 +192,9 @@ def run(
     plan = expand(model)
     check(plan)
     with contextlib.ExitStack() as stack:
-        folder = out or default_folder(model, spec if isinstance(spec, str | Path) else None)
+        folder = out or model.report.out
+        if isinstance(spec, str | Path):
+            folder = folder or default_folder(model, spec)
         if folder is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
         result = run_plan(plan, folder, devices=devices, only=only, progress=progress)
@@ -224,8 +211,6 @@ def run(
         return dataset
 
 
-def default_folder(model: ModelFile, path: Path | str | None) -> Path | None:
+def default_folder(model: ModelFile, path: Path | str) -> Path:
     """Where results go unless the user says where."""
-    if model.report.out is not None:
-        return model.report.out
-    return Path("results") / Path(path).stem if path is not None else None
+    return model.report.out or Path("results") / Path(path).stem

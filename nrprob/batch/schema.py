@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,13 +72,12 @@ class Data(Strict):
                 f"only a generator can draw other data; repeats = {self.repeats}; "
                 "use runs to fit the same data several times"
             )
-        if self.file is not None:
-            for name in self.parameter_names:
-                if name not in SELECTORS:
-                    raise ValueError(
-                        f"a file has no parameters; got {name}; leave it out, or vary "
-                        f"{' or '.join(SELECTORS)}"
-                    )
+        others = [name for name in self.parameter_names if name not in SELECTORS]
+        if self.file is not None and others:
+            raise ValueError(
+                f"a file has no parameters; got {others[0]}; leave it out, or vary "
+                f"{' or '.join(SELECTORS)}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -269,12 +269,10 @@ class ModelFile(Strict):
                     f"{labeling!r}; set wanted = false there, or use another method"
                 )
         self._check_tables()
-        for where, used, right in self._references():
-            if used not in right:
-                raise ValueError(
-                    f"{where}: there is nothing of that name; {used!r}; "
-                    + registry.nearest(used, right)
-                )
+        for where, names, right in self._references():
+            for used in names:
+                complaint = f"{where}: there is nothing of that name; {used!r}"
+                registry.refuse_unknown(used, right, complaint)
         return self
 
     @property
@@ -324,37 +322,29 @@ class ModelFile(Strict):
                     "without rest; lower split.labelled or split.unlabelled"
                 )
 
-    def _references(self) -> Iterator[tuple[str, str, list[str]]]:
-        """(place, name, names that are right there) of all names in tables and figures."""
+    def _references(self) -> Iterator[tuple[str, Iterable[str], list[str]]]:
+        """(place, names there, names that are right) of all names in tables and figures."""
         parameters = self._parameter_names()
-        published = [m for t in self.tables for s in t.settings for m in s.published]
+        published = [[m for s in table.settings for m in s.published] for table in self.tables]
         for i, spec in enumerate(self.methods):
-            for used in (name for one in spec.where for name in one):
-                yield f"methods.{i}.where", used.split(".")[0], self.data.parameter_names
+            of_data = [name.split(".")[0] for one in spec.where for name in one]
+            yield f"methods.{i}.where", of_data, self.data.parameter_names
         for i, table in enumerate(self.tables):
             at = f"tables.{i}"
-            own = [m for s in table.settings for m in s.published]
-            for name in table.methods:
-                yield f"{at}.methods", name, [*self.titles, *own]
-            for name in table.measures:
-                yield f"{at}.measures", name, self.measure_names
+            yield f"{at}.methods", table.methods, [*self.titles, *published[i]]
+            yield f"{at}.measures", table.measures, self.measure_names
             for j, setting in enumerate(table.settings):
-                for name in setting.where:
-                    yield f"{at}.settings.{j}.where", root(name), parameters
+                yield f"{at}.settings.{j}.where", map(root, setting.where), parameters
                 for method, measures in setting.published.items():
-                    for name in measures:
-                        place = f"{at}.settings.{j}.published.{method}"
-                        yield place, name, self.measure_names
+                    yield f"{at}.settings.{j}.published.{method}", measures, self.measure_names
         for i, figure in enumerate(self.figures):
             at = f"figures.{i}"
-            yield f"{at}.x", root(figure.x), parameters
-            yield f"{at}.y", figure.y, self.measure_names
+            yield f"{at}.x", [root(figure.x)], parameters
+            yield f"{at}.y", [figure.y], self.measure_names
             if figure.series is not None:
-                yield f"{at}.series", root(figure.series), parameters
-            for name in figure.where:
-                yield f"{at}.where", root(name), parameters
-            for name in figure.methods:
-                yield f"{at}.methods", name, [*self.titles, *published]
+                yield f"{at}.series", [root(figure.series)], parameters
+            yield f"{at}.where", map(root, figure.where), parameters
+            yield f"{at}.methods", figure.methods, [*self.titles, *chain(*published)]
 
     def _parameter_names(self) -> list[str]:
         names: dict[str, None] = dict.fromkeys(self.data.parameter_names)

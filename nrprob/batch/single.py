@@ -26,16 +26,12 @@ __all__ = ["Single", "names", "read", "save"]
 
 @dataclass
 class Single:
-    """One data set and the fits of it; the first is the one that matters.
-
-    ``out`` and ``files`` say where it was written.
-    """
+    """One data set and the fits of it, the first of which matters; ``files`` hold what is kept."""
 
     title: str
     table: tables.Table
     known: Sequence[str]
     fits: list[Fit]
-    out: Path | None = None
     files: list[Path] = field(default_factory=list)
 
 
@@ -104,7 +100,7 @@ def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
         contents[picture] = drawn
     for name, content in contents.items():
         write_whole(out / name, content)
-    run.out, run.files = out, [out / name for name in contents]
+    run.files = [out / name for name in contents]
 
 
 def _of_views(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
@@ -162,10 +158,8 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
     model = plan.model
     table = load_data(model, plan.cells[0].data, plan.cells[0].seed)
     if model.measures:
-        told = [] if model.wanted is None else [model.wanted.labeling]
-        told += [] if model.classes is None else [model.classes]
-        measured = [m.labeling for m in model.measures.values() if m.labeling is not None]
-        shown = dict.fromkeys([*model.known_names, *told, *measured])
+        others = (one.labeling for one in (*model.drawn.values(), *model.measures.values()))
+        shown = dict.fromkeys([*model.known_names, *filter(None, others)])
         table.labelings = {name: table.labelings[name] for name in shown}
     fits, names = [], dataset["measure"].values.tolist()
     for cell in plan.cells:

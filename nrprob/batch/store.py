@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Collection, Container, Hashable, Iterator, Sequence
+from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,30 +95,28 @@ def _read_netcdf(path: Path) -> xarray.Dataset:
 
 
 def to_dataset(
-    identifiers: Sequence[str],
-    fits: Sequence[Fit],
-    circumstances: Sequence[dict[str, Any]],
-    *,
-    labels: bool = True,
+    fits: Mapping[str, Fit], made: Mapping[str, str], *, labels: bool = True
 ) -> xarray.Dataset:
     """Fits as a dataset over cells; what is ragged is padded with -1 or NaN.
 
     Parameters
     ----------
-    identifiers, fits, circumstances
-        One of each per cell; the last are further values to keep, alike in their keys.
+    fits : mapping of str to Fit
+        By the identifiers of their cells.
+    made : mapping of str to str
+        When, where and by what all of them were made.
     labels : bool, default=True
         Whether to keep the labels.
     """
     return _joined(
         [
-            _of_fit(fit, how, labels).expand_dims(cell=np.asarray([name], object))
-            for name, fit, how in zip(identifiers, fits, circumstances, strict=True)
+            _of_fit(fit, labels).assign(made).expand_dims(cell=np.asarray([name], object))
+            for name, fit in fits.items()
         ]
     )
 
 
-def _of_fit(fit: Fit, circumstances: dict[str, Any], labels: bool) -> xarray.Dataset:
+def _of_fit(fit: Fit, labels: bool) -> xarray.Dataset:
     """One fit, without the dimension of cells."""
     import xarray
 
@@ -129,6 +127,8 @@ def _of_fit(fit: Fit, circumstances: dict[str, Any], labels: bool) -> xarray.Dat
         "n_iter": ((), np.int32(fit.n_iter)),
         "n_rows": ((), np.int32(len(fit.labels))),
         "seconds": ((), fit.seconds),
+        "compile_seconds": ((), fit.compile_seconds),
+        "dtype": ((), fit.dtype),
         "warnings": ((), "\n".join(" ".join(text.split()) for text in fit.warnings)),
         "score": ("measure", np.asarray([*fit.scores.values()], float)),
         "restart_objective": ("restart", fit.restarts),
@@ -150,7 +150,6 @@ def _of_fit(fit: Fit, circumstances: dict[str, Any], labels: bool) -> xarray.Dat
         variables["objective_trace"] = ("step", fit.trace)
     if fit.membership is not None:
         variables["membership"] = (("sample", "cluster"), np.asarray(fit.membership, np.float32))
-    variables |= {name: ((), value) for name, value in circumstances.items()}
     return xarray.Dataset(variables, {"measure": np.asarray([*fit.scores], object)})
 
 

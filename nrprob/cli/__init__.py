@@ -7,14 +7,16 @@ mend is one line and exit code 2. Anything heavy is imported inside a command.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer import Option
+from rich.console import Console
+from typer import Argument, Option
 
 from nrprob.cli.fit import fit
-from nrprob.cli.report import methods, report
 from nrprob.cli.run import check, run
+from nrprob.cli.terminal import in_one_line, say, working
 
 __all__ = ["app"]
 
@@ -24,8 +26,45 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (fit, run, check, report, methods):
+for _command in (fit, run, check):
     app.command()(_command)
+
+
+@app.command()
+@in_one_line()
+def report(
+    folder: Annotated[
+        Path, Argument(help="What `nrprob run` wrote to, or a folder of such folders.")
+    ],
+    out: Annotated[
+        Path | None, Option(help="File to write; report.html in FOLDER by default.")
+    ] = None,
+) -> None:
+    """Write results as one HTML page: tables beside published values, figures, timing."""
+    from nrprob.batch.report import write_report
+
+    with working("writing the report"):
+        path = write_report(folder, out)
+    say(f"wrote {path}")
+
+
+@app.command()
+def methods() -> None:
+    """List the methods: what each is for, and its solvers (the first is the default)."""
+    from rich.table import Table
+
+    from nrprob.batch.registry import METHODS
+
+    table = Table()
+    table.add_column("name", style="bold", no_wrap=True)
+    table.add_column("class", no_wrap=True)
+    table.add_column("finds")
+    table.add_column("--known", no_wrap=True)
+    table.add_column("solvers")
+    for name, one in METHODS.items():
+        known = "yes" if one.takes_known else "no"
+        table.add_row(name, one.class_name, one.purpose, known, ", ".join(one.solvers))
+    Console().print(table)
 
 
 def _version(wanted: bool) -> None:

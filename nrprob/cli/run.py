@@ -50,7 +50,7 @@ def run(
     folders: dict[Path, Path] = {}
     for path, plan in plans:
         folder = out / path.stem if out and len(files) > 1 else out
-        folder = folder or runner.default_folder(plan.model, path) or Path("results")
+        folder = folder or runner.default_folder(plan.model, path)
         for other, taken in folders.items():
             if other != path and taken.resolve() == folder.resolve():
                 raise InputError(

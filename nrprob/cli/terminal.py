@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,11 +72,8 @@ def in_one_line() -> Iterator[None]:
 
 def _is_refusal(error: Exception) -> bool:
     """Say whether our code or scikit-learn's checks raised it, and not a library below."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    raised_by = trace.tb_frame.f_globals.get("__name__", "") if trace is not None else ""
-    return raised_by.split(".")[0] in ("nrprob", "sklearn")
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").split(".")[0] in ("nrprob", "sklearn")
 
 
 @contextlib.contextmanager

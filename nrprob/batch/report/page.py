@@ -104,12 +104,11 @@ def write_report(folder: Path | str, out: Path | str | None = None) -> Path:
 
 def _folders(folder: Path) -> list[Path]:
     """Folders of runs in a folder, "table 10" after "table 9"."""
-    found = [plan.parent for plan in folder.glob("*/plan.json")]
-    return sorted(found, key=lambda p: [int(t) if t.isdecimal() else t for t in _parted(p.name)])
 
+    def parts(run: Path) -> list[str | int]:
+        return [int(t) if t.isdecimal() else t for t in re.split(r"(\d+)", run.name)]
 
-def _parted(name: str) -> list[str]:
-    return re.split(r"(\d+)", name)
+    return sorted((plan.parent for plan in folder.glob("*/plan.json")), key=parts)
 
 
 def _section(folder: Path, anchor: str) -> _Section:
