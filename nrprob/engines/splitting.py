@@ -1,0 +1,506 @@
+"""Splitting: one cluster becomes two, two become three, each at the temperature at which it can.
+
+A method gives ``make(data, active)``, which returns ``update(state, log_q, beta) -> (state, log_r,
+values)`` for log memberships (B, r, 1, K) of which the columns ``active`` (K,) exist: as an
+annealing's update, but of logs, since an update that is no descent may bring memberships far below
+what a float holds. ``state`` (..., K) are logs of weights that the update carries from cycle to
+cycle, and ``values`` (1, T) numbers that are kept for the trace.
+
+The engine doubles the largest cluster, follows the two copies, kept equal, to a fixed point, and
+asks the update's exact derivative there whether a difference between them grows. If it does not, it
+goes to the temperature at which it will; if it does, it lets the copies go. An update that is no
+descent need not converge; the engine tells loops from slow convergence, and returns none as if it
+were a solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
+
+from nrprob.engines.anneal import normalise, term_update
+from nrprob.engines.shuffle import spread, stream
+
+CONVERGED, OSCILLATING, UNFINISHED = "converged", "oscillating", "max_iter"
+SPLIT, MERGED, VANISHED = "split", "merged", "vanished"
+
+NOTHING = 1e-6  # share of the mass below which a cluster has vanished
+TRIALS = 40  # temperatures that are tried for one split
+_FLOOR = -1e5  # of log memberships: of some copies, nothing bounds the difference
+_WINDOWS = (32, 512)  # lengths of the first window in which steps are compared, and of the last
+_ORBIT = 1024  # cycles of a supposed loop that are looked at
+_DIRECTIONS = 16  # on which it is projected
+_RETURN = 1e-6  # how near an orbit comes to where it was if its period is a whole number
+_EXPLICIT = 64  # rows up to which the derivative is written out as a matrix
+_LEADING = 4  # eigenvalues that are looked for beyond
+_ROUNDING = 1e-8  # of eigenvalues times beta
+_MARGIN = 1.01  # how far beyond a critical temperature copies are let go: nearer, they take ages
+_APART = 0.05  # standard deviation of the log ratio of two copies at their start
+_SHORTEST = -6  # power of two of the shortest step that damping takes
+_SAME = 1e-2  # total variation of two clusters' rows up to which they are the same
+_TRACE = 4096  # cycles that are kept
+
+
+
+class Found(NamedTuple):
+    """Where a run ended.
+
+    Attributes
+    ----------
+    carry : state and log memberships
+    status : "converged", "oscillating" or "max_iter"
+    n_iter : cycles
+    period : of a loop, in cycles; a whole number where the orbit comes back exactly, else NaN
+    width : largest range that a membership has over a loop
+    values : (cycles, T) trace
+    """
+
+    carry: Any
+    status: str
+    n_iter: int
+    period: float
+    width: float
+    values: np.ndarray
+
+
+class Trial(NamedTuple):
+    """One temperature that was tried.
+
+    Attributes
+    ----------
+    n_clusters : clusters that there were to be
+    beta : inverse temperature
+    status : "split", "merged", "vanished", "oscillating" or "max_iter"
+    step : the part of every step in log memberships that was taken; below 1 where it is damped
+    eigenvalue : of the linearised update at equal copies, divided by beta; the leading one. Copies
+        separate from ``beta = 1 / abs(eigenvalue)`` on if it is real, and loop if it is complex or
+        negative. NaN where the equal copies found no fixed point.
+    period, width : of a loop, see `Found`
+    n_iter : cycles
+    """
+
+    n_clusters: int
+    beta: float
+    status: str
+    step: float
+    eigenvalue: complex
+    period: float
+    width: float
+    n_iter: int
+
+
+class Level(NamedTuple):
+    """A solution of so many clusters.
+
+    Attributes
+    ----------
+    carry : state and log memberships (B, r, 1, K), of which the first columns exist
+    beta : inverse temperature
+    critical : inverse temperature at which the split that led here became possible
+    parent : cluster of the level before that was split
+    values : (cycles, T) trace of the run that ended here
+    """
+
+    carry: Any
+    beta: float
+    critical: float
+    parent: int
+    values: np.ndarray
+
+
+class Path(NamedTuple):
+    """All levels from one cluster on, and all that was tried; ``complete`` if it came to its end."""
+
+    levels: list[Level]
+    trials: list[Trial]
+    complete: bool
+
+
+Make = Callable[[Any, jax.Array], Callable[..., Any]]
+Report = Callable[[Trial], None]
+
+
+class Schedule(NamedTuple):
+    """How a path is followed.
+
+    Attributes
+    ----------
+    n_clusters : at its end
+    growth : ratio of successive inverse temperatures where there is nothing better to go by
+    tol : largest change of a membership at which a run has converged
+    max_iter : most cycles of a run
+    damped : shorten the steps of a run that loops, down to 1/64
+    curvature : steps are shortened to 1 / (1 + beta curvature) from the outset
+    seed : of random differences between copies; None for the ones that grow
+    """
+
+    n_clusters: int
+    growth: float
+    tol: float
+    max_iter: int
+    damped: bool = False
+    curvature: float = 0.0
+    seed: int | None = None
+
+    def steps(self, beta: float) -> Iterator[float]:
+        """Parts of a step to try, one after the other."""
+        whole = 1 / (1 + beta * self.curvature)
+        halvings = range(0, _SHORTEST - 1, -1) if self.damped else [0]
+        return (whole * 2.0**power for power in halvings)
+
+
+@dataclass(frozen=True)
+class TermCycle:
+    """The update of an objective made of terms, for this engine; data are the terms and the rows.
+
+    Attributes
+    ----------
+    rule : see `nrprob.engines.anneal.term_update`
+    """
+
+    rule: str
+
+    def __call__(self, data: Any, active: jax.Array) -> Callable[..., Any]:
+        """Make the update."""
+        terms, rows = data
+        of_masses, value = term_update(terms, rows, self.rule)
+
+        def update(state, log_q, beta):
+            w = normalise(log_q, rows.mass, active=active)
+            state, log_r = of_masses(state, w, beta)
+            return state, log_r, value(state, w, beta)[:, None]
+
+        return update
+
+
+@partial(jax.jit, static_argnames="make")
+def _derivative(data, carry, beta, active, sign, mass, u, *, make):
+    """What a log ratio (B, r) of two copies, those of ``sign`` (K,) 1 and -1, becomes in a cycle.
+
+    Modulo constants: a prior keeps any share of the mass between copies.
+    """
+    update, (state, log_q) = make(data, active), carry
+
+    def respond(log_q):
+        return jnp.where(active, update(state, log_q, beta)[1], 0)
+
+    change = jax.jvp(respond, (log_q,), (0.5 * u[..., None, None] * sign,))[1]
+    ratio = (change * sign).sum(-1)[..., 0]
+    return jnp.where(mass > 0, ratio - (mass * ratio).sum() / mass.sum(), 0)
+
+
+def _advance(update, beta, step, active, carry):
+    """One cycle: what it leads to, the values on the way, and the change of the whole step."""
+    state, log_q = carry
+    new_state, log_r, values = update(state, log_q, beta)
+    target = jax.nn.log_softmax(jnp.where(active, log_r, -jnp.inf))
+    new = jnp.where(active, (1 - step) * log_q + step * target, -jnp.inf)
+    new = jnp.where(active, jnp.maximum(jax.nn.log_softmax(new), _FLOOR), -jnp.inf)
+    change = jnp.abs(jnp.exp(target) - jnp.exp(log_q)).max()
+    for a, b in zip(jax.tree.leaves(new_state), jax.tree.leaves(state), strict=True):
+        change = jnp.maximum(change, jnp.abs(jnp.exp(a) - jnp.exp(b)).max())
+    return (new_state, new), values[0], change
+
+
+@partial(jax.jit, static_argnames="make")
+def _run(data, carry, beta, step, active, tol, most, *, make):
+    """Cycles until memberships stand, or steps no longer shrink, or ``most`` are done."""
+    update = make(data, active)
+    values = jax.eval_shape(update, *carry, beta)[2]
+    trace = jnp.full((_TRACE, values.shape[1]), jnp.nan, values.dtype)
+    infinity = jnp.asarray(jnp.inf, carry[1].dtype)
+    length = jnp.asarray(_WINDOWS[0])
+
+    def moving(state):
+        _, _, count, change, _, hits = state
+        return (count < most) & (change > tol) & (hits < 2)
+
+    def move(state):
+        carry, trace, count, _, (end, length, largest, before), hits = state
+        carry, values, change = _advance(update, beta, step, active, carry)
+        trace = jax.lax.dynamic_update_index_in_dim(trace, values, count % _TRACE, 0)
+        count, largest = count + 1, jnp.maximum(largest, change)
+        over = count >= end
+        stuck = (largest >= 0.9 * before) & (largest > 1000 * tol)
+        hits = jnp.where(over, jnp.where(stuck, hits + 1, 0), hits)
+        longer = jnp.minimum(2 * length, _WINDOWS[1])
+        following = end + longer, longer, jnp.zeros_like(largest), largest
+        window = tuple(
+            jnp.where(over, new, old)
+            for new, old in zip(following, (end, length, largest, before), strict=True)
+        )
+        return carry, trace, count, change, window, hits
+
+    window = length, length, 0 * length.astype(infinity.dtype), infinity
+    start = carry, trace, jnp.asarray(0), infinity, window, jnp.asarray(0)
+    carry, trace, count, change, _, hits = jax.lax.while_loop(moving, move, start)
+    return carry, trace, count, change, hits >= 2
+
+
+@partial(jax.jit, static_argnames="make")
+def _follow(data, carry, beta, step, active, mass, *, make):
+    """An orbit's projections (cycles, directions), and the largest range of a membership."""
+    update = make(data, active)
+    shape, dtype = carry[1].shape, carry[1].dtype
+    directions = spread(stream(0, 2), (*shape, _DIRECTIONS), dtype) / np.sqrt(_DIRECTIONS)
+    directions = jnp.where((mass > 0)[..., None, None, None], directions, 0)
+
+    def move(carry, _):
+        carry, low, high = carry
+        carry, _, _ = _advance(update, beta, step, active, carry)
+        q = jnp.exp(carry[1])
+        seen = jnp.einsum("brsk,brskd->d", q, directions)
+        return (carry, jnp.minimum(low, q), jnp.maximum(high, q)), seen
+
+    q = jnp.exp(carry[1])
+    (carry, low, high), seen = jax.lax.scan(move, (carry, q, q), length=_ORBIT)
+    return carry, seen, jnp.where((mass > 0)[..., None, None], high - low, 0).max()
+
+
+def _period(seen: np.ndarray) -> float | None:
+    """Period of an orbit (cycles, directions); None if it goes somewhere or dies away.
+
+    A whole number where the orbit returns to its end; else the mean time between crossings of its
+    mean, along the direction in which it is widest.
+    """
+    back = np.abs(seen[-2::-1] - seen[-1]).max(1) < _RETURN
+    if back.any():  # at once, if it has come to rest
+        return float(back.argmax() + 1) if not back[0] else None
+    centred = seen - seen.mean(0)
+    wave = centred @ np.linalg.svd(centred, full_matrices=False)[2][0]
+    crossings = np.flatnonzero((wave[:-1] < 0) & (wave[1:] >= 0))
+    first, second = (np.ptp(half) for half in np.array_split(wave, 2))
+    if crossings.size < 3 or not 0.9 < second / first < 1.1:
+        return None
+    return float(np.diff(crossings).mean())
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """The method, its data and masses, and how its path is followed."""
+
+    make: Make
+    data: Any
+    mass: jax.Array
+    schedule: Schedule
+
+    def settle(self, carry: Any, beta: float, step: float, active: np.ndarray) -> Found:
+        """Run to a fixed point, or until it is known that there will be none."""
+        dtype = self.mass.dtype
+        tol = max(self.schedule.tol, 8 * float(np.finfo(dtype).eps))
+        numbers = np.full(1, beta, dtype), np.asarray(step, dtype), active
+        done, most, values = 0, self.schedule.max_iter, []
+        status, period, width = UNFINISHED, np.nan, 0.0
+        while done < most:
+            carry, trace, count, change, stuck = _run(
+                self.data, carry, *numbers, np.asarray(tol, dtype), most - done, make=self.make
+            )
+            values.append(np.roll(np.asarray(trace), -int(count), 0)[-min(int(count), _TRACE) :])
+            done += int(count)
+            if change <= tol:
+                status = CONVERGED
+            if not stuck or change <= tol:
+                break
+            carry, seen, widest = _follow(
+                self.data, carry, *numbers, self.mass, make=self.make
+            )
+            done += _ORBIT
+            found = _period(np.asarray(seen, float))
+            if found is not None:
+                status, period, width = OSCILLATING, found, float(widest)
+                break
+        return Found(carry, status, done, period, width, np.concatenate(values)[-_TRACE:])
+
+    def leading(
+        self, carry: Any, beta: float, active: np.ndarray, pair: tuple[int, int], rightmost: bool
+    ) -> tuple[complex, np.ndarray]:
+        """Leading eigenvalue of the difference of two equal copies, and a direction that grows.
+
+        By absolute value; if ``rightmost``, by its real part, which is what damping leaves. The
+        direction (B, r) is the sum of the growing eigenvectors, of unit variance.
+        """
+        mass = np.asarray(self.mass)
+        places = np.flatnonzero(mass.ravel() > 0)
+        sign = np.zeros(active.size, mass.dtype)
+        sign[list(pair)] = 1, -1
+        beta_array = np.full(1, beta, mass.dtype)
+
+        def spread_out(values: np.ndarray) -> np.ndarray:
+            u = np.zeros(mass.size, mass.dtype)
+            u[places] = values
+            return u.reshape(mass.shape)
+
+        def respond(values: np.ndarray) -> np.ndarray:
+            out = _derivative(
+                self.data, carry, beta_array, active, sign, mass, spread_out(values.ravel()),
+                make=self.make,
+            )  # fmt: skip
+            return np.asarray(out, float).ravel()[places]
+
+        start = np.asarray(spread(stream(0, 1), (places.size,), mass.dtype), float)
+        if np.abs(respond(start)).max() < _ROUNDING:
+            return 0j, spread_out(start)
+        if places.size <= _EXPLICIT:
+            matrix = np.stack([respond(row) for row in np.eye(places.size)], 1)
+            values, vectors = np.linalg.eig(matrix)
+        else:
+            operator = LinearOperator((places.size,) * 2, respond, dtype=float)
+            which = "LR" if rightmost else "LM"
+            try:
+                values, vectors = eigs(operator, _LEADING, which=which, v0=start, tol=1e-8)
+            except ArpackNoConvergence as error:
+                values, vectors = error.eigenvalues, error.eigenvectors
+            if not values.size:
+                values, vectors = np.zeros(1, complex), start[:, None]
+        rank = values.real if rightmost else np.abs(values)
+        best = int(rank.argmax())
+        grows = rank >= min(rank[best], 1)
+        vectors = vectors[:, grows]
+        peaks = vectors[np.abs(vectors).argmax(0), np.arange(vectors.shape[1])]
+        direction = (vectors / peaks).real.sum(1)
+        share = mass.ravel()[places] / mass.sum()
+        direction = direction - share @ direction
+        spread_of = np.sqrt(share @ direction**2)
+        return complex(values[best]), spread_out(direction / (spread_of or 1))
+
+    def judge(self, found: Found, n_clusters: int) -> str:
+        """Status of a run of ``n_clusters``."""
+        if found.status != CONVERGED:
+            return found.status
+        mass = np.asarray(self.mass, float)
+        q = np.exp(np.asarray(found.carry[1], float)[..., 0, :n_clusters])
+        joint = (mass[..., None] * q).reshape(-1, n_clusters)
+        size = joint.sum(0)
+        if (size < NOTHING * mass.sum()).any():
+            return VANISHED
+        joint = joint / size
+        apart = [
+            0.5 * np.abs(joint[:, c, None] - joint[:, c + 1 :]).sum(0)
+            for c in range(n_clusters - 1)
+        ]
+        return SPLIT if not apart or np.concatenate(apart).min() > _SAME else MERGED
+
+    def sizes(self, carry: Any, n_clusters: int) -> np.ndarray:
+        """Masses of the clusters."""
+        q = np.exp(np.asarray(carry[1], float)[..., 0, :n_clusters])
+        return (np.asarray(self.mass, float)[..., None] * q).sum((0, 1))
+
+    def split(self, level: Level, n: int, trials: list[Trial], report: Report) -> Level | None:
+        """Make n + 1 clusters of n; None if no temperature does."""
+        order = np.argsort(-self.sizes(level.carry, n), kind="stable")
+        for cluster in order.tolist():
+            found = self._split(level, n, cluster, trials, report)
+            if found is not None or trials[-1].eigenvalue != 0:
+                return found  # another cluster's turn comes where rows of the largest are all alike
+        return None
+
+    def _split(
+        self, level: Level, n: int, cluster: int, trials: list[Trial], report: Report
+    ) -> Level | None:
+        k, schedule = level.carry[1].shape[-1], self.schedule
+        active, pair = np.arange(k) <= n, (cluster, n)
+        equal = jax.tree.map(lambda logs: _doubled(logs, cluster, n), level.carry)
+        beta, below = level.beta, None
+        for number in range(TRIALS):
+            eigenvalue, found, step = complex(np.nan, np.nan), None, 1.0
+            merged, step = self._settle(equal, beta, active)
+            status = self.judge(merged, n + 1)
+            if status == MERGED:
+                equal = jax.tree.map(lambda logs: _equalised(logs, *pair), merged.carry)
+                eigenvalue, direction = self.leading(equal, beta, active, pair, step < 1)
+                size = eigenvalue.real if step < 1 else abs(eigenvalue)
+                if size >= 1:
+                    start = equal[0], equal[1] + _APART * self._towards(direction, pair, k, number)
+                    found, step = self._settle(start, beta, active)
+                    status = self.judge(found, n + 1)
+            last = merged if found is None else found
+            trials.append(
+                Trial(n + 1, beta, status, step, eigenvalue / beta, last.period, last.width,
+                      merged.n_iter + (0 if found is None else found.n_iter))
+            )  # fmt: skip
+            report(trials[-1])
+            if status == SPLIT and found is not None:
+                critical = beta / size
+                if below is not None:
+                    critical = below[0] + (beta - below[0]) * (1 - below[1]) / (size - below[1])
+                return Level(found.carry, beta, critical, cluster, found.values)
+            growth = schedule.growth
+            if found is None and status == MERGED:
+                if size < _ROUNDING:
+                    return None
+                below = beta, size
+                growth = _MARGIN / size
+                if n > 1:  # one cluster is the same at all temperatures
+                    growth = float(np.clip(growth, schedule.growth**0.2, schedule.growth**3))
+            beta *= growth
+        return None
+
+    def _settle(self, start: Any, beta: float, active: np.ndarray) -> tuple[Found, float]:
+        """Run, with shorter steps where it loops and they are allowed; and the last step's part."""
+        for step in self.schedule.steps(beta):
+            found = self.settle(start, beta, step, active)
+            if found.status != OSCILLATING:
+                break
+        return found, step
+
+    def _towards(
+        self, direction: np.ndarray, pair: tuple[int, int], k: int, number: int
+    ) -> np.ndarray:
+        """Difference (B, r, 1, K) of two copies; random where the schedule has a seed."""
+        if self.schedule.seed is not None:
+            seed = stream(self.schedule.seed, 1000 * k + number)
+            direction = np.asarray(spread(seed, direction.shape, direction.dtype))
+        out = np.zeros((*direction.shape, 1, k), direction.dtype)
+        out[..., 0, pair[0]], out[..., 0, pair[1]] = direction / 2, -direction / 2
+        return out
+
+
+def _doubled(logs: jax.Array, cluster: int, n: int) -> jax.Array:
+    """Log weights (..., K) where column ``n`` is a copy of ``cluster``, and both have half of it."""
+    half = logs[..., cluster] - np.log(2)
+    return logs.at[..., cluster].set(half).at[..., n].set(half)
+
+
+def _equalised(logs: jax.Array, a: int, b: int) -> jax.Array:
+    """Log weights (..., K) of which two columns have their mean."""
+    mean = jnp.logaddexp(logs[..., a], logs[..., b]) - np.log(2)
+    return logs.at[..., a].set(mean).at[..., b].set(mean)
+
+
+def follow(
+    make: Make,
+    data: Any,
+    mass: jax.Array,
+    state: Any,
+    schedule: Schedule,
+    report: Report = lambda trial: None,
+) -> Path:
+    """Split until there are so many clusters as the schedule says, or no temperature splits.
+
+    Parameters
+    ----------
+    make : update of the method, hashable; see above
+    data : what it looks at
+    mass : (B, r) masses of the rows, 0 on padding
+    state : what it carries at one cluster, with columns for all of them
+    schedule : how the path is followed
+    report : called with every trial
+    """
+    engine = _Engine(make, data, mass, schedule)
+    k = schedule.n_clusters
+    log_q = jnp.full((*mass.shape, 1, k), -jnp.inf, mass.dtype).at[..., 0].set(0)
+    one = engine.settle((state, log_q), 1.0, 1.0, np.arange(k) < 1)
+    levels, trials = [Level(one.carry, 1.0, 0.0, 0, one.values)], []
+    for n in range(1, k):
+        level = engine.split(levels[-1], n, trials, report)
+        if level is None:
+            return Path(levels, trials, False)
+        levels.append(level)
+    return Path(levels, trials, True)
