@@ -32,12 +32,13 @@ CONVERGED, OSCILLATING, UNFINISHED = "converged", "oscillating", "max_iter"
 SPLIT, MERGED, VANISHED = "split", "merged", "vanished"
 
 NOTHING = 1e-6  # share of the mass below which a cluster has vanished
-TRIALS = 40  # temperatures that are tried for one split
+TRIALS = 30  # temperatures that are tried for one split
 _FLOOR = -1e5  # of log memberships: of some copies, nothing bounds the difference
 _WINDOWS = (32, 512)  # lengths of the first window in which steps are compared, and of the last
 _ORBIT = 1024  # cycles of a supposed loop that are looked at
 _DIRECTIONS = 16  # on which it is projected
 _RETURN = 1e-6  # how near an orbit comes to where it was if its period is a whole number
+_CHOICES = 3  # clusters that may be split at one of them
 _EXPLICIT = 64  # rows up to which the derivative is written out as a matrix
 _LEADING = 4  # eigenvalues that are looked for beyond
 _ROUNDING = 1e-8  # of eigenvalues times beta
@@ -79,6 +80,7 @@ class Trial(NamedTuple):
     beta : inverse temperature
     status : "split", "merged", "vanished", "oscillating" or "max_iter"
     step : the part of every step in log memberships that was taken; below 1 where it is damped
+    growth : of a difference of two equal copies in a cycle, at first; beta times the eigenvalue
     eigenvalue : of the linearised update at equal copies, divided by beta; the leading one. Copies
         separate from ``beta = 1 / abs(eigenvalue)`` on if it is real, and loop if it is complex or
         negative. NaN where the equal copies found no fixed point.
@@ -90,6 +92,7 @@ class Trial(NamedTuple):
     beta: float
     status: str
     step: float
+    growth: float
     eigenvalue: complex
     period: float
     width: float
@@ -393,54 +396,63 @@ class _Engine:
         return (np.asarray(self.mass, float)[..., None] * q).sum((0, 1))
 
     def split(self, level: Level, n: int, trials: list[Trial], report: Report) -> Level | None:
-        """Make n + 1 clusters of n; None if no temperature does."""
-        order = np.argsort(-self.sizes(level.carry, n), kind="stable")
-        for cluster in order.tolist():
-            found = self._split(level, n, cluster, trials, report)
-            if found is not None or trials[-1].eigenvalue != 0:
-                return found  # another cluster's turn comes where rows of the largest are all alike
+        """Make n + 1 clusters of n; None if no temperature that is tried does.
+
+        The largest cluster is split; the next ones only where a split of it was possible and came
+        to nothing, or its rows are all alike.
+        """
+        growth = self.schedule.growth
+        order = np.argsort(-self.sizes(level.carry, n), kind="stable").tolist()
+        equal = {c: jax.tree.map(partial(_doubled, a=c, b=n), level.carry) for c in order}
+        below: dict[int, tuple[float, float]] = {}
+        beta = level.beta
+        for _ in range(TRIALS):
+            for cluster in order[:_CHOICES]:
+                trial, equal[cluster], found = self._try(equal[cluster], beta, (cluster, n))
+                trials.append(trial)
+                report(trial)
+                if trial.status == SPLIT:
+                    critical = _crossing(below.get(cluster), (beta, trial.growth))
+                    return Level(found.carry, beta, critical, cluster, found.values)
+                if trial.growth < _ROUNDING:
+                    order.remove(cluster)
+                elif trial.growth < 1:
+                    below[cluster] = beta, trial.growth
+                    break
+            if not order:
+                return None
+            factor = growth
+            if trial.growth < 1 and cluster == order[0]:
+                factor = _MARGIN / trial.growth
+                if n > 1:  # one cluster is the same at all temperatures
+                    factor = float(np.clip(factor, growth**0.2, growth**3))
+            beta *= factor
         return None
 
-    def _split(
-        self, level: Level, n: int, cluster: int, trials: list[Trial], report: Report
-    ) -> Level | None:
-        k, schedule = level.carry[1].shape[-1], self.schedule
-        active, pair = np.arange(k) <= n, (cluster, n)
-        equal = jax.tree.map(lambda logs: _doubled(logs, cluster, n), level.carry)
-        beta, below = level.beta, None
-        for number in range(TRIALS):
-            eigenvalue, found, step = complex(np.nan, np.nan), None, 1.0
-            merged, step = self._settle(equal, beta, active)
-            status = self.judge(merged, n + 1)
-            if status == MERGED:
-                equal = jax.tree.map(lambda logs: _equalised(logs, *pair), merged.carry)
-                eigenvalue, direction = self.leading(equal, beta, active, pair, step < 1)
-                size = eigenvalue.real if step < 1 else abs(eigenvalue)
-                if size >= 1:
-                    start = equal[0], equal[1] + _APART * self._towards(direction, pair, k, number)
-                    found, step = self._settle(start, beta, active)
-                    status = self.judge(found, n + 1)
-            last = merged if found is None else found
-            trials.append(
-                Trial(n + 1, beta, status, step, eigenvalue / beta, last.period, last.width,
-                      merged.n_iter + (0 if found is None else found.n_iter))
-            )  # fmt: skip
-            report(trials[-1])
-            if status == SPLIT and found is not None:
-                critical = beta / size
-                if below is not None:
-                    critical = below[0] + (beta - below[0]) * (1 - below[1]) / (size - below[1])
-                return Level(found.carry, beta, critical, cluster, found.values)
-            growth = schedule.growth
-            if found is None and status == MERGED:
-                if size < _ROUNDING:
-                    return None
-                below = beta, size
-                growth = _MARGIN / size
-                if n > 1:  # one cluster is the same at all temperatures
-                    growth = float(np.clip(growth, schedule.growth**0.2, schedule.growth**3))
-            beta *= growth
-        return None
+    def _try(self, equal: Any, beta: float, pair: tuple[int, int]) -> tuple[Trial, Any, Found]:
+        """Let two copies go where a difference between them grows.
+
+        Returns what was tried, the equal copies to start from elsewhere, and where it ended.
+        """
+        k, n = equal[1].shape[-1], pair[1] + 1
+        active = np.arange(k) < n
+        value, growth = complex(np.nan, np.nan), np.nan
+        found, step = self._settle(equal, beta, active)
+        status, cycles = self.judge(found, n), found.n_iter
+        if status == MERGED:
+            equal = jax.tree.map(partial(_equalised, a=pair[0], b=pair[1]), found.carry)
+            value, direction = self.leading(equal, beta, active, pair, step < 1)
+            growth = value.real if step < 1 else abs(value)
+            if growth >= 1:
+                start = equal[0], equal[1] + _APART * self._towards(direction, pair, k, beta)
+                found, step = self._settle(start, beta, active)
+                status, cycles = self.judge(found, n), cycles + found.n_iter
+        elif status == SPLIT:  # another two have merged before, and are no longer one
+            status = MERGED
+        trial = Trial(
+            n, beta, status, step, growth, value / beta, found.period, found.width, cycles
+        )
+        return trial, equal, found
 
     def _settle(self, start: Any, beta: float, active: np.ndarray) -> tuple[Found, float]:
         """Run, with shorter steps where it loops and they are allowed; and the last step's part."""
@@ -451,27 +463,35 @@ class _Engine:
         return found, step
 
     def _towards(
-        self, direction: np.ndarray, pair: tuple[int, int], k: int, number: int
+        self, direction: np.ndarray, pair: tuple[int, int], k: int, beta: float
     ) -> np.ndarray:
         """Difference (B, r, 1, K) of two copies; random where the schedule has a seed."""
         if self.schedule.seed is not None:
-            seed = stream(self.schedule.seed, 1000 * k + number)
+            seed = stream(self.schedule.seed, int(np.float32(beta).view(np.uint32)))
             direction = np.asarray(spread(seed, direction.shape, direction.dtype))
         out = np.zeros((*direction.shape, 1, k), direction.dtype)
         out[..., 0, pair[0]], out[..., 0, pair[1]] = direction / 2, -direction / 2
         return out
 
 
-def _doubled(logs: jax.Array, cluster: int, n: int) -> jax.Array:
-    """Log weights (..., K) where column ``n`` is a copy of ``cluster``, and both have half of it."""
-    half = logs[..., cluster] - np.log(2)
-    return logs.at[..., cluster].set(half).at[..., n].set(half)
+def _doubled(logs: jax.Array, a: int, b: int) -> jax.Array:
+    """Log weights (..., K) where column ``b`` is a copy of ``a``, and both have half of it."""
+    half = logs[..., a] - np.log(2)
+    return logs.at[..., a].set(half).at[..., b].set(half)
 
 
 def _equalised(logs: jax.Array, a: int, b: int) -> jax.Array:
     """Log weights (..., K) of which two columns have their mean."""
     mean = jnp.logaddexp(logs[..., a], logs[..., b]) - np.log(2)
     return logs.at[..., a].set(mean).at[..., b].set(mean)
+
+
+def _crossing(below: tuple[float, float] | None, above: tuple[float, float]) -> float:
+    """Where growth passes 1, from points (beta, growth) on both sides, or above alone."""
+    (beta, growth) = above
+    if below is None:
+        return beta / growth
+    return below[0] + (beta - below[0]) * (1 - below[1]) / (growth - below[1])
 
 
 def follow(
