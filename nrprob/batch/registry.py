@@ -36,6 +36,7 @@ class Method:
     purpose : what it finds, in a line
     solvers : names of its solvers where there is a choice; the first is the default
     takes_known, takes_wanted : whether `fit` takes ``known``, and labels ``y`` of some rows
+    known_as : keyword by which `fit` and `predict` take what is known
     takes_pairs : whether `fit` takes ``must_link`` and ``cannot_link``
     takes_views : whether `fit` takes a list of tables, one for every view of the rows
     alone : whether each fit is a program of its own, which cannot run side by side with others
@@ -49,6 +50,7 @@ class Method:
     takes_wanted: bool = True
     takes_pairs: bool = False
     takes_views: bool = False
+    known_as: str = "known"
     alone: bool = False
 
     def load(self) -> type[Any]:
@@ -141,6 +143,15 @@ METHODS = {
         (),
         takes_known=False,
         takes_pairs=True,
+        alone=True,
+    ),
+    "cross_partition": Method(
+        "nrprob.methods.crosspartition.estimator",
+        "CrossPartition",
+        "clusters of counts that all known groups share, though they differ more from each other",
+        (),
+        takes_wanted=False,
+        known_as="subsets",
         alone=True,
     ),
 }

@@ -102,7 +102,9 @@ def make_cross_partition(
     sizes = np.array(SIZES[target])
     themes = np.concatenate([np.repeat(np.arange(5), column) for column in sizes.T])
     subset = np.repeat(np.arange(3), 25)
-    masking = np.concatenate([2 * w + rng.permutation(np.repeat([0, 1], [13, 12])) for w in range(3)])
+    masking = np.concatenate(
+        [2 * w + rng.permutation(np.repeat([0, 1], [13, 12])) for w in range(3)]
+    )
     X = _draw([themes, masking], [target_count, masking_count], [48, 60], noise, 0.25, rng)
     return X, np.stack([themes, subset, masking], 1).astype(np.int64)
 

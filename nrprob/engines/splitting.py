@@ -16,8 +16,8 @@ were a solution.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -41,13 +41,12 @@ _RETURN = 1e-6  # how near an orbit comes to where it was if its period is a who
 _CHOICES = 3  # clusters that may be split at one of them
 _EXPLICIT = 64  # rows up to which the derivative is written out as a matrix
 _LEADING = 4  # eigenvalues that are looked for beyond
-_ROUNDING = 1e-8  # of eigenvalues times beta
+ROUNDING = 1e-8  # of eigenvalues times beta
 _MARGIN = 1.01  # how far beyond a critical temperature copies are let go: nearer, they take ages
 _APART = 0.05  # standard deviation of the log ratio of two copies at their start
 _SHORTEST = -6  # power of two of the shortest step that damping takes
 _SAME = 1e-2  # total variation of two clusters' rows up to which they are the same
 _TRACE = 4096  # cycles that are kept
-
 
 
 class Found(NamedTuple):
@@ -119,7 +118,7 @@ class Level(NamedTuple):
 
 
 class Path(NamedTuple):
-    """All levels from one cluster on, and all that was tried; ``complete`` if it came to its end."""
+    """All levels from one cluster on, all that was tried, and whether it came to its end."""
 
     levels: list[Level]
     trials: list[Trial]
@@ -311,9 +310,7 @@ class _Engine:
                 status = CONVERGED
             if not stuck or change <= tol:
                 break
-            carry, seen, widest = _follow(
-                self.data, carry, *numbers, self.mass, make=self.make
-            )
+            carry, seen, widest = _follow(self.data, carry, *numbers, self.mass, make=self.make)
             done += _ORBIT
             found = _period(np.asarray(seen, float))
             if found is not None:
@@ -348,7 +345,7 @@ class _Engine:
             return np.asarray(out, float).ravel()[places]
 
         start = np.asarray(spread(stream(0, 1), (places.size,), mass.dtype), float)
-        if np.abs(respond(start)).max() < _ROUNDING:
+        if np.abs(respond(start)).max() < ROUNDING:
             return 0j, spread_out(start)
         if places.size <= _EXPLICIT:
             matrix = np.stack([respond(row) for row in np.eye(places.size)], 1)
@@ -414,7 +411,7 @@ class _Engine:
                 if trial.status == SPLIT:
                     critical = _crossing(below.get(cluster), (beta, trial.growth))
                     return Level(found.carry, beta, critical, cluster, found.values)
-                if trial.growth < _ROUNDING:
+                if trial.growth < ROUNDING:
                     order.remove(cluster)
                 elif trial.growth < 1:
                     below[cluster] = beta, trial.growth
@@ -455,12 +452,21 @@ class _Engine:
         return trial, equal, found
 
     def _settle(self, start: Any, beta: float, active: np.ndarray) -> tuple[Found, float]:
-        """Run, with shorter steps where it loops and they are allowed; and the last step's part."""
+        """Run, with shorter steps where it loops and they are allowed; and the part of a step.
+
+        Where none of these comes to rest, it is the loop that is reported.
+        """
+        first = None
         for step in self.schedule.steps(beta):
             found = self.settle(start, beta, step, active)
-            if found.status != OSCILLATING:
+            if first is None:
+                first = found, step
+            if found.status == CONVERGED:
+                return found, step
+            if first[0].status != OSCILLATING:
                 break
-        return found, step
+        assert first is not None
+        return first
 
     def _towards(
         self, direction: np.ndarray, pair: tuple[int, int], k: int, beta: float
@@ -517,7 +523,8 @@ def follow(
     k = schedule.n_clusters
     log_q = jnp.full((*mass.shape, 1, k), -jnp.inf, mass.dtype).at[..., 0].set(0)
     one = engine.settle((state, log_q), 1.0, 1.0, np.arange(k) < 1)
-    levels, trials = [Level(one.carry, 1.0, 0.0, 0, one.values)], []
+    levels = [Level(one.carry, 1.0, 0.0, 0, one.values)]
+    trials: list[Trial] = []
     for n in range(1, k):
         level = engine.split(levels[-1], n, trials, report)
         if level is None:

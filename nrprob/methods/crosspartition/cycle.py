@@ -126,9 +126,7 @@ def _log_mass(rows: Rows) -> jax.Array:
     return jnp.where(real, jnp.log(jnp.where(real, rows.mass, 1)), -jnp.inf)
 
 
-def _projections(
-    rows: Rows, log_q: jax.Array, present: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def _projections(rows: Rows, log_q: jax.Array, present: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return log p(y|c,w) (V, S, K, p), and p(c,w) H(Y|c,w) (V, S, K).
 
     ``present`` (V, p) says which features occur in which subset; the others get the log 0, and
