@@ -1,16 +1,9 @@
 """Splitting: one cluster becomes two, two become three, each at the temperature at which it can.
 
-A method gives ``make(data, active)``, which returns ``update(state, log_q, beta) -> (state, log_r,
-values)`` for log memberships (B, r, 1, K) of which the columns ``active`` (K,) exist: as an
-annealing's update, but of logs, since an update that is no descent may bring memberships far below
-what a float holds. ``state`` (..., K) are logs of weights that the update carries from cycle to
-cycle, and ``values`` (1, T) numbers that are kept for the trace.
-
 The engine doubles the largest cluster, follows the two copies, kept equal, to a fixed point, and
 asks the update's exact derivative there whether a difference between them grows. If it does not, it
-goes to the temperature at which it will; if it does, it lets the copies go. An update that is no
-descent need not converge; the engine tells loops from slow convergence, and returns none as if it
-were a solution.
+goes to the temperature at which it will; if it does, it lets the copies go. It knows of a method
+what `nrprob.engines.orbits` says; `TermCycle` makes that of an annealing's terms.
 """
 
 from __future__ import annotations
@@ -26,18 +19,13 @@ import numpy as np
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
 
 from nrprob.engines.anneal import normalise, term_update
+from nrprob.engines.orbits import CONVERGED, OSCILLATING, Found, Make, settle
 from nrprob.engines.shuffle import spread, stream
 
-CONVERGED, OSCILLATING, UNFINISHED = "converged", "oscillating", "max_iter"
 SPLIT, MERGED, VANISHED = "split", "merged", "vanished"
 
 NOTHING = 1e-6  # share of the mass below which a cluster has vanished
 TRIALS = 30  # temperatures that are tried for one split
-_FLOOR = -1e5  # of log memberships: of some copies, nothing bounds the difference
-_WINDOWS = (32, 512)  # lengths of the first window in which steps are compared, and of the last
-_ORBIT = 1024  # cycles of a supposed loop that are looked at
-_DIRECTIONS = 16  # on which it is projected
-_RETURN = 1e-6  # how near an orbit comes to where it was if its period is a whole number
 _CHOICES = 3  # clusters that may be split at one of them
 _EXPLICIT = 64  # rows up to which the derivative is written out as a matrix
 _LEADING = 4  # eigenvalues that are looked for beyond
@@ -46,28 +34,6 @@ _MARGIN = 1.01  # how far beyond a critical temperature copies are let go: neare
 _APART = 0.05  # standard deviation of the log ratio of two copies at their start
 _SHORTEST = -6  # power of two of the shortest step that damping takes
 _SAME = 1e-2  # total variation of two clusters' rows up to which they are the same
-_TRACE = 4096  # cycles that are kept
-
-
-class Found(NamedTuple):
-    """Where a run ended.
-
-    Attributes
-    ----------
-    carry : state and log memberships
-    status : "converged", "oscillating" or "max_iter"
-    n_iter : cycles
-    period : of a loop, in cycles; a whole number where the orbit comes back exactly, else NaN
-    width : largest range that a membership has over a loop
-    values : (cycles, T) trace
-    """
-
-    carry: Any
-    status: str
-    n_iter: int
-    period: float
-    width: float
-    values: np.ndarray
 
 
 class Trial(NamedTuple):
@@ -125,7 +91,6 @@ class Path(NamedTuple):
     complete: bool
 
 
-Make = Callable[[Any, jax.Array], Callable[..., Any]]
 Report = Callable[[Trial], None]
 
 
@@ -198,92 +163,6 @@ def _derivative(data, carry, beta, active, sign, mass, u, *, make):
     return jnp.where(mass > 0, ratio - (mass * ratio).sum() / mass.sum(), 0)
 
 
-def _advance(update, beta, step, active, carry):
-    """One cycle: what it leads to, the values on the way, and the change of the whole step."""
-    state, log_q = carry
-    new_state, log_r, values = update(state, log_q, beta)
-    target = jax.nn.log_softmax(jnp.where(active, log_r, -jnp.inf))
-    new = jnp.where(active, (1 - step) * log_q + step * target, -jnp.inf)
-    new = jnp.where(active, jnp.maximum(jax.nn.log_softmax(new), _FLOOR), -jnp.inf)
-    change = jnp.abs(jnp.exp(target) - jnp.exp(log_q)).max()
-    for a, b in zip(jax.tree.leaves(new_state), jax.tree.leaves(state), strict=True):
-        change = jnp.maximum(change, jnp.abs(jnp.exp(a) - jnp.exp(b)).max())
-    return (new_state, new), values[0], change
-
-
-@partial(jax.jit, static_argnames="make")
-def _run(data, carry, beta, step, active, tol, most, *, make):
-    """Cycles until memberships stand, or steps no longer shrink, or ``most`` are done."""
-    update = make(data, active)
-    values = jax.eval_shape(update, *carry, beta)[2]
-    trace = jnp.full((_TRACE, values.shape[1]), jnp.nan, values.dtype)
-    infinity = jnp.asarray(jnp.inf, carry[1].dtype)
-    length = jnp.asarray(_WINDOWS[0])
-
-    def moving(state):
-        _, _, count, change, _, hits = state
-        return (count < most) & (change > tol) & (hits < 2)
-
-    def move(state):
-        carry, trace, count, _, (end, length, largest, before), hits = state
-        carry, values, change = _advance(update, beta, step, active, carry)
-        trace = jax.lax.dynamic_update_index_in_dim(trace, values, count % _TRACE, 0)
-        count, largest = count + 1, jnp.maximum(largest, change)
-        over = count >= end
-        stuck = (largest >= 0.9 * before) & (largest > 1000 * tol)
-        hits = jnp.where(over, jnp.where(stuck, hits + 1, 0), hits)
-        longer = jnp.minimum(2 * length, _WINDOWS[1])
-        following = end + longer, longer, jnp.zeros_like(largest), largest
-        window = tuple(
-            jnp.where(over, new, old)
-            for new, old in zip(following, (end, length, largest, before), strict=True)
-        )
-        return carry, trace, count, change, window, hits
-
-    window = length, length, 0 * length.astype(infinity.dtype), infinity
-    start = carry, trace, jnp.asarray(0), infinity, window, jnp.asarray(0)
-    carry, trace, count, change, _, hits = jax.lax.while_loop(moving, move, start)
-    return carry, trace, count, change, hits >= 2
-
-
-@partial(jax.jit, static_argnames="make")
-def _follow(data, carry, beta, step, active, mass, *, make):
-    """An orbit's projections (cycles, directions), and the largest range of a membership."""
-    update = make(data, active)
-    shape, dtype = carry[1].shape, carry[1].dtype
-    directions = spread(stream(0, 2), (*shape, _DIRECTIONS), dtype) / np.sqrt(_DIRECTIONS)
-    directions = jnp.where((mass > 0)[..., None, None, None], directions, 0)
-
-    def move(carry, _):
-        carry, low, high = carry
-        carry, _, _ = _advance(update, beta, step, active, carry)
-        q = jnp.exp(carry[1])
-        seen = jnp.einsum("brsk,brskd->d", q, directions)
-        return (carry, jnp.minimum(low, q), jnp.maximum(high, q)), seen
-
-    q = jnp.exp(carry[1])
-    (carry, low, high), seen = jax.lax.scan(move, (carry, q, q), length=_ORBIT)
-    return carry, seen, jnp.where((mass > 0)[..., None, None], high - low, 0).max()
-
-
-def _period(seen: np.ndarray) -> float | None:
-    """Period of an orbit (cycles, directions); None if it goes somewhere or dies away.
-
-    A whole number where the orbit returns to its end; else the mean time between crossings of its
-    mean, along the direction in which it is widest.
-    """
-    back = np.abs(seen[-2::-1] - seen[-1]).max(1) < _RETURN
-    if back.any():  # at once, if it has come to rest
-        return float(back.argmax() + 1) if not back[0] else None
-    centred = seen - seen.mean(0)
-    wave = centred @ np.linalg.svd(centred, full_matrices=False)[2][0]
-    crossings = np.flatnonzero((wave[:-1] < 0) & (wave[1:] >= 0))
-    first, second = (np.ptp(half) for half in np.array_split(wave, 2))
-    if crossings.size < 3 or not 0.9 < second / first < 1.1:
-        return None
-    return float(np.diff(crossings).mean())
-
-
 @dataclass(frozen=True)
 class _Engine:
     """The method, its data and masses, and how its path is followed."""
@@ -292,31 +171,6 @@ class _Engine:
     data: Any
     mass: jax.Array
     schedule: Schedule
-
-    def settle(self, carry: Any, beta: float, step: float, active: np.ndarray) -> Found:
-        """Run to a fixed point, or until it is known that there will be none."""
-        dtype = self.mass.dtype
-        tol = max(self.schedule.tol, 8 * float(np.finfo(dtype).eps))
-        numbers = np.full(1, beta, dtype), np.asarray(step, dtype), active
-        done, most, values = 0, self.schedule.max_iter, []
-        status, period, width = UNFINISHED, np.nan, 0.0
-        while done < most:
-            carry, trace, count, change, stuck = _run(
-                self.data, carry, *numbers, np.asarray(tol, dtype), most - done, make=self.make
-            )
-            values.append(np.roll(np.asarray(trace), -int(count), 0)[-min(int(count), _TRACE) :])
-            done += int(count)
-            if change <= tol:
-                status = CONVERGED
-            if not stuck or change <= tol:
-                break
-            carry, seen, widest = _follow(self.data, carry, *numbers, self.mass, make=self.make)
-            done += _ORBIT
-            found = _period(np.asarray(seen, float))
-            if found is not None:
-                status, period, width = OSCILLATING, found, float(widest)
-                break
-        return Found(carry, status, done, period, width, np.concatenate(values)[-_TRACE:])
 
     def leading(
         self, carry: Any, beta: float, active: np.ndarray, pair: tuple[int, int], rightmost: bool
@@ -434,7 +288,7 @@ class _Engine:
         k, n = equal[1].shape[-1], pair[1] + 1
         active = np.arange(k) < n
         value, growth = complex(np.nan, np.nan), np.nan
-        found, step = self._settle(equal, beta, active)
+        found, step = self.settle(equal, beta, active)
         status, cycles = self.judge(found, n), found.n_iter
         if status == MERGED:
             equal = jax.tree.map(partial(_equalised, a=pair[0], b=pair[1]), found.carry)
@@ -442,7 +296,7 @@ class _Engine:
             growth = value.real if step < 1 else abs(value)
             if growth >= 1:
                 start = equal[0], equal[1] + _APART * self._towards(direction, pair, k, beta)
-                found, step = self._settle(start, beta, active)
+                found, step = self.settle(start, beta, active)
                 status, cycles = self.judge(found, n), cycles + found.n_iter
         elif status == SPLIT:  # another two have merged before, and are no longer one
             status = MERGED
@@ -451,14 +305,17 @@ class _Engine:
         )
         return trial, equal, found
 
-    def _settle(self, start: Any, beta: float, active: np.ndarray) -> tuple[Found, float]:
+    def settle(self, start: Any, beta: float, active: np.ndarray) -> tuple[Found, float]:
         """Run, with shorter steps where it loops and they are allowed; and the part of a step.
 
         Where none of these comes to rest, it is the loop that is reported.
         """
         first = None
         for step in self.schedule.steps(beta):
-            found = self.settle(start, beta, step, active)
+            found = settle(
+                self.make, self.data, self.mass, start, beta, active,
+                step=step, tol=self.schedule.tol, max_iter=self.schedule.max_iter,
+            )  # fmt: skip
             if first is None:
                 first = found, step
             if found.status == CONVERGED:
@@ -522,7 +379,7 @@ def follow(
     engine = _Engine(make, data, mass, schedule)
     k = schedule.n_clusters
     log_q = jnp.full((*mass.shape, 1, k), -jnp.inf, mass.dtype).at[..., 0].set(0)
-    one = engine.settle((state, log_q), 1.0, 1.0, np.arange(k) < 1)
+    one, _ = engine.settle((state, log_q), 1.0, np.arange(k) < 1)
     levels = [Level(one.carry, 1.0, 0.0, 0, one.values)]
     trials: list[Trial] = []
     for n in range(1, k):

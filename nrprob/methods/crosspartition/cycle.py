@@ -100,7 +100,7 @@ class Cycle:
         return Fields(projected, feature, weight, centroid, values)
 
     def __call__(self, counts: Counts, active: jax.Array) -> Callable[..., Any]:
-        """Make the update; see `nrprob.engines.splitting`."""
+        """Make the update; see `nrprob.engines.orbits`."""
         rows = counts.rows
         log_mass = _log_mass(rows)
 

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines import splitting
+from nrprob.engines import orbits, splitting
 from nrprob.estimator.base import Clusterer, Restarts
 from nrprob.exceptions import warn
 from nrprob.methods.crosspartition.cycle import Counts, Cycle
@@ -323,7 +323,7 @@ class CrossPartition(Clusterer):
         self.beta_ = self.path_[-1].beta
         self.critical_beta_ = self.path_[1].critical_beta if most > 1 else _critical(path)
         labels = np.stack([levels[-1].labels for levels, _ in read])
-        converged = np.array([verdict(p)[0] != splitting.UNFINISHED for p in found])
+        converged = np.array([verdict(p)[0] != orbits.UNFINISHED for p in found])
         membership = np.zeros((n, k))
         membership[:, :most] = self.path_[-1].membership
         if reason:

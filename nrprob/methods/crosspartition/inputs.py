@@ -64,8 +64,8 @@ def read_subsets(subsets: Any, n: int) -> Subsets:
         return Subsets(groups, np.arange(groups.n_groups))
     names = np.empty(groups.n_groups, object)
     names[:] = list(encoder.categories_[0])
-    plain = np.array(list(names))
-    return Subsets(groups, plain if plain.ndim == 1 and plain.dtype.kind in "biufUS" else names)
+    typed = np.array(list(names))
+    return Subsets(groups, typed if typed.ndim == 1 and typed.dtype.kind in "biufUS" else names)
 
 
 def read_counts(X: Any) -> tuple[Any, np.ndarray]:

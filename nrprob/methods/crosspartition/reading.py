@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from nrprob.engines import splitting
+from nrprob.engines import orbits, splitting
 from nrprob.information import mutual_information
 from nrprob.methods.crosspartition.cycle import Counts, Cycle
 from nrprob.statistics.rows import Layout
@@ -87,7 +87,7 @@ def describe(
 def verdict(path: splitting.Path) -> tuple[str, str]:
     """Status of a path, and a sentence on what stopped it; "" where nothing did."""
     if path.complete:
-        return splitting.CONVERGED, ""
+        return orbits.CONVERGED, ""
     wanted = len(path.levels) + 1
     tried = [t for t in path.trials if t.n_clusters == wanted]
     last = tried[-1]
@@ -98,14 +98,14 @@ def verdict(path: splitting.Path) -> tuple[str, str]:
         return splitting.MERGED, what
     span = f"from beta={tried[0].beta:.4g} to {last.beta:.4g}"
     for status, told in (
-        (splitting.OSCILLATING, "the update looped"),
+        (orbits.OSCILLATING, "the update looped"),
         (splitting.VANISHED, "a cluster vanished"),
         (splitting.MERGED, "clusters merged again"),
-        (splitting.UNFINISHED, "the update did not converge within max_iter"),
+        (orbits.UNFINISHED, "the update did not converge within max_iter"),
     ):
         some = [t for t in tried if t.status == status]
         if len(some) * 2 >= len(tried) or status == last.status:
-            if status == splitting.OSCILLATING:
+            if status == orbits.OSCILLATING:
                 told += (
                     f" with a period of {some[-1].period:.3g} and a range of {some[-1].width:.2g}"
                 )
