@@ -69,7 +69,7 @@ METHODS = {
         "nrprob.methods.bottleneck.ib",
         "IBSI",
         "clusters that are informative and, at a price gamma, independent of the known groups",
-        ("anneal", "sequential", "batched", "agglomerative"),
+        ("anneal", "sequential", "batched", "agglomerative", "split"),
     ),
     "cmbc": Method(
         "nrprob.methods.cmbc.estimator",
@@ -99,7 +99,7 @@ METHODS = {
         "nrprob.methods.bottleneck.ib",
         "IB",
         "clusters that keep what rows say about the features; told nothing, for comparison",
-        ("anneal", "sequential", "batched", "agglomerative"),
+        ("anneal", "sequential", "batched", "agglomerative", "split"),
         takes_known=False,
     ),
     "mixture": Method(

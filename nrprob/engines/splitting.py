@@ -164,7 +164,7 @@ def _derivative(data, carry, beta, active, sign, mass, u, *, make):
 
 
 @dataclass(frozen=True)
-class _Engine:
+class Engine:
     """The method, its data and masses, and how its path is followed."""
 
     make: Make
@@ -376,7 +376,7 @@ def follow(
     schedule : how the path is followed
     report : called with every trial
     """
-    engine = _Engine(make, data, mass, schedule)
+    engine = Engine(make, data, mass, schedule)
     k = schedule.n_clusters
     log_q = jnp.full((*mass.shape, 1, k), -jnp.inf, mass.dtype).at[..., 0].set(0)
     one, _ = engine.settle((state, log_q), 1.0, np.arange(k) < 1)

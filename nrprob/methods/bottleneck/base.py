@@ -13,11 +13,12 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
     """Clusterer that charges I(C;X)/beta for what clusters keep of the rows."""
 
     _keeps_rows = True
+    _solvers: tuple[str, ...] = SOLVERS
 
     @property
     def _takes_sparse(self) -> bool:
         # Sequential reassignment takes sparse counts, but not every sparse matrix.
-        return self.solver in ("anneal", "agglomerative")
+        return self.solver in ("anneal", "agglomerative", "split")
 
     @property
     def _unit(self) -> str:
@@ -32,7 +33,7 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
             self._check_choice("quench", self.quench, ("auto",), "or a number")
         else:
             self._check_number("quench", self.quench, low=1, high=1e5)
-        self._check_choice("solver", self.solver, SOLVERS)
+        self._check_choice("solver", self.solver, self._solvers)
         self._check_features()
 
     def _check_beta(self) -> None:

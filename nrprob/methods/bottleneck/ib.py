@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.solve import Problem, Settings
+from nrprob.estimator.paths import SplittingEstimator
+from nrprob.estimator.terms import SOLVERS
 from nrprob.methods.bottleneck.base import BottleneckEstimator
 from nrprob.statistics.costs import mass
 from nrprob.statistics.families import feature_term
@@ -58,7 +60,23 @@ class SideInformation:
         return Problem(terms, lambda curvatures: weights, n_start=1, curvature=gamma)
 
 
-class IB(BottleneckEstimator):
+class SplittingBottleneck(SplittingEstimator, BottleneckEstimator):
+    """A bottleneck that may be followed from split to split as well."""
+
+    _solvers = (*SOLVERS, "split")
+
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        super().check_parameters()
+        self._check_beta()
+        if self.solver == "split" and self.beta is not None:
+            raise ValueError(
+                f"solver='split' finds its own inverse temperatures; got beta={self.beta!r}; leave "
+                "it out"
+            )
+
+
+class IB(SplittingBottleneck):
     r"""Information bottleneck: clusters that keep what the rows say about the features.
 
     Minimises, in nats of the whole data set and with every row of equal weight,
@@ -76,7 +94,12 @@ class IB(BottleneckEstimator):
     <prior>
     <features>
     <binarize>
-    <solver>
+    solver : {"anneal", "sequential", "batched", "agglomerative", "split"}, default="anneal"
+        How to optimise; "sequential", "batched" and "agglomerative" give hard labels. "split" grows
+        the clusters one by one, each at the inverse temperature at which the largest can be
+        divided, as `CrossPartition` does, for comparison with it: it ends where there are
+        ``n_clusters``, which are soft, uses ``cooling`` only where a split does not come about at
+        once, and leaves nothing to chance.
     <cooling>
     <noise>
     quench : float or "auto", default="auto"
@@ -103,6 +126,8 @@ class IB(BottleneckEstimator):
     <cluster_centers_>
     <linkage_>
     <merge_costs_>
+    path_, trials_, status_ : list, pandas.DataFrame and str
+        All levels, what was tried, and how it ended, as in `CrossPartition` ("split" only).
     <restarts_>
     <n_features_in_>
     <feature_names_in_>
@@ -158,11 +183,6 @@ class IB(BottleneckEstimator):
 
     _takes_known = False
 
-    def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
-        super().check_parameters()
-        self._check_beta()
-
     def _problem(self, task):
         return Bottleneck(self._features.features), ()
 
@@ -170,7 +190,7 @@ class IB(BottleneckEstimator):
         return self._free(self.beta, self.prior)
 
 
-class IBSI(BottleneckEstimator):
+class IBSI(SplittingBottleneck):
     r"""Information bottleneck with side information: a weighted penalty on what is known.
 
     Minimises, in nats of the whole data set,
@@ -196,7 +216,12 @@ class IBSI(BottleneckEstimator):
     <prior>
     <features>
     <binarize>
-    <solver>
+    solver : {"anneal", "sequential", "batched", "agglomerative", "split"}, default="anneal"
+        How to optimise; "sequential", "batched" and "agglomerative" give hard labels. "split" grows
+        the clusters one by one, each at the inverse temperature at which the largest can be
+        divided, as `CrossPartition` does, for comparison with it: it ends where there are
+        ``n_clusters``, which are soft, uses ``cooling`` only where a split does not come about at
+        once, and leaves nothing to chance.
     <cooling>
     <noise>
     <n_init>
@@ -219,6 +244,8 @@ class IBSI(BottleneckEstimator):
     <cluster_centers_>
     <linkage_>
     <merge_costs_>
+    path_, trials_, status_ : list, pandas.DataFrame and str
+        All levels, what was tried, and how it ended, as in `CrossPartition` ("split" only).
     <restarts_>
     <n_features_in_>
     <feature_names_in_>
@@ -277,7 +304,6 @@ class IBSI(BottleneckEstimator):
     def check_parameters(self):
         """Refuse parameters that are wrong whatever the data."""
         super().check_parameters()
-        self._check_beta()
         self._check_number("gamma", self.gamma, low=0, high=1e9)
 
     def _problem(self, task):

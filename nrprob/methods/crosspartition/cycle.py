@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -46,6 +47,10 @@ class Fields(NamedTuple):
     weight: jax.Array
     centroid: jax.Array
     values: jax.Array
+
+
+# One for every value of a cycle.
+TERMS = ("CP1", "CP2", "CP*1", "CP*2")
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,12 @@ class Cycle:
             return found.weight if self.feature_prior else state, log_r, values
 
         return update
+
+
+@partial(jax.jit, static_argnames="cycle")
+def fields(counts, active, carry, *, cycle):
+    """What follows from memberships that were found; see `Cycle.fields`."""
+    return cycle.fields(counts, active, *carry)
 
 
 def _log_mass(rows: Rows) -> jax.Array:

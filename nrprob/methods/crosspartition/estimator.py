@@ -5,21 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines import orbits, splitting
 from nrprob.estimator.base import Clusterer, Restarts
+from nrprob.estimator.paths import granularities, trials_frame, verdict
 from nrprob.exceptions import warn
-from nrprob.methods.crosspartition.cycle import Counts, Cycle
+from nrprob.information import mutual_information
+from nrprob.methods.crosspartition.cycle import TERMS, Counts, Cycle, Fields, fields
 from nrprob.methods.crosspartition.inputs import (
     Subsets,
     read_counts,
     read_subsets,
     warn_of_subsets,
 )
-from nrprob.methods.crosspartition.reading import TERMS, describe, granularities, verdict
 from nrprob.settings import standard
 from nrprob.statistics.rows import Layout, arrange, make_rows
 from nrprob.validation import check_random_state, check_same_order
@@ -127,7 +129,8 @@ class CrossPartition(Clusterer):
         Clusters that a subset has no part of: they do not cut across.
     path_ : list of Granularity
         Every level from 1 cluster to ``n_clusters``, with its ``beta``, ``critical_beta``,
-        ``membership``, ``weights``, ``labels``, ``information`` and ``parents``.
+        ``membership`` p(c|x), ``weights`` p(c), ``labels``, and ``parents`` (of every cluster, the
+        one of the level before that it came from).
     trials_ : pandas.DataFrame
         A row for every inverse temperature that was tried: ``n_clusters``, ``beta``, ``status``
         ("split", "merged", "vanished", "oscillating" or "max_iter"), ``step`` (below 1 if damped),
@@ -306,42 +309,41 @@ class CrossPartition(Clusterer):
         import pandas as pd
 
         n, k = len(task.mass), self.n_clusters
-        read = [granularities(path, task.layout, task.mass, task.rows) for path in found]
-        most = max(len(path.levels) for path in found)
-        complete = [len(path.levels) == most for path in found]
-        objective = [
-            -n * levels[-1].information if whole else np.inf
-            for (levels, _), whole in zip(read, complete, strict=True)
+        read = [granularities(path, task.layout, task.mass) for path in found]
+        traces = [
+            np.array([-n * _information(task, level.membership) for level in levels])
+            for levels, _ in read
         ]
+        most = max(len(path.levels) for path in found)
+        objective = np.array([t[-1] if t.size == most else np.inf for t in traces])
         best = int(np.argmin(objective))
         path, (self.path_, order) = found[best], read[best]
         self.status_, reason = verdict(path)
-        told = describe(VARIANTS[self.variant], task.counts, path.levels[-1], order)
-        self._keep(task, told)
-        self.trials_ = pd.DataFrame(path.trials)
+        active = np.arange(k) < most
+        told = fields(task.counts, active, path.levels[-1].carry, cycle=VARIANTS[self.variant])
+        self._keep(task, jax.device_get(told), order)
+        self.trials_ = trials_frame(path)
         self.term_trace_ = pd.DataFrame(path.levels[-1].values, columns=TERMS)
         self.beta_ = self.path_[-1].beta
         self.critical_beta_ = self.path_[1].critical_beta if most > 1 else _critical(path)
-        labels = np.stack([levels[-1].labels for levels, _ in read])
-        converged = np.array([verdict(p)[0] != orbits.UNFINISHED for p in found])
         membership = np.zeros((n, k))
         membership[:, :most] = self.path_[-1].membership
-        if reason:
-            reason = f"found {most} clusters, fewer than n_clusters={k}; {reason}; " + (
-                "lower eta or n_clusters, or look at trials_"
-            )
         self._store(
-            Restarts(labels, np.array(objective), converged),
+            Restarts(
+                np.stack([levels[-1].labels for levels, _ in read]),
+                objective,
+                np.array([verdict(path)[0] != orbits.UNFINISHED for path in found]),
+            ),
             membership=membership,
-            trace=np.array([-n * level.information for level in self.path_]),
-            n_iter=sum(trial.n_iter for trial in path.trials) or 1,
+            trace=traces[best],
+            n_iter=max(sum(trial.n_iter for trial in path.trials), 1),
             nothing_left=reason,
         )
         self._tell_empty_cells()
         return self
 
-    def _keep(self, task: SubsetTask, told: dict[str, np.ndarray]) -> None:
-        """Keep the distributions of the last level; ``told`` has their logs."""
+    def _keep(self, task: SubsetTask, told: Fields, order: np.ndarray) -> None:
+        """Keep the distributions of the last level; ``told`` has their logs, for all columns."""
         m, k = task.rows.shape[1], self.n_clusters
         last, share = self.path_[-1], task.subsets.share
         joint = (share * task.mass[:, None]).T @ task.rows
@@ -350,16 +352,17 @@ class CrossPartition(Clusterer):
         occurs = p_y > 0
         found = last.n_clusters
 
-        self._log_centroid = np.where(occurs, told["centroid"][:, :m], -np.inf)
+        self._log_centroid = np.where(occurs, told.centroid[0, order, :m], -np.inf)
         self._log_prior = np.log(np.maximum(last.weights, 1e-300))
         self.cluster_weights_ = np.pad(last.weights, (0, k - found))
         self.cluster_centers_ = np.tile(p_y, (k, 1))
         self.cluster_centers_[:found] = np.exp(self._log_centroid)
         self.subset_cluster_centers_ = np.tile(joint / weights[:, None], (k, 1, 1))
-        projected = np.where(joint[:, None] > 0, told["projected"][..., :m], -np.inf)
+        projected = told.projected[:, 0, order, :m]
+        projected = np.where(joint[:, None] > 0, projected, -np.inf)
         self.subset_cluster_centers_[:found] = np.exp(projected).swapaxes(0, 1)
         self.feature_membership_ = np.zeros((m, k))
-        self.feature_membership_[:, :found] = np.exp(told["feature"][:, :m]).T
+        self.feature_membership_[:, :found] = np.exp(told.feature[0, order, :m]).T
         self.feature_membership_[~occurs] = np.nan
         self.subsets_ = task.subsets.names
         cells = (share * task.mass[:, None]).T @ last.membership / weights[:, None]
@@ -497,6 +500,12 @@ class CrossPartition(Clusterer):
         ndarray of shape (n_samples, n_clusters)
         """
         return softmax(self._log_membership(X, None), axis=1)
+
+
+def _information(task: SubsetTask, membership: np.ndarray) -> float:
+    """I(C;Y) in nats."""
+    joint = (task.mass[:, None] * membership).T @ task.rows
+    return mutual_information(joint / joint.sum())
 
 
 def _critical(path: splitting.Path) -> float:
