@@ -86,7 +86,7 @@ def _run(data, carry, beta, step, active, tol, most, *, make):
         trace = jax.lax.dynamic_update_index_in_dim(trace, values, count % _TRACE, 0)
         count, largest = count + 1, jnp.maximum(largest, change)
         over = count >= end
-        stuck = (largest >= 0.9 * before) & (largest > 1000 * tol)
+        stuck = (largest >= 0.9 * before) & (largest > 10 * tol)
         hits = jnp.where(over, jnp.where(stuck, hits + 1, 0), hits)
         longer = jnp.minimum(2 * length, _WINDOWS[1])
         following = end + longer, longer, jnp.zeros_like(largest), largest

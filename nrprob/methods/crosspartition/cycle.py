@@ -15,6 +15,7 @@ from nrprob.statistics.rows import Rows
 _SHIFT = 1000.0  # by how much the log of memberships is raised to see what underflows
 _SEEN = 500.0  # logs of sums between minus this and this have lost nothing
 _MOST = 600.0  # of a log that is exponentiated
+_RAISED = 3  # times that they are, before logs are summed entry by entry
 
 
 class Counts(NamedTuple):
@@ -142,8 +143,8 @@ def _projections(rows: Rows, log_q: jax.Array, present: jax.Array) -> tuple[jax.
 
     ``present`` (V, p) says which features occur in which subset; the others get the log 0, and
     carry no weight. Where a sum of p(x|c,w) p(y|x) underflows, it is taken again with all
-    memberships raised by the same factor, until nothing is lost: features of the last percents of a
-    cluster decide where it goes, since their logs are multiplied by beta.
+    memberships raised by the same factor, and in the end in logs, until nothing is lost: the logs
+    of features that a cluster hardly has are multiplied by beta, and decide where rows go.
     """
     log_w = _log_mass(rows)[..., None, None] + log_q
     present = present[:, None, None]
@@ -160,7 +161,7 @@ def _projections(rows: Rows, log_q: jax.Array, present: jax.Array) -> tuple[jax.
     entropy = -jnp.exp(size[..., 0] - _SEEN + top) * plogp.sum(-1)
 
     def missing(carry):
-        return jnp.any(carry[2])
+        return jnp.any(carry[2]) & (carry[0] <= _RAISED)
 
     def again(carry):
         count, log_p, need = carry
@@ -169,8 +170,14 @@ def _projections(rows: Rows, log_q: jax.Array, present: jax.Array) -> tuple[jax.
         value = jnp.log(jnp.where(seen, total, 1)) - _SHIFT * count - size
         return count + 1, jnp.where(seen, value, log_p), need & ~seen
 
-    _, log_p, _ = jax.lax.while_loop(missing, again, (1.0, log_p, present & ~ok))
-    return log_p, entropy
+    def in_logs(log_p):
+        exact = jnp.concatenate(
+            [rows.x.log_cells(part, *_groups(rows)) for part in _parts(rows, log_w)]
+        )
+        return jnp.where(need, exact - (size - _SEEN + top[..., None]), log_p)
+
+    _, log_p, need = jax.lax.while_loop(missing, again, (1.0, log_p, present & ~ok))
+    return jax.lax.cond(jnp.any(need), in_logs, lambda log_p: log_p, log_p), entropy
 
 
 def _parts(rows: Rows, log_w: jax.Array) -> list[jax.Array]:
@@ -182,11 +189,14 @@ def _parts(rows: Rows, log_w: jax.Array) -> list[jax.Array]:
     return [log_w + log_share[..., None, None] for log_share in logs]
 
 
+def _groups(rows: Rows) -> tuple[jax.Array, int]:
+    """Groups of the blocks, and their number: one where subsets are soft."""
+    return (rows.group, rows.n_groups) if rows.share is None else (jnp.zeros_like(rows.group), 1)
+
+
 def _raised(rows: Rows, log_w: jax.Array, shift: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Cells (V or 1, S, K, p) of exp(log_w - top + shift), and the top (V or 1, S, K)."""
-    n, group = rows.n_groups, rows.group
-    if rows.share is not None:
-        n, group = 1, jnp.zeros_like(group)
+    group, n = _groups(rows)
     top = jax.lax.stop_gradient(jax.ops.segment_max(log_w.max(1), group, n))
     w = jnp.exp(jnp.minimum(log_w - top[group][:, None] + shift, _MOST))
     return rows.x.cells(w, group, n), top
