@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from nrprob.methods.cmbc.estimator import CMBC
     from nrprob.methods.constrained.cop_kmeans import COPKMeans
     from nrprob.methods.constrained.mdl import MDLConstrained
+    from nrprob.methods.crosspartition.estimator import CrossPartition
     from nrprob.methods.ensemble.condens import CondEns
     from nrprob.methods.mixture.em import MixtureEM
     from nrprob.methods.multiview.estimator import MDLMultiView
@@ -41,6 +42,7 @@ _OBJECTS = {
     "MDLMixture": "nrprob.methods.bayes.estimator",
     "MDLConstrained": "nrprob.methods.constrained.mdl",
     "COPKMeans": "nrprob.methods.constrained.cop_kmeans",
+    "CrossPartition": "nrprob.methods.crosspartition.estimator",
     "ResidualSpectral": "nrprob.methods.residual.spectral",
     "ResidualMixture": "nrprob.methods.residual.mixture",
     "explore": "nrprob.successive",
@@ -62,6 +64,7 @@ __all__ = [
     "MDLMultiView",
     "MDLConstrained",
     "COPKMeans",
+    "CrossPartition",
     "ResidualSpectral",
     "ResidualMixture",
     "explore",

@@ -15,6 +15,7 @@ from nrprob import (
     IBSI,
     CondEns,
     COPKMeans,
+    CrossPartition,
     MDLConstrained,
     MDLMixture,
     MDLMultiView,
@@ -56,6 +57,7 @@ ALL = KNOWN | {
     "MDLMultiView": MDLMultiView(2, n_init=2, max_clusters=2, random_state=0),
     "MDLConstrained": MDLConstrained(2, **QUICK),
     "COPKMeans": COPKMeans(2, **QUICK),
+    "CrossPartition": CrossPartition(2, max_iter=200, **QUICK),
 }
 
 
@@ -78,6 +80,7 @@ ENTRIES = {
     "mdl_multiview": Entry(MDLMultiView(3, **QUICK), MDLMultiView(n_init=2)),
     "mdl_constrained": Entry(MDLConstrained(3, **QUICK), MDLConstrained(n_init=4)),
     "cop_kmeans": Entry(COPKMeans(3, **QUICK), COPKMeans(n_init=4)),
+    "cross_partition": Entry(CrossPartition(3, **QUICK), CrossPartition(max_iter=500)),
     "residual-spectral": Entry(
         ResidualSpectral(3, damp="none", members=1, **QUICK),
         ResidualSpectral(members=2, n_init=2),
@@ -94,7 +97,7 @@ def few_rows(name, scale=1.0):
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 3
     X = rng.normal(size=(60, 4)) + 6 * np.eye(4)[labels]
-    if name == "residual-spectral":
+    if name in ("residual-spectral", "cross_partition"):
         X = np.maximum(X, 0)
-    known = {"known": rng.integers(2, size=60)} if METHODS[name].takes_known else {}
+    known = {METHODS[name].known_as: rng.integers(2, size=60)} if METHODS[name].takes_known else {}
     return (X * scale).astype(np.float32), known

@@ -139,7 +139,8 @@ def fit_method(
         Prefix that tells the user where a wrong parameter stands.
     """
     estimator = registry.make_estimator(name, parameters, where)
-    keywords = {"known": known} if registry.method(name).takes_known and known is not None else {}
+    takes = registry.method(name)
+    keywords = {takes.known_as: known} if takes.takes_known and known is not None else {}
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -63,7 +63,9 @@ def inputs_of(model: ModelFile, table: Table, cell: Experiment) -> Inputs:
     method, seed = registry.method(cell.name), (cell.seed, cell.run)
     known: dict[str, Any] = {}
     if model.known_names and method.takes_known:
-        known = {"known": known_array([table.labelings[name] for name in model.known_names])}
+        known = {
+            method.known_as: known_array([table.labelings[name] for name in model.known_names])
+        }
     told = y = parts = None
     if cell.wanted is not None:
         told = draw(table.labelings[cell.wanted["labeling"]], cell.wanted, seed)

@@ -30,6 +30,7 @@ class Method:
     purpose : what it finds, in a line
     solvers : names of its solvers where there is a choice; the first is the default
     takes_known, takes_wanted : whether `fit` takes ``known``, and labels ``y`` of some rows
+    known_as : keyword by which `fit` and `predict` take what is known
     takes_pairs : whether `fit` takes ``must_link`` and ``cannot_link``
     takes_views : whether `fit` takes a list of tables, one for every view of the rows
     alone : whether each fit is a program of its own, which cannot run side by side with others
@@ -42,6 +43,7 @@ class Method:
     takes_wanted: bool = True
     takes_pairs: bool = False
     takes_views: bool = False
+    known_as: str = "known"
     alone: bool = False
 
     def load(self) -> type[Any]:
@@ -63,7 +65,7 @@ METHODS = {
     "ibsi": Method(
         "nrprob.methods.bottleneck.ib:IBSI",
         "clusters that are informative and, at a price gamma, independent of the known groups",
-        ("anneal", "sequential", "batched", "agglomerative"),
+        ("anneal", "sequential", "batched", "agglomerative", "split"),
     ),
     "cmbc": Method(
         "nrprob.methods.cmbc.estimator:CMBC",
@@ -84,7 +86,7 @@ METHODS = {
     "ib": Method(
         "nrprob.methods.bottleneck.ib:IB",
         "clusters that keep what rows say about the features; told nothing, for comparison",
-        ("anneal", "sequential", "batched", "agglomerative"),
+        ("anneal", "sequential", "batched", "agglomerative", "split"),
         takes_known=False,
     ),
     "mixture": Method(
@@ -118,6 +120,13 @@ METHODS = {
         "k-means that never violates a pair and gives up where it would have to; for comparison",
         takes_known=False,
         takes_pairs=True,
+        alone=True,
+    ),
+    "cross_partition": Method(
+        "nrprob.methods.crosspartition.estimator:CrossPartition",
+        "clusters of counts that all known groups share, though they differ more from each other",
+        takes_wanted=False,
+        known_as="subsets",
         alone=True,
     ),
 }

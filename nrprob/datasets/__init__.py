@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     from nrprob.datasets.cells import make_cell_counts
     from nrprob.datasets.loaders import DataSet, load
     from nrprob.datasets.mixtures import make_four_components
+    from nrprob.datasets.subsets import (
+        make_competing_pairs,
+        make_cross_partition,
+        make_oscillating_counts,
+    )
     from nrprob.datasets.text_pairs import make_crossed_counts, make_dialect_counts
     from nrprob.datasets.views import make_gaussian_views
 
@@ -24,11 +29,14 @@ __all__ = [
     "load",
     "make_binary_partitions",
     "make_cell_counts",
+    "make_competing_pairs",
+    "make_cross_partition",
     "make_crossed_counts",
     "make_dialect_counts",
     "make_four_components",
     "make_gaussian_views",
     "make_multinomial_2d",
+    "make_oscillating_counts",
 ]
 
 # What needs scipy.sparse is loaded when it is asked for.
@@ -36,10 +44,13 @@ _LATER = {
     "DataSet": "loaders",
     "load": "loaders",
     "make_cell_counts": "cells",
+    "make_competing_pairs": "subsets",
+    "make_cross_partition": "subsets",
     "make_crossed_counts": "text_pairs",
     "make_dialect_counts": "text_pairs",
     "make_four_components": "mixtures",
     "make_gaussian_views": "views",
+    "make_oscillating_counts": "subsets",
 }
 
 

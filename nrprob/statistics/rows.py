@@ -19,12 +19,17 @@ from scipy import sparse
 
 _PRECISION = jax.lax.Precision.HIGHEST
 _ENTRIES = 4096  # sparse entries that are expanded at once
+_ABSENT = -1e300  # log of what is not there, of which differences can be taken
 
 
 def _of_blocks(values: jax.Array, group: jax.Array) -> jax.Array:
     """Values (groups, ...) of the group of every block; plain indexing takes longer to trace."""
     at = jnp.asarray(values).at[jnp.asarray(group)]
     return at.get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def _safe_log(a: jax.Array) -> jax.Array:
+    return jnp.log(jnp.where(a > 0, a, 1))
 
 
 @jax.tree_util.register_dataclass
@@ -58,6 +63,26 @@ class Dense:
         else:
             out = jnp.einsum("brp,bkp->brk", self.x, _of_blocks(g, group), precision=_PRECISION)
         return out.reshape(*self.x.shape[:2], s, k)
+
+    def log_cells(self, log_w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
+        """Log of `cells` of ``exp(log_w)``, however small; statistics must not be negative."""
+        b, r, s, k = log_w.shape
+        log_x = jnp.where(self.x > 0, jnp.log(jnp.where(self.x > 0, self.x, 1)), _ABSENT)
+
+        def add(carry, row):
+            top, total = carry
+            w, x = row
+            value = w[:, :, None] + x[:, None]
+            new = jnp.maximum(top, jax.lax.stop_gradient(value))
+            return (new, total * jnp.exp(top - new) + jnp.exp(value - new)), None
+
+        shape = b, s * k, self.n_statistics
+        start = jnp.full(shape, _ABSENT, log_w.dtype), jnp.zeros(shape, log_w.dtype)
+        rows = jnp.moveaxis(log_w.reshape(b, r, s * k), 1, 0), jnp.moveaxis(log_x, 1, 0)
+        (top, total), _ = jax.lax.scan(add, start, rows)
+        highest = jax.ops.segment_max(top, group, n_groups)
+        total = jax.ops.segment_sum(total * jnp.exp(top - highest[group]), group, n_groups)
+        return (_safe_log(total) + highest).reshape(n_groups, s, k, -1)
 
     def scatter(self, mass: jax.Array, centre: jax.Array, group: jax.Array) -> jax.Array:
         """Weighted sums of squares about the means ``centre`` (groups, p), in float64."""
@@ -114,6 +139,31 @@ class Sparse:
         total = jnp.zeros((b * r, s * k), g.dtype)
         total, _ = jax.lax.scan(add, total, (self.row, self.column, self.value))
         return total.reshape(b, r, s, k)
+
+    def log_cells(self, log_w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
+        """Log of `cells` of ``exp(log_w)``; see `Dense.log_cells`."""
+        b, r, s, k = log_w.shape
+        p = self.n_statistics
+        log_w = log_w.reshape(b * r, s * k)
+
+        def values(entries):
+            row, column, value = entries
+            log_x = jnp.where(value > 0, jnp.log(jnp.where(value > 0, value, 1)), _ABSENT)
+            return group[row // r] * p + column, log_w[row] + log_x[:, None]
+
+        def highest(top, entries):
+            cell, value = values(entries)
+            return top.at[cell].max(jax.lax.stop_gradient(value)), None
+
+        def add(total, entries):
+            cell, value = values(entries)
+            return total.at[cell].add(jnp.exp(value - top[cell])), None
+
+        entries = self.row, self.column, self.value
+        top = jnp.full((n_groups * p, s * k), _ABSENT, log_w.dtype)
+        top, _ = jax.lax.scan(highest, top, entries)
+        total, _ = jax.lax.scan(add, jnp.zeros_like(top), entries)
+        return jnp.moveaxis((_safe_log(total) + top).reshape(n_groups, p, s, k), 1, -1)
 
     def scatter(self, mass: jax.Array, centre: jax.Array, group: jax.Array) -> jax.Array:
         """Weighted sums of squares, if ``centre`` is the mean or 0; see `Dense.scatter`."""

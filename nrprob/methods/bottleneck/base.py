@@ -17,7 +17,7 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
     @property
     def _takes_sparse(self) -> bool:
         # Sequential reassignment takes sparse counts, but not every sparse matrix.
-        return self.solver in ("anneal", "agglomerative")
+        return self.solver in ("anneal", "agglomerative", "split")
 
     @property
     def _unit(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 
 from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator import parameters
+from nrprob.estimator.paths import SplittingEstimator
 from nrprob.estimator.terms import SOLVERS
 from nrprob.methods.bottleneck.base import BottleneckEstimator
 from nrprob.statistics.costs import mass
@@ -60,8 +61,21 @@ class SideInformation:
         return Problem(terms, lambda curvatures: weights, n_start=1, curvature=gamma)
 
 
+class SplittingBottleneck(SplittingEstimator, BottleneckEstimator):
+    """A bottleneck that may be followed from split to split as well."""
+
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        super().check_parameters()
+        if self.solver == "split" and self.beta is not None:
+            raise ValueError(
+                f"solver='split' finds its own inverse temperatures; got beta={self.beta!r}; leave "
+                "it out"
+            )
+
+
 @parameters.constructor
-class IB(BottleneckEstimator):
+class IB(SplittingBottleneck):
     r"""Information bottleneck: clusters that keep what the rows say about the features.
 
     Minimises, in nats of the whole data set and with every row of equal weight,
@@ -79,7 +93,12 @@ class IB(BottleneckEstimator):
     <prior>
     <features>
     <binarize>
-    <solver>
+    solver : {"anneal", "sequential", "batched", "agglomerative", "split"}, default="anneal"
+        How to optimise; "sequential", "batched" and "agglomerative" give hard labels. "split" grows
+        the clusters one by one, each at the inverse temperature at which the largest can be
+        divided, as `CrossPartition` does, for comparison with it: it ends where there are
+        ``n_clusters``, which are soft, uses ``cooling`` only where a split does not come about at
+        once, and leaves nothing to chance.
     <cooling>
     <noise>
     quench : float or "auto", default="auto"
@@ -106,6 +125,8 @@ class IB(BottleneckEstimator):
     <cluster_centers_>
     <linkage_>
     <merge_costs_>
+    path_, trials_, status_ : list, pandas.DataFrame and str
+        All levels, what was tried, and how it ended, as in `CrossPartition` ("split" only).
     <restarts_>
     <n_features_in_>
     <feature_names_in_>
@@ -132,7 +153,7 @@ class IB(BottleneckEstimator):
     prior: parameters.Flag = True
     features: parameters.Features = "auto"
     binarize: parameters.Threshold = None
-    solver: Annotated[str, parameters.Choice(SOLVERS)] = "anneal"
+    solver: Annotated[str, parameters.Choice((*SOLVERS, "split"))] = "anneal"
     cooling: parameters.Cooling = 1.15
     noise: parameters.Noise = 1e-3
     quench: Annotated[float | str, parameters.Number(1, 1e5, words=("auto",))] = "auto"
@@ -152,7 +173,7 @@ class IB(BottleneckEstimator):
 
 
 @parameters.constructor
-class IBSI(BottleneckEstimator):
+class IBSI(SplittingBottleneck):
     r"""Information bottleneck with side information: a weighted penalty on what is known.
 
     Minimises, in nats of the whole data set,
@@ -178,7 +199,12 @@ class IBSI(BottleneckEstimator):
     <prior>
     <features>
     <binarize>
-    <solver>
+    solver : {"anneal", "sequential", "batched", "agglomerative", "split"}, default="anneal"
+        How to optimise; "sequential", "batched" and "agglomerative" give hard labels. "split" grows
+        the clusters one by one, each at the inverse temperature at which the largest can be
+        divided, as `CrossPartition` does, for comparison with it: it ends where there are
+        ``n_clusters``, which are soft, uses ``cooling`` only where a split does not come about at
+        once, and leaves nothing to chance.
     <cooling>
     <noise>
     <n_init>
@@ -201,6 +227,8 @@ class IBSI(BottleneckEstimator):
     <cluster_centers_>
     <linkage_>
     <merge_costs_>
+    path_, trials_, status_ : list, pandas.DataFrame and str
+        All levels, what was tried, and how it ended, as in `CrossPartition` ("split" only).
     <restarts_>
     <n_features_in_>
     <feature_names_in_>
@@ -227,7 +255,7 @@ class IBSI(BottleneckEstimator):
     prior: parameters.Flag = True
     features: parameters.Features = "auto"
     binarize: parameters.Threshold = None
-    solver: Annotated[str, parameters.Choice(SOLVERS)] = "anneal"
+    solver: Annotated[str, parameters.Choice((*SOLVERS, "split"))] = "anneal"
     cooling: parameters.Cooling = 1.15
     noise: parameters.Noise = 1e-3
     quench: Annotated[float | str, parameters.Number(1, 1e5, words=("auto",))] = "auto"

@@ -1,0 +1,205 @@
+"""Counts of which some clusters are found in every subset of the rows, and stronger ones in one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nrprob.datasets.generators import Counts, RandomState, _positive_int
+from nrprob.validation import check_choice, check_number, check_random_state
+
+__all__ = ["make_competing_pairs", "make_cross_partition", "make_oscillating_counts"]
+
+# Rows of every theme (rows) in every subset (columns). The source draws them and states no number.
+SIZES = {
+    "B/B": [[5, 5, 5]] * 5,
+    "B/nB": [[8, 5, 2], [2, 8, 5], [5, 2, 8], [7, 3, 5], [3, 7, 5]],
+    "nB/B": [[9] * 3, [6] * 3, [4] * 3, [3] * 3, [3] * 3],
+}
+
+
+def _draw(
+    clusters: list[np.ndarray],
+    counts: list[int],
+    widths: list[int],
+    noise: int,
+    share: float,
+    rng: np.random.RandomState,
+) -> Counts:
+    """Counts of rows on the features of their clusters, of one clustering after the other.
+
+    Noise, a whole number from 1 to ``noise`` - 1, is added to all of these and to a ``share`` of
+    the zeros.
+    """
+    blocks = []
+    for labels, count, width in zip(clusters, counts, widths, strict=True):
+        own = np.repeat(labels[:, None] == np.arange(labels.max() + 1), width, axis=1)
+        noisy = own | (rng.random_sample(own.shape) < share)
+        added = rng.randint(1, noise, own.shape) if noise > 1 else np.zeros(own.shape, np.int64)
+        blocks.append(np.where(own, count, 0) + np.where(noisy, added, 0))
+    return np.hstack(blocks).astype(np.int64)
+
+
+def make_cross_partition(
+    target: str = "B/B",
+    target_count: int = 700,
+    *,
+    masking_count: int = 900,
+    noise: int = 200,
+    random_state: RandomState = None,
+) -> tuple[Counts, Counts]:
+    """Draw counts with five themes that run through three subsets, and two stronger in each.
+
+    Every one of the 75 rows has a theme, with 48 features of its own, and one of the two masking
+    clusters of its subset (13 and 12 rows), with 60 features of its own. Which masking cluster goes
+    with which theme is random.
+
+    Parameters
+    ----------
+    target : {"B/B", "B/nB", "nB/B"}, default="B/B"
+        How large the themes are: balanced in all subsets; balanced over all, but not within
+        subsets; or of other sizes (27, 18, 12, 9 and 9), the same in all subsets.
+    target_count : int, default=700
+        Count of a row on every feature of its theme: 700 is the source's salient setting, 400 the
+        other.
+    masking_count : int, default=900
+        Count on every feature of its masking cluster.
+    noise : int, default=200
+        Whole numbers below it, and above 0, are added to all of these and to a quarter of the
+        zeros; 1 for none.
+    random_state : int, RandomState instance or None, default=None
+        Seed or source of the random numbers.
+
+    Returns
+    -------
+    X : ndarray of shape (75, 600), dtype int64
+        Counts; features of the themes come first.
+    labels : ndarray of shape (75, 3), dtype int64
+        Theme, subset, and masking cluster (from 0 to 5) of every row.
+
+    Raises
+    ------
+    ValueError
+        If ``target`` is none of these, or a count is out of bounds.
+    TypeError
+        If a count is not an integer.
+
+    References
+    ----------
+    Marx (2003), section 5.4.1.1. The sizes of the themes, which are a picture there, are ours.
+
+    Examples
+    --------
+    >>> from nrprob.datasets import make_cross_partition
+    >>> X, labels = make_cross_partition(random_state=0)
+    >>> X.shape, labels.shape
+    ((75, 600), (75, 3))
+    """
+    check_choice("target", target, tuple(SIZES))
+    for name, value in (("target_count", target_count), ("masking_count", masking_count)):
+        check_number(name, value, low=0, high=10**9, integer=True)
+    check_number("noise", noise, low=1, high=10**9, integer=True)
+    rng = check_random_state(random_state)
+    sizes = np.array(SIZES[target])
+    themes = np.concatenate([np.repeat(np.arange(5), column) for column in sizes.T])
+    subset = np.repeat(np.arange(3), 25)
+    masking = np.concatenate(
+        [2 * w + rng.permutation(np.repeat([0, 1], [13, 12])) for w in range(3)]
+    )
+    X = _draw([themes, masking], [target_count, masking_count], [48, 60], noise, 0.25, rng)
+    return X, np.stack([themes, subset, masking], 1).astype(np.int64)
+
+
+def make_competing_pairs(
+    cross_count: int = 0,
+    *,
+    within_count: int = 100,
+    noise: int = 10,
+    random_state: RandomState = None,
+) -> tuple[Counts, Counts]:
+    """Draw eight rows in two subsets, where two themes cut through the pairs of every subset.
+
+    Every pair of rows has a feature of its own, and so has each of the two themes, which take one
+    row of every pair. With little weight on the themes, cross-partition clustering often finds no
+    fixed point but a loop.
+
+    Parameters
+    ----------
+    cross_count : int, default=0
+        Count of a row on the feature of its theme.
+    within_count : int, default=100
+        Count on the feature of its pair.
+    noise : int, default=10
+        As in `make_cross_partition`; the source does not state it.
+    random_state : int, RandomState instance or None, default=None
+        Seed or source of the random numbers.
+
+    Returns
+    -------
+    X : ndarray of shape (8, 6), dtype int64
+        Counts; features of the pairs come first.
+    labels : ndarray of shape (8, 3), dtype int64
+        Theme, subset, and pair (from 0 to 3) of every row.
+
+    Raises
+    ------
+    ValueError
+        If a count is out of bounds.
+    TypeError
+        If a count is not an integer.
+
+    References
+    ----------
+    Marx (2003), section 5.4.1.3: Table 5.1.
+
+    Examples
+    --------
+    >>> from nrprob.datasets import make_competing_pairs
+    >>> X, labels = make_competing_pairs(60, random_state=0)
+    >>> X.shape, labels.shape
+    ((8, 6), (8, 3))
+    """
+    check_number("cross_count", cross_count, low=0, high=10**9, integer=True)
+    within_count = _positive_int(within_count, "within_count")
+    check_number("noise", noise, low=1, high=10**9, integer=True)
+    rng = check_random_state(random_state)
+    pair, theme = np.repeat(np.arange(4), 2), np.tile([0, 1], 4)
+    X = _draw([pair, theme], [within_count, cross_count], [1, 1], noise, 0.25, rng)
+    return X, np.stack([theme, pair // 2, pair], 1).astype(np.int64)
+
+
+def make_oscillating_counts() -> tuple[Counts, Counts]:
+    """Return eight rows in two subsets for which plain cross-partition clustering loops.
+
+    With ``eta=1`` there is one cluster up to an inverse temperature of 1.857, and no stable
+    solution from there to 2.74.
+
+    Returns
+    -------
+    X : ndarray of shape (8, 4), dtype int64
+        Counts. Pairs share few features across subsets.
+    labels : ndarray of shape (8, 2), dtype int64
+        Subset, and pair (from 0 to 3) of every row.
+
+    References
+    ----------
+    Marx (2003), Table 5.2.
+
+    Examples
+    --------
+    >>> from nrprob.datasets import make_oscillating_counts
+    >>> X, labels = make_oscillating_counts()
+    >>> X.sum(1).tolist()
+    [10, 10, 10, 10, 10, 10, 10, 10]
+    """
+    X = [
+        [10, 0, 0, 0],
+        [9, 1, 0, 0],
+        [1, 9, 0, 0],
+        [0, 8, 0, 2],
+        [0, 0, 10, 0],
+        [0, 2, 8, 0],
+        [0, 0, 0, 10],
+        [1, 0, 1, 8],
+    ]
+    pair = np.repeat(np.arange(4), 2)
+    return np.array(X, np.int64), np.stack([pair // 2, pair], 1).astype(np.int64)

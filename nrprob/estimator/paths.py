@@ -1,0 +1,189 @@
+"""Paths of splits: their levels in plain arrays, what stopped them, and terms solved by them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.engines import orbits, solve, splitting
+from nrprob.estimator.linear import Task
+from nrprob.estimator.terms import TermEstimator
+from nrprob.statistics.rows import Layout
+from nrprob.statistics.terms import row_costs
+from nrprob.statistics.xlogx import safe_log
+
+
+class Granularity(NamedTuple):
+    """The clusters at one level of the hierarchy, the largest first.
+
+    Attributes
+    ----------
+    n_clusters : number K of them
+    beta : inverse temperature
+    critical_beta : inverse temperature from which on the split that led here was possible; 0 for
+        K = 1
+    membership : (n_samples, K) p(c|x)
+    weights : (K,) p(c)
+    parents : (K,) cluster of the level before that shares most with each
+    """
+
+    n_clusters: int
+    beta: float
+    critical_beta: float
+    membership: np.ndarray
+    weights: np.ndarray
+    parents: np.ndarray
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Cluster (n_samples,) of every row."""
+        return self.membership.argmax(1)
+
+
+def granularities(
+    path: splitting.Path, layout: Layout, mass: np.ndarray
+) -> tuple[list[Granularity], np.ndarray]:
+    """All levels, and the columns of the last one's clusters in the path.
+
+    ``mass`` (n,) weighs the rows and sums to 1.
+    """
+    found: list[Granularity] = []
+    for k, level in enumerate(path.levels, 1):
+        q = np.exp(layout.collect(np.asarray(level.carry[1], np.float64))[:, 0, :k])
+        q = q / q.sum(1, keepdims=True)
+        weights = mass @ q
+        q[mass == 0] = weights
+        order = np.argsort(-weights, kind="stable")
+        q, weights = q[:, order], weights[order]
+        before = found[-1].membership if found else np.ones((len(q), 1))
+        parents = ((mass[:, None] * q).T @ before).argmax(1)
+        found.append(Granularity(k, level.beta, level.critical, q, weights, parents))
+    return found, order
+
+
+def verdict(path: splitting.Path) -> tuple[str, str]:
+    """Status of a path, and a sentence on what stopped it; "" where nothing did."""
+    if path.complete:
+        return orbits.CONVERGED, ""
+    wanted = len(path.levels) + 1
+    tried = [t for t in path.trials if t.n_clusters == wanted]
+    last = tried[-1]
+    if last.growth < splitting.ROUNDING:
+        what = "all rows are alike" if wanted == 2 else "the rows of every cluster are alike"
+        return splitting.MERGED, f"there is no structure left; {what}"
+    told = {
+        orbits.OSCILLATING: "the update looped",
+        splitting.VANISHED: "a cluster vanished",
+        splitting.MERGED: "clusters merged again",
+        orbits.UNFINISHED: "the update did not converge within max_iter",
+    }
+    counts = {status: sum(t.status == status for t in tried) for status in told}
+    status = max(told, key=lambda name: (counts[name], name == last.status))
+    what = told[status]
+    if status == orbits.OSCILLATING:
+        loop = [t for t in tried if t.status == status][-1]
+        what += f" with a period of {loop.period:.3g} and a range of {loop.width:.2g}"
+    return status, (
+        f"found {wanted - 1} clusters, fewer than were asked for; {what} from "
+        f"beta={tried[0].beta:.4g} to {last.beta:.4g}; see trials_, or lower n_clusters"
+    )
+
+
+def trials_frame(path: splitting.Path) -> Any:
+    """Everything that was tried, as a `pandas.DataFrame`."""
+    import pandas as pd
+
+    return pd.DataFrame(path.trials, columns=splitting.Trial._fields)
+
+
+class SplittingEstimator(TermEstimator):
+    """Estimator of terms with one more solver, "split", in its parameter ``solver``."""
+
+    def _calls(self, task: Task) -> list[solve.Call]:
+        return [] if self.solver == "split" else super()._calls(task)
+
+    def prepare(self, X, y, known=None) -> Task:
+        """Check the input and lay it out; see `Clusterer.prepare`."""
+        task = super().prepare(X, y, known)
+        if self.solver == "split" and task.fixed is not None and (task.fixed >= 0).any():
+            raise ValueError(
+                "solver='split' takes no wanted labels; got some in y; use solver='anneal', or "
+                "leave y out"
+            )
+        return task
+
+    def compute(self, task: Task) -> list[solve.Solution]:
+        """Run the calls, or split; see `Clusterer.compute`."""
+        return [self._split(task)] if self.solver == "split" else super().compute(task)
+
+    def _split(self, task: Task) -> solve.Solution:
+        descent, rows = self._minimised, task.rows
+        rows, settings = jax.tree.map(_wide, (rows, task.settings))
+        terms, weights, critical, curvature = _terms(rows, settings, build=task.build)
+        rule = "information" if descent.information else "entropy"
+        path = splitting.follow(
+            splitting.TermCycle(rule),
+            (terms, rows),
+            rows.mass,
+            (),
+            # Every level is an end, and gets the accuracy that an annealing has at its end.
+            splitting.Schedule(
+                self.n_clusters,
+                descent.cooling,
+                1e-3 * descent.tol,
+                100 * self.max_iter,
+                curvature=float(curvature) if descent.damped else 0.0,
+            ),
+        )
+        last = path.levels[-1]
+        w = jnp.exp(last.carry[1]) * rows.mass[..., None, None]
+        held = w.sum((0, 1, 2))
+        prior = safe_log(held) if rule == "information" else jnp.zeros_like(held)
+        self._path = path
+        self._minimised = descent._replace(beta=last.beta)
+        objective = np.array([level.values[-1, 0] for level in path.levels])
+        return solve.Solution(
+            np.asarray(w.argmax(-1)),
+            objective[-1:],
+            np.array([verdict(path)[0] != orbits.UNFINISHED]),
+            np.asarray(max(sum(trial.n_iter for trial in path.trials), 1)),
+            np.asarray(w[:, :, 0]),
+            objective,
+            solve.TermFit(
+                np.asarray(row_costs(terms, rows.cells(w))[:, 0]),
+                np.asarray(jnp.where(held > 0, prior, -jnp.inf)),
+                np.asarray(last.beta),
+                np.asarray(critical),
+                np.asarray(weights),
+            ),
+        )
+
+    def finish(self, task: Task, found: list[solve.Solution]):
+        """Set the fitted attributes; see `Clusterer.finish`."""
+        super().finish(task, found)
+        if self.solver == "split":
+            n = len(self.labels_)
+            self.path_, _ = granularities(self._path, task.layout, np.full(n, 1 / n))
+            self.trials_ = trials_frame(self._path)
+            self.status_ = verdict(self._path)[0]
+            del self._path
+        return self
+
+    def _nothing_left(self, told: bool) -> str:
+        return super()._nothing_left(told) or (
+            verdict(self._path)[1] if self.solver == "split" else ""
+        )
+
+
+@partial(jax.jit, static_argnames="build")
+def _terms(rows, settings, *, build):
+    problem = build(rows, settings)
+    return *solve.weighted(problem, rows), problem.curvature
+
+
+def _wide(a: Any) -> Any:
+    return a.astype(np.float64) if a.dtype == np.float32 else a

@@ -1,0 +1,1 @@
+"""Cross-partition clustering: themes that several subsets share."""

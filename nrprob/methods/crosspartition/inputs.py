@@ -1,0 +1,129 @@
+"""Counts and subsets as the cycle takes them, and what is doubtful about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from nrprob.exceptions import DegenerateClusterWarning, warn
+from nrprob.information import mutual_information
+from nrprob.known import Groups, KnownEncoder, Memberships, plain
+from nrprob.statistics.features import refuse
+
+_SAME = 1e-3  # nats of I(Y;W) below which subsets do not show in the features
+_MISSING = 0.5  # share of the features that some subset lacks
+
+
+@dataclass(frozen=True)
+class Subsets:
+    """The given grouping of the rows.
+
+    Attributes
+    ----------
+    groups : as codes, or as p(w|x)
+    names : (V,) labels of the subsets; numbers where they are soft
+    """
+
+    groups: Groups
+    names: np.ndarray
+
+    @property
+    def share(self) -> np.ndarray:
+        """Return p(w|x) (n, V)."""
+        groups = self.groups
+        return np.eye(groups.n_groups)[groups.codes] if groups.share is None else groups.share
+
+
+def read_subsets(subsets: Any, n: int) -> Subsets:
+    """Subsets from labels (n,), or from probabilities (n, V); all rows are one where it is None.
+
+    Raises
+    ------
+    ValueError
+        If there is not one label for every row, one is missing, rows of probabilities do not sum to
+        1, or a subset has no weight.
+    """
+    encoder = KnownEncoder()
+    try:
+        if subsets is not None and not isinstance(subsets, Memberships):
+            array = plain(subsets, "known")
+            if array.ndim == 2:
+                subsets = array[:, 0] if array.shape[1] == 1 else Memberships(subsets)
+        groups = encoder.fit(subsets, n)
+    except ValueError as error:
+        raise ValueError(str(error).replace("known", "subsets")) from None
+    if groups.share is not None and not groups.share.any(0).all():
+        raise ValueError(
+            f"every subset needs rows; got no probability for column "
+            f"{int((~groups.share.any(0)).argmax())} of subsets; leave it out"
+        )
+    if encoder.categories_ is None:
+        return Subsets(groups, np.arange(groups.n_groups))
+    names = np.empty(groups.n_groups, object)
+    names[:] = list(encoder.categories_[0])
+    typed = np.array(list(names))
+    return Subsets(groups, typed if typed.ndim == 1 and typed.dtype.kind in "biufUS" else names)
+
+
+def read_counts(X: Any) -> tuple[Any, np.ndarray]:
+    """Rows p(y|x) (n, m) in float64, and their totals (n,), in units of the largest count.
+
+    Rows without counts are 0, and so are their totals, with a warning.
+
+    Raises
+    ------
+    ValueError
+        If a count is negative.
+    """
+    refuse(X, lambda v: v < 0, "features must be counts", "shift or drop such columns")
+    X = X.astype(np.float64)
+    X = X / (float(X.max()) or 1.0)
+    totals = np.asarray(X.sum(1)).ravel()
+    empty = np.flatnonzero(totals == 0)
+    if empty.size:
+        warn(
+            f"row {empty[0]} has no counts; found {empty.size} such row(s), which have no weight, "
+            "say nothing about any cluster and go to the largest; drop them"
+        )
+    scale = 1 / np.where(totals > 0, totals, 1)
+    if sparse.issparse(X):
+        return sparse.csr_array(sparse.diags_array(scale) @ X), totals
+    return X * scale[:, None], totals
+
+
+def warn_of_subsets(rows: Any, mass: np.ndarray, subsets: Subsets, given: bool, k: int) -> None:
+    """Warn of subsets that say nothing, or are too small, or have features of their own."""
+
+    def doubt(message: str) -> None:
+        warn(message, DegenerateClusterWarning)
+
+    share, names = subsets.share, subsets.names
+    if share.shape[1] == 1:
+        what = "subsets=None" if not given else "one subset for all rows"
+        return doubt(
+            f"there is one subset, so nothing has to be shared; got {what}; pass the subsets, or "
+            "use IB"
+        )
+    joint = (share * mass[:, None]).T @ rows
+    if mutual_information(joint / joint.sum()) < _SAME:
+        doubt(
+            "the subsets do not show in the features, so nothing stands out against them; got "
+            f"less than {_SAME} nats of I(Y;W); IB does the same"
+        )
+    sizes = share.sum(0)
+    if sizes.min() < k:
+        small = names[int(sizes.argmin())]
+        doubt(
+            f"a subset with fewer rows than clusters cannot show them all; got {sizes.min():g} "
+            f"row(s) in subset {small!r} for n_clusters={k}; merge small subsets"
+        )
+    occurs = joint > 0
+    missing = (occurs.any(0) & ~occurs.all(0)).sum() / max(occurs.any(0).sum(), 1)
+    if missing > _MISSING:
+        doubt(
+            f"features of one subset alone can carry a cluster of their own; got {missing:.0%} of "
+            "the features missing from some subset; leave such features out"
+        )
