@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from sklearn.base import clone
 
 from nrprob import (
     CCIB,
@@ -35,32 +36,6 @@ class Entry:
 
 
 QUICK = {"n_init": 2, "random_state": 0}
-DRAWS = {"num_warmup": 4, "num_samples": 4, "num_chains": 2, "random_state": 0}
-# Those that take known structure.
-KNOWN = {
-    "CCIB": CCIB(2, **QUICK),
-    "CCIB of models": CCIB(2, multi="additive", **QUICK),
-    "IBSI": IBSI(2, gamma=1.0, **QUICK),
-    "CMBC": CMBC(2, **QUICK),
-    "CondEns": CondEns(2, n_init_base=2, extension="adjusted", **QUICK),
-    "ResidualMixture": ResidualMixture(2, metrics=(0.0,), n_init=8, random_state=0),
-    "ResidualSpectral": ResidualSpectral(2, members=2, random_state=0),
-}
-ALL = KNOWN | {
-    "IB": IB(2, **QUICK),
-    "IB that merges": IB(2, solver="agglomerative"),
-    "MixtureEM": MixtureEM(2, **QUICK),
-    "MDLMixture": MDLMixture(max_clusters=4, variance_floor=0.2, **DRAWS),
-    "MDLMixture of six moves": MDLMixture(
-        max_clusters=4, variance_floor=0.2, kernel="six-move", **DRAWS
-    ),
-    "MDLMultiView": MDLMultiView(2, n_init=2, max_clusters=2, random_state=0),
-    "MDLConstrained": MDLConstrained(2, **QUICK),
-    "COPKMeans": COPKMeans(2, **QUICK),
-    "CrossPartition": CrossPartition(2, max_iter=200, **QUICK),
-}
-
-
 _SAMPLED = {"num_warmup": 50, "num_samples": 50, "num_chains": 2, "variance_floor": 0.2}
 # By the names of the registry.
 ENTRIES = {
@@ -90,6 +65,25 @@ ENTRIES = {
         ResidualMixture(n_init=1, metrics=(0.5,), aligned=False, warm_up=False),
     ),
 }
+
+
+# Kinds that compute in another way: the name of the method, and its parameters.
+KINDS = {
+    "ccib of models": ("ccib", {"multi": "additive"}),
+    "condens of adjusted rows": ("condens", {"extension": "adjusted"}),
+    "ib that merges": ("ib", {"solver": "agglomerative"}),
+    "ib that splits": ("ib", {"solver": "split"}),
+    "mdl_mixture of six moves": ("mdl_mixture", {"kernel": "six-move"}),
+}
+
+
+def every_kind():
+    """Name of the method, and one estimator, of all of them and of their other kinds."""
+    kinds = {name: (name, {}) for name in ENTRIES} | KINDS
+    return {
+        kind: (name, clone(ENTRIES[name].ours).set_params(**parameters))
+        for kind, (name, parameters) in kinds.items()
+    }
 
 
 def few_rows(name, scale=1.0):

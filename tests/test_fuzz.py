@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
-from every_estimator import ALL, KNOWN
+from every_estimator import every_kind
 from hostile import (
     ANYTHING,
     DRAWS,
@@ -37,6 +37,7 @@ from sklearn.utils import get_tags
 
 import nrprob
 from nrprob import codelength, information, known, metrics, posterior
+from nrprob.batch.registry import METHODS
 from nrprob.known import Memberships
 
 CASES = int(os.environ.get("NRPROB_FUZZ_CASES", "300"))
@@ -83,7 +84,9 @@ PAIRS = {
     "masked": lambda rng: np.ma.masked_array([[0, 2], [1, 3]], [[0, 0], [1, 0]]),
 }
 # Features that an estimator takes; any where it is not named.
-FEATURES = {"CMBC": ("binary",), "ResidualSpectral": ("counts", "binary")}
+COUNTS = ("counts", "binary")
+FEATURES = {"cmbc": ("binary",), "residual-spectral": COUNTS, "cross_partition": COUNTS}
+MODELS = every_kind()
 # Those of which the documentation says when they are NaN: of one cluster, of a single draw.
 UNDEFINED = ("dunn_index", "n_clusters", "diagnose", "independence_test", "chain_distances")
 # Those whose definition is infinite where a probability is 0, or a length beyond all.
@@ -122,7 +125,7 @@ class Case:
 
     def rows(self, name):
         """Rows that the estimator of this name takes."""
-        dense = not get_tags(ALL[name]).input_tags.sparse
+        dense = not get_tags(self.model).input_tags.sparse
         words = FEATURES.get(name, ("normal", "counts", "binary", "frame", "float32"))
         return {
             word: make
@@ -132,22 +135,24 @@ class Case:
 
     def prepare_fit(self):
         rng = self.rng
-        name = list(ALL)[rng.integers(len(ALL))]
-        self.words.append(name)
-        self.model = clone(ALL[name])
+        kind = list(MODELS)[rng.integers(len(MODELS))]
+        self.words.append(kind)
+        name, model = MODELS[kind]
+        self.model, method = clone(model), METHODS[name]
         # Mostly one thing is wrong at a time, so that it is come to.
         wrong = rng.choice(["X", "X", "y", "known", "parameter", "parameter", "any", "new rows"])
         good = self.rows(name)
         self.take("X", ROWS if wrong in ("X", "any") else good)
         if wrong in ("y", "any") or rng.random() < 0.2:
             self.take("y", LABELS if wrong in ("y", "any") else GOOD_LABELS)
-        if name in KNOWN and (wrong in ("known", "any") or rng.random() < 0.7):
-            self.take("known", LABELS | TABLES if wrong in ("known", "any") else GOOD_LABELS)
-        if isinstance(self.model, nrprob.MDLConstrained | nrprob.COPKMeans):
+        if method.takes_known and (wrong in ("known", "any") or rng.random() < 0.7):
+            pool = LABELS | TABLES if wrong in ("known", "any") else GOOD_LABELS
+            self.take(method.known_as, pool)
+        if method.takes_pairs:
             for link in ("must_link", "cannot_link"):
                 if rng.random() < 0.5:
                     self.take(link, PAIRS)
-        if name == "MDLMultiView" and rng.random() < 0.5:
+        if method.takes_views and rng.random() < 0.5:
             word, other = pick(rng, ROWS if rng.random() < 0.3 else good)
             self.words.append(f"and {word}")
             self.arguments["X"] = [self.arguments["X"], other]
@@ -213,7 +218,9 @@ class Case:
             assert 0 <= labels.min() and labels.max() < model.membership_.shape[1]
             sane_shares(model.membership_, len(labels))
         rows = self.arguments["X"] if self.new is None else self.new
-        told = {"known": self.arguments["known"]} if "known" in self.arguments else {}
+        told = {
+            name: self.arguments[name] for name in ("known", "subsets") if name in self.arguments
+        }
         found = np.asarray(model.predict(rows, **told))
         assert found.shape[0] == rows_of(rows)
         shares = model.predict_proba(rows, **told)
