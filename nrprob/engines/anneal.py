@@ -110,14 +110,19 @@ def term_update(terms: Terms, rows: Rows, rule: str) -> tuple[Update, Value]:
         return state, log_r
 
     def value(state, w, beta):
-        log_r = safe_log(w) - safe_log(rows.mass)[..., None, None]
-        compression = jnp.where(w > 0, w * log_r, 0).sum((0, 1, 3))
-        if rule == "information":
-            q = w.sum((0, 1))
-            compression = compression - (q * (safe_log(q) - safe_log(rows.mass.sum()))).sum(-1)
-        return objective(terms, rows.cells(w)) + compression / beta
+        return objective(terms, rows.cells(w)) + compression(w, rows.mass, rule) / beta
 
     return update, value
+
+
+def compression(w: jax.Array, mass: jax.Array, rule: str = "information") -> jax.Array:
+    """N I(C;X) of masses w (B, r, S, K), by ``rule="entropy"`` minus n H(C|X); (S,) in nats."""
+    log_r = safe_log(w) - safe_log(mass)[..., None, None]
+    total = jnp.where(w > 0, w * log_r, 0).sum((0, 1, 3))
+    if rule == "information":
+        q = w.sum((0, 1))
+        total = total - (q * (safe_log(q) - safe_log(mass.sum()))).sum(-1)
+    return total
 
 
 def random_start(

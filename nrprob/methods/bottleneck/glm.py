@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.anneal import Update, Value, Weigh
+from nrprob.engines.anneal import Update, Value, Weigh, compression
 from nrprob.engines.iterate import iterate
 from nrprob.engines.power import leading_eigenvalues
 from nrprob.engines.shuffle import spread, stream
@@ -307,14 +307,10 @@ def model_update(
         return state, safe_log(w.sum((0, 1))) - beta[:, None] * each
 
     def value(state, w, beta):
-        log_r = safe_log(w) - safe_log(rows.mass)[..., None, None]
-        q = w.sum((0, 1))
-        compression = jnp.where(w > 0, w * log_r, 0).sum((0, 1, 3))
-        compression -= (q * (safe_log(q) - safe_log(rows.mass.sum()))).sum(-1)
         losses = (w * state.losses.reshape(w.shape)).sum((0, 1, 3))
         losses += state.penalty.reshape(w.shape[2:]).sum(-1)
         losses += (rows.mass.reshape(-1) * data.base).sum()
-        return losses + objective(terms, rows.cells(w)) + compression / beta
+        return losses + objective(terms, rows.cells(w)) + compression(w, rows.mass) / beta
 
     return update, value
 
