@@ -1,7 +1,6 @@
 """The command line: what it writes, and how it refuses."""
 
 import gc
-import inspect
 import json
 import signal
 import subprocess
@@ -404,11 +403,11 @@ def test_methods_lists_every_estimator(invoke):
 
 def test_solvers_listed_are_the_solvers_there_are():
     from nrprob.batch.registry import METHODS
-    from nrprob.estimator.terms import SOLVERS
+    from nrprob.estimator.parameters import annotated
 
     for method in METHODS.values():
-        choice = "solver" in inspect.signature(method.load()).parameters
-        assert method.solvers == (SOLVERS if choice else ())
+        allowed = annotated(method.load()).get("solver")
+        assert method.solvers == (allowed[0].words if allowed else ())
 
 
 def test_defects_keep_their_traceback(invoke, data, monkeypatch):

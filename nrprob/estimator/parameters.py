@@ -107,8 +107,8 @@ def constructor(cls: type[Estimator]) -> type[Estimator]:
 
 
 @cache
-def _annotated(cls: Any) -> dict[str, tuple[Any, ...]]:
-    """What the parameters of an estimator's class are annotated with."""
+def annotated(cls: Any) -> dict[str, tuple[Any, ...]]:
+    """What the parameters of an estimator's class may be, by name."""
     hints = get_type_hints(cls, include_extras=True)
     names = getattr(cls, "__dataclass_fields__", ())
     return {name: getattr(hints[name], "__metadata__", ()) for name in names}
@@ -116,6 +116,6 @@ def _annotated(cls: Any) -> dict[str, tuple[Any, ...]]:
 
 def check_parameters(estimator: Any) -> None:
     """Refuse parameters that are not what they are annotated with."""
-    for name, allowed in _annotated(type(estimator)).items():  # type: ignore[arg-type]
+    for name, allowed in annotated(type(estimator)).items():  # type: ignore[arg-type]
         for each in allowed:
             each.check(name, getattr(estimator, name))

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
-from every_estimator import ALL, KNOWN, QUICK
+from every_estimator import QUICK, every_kind
 from scipy import sparse
 
 import nrprob
@@ -23,6 +23,7 @@ from nrprob import (
     metrics,
     posterior,
 )
+from nrprob.batch.registry import METHODS
 from nrprob.known import Memberships
 
 rng = np.random.default_rng(0)
@@ -32,8 +33,13 @@ Y = np.where(np.arange(60) < 20, Z % 2, -1)
 FRAME = pd.DataFrame(X, columns=list("abcdefgh"), index=[f"row {i}" for i in range(60)])
 
 
+METHOD = {kind: METHODS[name] for kind, (name, _) in every_kind().items()}
+ALL = {kind: model for kind, (_, model) in every_kind().items()}
+KNOWN = {k for k, m in METHOD.items() if m.takes_known and m.known_as == "known"}
+
+
 def known_of(name):
-    return {"known": Z} if name in KNOWN else {}
+    return {METHOD[name].known_as: Z} if METHOD[name].takes_known else {}
 
 
 def test_there_is_one_of_every_estimator():
@@ -90,7 +96,7 @@ def test_a_sweep_does_not_heed_them_either():
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_pandas_rows_of_another_order_are_refused(name):
-    model = nrprob.CCIB() if name == "CCIB" else ALL[name]
+    model = nrprob.CCIB() if name == "ccib" else ALL[name]
     back = FRAME.index[::-1]
     what = r"must have its rows in the order of X; .* pass {}.loc\[X.index\]"
     if name in KNOWN:
@@ -100,7 +106,7 @@ def test_pandas_rows_of_another_order_are_refused(name):
         soft = Memberships(pd.DataFrame(np.eye(3)[Z], back))
         with pytest.raises(ValueError, match=what.format("known")):
             model.fit(FRAME, known=soft)
-    if name != "MDLMultiView":  # it has no use for y
+    if name != "mdl_multiview":  # it has no use for y
         with pytest.raises(ValueError, match=what.format("y")):
             model.fit(FRAME, y=pd.Series(Y, back))
 
@@ -115,7 +121,7 @@ def test_pandas_rows_of_one_order_or_of_no_common_one_go_by_position():
     for new in (model.predict, model.predict_proba, CondEns(2, **QUICK).fit(X, known=Z).predict):
         with pytest.raises(ValueError, match="in the order of X"):
             new(FRAME, known=back)
-    for name in ("ResidualMixture", "ResidualSpectral"):
+    for name in ("residual-mixture", "residual-spectral"):
         fitted = ALL[name].fit(FRAME, known=told)
         for new in (fitted.predict, fitted.predict_proba):
             with pytest.raises(ValueError, match="in the order of X"):
@@ -234,7 +240,7 @@ BAD_KNOWN = {
 @pytest.mark.parametrize("bad", BAD_KNOWN)
 def test_known_labels_that_are_none_are_refused(bad):
     known, what = BAD_KNOWN[bad]
-    for model in KNOWN.values():
+    for model in map(ALL.get, KNOWN):
         with pytest.raises(ValueError, match=what):
             model.fit(X, known=known)
     with pytest.raises(ValueError, match=what):
@@ -245,7 +251,7 @@ def test_known_labels_that_are_none_are_refused(bad):
 def test_objects_that_are_numbers_are_numbers(form):
     numbers = rng.normal(size=(60, 2))
     wrapped = form(numbers.astype(object))
-    for name in ("CCIB of models", "ResidualSpectral"):
+    for name in ("ccib of models", "residual-spectral"):
         told = ALL[name].fit(X, known=numbers).labels_
         assert (ALL[name].fit(X, known=wrapped).labels_ == told).all()
     with pytest.raises(ValueError, match="continuous known structure is not supported"):
@@ -262,7 +268,7 @@ def test_memberships_that_are_none_are_refused(z):
 
 @pytest.mark.parametrize("pairs", [[[0], [1, 2]], np.ma.masked_equal([[0, 1], [2, 3]], 3)])
 def test_pairs_that_are_none_are_refused(pairs):
-    for name in ("COPKMeans", "MDLConstrained"):
+    for name in ("cop_kmeans", "mdl_constrained"):
         with pytest.raises(ValueError, match="must_link must .*(an array|masked entries)"):
             ALL[name].fit(X, must_link=pairs)
         with pytest.raises(ValueError, match="cannot_link must .*(an array|masked entries)"):
@@ -273,7 +279,7 @@ def test_pairs_that_are_none_are_refused(pairs):
 def test_seeds_that_are_none_are_refused(seed):
     what = f"random_state must be from 0 to .*; got {seed}"
     for name in ALL:
-        if name == "IB that merges":  # draws nothing
+        if name in ("ib that merges", "ib that splits"):  # which draw nothing
             continue
         with pytest.raises(ValueError, match=what), warnings.catch_warnings():
             warnings.simplefilter("ignore")

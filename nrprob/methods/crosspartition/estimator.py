@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines import orbits, splitting
 from nrprob.estimator import parameters
-from nrprob.estimator.base import Clusterer, Restarts
+from nrprob.estimator.base import Clusterer, Restarts, read_labels
 from nrprob.estimator.paths import granularities, trials_frame, verdict
 from nrprob.exceptions import warn
 from nrprob.information import mutual_information
@@ -221,7 +221,7 @@ class CrossPartition(Clusterer):
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
             Counts, or other weights that are not negative. All is computed in float64.
         y : array-like of shape (n_samples,), optional
-            Present for the sake of pipelines: what it says is ignored.
+            Present for the sake of pipelines: labels, which are ignored.
         subsets : array-like of shape (n_samples,) or (n_samples, n_subsets)
             Subset of every row, by a label of any type, or probabilities p(w|x). None takes all
             rows as one subset, with a warning.
@@ -236,7 +236,7 @@ class CrossPartition(Clusterer):
             If the data do not fit the parameters; the message says what to change.
         """
         check_same_order(X, subsets=subsets)
-        return self._fit(X, None, subsets=subsets)
+        return self._fit(X, y, subsets=subsets)
 
     def prepare(self, X, y, *, subsets=None) -> SubsetTask:  # type: ignore[override]
         """Check the input and lay it out; see `Clusterer.prepare`."""
@@ -244,6 +244,8 @@ class CrossPartition(Clusterer):
         self._check_one_device()
         X = self._validate(X, reset=True)
         self._check_size(X.shape[0])
+        if y is not None:
+            read_labels(y, X.shape[0])
         given = read_subsets(subsets, X.shape[0])
         rows, totals = read_counts(X)
         if not totals.any():

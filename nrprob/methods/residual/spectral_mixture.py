@@ -99,70 +99,67 @@ def fit_mixtures(
 
 @partial(jax.jit, static_argnames=("n_clusters", "together"))
 def _fit(x, mass, keys, seeds, k, n_classes, fixed, reg, max_iter, tol, *, n_clusters, together):
-    one = partial(
-        _fit_one, mass=mass, keys=keys, k=k, n_classes=n_classes, fixed=fixed, reg=reg,
-        max_iter=max_iter, tol=tol, n_clusters=n_clusters,
-    )  # fmt: skip
-    return restarts(one, (x, seeds), together)
-
-
-def _fit_one(x, seed, *, mass, keys, k, n_classes, fixed, reg, max_iter, tol, n_clusters):
     active = jnp.arange(n_clusters) < k
     given = (fixed >= 0)[:, None]
     own = jax.nn.one_hot(fixed, n_clusters, dtype=x.dtype)  # a row of zeros for -1
     total = mass.sum()
     dot = partial(jnp.matmul, precision=_HIGHEST)
 
-    def means(r):
-        """Mean (K, p) and mass (K,) of memberships (n, K)."""
-        w = r * mass[:, None]
-        size = w.sum(0)
-        return dot(w.T, x) / jnp.maximum(size, 1e-10)[:, None], size
+    def one(x, seed):
+        """Fit one mixture to coordinates (n, p)."""
 
-    def closest(centre):
-        score = dot(x, centre.T) - 0.5 * (centre**2).sum(1)
-        return jnp.where(given, own, _hard(jnp.where(active, score, -jnp.inf)))
+        def means(r):
+            """Mean (K, p) and mass (K,) of memberships (n, K)."""
+            w = r * mass[:, None]
+            size = w.sum(0)
+            return dot(w.T, x) / jnp.maximum(size, 1e-10)[:, None], size
 
-    def move(r, centre):
-        new, size = means(r)
-        return jnp.where((size > 0)[:, None], new, centre)
+        def closest(centre):
+            score = dot(x, centre.T) - 0.5 * (centre**2).sum(1)
+            return jnp.where(given, own, _hard(jnp.where(active, score, -jnp.inf)))
 
-    centre = _start(x, seed, mass, keys, n_classes, own, n_clusters)
-    _, r = lloyd(closest, move, centre, _LLOYD)
+        def move(r, centre):
+            new, size = means(r)
+            return jnp.where((size > 0)[:, None], new, centre)
 
-    scatter = dot((x * mass[:, None]).T, x)
-    unit = jnp.eye(x.shape[1], dtype=x.dtype)
+        centre = _start(x, seed, mass, keys, n_classes, own, n_clusters)
+        _, r = lloyd(closest, move, centre, _LLOYD)
 
-    def maximise(r):
-        mu, size = means(r)
-        covariance = (scatter - dot((mu * size[:, None]).T, mu)) / total + reg * unit
-        root = jnp.linalg.cholesky(covariance)
-        coef = jax.scipy.linalg.cho_solve((root, True), mu.T).T
-        share = jnp.where(active, jnp.maximum(size, 1e-10) / total, 1)
-        prior = jnp.where(active, jnp.log(share), -jnp.inf)
-        intercept = prior - 0.5 * (coef * mu).sum(1)
-        # Of all rows together: half the trace, and the determinant.
-        half = 0.5 * jnp.trace(jax.scipy.linalg.cho_solve((root, True), scatter))
-        half += total * jnp.log(jnp.diagonal(root)).sum()
-        return coef, intercept, half + 0.5 * total * x.shape[1] * jnp.log(2 * jnp.pi)
+        scatter = dot((x * mass[:, None]).T, x)
+        unit = jnp.eye(x.shape[1], dtype=x.dtype)
 
-    def expect(coef, intercept, constant):
-        score = dot(x, coef.T) + intercept
-        norm = jax.nn.logsumexp(score, axis=1)
-        named = jnp.where(own > 0, score, 0).sum(1)  # their components are not in question
-        likelihood = (mass * jnp.where(given[:, 0], named, norm)).sum() - constant
-        return jnp.where(given, own, jnp.exp(score - norm[:, None])), likelihood
+        def maximise(r):
+            mu, size = means(r)
+            covariance = (scatter - dot((mu * size[:, None]).T, mu)) / total + reg * unit
+            root = jnp.linalg.cholesky(covariance)
+            coef = jax.scipy.linalg.cho_solve((root, True), mu.T).T
+            share = jnp.where(active, jnp.maximum(size, 1e-10) / total, 1)
+            prior = jnp.where(active, jnp.log(share), -jnp.inf)
+            intercept = prior - 0.5 * (coef * mu).sum(1)
+            # Of all rows together: half the trace, and the determinant.
+            half = 0.5 * jnp.trace(jax.scipy.linalg.cho_solve((root, True), scatter))
+            half += total * jnp.log(jnp.diagonal(root)).sum()
+            return coef, intercept, half + 0.5 * total * x.shape[1] * jnp.log(2 * jnp.pi)
 
-    def em(state, _):
-        model = maximise(state[0])
-        r, value = expect(*model)
-        return (r, value, *model[:2]), ~(value - state[1] > tol * total), ()
+        def expect(coef, intercept, constant):
+            score = dot(x, coef.T) + intercept
+            norm = jax.nn.logsumexp(score, axis=1)
+            named = jnp.where(own > 0, score, 0).sum(1)  # their components are not in question
+            likelihood = (mass * jnp.where(given[:, 0], named, norm)).sum() - constant
+            return jnp.where(given, own, jnp.exp(score - norm[:, None])), likelihood
 
-    zero = jnp.zeros((n_clusters, x.shape[1]), x.dtype), jnp.zeros(n_clusters, x.dtype)
-    found = iterate(em, (r, -jnp.asarray(jnp.inf, x.dtype), *zero), max_iter)
-    _, value, coef, intercept = found.state
-    labels = jnp.where(given[:, 0], fixed, (dot(x, coef.T) + intercept).argmax(1))
-    return Mixtures(labels, -value, coef, intercept, found.n_iter, found.done)
+        def em(state, _):
+            model = maximise(state[0])
+            r, value = expect(*model)
+            return (r, value, *model[:2]), ~(value - state[1] > tol * total), ()
+
+        zero = jnp.zeros((n_clusters, x.shape[1]), x.dtype), jnp.zeros(n_clusters, x.dtype)
+        found = iterate(em, (r, -jnp.asarray(jnp.inf, x.dtype), *zero), max_iter)
+        _, value, coef, intercept = found.state
+        labels = jnp.where(given[:, 0], fixed, (dot(x, coef.T) + intercept).argmax(1))
+        return Mixtures(labels, -value, coef, intercept, found.n_iter, found.done)
+
+    return restarts(one, (x, seeds), together)
 
 
 def _start(x, seed, mass, keys, n_classes, own, n_clusters):
