@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_centroids", "plot_contingency"]
+__all__ = ["plot_centroids", "plot_contingency", "plot_hierarchy", "plot_members"]
 
 _COUNTS = "cividis"
 _SIGNED = "PuOr_r"
@@ -323,6 +323,123 @@ def plot_centroids(
         part.suptitle(f"clusters against {name}", fontsize=11)
         plot_contingency(labels, labeling, part.subplots(), labels_name="", known_name=name)
     return figure
+
+
+def plot_members(
+    model: Any,
+    row_names: Sequence[Any] | None = None,
+    *,
+    n: int = 5,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the members of every cluster in every subset, as a table of names.
+
+    Parameters
+    ----------
+    model : CrossPartition
+        Fitted.
+    row_names : sequence of length n_samples, optional
+        Names of the rows; their numbers by default.
+    n : int, default=5
+        Most members in a cell, those of the largest p(c|x) first. Only rows of which the cluster
+        has a larger part than any other are listed.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure when it is None.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes drawn on. Colour is p(c|w), the number is the same in percent: a theme of all
+        subsets has a part in every column.
+
+    Raises
+    ------
+    ValueError
+        If there is not one name for every row.
+    """
+    import matplotlib.pyplot as plt
+
+    labels, share = model.labels_, model.subset_membership_
+    names = np.arange(labels.size) if row_names is None else np.asarray(row_names)
+    if names.shape != labels.shape:
+        raise ValueError(
+            f"row_names does not fit the model; {names.size} names for {labels.size} rows; pass "
+            "one name per row"
+        )
+    subsets = model.subsets_.tolist()
+    clusters = np.flatnonzero(model.cluster_weights_ > 0)
+    if ax is None:
+        size = (1.5 + 1.9 * len(subsets), 1.2 + (0.5 + 0.16 * n) * clusters.size)
+        _, ax = plt.subplots(figsize=size, layout="constrained")
+    ax.imshow(share[:, clusters].T, cmap=_COUNTS, vmin=0, vmax=1, aspect="auto")
+    for i, c in enumerate(clusters.tolist()):
+        for j, subset in enumerate(subsets):
+            members = model.top_samples(c, subset, labels.size)
+            members = members[labels[members] == c]
+            listed = [str(names[row]) for row in members[:n]]
+            more = ["..."] if members.size > n else []
+            colour = "white" if share[j, c] < 0.55 else "black"
+            text = "\n".join([f"{100 * share[j, c]:.0f} %", *listed, *more])
+            ax.text(j, i, text, ha="center", va="center", color=colour, fontsize=8)
+    ax.set_xticks(range(len(subsets)), [str(subset) for subset in subsets])
+    ax.set_yticks(range(clusters.size), [f"cluster {c}" for c in clusters])
+    ax.set_xlabel("subsets")
+    return ax
+
+
+def plot_hierarchy(model: Any, ax: Axes | None = None) -> Axes:
+    """Draw how clusters come out of each other, level by level.
+
+    Parameters
+    ----------
+    model : CrossPartition, or IB or IBSI with ``solver="split"``
+        Fitted.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure when it is None.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes drawn on. A circle is a cluster, its area and number the share of the rows' weight;
+        a line is as dark as the share of the lower cluster that comes from the upper one. Every
+        level says its number of clusters and its inverse temperature.
+    """
+    import matplotlib.pyplot as plt
+
+    levels = model.path_
+    if ax is None:
+        size = (2 + 0.8 * len(levels), 1 + 0.7 * len(levels))
+        _, ax = plt.subplots(figsize=size, layout="constrained")
+    before: np.ndarray | None = None
+    for depth, level in enumerate(levels):
+        centres = np.arange(level.n_clusters, dtype=float)
+        if before is not None:
+            # Children lie under their parents, so that lines hardly cross.
+            order = np.lexsort((-level.weights, before[level.parents]))
+            centres[order] = np.arange(level.n_clusters)
+        centres -= (level.n_clusters - 1) / 2
+        if before is not None:
+            upper = levels[depth - 1].membership
+            shares = level.membership.T @ upper
+            shares /= np.maximum(level.membership.sum(0)[:, None], 1e-300)
+            for (c, parent), part in np.ndenumerate(shares):
+                if part > 0.01:
+                    ends = [before[parent], centres[c]], [1 - depth, -depth]
+                    ax.plot(*ends, color="black", alpha=float(min(part, 1)), lw=1.5, zorder=1)
+        ax.scatter(centres, np.full(centres.size, -depth), s=900 * level.weights + 60,
+                   color="white", edgecolors="black", zorder=2)  # fmt: skip
+        for x, weight in zip(centres, level.weights, strict=True):
+            ax.text(x, -depth, f"{100 * weight:.0f}", ha="center", va="center", fontsize=7)
+        before = centres
+    names = [
+        f"{level.n_clusters}" + (f"\n$\\beta$ = {level.beta:.3g}" if depth else "")
+        for depth, level in enumerate(levels)
+    ]
+    ax.set_yticks([-depth for depth in range(len(levels))], names)
+    ax.set_xticks([])
+    ax.set_ylabel("clusters")
+    ax.set_title("percent of the weight of the rows", fontsize=9)
+    return ax
 
 
 def _centre_and_spread(X: Any) -> tuple[np.ndarray, np.ndarray]:

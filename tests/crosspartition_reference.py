@@ -1,7 +1,7 @@
 """Cross-partition clustering in plain NumPy: an independent reference for tests.
 
 Nothing here imports the package. One cycle is written out by hand, row by row and in logs, from
-Marx (2003), figures 5.5 and 5.7, with their errata corrected.
+Marx, PhD thesis, figures 5.5 and 5.7, with their errata corrected.
 
 Conventions
 -----------

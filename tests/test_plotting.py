@@ -7,7 +7,8 @@ import scipy.sparse
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nrprob.plotting import plot_centroids, plot_contingency
+from nrprob.estimator.paths import Granularity
+from nrprob.plotting import plot_centroids, plot_contingency, plot_hierarchy, plot_members
 
 
 @pytest.fixture(autouse=True)
@@ -154,3 +155,40 @@ def test_drawing_twice_is_the_same_and_saves(labelings, tmp_path):
     path = tmp_path / "figure.png"
     figure.savefig(path)
     assert path.stat().st_size > 5_000
+
+
+class Split:
+    """What the pictures of a hierarchy look at: two clusters of four rows in two subsets."""
+
+    labels_ = np.array([0, 0, 1, 1])
+    cluster_weights_ = np.array([0.6, 0.4, 0.0])
+    subsets_ = np.array(["a", "b"])
+    subset_membership_ = np.array([[1.0, 0.0, 0.0], [0.2, 0.8, 0.0]])
+    membership_ = np.array([[0.9, 0.1, 0], [0.8, 0.2, 0], [0.3, 0.7, 0], [0, 1.0, 0]])
+
+    def __init__(self):
+        top = self.membership_[:, :2]
+        parents = np.zeros(2, int)
+        self.path_ = [
+            Granularity(1, 1.0, 0.0, np.ones((4, 1)), np.ones(1), np.zeros(1, int)),
+            Granularity(2, 3.5, 3.0, top, np.array([0.6, 0.4]), parents),
+        ]
+
+    def top_samples(self, cluster, subset, n):
+        return np.argsort(-self.membership_[:, cluster])[subset == "b" :][:n]
+
+
+def test_members_are_listed_by_cluster_and_subset():
+    ax = plot_members(Split(), ["w", "x", "y", "z"], n=1)
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["cluster 0", "cluster 1"]
+    assert ax.texts[0].get_text() == "100 %\nw\n..." and ax.texts[1].get_text() == "20 %\nx"
+    with pytest.raises(ValueError, match="row_names does not fit the model; 3 names for 4 rows"):
+        plot_members(Split(), ["w", "x", "y"])
+
+
+def test_a_hierarchy_has_every_level_and_weight():
+    ax = plot_hierarchy(Split())
+    assert [t.get_text() for t in ax.texts] == ["100", "60", "40"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["1", "2\n$\\beta$ = 3.5"]
+    assert len(ax.lines) == 2

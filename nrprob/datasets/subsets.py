@@ -85,7 +85,7 @@ def make_cross_partition(
 
     References
     ----------
-    Marx (2003), section 5.4.1.1. The sizes of the themes, which are a picture there, are ours.
+    Marx, PhD thesis, section 5.4.1.1. The sizes of the themes, which are a picture there, are ours.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def make_competing_pairs(
 
     References
     ----------
-    Marx (2003), section 5.4.1.3: Table 5.1.
+    Marx, PhD thesis, section 5.4.1.3: Table 5.1.
 
     Examples
     --------
@@ -167,11 +167,16 @@ def make_competing_pairs(
     return X, np.stack([theme, pair // 2, pair], 1).astype(np.int64)
 
 
-def make_oscillating_counts() -> tuple[Counts, Counts]:
+def make_oscillating_counts(*, random_state: RandomState = None) -> tuple[Counts, Counts]:
     """Return eight rows in two subsets for which plain cross-partition clustering loops.
 
     With ``eta=1`` there is one cluster up to an inverse temperature of 1.857, and no stable
     solution from there to 2.74.
+
+    Parameters
+    ----------
+    random_state : ignored
+        Nothing is drawn; it is here as model files pass it to every generator.
 
     Returns
     -------
@@ -182,7 +187,7 @@ def make_oscillating_counts() -> tuple[Counts, Counts]:
 
     References
     ----------
-    Marx (2003), Table 5.2.
+    Marx, PhD thesis, Table 5.2.
 
     Examples
     --------

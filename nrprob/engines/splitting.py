@@ -29,6 +29,7 @@ TRIALS = 30  # temperatures that are tried for one split
 _CHOICES = 3  # clusters that may be split at one of them
 _EXPLICIT = 64  # rows up to which the derivative is written out as a matrix
 _LEADING = 4  # eigenvalues that are looked for beyond
+_RESTARTED = 20  # times that Arnoldi's iteration is; beyond, its best guess has to do
 ROUNDING = 1e-8  # of eigenvalues times beta
 _MARGIN = 1.01  # how far beyond a critical temperature copies are let go: nearer, they take ages
 _APART = 0.05  # standard deviation of the log ratio of two copies at their start
@@ -208,7 +209,9 @@ class Engine:
             operator = LinearOperator((places.size,) * 2, respond, dtype=float)
             which = "LR" if rightmost else "LM"
             try:
-                values, vectors = eigs(operator, _LEADING, which=which, v0=start, tol=1e-8)
+                values, vectors = eigs(
+                    operator, _LEADING, which=which, v0=start, tol=1e-6, maxiter=_RESTARTED
+                )
             except ArpackNoConvergence as error:
                 values, vectors = error.eigenvalues, error.eigenvectors
             if not values.size:

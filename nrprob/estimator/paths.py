@@ -154,7 +154,7 @@ class SplittingEstimator(TermEstimator):
             np.asarray(w[:, :, 0]),
             objective,
             solve.TermFit(
-                np.asarray(row_costs(terms, rows.cells(w))[:, 0]),
+                np.asarray(_costs(terms, rows, w)[:, 0]),
                 np.asarray(jnp.where(held > 0, prior, -jnp.inf)),
                 np.asarray(last.beta),
                 np.asarray(critical),
@@ -183,6 +183,11 @@ class SplittingEstimator(TermEstimator):
 def _terms(rows, settings, *, build):
     problem = build(rows, settings)
     return *solve.weighted(problem, rows), problem.curvature
+
+
+@jax.jit
+def _costs(terms, rows, w):
+    return row_costs(terms, rows.cells(w))
 
 
 def _wide(a: Any) -> Any:

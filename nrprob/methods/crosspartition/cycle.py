@@ -12,10 +12,7 @@ import jax.numpy as jnp
 
 from nrprob.statistics.rows import Rows
 
-_SHIFT = 1000.0  # by how much the log of memberships is raised to see what underflows
 _SEEN = 500.0  # logs of sums between minus this and this have lost nothing
-_MOST = 600.0  # of a log that is exponentiated
-_RAISED = 3  # times that they are, before logs are summed entry by entry
 
 
 class Counts(NamedTuple):
@@ -142,42 +139,33 @@ def _projections(rows: Rows, log_q: jax.Array, present: jax.Array) -> tuple[jax.
     """Return log p(y|c,w) (V, S, K, p), and p(c,w) H(Y|c,w) (V, S, K).
 
     ``present`` (V, p) says which features occur in which subset; the others get the log 0, and
-    carry no weight. Where a sum of p(x|c,w) p(y|x) underflows, it is taken again with all
-    memberships raised by the same factor, and in the end in logs, until nothing is lost: the logs
-    of features that a cluster hardly has are multiplied by beta, and decide where rows go.
+    carry no weight. Where a sum of p(x|c,w) p(y|x) underflows, all are taken in logs: those of
+    features that a cluster hardly has are multiplied by beta, and decide where rows go.
     """
     log_w = _log_mass(rows)[..., None, None] + log_q
+    group, n = (rows.group, rows.n_groups)
+    if rows.share is not None:
+        group, n = jnp.zeros_like(rows.group), 1
+    parts = _parts(rows, log_w)
+    tops = [jax.ops.segment_max(part.max(1), group, n) for part in parts]
+    top = jax.lax.stop_gradient(jnp.concatenate(tops))[..., None]
+    raised = [
+        part - jax.lax.stop_gradient(t[group][:, None]) + _SEEN
+        for part, t in zip(parts, tops, strict=True)
+    ]
+    total = jnp.concatenate([rows.x.cells(jnp.exp(part), group, n) for part in raised])
+    size = jnp.log(total[..., -1:])
     present = present[:, None, None]
-
-    def sums(shift):
-        total, top = zip(*(_raised(rows, part, shift) for part in _parts(rows, log_w)), strict=True)
-        return jnp.concatenate(total), jnp.concatenate(top)
-
-    first, top = sums(_SEEN)
-    size = jnp.log(first[..., -1:])
-    ok = first > jnp.exp(-_SEEN)
-    log_p = jnp.where(present & ok, jnp.log(jnp.where(ok, first, 1)) - size, 0)
-    plogp = jnp.where(present, first, 0) / first[..., -1:] * log_p
-    entropy = -jnp.exp(size[..., 0] - _SEEN + top) * plogp.sum(-1)
-
-    def missing(carry):
-        return jnp.any(carry[2]) & (carry[0] <= _RAISED)
-
-    def again(carry):
-        count, log_p, need = carry
-        total, _ = sums(_SEEN + _SHIFT * count)
-        seen = need & (total > jnp.exp(-_SEEN))
-        value = jnp.log(jnp.where(seen, total, 1)) - _SHIFT * count - size
-        return count + 1, jnp.where(seen, value, log_p), need & ~seen
+    ok = total > jnp.exp(-_SEEN)
+    log_p = jnp.where(present & ok, jnp.log(jnp.where(ok, total, 1)) - size, 0)
+    plogp = (jnp.where(present, total, 0) / total[..., -1:] * log_p).sum(-1)
+    entropy = -jnp.exp(size - _SEEN + top)[..., 0] * plogp
 
     def in_logs(log_p):
-        exact = jnp.concatenate(
-            [rows.x.log_cells(part, *_groups(rows)) for part in _parts(rows, log_w)]
-        )
-        return jnp.where(need, exact - (size - _SEEN + top[..., None]), log_p)
+        exact = jnp.concatenate([rows.x.log_cells(part, group, n) for part in raised])
+        return jnp.where(present & ~ok, exact - size, log_p)
 
-    _, log_p, need = jax.lax.while_loop(missing, again, (1.0, log_p, present & ~ok))
-    return jax.lax.cond(jnp.any(need), in_logs, lambda log_p: log_p, log_p), entropy
+    return jax.lax.cond(jnp.any(present & ~ok), in_logs, lambda log_p: log_p, log_p), entropy
 
 
 def _parts(rows: Rows, log_w: jax.Array) -> list[jax.Array]:
@@ -187,16 +175,3 @@ def _parts(rows: Rows, log_w: jax.Array) -> list[jax.Array]:
     shares = jnp.moveaxis(rows.share, -1, 0)
     logs = jnp.where(shares > 0, jnp.log(jnp.where(shares > 0, shares, 1)), -jnp.inf)
     return [log_w + log_share[..., None, None] for log_share in logs]
-
-
-def _groups(rows: Rows) -> tuple[jax.Array, int]:
-    """Groups of the blocks, and their number: one where subsets are soft."""
-    return (rows.group, rows.n_groups) if rows.share is None else (jnp.zeros_like(rows.group), 1)
-
-
-def _raised(rows: Rows, log_w: jax.Array, shift: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Cells (V or 1, S, K, p) of exp(log_w - top + shift), and the top (V or 1, S, K)."""
-    group, n = _groups(rows)
-    top = jax.lax.stop_gradient(jax.ops.segment_max(log_w.max(1), group, n))
-    w = jnp.exp(jnp.minimum(log_w - top[group][:, None] + shift, _MOST))
-    return rows.x.cells(w, group, n), top

@@ -142,6 +142,8 @@ class CrossPartition(Clusterer):
     status_ : str
         "converged", or why there are fewer clusters: "oscillating", "vanished", "merged" or
         "max_iter".
+    looped_ : bool
+        Whether the update looped at some inverse temperature.
     objective_ : float
         -n I(C;Y) of the last level: a yardstick by which restarts are compared, after their numbers
         of clusters. It is not what the update minimises, for it minimises nothing.
@@ -175,7 +177,7 @@ class CrossPartition(Clusterer):
 
     References
     ----------
-    Marx (2003), chapter 5, with the signs of its terms corrected. The search for critical inverse
+    Marx, PhD thesis, chapter 5, with the signs of its terms corrected. The search for critical inverse
     temperatures, the tests for loops, and damping are this package's own.
 
     Examples
@@ -304,6 +306,7 @@ class CrossPartition(Clusterer):
         told = fields(task.counts, active, path.levels[-1].carry, cycle=VARIANTS[self.variant])
         self._keep(task, jax.device_get(told), order)
         self.trials_ = trials_frame(path)
+        self.looped_ = any(trial.status == orbits.OSCILLATING for trial in path.trials)
         self.term_trace_ = pd.DataFrame(path.levels[-1].values, columns=TERMS)
         self.beta_ = self.path_[-1].beta
         self.critical_beta_ = self.path_[1].critical_beta if most > 1 else _critical(path)

@@ -405,6 +405,11 @@ def test_bottlenecks_split_where_their_own_ladder_says(planted):
         assert np.isfinite(model.beta_) and model.objective_trace_.size == 3
         assert (model.predict(X, **given) == model.labels_).all()
         assert -20 * model.score(X, **given) == pytest.approx(model.objective_, rel=1e-6)
+    dense, thin = (
+        IB(2, solver="split", features="multinomial").fit(kind(X)).membership_
+        for kind in (np.asarray, sparse.csr_array)
+    )
+    np.testing.assert_allclose(thin, dense, atol=1e-6)
     with pytest.raises(ValueError, match="solver='split' finds its own inverse temperatures"):
         IB(2, solver="split", beta=2.0).fit(X)
     with pytest.raises(ValueError, match="solver='split' takes no wanted labels; got some in y"):
@@ -431,3 +436,32 @@ def test_the_share_of_loops_falls_and_is_predicted():
     published = [0.42, 0.42, 0.25, 0.09, 0.05, 0.02, 0.01]
     np.testing.assert_allclose(rates, published, atol=0.12)
     assert rates[0] > 0.3 and rates[-1] < 0.06
+
+
+@pytest.mark.slow
+def test_themes_beneath_stronger_clusters_are_found():
+    """Five of the six settings of the source, and the balanced salient one over a range of eta."""
+    better = 0
+    for target in ("B/B", "B/nB", "nB/B"):
+        for count in (700, 400):
+            found = []
+            for seed in range(2):
+                X, labels = make_cross_partition(target, count, random_state=seed)
+                theme, subset = labels[:, 0], labels[:, 1]
+                cp = quiet(CrossPartition(5), X, subsets=subset)
+                side = [
+                    quiet(
+                        IBSI(5, gamma=0.6, prior=p, solver="split", features="multinomial"),
+                        X, known=subset,
+                    )
+                    for p in (True, False)
+                ]  # fmt: skip
+                found.append([purity(model.labels_, theme) for model in (cp, *side)])
+            means = np.mean(found, 0)
+            print(target, count, means.round(3))
+            better += means[0] > means[1:].max()
+    assert better >= 5
+    for eta in (0.3, 1.0):
+        X, labels = make_cross_partition(random_state=0)
+        model = quiet(CrossPartition(5, eta=eta), X, subsets=labels[:, 1])
+        assert purity(model.labels_, labels[:, 0]) > 0.95
