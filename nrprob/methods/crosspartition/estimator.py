@@ -175,7 +175,8 @@ class CrossPartition(Clusterer):
 
     References
     ----------
-    Marx, PhD thesis, chapter 5, with the signs of its terms corrected. The search for critical inverse
+    Marx, PhD thesis, chapter 5, with the signs of its terms corrected; "II" is that of Dagan, Marx
+    and Shamir (2002), "III" that of Marx, Dagan and Shamir (2003). The search for critical inverse
     temperatures, the tests for loops, and damping are this package's own.
 
     Examples
@@ -355,17 +356,17 @@ class CrossPartition(Clusterer):
         occurs = p_y > 0
         found = last.n_clusters
 
-        self._log_centroid = np.where(occurs, told.centroid[0, order, :m], -np.inf)
+        self._log_centroid = np.where(occurs, told.centroid[:m, 0, order].T, -np.inf)
         self._log_prior = np.log(np.maximum(last.weights, 1e-300))
         self.cluster_weights_ = np.pad(last.weights, (0, k - found))
         self.cluster_centers_ = np.tile(p_y, (k, 1))
         self.cluster_centers_[:found] = np.exp(self._log_centroid)
         self.subset_cluster_centers_ = np.tile(joint / weights[:, None], (k, 1, 1))
-        projected = told.projected[:, 0, order, :m]
+        projected = np.moveaxis(told.projected[:, :m, 0, order], -1, 1)
         projected = np.where(joint[:, None] > 0, projected, -np.inf)
         self.subset_cluster_centers_[:found] = np.exp(projected).swapaxes(0, 1)
         self.feature_membership_ = np.zeros((m, k))
-        self.feature_membership_[:, :found] = np.exp(told.feature[0, order, :m]).T
+        self.feature_membership_[:, :found] = np.exp(told.feature[:m, 0, order])
         self.feature_membership_[~occurs] = np.nan
         self.subsets_ = task.subsets.names
         cells = (share * task.mass[:, None]).T @ last.membership / weights[:, None]

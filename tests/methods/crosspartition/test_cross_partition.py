@@ -13,6 +13,7 @@ from scipy.special import logsumexp
 from nrprob import IB, IBSI, CrossPartition, DegenerateClusterWarning
 from nrprob.datasets import (
     make_competing_pairs,
+    make_cross_partition,
     make_oscillating_counts,
 )
 from nrprob.engines import orbits, splitting
@@ -458,7 +459,6 @@ def test_themes_beneath_stronger_clusters_are_found():
                 ]  # fmt: skip
                 found.append([purity(model.labels_, theme) for model in (cp, *side)])
             means = np.mean(found, 0)
-            print(target, count, means.round(3))
             better += means[0] > means[1:].max()
     assert better >= 5
     for eta in (0.3, 1.0):
