@@ -91,8 +91,9 @@ class CrossPartition(Clusterer):
         Weights p(x) of the rows: their shares of all counts, or the same for all.
     damped : bool, default=False
         Where the update loops, try again with steps of half the length, down to 1/64. They have the
-        same fixed points, and reach those which the update does not only turn around; between the
-        first and the second copy these are often no split. See ``trials_``.
+        same fixed points, and reach those that the whole steps only circle: as long as the real
+        part of beta times the eigenvalue (see ``trials_``) is below 1, at which copies merge.
+        Beyond, there is a loop still, which is reported, and beta is raised.
     growth : float, default=1.07
         Ratio of successive inverse temperatures where a split is possible but does not come about,
         from 1.001 to 10.
@@ -274,6 +275,12 @@ class CrossPartition(Clusterer):
             raise ValueError("X must hold counts; got zeros only; pass rows that have some")
         mass = totals if self.row_weights == "counts" else (totals > 0).astype(float)
         mass = mass / mass.sum()
+        empty = given.share.T @ mass == 0
+        if empty.any():
+            raise ValueError(
+                "every subset needs counts; got none in subset "
+                f"{given.names[empty].tolist()[0]!r}; leave its rows out"
+            )
         warn_of_subsets(rows, mass, given, subsets is not None, self.n_clusters)
         groups = given.groups
         layout = arrange(groups.codes, groups.n_blocked)

@@ -387,6 +387,10 @@ def test_wrong_counts_are_refused(planted):
         CrossPartition(2).fit(-X, subsets=subset)
     with pytest.raises(ValueError, match="X must hold counts; got zeros only"):
         quiet(CrossPartition(2), 0 * X, subsets=subset)
+    with pytest.raises(ValueError, match="every subset needs counts; got none in subset 1"):
+        quiet(CrossPartition(2), X * (subset == 0)[:, None], subsets=subset)
+    one = quiet(CrossPartition(1), X, subsets=subset)
+    assert one.n_clusters_ == 1 and one.trials_.empty and one.status_ == "converged"
 
 
 # Bottlenecks on the same way
