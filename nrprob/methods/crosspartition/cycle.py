@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from nrprob.statistics.rows import Rows
 
+_TINY = 1e-250  # below which weights are summed in logs
 _SEEN = 500.0  # logs of sums between minus this and this have lost nothing
 
 
@@ -33,10 +34,10 @@ class Fields(NamedTuple):
 
     Attributes
     ----------
-    projected : (V, S, K, p) log p(y|c,w)
-    feature : (S, K, p) log p*(c|y)
+    projected : (V, p, S, K) log p(y|c,w)
+    feature : (p, S, K) log p*(c|y)
     weight : (S, K) log p*(c)
-    centroid : (S, K, p) log p*(y|c); 0 for features that no row has
+    centroid : (p, S, K) log p*(y|c); 0 for features that no row has
     values : (S, 3) H(Y|C,W), the term of the step to p*(c|y), and H*(Y|C)
     """
 
@@ -65,52 +66,60 @@ class Cycle:
     row_prior: bool
 
     def fields(
-        self, counts: Counts, active: jax.Array, log_weight: jax.Array, log_q: jax.Array
+        self,
+        counts: Counts,
+        totals: jax.Array,
+        active: jax.Array,
+        log_weight: jax.Array,
+        log_q: jax.Array,
     ) -> Fields:
-        """Features' side of a cycle, from log p*(c) (S, K) and log p(c|x) (B, r, S, K)."""
-        rows, totals = counts.rows, counts.rows.totals()
+        """Features' side of a cycle, from log p*(c) (S, K) and log p(c|x) (B, r, S, K).
+
+        ``totals`` (V, p) are those of the subsets. Clusters come last in all arrays, as they do
+        where sparse rows are summed, and sums over features are written as products of matrices:
+        else XLA turns arrays around, and takes logs anew for everyone who reads them.
+        """
         is_feature = jnp.arange(totals.shape[1]) < totals.shape[1] - 1
-        totals_of_subsets = totals[:, -1]
         share = totals.sum(0) * is_feature  # p(y)
-        occurs = share > 0
-        log_share = jnp.log(jnp.where(occurs, share, 1))
-        present = (totals > 0) & is_feature
+        occurs = (share > 0)[:, None, None]
+        log_share = jnp.log(jnp.where(share > 0, share, 1))[:, None, None]
         log_q = jnp.where(active, log_q, 0)
 
-        projected, entropies = _projections(rows, log_q, present)
-        entropies = jnp.where(active, entropies, 0).sum((0, 2))
-        weights = jnp.where(present, totals_of_subsets[:, None], 0)
-        mean = counts.eta * jnp.einsum("vp,vskp->skp", weights, projected)
+        projected, entropy = _projections(counts.rows, log_q, (totals > 0) & is_feature, active)
+        mean = counts.eta * jnp.einsum("v,vpsk->psk", totals[:, -1], projected)
         if self.feature_prior:
-            mean = mean + log_weight[..., None]
-        mean = jnp.where(active[:, None], mean, -jnp.inf)
-        total = jax.nn.logsumexp(mean, 1, keepdims=True)
+            mean = mean + log_weight
+        mean = jnp.where(active, mean, -jnp.inf)
+        top = jax.lax.stop_gradient(mean.max(-1, keepdims=True))
+        raised = jnp.exp(mean - top)
+        total = jnp.einsum("psk,k->ps", raised, active.astype(raised.dtype))[..., None]
+        member = raised / total
+        total = jnp.log(total) + top
         feature = mean - total
-        joint = jnp.where(occurs, feature + log_share, -jnp.inf)
-        weight = jax.nn.logsumexp(joint, -1)
-        centroid = jnp.where(
-            active[:, None] & occurs, joint - jnp.where(active, weight, 0)[..., None], 0
+        size = jnp.einsum("psk,p->sk", member, share)
+        weight = jax.lax.cond(
+            jnp.any(active & (size < _TINY)),
+            lambda: jax.nn.logsumexp(jnp.where(occurs, feature + log_share, -jnp.inf), 0),
+            lambda: jnp.log(jnp.where(active, size, 1)),
         )
-        masses = jnp.exp(jnp.where(active[:, None], joint, -jnp.inf))
-        values = jnp.stack(
-            [
-                entropies,
-                -jnp.where(occurs, share * total[:, 0], 0).sum(-1),
-                -(masses * centroid).sum((1, 2)),
-            ],
-            -1,
-        )
+        weight = jnp.where(active, weight, -jnp.inf)
+        centroid = feature + log_share - jnp.where(active, weight, 0)
+        centroid = jnp.where(active & occurs, centroid, 0)
+        cross = jnp.einsum("psk,psk->s", member * share[:, None, None], centroid)
+        values = jnp.stack([entropy, -jnp.einsum("p,ps->s", share, total[..., 0]), -cross], -1)
         return Fields(projected, feature, weight, centroid, values)
 
     def __call__(self, counts: Counts, active: jax.Array) -> Callable[..., Any]:
         """Make the update; see `nrprob.engines.orbits`."""
         rows = counts.rows
-        log_mass = _log_mass(rows)
+        log_mass, totals = _log_mass(rows), rows.totals()
 
         def update(state, log_q, beta):
-            found = self.fields(counts, active, state, log_q)
+            found = self.fields(counts, totals, active, state, log_q)
             everywhere = jnp.zeros_like(rows.group)
-            log_r = beta[:, None] * rows.x.adjoint(found.centroid[None], everywhere)
+            log_r = beta[:, None] * rows.x.adjoint(
+                jnp.moveaxis(found.centroid, 0, -1)[None], everywhere
+            )
             if self.row_prior:
                 log_r = log_r + jax.nn.logsumexp(
                     log_mass[..., None, None] + jnp.where(active, log_q, 0), (0, 1)
@@ -127,7 +136,7 @@ class Cycle:
 @partial(jax.jit, static_argnames="cycle")
 def fields(counts, active, carry, *, cycle):
     """What follows from memberships that were found; see `Cycle.fields`."""
-    return cycle.fields(counts, active, *carry)
+    return cycle.fields(counts, counts.rows.totals(), active, *carry)
 
 
 def _log_mass(rows: Rows) -> jax.Array:
@@ -135,8 +144,10 @@ def _log_mass(rows: Rows) -> jax.Array:
     return jnp.where(real, jnp.log(jnp.where(real, rows.mass, 1)), -jnp.inf)
 
 
-def _projections(rows: Rows, log_q: jax.Array, present: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return log p(y|c,w) (V, S, K, p), and p(c,w) H(Y|c,w) (V, S, K).
+def _projections(
+    rows: Rows, log_q: jax.Array, present: jax.Array, active: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return log p(y|c,w) (V, p, S, K), and H(Y|C,W) (S,).
 
     ``present`` (V, p) says which features occur in which subset; the others get the log 0, and
     carry no weight. Where a sum of p(x|c,w) p(y|x) underflows, all are taken in logs: those of
@@ -147,25 +158,27 @@ def _projections(rows: Rows, log_q: jax.Array, present: jax.Array) -> tuple[jax.
     if rows.share is not None:
         group, n = jnp.zeros_like(rows.group), 1
     parts = _parts(rows, log_w)
-    tops = [jax.ops.segment_max(part.max(1), group, n) for part in parts]
-    top = jax.lax.stop_gradient(jnp.concatenate(tops))[..., None]
-    raised = [
-        part - jax.lax.stop_gradient(t[group][:, None]) + _SEEN
-        for part, t in zip(parts, tops, strict=True)
-    ]
-    total = jnp.concatenate([rows.x.cells(jnp.exp(part), group, n) for part in raised])
-    size = jnp.log(total[..., -1:])
-    present = present[:, None, None]
+    tops = [jax.lax.stop_gradient(jax.ops.segment_max(part.max(1), group, n)) for part in parts]
+    raised = [part - t[group][:, None] + _SEEN for part, t in zip(parts, tops, strict=True)]
+
+    def sums(of, change):
+        found = jnp.concatenate([of(change(part), group, n) for part in raised])
+        return jnp.moveaxis(found, -1, 1)
+
+    total = sums(rows.x.cells, jnp.exp)
+    size = jnp.log(total[:, -1:])
     ok = total > jnp.exp(-_SEEN)
-    log_p = jnp.where(present & ok, jnp.log(jnp.where(ok, total, 1)) - size, 0)
-    plogp = (jnp.where(present, total, 0) / total[..., -1:] * log_p).sum(-1)
-    entropy = -jnp.exp(size - _SEEN + top)[..., 0] * plogp
-
-    def in_logs(log_p):
-        exact = jnp.concatenate([rows.x.log_cells(part, group, n) for part in raised])
-        return jnp.where(present & ~ok, exact - size, log_p)
-
-    return jax.lax.cond(jnp.any(present & ~ok), in_logs, lambda log_p: log_p, log_p), entropy
+    missing = present[..., None, None] & ~ok
+    # 0 of what is absent, and of the masses, which are the last of the statistics.
+    log_p = jnp.where(ok, jnp.log(jnp.where(ok, total, 1)) - size, 0)
+    log_p = jax.lax.cond(
+        jnp.any(missing),
+        lambda log_p: jnp.where(missing, sums(rows.x.log_cells, lambda part: part) - size, log_p),
+        lambda log_p: log_p,
+        log_p,
+    )
+    scale = jnp.where(active, jnp.exp(jnp.concatenate(tops) - _SEEN), 0)
+    return log_p, -(scale * jnp.einsum("vpsk,vpsk->vsk", total, log_p)).sum((0, 2))
 
 
 def _parts(rows: Rows, log_w: jax.Array) -> list[jax.Array]:

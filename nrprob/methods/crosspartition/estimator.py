@@ -93,8 +93,9 @@ class CrossPartition(Clusterer):
         Weights p(x) of the rows: their shares of all counts, or the same for all.
     damped : bool, default=False
         Where the update loops, try again with steps of half the length, down to 1/64. They have the
-        same fixed points, and reach those which the update does not only turn around; between the
-        first and the second copy these are often no split. See ``trials_``.
+        same fixed points, and reach those that the whole steps only circle: as long as the real
+        part of beta times the eigenvalue (see ``trials_``) is below 1, at which copies merge.
+        Beyond, there is a loop still, which is reported, and beta is raised.
     growth : float, default=1.07
         Ratio of successive inverse temperatures where a split is possible but does not come about,
         from 1.001 to 10.
@@ -177,7 +178,8 @@ class CrossPartition(Clusterer):
 
     References
     ----------
-    Marx, PhD thesis, chapter 5, with the signs of its terms corrected. The search for critical inverse
+    Marx, PhD thesis, chapter 5, with the signs of its terms corrected; "II" is that of Dagan, Marx
+    and Shamir (2002), "III" that of Marx, Dagan and Shamir (2003). The search for critical inverse
     temperatures, the tests for loops, and damping are this package's own.
 
     Examples
@@ -254,6 +256,12 @@ class CrossPartition(Clusterer):
             raise ValueError("X must hold counts; got zeros only; pass rows that have some")
         mass = totals if self.row_weights == "counts" else (totals > 0).astype(float)
         mass = mass / mass.sum()
+        empty = given.share.T @ mass == 0
+        if empty.any():
+            raise ValueError(
+                "every subset needs counts; got none in subset "
+                f"{given.names[empty].tolist()[0]!r}; leave its rows out"
+            )
         warn_of_subsets(rows, mass, given, subsets is not None, self.n_clusters)
         groups = given.groups
         layout = arrange(groups.codes, groups.n_blocked)
@@ -336,17 +344,17 @@ class CrossPartition(Clusterer):
         occurs = p_y > 0
         found = last.n_clusters
 
-        self._log_centroid = np.where(occurs, told.centroid[0, order, :m], -np.inf)
+        self._log_centroid = np.where(occurs, told.centroid[:m, 0, order].T, -np.inf)
         self._log_prior = np.log(np.maximum(last.weights, 1e-300))
         self.cluster_weights_ = np.pad(last.weights, (0, k - found))
         self.cluster_centers_ = np.tile(p_y, (k, 1))
         self.cluster_centers_[:found] = np.exp(self._log_centroid)
         self.subset_cluster_centers_ = np.tile(joint / weights[:, None], (k, 1, 1))
-        projected = told.projected[:, 0, order, :m]
+        projected = np.moveaxis(told.projected[:, :m, 0, order], -1, 1)
         projected = np.where(joint[:, None] > 0, projected, -np.inf)
         self.subset_cluster_centers_[:found] = np.exp(projected).swapaxes(0, 1)
         self.feature_membership_ = np.zeros((m, k))
-        self.feature_membership_[:, :found] = np.exp(told.feature[0, order, :m]).T
+        self.feature_membership_[:, :found] = np.exp(told.feature[:m, 0, order])
         self.feature_membership_[~occurs] = np.nan
         self.subsets_ = task.subsets.names
         cells = (share * task.mass[:, None]).T @ last.membership / weights[:, None]

@@ -14,6 +14,7 @@ from nrprob.known import Groups, KnownEncoder, Memberships, plain
 from nrprob.statistics.features import refuse
 
 _SAME = 1e-3  # nats of I(Y;W) below which subsets do not show in the features
+_SMALL, _FEW = 10**5, 0.1  # dense counts beyond this size are made sparse if so few are not 0
 _MISSING = 0.5  # share of the features that some subset lacks
 
 
@@ -89,6 +90,8 @@ def read_counts(X: Any) -> tuple[Any, np.ndarray]:
             "say nothing about any cluster and go to the largest; drop them"
         )
     scale = 1 / np.where(totals > 0, totals, 1)
+    if not sparse.issparse(X) and X.size > _SMALL and np.count_nonzero(X) < _FEW * X.size:
+        X = sparse.csr_array(X)
     if sparse.issparse(X):
         return sparse.csr_array(sparse.diags_array(scale) @ X), totals
     return X * scale[:, None], totals

@@ -13,6 +13,7 @@ from scipy.special import logsumexp
 from nrprob import IB, IBSI, CrossPartition, DegenerateClusterWarning
 from nrprob.datasets import (
     make_competing_pairs,
+    make_cross_partition,
     make_oscillating_counts,
 )
 from nrprob.engines import orbits, splitting
@@ -386,6 +387,10 @@ def test_wrong_counts_are_refused(planted):
         CrossPartition(2).fit(-X, subsets=subset)
     with pytest.raises(ValueError, match="X must hold counts; got zeros only"):
         quiet(CrossPartition(2), 0 * X, subsets=subset)
+    with pytest.raises(ValueError, match="every subset needs counts; got none in subset 1"):
+        quiet(CrossPartition(2), X * (subset == 0)[:, None], subsets=subset)
+    one = quiet(CrossPartition(1), X, subsets=subset)
+    assert one.n_clusters_ == 1 and one.trials_.empty and one.status_ == "converged"
 
 
 # Bottlenecks on the same way
@@ -458,7 +463,6 @@ def test_themes_beneath_stronger_clusters_are_found():
                 ]  # fmt: skip
                 found.append([purity(model.labels_, theme) for model in (cp, *side)])
             means = np.mean(found, 0)
-            print(target, count, means.round(3))
             better += means[0] > means[1:].max()
     assert better >= 5
     for eta in (0.3, 1.0):
