@@ -432,12 +432,11 @@ def plot_hierarchy(model: Any, ax: Axes | None = None) -> Axes:
             ax.text(x, -depth, f"{100 * weight:.0f}", ha="center", va="center", fontsize=7)
         before = centres
     names = [
-        f"{level.n_clusters}" + (f"\n$\\beta$ = {level.beta:.3g}" if depth else "")
+        f"{level.n_clusters} clusters\n$\\beta$ = {level.beta:.3g}" if depth else "1 cluster"
         for depth, level in enumerate(levels)
     ]
     ax.set_yticks([-depth for depth in range(len(levels))], names)
     ax.set_xticks([])
-    ax.set_ylabel("clusters")
     ax.set_title("percent of the weight of the rows", fontsize=9)
     return ax
 

@@ -190,5 +190,8 @@ def test_members_are_listed_by_cluster_and_subset():
 def test_a_hierarchy_has_every_level_and_weight():
     ax = plot_hierarchy(Split())
     assert [t.get_text() for t in ax.texts] == ["100", "60", "40"]
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["1", "2\n$\\beta$ = 3.5"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == [
+        "1 cluster",
+        "2 clusters\n$\\beta$ = 3.5",
+    ]
     assert len(ax.lines) == 2
