@@ -244,10 +244,7 @@ class CrossPartition(Clusterer):
 
     def prepare(self, X, y, *, subsets=None) -> SubsetTask:  # type: ignore[override]
         """Check the input and lay it out; see `Clusterer.prepare`."""
-        self.check_parameters()
-        self._check_one_device()
-        X = self._validate(X, reset=True)
-        self._check_size(X.shape[0])
+        X, _ = self._take_in(X, None)
         if y is not None:
             read_labels(y, X.shape[0])
         given = read_subsets(subsets, X.shape[0])

@@ -343,7 +343,7 @@ class CondEns(Clusterer):
                     warnings.filterwarnings(
                         "ignore", "Number of distinct clusters", ConvergenceWarning
                     )
-                    member = self._member(size, seeds[g], given.raw).fit(part)
+                    member = self._member(size, seeds[g]).fit(part)
                     column = np.asarray(member.predict(given.x))
                 n_found = np.unique(column[rows]).size
                 if n_found > 1 or size == 1:
@@ -377,7 +377,7 @@ class CondEns(Clusterer):
             )
         return np.stack(columns, 1)
 
-    def _member(self, size: int | None, seed: int, raw: Any) -> Any:
+    def _member(self, size: int | None, seed: int) -> Any:
         """Unfitted base clusterer."""
         common: dict[str, Any] = {
             "n_init": self.n_init_base,
