@@ -19,10 +19,23 @@ from nrprob.datasets import load
 from nrprob.metrics import normalized_mutual_information
 
 ROUGH = {"solver": "split", "features": "multinomial", "tol": 1e-2, "max_iter": 10}
+
+
+def smoothed(n_clusters, **parameters):
+    """Rows that have a share of their text, and a rough path."""
+    return CrossPartition(n_clusters, tol=1e-4, max_iter=300, **parameters)
+
+
 METHODS = {
     "CP, eta=1": lambda k: CrossPartition(k, eta=1.0, tol=1e-5, max_iter=1000),
     "CP, eta=0.6": lambda k: CrossPartition(k, eta=0.6, tol=1e-5, max_iter=1000),
     "CP, eta=0.3": lambda k: CrossPartition(k, eta=0.3, tol=1e-5, max_iter=1000),
+    "CP, eta=0.3, smoothing=0.2": lambda k: smoothed(k, eta=0.3, smoothing=0.2),
+    "CP, eta=0.6, smoothing=0.1": lambda k: smoothed(k, smoothing=0.1),
+    "CP, eta=0.6, smoothing=0.2": lambda k: smoothed(k, smoothing=0.2),
+    "CP, eta=0.6, smoothing=0.3": lambda k: smoothed(k, smoothing=0.3),
+    "CP, eta=0.6, smoothing=0.4": lambda k: smoothed(k, smoothing=0.4),
+    "CP, eta=1, smoothing=0.3": lambda k: smoothed(k, eta=1.0, smoothing=0.3),
     "IB": lambda k: IB(k, **ROUGH),
     "IB-SI, gamma=0.5": lambda k: IBSI(k, gamma=0.5, **ROUGH),
     "IB-SI, gamma=1": lambda k: IBSI(k, gamma=1.0, **ROUGH),

@@ -23,10 +23,12 @@ class Counts(NamedTuple):
     ----------
     rows : statistics p(y|x), masses p(x), and subsets as known groups
     eta : exponent of the geometric mean over subsets
+    smoothing : share l of p(y|w) in every row of a subset: (1 - l) p(y|x) + l p(y|w)
     """
 
     rows: Rows
     eta: Any
+    smoothing: Any
 
 
 class Fields(NamedTuple):
@@ -85,7 +87,9 @@ class Cycle:
         log_share = jnp.log(jnp.where(share > 0, share, 1))[:, None, None]
         log_q = jnp.where(active, log_q, 0)
 
-        projected, entropy = _projections(counts.rows, log_q, (totals > 0) & is_feature, active)
+        projected, entropy = _projections(
+            counts, log_q, totals / totals[:, -1:] * is_feature, active
+        )
         mean = counts.eta * jnp.einsum("v,vpsk->psk", totals[:, -1], projected)
         if self.feature_prior:
             mean = mean + log_weight
@@ -111,15 +115,17 @@ class Cycle:
 
     def __call__(self, counts: Counts, active: jax.Array) -> Callable[..., Any]:
         """Make the update; see `nrprob.engines.orbits`."""
-        rows = counts.rows
+        rows, smoothing = counts.rows, counts.smoothing
         log_mass, totals = _log_mass(rows), rows.totals()
+        profile = totals[:, :-1] / totals[:, -1:]
 
         def update(state, log_q, beta):
             found = self.fields(counts, totals, active, state, log_q)
             everywhere = jnp.zeros_like(rows.group)
-            log_r = beta[:, None] * rows.x.adjoint(
-                jnp.moveaxis(found.centroid, 0, -1)[None], everywhere
-            )
+            log_r = rows.x.adjoint(jnp.moveaxis(found.centroid, 0, -1)[None], everywhere)
+            common = jnp.einsum("vp,psk->vsk", profile, found.centroid[:-1])
+            log_r = (1 - smoothing) * log_r + smoothing * _of_rows(rows, common)
+            log_r = beta[:, None] * log_r
             if self.row_prior:
                 log_r = log_r + jax.nn.logsumexp(
                     log_mass[..., None, None] + jnp.where(active, log_q, 0), (0, 1)
@@ -144,15 +150,23 @@ def _log_mass(rows: Rows) -> jax.Array:
     return jnp.where(real, jnp.log(jnp.where(real, rows.mass, 1)), -jnp.inf)
 
 
+def _of_rows(rows: Rows, values: jax.Array) -> jax.Array:
+    """Values (V, S, K) of subsets, for their rows (B, r, S, K) or as they share in them."""
+    if rows.share is None:
+        return values[rows.group][:, None]
+    return jnp.einsum("brv,vsk->brsk", rows.share, values)
+
+
 def _projections(
-    rows: Rows, log_q: jax.Array, present: jax.Array, active: jax.Array
+    counts: Counts, log_q: jax.Array, profile: jax.Array, active: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Return log p(y|c,w) (V, p, S, K), and H(Y|C,W) (S,).
 
-    ``present`` (V, p) says which features occur in which subset; the others get the log 0, and
-    carry no weight. Where a sum of p(x|c,w) p(y|x) underflows, all are taken in logs: those of
-    features that a cluster hardly has are multiplied by beta, and decide where rows go.
+    ``profile`` (V, p) is p(y|w). Features that a subset lacks get the log 0, and carry no weight.
+    Where a sum of p(x|c,w) p(y|x) underflows, all are taken in logs: those of features that a
+    cluster hardly has are multiplied by beta, and decide where rows go. Smoothing bounds them.
     """
+    rows, smoothing = counts.rows, counts.smoothing
     log_w = _log_mass(rows)[..., None, None] + log_q
     group, n = (rows.group, rows.n_groups)
     if rows.share is not None:
@@ -166,10 +180,14 @@ def _projections(
         return jnp.moveaxis(found, -1, 1)
 
     total = sums(rows.x.cells, jnp.exp)
-    size = jnp.log(total[:, -1:])
+    held = total[:, -1:]
+    profile = profile[..., None, None]
+    total = (1 - smoothing) * total + smoothing * profile * held
+    size = jnp.log(held)
     ok = total > jnp.exp(-_SEEN)
-    missing = present[..., None, None] & ~ok
+    missing = (profile > 0) & ~ok
     # 0 of what is absent, and of the masses, which are the last of the statistics.
+    ok = ok & (profile > 0)
     log_p = jnp.where(ok, jnp.log(jnp.where(ok, total, 1)) - size, 0)
     log_p = jax.lax.cond(
         jnp.any(missing),

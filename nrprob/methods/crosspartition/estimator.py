@@ -89,6 +89,11 @@ class CrossPartition(Clusterer):
     eta : float, default=0.6
         How sharply features are told apart, from 1e-3 to 100. Too high a value makes clusters
         vanish: halve it where that happens.
+    smoothing : float, default=0
+        Share l of its subset's profile p(y|w) in every row, from 0 to 1: all p(y|x) above stand for
+        (1 - l) p(y|x) + l p(y|w). With none, a feature that a cluster lacks in one subset is kept
+        out of it in all, however often it occurs in the others; rows of few counts lack most
+        features, and their clusters vanish. Then try 0.1 to 0.3.
     row_weights : {"counts", "equal"}, default="counts"
         Weights p(x) of the rows: their shares of all counts, or the same for all.
     damped : bool, default=False
@@ -121,7 +126,7 @@ class CrossPartition(Clusterer):
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
         p*(y|c); p(y) for a cluster that was not reached.
     subset_cluster_centers_ : ndarray of shape (n_clusters, n_subsets, n_features)
-        p(y|c,w); p(y|w) for a cluster that was not reached.
+        p(y|c,w), smoothed as the rows are; p(y|w) for a cluster that was not reached.
     feature_membership_ : ndarray of shape (n_features, n_clusters)
         p*(c|y); NaN for features without counts.
     subset_membership_ : ndarray of shape (n_subsets, n_clusters)
@@ -196,6 +201,7 @@ class CrossPartition(Clusterer):
     _: KW_ONLY
     variant: Annotated[str, parameters.Choice(tuple(VARIANTS))] = "CP"
     eta: Annotated[float, parameters.Number(1e-3, 100)] = 0.6
+    smoothing: Annotated[float, parameters.Number(0, 1)] = 0.0
     row_weights: Annotated[str, parameters.Choice(("counts", "equal"))] = "counts"
     damped: parameters.Flag = False
     growth: Annotated[float, parameters.Number(1.001, 10)] = 1.07
@@ -263,7 +269,7 @@ class CrossPartition(Clusterer):
         groups = given.groups
         layout = arrange(groups.codes, groups.n_blocked)
         laid_out = make_rows(rows, layout, groups.n_groups, share=groups.share, mass=mass)
-        counts = Counts(laid_out, np.asarray(float(self.eta)))
+        counts = Counts(laid_out, np.asarray(float(self.eta)), np.asarray(float(self.smoothing)))
         return SubsetTask(rows, mass, given, counts, layout)
 
     def compute(self, task):
@@ -344,9 +350,10 @@ class CrossPartition(Clusterer):
         self._log_centroid = np.where(occurs, told.centroid[:m, 0, order].T, -np.inf)
         self._log_prior = np.log(np.maximum(last.weights, 1e-300))
         self.cluster_weights_ = np.pad(last.weights, (0, k - found))
+        self._profiles = joint / weights[:, None]
         self.cluster_centers_ = np.tile(p_y, (k, 1))
         self.cluster_centers_[:found] = np.exp(self._log_centroid)
-        self.subset_cluster_centers_ = np.tile(joint / weights[:, None], (k, 1, 1))
+        self.subset_cluster_centers_ = np.tile(self._profiles, (k, 1, 1))
         projected = np.moveaxis(told.projected[:, :m, 0, order], -1, 1)
         projected = np.where(joint[:, None] > 0, projected, -np.inf)
         self.subset_cluster_centers_[:found] = np.exp(projected).swapaxes(0, 1)
@@ -442,7 +449,7 @@ class CrossPartition(Clusterer):
 
     # New rows
 
-    def _log_membership(self, X, known) -> np.ndarray:
+    def _log_membership(self, X, subsets) -> np.ndarray:
         check_is_fitted(self)
         with standard():
             rows, totals = read_counts(self._validate(X, reset=False))
@@ -453,12 +460,26 @@ class CrossPartition(Clusterer):
                 f"{strange.sum()} new row(s) have features without counts in the fit; got "
                 f"{(~seen).sum()} such features; they are ignored"
             )
-        log_r = self.beta_ * (rows @ np.where(seen, self._log_centroid, 0).T)
+        log_centroid = np.where(seen, self._log_centroid, 0).T
+        log_r = rows @ log_centroid
+        if self.smoothing:
+            smooth = self._profiles_of(subsets, len(totals)) @ log_centroid
+            log_r = (1 - self.smoothing) * log_r + self.smoothing * smooth
+        log_r = self.beta_ * log_r
         if VARIANTS[self.variant].row_prior:
             log_r = log_r + self._log_prior
         log_r[totals == 0] = self._log_prior
         missing = self.n_clusters - log_r.shape[1]
         return np.pad(log_r, ((0, 0), (0, missing)), constant_values=-np.inf)
+
+    def _profiles_of(self, subsets: Any, n: int) -> np.ndarray:
+        """p(y|w) of the subsets of new rows, p(y) for those that the fit had not."""
+        if subsets is None:
+            return np.tile(self._feature_weights, (n, 1))
+        given = read_subsets(subsets, n)
+        known = dict(zip(self.subsets_.tolist(), self._profiles, strict=True))
+        names = given.names.tolist()
+        return given.share @ np.stack([known.get(w, self._feature_weights) for w in names])
 
     def predict(self, X, *, subsets=None):  # type: ignore[override]
         """Cluster of new rows, of whatever subset.
@@ -466,14 +487,15 @@ class CrossPartition(Clusterer):
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
-        subsets : ignored
-            Rows are told by their features alone, and may come from a subset of their own.
+        subsets : array-like of shape (n_samples,) or (n_samples, n_subsets), optional
+            Rows are told by their features alone, unless the fit smoothed them: then p(y|w) of
+            their subset enters, or p(y) where it is not given or not one of ``subsets_``.
 
         Returns
         -------
         ndarray of shape (n_samples,)
         """
-        return self._log_membership(X, None).argmax(1)
+        return self._log_membership(X, subsets).argmax(1)
 
     def predict_proba(self, X, *, subsets=None):  # type: ignore[override]
         """p(cluster given row) of new rows.
@@ -481,14 +503,14 @@ class CrossPartition(Clusterer):
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
-        subsets : ignored
+        subsets : array-like of shape (n_samples,) or (n_samples, n_subsets), optional
             As in `predict`.
 
         Returns
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        return softmax(self._log_membership(X, None), axis=1)
+        return softmax(self._log_membership(X, subsets), axis=1)
 
 
 def _information(task: SubsetTask, membership: np.ndarray) -> float:

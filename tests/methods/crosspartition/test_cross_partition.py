@@ -35,7 +35,13 @@ def counts_of(seed=0):
     return X.astype(float)
 
 
-def laid_out(X, subsets, eta, as_rows=lambda p: p):
+def smoothed(X, subset, share):
+    """Counts of rows that have a share of their subset's profile, of the same totals."""
+    profile = np.stack([X[subset == w].sum(0) / X[subset == w].sum() for w in np.unique(subset)])
+    return (1 - share) * X + share * profile[subset] * X.sum(1, keepdims=True)
+
+
+def laid_out(X, subsets, eta, as_rows=lambda p: p, smoothing=0.0):
     """What the engine takes: layout and counts; subsets are labels or probabilities."""
     totals = X.sum(1)
     soft = subsets.ndim == 2
@@ -45,7 +51,7 @@ def laid_out(X, subsets, eta, as_rows=lambda p: p):
         as_rows(X / totals[:, None]), layout, n_groups,
         share=subsets if soft else None, mass=totals / totals.sum(),
     )  # fmt: skip
-    return layout, Counts(rows, np.asarray(float(eta)))
+    return layout, Counts(rows, np.asarray(float(eta)), np.asarray(smoothing))
 
 
 def log_memberships(k, scale, seed=0):
@@ -63,21 +69,22 @@ def quiet(model, X, **given):
 
 
 @pytest.mark.parametrize(
-    ("variant", "subsets", "as_rows"),
+    ("variant", "subsets", "as_rows", "smoothing"),
     [
-        ("CP", SUBSET, np.asarray),
-        ("I", SOFT, np.asarray),
-        ("II", SUBSET, sparse.csr_array),
-        ("III", SUBSET, np.asarray),
+        ("CP", SUBSET, np.asarray, 0.0),
+        ("I", SOFT, np.asarray, 0.0),
+        ("II", SUBSET, sparse.csr_array, 0.0),
+        ("III", SUBSET, np.asarray, 0.2),
     ],
 )
-def test_a_cycle_is_that_of_the_reference(variant, subsets, as_rows):
+def test_a_cycle_is_that_of_the_reference(variant, subsets, as_rows, smoothing):
     X, k, eta, beta = counts_of(), 3, 0.7, 2.0
     log_weight = np.log([0.2, 0.3, 0.5])
-    d = reference.data(X, subsets if subsets.ndim == 2 else np.eye(2)[subsets])
+    seen = smoothed(X, subsets, smoothing) if smoothing else X
+    d = reference.data(seen, subsets if subsets.ndim == 2 else np.eye(2)[subsets])
     feature_prior, row_prior = reference.VARIANTS[variant]
     with standard():
-        layout, counts = laid_out(X, subsets, eta, as_rows)
+        layout, counts = laid_out(X, subsets, eta, as_rows, smoothing)
 
         @jax.jit
         def cycle(counts, log_q):
@@ -328,6 +335,23 @@ def test_order_and_names_change_nothing(planted):
     twice = CrossPartition(2).fit(np.r_[X, X[:3]] * np.r_[[1] * 3, [2] * 17, [1] * 3][:, None],
                                   subsets=np.r_[subset, subset[:3]])  # fmt: skip
     np.testing.assert_allclose(twice.membership_[:20], plain.membership_, atol=1e-6)
+
+
+def test_smoothing_gives_rows_a_share_of_their_subset(planted):
+    X, _, subset = planted
+    by_hand = CrossPartition(2).fit(smoothed(X, subset, 0.3), subsets=subset)
+    for given in (subset, np.eye(2)[subset]):
+        model = CrossPartition(2, smoothing=0.3).fit(X, subsets=given)
+        np.testing.assert_allclose(model.membership_, by_hand.membership_, atol=1e-6)
+        np.testing.assert_allclose(
+            model.subset_cluster_centers_, by_hand.subset_cluster_centers_, atol=1e-6
+        )
+        found = model.predict_proba(X, subsets=given)
+        np.testing.assert_allclose(found, model.membership_, atol=1e-6)
+    # Of a subset that the fit had not, nothing is known but what all have in common.
+    strange = model.predict_proba(X, subsets=np.full(20, 7))
+    np.testing.assert_allclose(strange, model.predict_proba(X), atol=1e-12)
+    assert np.abs(strange - model.membership_).max() > 1e-4
 
 
 def test_restarts_prefer_more_clusters_and_then_information(planted):
