@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nrprob.methods.bayes.estimator import MDLMixture
     from nrprob.methods.bottleneck.ccib import CCIB
     from nrprob.methods.bottleneck.ib import IB, IBSI
+    from nrprob.methods.cec.estimator import CECIB
     from nrprob.methods.cmbc.estimator import CMBC
     from nrprob.methods.constrained.cop_kmeans import COPKMeans
     from nrprob.methods.constrained.mdl import MDLConstrained
@@ -43,6 +44,7 @@ _OBJECTS = {
     "MDLConstrained": "nrprob.methods.constrained.mdl",
     "COPKMeans": "nrprob.methods.constrained.cop_kmeans",
     "CrossPartition": "nrprob.methods.crosspartition.estimator",
+    "CECIB": "nrprob.methods.cec.estimator",
     "ResidualSpectral": "nrprob.methods.residual.spectral",
     "ResidualMixture": "nrprob.methods.residual.mixture",
     "explore": "nrprob.successive",
@@ -65,6 +67,7 @@ __all__ = [
     "MDLConstrained",
     "COPKMeans",
     "CrossPartition",
+    "CECIB",
     "ResidualSpectral",
     "ResidualMixture",
     "explore",

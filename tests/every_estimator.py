@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 from nrprob import (
     CCIB,
+    CECIB,
     CMBC,
     IB,
     IBSI,
@@ -56,6 +57,7 @@ ENTRIES = {
     "mdl_constrained": Entry(MDLConstrained(3, **QUICK), MDLConstrained(n_init=4)),
     "cop_kmeans": Entry(COPKMeans(3, **QUICK), COPKMeans(n_init=4)),
     "cross_partition": Entry(CrossPartition(3, **QUICK), CrossPartition(max_iter=500)),
+    "cecib": Entry(CECIB(3, **QUICK), CECIB(3, n_init=2)),
     "residual-spectral": Entry(
         ResidualSpectral(3, damp="none", members=1, **QUICK),
         ResidualSpectral(members=2, n_init=2),

@@ -129,6 +129,12 @@ METHODS = {
         known_as="subsets",
         alone=True,
     ),
+    "cecib": Method(
+        "nrprob.methods.cec.estimator:CECIB",
+        "normal clusters, as many as pay, steered by labels of which some may be wrong",
+        ("batched", "sequential", "anneal"),
+        takes_known=False,
+    ),
 }
 
 

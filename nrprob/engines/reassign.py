@@ -3,7 +3,7 @@
 `sequential` visits rows one by one in random order and moves each to the cluster that costs least,
 as the sequential information bottleneck and Hartigan's k-means do. `batched` moves many rows at
 once and backs off where the objective did not fall: it needs the same differences, but as one
-array operation.
+array operation. Both may give clusters up on the way; see `nrprob.engines.moves.Giving`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,19 @@ import jax
 import jax.numpy as jnp
 
 from nrprob.engines.iterate import blank, iterate
+from nrprob.engines.moves import (
+    Giving,
+    differences,
+    give_up_small,
+    join_best,
+    label_cells,
+    moves,
+    moving,
+    track,
+)
 from nrprob.engines.shuffle import stream, uniform
 from nrprob.statistics.costs import SeparableCost
-from nrprob.statistics.rows import Dense, Rows, Sparse
+from nrprob.statistics.rows import Rows, Sparse
 from nrprob.statistics.terms import Term, Terms, objective, one_hot, score
 
 
@@ -28,12 +38,14 @@ class Reassigned(NamedTuple):
     ----------
     labels : (S, B, r)
     trace : (S, TRACE) objective after every sweep or step, NaN beyond the last
+    active : (S, TRACE) the number of clusters that exist then, likewise
     n_iter : (S,) sweeps or steps
     converged : (S,) the last sweep or step moved nothing
     """
 
     labels: jax.Array
     trace: jax.Array
+    active: jax.Array
     n_iter: jax.Array
     converged: jax.Array
 
@@ -49,11 +61,6 @@ def balanced_start(
     rank = jnp.argsort(jnp.argsort(order))
     labels = (rank % active.sum()).astype(jnp.int32).reshape(mass.shape)
     return labels if fixed is None else jnp.where(fixed >= 0, fixed, labels)
-
-
-def label_cells(rows: Rows, labels: jax.Array, n_clusters: int) -> jax.Array:
-    """Cells (groups, 1, K, p) of hard labels (B, r)."""
-    return rows.cells(one_hot(labels[..., None], rows.mass, n_clusters))
 
 
 def place_empty(
@@ -83,6 +90,24 @@ def _uses_mass(term: Term) -> bool:
     return not isinstance(term.cost, SeparableCost) or term.cost.uses_mass or term.view is not None
 
 
+def _tidied(terms, rows, labels, active, fixed, giving):
+    """Labels and clusters without those that are too small."""
+    if giving is None:
+        return labels, active
+    return give_up_small(terms, rows, labels, active, fixed, giving.smallest)
+
+
+def _joined(terms, labels, cells, active, fixed, giving, rest):
+    """Labels and clusters after two were joined, if nothing else moves; and whether two were."""
+    if giving is None or fixed is not None:
+        return labels, active, jnp.asarray(False)
+    return jax.lax.cond(
+        rest & giving.joining,
+        lambda: join_best(terms, labels, cells, active),
+        lambda: (labels, active, jnp.asarray(False)),
+    )
+
+
 def sequential(
     terms: Terms,
     rows: Rows,
@@ -93,28 +118,34 @@ def sequential(
     n_clusters: int,
     fixed: jax.Array | None = None,
     active: jax.Array,
+    giving: Giving | None = None,
 ) -> Reassigned:
     """Sweep over the rows in random order until a whole sweep moves nothing.
 
     ``labels`` (S, B, r) are the starts. A row that is alone in its cluster stays there, since an
     empty cluster costs nothing; statistics are recomputed from the labels after every sweep.
+    Clusters are given up before the first sweep and after every one.
     """
     free = rows.mass.reshape(-1) > 0
     if fixed is not None:
         free = free & (fixed.reshape(-1) < 0)
     group = jnp.repeat(rows.group, rows.mass.shape[1])
     mass = rows.mass.reshape(-1)
-    visit, prepare = (_sparse_visit if isinstance(rows.x, Sparse) else _dense_visit)(
-        terms, rows, mass, group, active
-    )
+    shape = rows.mass.shape
+    if isinstance(rows.x, Sparse):
+        make = _sparse_visit
+    else:
+        make = _moving_visit if moving(terms) else _dense_visit
+    visit, prepare = make(terms, rows, mass, group)
 
     def run(start):
         labels, seed = start
 
-        def sweep(labels, count):
+        def sweep(state, count):
+            labels, active = state
             priority = uniform(stream(seed, count), free.shape, mass.dtype)
             order = jnp.argsort(jnp.where(free, priority, 2.0))
-            cells = label_cells(rows, labels.reshape(rows.mass.shape), n_clusters)
+            cells = label_cells(rows, labels.reshape(shape), n_clusters)
             state = prepare(cells)
 
             # A visit reads the old labels and writes the new ones elsewhere: where one array is
@@ -122,25 +153,61 @@ def sequential(
             def step(j, inner):
                 state, new = inner
                 i = order[j]
-                state, label = visit(i, labels[i], state)
+                state, label = visit(i, labels[i], active, state)
                 return state, jax.lax.dynamic_update_index_in_dim(new, label, j, 0)
 
             before = labels[order]
             _, after = jax.lax.fori_loop(0, free.sum(), step, (state, before))
-            moved = (after != before).sum()
-            labels = labels.at[order].set(after, unique_indices=True)
-            cells = label_cells(rows, labels.reshape(rows.mass.shape), n_clusters)
-            return labels, moved == 0, objective(terms, cells)[0]
+            rest = (after == before).all()
+            labels = labels.at[order].set(after, unique_indices=True).reshape(shape)
+            labels, new_active = _tidied(terms, rows, labels, active, fixed, giving)
+            rest = rest & (new_active == active).all()
+            cells = label_cells(rows, labels, n_clusters)
+            labels, active, joined = _joined(terms, labels, cells, new_active, fixed, giving, rest)
+            if giving is not None:
+                cells = label_cells(rows, labels, n_clusters)
+            values = objective(terms, cells)[0], active.sum().astype(mass.dtype)
+            return (labels.reshape(-1), active), rest & ~joined, values
 
         room = blank(TRACE, mass.dtype)
-        found = iterate(sweep, labels.reshape(-1), max_iter, trace=room)
-        return found.state.reshape(rows.mass.shape), found.trace, found.n_iter, found.done
+        labels, existing = _tidied(terms, rows, labels, active, fixed, giving)
+        start = labels.reshape(-1), existing
+        found = iterate(sweep, start, max_iter, trace=(room, room))
+        return found.state[0].reshape(shape), *found.trace, found.n_iter, found.done
 
     seeds = stream(seed, jnp.arange(labels.shape[0]))
     return Reassigned(*jax.lax.map(run, (labels, seeds)))
 
 
-def _dense_visit(terms, rows, mass, group, active):
+def _moving_visit(terms, rows, mass, group):
+    """Visit rows under costs that know what a row changes."""
+    x = rows.x.x.reshape(-1, rows.x.x.shape[-1])
+    eps = 2 * jnp.finfo(mass.dtype).eps
+
+    def prepare(cells):
+        # Below the rounding of the cells' costs a difference says nothing.
+        sizes = [jnp.abs(t.weight) * jnp.abs(t.cost(cells[0, 0])).max() for t in terms]
+        return track(terms, cells), eps * functools.reduce(jnp.add, sizes)
+
+    def visit(i, old, active, state):
+        states, rounding = state
+        join, leave = moves(terms, states, x[i][None], old[None])
+        change = jnp.where(active & ~jnp.isnan(join[0]), join[0] + leave, jnp.inf)
+        change = change.at[old].set(-rounding)
+        new = change.argmin().astype(old.dtype)
+
+        def move(states):
+            return tuple(
+                term.cost.moved(own, x[i], old, new)
+                for term, own in zip(terms, states, strict=True)
+            )
+
+        return (jax.lax.cond(new == old, lambda states: states, move, states), rounding), new
+
+    return visit, prepare
+
+
+def _dense_visit(terms, rows, mass, group):
     x = rows.x.x.reshape(-1, rows.x.n_statistics)
     eps = 2 * jnp.finfo(mass.dtype).eps
 
@@ -148,7 +215,7 @@ def _dense_visit(terms, rows, mass, group, active):
         own = tuple(t.cells(cells)[:, 0] for t in terms)
         return own, tuple(t.cost(c) for t, c in zip(terms, own, strict=True))
 
-    def visit(i, old, state):
+    def visit(i, old, active, state):
         own, costs = state
         g = group[i]
         row = x[i] * mass[i]
@@ -185,7 +252,7 @@ def _dense_visit(terms, rows, mass, group, active):
 _CHUNK = 32  # entries of a sparse row that are looked at together
 
 
-def _sparse_visit(terms, rows, mass, group, active):
+def _sparse_visit(terms, rows, mass, group):
     """Visit a row at the cost of its non-zero entries; for costs that are sums over features."""
     for term in terms:
         if not isinstance(term.cost, SeparableCost) or term.view is not None:
@@ -193,8 +260,7 @@ def _sparse_visit(terms, rows, mass, group, active):
                 "sparse rows are reassigned under costs that are sums over features; got "
                 f"{term.cost!r}; use annealing, or dense rows"
             )
-    x = rows.x
-    p, k = x.n_statistics, active.shape[0]
+    x, p = rows.x, rows.x.n_statistics
     # A slice of fixed length is far cheaper than a gather, but must not reach past the end.
     columns = jnp.pad(x.column.reshape(-1), (0, _CHUNK), constant_values=p - 1)
     values = jnp.pad(x.value.reshape(-1), (0, _CHUNK))
@@ -202,11 +268,12 @@ def _sparse_visit(terms, rows, mass, group, active):
 
     def prepare(cells):
         own = [t.cells(cells)[:, 0] for t in terms]
-        tables = tuple(jnp.swapaxes(c, 1, 2).reshape(-1, k) for c in own)
+        tables = tuple(jnp.swapaxes(c, 1, 2).reshape(-1, c.shape[1]) for c in own)
         return tables, tuple(c[..., :-1].sum(-1) for c in own)
 
-    def visit(i, old, state):
+    def visit(i, old, active, state):
         tables, draws = state
+        k = active.shape[0]
         places = [group[i] if term.by_group else 0 for term in terms]
         first, end = x.start[i], x.start[i + 1]
         chunks = (end - first + _CHUNK - 1) // _CHUNK
@@ -265,31 +332,6 @@ def _sparse_visit(terms, rows, mass, group, active):
     return visit, prepare
 
 
-def differences(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array) -> jax.Array:
-    """Change of F (B, r, K) when each row alone moves to each cluster; 0 where it is.
-
-    ``labels`` (B, r) and their ``cells`` (groups, 1, K, p); dense rows only.
-    """
-    own = tuple(t.cells(cells)[:, 0] for t in terms)
-
-    def block(inner):
-        x, mass, group, label = inner
-        row = x * mass[:, None]
-        change = jnp.zeros((label.size, cells.shape[2]), mass.dtype)
-        for term, own_cells in zip(terms, own, strict=True):
-            here = own_cells[group if term.by_group else 0]
-            mine = term.row(row, group)
-            cost = term.cost(here)
-            join = term.cost(here + mine[:, None]) - cost
-            leave = term.cost(here[label] - mine) - cost[label]
-            change += term.weight * (join + leave[:, None])
-        stay = jnp.arange(change.shape[1]) == label[:, None]
-        return jnp.where(stay, 0, change)
-
-    assert isinstance(rows.x, Dense)
-    return jax.lax.map(block, (rows.x.x, rows.mass, rows.group, labels))
-
-
 def batched(
     terms: Terms,
     rows: Rows,
@@ -300,6 +342,7 @@ def batched(
     n_clusters: int,
     fixed: jax.Array | None = None,
     active: jax.Array,
+    giving: Giving | None = None,
 ) -> Reassigned:
     """Move many rows at once, backing off where the objective does not fall.
 
@@ -307,24 +350,27 @@ def batched(
     product a step). Then exact differences of all rows are computed; a random fraction f of the
     rows that would improve moves, and always the best one; if the objective did not fall, f is
     divided by 4 and the same differences are used again; if it did, f is doubled. It ends when no
-    row would improve, which is the same kind of optimum as `sequential` reaches.
+    row would improve, which is the same kind of optimum as `sequential` reaches. Clusters are given
+    up in between.
     """
     free = rows.mass > 0
     if fixed is not None:
         free = free & (fixed < 0)
-    eps = jnp.finfo(rows.mass.dtype).eps
+    dtype = rows.mass.dtype
+    eps = jnp.finfo(dtype).eps
 
     def evaluate(labels):
         cells = label_cells(rows, labels, n_clusters)
         return cells, objective(terms, cells)[0]
 
-    def follow(labels):
-        w = one_hot(labels[..., None], rows.mass, n_clusters)
-        cost = jnp.where(active, score(terms, rows, w)[:, :, 0], jnp.inf)
-        return jnp.where(free, cost.argmin(-1).astype(labels.dtype), labels)
-
     def run(start):
         labels, seed = start
+        labels, existing = _tidied(terms, rows, labels, active, fixed, giving)
+
+        def follow(labels):
+            w = one_hot(labels[..., None], rows.mass, n_clusters)
+            cost = jnp.where(existing, score(terms, rows, w)[:, :, 0], jnp.inf)
+            return jnp.where(free, cost.argmin(-1).astype(labels.dtype), labels)
 
         def slide(state, _):
             labels, value = state
@@ -332,40 +378,64 @@ def batched(
             _, new_value = evaluate(new)
             better = new_value < value
             labels, value = jnp.where(better, new, labels), jnp.where(better, new_value, value)
-            return (labels, value), ~better, value
+            return (labels, value), ~better, (value, existing.sum().astype(dtype))
 
-        start = labels, evaluate(labels)[1]
-        slid = iterate(slide, start, max_iter, trace=blank(TRACE, rows.mass.dtype))
+        room = blank(TRACE, dtype), blank(TRACE, dtype)
+        slid = iterate(slide, (labels, evaluate(labels)[1]), max_iter, trace=room)
 
-        def gains(labels):
-            cells = evaluate(labels)[0]
-            change = jnp.where(active, differences(terms, rows, labels, cells), jnp.inf)
+        def gains(labels, cells, existing):
+            change = jnp.where(existing, differences(terms, rows, labels, cells), jnp.inf)
             # Below the rounding of the cells' costs a difference says nothing.
             sizes = [jnp.abs(t.weight) * jnp.abs(t.cost(t.cells(cells))).max() for t in terms]
             gain = change.min(-1) + 2 * eps * functools.reduce(jnp.add, sizes)
             return gain, change.argmin(-1).astype(labels.dtype)
 
         def hop(state, count):
-            labels, value, fraction, gain, goal, fresh = state
-            gain, goal = jax.lax.cond(fresh, gains, lambda _: (gain, goal), labels)
+            (labels, cells, value, existing), fraction, gain, goal, fresh = state
+            gain, goal = jax.lax.cond(
+                fresh, gains, lambda *_: (gain, goal), labels, cells, existing
+            )
             improving = free & (gain < 0)
             draw = uniform(stream(seed, count), gain.shape, gain.dtype)
             best = jnp.where(improving, gain, jnp.inf).argmin()
             alone = jnp.arange(gain.size).reshape(gain.shape) == best
             chosen = improving & ((draw < fraction) | alone)
             new = jnp.where(chosen, goal, labels)
-            _, new_value = evaluate(new)
+            new_cells, new_value = evaluate(new)
             better = new_value < value
             # One row that does not pay although its difference says so: rounding, at the optimum.
             over = ~improving.any() | (~better & (fraction < 1e-6))
-            labels, value = jnp.where(better, new, labels), jnp.where(better, new_value, value)
             fraction = jnp.where(better, jnp.minimum(1, 2 * fraction), fraction / 4)
-            return (labels, value, fraction, gain, goal, better), over, value
+            labels, cells, value = jax.tree.map(
+                lambda a, b: jnp.where(better, a, b),
+                (new, new_cells, new_value),
+                (labels, cells, value),
+            )
+            if giving is not None:
+                fewer = _fewer(labels, cells, value, existing, over)
+                changed = (fewer[3] != existing).any()
+                labels, cells, value, existing = fewer
+                over, better = over & ~changed, better | changed
+                fraction = jnp.where(changed, 1.0, fraction)
+            values = value, existing.sum().astype(dtype)
+            return ((labels, cells, value, existing), fraction, gain, goal, better), over, values
 
-        none = jnp.zeros(labels.shape, rows.mass.dtype)
-        start = *slid.state, 1.0, none, slid.state[0], True
+        def _fewer(labels, cells, value, existing, rest):
+            new, left = _tidied(terms, rows, labels, existing, fixed, giving)
+            new, left, _ = _joined(
+                terms, new, cells, left, fixed, giving, rest & (left == existing).all()
+            )
+            return jax.lax.cond(
+                (left == existing).all(),
+                lambda: (labels, cells, value, existing),
+                lambda: (new, *evaluate(new), left),
+            )
+
+        none = jnp.zeros(labels.shape, dtype)
+        labels = slid.state[0]
+        start = (labels, *evaluate(labels), existing), 1.0, none, labels, True
         found = iterate(hop, start, max_iter, count=slid.n_iter, trace=slid.trace)
-        return found.state[0], found.trace, found.n_iter, found.done
+        return found.state[0][0], *found.trace, found.n_iter, found.done
 
     seeds = stream(seed, jnp.arange(labels.shape[0]))
     return Reassigned(*jax.lax.map(run, (labels, seeds)))

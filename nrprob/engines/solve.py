@@ -430,6 +430,7 @@ def evaluate(
     """Objective and slope of given labels (B, r), as a `Solution` of one restart."""
     terms, weights, critical = _minimised(build, rows, settings, compressed)
     one = jnp.ones(1, int)
-    found = Reassigned(labels[None], jnp.full((1, 1), jnp.nan), one, one > 0)
+    nothing = jnp.full((1, 1), jnp.nan)
+    found = Reassigned(labels[None], nothing, nothing, one, one > 0)
     active = jnp.ones(n_clusters, bool)
     return _from_labels(terms, rows, found, critical, weights, n_clusters, active, fixed)

@@ -148,6 +148,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     # Results that may be infinite, or NaN, as the docstring says.
     _rarely_finite: tuple[str, ...] = ()
+    # Whether ``n_clusters`` is the number of clusters that there should be, not only the first one.
+    _fixes_number = True
     # Whether a fit that is interrupted, and has set ``labels_``, keeps what it has.
     _keeps_interrupted = False
 
@@ -376,7 +378,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         k = self.n_clusters
         if nothing_left and k > 1:
             self._degenerate(nothing_left)
-        elif self.n_clusters_ < k:
+        elif self._fixes_number and self.n_clusters_ < k:
             self._degenerate(f"found {self.n_clusters_} clusters, fewer than n_clusters={k}")
         self._tell_convergence()
 

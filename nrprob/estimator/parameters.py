@@ -43,12 +43,15 @@ class Number(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """One of ``words``, or of those that there are when it is checked."""
+    """One of ``words``, or of those that there are when it is checked; None if ``optional``."""
 
     words: tuple[str, ...] | Callable[[], tuple[str, ...]]
+    optional: bool = False
 
     def check(self, name: str, value: Any) -> None:
         """Refuse other words."""
+        if self.optional and value is None:
+            return
         check_choice(name, value, self.words() if callable(self.words) else self.words)
 
 

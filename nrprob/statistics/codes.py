@@ -20,7 +20,7 @@ import numpy as np
 from scipy.special import gammaln, multigammaln, xlogy
 
 from nrprob.codelength import gaussian_complexity, multinomial_table
-from nrprob.statistics.terms import Term
+from nrprob.statistics.terms import TracedTerm
 
 Table: TypeAlias = "np.ndarray | jax.Array"
 _STATIC: dict[str, Any] = {"static": True}
@@ -71,8 +71,8 @@ def _step(table: Table, count: jax.Array) -> jax.Array:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class CodeTerm(Term):
-    """A `Term` whose cell cost is a code, with arrays of its own."""
+class CodeTerm(TracedTerm):
+    """A `Term` whose cell cost is a code."""
 
     cost: CellCode  # type: ignore[assignment]
 

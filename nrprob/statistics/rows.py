@@ -185,7 +185,7 @@ class Rows:
     then belong to no group.
     """
 
-    x: Dense | Sparse
+    x: Any  # Dense, Sparse, or another class with their methods
     mass: jax.Array
     group: jax.Array
     share: jax.Array | None

@@ -77,6 +77,14 @@ class Term:
         return row if self.view is None else self.view(row, self.view.mean[group])
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TracedTerm(Term):
+    """A `Term` whose cell cost has arrays of its own."""
+
+    cost: Cost
+
+
 Terms = tuple[Term, ...]
 
 

@@ -108,7 +108,7 @@ def test_differences_are_those_of_the_objective(family, kind):
 def _visitor(rows, terms):
     group = jnp.repeat(rows.group, rows.mass.shape[1])
     make = reassign._dense_visit if hasattr(rows.x, "x") else reassign._sparse_visit
-    return make(terms, rows, rows.mass.reshape(-1), group, jnp.ones(K, bool))
+    return make(terms, rows, rows.mass.reshape(-1), group)
 
 
 @jax.jit
@@ -119,7 +119,7 @@ def _sweep(terms, rows, labels, order):
 
     def step(carry, i):
         state, labels = carry
-        state, label = visit(i, labels[i], state)
+        state, label = visit(i, labels[i], np.ones(K, bool), state)
         labels = labels.at[i].set(label)
         return (state, labels), labels
 

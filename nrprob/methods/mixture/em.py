@@ -18,6 +18,7 @@ from nrprob.estimator.terms import Descent, TermEstimator
 from nrprob.statistics.costs import Cost, bernoulli, mass, multinomial
 from nrprob.statistics.families import FeatureMap, lacking
 from nrprob.statistics.features import refuse
+from nrprob.statistics.gaussians import Normal, second_moments, square
 from nrprob.statistics.rows import Rows, cluster_means
 from nrprob.statistics.terms import Term
 from nrprob.statistics.xlogx import xlogx
@@ -60,62 +61,7 @@ class MixtureMap:
         if self.covariance is None:
             return x
         xp = jnp if isinstance(x, jax.Array) else np
-        if self.covariance == "full":
-            first, second = np.triu_indices(x.shape[1])
-            moments = x[:, first] * x[:, second]
-        elif self.covariance == "diag":
-            moments = x * x
-        else:
-            moments = (x * x).sum(1, keepdims=True)
-        return xp.concatenate([x, moments], 1)
-
-
-def _square(m: int) -> np.ndarray:
-    """Places (m, m) of the products of two features among the second moments."""
-    at = np.zeros((m, m), int)
-    upper = np.triu_indices(m)
-    at[upper] = np.arange(len(upper[0]))
-    return np.maximum(at, at.T)
-
-
-@dataclass(frozen=True)
-class Normal:
-    """Cell cost: ``-log`` likelihood of the cell's rows under their own mean and covariance.
-
-    ``reg`` times the identity is added to the covariance; the cost then includes half the mass
-    times ``reg`` times the trace of the precision, so that mean and regularised covariance minimise
-    it and every update of EM lowers it.
-    """
-
-    covariance: str
-    n_features: int
-    reg: float
-
-    def __call__(self, cell: jax.Array) -> jax.Array:
-        """Cost of statistics (..., p)."""
-        m = self.n_features
-        w = cell[..., -1]
-        full = w > 1e-14
-        safe = jnp.where(full, w, 1)[..., None]
-        mean = cell[..., :m] / safe
-        if self.covariance == "full":
-            scatter = (
-                cell[..., m + _square(m)] / safe[..., None]
-                - mean[..., :, None] * mean[..., None, :]
-            )
-            # An empty cell gets the identity, whose logarithm has a derivative.
-            scatter = jnp.where(full[..., None, None], scatter, jnp.eye(m, dtype=cell.dtype))
-            scatter = scatter + self.reg * jnp.eye(m, dtype=cell.dtype)
-            root = jnp.linalg.cholesky(scatter)
-            log_det = 2 * jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1)).sum(-1)
-        elif self.covariance == "diag":
-            variance = jnp.maximum(cell[..., m : 2 * m] / safe - mean**2, 0)
-            variance = jnp.where(full[..., None], variance, 1)
-            log_det = jnp.log(variance + self.reg).sum(-1)
-        else:
-            variance = jnp.maximum(cell[..., m] / safe[..., 0] - (mean**2).sum(-1), 0)
-            log_det = m * jnp.log(jnp.where(full, variance / m, 1) + self.reg)
-        return jnp.where(full, 0.5 * w * (log_det + m * (1 + math.log(2 * math.pi))), 0)
+        return xp.concatenate([x, second_moments(x, self.covariance)], 1)
 
 
 @dataclass(frozen=True)
@@ -461,7 +407,7 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
         second = cluster_means(sums[:, m:], sizes)
         self.means_ = means * base.scale + base.centre
         if self.covariance == "full":
-            spread = second[:, _square(m)] - means[:, :, None] * means[:, None, :]
+            spread = second[:, square(m)] - means[:, :, None] * means[:, None, :]
             spread = spread + self.reg_covar * np.eye(m)
         elif self.covariance == "diag":
             spread = second - means**2 + self.reg_covar

@@ -1,0 +1,182 @@
+"""What an objective changes when rows move, join or leave; and clusters that are given up.
+
+Costs of cells are evaluated anew, unless they are `MovingCost`: these know what a row changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, cast
+
+import jax
+import jax.numpy as jnp
+
+from nrprob.statistics.rows import Rows, Sparse
+from nrprob.statistics.terms import Term, Terms, one_hot, score
+
+
+class MovingCost(Protocol):
+    """Cell cost that knows what single rows of mass 1 change; of terms without groups and views."""
+
+    def __call__(self, cell: jax.Array) -> jax.Array:
+        """Cost of statistics (..., p)."""
+
+    def track(self, cells: jax.Array) -> Any:
+        """State of cells (K, p)."""
+
+    def moves(self, state: Any, row: jax.Array, label: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """What rows (b, columns) of cells ``label`` (b,) add by joining (b, K), and leaving (b,).
+
+        Joining their own cell means nothing. What must not leave costs infinity.
+        """
+
+    def moved(self, state: Any, row: jax.Array, old: jax.Array, new: jax.Array) -> Any:
+        """State after a row (columns,) went from one cell to another one."""
+
+
+def moving(terms: Terms) -> bool:
+    """Whether all costs know what rows change."""
+    known = [hasattr(term.cost, "moves") for term in terms]
+    if any(known) and not all(known):
+        raise TypeError("either all costs know what a row changes, or none; got some of both")
+    return all(known)
+
+
+def _moving(term: Term) -> MovingCost:
+    return cast(MovingCost, term.cost)
+
+
+def label_cells(rows: Rows, labels: jax.Array, n_clusters: int) -> jax.Array:
+    """Cells (groups, 1, K, p) of hard labels (B, r)."""
+    return rows.cells(one_hot(labels[..., None], rows.mass, n_clusters))
+
+
+def track(terms: Terms, cells: jax.Array) -> tuple[Any, ...]:
+    """States of moving costs, from cells (1, 1, K, p)."""
+    return tuple(_moving(term).track(cells[0, 0]) for term in terms)
+
+
+def moves(
+    terms: Terms, states: tuple[Any, ...], row: jax.Array, label: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """What rows add to F by joining (b, K) and leaving (b,), under moving costs."""
+    join, leave = 0.0, 0.0
+    for term, state in zip(terms, states, strict=True):
+        more, less = _moving(term).moves(state, row, label)
+        join, leave = join + term.weight * more, leave + term.weight * less
+    return join, leave
+
+
+def _of_blocks(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array):
+    """What rows add to F by joining (B, r, K) and leaving (B, r); dense rows only."""
+    if moving(terms):
+        states = track(terms, cells)
+        return jax.lax.map(lambda b: moves(terms, states, *b), (rows.x.x, labels))
+    own = tuple(t.cells(cells)[:, 0] for t in terms)
+
+    def block(inner):
+        x, mass, group, label = inner
+        row = x * mass[:, None]
+        join = jnp.zeros((label.size, cells.shape[2]), mass.dtype)
+        leave = jnp.zeros(label.size, mass.dtype)
+        for term, own_cells in zip(terms, own, strict=True):
+            here = own_cells[group if term.by_group else 0]
+            mine = term.row(row, group)
+            cost = term.cost(here)
+            join += term.weight * (term.cost(here + mine[:, None]) - cost)
+            leave += term.weight * (term.cost(here[label] - mine) - cost[label])
+        return join, leave
+
+    return jax.lax.map(block, (rows.x.x, rows.mass, rows.group, labels))
+
+
+def differences(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array) -> jax.Array:
+    """Change of F (B, r, K) when each row alone moves to each cluster; 0 where it is.
+
+    ``labels`` (B, r) and their ``cells`` (groups, 1, K, p); dense rows only. Moves that are not
+    allowed, or come to no number, cost infinity.
+    """
+    join, leave = _of_blocks(terms, rows, labels, cells)
+    change = join + leave[..., None]
+    stay = jnp.arange(change.shape[-1]) == labels[..., None]
+    return jnp.where(stay, 0, jnp.where(jnp.isnan(change), jnp.inf, change))
+
+
+class Giving(NamedTuple):
+    """Which clusters are given up while rows move; all traced.
+
+    Attributes
+    ----------
+    smallest : mass below which a cluster is given up
+    joining : whether two clusters become one where that lowers F
+    """
+
+    smallest: jax.Array
+    joining: jax.Array
+
+
+def give_up_small(
+    terms: Terms,
+    rows: Rows,
+    labels: jax.Array,
+    active: jax.Array,
+    fixed: jax.Array | None,
+    smallest: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Labels (B, r) and active clusters (K,) once all are large enough.
+
+    The smallest goes first. All its rows go at once where each by itself costs least; that may
+    raise F. The last cluster stays, and so do those that hold rows whose label is given.
+    """
+    k = active.shape[0]
+    held = jnp.zeros(k, bool)
+    if fixed is not None:
+        held = ((fixed[..., None] == jnp.arange(k)) & (rows.mass > 0)[..., None]).any((0, 1))
+
+    def sizes(labels):
+        return one_hot(labels[..., None], rows.mass, k).sum((0, 1, 2))
+
+    def small(labels, active):
+        candidates = active & ~held & (sizes(labels) < smallest)
+        return jnp.where(active.sum() > 1, candidates, False)
+
+    def going(state):
+        return small(*state).any()
+
+    def give_up(state):
+        labels, active = state
+        victim = jnp.where(small(labels, active), sizes(labels), jnp.inf).argmin()
+        active = active.at[victim].set(False)
+        cells = label_cells(rows, labels, k)
+        if isinstance(rows.x, Sparse):
+            w = one_hot(labels[..., None], rows.mass, k)
+            cost = score(terms, rows, w)[:, :, 0]
+        else:
+            cost = _of_blocks(terms, rows, labels, cells)[0]
+        cost = jnp.where(active & ~jnp.isnan(cost), cost, jnp.inf)
+        return jnp.where(labels == victim, cost.argmin(-1).astype(labels.dtype), labels), active
+
+    return jax.lax.while_loop(going, give_up, (labels, active))
+
+
+def join_best(
+    terms: Terms, labels: jax.Array, cells: jax.Array, active: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Make one of the two clusters whose union lowers F most, if any does.
+
+    Returns labels, active clusters, and whether two were joined.
+    """
+    k = active.shape[0]
+    change = jnp.zeros((k, k), cells.dtype)
+    for term in terms:
+        own = term.cells(cells)[:, 0]
+        cost = term.cost(own)
+        union = term.cost(own[:, :, None] + own[:, None])
+        change += term.weight * (union - cost[:, :, None] - cost[:, None]).sum(0)
+    above = jnp.arange(k)[:, None] < jnp.arange(k)
+    allowed = above & active[:, None] & active & ~jnp.isnan(change)
+    change = jnp.where(allowed, change, jnp.inf)
+    best = change.argmin()
+    a, b = best // k, best % k
+    pays = change[a, b] < 0
+    labels = jnp.where(pays & (labels == b), a.astype(labels.dtype), labels)
+    return labels, active.at[b].set(active[b] & ~pays), pays

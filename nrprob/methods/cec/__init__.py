@@ -1,0 +1,1 @@
+"""Cross-entropy clustering with a few labels, and what it is compared with."""

@@ -1,0 +1,209 @@
+"""Rows as cross-entropy clustering takes them, and its clusters in the units of the user."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from nrprob.exceptions import warn
+from nrprob.statistics.features import check_range
+from nrprob.validation import check_number
+
+COVARIANCES = ("full", "diag", "spherical", "fixed")
+_ALIKE = 1e-13  # range of a column, relative to its size, that is rounding
+_COLLINEAR = 1e6  # condition number of the correlations
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Rows in units in which the spread of all of them is about 1, and the way back.
+
+    Attributes
+    ----------
+    x : (n, d) rows, of columns that vary
+    columns : (d,) their numbers among all
+    centre : (m,) means of all columns
+    root : (d,) divisors of the columns, or the lower triangular factor of a fixed covariance
+    ridge : (d,) of a cluster's scatter
+    metric : (d,) weights of squares in which all columns have the same variance
+    n_parameters : of a cluster, without its weight
+    constant : nats of all rows that no partition changes
+    log_density : the same of one row, without what the covariances add
+    nothing : why there is nothing to find; "" if there may be
+    """
+
+    x: np.ndarray
+    columns: np.ndarray
+    centre: np.ndarray
+    root: np.ndarray
+    ridge: np.ndarray
+    metric: np.ndarray
+    n_parameters: int
+    constant: float
+    log_density: float
+    nothing: str
+
+    def without_rows(self) -> Prepared:
+        """The same for new rows."""
+        return replace(self, x=self.x[:0])
+
+    def transform(self, X: np.ndarray) -> np.ndarray:
+        """New rows (n, m) in these units."""
+        return _scaled(X[:, self.columns] - self.centre[self.columns], self.root)
+
+    def spreads(
+        self, labels: np.ndarray, means: np.ndarray, covariance: str
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Factors, log determinants (k,) and covariances of clusters, with their ridge.
+
+        Factors are lower triangular (k, d, d) for "full", else standard deviations (k, d).
+        """
+        k, d = means.shape
+        sizes = np.bincount(labels, minlength=k)
+        away = self.x - means[labels]
+        if covariance == "full":
+            both = np.stack([away[labels == c].T @ away[labels == c] for c in range(k)])
+            both = (both + np.diag(self.ridge)) / sizes[:, None, None]
+            roots = np.linalg.cholesky(both)
+            return roots, 2 * np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(1), both
+        squares = np.stack([(away[labels == c] ** 2).sum(0) for c in range(k)]) + self.ridge
+        spread = squares / sizes[:, None]
+        if covariance == "spherical":
+            spread = np.tile(spread.mean(1, keepdims=True), d)
+        if covariance == "fixed":
+            spread = np.ones((k, d))
+        return np.sqrt(spread), np.log(spread).sum(1), spread
+
+    def means(self, means: np.ndarray) -> np.ndarray:
+        """Means (k, m) of all columns in the user's units."""
+        out = np.tile(self.centre, (len(means), 1))
+        back = means @ self.root.T if self.root.ndim == 2 else means * self.root
+        out[:, self.columns] += back
+        return out
+
+    def covariances(self, spread: np.ndarray, covariance: str) -> np.ndarray:
+        """What `spreads` gave, in the user's units; 0 for columns that do not vary."""
+        if covariance == "fixed":
+            return self.root @ self.root.T
+        if covariance == "spherical":
+            return spread[:, 0] * self.root[0] ** 2
+        m = self.centre.size
+        if covariance == "diag":
+            out = np.zeros((len(spread), m))
+            out[:, self.columns] = spread * self.root**2
+            return out
+        out = np.zeros((len(spread), m, m))
+        out[:, self.columns[:, None], self.columns] = spread * np.outer(self.root, self.root)
+        return out
+
+
+def _scaled(x: np.ndarray, root: np.ndarray) -> np.ndarray:
+    return np.linalg.solve(root, x.T).T if root.ndim == 2 else x / root
+
+
+def check_fixed(name: str, value: Any) -> None:
+    """Refuse what is neither a variance nor variances nor a covariance."""
+    if np.ndim(value) == 0:
+        check_number(name, value, low=1e-100, high=1e100)
+        return
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiu" or array.ndim > 2 or not np.isfinite(array).all():
+        raise ValueError(
+            f"{name} must be a number, variances or a covariance; got shape {array.shape}; pass "
+            "finite numbers"
+        )
+
+
+def _fixed_root(value: Any, m: int) -> np.ndarray:
+    """Lower triangular factor (m, m) of a given covariance."""
+    array = np.asarray(value, float)
+    if array.ndim < 2:
+        array = np.diag(np.broadcast_to(array, m) if array.ndim == 0 else array)
+    if array.shape != (m, m):
+        raise ValueError(
+            f"fixed_covariance must fit the {m} columns of X; got shape {np.shape(value)}; pass "
+            f"a number, {m} variances, or a matrix of {m} rows"
+        )
+    try:
+        if not np.allclose(array, array.T):
+            raise np.linalg.LinAlgError
+        return np.linalg.cholesky(array)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            "fixed_covariance must be symmetric and positive definite; got a matrix that is not; "
+            "pass another one"
+        ) from None
+
+
+def prepare_features(
+    X: np.ndarray, covariance: str, fixed: Any, reg: float, n_clusters: int
+) -> Prepared:
+    """Centre and scale rows (n, m), and say what is doubtful about them.
+
+    Raises
+    ------
+    ValueError
+        If ``covariance="full"`` has too few rows without ``reg``, or ``fixed`` is no covariance of
+        the columns.
+    """
+    check_range(X)
+    n, m = X.shape
+    centre = X.mean(0)
+    width, size = np.ptp(X, axis=0), np.abs(X).max(0)
+    varies = width > _ALIKE * size
+    nothing = "" if varies.any() else "there is no structure left in X; all rows are alike"
+    root: np.ndarray
+    if covariance == "fixed":
+        columns = np.arange(m)
+        root = _fixed_root(fixed, m)
+        log_root = float(np.log(np.diag(root)).sum())
+    else:
+        if nothing:
+            varies[:] = True
+        elif not varies.all():
+            warn(
+                f"column {int((~varies).argmax())} of X is constant; found {(~varies).sum()} such "
+                "column(s), which say nothing and are left out; drop them"
+            )
+        columns = np.flatnonzero(varies)
+        deviation = np.where(width > 0, X.std(0), 1)[columns] if not nothing else np.ones(m)
+        root = deviation
+        if covariance == "spherical":
+            root = np.full(columns.size, math.sqrt((deviation**2).mean()))
+        log_root = float(np.log(root).sum())
+    x = _scaled(X[:, columns] - centre[columns], root)
+    d = columns.size
+    variance = x.var(0)
+    variance = np.where(variance > 0, variance, 1)
+    ridge = np.zeros(d) if covariance == "fixed" else reg * variance
+    if covariance == "full":
+        _check_full(x, reg, bool(nothing), n_clusters)
+    n_parameters = {
+        "full": d + d * (d + 1) // 2, "diag": 2 * d, "spherical": d + 1, "fixed": d,
+    }[covariance]  # fmt: skip
+    common = 0.5 * d * math.log(2 * math.pi) + log_root
+    return Prepared(
+        x, columns, centre, root, ridge, 1 / variance, n_parameters, n * (common + 0.5 * d),
+        -common, nothing,
+    )  # fmt: skip
+
+
+def _check_full(x: np.ndarray, reg: float, alike: bool, n_clusters: int) -> None:
+    n, d = x.shape
+    if reg == 0 and n <= d:
+        raise ValueError(
+            f"covariance='full' needs more rows than columns without reg; got {n} rows of {d} "
+            "columns; set reg, or covariance='diag'"
+        )
+    if reg == 0 or alike or d < 2 or n_clusters == 1:
+        return
+    spread = np.linalg.eigvalsh(x.T @ x / n)
+    if spread[0] * _COLLINEAR < spread[-1]:
+        warn(
+            "columns of X are nearly collinear, and the ridge then favours few clusters; got a "
+            f"condition number of {spread[-1] / max(spread[0], 1e-300):.2g}; leave columns out, "
+            "reduce X by PCA, or set reg=1e-6"
+        )

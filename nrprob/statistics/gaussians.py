@@ -1,0 +1,344 @@
+"""Second moments: what normal distributions ask of a cell, its cost, and what a moving row changes.
+
+Statistics of a row are its m features, products of two of them (`second_moments`), columns of other
+costs, and its mass. Products of many rows take far more room than the rows: `Moments` makes them
+block by block.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_PRECISION = jax.lax.Precision.HIGHEST
+_STATIC: dict[str, Any] = {"static": True}
+_EMPTY = 1e-14  # mass below which a cell is empty
+_SINGULAR = 1e-10  # part of a determinant that a row must leave behind
+_FLAT = 1e-12  # variance below which a cell is flat, if no ridge says otherwise
+_FACTORS = 8  # of a product of which one logarithm is taken
+
+
+def square(m: int) -> np.ndarray:
+    """Places (m, m) of the products of two features among the second moments."""
+    at = np.zeros((m, m), int)
+    upper = np.triu_indices(m)
+    at[upper] = np.arange(len(upper[0]))
+    return np.maximum(at, at.T)
+
+
+def second_moments(x: Any, covariance: str) -> Any:
+    """Products of features (..., m) that a kind of covariance asks for.
+
+    All of two features (the upper triangle, by rows) for "full", squares for "diag", and their sum
+    for "spherical" and "fixed".
+    """
+    if covariance == "full":
+        first, second = np.triu_indices(x.shape[-1])
+        return x[..., first] * x[..., second]
+    if covariance == "diag":
+        return x * x
+    return (x * x).sum(-1, keepdims=True)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Moments:
+    """Rows as the columns that their statistics are made of, ``x`` (blocks, rows, columns).
+
+    The first ``n_features`` columns are features; the others are statistics as they are.
+    """
+
+    x: jax.Array
+    n_features: int = field(metadata=_STATIC)
+    covariance: str = field(metadata=_STATIC)
+
+    @property
+    def n_statistics(self) -> int:
+        """Number of statistics of a row, its mass included."""
+        return jax.eval_shape(self._expand, self.x[0, 0]).shape[-1]
+
+    def _expand(self, x: jax.Array) -> jax.Array:
+        m = self.n_features
+        features = x[..., :m]
+        return jnp.concatenate(
+            [features, second_moments(features, self.covariance), x[..., m:]], -1
+        )
+
+    def cells(self, w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
+        """Sum the statistics over cells; see `nrprob.statistics.rows.Dense.cells`."""
+        b, r, s, k = w.shape
+
+        def add(total, block):
+            x, w, g = block
+            part = jnp.matmul(w.T, self._expand(x), precision=_PRECISION)
+            return total.at[g].add(part), None
+
+        total = jnp.zeros((n_groups, s * k, self.n_statistics), w.dtype)
+        total, _ = jax.lax.scan(add, total, (self.x, w.reshape(b, r, s * k), jnp.asarray(group)))
+        return total.reshape(n_groups, s, k, -1)
+
+    def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
+        """Transpose of `cells`; see `nrprob.statistics.rows.Dense.adjoint`."""
+        n_groups, s, k, p = g.shape
+        g = g.reshape(n_groups, s * k, p)
+
+        def one(block):
+            x, own = block
+            return jnp.matmul(self._expand(x), g[own].T, precision=_PRECISION)
+
+        out = jax.lax.map(one, (self.x, jnp.asarray(group)))
+        return out.reshape(*self.x.shape[:2], s, k)
+
+
+class Centred(NamedTuple):
+    """Cells (...) as masses, means (..., m), and scatters about them as their covariance has them.
+
+    Whole (..., m, m) for "full", the diagonal (..., m) for "diag", else the trace (...). Empty
+    cells have the mean 0 and no scatter.
+    """
+
+    mass: jax.Array
+    mean: jax.Array
+    scatter: jax.Array
+
+
+def centred(cell: jax.Array, m: int, covariance: str) -> Centred:
+    """Masses, means and scatters of statistics (..., p) of ``m`` features."""
+    mass = cell[..., -1]
+    full = mass > _EMPTY
+    mean = jnp.where(full[..., None], cell[..., :m] / jnp.where(full, mass, 1)[..., None], 0)
+    if covariance == "full":
+        second = cell[..., m + square(m)]
+        spread = second - mass[..., None, None] * mean[..., :, None] * mean[..., None, :]
+        return Centred(mass, mean, jnp.where(full[..., None, None], spread, 0))
+    if covariance == "diag":
+        spread = jnp.maximum(cell[..., m : 2 * m] - mass[..., None] * mean**2, 0)
+        return Centred(mass, mean, jnp.where(full[..., None], spread, 0))
+    spread = jnp.maximum(cell[..., m] - mass * (mean**2).sum(-1), 0)
+    return Centred(mass, mean, jnp.where(full, spread, 0))
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Cell cost: ``-log`` likelihood of the cell's rows under their own mean and covariance.
+
+    ``reg`` times the identity is added to the covariance; the cost then includes half the mass
+    times ``reg`` times the trace of the precision, so that mean and regularised covariance minimise
+    it and every update of EM lowers it.
+    """
+
+    covariance: str
+    n_features: int
+    reg: float
+
+    def __call__(self, cell: jax.Array) -> jax.Array:
+        """Cost of statistics (..., p)."""
+        m = self.n_features
+        w, _, scatter = centred(cell, m, self.covariance)
+        full = w > _EMPTY
+        safe = jnp.where(full, w, 1)
+        if self.covariance == "full":
+            # An empty cell gets the identity, whose logarithm has a derivative.
+            one = jnp.eye(m, dtype=cell.dtype)
+            spread = jnp.where(full[..., None, None], scatter / safe[..., None, None], one)
+            log_det = _log_det(spread + self.reg * one)
+        elif self.covariance == "diag":
+            variance = jnp.where(full[..., None], scatter / safe[..., None], 1)
+            log_det = jnp.log(variance + self.reg).sum(-1)
+        else:
+            log_det = m * jnp.log(jnp.where(full, scatter / safe / m, 1) + self.reg)
+        return jnp.where(full, 0.5 * w * (log_det + m * (1 + math.log(2 * math.pi))), 0)
+
+
+def _log_det(matrix: jax.Array) -> jax.Array:
+    root = jnp.linalg.cholesky(matrix)
+    return 2 * jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1)).sum(-1)
+
+
+class Tracked(NamedTuple):
+    """Cells (K,) of a `CrossEntropy`, kept up as rows move.
+
+    Attributes
+    ----------
+    mass : (K,)
+    mean : (K, m)
+    spread : inverse of the scatter (K, m, m) for "full", the scatter (K, m) for "diag", its trace
+        (K,) else; all with their ridge
+    log_det : (K,) log determinant of the scatter with its ridge; 0 for "fixed"
+    """
+
+    mass: jax.Array
+    mean: jax.Array
+    spread: jax.Array
+    log_det: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class CrossEntropy:
+    r"""Cell cost: least cross-entropy of the cell's rows with a normal distribution of a family.
+
+    For N rows of scatter W in D dimensions, in nats and without N D/2 log(2 pi e),
+
+    .. math:: \frac N2 \left(\log |W + R| - D \log N\right)
+
+    for all covariances; ``sum log(w_l + r_l)`` is the determinant of diagonal ones,
+    ``D log(tr(W + R) / D)`` that of spherical ones. For a given covariance, by which rows have been
+    whitened, it is (tr W - N D) / 2. The ridge R is added once to a cell's scatter, not to its
+    covariance: then what one row changes has a closed form, and the cost is the least of
+    ``N/2 log |S| + tr(S^-1 (W + R)) / 2`` over covariances S, less a constant.
+
+    Rows have mass 1. Where a row has to stay lest a scatter become singular, its leaving costs
+    infinity.
+
+    Attributes
+    ----------
+    ridge : (m,) diagonal of R; 1 in columns that are all 0 and only fill up the shape
+    dimension : D, the number of the other columns
+    covariance : "full", "diag", "spherical" or "fixed"
+    """
+
+    ridge: jax.Array
+    dimension: jax.Array
+    covariance: str = field(metadata=_STATIC)
+
+    @property
+    def n_features(self) -> int:
+        """Number m of features, with those that only fill up the shape."""
+        return self.ridge.shape[-1]
+
+    def __call__(self, cell: jax.Array) -> jax.Array:
+        """Cost of statistics (..., p); NaN of flat cells without a ridge."""
+        w, _, scatter = centred(cell, self.n_features, self.covariance)
+        full = w > _EMPTY
+        return jnp.where(full, self._value(w, self._log_det(w, scatter, full)), 0)
+
+    def _log_det(self, w: jax.Array, scatter: jax.Array, full: jax.Array) -> jax.Array:
+        """Log determinant; of a fixed covariance, the trace instead."""
+        if self.covariance == "full":
+            m = self.n_features
+            ridge = jnp.where(full[..., None], self.ridge, 1)
+            root = jnp.linalg.cholesky(scatter + ridge[..., None] * jnp.eye(m, dtype=w.dtype))
+            pivot = jnp.diagonal(root, axis1=-2, axis2=-1)
+            flat = jax.lax.stop_gradient((pivot**2 <= _FLAT * w[..., None]).any(-1))
+            return jnp.where(flat & full, jnp.nan, 2 * jnp.log(pivot).sum(-1))
+        if self.covariance == "diag":
+            spread = jnp.where(full[..., None], scatter + self.ridge, 1)
+            flat = jax.lax.stop_gradient((spread <= _FLAT * w[..., None]).any(-1))
+            return jnp.where(flat & full, jnp.nan, jnp.log(spread).sum(-1))
+        if self.covariance == "spherical":
+            d = self.dimension
+            trace = jnp.where(full, scatter + self._ridge_trace(), 1)
+            flat = jax.lax.stop_gradient(trace <= _FLAT * w)
+            return jnp.where(flat & full, jnp.nan, d * (jnp.log(trace) - jnp.log(d)))
+        return scatter
+
+    def _ridge_trace(self) -> jax.Array:
+        """Trace of R, without the columns that fill up."""
+        return self.ridge.sum() - (self.n_features - self.dimension)
+
+    def _value(self, w: jax.Array, log_det: jax.Array) -> jax.Array:
+        d = self.dimension
+        if self.covariance == "fixed":
+            return 0.5 * (log_det - w * d)
+        return 0.5 * w * (log_det - d * jnp.log(jnp.maximum(w, 1e-300)))
+
+    # Single rows
+
+    def track(self, cells: jax.Array) -> Tracked:
+        """State of cells (K, p)."""
+        w, mean, scatter = centred(cells, self.n_features, self.covariance)
+        full = w > _EMPTY
+        log_det = self._log_det(w, scatter, full)
+        if self.covariance == "full":
+            one = jnp.eye(self.n_features, dtype=w.dtype)
+            ridge = jnp.where(full[:, None], self.ridge, 1)
+            scatter = jnp.linalg.inv(scatter + ridge[:, None] * one)
+            scatter = 0.5 * (scatter + jnp.swapaxes(scatter, -1, -2))
+        elif self.covariance == "diag":
+            scatter = jnp.where(full[:, None], scatter + self.ridge, 1)
+        elif self.covariance == "spherical":
+            scatter = jnp.where(full, scatter + self._ridge_trace(), 1)
+        return Tracked(w, mean, scatter, log_det)
+
+    def moves(
+        self, state: Tracked, row: jax.Array, label: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """What rows (b, columns) add by joining cells (b, K), and by leaving their own (b,)."""
+        x = row[:, : self.n_features]
+        n = state.mass
+        more = n / (n + 1)
+        alone = n <= 1
+        less = jnp.where(alone, 0, n / jnp.where(alone, 1, n - 1))
+        away = x[:, None] - state.mean
+        if self.covariance == "full":
+            q = (away * jnp.einsum("bkl,klm->bkm", away, state.spread)).sum(-1)
+            q = jnp.maximum(q, 0)
+            grown = jnp.log1p(more * q)
+            left = 1 - (less * q)[jnp.arange(len(x)), label]
+        elif self.covariance == "diag":
+            ratio = away**2 / state.spread
+            grown = _log_product(1 + more[:, None] * ratio)
+            own = 1 - less[label][:, None] * ratio[jnp.arange(len(x)), label]
+            left = jnp.where((own > _SINGULAR).all(-1), own.prod(-1), 0)
+        else:
+            square = (away**2).sum(-1)
+            own = (less * square)[jnp.arange(len(x)), label]
+            if self.covariance == "fixed":
+                # Of the trace itself, no logarithm.
+                grown, shrunk = more * square, -own
+                join = self._value(n + 1, grown) - self._value(n, 0 * grown)
+                leave = self._value(n[label] - 1, shrunk) - self._value(n[label], 0 * shrunk)
+                return join, leave
+            grown = self.dimension * jnp.log1p(more * square / state.spread)
+            left = 1 - own / state.spread[label]
+        ok = left > _SINGULAR
+        shrunk = jnp.log(jnp.where(ok, left, 1))
+        if self.covariance == "spherical":
+            shrunk = self.dimension * shrunk
+        join = self._value(n + 1, state.log_det + grown) - self._value(n, state.log_det)
+        own = state.mass[label], state.log_det[label]
+        leave = self._value(own[0] - 1, own[1] + shrunk) - self._value(*own)
+        # The last row leaves nothing.
+        leave = jnp.where(own[0] > 1, leave, -self._value(*own))
+        return join, jnp.where(ok | (own[0] <= 1), leave, jnp.inf)
+
+    def moved(self, state: Tracked, row: jax.Array, old: jax.Array, new: jax.Array) -> Tracked:
+        """State after a row (columns,) went from one cell to another one."""
+        left = self._shifted(state, row[: self.n_features], old, -1.0)
+        return self._shifted(left, row[: self.n_features], new, 1.0)
+
+    def _shifted(self, state: Tracked, x: jax.Array, at: jax.Array, sign: float) -> Tracked:
+        n = state.mass[at]
+        after = n + sign
+        away = x - state.mean[at]
+        step = sign * n / jnp.maximum(after, 1)  # of the scatter, in squares of the distance
+        mean = state.mean.at[at].add(sign * away / jnp.maximum(after, 1))
+        log_det, spread = state.log_det, state.spread
+        if self.covariance == "full":
+            v = spread[at] @ away
+            factor = 1 + step * (away @ v)
+            spread = spread.at[at].add(-(step / factor) * v[:, None] * v)
+            log_det = log_det.at[at].add(jnp.log(factor))
+        elif self.covariance == "diag":
+            grown = spread[at] + step * away**2
+            log_det = log_det.at[at].add(jnp.log(grown / spread[at]).sum())
+            spread = spread.at[at].set(grown)
+        elif self.covariance == "spherical":
+            grown = spread[at] + step * (away**2).sum()
+            log_det = log_det.at[at].add(self.dimension * jnp.log(grown / spread[at]))
+            spread = spread.at[at].set(grown)
+        return Tracked(state.mass.at[at].add(sign), mean, spread, log_det)
+
+
+def _log_product(factors: jax.Array) -> jax.Array:
+    """Sum of logarithms over the last axis, one of a product for every eight."""
+    total = jnp.zeros(factors.shape[:-1], factors.dtype)
+    for i in range(0, factors.shape[-1], _FACTORS):
+        total = total + jnp.log(factors[..., i : i + _FACTORS].prod(-1))
+    return total

@@ -1,0 +1,271 @@
+"""Cross-entropy clustering: against its definitions, a row at a time."""
+
+import warnings
+
+import cec_reference as reference
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+
+from nrprob import CECIB
+from nrprob.engines import moves
+from nrprob.engines.moves import label_cells
+from nrprob.methods.cec.critical import BETA0_GAUSSIAN_CUT, critical_betas
+from nrprob.methods.cec.inputs import prepare_features
+from nrprob.settings import standard
+from nrprob.statistics.terms import objective
+
+N, D, K = 60, 3, 3
+FIXED = np.array([[1.0, 0.3, 0.0], [0.3, 2.0, 0.1], [0.0, 0.1, 0.5]])
+KINDS = ("full", "diag", "spherical", "fixed")
+
+
+def planted(seed=0, n=N):
+    """Rows of three stretched clusters in units of their own, and some labels, a few wrong."""
+    rng = np.random.default_rng(seed)
+    truth = np.arange(n) % K
+    X = rng.normal(size=(n, D)) @ np.triu(rng.normal(size=(D, D)) + 2 * np.eye(D))
+    X = (X + 7 * np.eye(K)[truth]) * [1, 10, 0.1] + [5, 0, -3]
+    y = np.where(rng.random(n) < 0.4, truth % 2, -1)
+    y[:3] = 1 - y[:3]
+    return X, truth, np.maximum(y, -1)
+
+
+def made(covariance, **parameters):
+    fixed = {"fixed_covariance": FIXED} if covariance == "fixed" else {}
+    return CECIB(
+        K, covariance=covariance, **{"n_init": 3, "random_state": 0, **fixed, **parameters}
+    )
+
+
+@pytest.mark.parametrize("covariance", KINDS)
+def test_incremental_costs_are_those_from_scratch(covariance):
+    """Ten thousand rows, one after the other, to clusters at random."""
+    X, truth, y = planted()
+    with standard():
+        model = made(covariance)
+        task = model.prepare(X, y)
+        build = dict(task.calls[0].static)["build"]
+        numbers = task.calls[0].arrays[1].method
+        rows = task.rows
+        rng = np.random.default_rng(0)
+        visits = rng.integers(N, size=10_000), rng.integers(K, size=10_000)
+        start = task.layout.spread(truth.astype(np.int32))
+
+        @jax.jit
+        def walk(rows, numbers, start, visits):
+            terms = build.terms(rows, numbers)
+            x = rows.x.x.reshape(-1, rows.x.x.shape[-1])
+            cells = label_cells(rows, start, K)
+
+            def step(carry, visit):
+                states, labels, change = carry
+                i, new = visit
+                i = jnp.asarray(task.layout.slot)[i]
+                old = labels[i]
+                join, leave = moves.moves(terms, states, x[i][None], old[None])
+                ok = (new != old) & (states[0].mass[old] > 8)
+                new = jnp.where(ok, new, old)
+                moved = tuple(
+                    jax.tree.map(
+                        lambda a, b: jnp.where(ok, a, b), t.cost.moved(s, x[i], old, new), s
+                    )
+                    for t, s in zip(terms, states, strict=True)
+                )
+                change = change + jnp.where(ok, join[0, new] + leave[0], 0)
+                return (moved, labels.at[i].set(new.astype(labels.dtype)), change), None
+
+            first = moves.track(terms, cells), start.reshape(-1), jnp.zeros(())
+            (states, labels, change), _ = jax.lax.scan(step, first, visits)
+            after = label_cells(rows, labels.reshape(start.shape), K)
+            both = objective(terms, cells)[0], objective(terms, after)[0]
+            return labels, both, change, states, moves.track(terms, after)
+
+        labels, (before, after), change, states, fresh = walk(rows, numbers, start, visits)
+    labels = task.layout.collect(np.asarray(labels).reshape(start.shape))
+    assert (labels != truth).mean() > 0.5
+    before, after = float(before), float(after)
+    assert after - before == pytest.approx(float(change), rel=1e-8)
+    for a, b in zip(jax.tree.leaves(states), jax.tree.leaves(fresh), strict=True):
+        if covariance != "fixed":  # whose trace nothing looks at
+            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
+    given = {"covariance": covariance, "reg": model.reg, "fixed": FIXED}
+    expected = reference.terms(X, labels, y, **given).sum()
+    assert after == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("covariance", KINDS)
+@pytest.mark.parametrize("solver", ["batched", "sequential"])
+def test_no_single_row_would_lower_the_objective(covariance, solver):
+    X, _, y = planted(1)
+    model = made(covariance, solver=solver, beta=0.7).fit(X, y)
+    given = {"covariance": covariance, "reg": model.reg, "fixed": FIXED, "y": y, "beta": 0.7}
+    found = reference.terms(X, model.labels_, **given)
+    assert list(model.cost_terms_) == ["model", "entropy", "labels"]
+    np.testing.assert_allclose(list(model.cost_terms_.values()), found, rtol=1e-9, atol=1e-9)
+    assert model.objective_ == pytest.approx(found.sum(), rel=1e-12)
+    assert reference.improvements(X, model.labels_, **given).min() > -1e-9 * N
+    trace, clusters = model.objective_trace_, model.n_clusters_trace_
+    rises = np.diff(trace) > 1e-9 * N
+    assert not (rises & (np.diff(clusters) == 0)).any()
+
+
+def test_clusters_that_are_too_small_are_given_up():
+    X, truth, _ = planted(2)
+    start = truth.copy()
+    start[:4] = 3  # four rows are what a covariance of three columns needs, and 5 % of 60 are three
+    kept, gone = (
+        CECIB(5, init=start, min_cluster_fraction=fraction, n_init=1).fit(X)
+        for fraction in (0.05, 0.1)
+    )
+    assert kept.n_clusters_trace_.max() <= 5 and gone.n_clusters_trace_[0] == 3
+    assert gone.n_clusters_ == 3 and np.bincount(gone.labels_).min() >= 6
+    assert (gone.labels_[4:] == gone.predict(X)[4:]).all()
+    with pytest.raises(ValueError, match="so many clusters of that size do not fit"):
+        CECIB(5, min_cluster_fraction=0.21).fit(X)
+
+
+def test_labels_keep_apart_what_the_features_would_merge():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(400, 1)), np.full(400, -1)
+    sign = (X[:, 0] > 0).astype(int)
+    y[:200] = sign[:200]
+    merged, cut = (
+        CECIB(2, beta=beta, min_cluster_fraction=0.2, random_state=0).fit(X, y) for beta in (0, 1.0)
+    )
+    assert (cut.label_counts_ > 0).sum() == 2 and cut.cost_terms_["labels"] < 1e-9
+    assert reference.terms(X, sign, y, 1.0).sum() >= cut.objective_ - 0.4
+    assert merged.objective_ <= cut.cost_terms_["model"] + cut.cost_terms_["entropy"]
+    assert cut.classes_.tolist() == [0, 1] and cut.label_counts_.sum() == 200
+
+
+def test_critical_weight_of_labels():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200_000, 1))
+    prepared = prepare_features(X, "full", None, 0.0, 2)
+    halves, chance = (X[:, 0] > 0).astype(int), rng.integers(2, size=200_000)
+    assert critical_betas(prepared, halves, "full")[0, 1] == pytest.approx(
+        BETA0_GAUSSIAN_CUT, abs=5e-3
+    )
+    assert critical_betas(prepared, chance, "full")[0, 1] == pytest.approx(1, abs=1e-4)
+    # Where the objectives of two classes, apart and merged, are equal.
+    X, truth, _ = planted(3)
+    two = truth < 2
+    prepared = prepare_features(X[two], "full", None, 0.0, 2)
+    beta = critical_betas(prepared, truth[two], "full")[0, 1]
+    apart, merged = (
+        reference.terms(X[two], labels, truth[two], beta).sum()
+        for labels in (truth[two], np.zeros(two.sum(), int))
+    )
+    assert apart == pytest.approx(merged, abs=1e-3)
+    X, y = load_iris(return_X_y=True)
+    with pytest.warns(UserWarning, match="the features keep all classes apart by themselves"):
+        model = CECIB(3, beta="critical", n_init=1, random_state=0).fit(X, y)
+    assert model.beta_ == 0 and np.nanmax(model.critical_beta_) < 0
+    with pytest.warns(UserWarning, match="needs labels of two classes"):
+        assert CECIB(3, beta="critical", n_init=1).fit(X, np.where(y, -1, 0)).beta_ == 0
+
+
+def test_units_order_and_names_change_nothing():
+    X, _, y = planted(4)
+    plain = made("full", beta=0.5, n_init=1, init=np.arange(N) % 3).fit(X, y)
+    scaled = X * [1e3, 1e-3, -1.0] + 9
+    order = np.random.default_rng(0).permutation(N)
+    names = np.array(["a", "b", "?"], object)[y]
+    other = made("full", beta=0.5, n_init=1, init=(np.arange(N) % 3)[order])
+    other.fit(scaled[order], np.where(y < 0, -1, names)[order])
+    assert (other.labels_ == plain.labels_[order]).mean() > 0.95
+    assert other.objective_ == pytest.approx(plain.objective_, abs=N)
+    np.testing.assert_allclose(plain.predict_proba(X).sum(1), 1)
+    assert plain.covariances_.shape == (plain.n_clusters_, D, D)
+    free = made("full", n_init=1, init=np.arange(N) % 3)
+    assert (free.fit(X, np.full(N, -1)).labels_ == clone_fit(free, X)).all()
+    assert (free.set_params(beta=0.0).fit(X, y).labels_ == clone_fit(free, X)).all()
+
+
+def clone_fit(model, X):
+    from sklearn.base import clone
+
+    return clone(model).fit(X).labels_
+
+
+def test_parameters_are_charged_and_clusters_joined():
+    X, truth, _ = planted(5, 240)
+    few = {"n_clusters": 8, "random_state": 0, "min_cluster_fraction": 0.02}
+    free, charged = CECIB(**few).fit(X), CECIB(**few, penalty="mdl").fit(X)
+    right = CECIB(**few | {"n_init": 1}, penalty="mdl", init=truth).fit(X)
+    assert 3 <= charged.n_clusters_ < free.n_clusters_
+    assert charged.objective_ <= right.objective_ and right.n_clusters_ == 3
+    sizes = np.bincount(charged.labels_)
+    cost = 0.5 * (9 * np.log(sizes) + np.log(240)).sum() - 0.5 * np.log(240)
+    plain = reference.terms(X, charged.labels_, reg=1e-3).sum()
+    assert charged.objective_ == pytest.approx(plain + cost, rel=1e-9)
+
+
+def test_annealing_starts_a_descent():
+    X, _, y = planted(6)
+    soft = made("full", solver="anneal").fit(X, y)
+    assert soft.objective_ <= min(
+        made("full", n_init=1, random_state=s).fit(X, y).objective_ for s in range(3)
+    ) + 0.05 * abs(soft.objective_)
+    given = {"y": y, "reg": soft.reg}
+    assert reference.improvements(X, soft.labels_, **given).min() > -1e-9 * N
+
+
+def test_doubtful_and_wrong_input():
+    X, truth, y = planted()
+    with pytest.warns(UserWarning, match="column 3 of X is constant; found 1 such"):
+        wide = made("full").fit(np.c_[X, np.full(N, 5.0)], y)
+    np.testing.assert_array_equal(wide.labels_, made("full").fit(X, y).labels_)
+    assert (wide.means_[:, 3] == 5).all() and (wide.covariances_[:, 3] == 0).all()
+    with pytest.warns(UserWarning, match="nearly collinear"):
+        made("full").fit(np.c_[X, X.sum(1)])
+    with pytest.raises(ValueError, match="needs more rows than columns without reg"):
+        made("full", reg=0).fit(X[:3])
+    twice = np.repeat(X[:3], 20, 0)
+    with pytest.raises(ValueError, match="the clusters of every start are singular"):
+        made("full", reg=0).fit(twice)
+    with pytest.warns(UserWarning, match="nearly collinear"):
+        assert made("full").fit(twice).n_clusters_ == 3
+    with pytest.warns(UserWarning, match="all rows are alike"):
+        assert made("full").fit(np.ones((20, 2))).n_clusters_ == 1
+    with pytest.raises(ValueError, match="go together"):
+        CECIB(2, covariance="fixed").fit(X)
+    with pytest.raises(ValueError, match="symmetric and positive definite"):
+        CECIB(2, covariance="fixed", fixed_covariance=-np.eye(3)).fit(X)
+    with pytest.raises(ValueError, match="must fit the 3 columns"):
+        CECIB(2, covariance="fixed", fixed_covariance=[1.0, 2.0]).fit(X)
+    with pytest.raises(ValueError, match="init must hold a label from 0 to 1"):
+        CECIB(2, init=truth).fit(X)
+    with pytest.raises(ValueError, match="init must be one of"):
+        CECIB(2, init=X).fit(X)
+    with pytest.raises(ValueError, match="no place to start from"):
+        CECIB(3, init=truth, solver="anneal").fit(X)
+    for kind, known in (("one", np.r_[1, np.full(N - 1, -1)]), ("all", np.zeros(N, int))):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model = made("full").fit(X, known)
+        assert model.label_counts_.sum() == (1 if kind == "one" else N)
+        assert model.cost_terms_["labels"] < 1e-9
+
+
+def test_means_and_covariances_are_those_of_the_rows():
+    X, _, _ = planted(7)
+    for covariance in KINDS:
+        model = made(covariance, reg=0.0 if covariance != "fixed" else 1e-3).fit(X)
+        for c in range(model.n_clusters_):
+            rows = X[model.labels_ == c]
+            np.testing.assert_allclose(model.means_[c], rows.mean(0))
+            expected = {
+                "full": np.cov(rows.T, bias=True),
+                "diag": rows.var(0),
+                "spherical": rows.var(0).mean(),
+                "fixed": FIXED,
+            }[covariance]
+            found = model.covariances_ if covariance == "fixed" else model.covariances_[c]
+            np.testing.assert_allclose(found, expected, rtol=1e-8)
+        assert (model.predict(X) == model.labels_).all()
+        n = len(X)
+        assert -n * model.score(X) == pytest.approx(model.objective_, rel=1e-9)
