@@ -264,7 +264,9 @@ class CAMI(PairClusterer):
     -----
     Known labels choose between the two clusterings, and have no part in finding them. Restarts
     begin with sharp memberships; soft ones lead to a saddle, where both mixtures are one component.
-    New rows get the memberships that are best for them as the clusters are.
+    New rows get the memberships that are best for them as the clusters are. Two clusterings that
+    share some information by their nature, such as two ways to pair the neighbours in a ring, need
+    a lower ``eta``, and may need ``covariance="spherical"``.
 
     References
     ----------

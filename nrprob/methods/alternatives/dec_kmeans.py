@@ -25,6 +25,8 @@ from nrprob.methods.alternatives.pairs import (
     ridge,
 )
 
+_RETURNS = 20  # steps in which clusters without rows look for some
+
 
 class Statistics(NamedTuple):
     """Of two clusterings.
@@ -93,12 +95,13 @@ def _solve(
             best = jax.tree.map(
                 lambda new, old: jnp.where(better, new, old), (held, value, labels, centres), best
             )
-            # What has no rows looks for some at a random one.
+            # What has no rows looks for some at a random one; but rows alike would go to and fro.
             drawn = (uniform(stream(seed, count), of.size.shape, plane.x.dtype) * n).astype(int)
-            new = nearest(jnp.where((of.size > 0)[..., None], centres, plane.x[drawn]))
+            seats = jnp.where((of.size > 0)[..., None], centres, plane.x[drawn])
+            new = nearest(seats, (of.size > 0) | (count < _RETURNS))
             return (new, best), (new == labels).all(), value
 
-        labels = nearest(start)
+        labels = nearest(start, jnp.ones(start.shape[:2], bool))
         worst = jnp.zeros((), int), jnp.asarray(jnp.inf, jnp.float64), labels, start
         found = iterate(step, (labels, worst), max_iter, trace=blank(TRACE, jnp.float64))
         held, value, labels, centres = found.state[1]
@@ -171,9 +174,12 @@ class DecKMeans(PairClusterer):
     -----
     Known labels choose between the two clusterings, and have no part in finding them.
 
-    The search is not scale-free in the features: put them on a common scale. Two clusters in each
-    clustering of one feature cannot be decorrelated. A cluster that loses all its rows begins again
-    at a random one.
+    Rows of the fit need not be nearest to their own representatives in the pair that is kept, so
+    `predict` may give some of them another cluster. The search is not scale-free in the features:
+    put them on a common scale. Two clusters in each clustering of one feature cannot be
+    decorrelated. A cluster that loses all its rows begins again at a random one, in the first 20
+    steps. Pairs in which fewer clusters hold rows escape a part of the penalty, and come after all
+    others, in the restarts with an infinite objective.
 
     References
     ----------

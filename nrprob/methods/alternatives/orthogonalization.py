@@ -116,7 +116,9 @@ class Orthogonalization(MovedClusterer):
     as in the published sequence of views. For "subspace" their order does not matter. Without
     ``known`` the base clusters the rows as they are.
 
-    New rows need ``known`` for "clustering" alone.
+    "Clustering" moves the rows of every group along a line of its own: of two features it leaves
+    one coordinate, in which clusters of different groups may fall together that lie far apart. New
+    rows need ``known`` for "clustering" alone.
 
     References
     ----------

@@ -47,9 +47,10 @@ class Plane(NamedTuple):
         inner = jnp.matmul(self.x, centres.T, precision=HIGHEST)
         return jnp.where(self.active, jnp.maximum(own - 2 * inner, 0), jnp.inf)
 
-    def nearest(self, centres: jax.Array) -> jax.Array:
-        """Nearest (N,) of centres (K, P); 0 on padding."""
-        return jnp.where(self.mass > 0, self.squares(centres).argmin(1), 0).astype(jnp.int32)
+    def nearest(self, centres: jax.Array, open_: jax.Array | bool = True) -> jax.Array:
+        """Nearest (N,) of the centres (K, P) that are open; 0 on padding."""
+        square = jnp.where(open_, self.squares(centres), jnp.inf)
+        return jnp.where(self.mass > 0, square.argmin(1), 0).astype(jnp.int32)
 
 
 class Run(NamedTuple):
