@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -105,6 +105,10 @@ class Scaled:
     def __call__(self, X: np.ndarray) -> np.ndarray:
         """New rows in the same units."""
         return (X.astype(np.float64) - self.centre) / self.scale
+
+    def emptied(self) -> Scaled:
+        """The same units, without the rows."""
+        return replace(self, x=self.x[:0])
 
     @property
     def alike(self) -> bool:

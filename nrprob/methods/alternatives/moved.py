@@ -17,7 +17,7 @@ from nrprob.estimator.base import Restarts, row_means
 from nrprob.estimator.bases import check_base, count_name, few_threads, seeded
 from nrprob.known import Groups, Known
 from nrprob.methods.alternatives.inputs import AlternativeClusterer
-from nrprob.statistics.features import ALIKE, Scaled
+from nrprob.statistics.features import ALIKE
 from nrprob.validation import check_random_state, check_same_order
 
 BASES = ("em", "kmeans")
@@ -107,11 +107,7 @@ class MovedClusterer(AlternativeClusterer):
         moved = self._learn(self._scaled.x, known, groups, random)
         self._size_of_one = math.sqrt(float(np.mean(moved**2))) or 1.0
         rows = (moved / self._size_of_one).astype(X.dtype)
-        # The rows of the fit are not kept.
-        alike, self._scaled = (
-            self._scaled.alike,
-            Scaled(rows[:0], self._scaled.centre, self._scaled.scale, X.dtype),
-        )
+        alike, self._scaled = self._scaled.alike, self._scaled.emptied()
         return MovedTask(X, rows, self._size_of_one * self._scaled.scale, alike, random)
 
     def compute(self, task):

@@ -197,7 +197,7 @@ class PairClusterer(AlternativeClusterer):
         self._pairs = runs.labels.astype(np.int64)
         self.alternatives_ = self._pairs[best]
         memberships = self._keep(task, runs.fit)
-        self._scaled = Scaled(task.data.x[:0], task.data.centre, task.data.scale, task.data.dtype)
+        self._scaled = task.data.emptied()
         membership = memberships[self._further].astype(np.float64)
         self._store(
             Restarts(self._pairs[np.arange(len(further)), :, further], objective, runs.converged),

@@ -122,7 +122,7 @@ def convolution(x, pi, tau, mu, nu, square, lam):
 @pytest.mark.parametrize("weight", [0.1, 1.0, 20.0])
 def test_conv_em_ends_where_its_objective_is_flat(weight):
     X, one, other = crossing(2)
-    model = clone(MODELS["conv_em"]).set_params(lam=weight, tol=1e-10, max_iter=5000).fit(X)
+    model = clone(MODELS["conv_em"]).set_params(lam=weight, tol=1e-10, max_iter=20_000).fit(X)
     x = X - X.mean(0)
     lam = weight * 60 * 3 / ((x**2).sum(1) ** 2).mean()
     (pi, tau), (mu, nu), square = model.weights_, model.means_, model.noise_
