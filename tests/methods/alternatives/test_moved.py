@@ -158,7 +158,7 @@ def test_pairs_within_and_across_groups():
     assert (z[i] != z[j]).all() and np.unique(i).size > 15 and np.unique(j).size > 15
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 2**31 - 1), st.integers(2, 5), st.integers(2, 4))
 def test_the_metric_is_the_best_there_is(seed, m, n_groups):
     rng = np.random.default_rng(seed)
@@ -221,7 +221,7 @@ def test_several_labelings_are_one_of_their_combinations_to_adft():
 # Who clusters
 
 
-MODELS = [Orthogonalization(2, random_state=0), ADFT(2, random_state=0)]
+MODELS = [Orthogonalization(2, n_init=3, random_state=0), ADFT(2, n_init=3, random_state=0)]
 every = pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model).__name__)
 
 
@@ -245,7 +245,7 @@ def test_the_known_clusters_are_not_found_again(model):
     for base in ("em", "kmeans", KMeans(n_init=5), AgglomerativeClustering()):
         found = clone(model).set_params(base=base).fit(X, known=known)
         assert adjusted_rand_score(found.labels_, sought) > 0.85
-        assert found.restarts_.sizes["restart"] == (10 if isinstance(base, str) else 1)
+        assert found.restarts_.sizes["restart"] == (3 if isinstance(base, str) else 1)
         centres = np.array([X[found.labels_ == c].mean(0) for c in (0, 1)])
         if base != "em":
             np.testing.assert_allclose(found.cluster_centers_, centres)

@@ -22,6 +22,7 @@ MODELS = {
     "conv_em": ConvEM(2, n_init=4, random_state=0),
     "cami": CAMI(2, n_init=4, random_state=0),
 }
+SLOW = pytest.mark.slow
 every = pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
 
 
@@ -119,7 +120,7 @@ def convolution(x, pi, tau, mu, nu, square, lam):
     return -logsumexp(log_p, axis=0).sum() + lam / 2 * ((mu @ nu.T) ** 2).sum()
 
 
-@pytest.mark.parametrize("weight", [0.1, 1.0, 20.0])
+@pytest.mark.parametrize("weight", [1.0, *(pytest.param(w, marks=SLOW) for w in (0.1, 20.0))])
 def test_conv_em_ends_where_its_objective_is_flat(weight):
     X, one, other = crossing(2)
     model = clone(MODELS["conv_em"]).set_params(lam=weight, tol=1e-10, max_iter=20_000).fit(X)
@@ -167,7 +168,12 @@ def free_energy(x, r, s, t):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"tied": False}, {"covariance": "spherical"}, {"covariance": "spherical", "tied": False}],
+    [
+        {},
+        {"covariance": "spherical", "tied": False},
+        pytest.param({"tied": False}, marks=SLOW),
+        pytest.param({"covariance": "spherical"}, marks=SLOW),
+    ],
     ids=str,
 )
 def test_cami_ends_where_its_objective_is_flat(settings):
