@@ -15,7 +15,7 @@ from scipy.special import logsumexp, softmax
 
 from nrprob.engines.iterate import blank, iterate, restarts
 from nrprob.estimator import parameters
-from nrprob.methods.alternatives.pairs import (
+from nrprob.methods.alternatives.simultaneous import (
     HIGHEST,
     TRACE,
     PairClusterer,

@@ -14,7 +14,7 @@ from scipy.spatial.distance import cdist
 from nrprob.engines.iterate import blank, iterate, restarts
 from nrprob.engines.shuffle import stream, uniform
 from nrprob.estimator import parameters
-from nrprob.methods.alternatives.pairs import (
+from nrprob.methods.alternatives.simultaneous import (
     HIGHEST,
     TRACE,
     PairClusterer,
