@@ -1,4 +1,4 @@
-"""Forty small fits whose results a change of structure must not move.
+"""Fifty small fits whose results a change of structure must not move.
 
     python benchmarks/pinned_fits.py record before.json      # at the old state
     python benchmarks/pinned_fits.py compare before.json     # at the new one, on the same machine
@@ -100,6 +100,13 @@ def fits() -> dict:
         "MDLConstrained, soft": (n.MDLConstrained(3, constraints="soft", **QUICK), REAL,
                                  {"must_link": LINK, "cannot_link": APART}),
         "COPKMeans": (n.COPKMeans(3, **QUICK), REAL, {"must_link": LINK, "cannot_link": APART}),
+        "Orthogonalization": (n.Orthogonalization(3, **QUICK), REAL, {"known": GROUPS}),
+        "Orthogonalization, subspace": (n.Orthogonalization(3, variant="subspace", **QUICK), REAL,
+                                        {"known": both}),
+        "ADFT": (n.ADFT(3, base="kmeans", **QUICK), REAL, {"known": GROUPS}),
+        "DecKMeans": (n.DecKMeans(3, **QUICK), REAL, {"known": GROUPS}),
+        "ConvEM": (n.ConvEM(3, **QUICK), REAL, {"known": GROUPS}),
+        "CAMI": (n.CAMI(3, **QUICK), REAL, {"known": GROUPS}),
         "MDLMixture": (n.MDLMixture(max_clusters=5, variance_floor=0.2, **DRAWS), REAL,
                        {"y": WANTED}),
         "MDLMixture, six moves": (n.MDLMixture(max_clusters=5, variance_floor=0.2,

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from nrprob.advice import recommend
     from nrprob.engines.sharding import sharded
     from nrprob.exceptions import DegenerateClusterWarning
+    from nrprob.methods.alternatives.adft import ADFT
+    from nrprob.methods.alternatives.cami import CAMI
+    from nrprob.methods.alternatives.conv_em import ConvEM
+    from nrprob.methods.alternatives.dec_kmeans import DecKMeans
+    from nrprob.methods.alternatives.orthogonalization import Orthogonalization
     from nrprob.methods.bayes.estimator import MDLMixture
     from nrprob.methods.bottleneck.ccib import CCIB
     from nrprob.methods.bottleneck.ib import IB, IBSI
@@ -47,6 +52,11 @@ _OBJECTS = {
     "CECIB": "nrprob.methods.cec.estimator",
     "ResidualSpectral": "nrprob.methods.residual.spectral",
     "ResidualMixture": "nrprob.methods.residual.mixture",
+    "Orthogonalization": "nrprob.methods.alternatives.orthogonalization",
+    "ADFT": "nrprob.methods.alternatives.adft",
+    "DecKMeans": "nrprob.methods.alternatives.dec_kmeans",
+    "ConvEM": "nrprob.methods.alternatives.conv_em",
+    "CAMI": "nrprob.methods.alternatives.cami",
     "explore": "nrprob.successive",
     "recommend": "nrprob.advice",
     "Exploration": "nrprob.successive",
@@ -70,6 +80,11 @@ __all__ = [
     "CECIB",
     "ResidualSpectral",
     "ResidualMixture",
+    "Orthogonalization",
+    "ADFT",
+    "DecKMeans",
+    "ConvEM",
+    "CAMI",
     "explore",
     "Exploration",
     "recommend",

@@ -10,18 +10,23 @@ import numpy as np
 from sklearn.base import clone
 
 from nrprob import (
+    ADFT,
+    CAMI,
     CCIB,
     CECIB,
     CMBC,
     IB,
     IBSI,
     CondEns,
+    ConvEM,
     COPKMeans,
     CrossPartition,
+    DecKMeans,
     MDLConstrained,
     MDLMixture,
     MDLMultiView,
     MixtureEM,
+    Orthogonalization,
     ResidualMixture,
     ResidualSpectral,
 )
@@ -66,6 +71,11 @@ ENTRIES = {
         ResidualMixture(3, n_init=4, metrics=(0.0,), random_state=0),
         ResidualMixture(n_init=1, metrics=(0.5,), aligned=False, warm_up=False),
     ),
+    "orthogonalization": Entry(Orthogonalization(3, **QUICK), Orthogonalization(n_init=2)),
+    "adft": Entry(ADFT(3, **QUICK), ADFT(n_init=2)),
+    "dec_kmeans": Entry(DecKMeans(3, lam=0.1, **QUICK), DecKMeans(n_init=2)),
+    "conv_em": Entry(ConvEM(3, **QUICK), ConvEM(n_init=2)),
+    "cami": Entry(CAMI(3, **QUICK), CAMI(n_init=2)),
 }
 
 

@@ -135,6 +135,36 @@ METHODS = {
         ("batched", "sequential", "anneal"),
         takes_known=False,
     ),
+    "orthogonalization": Method(
+        "nrprob.methods.alternatives.orthogonalization:Orthogonalization",
+        "clusters of what is left of rows without the means of known groups; for comparison",
+        takes_wanted=False,
+        alone=True,
+    ),
+    "adft": Method(
+        "nrprob.methods.alternatives.adft:ADFT",
+        "clusters under the inverse of the metric behind the known groups; for comparison",
+        takes_wanted=False,
+        alone=True,
+    ),
+    "dec_kmeans": Method(
+        "nrprob.methods.alternatives.dec_kmeans:DecKMeans",
+        "two k-means clusterings at once, with orthogonal centres; for comparison",
+        takes_wanted=False,
+        alone=True,
+    ),
+    "conv_em": Method(
+        "nrprob.methods.alternatives.conv_em:ConvEM",
+        "two clusterings at once, of rows that are a centre of each, and noise; for comparison",
+        takes_wanted=False,
+        alone=True,
+    ),
+    "cami": Method(
+        "nrprob.methods.alternatives.cami:CAMI",
+        "two mixtures at once, at a price of what their clusters share; for comparison",
+        takes_wanted=False,
+        alone=True,
+    ),
 }
 
 

@@ -445,6 +445,14 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return np.eye(self.n_clusters)[self.predict(X, known=known)]
 
 
+class DenseClusterer(Clusterer):
+    """Clusterer of dense rows in host memory."""
+
+    def _validate(self, X, *, reset: bool) -> np.ndarray:
+        X = np.asarray(X) if isinstance(X, jax.Array) else X
+        return self._checked(X, reset=reset)
+
+
 def read_labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Sorted classes, and the class (n,) of every row as a number: -1 stands for none.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,6 +13,8 @@ from scipy import sparse
 
 from nrprob.exceptions import warn
 from nrprob.validation import LARGEST
+
+ALIKE = "there is no structure in X; all rows are alike"
 
 
 def shares(x: Any) -> Any:
@@ -72,6 +75,45 @@ def check_range(x: Any) -> None:
             f"columns of X must vary by at least {1 / LARGEST}, or squares leave float64; got "
             f"at most {width:.3g}; multiply X by a power of ten"
         )
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """Rows of mean 0 and total variance 1, in float64: ``x * scale + centre`` are the user's.
+
+    What is compiled runs in ``dtype``.
+    """
+
+    x: np.ndarray
+    centre: np.ndarray
+    scale: float
+    dtype: Any
+
+    @classmethod
+    def of(cls, X: np.ndarray) -> Scaled:
+        """Centre and scale the rows; rows that are all alike keep their scale."""
+        check_range(X)
+        x = X.astype(np.float64)
+        centre = x.mean(0)
+        x -= centre
+        scale = math.sqrt((x**2).sum() / len(x))
+        alike = bool((X == X[:1]).all()) or scale == 0
+        if alike:
+            x, scale = np.zeros_like(x), 1.0
+        return cls(x / scale, centre, scale, X.dtype)
+
+    def __call__(self, X: np.ndarray) -> np.ndarray:
+        """New rows in the same units."""
+        return (X.astype(np.float64) - self.centre) / self.scale
+
+    def emptied(self) -> Scaled:
+        """The same units, without the rows."""
+        return replace(self, x=self.x[:0])
+
+    @property
+    def alike(self) -> bool:
+        """Whether all rows are equal."""
+        return not self.x.any()
 
 
 def largest(x: Any) -> float:

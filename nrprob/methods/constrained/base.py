@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import numpy as np
 
-from nrprob.estimator.base import Clusterer, Renamed
+from nrprob.estimator.base import DenseClusterer, Renamed
 from nrprob.estimator.calls import at_once
 from nrprob.methods.constrained.codes import Nodes
 from nrprob.methods.constrained.links import (
@@ -19,10 +18,8 @@ from nrprob.methods.constrained.links import (
     check_pairs,
     pairs_from_labels,
 )
-from nrprob.methods.constrained.problem import coarse
 from nrprob.methods.constrained.search import SearchResult
-
-ALIKE = "there is no structure in X; all rows are alike"
+from nrprob.statistics.rows import coarse
 
 
 @dataclass
@@ -55,14 +52,10 @@ class PairTask:
         return must, cannot
 
 
-class PairEstimator(Clusterer):
+class PairEstimator(DenseClusterer):
     """Clusterer of dense rows whose ``fit`` takes ``must_link`` and ``cannot_link``."""
 
     centroids_ = Renamed("cluster_centers_")
-
-    def _validate(self, X: Any, *, reset: bool) -> np.ndarray:
-        X = np.asarray(X) if isinstance(X, jax.Array) else X
-        return self._checked(X, reset=reset)
 
     def prepare(self, X, y, known=None, *, must_link=None, cannot_link=None) -> PairTask:
         """Check the input; see `Clusterer.prepare`."""

@@ -14,7 +14,7 @@ from nrprob.codelength import multinomial_complexity
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
 from nrprob.methods.constrained import search
-from nrprob.methods.constrained.base import ALIKE, PairEstimator, PairTask
+from nrprob.methods.constrained.base import PairEstimator, PairTask
 from nrprob.methods.constrained.codes import Settings
 from nrprob.methods.constrained.links import (
     Components,
@@ -26,15 +26,11 @@ from nrprob.methods.constrained.links import (
     lonely,
     nearest_mates,
 )
-from nrprob.methods.constrained.problem import (
-    ConstrainedProblem,
-    Described,
-    Scaled,
-    coarse,
-    ignorable_pairs,
-)
+from nrprob.methods.constrained.problem import ConstrainedProblem, Described, ignorable_pairs
 from nrprob.methods.constrained.report import Report
 from nrprob.methods.constrained.sizes import SizeLimits
+from nrprob.statistics.features import ALIKE, Scaled
+from nrprob.statistics.rows import coarse
 from nrprob.validation import LARGEST, MOST, check_random_state
 
 

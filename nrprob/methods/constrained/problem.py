@@ -17,48 +17,10 @@ from nrprob.methods.constrained import colouring
 from nrprob.methods.constrained.codes import APART, SOFT_APART, SOFT_LINK, Nodes
 from nrprob.methods.constrained.label_codes import flags_length, savings, words
 from nrprob.methods.constrained.links import Components, Pairs, feasible_start
-from nrprob.statistics.features import check_range
-from nrprob.statistics.rows import bucket, cluster_means
+from nrprob.statistics.features import Scaled
+from nrprob.statistics.rows import cluster_means, coarse
 
 _ENTRIES = 100_000_000  # of the table of neighbours
-
-
-def coarse(size: int, least: int) -> int:
-    """Round up so that small problems share programs: ``least`` times a power of 4."""
-    if size > 4096:
-        return bucket(size, 65536)
-    return least * 4 ** max(0, math.ceil(math.log(max(size, 1) / least, 4) - 1e-9))
-
-
-@dataclass(frozen=True)
-class Scaled:
-    """Rows of mean 0 and total variance 1, in float64: ``x * scale + centre`` are the user's.
-
-    The search runs in ``dtype``.
-    """
-
-    x: np.ndarray
-    centre: np.ndarray
-    scale: float
-    dtype: Any
-
-    @classmethod
-    def of(cls, X: np.ndarray) -> Scaled:
-        """Centre and scale the rows; rows that are all alike keep their scale."""
-        check_range(X)
-        x = X.astype(np.float64)
-        centre = x.mean(0)
-        x -= centre
-        scale = math.sqrt((x**2).sum() / len(x))
-        alike = bool((X == X[:1]).all()) or scale == 0
-        if alike:
-            x, scale = np.zeros_like(x), 1.0
-        return cls(x / scale, centre, scale, X.dtype)
-
-    @property
-    def alike(self) -> bool:
-        """Whether all rows are equal."""
-        return not self.x.any()
 
 
 @dataclass(frozen=True)

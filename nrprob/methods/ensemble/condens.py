@@ -9,15 +9,14 @@ from typing import Annotated, Any
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
-from threadpoolctl import threadpool_limits
 
 from nrprob.engines import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, row_means
+from nrprob.estimator.bases import check_base, count_name, few_threads, seeded
 from nrprob.estimator.calls import memberships
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships, read, some
@@ -28,9 +27,7 @@ from nrprob.statistics.families import fit_features
 from nrprob.validation import MOST, check_random_state
 
 _BASES = ("kmeans", "em", "daib")
-_FEW = 4096  # rows for which the threads of a base clusterer cost more than they gain
 _ROUNDS = 20  # of adjusting the extension, from each start
-_COUNTS = ("n_clusters", "n_components")  # how clusterers call their number of clusters
 
 
 @dataclass
@@ -197,17 +194,7 @@ class CondEns(Clusterer):
                 "extension='adjusted' moves rows, and moved counts or zeros and ones mean nothing; "
                 f"got base={base!r}; use base='kmeans', or extension='nearest'"
             )
-        if isinstance(base, str):
-            self._check_choice("base", base, _BASES, "or a clusterer")
-        elif isinstance(base, type) or not all(
-            hasattr(base, name) for name in ("fit", "predict", "get_params")
-        ):
-            what = f"the class {base.__name__}" if isinstance(base, type) else type(base).__name__
-            raise TypeError(
-                "base must be a clusterer that can place rows of other groups, with fit and "
-                f"predict; got {what}; choose one of {', '.join(map(repr, _BASES))}, or pass an "
-                "instance such as KMeans() or GaussianMixture()"
-            )
+        check_base(base, _BASES, ("fit", "predict"), "place rows of other groups")
 
     def prepare(self, X, y, known=None) -> EnsembleInput:
         """Check the input; nothing is clustered yet."""
@@ -241,9 +228,9 @@ class CondEns(Clusterer):
             if isinstance(self.base, str):
                 own = self.n_clusters
             else:
-                parameters = self.base.get_params(deep=False)
-                found = [parameters[p] for p in _COUNTS if p in parameters]
-                own = found[0] if found and isinstance(found[0], int) else None
+                name = count_name(self.base)
+                found = self.base.get_params(deep=False)[name] if name else None
+                own = found if isinstance(found, int) else None
             return [own] * len(names)
         if isinstance(sizes, Mapping):
             missing = [name for name in names if name not in sizes]
@@ -316,7 +303,7 @@ class CondEns(Clusterer):
         for member, own in zip(self.estimators_, self._own, strict=True):
             moved = x + (shifts[own] - shifts)[codes] if shifts.any() else x
             moved = moved.astype(self._dtype, copy=False)  # compiled bases take that of their fit
-            with _threads(len(codes)):
+            with few_threads(len(codes)):
                 columns.append(np.asarray(member.predict(moved)))
         return np.stack(columns, 1)
 
@@ -336,7 +323,7 @@ class CondEns(Clusterer):
             rows = order[ends[g - 1] if g else 0 : ends[g]]
             part = given.x[rows]
             if size == 1 or (rows.size >= (size or 2) and not _alike(part)):
-                with warnings.catch_warnings(), _threads(len(codes)):
+                with warnings.catch_warnings(), few_threads(len(codes)):
                     # Said below, once for all groups.
                     warnings.simplefilter("ignore", DegenerateClusterWarning)
                     warnings.filterwarnings("ignore", ".*has no counts", UserWarning)
@@ -402,18 +389,15 @@ class CondEns(Clusterer):
                 size, features=features, binarize=self.binarize, covariance="diag", anneal=False,
                 **common,
             )  # fmt: skip
-        member = clone(self.base)
-        parameters = member.get_params(deep=False)
+        member = seeded(self.base, seed)
         if self.n_clusters_base is not None:
-            name = next((p for p in _COUNTS if p in parameters), None)
+            name = count_name(member)
             if name is None:
                 raise ValueError(
                     f"{type(member).__name__} has no parameter for its number of clusters; "
                     f"got n_clusters_base={self.n_clusters_base!r}; leave it out"
                 )
             member.set_params(**{name: size})
-        if parameters.get("random_state", 0) is None:
-            member.set_params(random_state=seed)
         return member
 
     def finish(self, task, found):
@@ -500,15 +484,6 @@ def _shifts(x: np.ndarray, codes: np.ndarray, labels: np.ndarray) -> np.ndarray:
     left = np.diag(z.sum(0)) - share @ both.T
     right = z.T @ wide - share @ (c.T @ wide)
     return np.linalg.lstsq(left, right, rcond=1e-10)[0].astype(x.dtype)
-
-
-def _threads(n_rows: int) -> Any:
-    """Context in which few rows are clustered by one thread.
-
-    scikit-learn's k-means hands 256 rows to a thread at a time, and threads that wait for work hold
-    up whatever else runs on a busy machine, themselves first.
-    """
-    return threadpool_limits(1 if n_rows <= _FEW else None)
 
 
 def _alike(x: Any) -> bool:

@@ -1,0 +1,59 @@
+"""Base clusterers: those that other estimators run on a part of the rows, or on rows they moved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.base import clone
+from threadpoolctl import threadpool_limits
+
+from nrprob.validation import check_choice
+
+_FEW = 4096  # rows for which the threads of a base clusterer cost more than they gain
+_COUNTS = ("n_clusters", "n_components")  # how clusterers call their number of clusters
+
+
+def check_base(base: Any, words: tuple[str, ...], methods: tuple[str, ...], what_for: str) -> None:
+    """Refuse what is neither one of ``words`` nor a clusterer that has these methods.
+
+    ``what_for`` says what the clusterer has to be able to do.
+
+    Raises
+    ------
+    ValueError
+        If it is another word.
+    TypeError
+        If it is a class, or lacks a method.
+    """
+    if isinstance(base, str):
+        check_choice("base", base, words, "or a clusterer")
+    elif isinstance(base, type) or not all(hasattr(base, n) for n in (*methods, "get_params")):
+        what = f"the class {base.__name__}" if isinstance(base, type) else type(base).__name__
+        raise TypeError(
+            f"base must be a clusterer that can {what_for}, with {' and '.join(methods)}; got "
+            f"{what}; choose one of {', '.join(map(repr, words))}, or pass an instance such as "
+            "KMeans() or GaussianMixture()"
+        )
+
+
+def count_name(base: Any) -> str | None:
+    """Name of the parameter that is a clusterer's number of clusters, if it has one."""
+    given = base.get_params(deep=False)
+    return next((name for name in _COUNTS if name in given), None)
+
+
+def seeded(base: Any, seed: int) -> Any:
+    """Clone of a clusterer, with a seed where it has none of its own."""
+    own = clone(base)
+    if own.get_params(deep=False).get("random_state", 0) is None:
+        own.set_params(random_state=seed)
+    return own
+
+
+def few_threads(n_rows: int) -> Any:
+    """Context in which few rows are clustered by one thread.
+
+    scikit-learn's k-means hands 256 rows to a thread at a time, and threads that wait for work hold
+    up whatever else runs on a busy machine, themselves first.
+    """
+    return threadpool_limits(1 if n_rows <= _FEW else None)

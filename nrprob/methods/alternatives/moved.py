@@ -1,0 +1,230 @@
+"""Clusterers that move rows away from what is known, and leave the clustering to another one."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.spatial.distance import cdist
+from scipy.special import softmax
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from nrprob.estimator.base import Restarts, row_means
+from nrprob.estimator.bases import check_base, count_name, few_threads, seeded
+from nrprob.known import Groups, Known
+from nrprob.methods.alternatives.inputs import AlternativeClusterer
+from nrprob.statistics.features import ALIKE
+from nrprob.validation import check_random_state, check_same_order
+
+BASES = ("em", "kmeans")
+
+
+@dataclass
+class MovedTask:
+    """Checked rows of one fit, and the same moved; nothing of it is compiled.
+
+    Attributes
+    ----------
+    X : (n, m) rows
+    y : (n, p) moved rows, whose mean square is 1, in the type of ``X``
+    unit : what is 1 in ``y``, in units of ``X``
+    alike : whether all rows are equal
+    random : source of the seeds of the base
+    """
+
+    X: np.ndarray
+    y: np.ndarray
+    unit: float
+    alike: bool
+    random: np.random.RandomState
+    calls: tuple = ()
+
+
+class BaseFit(NamedTuple):
+    """One run of the base clusterer.
+
+    Attributes
+    ----------
+    labels : (n,)
+    membership : (n, k)
+    objective : minimised, in the units of the moved rows
+    n_iter : int
+    converged : bool
+    placed : (centres (k, p), variances (k,), log weights (k,)) of a mixture of spheres; None of a
+        clusterer of the user's own
+    model : that clusterer, fitted
+    """
+
+    labels: np.ndarray
+    membership: np.ndarray
+    objective: float
+    n_iter: int
+    converged: bool
+    placed: tuple[np.ndarray, np.ndarray, np.ndarray] | None
+    model: Any = None
+
+
+class MovedClusterer(AlternativeClusterer):
+    """Clusterer of moved rows, by a base clusterer.
+
+    A class that derives from it has the parameters ``base`` and ``tol``, and gives
+
+    ``_learn(x, known, groups, random)``
+        The moved rows (n, p) of rows (n, m) of mean 0 and total variance 1, and learns how others
+        are moved.
+    ``_move(x, known)``
+        Those of new rows; ``known`` is what the user passed.
+    """
+
+    base: Any
+    tol: float
+    max_iter: int
+    random_state: Any
+
+    def _learn(
+        self, x: np.ndarray, known: Known, groups: Groups, random: np.random.RandomState
+    ) -> np.ndarray:
+        raise NotImplementedError
+
+    def _move(self, x: np.ndarray, known: Any) -> np.ndarray:
+        raise NotImplementedError
+
+    # Fitting
+
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        super().check_parameters()
+        check_base(self.base, BASES, ("fit_predict",), "cluster rows")
+
+    def prepare(self, X, y, known=None) -> MovedTask:
+        """Check the input, and move the rows; see `Clusterer.prepare`."""
+        X, self._scaled, known, groups = self._take_rows(X, y, known)
+        random = check_random_state(self.random_state)
+        moved = self._learn(self._scaled.x, known, groups, random)
+        self._size_of_one = math.sqrt(float(np.mean(moved**2))) or 1.0
+        rows = (moved / self._size_of_one).astype(X.dtype)
+        alike, self._scaled = self._scaled.alike, self._scaled.emptied()
+        return MovedTask(X, rows, self._size_of_one * self._scaled.scale, alike, random)
+
+    def compute(self, task):
+        """Run the base from all its starts; see `Clusterer.compute`."""
+        own = not isinstance(self.base, str)
+        runs = []
+        for _ in range(1 if own else self.n_init):
+            seed = int(task.random.randint(2**31 - 1))
+            with warnings.catch_warnings(), few_threads(len(task.y)):
+                # Said by what is made of its results.
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                runs.append(self._run(task, seed))
+        if self.verbose:
+            best = min(run.objective for run in runs)
+            print(f"restarts {len(runs)}/{len(runs)}: objective {best:.6g}")
+        return runs
+
+    def _run(self, task: MovedTask, seed: int) -> BaseFit:
+        """Run the base once."""
+        k, (n, p) = self.n_clusters, task.y.shape
+        common = {"n_init": 1, "max_iter": self.max_iter, "tol": self.tol, "random_state": seed}
+        if not isinstance(self.base, str):
+            return self._run_own(task, seed)
+        if self.base == "kmeans" or task.alike:
+            from sklearn.cluster import KMeans
+
+            means = KMeans(k, **common).fit(task.y)
+            placed = means.cluster_centers_, np.full(k, 0.5), np.zeros(k)
+            labels, n_iter = means.labels_, int(means.n_iter_)
+            objective = float(means.inertia_) * task.unit**2
+            done = n_iter < self.max_iter
+            return BaseFit(labels, np.eye(k)[labels], objective, n_iter, done, placed)
+        from sklearn.mixture import GaussianMixture
+
+        mixture = GaussianMixture(
+            k, covariance_type="spherical", init_params="random_from_data", **common
+        )
+        wide = task.y.astype(np.float64)  # in float32, tight clusters have variances below 0
+        labels = mixture.fit_predict(wide)
+        with np.errstate(divide="ignore"):
+            placed = mixture.means_, mixture.covariances_, np.log(mixture.weights_)
+        objective = n * (p * math.log(task.unit) - float(mixture.lower_bound_))
+        membership, n_iter = mixture.predict_proba(wide), int(mixture.n_iter_)
+        return BaseFit(labels, membership, objective, n_iter, bool(mixture.converged_), placed)
+
+    def _run_own(self, task: MovedTask, seed: int) -> BaseFit:
+        """Run a clusterer of the user's own."""
+        k, model, name = self.n_clusters, seeded(self.base, seed), count_name(self.base)
+        if name is not None:
+            model.set_params(**{name: k})
+        labels = np.asarray(model.fit_predict(task.y))
+        whole = labels.shape == (len(task.y),) and labels.dtype.kind in "iu"
+        if not whole or labels.min() < 0 or labels.max() >= k:
+            found = f"labels {np.unique(labels)[:5].tolist()}" if whole else "no integers"
+            raise ValueError(
+                f"base must give every row a cluster from 0 to {k - 1}; got {found} from "
+                f"{type(model).__name__}; raise n_clusters, or use another base"
+            )
+        membership = np.eye(k)[labels]
+        wide = task.y.astype(np.float64)
+        squares = float(((wide - row_means(wide, membership)[labels]) ** 2).sum())
+        return BaseFit(labels, membership, squares * task.unit**2, 1, True, None, model)
+
+    def finish(self, task, found):
+        """Set the fitted attributes; see `Clusterer.finish`."""
+        objective = np.array([run.objective for run in found])
+        best = found[int(objective.argmin())]
+        self._placed, self._model = best.placed, best.model
+        self._store(
+            Restarts(
+                np.stack([run.labels for run in found]),
+                objective,
+                np.array([run.converged for run in found]),
+            ),
+            membership=best.membership / best.membership.sum(1, keepdims=True),
+            trace=np.array([best.objective]),
+            n_iter=best.n_iter,
+            nothing_left=ALIKE if task.alike else "",
+        )
+        self.cluster_centers_ = row_means(task.X, self.membership_)
+        return self
+
+    # New rows
+
+    def _moved(self, X, known) -> np.ndarray:
+        """Moved rows, as the base has seen those of the fit."""
+        check_is_fitted(self)
+        X = self._validate(X, reset=False)
+        return (self._move(self._scaled(X), known) / self._size_of_one).astype(self._scaled.dtype)
+
+    def _log_membership(self, X, known) -> np.ndarray:
+        y = self._moved(X, known)
+        if self._placed is None:
+            if not hasattr(self._model, "predict"):
+                raise ValueError(
+                    "new rows cannot be placed by a base without predict; got "
+                    f"{type(self._model).__name__}; use another base, or fit_predict"
+                )
+            return np.eye(self.n_clusters)[np.asarray(self._model.predict(y))]
+        centres, variances, log_weights = self._placed
+        square = cdist(y.astype(np.float64), centres.astype(np.float64), "sqeuclidean")
+        log_p = log_weights - 0.5 * (y.shape[1] * np.log(variances) + square / variances)
+        return np.where(self._holds_rows, log_p, -np.inf)
+
+    def predict_proba(self, X, *, known=None):
+        """p(cluster given row) of new rows by the base "em"; one-hot by others.
+
+        Parameters
+        ----------
+        X : array-like or JAX array of shape (n_samples, n_features)
+        known : as in `predict`
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters)
+        """
+        if not (isinstance(self.base, str) and self.base == "em"):
+            return super().predict_proba(X, known=known)
+        check_same_order(X, known=known)
+        return softmax(self._log_membership(X, known), axis=1)
