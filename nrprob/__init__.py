@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from nrprob.advice import recommend
     from nrprob.engines.sharding import sharded
     from nrprob.exceptions import DegenerateClusterWarning
+    from nrprob.methods.alternatives.coala import COALA
+    from nrprob.methods.alternatives.naci import NACI
     from nrprob.methods.bayes.estimator import MDLMixture
     from nrprob.methods.bottleneck.ccib import CCIB
     from nrprob.methods.bottleneck.ib import IB, IBSI
@@ -43,6 +45,8 @@ _OBJECTS = {
     "MDLConstrained": "nrprob.methods.constrained.mdl",
     "COPKMeans": "nrprob.methods.constrained.cop_kmeans",
     "CrossPartition": "nrprob.methods.crosspartition.estimator",
+    "NACI": "nrprob.methods.alternatives.naci",
+    "COALA": "nrprob.methods.alternatives.coala",
     "ResidualSpectral": "nrprob.methods.residual.spectral",
     "ResidualMixture": "nrprob.methods.residual.mixture",
     "explore": "nrprob.successive",
@@ -65,6 +69,8 @@ __all__ = [
     "MDLConstrained",
     "COPKMeans",
     "CrossPartition",
+    "NACI",
+    "COALA",
     "ResidualSpectral",
     "ResidualMixture",
     "explore",

@@ -12,8 +12,10 @@ from sklearn.base import clone
 from nrprob import (
     CCIB,
     CMBC,
+    COALA,
     IB,
     IBSI,
+    NACI,
     CondEns,
     COPKMeans,
     CrossPartition,
@@ -56,6 +58,8 @@ ENTRIES = {
     "mdl_constrained": Entry(MDLConstrained(3, **QUICK), MDLConstrained(n_init=4)),
     "cop_kmeans": Entry(COPKMeans(3, **QUICK), COPKMeans(n_init=4)),
     "cross_partition": Entry(CrossPartition(3, **QUICK), CrossPartition(max_iter=500)),
+    "naci": Entry(NACI(3), NACI()),
+    "coala": Entry(COALA(3), COALA()),
     "residual-spectral": Entry(
         ResidualSpectral(3, damp="none", members=1, **QUICK),
         ResidualSpectral(members=2, n_init=2),
@@ -74,6 +78,8 @@ KINDS = {
     "ib that merges": ("ib", {"solver": "agglomerative"}),
     "ib that splits": ("ib", {"solver": "split"}),
     "mdl_mixture of six moves": ("mdl_mixture", {"kernel": "six-move"}),
+    "naci of present information": ("naci", {"normaliser": "current"}),
+    "naci of a sample": ("naci", {"approx": "subsample", "n_subsample": 20}),
 }
 
 

@@ -129,6 +129,18 @@ METHODS = {
         known_as="subsets",
         alone=True,
     ),
+    "naci": Method(
+        "nrprob.methods.alternatives.naci:NACI",
+        "clusters of any shape that are unlike the known ones, with a tree of all merges",
+        takes_wanted=False,
+        alone=True,
+    ),
+    "coala": Method(
+        "nrprob.methods.alternatives.coala:COALA",
+        "average linkage that keeps rows of a known group apart where it can; for comparison",
+        takes_wanted=False,
+        alone=True,
+    ),
 }
 
 
