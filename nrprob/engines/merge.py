@@ -8,7 +8,7 @@ cannot undo.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -122,7 +122,7 @@ class Joined(NamedTuple):
 
 
 def agglomerate_pairs(
-    tables: tuple[jax.Array, ...],
+    tables: Sequence[jax.Array],
     alive: jax.Array,
     score: Callable[..., jax.Array],
     choose: Callable[[jax.Array], Any] = lambda best: 0,
@@ -134,8 +134,9 @@ def agglomerate_pairs(
     One flat loop. Every cluster has an upper bound of its best score. A merge that takes a
     cluster's best partner away leaves the bound as it is and marks it; who is at the top and
     marked looks again, and the next merge is that of a cluster at the top that is not. So a step
-    is either a look or a merge, both of which write one row and one column: an inner loop over
-    marked clusters, or a branch, would copy the tables in every step.
+    is either a look or a merge, both of which write one row and one column. An inner loop over
+    marked clusters, or a branch, would copy the tables in every step; so would a row that is read
+    and written in the same step, which is why the rows of a step are read at the end of the last.
 
     Parameters
     ----------
@@ -160,24 +161,27 @@ def agglomerate_pairs(
         return jnp.where(alive & (index != i), score(rows, sizes[i], sizes, totals), -jnp.inf)
 
     def best(i):
-        found = scores(tuple(t[i] for t in tables), i, alive, sizes, totals)
+        found = scores([t[i] for t in tables], i, alive, sizes, totals)
         return jnp.where(alive[i], found.max(1), -jnp.inf), found.argmax(1)
 
-    def step(carry):
-        tables, alive, sizes, totals, value, partner, marked, pairs, entries, m = carry
+    def chosen(tables, value, partner, marked):
+        """Whether to look, the clusters to look at or join, and their rows."""
         top = value.argmax(1)
         channel = jnp.arange(top.size)
         unsure = marked[channel, top]
         look = unsure.any()
-        chosen = jnp.where(look, unsure.argmax(), choose(value[channel, top]))
-        i = top[chosen].astype(jnp.int32)
-        j = jnp.where(look, i, partner[chosen, i])
+        first = jnp.where(look, unsure.argmax(), choose(value[channel, top]))
+        i = top[first].astype(jnp.int32)
+        j = jnp.where(look, i, partner[first, i])
         a, b = jnp.minimum(i, j), jnp.maximum(i, j)
+        return look, a, b, [t[a] for t in tables], [t[b] for t in tables]
 
-        own = tuple(t[a] for t in tables)
+    def step(carry):
+        tables, alive, sizes, totals, value, partner, marked, pairs, entries, m, plan = carry
+        look, a, b, own, other = plan
         entry = jnp.stack([row[b].astype(dtype) for row in own])
-        rows = tuple(jnp.where(look, row, row + t[b]) for row, t in zip(own, tables, strict=True))
-        tables = tuple(_written(t, row, a) for t, row in zip(tables, rows, strict=True))
+        rows = [jnp.where(look, r, r + o) for r, o in zip(own, other, strict=True)]
+        tables = [_written(t, row, a) for t, row in zip(tables, rows, strict=True)]
         alive = alive.at[b].set(look)
         sizes = sizes.at[a].add(jnp.where(look, 0, sizes[b]))
         totals = totals + jnp.where(look, 0, entry)
@@ -198,17 +202,23 @@ def agglomerate_pairs(
         pairs = pairs.at[m].set(jnp.stack([a, b]))
         entries = entries.at[m].set(entry)
         m = m + jnp.where(look, 0, 1)
-        return tables, alive, sizes, totals, value, partner, marked, pairs, entries, m
+        plan = chosen(tables, value, partner, marked)
+        return tables, alive, sizes, totals, value, partner, marked, pairs, entries, m, plan
 
     sizes, totals = alive.astype(dtype), jnp.zeros(len(tables), dtype)
     value, partner = jax.lax.map(best, index)
     value, partner = value.T, partner.T.astype(jnp.int32)
+    marked = jnp.zeros(value.shape, bool)
     pairs = jnp.zeros((max(n - 1, 1), 2), jnp.int32)
     entries = jnp.zeros((max(n - 1, 1), len(tables)), dtype)
-    marked = jnp.zeros(value.shape, bool)
-    start = tables, alive, sizes, totals, value, partner, marked, pairs, entries, jnp.int32(0)
+    tables = list(tables)
+    plan = chosen(tables, value, partner, marked)
     end = alive.sum() - 1
-    *_, pairs, entries, _ = jax.lax.while_loop(lambda carry: carry[-1] < end, step, start)
+    *_, pairs, entries, _, _ = jax.lax.while_loop(
+        lambda carry: carry[-2] < end,
+        step,
+        (tables, alive, sizes, totals, value, partner, marked, pairs, entries, jnp.int32(0), plan),
+    )
     return Joined(pairs, entries)
 
 
