@@ -234,15 +234,20 @@ class Moved(NamedTuple):
     Attributes
     ----------
     labels : (n,)
-    value : sum of the table over all pairs of rows that share a cluster, each row with itself too
+    sums : (k, k) sums of the table over the pairs of rows, each row with itself too, by clusters
     n_moves : number of rows moved
     done : whether no move is left that raises the value
     """
 
     labels: jax.Array
-    value: jax.Array
+    sums: jax.Array
     n_moves: jax.Array
     done: jax.Array
+
+    @property
+    def value(self) -> float:
+        """Sum over the pairs of rows that share a cluster."""
+        return float(np.trace(self.sums))
 
 
 def move_rows(
@@ -256,11 +261,12 @@ def move_rows(
     clusters = jnp.arange(n_clusters)
     diagonal = jnp.diagonal(table)
 
-    def sums(labels):
+    def total(table, labels):
+        """Sums (n, k) over the rows of every cluster."""
         member = ((labels[:, None] == clusters) & alive[:, None]).astype(table.dtype)
-        return jnp.matmul(table, member, precision=jax.lax.Precision.HIGHEST), member.sum(0)
+        return jnp.matmul(table, member, precision=jax.lax.Precision.HIGHEST)
 
-    first, sizes = sums(labels)
+    first, sizes = total(table, labels), total(jnp.ones_like(table[:1]), labels)[0]
     # Below it a gain may be nothing but rounding, and rows could go round in circles.
     least = 64 * jnp.finfo(table.dtype).eps * jnp.abs(first).max()
 
@@ -282,8 +288,8 @@ def move_rows(
 
     found = iterate(step, (labels, first, sizes, jnp.int32(0)), max_moves)
     labels, *_, n_moves = found.state
-    own = jnp.take_along_axis(sums(labels)[0], labels[:, None], 1)[:, 0]
-    return Moved(labels, jnp.where(alive, own, 0).sum(), n_moves, found.done)
+    sums = total(total(table, labels).T, labels)
+    return Moved(labels, sums, n_moves, found.done)
 
 
 def linkage(pairs: np.ndarray, costs: np.ndarray, sizes: np.ndarray) -> np.ndarray:

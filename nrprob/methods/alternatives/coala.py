@@ -148,7 +148,7 @@ class COALA(PairClusterer):
         self.n_forced_ = int(forced[:steps].sum())
         trace = np.cumsum([0.0, *sums[:steps]])
         self._found(
-            self._merged_labels(self.n_clusters),
+            merge.cut(pairs, merges + 1, self.n_clusters),
             trace[-1],
             trace,
             n_iter=steps,
@@ -177,7 +177,8 @@ class COALA(PairClusterer):
             If there are fewer rows than clusters.
         """
         self._check_cut(n_clusters)
-        return self._extended(self._merged_labels(n_clusters), n_clusters)
+        labels = merge.cut(self._pairs, len(self.merged_samples_), n_clusters)
+        return self._extended(labels, n_clusters)
 
     # New rows
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any
 
 import jax
@@ -29,6 +29,7 @@ from nrprob.validation import LARGEST, check_number, check_same_order
 # Rule -> numerator and denominator, by n and d, of the width to the power d + 4.
 RULES = {"seed": lambda n, d: 4 / (n * (2 * d + 1)), "normal": lambda n, d: 4 / (n * (d + 2))}
 
+_MOST = 8  # clusters of which all groupings are tried
 _SOME = 256  # rows whose potentials stand for those of all
 _NOTHING = 1e-30  # potential of rows that do not interact
 
@@ -94,6 +95,22 @@ def _join(
 
 
 _move = jax.jit(merge.move_rows, static_argnames="n_clusters")
+
+
+@cache
+def _groupings(n: int, k: int) -> np.ndarray:
+    """All ways (ways, n) to put n things into k groups, numbered by the first of them."""
+    ways = [[0]]
+    for _ in range(n - 1):
+        ways = [[*way, c] for way in ways for c in range(min(max(way) + 2, k))]
+    return np.array([way for way in ways if max(way) == k - 1])
+
+
+def _best_grouping(sums: np.ndarray, k: int) -> np.ndarray:
+    """Group (n,) of n clusters in k groups whose inner sums (n, n) are largest."""
+    ways = _groupings(len(sums), k)
+    member = (ways[:, :, None] == np.arange(k)).astype(float)
+    return ways[np.einsum("pac,ab,pbc->p", member, sums, member).argmax()]
 
 
 @parameters.constructor
@@ -264,19 +281,16 @@ class NACI(PairClusterer):
             )
 
     def compute(self, task):
-        """Merge, and move single rows; see `Clusterer.compute`."""
+        """Merge, and improve on it; see `Clusterer.compute`."""
         current = self.normaliser == "current"
         rows = Padded.of(task.x[task.merged], task.codes[task.merged])
         eta = self._weights(rows)
-        tables = self._tables(rows, eta, apart=current)
-        pairs, gains = jax.device_get(_join(tables, rows.alive, eta, current=current))
-        merges = len(task.merged) - 1
-        if self.verbose:
-            print(f"merged {merges + 1} rows")
-        self._keep_merges(task, pairs[:merges])
-        tables = self._tables(rows, eta) if current else tables
-        moved = self._moved(tables[0], rows.alive, self.n_clusters, bool(self.refine))
-        return [(gains[:merges].astype(float), moved)]
+        self._free_pairs = None
+        if self.refine and eta.any():
+            self._free_pairs, _ = self._joined(self._tables(rows, 0 * eta), rows, 0 * eta)
+        pairs, gains = self._joined(self._tables(rows, eta, apart=current), rows, eta)
+        self._keep_merges(task, pairs)
+        return [(gains, self._labels_at(rows, self.n_clusters, bool(self.refine)))]
 
     def _weights(self, rows: Padded) -> np.ndarray:
         return np.resize(self._eta if self._eta.size else 0.0, len(rows.codes)).astype(rows.x.dtype)
@@ -293,15 +307,41 @@ class NACI(PairClusterer):
             )
         return tables
 
-    def _moved(
-        self, table: jax.Array, alive: np.ndarray, n_clusters: int, refine: bool
-    ) -> merge.Moved:
+    def _joined(
+        self, tables: tuple[jax.Array, ...], rows: Padded, eta: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Merges (s - 1, 2) of the rows, and what they add to the objective (s - 1,)."""
+        pairs, gains = jax.device_get(_join(tables, rows.alive, eta, current=len(tables) > 1))
+        merges = int(rows.alive.sum()) - 1
+        if self.verbose:
+            print(f"merged {merges + 1} rows")
+        return pairs[:merges], gains[:merges].astype(float)
+
+    def _labels_at(self, rows: Padded, n_clusters: int, refine: bool) -> merge.Moved:
         """Labels (s,) of the rows that are merged, at a number of clusters."""
-        labels = np.zeros(len(alive), np.int32)
-        labels[: len(self.merged_samples_)] = self._merged_labels(n_clusters)
-        most = np.asarray(self.max_iter if refine else 0, np.int32)
-        moved = _move(table, alive, labels, most, n_clusters=max(bucket(n_clusters, 64), 4))
-        return jax.device_get(moved)._replace(labels=np.asarray(moved.labels)[alive])
+        n, eta = int(rows.alive.sum()), self._weights(rows)
+
+        def moved(table, labels, k, max_moves):
+            padded = np.zeros(len(rows.alive), np.int32)
+            padded[:n] = labels
+            most = np.asarray(max_moves, np.int32)
+            found = _move(table, rows.alive, padded, most, n_clusters=max(bucket(k, 64), 4))
+            found = jax.device_get(found)
+            return found._replace(labels=found.labels[:n], sums=found.sums[:k, :k])
+
+        starts, grouped = [merge.cut(self._pairs, n, n_clusters)], None
+        if refine and self._free_pairs is not None and 1 < n_clusters < min(_MOST, n):
+            few = min(_MOST, n)
+            free = self._tables(rows, 0 * eta)[0]
+            labels = merge.cut(self._free_pairs, n, few)
+            grouped = moved(free, labels, few, self.max_iter).labels
+            del free  # of the size of the other table
+        table = self._tables(rows, eta)[0]
+        if grouped is not None:
+            sums = moved(table, grouped, few, 0).sums
+            starts.append(_best_grouping(sums, n_clusters)[grouped])
+        found = [moved(table, start, n_clusters, self.max_iter * refine) for start in starts]
+        return max(found, key=lambda one: one.value)
 
     def finish(self, task, found):
         """Set the fitted attributes; see `Clusterer.finish`."""
@@ -318,8 +358,8 @@ class NACI(PairClusterer):
         self.n_moves_ = int(moved.n_moves)
         self._found(
             moved.labels,
-            -float(moved.value),
-            np.append(-self.objective_path_[: steps + 1], -float(moved.value)),
+            -moved.value,
+            np.append(-self.objective_path_[: steps + 1], -moved.value),
             n_iter=max(steps, 0) + self.n_moves_,
             converged=not self.refine or bool(moved.done),
         )
@@ -349,13 +389,10 @@ class NACI(PairClusterer):
             If there are fewer rows than clusters.
         """
         self._check_cut(n_clusters)
-        labels = self._merged_labels(n_clusters)
-        if refine:
-            merged = self.merged_samples_
-            with standard():
-                rows = Padded.of(self._x[merged], self._codes[merged])
-                table = self._tables(rows, self._weights(rows))[0]
-                labels = self._moved(table, rows.alive, n_clusters, True).labels
+        merged = self.merged_samples_
+        with standard():
+            rows = Padded.of(self._x[merged], self._codes[merged])
+            labels = self._labels_at(rows, n_clusters, refine).labels
         return self._extended(labels, n_clusters)
 
     # New rows

@@ -189,10 +189,6 @@ class PairClusterer(Clusterer):
             **more,
         )
 
-    def _merged_labels(self, n_clusters: int) -> np.ndarray:
-        """Labels (s,) after the merges that leave so many clusters."""
-        return merge.cut(self._pairs, len(self.merged_samples_), n_clusters)
-
     def _extended(self, labels: np.ndarray, n_clusters: int) -> np.ndarray:
         """Labels (n,) of all rows, numbered by first row, from those (s,) that were merged."""
         merged = self.merged_samples_
