@@ -11,11 +11,11 @@ from nrprob.validation import check_choice, check_number
 __all__ = ["make_planar_shapes"]
 
 # Standard deviation of the points around each shape.
-NOISE = {"blobs": 0.8, "crescents": 0.25, "moons": 0.25, "rings": 0.25}
+NOISE = {"blobs": 0.7, "crescents": 0.6, "moons": 0.25, "rings": 0.2}
 SPACING = 6.0  # of blobs, and of the centres of crescents, along their ring
-BEND, TURN = 1.5, 1.0  # radius of a crescent, and its turns for one around the ring
-MOON, LIFT, GAP = 4.0, 1.0, 0.15  # radius of moons, how far one reaches into the other, and angle
-RING, DISC, SLIT = 4.0, 2.0, 0.15
+BEND = 2.5  # radius of a crescent
+MOON, CUT = 4.0, 0.15  # radius of a moon, and the angle from its apex to the end of a half
+RING, DISC, GAP = 4.0, 2.0, 0.3  # radii, and the distance of the halves
 
 
 def make_planar_shapes(
@@ -44,8 +44,9 @@ def make_planar_shapes(
         Clusters of either grouping; 2 for moons and rings. Two groupings of "blobs" or "crescents"
         into two are independent; of more clusters, they are not.
     noise : float, optional
-        Standard deviation of the points around the shape, from 0 to 100; by default 0.8 for blobs,
-        of which neighbours are 6 apart, and 0.25 for all others.
+        Standard deviation of the points around the shape, from 0 to 100; by default 0.7 for blobs
+        and 0.6 for crescents, of which neighbours are 6 apart, 0.25 for moons and 0.2 for rings,
+        whose outer radius is 4.
     random_state : int, RandomState instance or None, default=None
         Seed or source of the random numbers.
 
@@ -66,8 +67,8 @@ def make_planar_shapes(
 
     References
     ----------
-    Dang and Bailey (2010), section 5.2: Syn1 (four blobs), Syn2 (``n_clusters=3``), Syn3
-    (crescents) and Syn4 (moons). These are pictures there; positions, sizes and noise are ours.
+    Dang and Bailey (2010), section 5.2: four blobs are Syn1, six Syn2; crescents may be Syn3, and
+    rings Syn4, of which there are only pictures. Positions, sizes and noise are ours.
 
     Examples
     --------
@@ -97,7 +98,7 @@ def make_planar_shapes(
         angle = (part + 0.5) * np.pi / k
         X = SPACING / (2 * np.sin(np.pi / (2 * k))) * _at(angle)
         if shape == "crescents":
-            X = X + BEND * _at(angle * TURN + np.pi * (along - 0.5))
+            X = X + BEND * _at(angle + np.pi * (along - 0.5))
         labels = np.stack([part // 2, (part + 1) // 2 % k], 1)
     else:
         right, inner = part // 2, part % 2
@@ -107,18 +108,19 @@ def make_planar_shapes(
     return X + noise * rng.normal(size=(n, 2)), labels.astype(np.int64)
 
 
-def _at(angle):
+def _at(angle: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([np.cos(angle), np.sin(angle)], 1)
 
 
 def _moons(along, side, inner, rng):
     """Of every moon, the half on a side, from near its apex to its end."""
-    angle = GAP + along * (np.pi / 2 - GAP)
+    angle = CUT + along * (np.pi / 2 - CUT)
     x, y = MOON * side * np.sin(angle), MOON * np.cos(angle)
-    return np.stack([x + inner * MOON, np.where(inner, LIFT - y, y)], 1)
+    return np.stack([x + inner * MOON, np.where(inner, -y, y)], 1)
 
 
 def _rings(along, side, inner, rng):
+    """Of a disc and a ring around it, the half on a side."""
     radius = np.where(inner, DISC * np.sqrt(rng.random_sample(along.size)), RING)
     angle = np.pi * (along - 0.5)
-    return np.stack([side * (SLIT + radius * np.cos(angle)), radius * np.sin(angle)], 1)
+    return np.stack([side * (GAP / 2 + radius * np.cos(angle)), radius * np.sin(angle)], 1)

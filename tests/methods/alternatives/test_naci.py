@@ -256,7 +256,7 @@ def test_rows_alike_and_few():
     X, labels = make_planar_shapes(40, random_state=0)
     twice = NACI(2).fit(np.repeat(X, 2, 0), known=np.repeat(labels[:, 0], 2))
     assert same(twice.labels_, np.repeat(labels[:, 1], 2))
-    two = NACI(2).fit([[0.0], [1.0]], known=[0, 1])
+    two = NACI(2).fit([[0.0], [1.0]])
     assert two.labels_.tolist() == [0, 1] and two.linkage_.shape == (1, 4)
     one = NACI(1).fit(X, known=labels[:, 0])
     assert not one.labels_.any() and one.objective_ == pytest.approx(0, abs=1e-12)
@@ -301,8 +301,8 @@ SHAPES = {
     "Syn1": ("blobs", 800, 2),
     "Syn2": ("blobs", 600, 3),
     "Syn3": ("crescents", 800, 2),
-    "Syn4": ("moons", 800, 2),
-    "rings": ("rings", 800, 2),
+    "Syn4": ("rings", 800, 2),
+    "moons": ("moons", 800, 2),
 }
 
 
