@@ -58,8 +58,8 @@ ENTRIES = {
     "mdl_constrained": Entry(MDLConstrained(3, **QUICK), MDLConstrained(n_init=4)),
     "cop_kmeans": Entry(COPKMeans(3, **QUICK), COPKMeans(n_init=4)),
     "cross_partition": Entry(CrossPartition(3, **QUICK), CrossPartition(max_iter=500)),
-    "naci": Entry(NACI(3), NACI()),
-    "coala": Entry(COALA(3), COALA()),
+    "naci": Entry(NACI(3, random_state=0), NACI()),
+    "coala": Entry(COALA(3, random_state=0), COALA()),
     "residual-spectral": Entry(
         ResidualSpectral(3, damp="none", members=1, **QUICK),
         ResidualSpectral(members=2, n_init=2),
