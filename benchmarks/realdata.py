@@ -121,6 +121,7 @@ METHODS = BASELINES | {
     "CondEns[k-means]": Method(_estimator(CondEns), (*DENSE, *COUNTS)),
     "CondEns, adjusted": Method(_estimator(CondEns, extension="adjusted"), DENSE),
     "NACI": Method(_estimator(NACI), DENSE),
+    "NACI, wide windows": Method(_estimator(NACI, bandwidth_scale=4.0, eta=1.0), DENSE),
     "COALA": Method(_estimator(COALA), DENSE),
     "CCIB": Method(_estimator(CCIB), DENSE),
     # Columns above their means. The signs of principal components mean nothing.

@@ -131,16 +131,17 @@ class NACI(PairClusterer):
     ----------
     <n_clusters>
     eta : float or sequence of float, default=0.2
-        Weight of the known labelings, from 0 to 10**6: one for all, or one for each. Where what is
-        sought depends on what is known, or what is known has many groups, 0.01 to 0.1 is better; 0
-        ignores what is known.
+        Weight of the known labelings, from 0 to 10**6: one for all, or one for each; 0 ignores what
+        is known. Where what is sought depends on what is known, or what is known has many groups,
+        0.01 to 0.1 is better; with wide windows, about 1.
     bandwidth : {"seed", "normal"} or float, default="seed"
         Width sigma of the windows, in the units of ``X``, or a rule for it, with n rows of d
         features of the mean variance s^2: "seed" is s (4 / (n (2 d + 1)))^(1 / (d + 4)), as
         published, and "normal" has d + 2 for 2 d + 1, which is the optimum for normal rows.
     bandwidth_scale : float, default=1.5
         Factor of a rule, from 1e-3 to 1e3. 1, which is published, is at the lower end of what
-        works, and too low in more than ten dimensions; clusters that are close and curved need it.
+        works; clusters that are close and curved need it. In ten dimensions and more, where few
+        rows are near another, 3 to 4 is better, with a larger ``eta``.
     normaliser : {"initial", "current"}, default="initial"
         Whether gains are divided by the information of single rows, or by that of the clusters so
         far, the other way to read the source: it changes all gains with every merge, takes
