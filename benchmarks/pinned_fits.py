@@ -100,6 +100,8 @@ def fits() -> dict:
         "MDLConstrained, soft": (n.MDLConstrained(3, constraints="soft", **QUICK), REAL,
                                  {"must_link": LINK, "cannot_link": APART}),
         "COPKMeans": (n.COPKMeans(3, **QUICK), REAL, {"must_link": LINK, "cannot_link": APART}),
+        "NACI": (n.NACI(3), REAL, {"known": GROUPS}),
+        "COALA": (n.COALA(3), REAL, {"known": both}),
         "MDLMixture": (n.MDLMixture(max_clusters=5, variance_floor=0.2, **DRAWS), REAL,
                        {"y": WANTED}),
         "MDLMixture, six moves": (n.MDLMixture(max_clusters=5, variance_floor=0.2,

@@ -147,8 +147,9 @@ class NACI(PairClusterer):
         far, the other way to read the source: it changes all gains with every merge, takes
         O(n ** 3), and makes independence of what is known ever more important.
     refine : bool, default=True
-        Whether to move single rows once the clusters are merged, as long as J rises, which is not
-        in the source.
+        Whether to improve on the merges, which cannot be undone, by what is not in the source:
+        single rows move as long as J rises; and for up to 7 clusters, rows are also merged to 8 as
+        if nothing were known, of which all groupings are tried. The best J is kept.
     approx : {"subsample"}, optional
         "subsample" merges ``n_subsample`` rows, from all known groups alike, and places the others
         as `predict` does. None does so with a warning where there are more than ``max_exact`` rows.
@@ -185,11 +186,11 @@ class NACI(PairClusterer):
     bandwidth_ : float
         Width sigma, in the units of ``X``.
     n_moves_ : int
-        Rows that were moved after the merges.
+        Moves of single rows that led to the labels.
     objective_ : float
         -J of the rows that were merged. It has no unit.
     objective_trace_ : ndarray
-        The same after every merge down to ``n_clusters``, and after the moves.
+        The same after every merge down to ``n_clusters``, and of the labels.
     n_iter_ : int
         Merges and moves.
     converged_ : bool
@@ -326,7 +327,7 @@ class NACI(PairClusterer):
             padded = np.zeros(len(rows.alive), np.int32)
             padded[:n] = labels
             most = np.asarray(max_moves, np.int32)
-            found = _move(table, rows.alive, padded, most, n_clusters=max(bucket(k, 64), 4))
+            found = _move(table, rows.alive, padded, most, n_clusters=max(bucket(k, 64), _MOST))
             found = jax.device_get(found)
             return found._replace(labels=found.labels[:n], sums=found.sums[:k, :k])
 
@@ -376,8 +377,8 @@ class NACI(PairClusterer):
         n_clusters : int
             At most the number of rows that were merged.
         refine : bool, default=True
-            Whether to move single rows. If not, the clusters of a cut are unions of those of any
-            cut into more.
+            Whether to improve on the merges, as far as `fit` did. If not, the clusters of a cut are
+            unions of those of any cut into more.
 
         Returns
         -------

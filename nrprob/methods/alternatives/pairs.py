@@ -68,7 +68,7 @@ class Padded(NamedTuple):
     def of(cls, x: np.ndarray, codes: np.ndarray) -> Padded:
         """Pad, so that problems of nearly the same size share programs."""
         n, d = x.shape
-        size = bucket(max(n, 64), 2048)
+        size = bucket(max(n, 256), 2048)
         rows = np.zeros((size, bucket(max(d, _FEW), 1024)), x.dtype)
         rows[:n, :d] = x
         groups = np.tile(np.arange(size, dtype=np.int32), (max(codes.shape[1], 1), 1))
@@ -121,6 +121,30 @@ class PairClusterer(Clusterer):
     def _validate(self, X: Any, *, reset: bool) -> np.ndarray:
         X = np.asarray(X) if isinstance(X, jax.Array) else X
         return self._checked(X, reset=reset)
+
+    def fit(self, X, y=None, *, known=None):
+        """Cluster the rows of ``X``.
+
+        Parameters
+        ----------
+        X : array-like or JAX array of shape (n_samples, n_features)
+            Float32 input is computed in float32, all else in float64.
+        y : array-like of shape (n_samples,), optional
+            Present for the sake of pipelines: labels, which are ignored.
+        known : array-like, optional
+            Structure to avoid: labels of shape (n_samples,), or several labelings as a 2-D array of
+            integers or strings.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If the data do not fit the parameters; the message says what to change.
+        """
+        return super().fit(X, y, known=known)
 
     def prepare(self, X, y, known=None) -> PairTask:
         """Check the input; see `Clusterer.prepare`."""

@@ -11,6 +11,7 @@ from sklearn.metrics import adjusted_rand_score
 from nrprob import NACI, DegenerateClusterWarning
 from nrprob.datasets import make_planar_shapes
 from nrprob.known import Memberships
+from nrprob.methods.alternatives import naci
 from nrprob.metrics import pair_f_measure
 
 
@@ -21,22 +22,24 @@ def same(a, b):
 # The objective in plain NumPy, from its definition
 
 
+def members(labels):
+    """One column of 0 and 1 for every cluster."""
+    return (labels[:, None] == np.unique(labels)).astype(float)
+
+
 def information(labels, known):
     """I(C;Z): squared differences of the joint distribution from that of independence."""
-    joint = np.array([[((labels == c) & (known == z)).mean() for z in np.unique(known)]
-                      for c in np.unique(labels)])  # fmt: skip
+    joint = members(labels).T @ members(known) / len(labels)
     return ((joint - joint.sum(1, keepdims=True) * joint.sum(0)) ** 2).sum()
 
 
 def data_information(labels, potentials):
     """I(C;X) = T_in + T_all - 2 T_btw of the potentials G(x_l - x_m, 2 sigma^2)."""
-    n = len(labels)
-    inside = everywhere = between = 0.0
-    for c in np.unique(labels):
-        own = labels == c
-        inside += potentials[np.ix_(own, own)].sum() / n**2
-        everywhere += own.mean() ** 2 * potentials.sum() / n**2
-        between += own.mean() * potentials[own].sum() / n**2
+    n, member = len(labels), members(labels)
+    share = member.mean(0)
+    inside = np.trace(member.T @ potentials @ member) / n**2
+    everywhere = (share**2).sum() * potentials.sum() / n**2
+    between = share @ (member.T @ potentials).sum(1) / n**2
     return inside + everywhere - 2 * between
 
 
@@ -184,6 +187,20 @@ def test_no_single_move_is_left_that_helps():
         assert NACI(3, max_iter=1).fit(X, known=known).n_moves_ == 1
 
 
+def test_groupings_are_tried_where_merges_went_wrong():
+    assert [len(naci._groupings(n, k)) for n, k in ((4, 1), (4, 2), (5, 3), (8, 4))] == [
+        1, 7, 25, 1701,
+    ]  # fmt: skip
+    # One of the sets on which the four blobs are joined crosswise.
+    X, labels = make_planar_shapes(160, random_state=1)
+    known, sought = labels.T
+    merged = NACI(2, bandwidth_scale=1.0, refine=False).fit(X, known=known)
+    model = NACI(2, bandwidth_scale=1.0).fit(X, known=known)
+    assert pair_f_measure(merged.labels_, sought) < 0.6
+    assert same(model.labels_, sought) and model.objective_ < merged.objective_
+    assert same(model.cut(2), sought) and same(model.cut(2, refine=False), merged.labels_)
+
+
 def test_what_changes_nothing():
     X, labels = make_planar_shapes(60, random_state=0)
     known = labels[:, 0]
@@ -223,6 +240,7 @@ def test_rules_of_the_width():
     assert NACI(bandwidth=0.7).fit(X).bandwidth_ == pytest.approx(0.7)
 
 
+@pytest.mark.smoke
 def test_new_rows_get_the_posterior_of_the_windows():
     X, known = problem(5, 40)
     model = NACI(3).fit(X, known=known)
