@@ -26,7 +26,7 @@ from nrprob.settings import standard
 from nrprob.statistics.rows import bucket
 from nrprob.validation import LARGEST, check_number, check_same_order
 
-# Rule -> numerator and denominator, by n and d, of the width to the power d + 4.
+# Rule -> width of n rows of d features of mean variance 1, to the power of d + 4.
 RULES = {"seed": lambda n, d: 4 / (n * (2 * d + 1)), "normal": lambda n, d: 4 / (n * (d + 2))}
 
 _MOST = 8  # clusters of which all groupings are tried
@@ -145,7 +145,8 @@ class NACI(PairClusterer):
     normaliser : {"initial", "current"}, default="initial"
         Whether gains are divided by the information of single rows, or by that of the clusters so
         far, the other way to read the source: it changes all gains with every merge, takes
-        O(n ** 3), and makes independence of what is known ever more important.
+        O(n ** 3), so that 1,000 rows are many, and makes independence of what is known ever more
+        important.
     refine : bool, default=True
         Whether to improve on the merges, which cannot be undone, by what is not in the source:
         single rows move as long as J rises; and for up to 7 clusters, rows are also merged to 8 as
@@ -220,7 +221,7 @@ class NACI(PairClusterer):
     >>> from nrprob.datasets import make_planar_shapes
     >>> X, labels = make_planar_shapes(200, "moons", random_state=0)
     >>> model = NACI(2).fit(X, known=labels[:, 0])
-    >>> model.linkage_.shape, model.cut(4).max()
+    >>> model.linkage_.shape, int(model.cut(4).max())
     ((199, 4), 3)
     """
 
@@ -377,8 +378,8 @@ class NACI(PairClusterer):
         n_clusters : int
             At most the number of rows that were merged.
         refine : bool, default=True
-            Whether to improve on the merges, as far as `fit` did. If not, the clusters of a cut are
-            unions of those of any cut into more.
+            Whether to improve on the merges: to move single rows, and to try groupings if `fit` had
+            ``refine``. If not, the clusters of a cut are unions of those of any cut into more.
 
         Returns
         -------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple
 
@@ -86,7 +87,9 @@ def squares(x: jax.Array) -> jax.Array:
     return (square + square.T) / 2
 
 
-def by_block(x: np.ndarray, others: np.ndarray, scores: Any) -> np.ndarray:
+def by_block(
+    x: np.ndarray, others: np.ndarray, scores: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
     """Scores of new rows: ``scores`` of their squared distances (b, n) to others, by blocks."""
     from scipy.spatial.distance import cdist
 
