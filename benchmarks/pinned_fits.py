@@ -107,6 +107,8 @@ def fits() -> dict:
         "DecKMeans": (n.DecKMeans(3, **QUICK), REAL, {"known": GROUPS}),
         "ConvEM": (n.ConvEM(3, **QUICK), REAL, {"known": GROUPS}),
         "CAMI": (n.CAMI(3, **QUICK), REAL, {"known": GROUPS}),
+        "NACI": (n.NACI(3), REAL, {"known": GROUPS}),
+        "COALA": (n.COALA(3), REAL, {"known": both}),
         "MDLMixture": (n.MDLMixture(max_clusters=5, variance_floor=0.2, **DRAWS), REAL,
                        {"y": WANTED}),
         "MDLMixture, six moves": (n.MDLMixture(max_clusters=5, variance_floor=0.2,

@@ -32,7 +32,17 @@ from residual_spectral import one_liner
 from sklearn.base import BaseEstimator
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from nrprob import CCIB, CMBC, IBSI, CondEns, ResidualMixture, ResidualSpectral, recommend
+from nrprob import (
+    CCIB,
+    CMBC,
+    COALA,
+    IBSI,
+    NACI,
+    CondEns,
+    ResidualMixture,
+    ResidualSpectral,
+    recommend,
+)
 from nrprob.exceptions import DataUnavailable
 
 DENSE = ("columns", "components")
@@ -110,6 +120,9 @@ METHODS = BASELINES | {
     "ResidualSpectral": Method(_estimator(ResidualSpectral), COUNTS),
     "CondEns[k-means]": Method(_estimator(CondEns), (*DENSE, *COUNTS)),
     "CondEns, adjusted": Method(_estimator(CondEns, extension="adjusted"), DENSE),
+    "NACI": Method(_estimator(NACI), DENSE),
+    "NACI, wide windows": Method(_estimator(NACI, bandwidth_scale=4.0, eta=1.0), DENSE),
+    "COALA": Method(_estimator(COALA), DENSE),
     "CCIB": Method(_estimator(CCIB), DENSE),
     # Columns above their means. The signs of principal components mean nothing.
     "CMBC, binarised": Method(_estimator(CMBC, binarize=0.0), ("columns",)),

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from nrprob.exceptions import DegenerateClusterWarning
     from nrprob.methods.alternatives.adft import ADFT
     from nrprob.methods.alternatives.cami import CAMI
+    from nrprob.methods.alternatives.coala import COALA
     from nrprob.methods.alternatives.conv_em import ConvEM
     from nrprob.methods.alternatives.dec_kmeans import DecKMeans
+    from nrprob.methods.alternatives.naci import NACI
     from nrprob.methods.alternatives.orthogonalization import Orthogonalization
     from nrprob.methods.bayes.estimator import MDLMixture
     from nrprob.methods.bottleneck.ccib import CCIB
@@ -50,6 +52,8 @@ _OBJECTS = {
     "COPKMeans": "nrprob.methods.constrained.cop_kmeans",
     "CrossPartition": "nrprob.methods.crosspartition.estimator",
     "CECIB": "nrprob.methods.cec.estimator",
+    "NACI": "nrprob.methods.alternatives.naci",
+    "COALA": "nrprob.methods.alternatives.coala",
     "ResidualSpectral": "nrprob.methods.residual.spectral",
     "ResidualMixture": "nrprob.methods.residual.mixture",
     "Orthogonalization": "nrprob.methods.alternatives.orthogonalization",
@@ -78,6 +82,8 @@ __all__ = [
     "COPKMeans",
     "CrossPartition",
     "CECIB",
+    "NACI",
+    "COALA",
     "ResidualSpectral",
     "ResidualMixture",
     "Orthogonalization",

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlogy
 
-from nrprob.information import _log_base
+from nrprob.information import _log_base, entropy
 from nrprob.validation import as_number, check_choice, check_not_masked, check_rows
 
 __all__ = [
@@ -303,11 +303,12 @@ def normalized_mutual_information(
     labels: Labels,
     truth: Labels,
     *,
-    normalizer: Literal["arithmetic", "truth", "geometric"] = "arithmetic",
+    normalizer: Literal["arithmetic", "truth", "geometric", "product"] = "arithmetic",
 ) -> float:
     r"""Mutual information of two labelings as a share of what it could be.
 
-    .. math:: I(C; L) / h, \quad h = \tfrac12 (H(C) + H(L)), \; H(L) \;\text{or}\; \sqrt{H(C) H(L)}
+    .. math:: I(C; L) / h, \quad
+        h = \tfrac12 (H(C) + H(L)), \; H(L), \; \sqrt{H(C) H(L)} \;\text{or}\; H(C) H(L)
 
     Parameters
     ----------
@@ -315,16 +316,17 @@ def normalized_mutual_information(
         Clusters C.
     truth : sequence of hashable of shape (n_samples,)
         Classes L.
-    normalizer : {"arithmetic", "truth", "geometric"}, default="arithmetic"
+    normalizer : {"arithmetic", "truth", "geometric", "product"}, default="arithmetic"
         The denominator h, in the order above. With "truth" the index is the homogeneity of the
         clusters: not symmetric, and 1 for every refinement of the classes, so that the number of
-        clusters belongs beside it.
+        clusters belongs beside it. "product" is no share: it is in 1/nats, and of two equal
+        labelings it is 1 / H.
 
     Returns
     -------
     float
-        Between 0 and 1. Where h is 0: 1 if H(C) = H(L) = 0 or the normalizer is "truth",
-        else 0.
+        Between 0 and 1, but for "product". Where h is 0: 1 if the normalizer is "truth", or if
+        H(C) = H(L) = 0 and it is not "product"; else 0.
 
     Raises
     ------
@@ -335,13 +337,17 @@ def normalized_mutual_information(
 
     Notes
     -----
-    "truth" is Gondek (2005), eq. (8.1.2). "geometric" replaces the product H(C) H(L) printed by
-    Dang and Bailey (2010), which is not free of units.
+    "truth" is Gondek (2005), eq. (8.1.2). "product" is printed by Dang and Bailey (2010), whose
+    tables "geometric" fits better.
     """
-    from sklearn.metrics import homogeneity_score, normalized_mutual_info_score
+    from sklearn.metrics import homogeneity_score, mutual_info_score, normalized_mutual_info_score
 
-    check_choice("normalizer", normalizer, ("arithmetic", "truth", "geometric"))
+    check_choice("normalizer", normalizer, ("arithmetic", "truth", "geometric", "product"))
     a, b = _pair(labels, truth, LABELS_TRUTH)
+    if normalizer == "product":
+        information = max(0.0, float(mutual_info_score(b, a)))
+        product = entropy(np.bincount(a) / len(a)) * entropy(np.bincount(b) / len(b))
+        return information / product if product else 0.0
     if normalizer == "truth":
         value = homogeneity_score(b, a)
     else:

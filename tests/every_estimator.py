@@ -15,8 +15,10 @@ from nrprob import (
     CCIB,
     CECIB,
     CMBC,
+    COALA,
     IB,
     IBSI,
+    NACI,
     CondEns,
     ConvEM,
     COPKMeans,
@@ -63,6 +65,8 @@ ENTRIES = {
     "cop_kmeans": Entry(COPKMeans(3, **QUICK), COPKMeans(n_init=4)),
     "cross_partition": Entry(CrossPartition(3, **QUICK), CrossPartition(max_iter=500)),
     "cecib": Entry(CECIB(3, **QUICK), CECIB(3, n_init=2)),
+    "naci": Entry(NACI(3, random_state=0), NACI()),
+    "coala": Entry(COALA(3, random_state=0), COALA()),
     "residual-spectral": Entry(
         ResidualSpectral(3, damp="none", members=1, **QUICK),
         ResidualSpectral(members=2, n_init=2),
@@ -86,6 +90,8 @@ KINDS = {
     "ib that merges": ("ib", {"solver": "agglomerative"}),
     "ib that splits": ("ib", {"solver": "split"}),
     "mdl_mixture of six moves": ("mdl_mixture", {"kernel": "six-move"}),
+    "naci of present information": ("naci", {"normaliser": "current"}),
+    "naci of a sample": ("naci", {"approx": "subsample", "n_subsample": 20}),
 }
 
 

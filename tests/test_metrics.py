@@ -79,6 +79,7 @@ def test_normalizers():
     assert nmi(labels, truth, normalizer="geometric") == pytest.approx(1 / math.sqrt(2))
     assert nmi(labels, truth, normalizer="truth") == pytest.approx(1.0)
     assert nmi(truth, labels, normalizer="truth") == pytest.approx(1 / 2)
+    assert nmi(truth, truth, normalizer="product") == pytest.approx(1 / math.log(2))
     assert metrics.variation_of_information(labels, truth, base=2) == pytest.approx(1.0)
 
 
@@ -89,6 +90,8 @@ def test_degenerate_partitions():
         assert nmi(one, one, normalizer=normalizer) == 1.0
         assert nmi(one, split, normalizer=normalizer) == 0.0
         assert nmi(split, one, normalizer=normalizer) == (normalizer == "truth")
+    for a, b in ((one, one), (one, split), (split, one)):
+        assert nmi(a, b, normalizer="product") == 0
     assert metrics.jaccard_index(single, single) == metrics.pair_f_measure(single, single) == 1.0
     assert metrics.fowlkes_mallows_index(single, split) == 0.0
     assert metrics.hubert_gamma(one, split) == metrics.hubert_gamma(single, split) == 0.0
@@ -194,6 +197,7 @@ def test_information_indices_against_the_tables(pair):
         ("arithmetic", (h_a + h_b) / 2),
         ("geometric", math.sqrt(h_a * h_b)),
         ("truth", h_b),
+        ("product", h_a * h_b),
     ):
         value = metrics.normalized_mutual_information(a, b, normalizer=normalizer)
         assert value == pytest.approx(mutual / h, abs=TOL)

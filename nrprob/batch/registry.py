@@ -162,6 +162,15 @@ METHODS = {
     "cami": Method(
         "nrprob.methods.alternatives.cami:CAMI",
         "two mixtures at once, at a price of what their clusters share; for comparison",
+    "naci": Method(
+        "nrprob.methods.alternatives.naci:NACI",
+        "clusters of any shape that are unlike the known ones, with a tree of all merges",
+        takes_wanted=False,
+        alone=True,
+    ),
+    "coala": Method(
+        "nrprob.methods.alternatives.coala:COALA",
+        "average linkage that keeps rows of a known group apart where it can; for comparison",
         takes_wanted=False,
         alone=True,
     ),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nrprob.datasets.cells import make_cell_counts
     from nrprob.datasets.loaders import DataSet, load
     from nrprob.datasets.mixtures import make_four_components
+    from nrprob.datasets.shapes import make_planar_shapes
     from nrprob.datasets.subsets import (
         make_competing_pairs,
         make_cross_partition,
@@ -37,6 +38,7 @@ __all__ = [
     "make_gaussian_views",
     "make_multinomial_2d",
     "make_oscillating_counts",
+    "make_planar_shapes",
 ]
 
 # What needs scipy.sparse is loaded when it is asked for.
@@ -51,6 +53,7 @@ _LATER = {
     "make_four_components": "mixtures",
     "make_gaussian_views": "views",
     "make_oscillating_counts": "subsets",
+    "make_planar_shapes": "shapes",
 }
 
 

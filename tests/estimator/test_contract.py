@@ -177,12 +177,13 @@ _FINE = {
     "binarize": (10**20, -1),
     "beta": (np.inf,),
     "balance": (np.inf,),
-    **dict.fromkeys(("delta", "epsilon", "max_diameter"), (10**20,)),
+    **dict.fromkeys(("delta", "epsilon", "max_diameter", "bandwidth"), (10**20,)),
 }
 _WRAPPED = {  # values that are parts of others
     "metrics": [lambda v: (v,)],
     "scale_range": [lambda v: (v, 10.0), lambda v: (1e-3, v)],
     "start": [lambda v: (v,)],
+    "eta": [lambda v: (v,)],
     "members": [lambda v: [("within", v, 10)], lambda v: [("within", 1.0, v)]],
 }
 
