@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from nrprob.methods.bayes.estimator import MDLMixture
     from nrprob.methods.bottleneck.ccib import CCIB
     from nrprob.methods.bottleneck.ib import IB, IBSI
+    from nrprob.methods.cec.constrained_mixture import ConstrainedMixture
+    from nrprob.methods.cec.fuzzy import SemiSupervisedFCM
+    from nrprob.methods.cec.partition_kmeans import PartitionKMeans
+    from nrprob.methods.cec.spectral import SemiSupervisedSpectral
     from nrprob.methods.cmbc.estimator import CMBC
     from nrprob.methods.constrained.cop_kmeans import COPKMeans
     from nrprob.methods.constrained.mdl import MDLConstrained
@@ -43,6 +47,10 @@ _OBJECTS = {
     "MDLConstrained": "nrprob.methods.constrained.mdl",
     "COPKMeans": "nrprob.methods.constrained.cop_kmeans",
     "CrossPartition": "nrprob.methods.crosspartition.estimator",
+    "ConstrainedMixture": "nrprob.methods.cec.constrained_mixture",
+    "PartitionKMeans": "nrprob.methods.cec.partition_kmeans",
+    "SemiSupervisedFCM": "nrprob.methods.cec.fuzzy",
+    "SemiSupervisedSpectral": "nrprob.methods.cec.spectral",
     "ResidualSpectral": "nrprob.methods.residual.spectral",
     "ResidualMixture": "nrprob.methods.residual.mixture",
     "explore": "nrprob.successive",
@@ -65,6 +73,10 @@ __all__ = [
     "MDLConstrained",
     "COPKMeans",
     "CrossPartition",
+    "ConstrainedMixture",
+    "PartitionKMeans",
+    "SemiSupervisedFCM",
+    "SemiSupervisedSpectral",
     "ResidualSpectral",
     "ResidualMixture",
     "explore",

@@ -15,14 +15,18 @@ from nrprob import (
     IB,
     IBSI,
     CondEns,
+    ConstrainedMixture,
     COPKMeans,
     CrossPartition,
     MDLConstrained,
     MDLMixture,
     MDLMultiView,
     MixtureEM,
+    PartitionKMeans,
     ResidualMixture,
     ResidualSpectral,
+    SemiSupervisedFCM,
+    SemiSupervisedSpectral,
 )
 from nrprob.batch.registry import METHODS
 
@@ -56,6 +60,12 @@ ENTRIES = {
     "mdl_constrained": Entry(MDLConstrained(3, **QUICK), MDLConstrained(n_init=4)),
     "cop_kmeans": Entry(COPKMeans(3, **QUICK), COPKMeans(n_init=4)),
     "cross_partition": Entry(CrossPartition(3, **QUICK), CrossPartition(max_iter=500)),
+    "constrained_mixture": Entry(ConstrainedMixture(3, **QUICK), ConstrainedMixture(n_init=2)),
+    "partition_kmeans": Entry(PartitionKMeans(3, **QUICK), PartitionKMeans(n_init=4)),
+    "semi_supervised_fcm": Entry(SemiSupervisedFCM(3, **QUICK), SemiSupervisedFCM(n_init=2)),
+    "semi_supervised_spectral": Entry(
+        SemiSupervisedSpectral(3, **QUICK), SemiSupervisedSpectral(n_init=4)
+    ),
     "residual-spectral": Entry(
         ResidualSpectral(3, damp="none", members=1, **QUICK),
         ResidualSpectral(members=2, n_init=2),

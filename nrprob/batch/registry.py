@@ -129,6 +129,30 @@ METHODS = {
         known_as="subsets",
         alone=True,
     ),
+    "constrained_mixture": Method(
+        "nrprob.methods.cec.constrained_mixture:ConstrainedMixture",
+        "components of a gaussian mixture under pairs, and labels, that are together or apart",
+        takes_known=False,
+        takes_pairs=True,
+        alone=True,
+    ),
+    "partition_kmeans": Method(
+        "nrprob.methods.cec.partition_kmeans:PartitionKMeans",
+        "k-means in which labels of some rows count as further features; for comparison",
+        takes_known=False,
+    ),
+    "semi_supervised_fcm": Method(
+        "nrprob.methods.cec.fuzzy:SemiSupervisedFCM",
+        "fuzzy c-means in which labels of some rows pull at memberships; for comparison",
+        takes_known=False,
+    ),
+    "semi_supervised_spectral": Method(
+        "nrprob.methods.cec.spectral:SemiSupervisedSpectral",
+        "spectral clustering whose affinities are told of labels and pairs; for comparison",
+        takes_known=False,
+        takes_pairs=True,
+        alone=True,
+    ),
 }
 
 

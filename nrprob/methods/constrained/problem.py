@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from nrprob import colouring
 from nrprob.codelength import exponential_length, multinomial_complexity
-from nrprob.methods.constrained import colouring
+from nrprob.links import Components, Pairs, feasible_start
 from nrprob.methods.constrained.codes import APART, SOFT_APART, SOFT_LINK, Nodes
 from nrprob.methods.constrained.label_codes import flags_length, savings, words
-from nrprob.methods.constrained.links import Components, Pairs, feasible_start
 from nrprob.statistics.features import check_range
 from nrprob.statistics.rows import bucket, cluster_means
 

@@ -13,7 +13,6 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
-from threadpoolctl import threadpool_limits
 
 from nrprob.engines import solve
 from nrprob.estimator import parameters
@@ -22,13 +21,12 @@ from nrprob.estimator.calls import memberships
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships, read, some
 from nrprob.methods.ensemble.consensus import agree, scatter
-from nrprob.settings import standard
+from nrprob.settings import few_threads, standard
 from nrprob.statistics.ensembles import indicators, nearness
 from nrprob.statistics.families import fit_features
 from nrprob.validation import MOST, check_random_state
 
 _BASES = ("kmeans", "em", "daib")
-_FEW = 4096  # rows for which the threads of a base clusterer cost more than they gain
 _ROUNDS = 20  # of adjusting the extension, from each start
 _COUNTS = ("n_clusters", "n_components")  # how clusterers call their number of clusters
 
@@ -316,7 +314,7 @@ class CondEns(Clusterer):
         for member, own in zip(self.estimators_, self._own, strict=True):
             moved = x + (shifts[own] - shifts)[codes] if shifts.any() else x
             moved = moved.astype(self._dtype, copy=False)  # compiled bases take that of their fit
-            with _threads(len(codes)):
+            with few_threads(len(codes)):
                 columns.append(np.asarray(member.predict(moved)))
         return np.stack(columns, 1)
 
@@ -336,7 +334,7 @@ class CondEns(Clusterer):
             rows = order[ends[g - 1] if g else 0 : ends[g]]
             part = given.x[rows]
             if size == 1 or (rows.size >= (size or 2) and not _alike(part)):
-                with warnings.catch_warnings(), _threads(len(codes)):
+                with warnings.catch_warnings(), few_threads(len(codes)):
                     # Said below, once for all groups.
                     warnings.simplefilter("ignore", DegenerateClusterWarning)
                     warnings.filterwarnings("ignore", ".*has no counts", UserWarning)
@@ -500,15 +498,6 @@ def _shifts(x: np.ndarray, codes: np.ndarray, labels: np.ndarray) -> np.ndarray:
     left = np.diag(z.sum(0)) - share @ both.T
     right = z.T @ wide - share @ (c.T @ wide)
     return np.linalg.lstsq(left, right, rcond=1e-10)[0].astype(x.dtype)
-
-
-def _threads(n_rows: int) -> Any:
-    """Context in which few rows are clustered by one thread.
-
-    scikit-learn's k-means hands 256 rows to a thread at a time, and threads that wait for work hold
-    up whatever else runs on a busy machine, themselves first.
-    """
-    return threadpool_limits(1 if n_rows <= _FEW else None)
 
 
 def _alike(x: Any) -> bool:
