@@ -8,6 +8,7 @@ groups. Every row carries a last statistic equal to 1, whose sum is the mass of 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -279,6 +280,18 @@ def bucket(size: int, limit: int) -> int:
         return size
     power = 1 << max(int(size) - 1, 0).bit_length()
     return power * 3 // 4 if power >= 4 and size <= power * 3 // 4 else power
+
+
+def coarse(size: int, least: int) -> int:
+    """Round up so that small problems share programs: ``least`` times a power of 4."""
+    if size > 4096:
+        return bucket(size, 65536)
+    return least * 4 ** max(0, math.ceil(math.log(max(size, 1) / least, 4) - 1e-9))
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    """Rows with as many columns as a program is compiled for."""
+    return np.pad(x, ((0, 0), (0, coarse(x.shape[1], 4) - x.shape[1])))
 
 
 def arrange(codes: np.ndarray, n_groups: int, n_shards: int = 1) -> Layout:

@@ -16,17 +16,21 @@ from nrprob.engines.solve import Solution
 from nrprob.estimator.linear import Task
 from nrprob.known import Groups, read
 from nrprob.statistics.families import FeatureMap, fit_features
-from nrprob.statistics.rows import Rows
+from nrprob.statistics.rows import Layout, Rows, coarse, make_rows, wide
 
 CAPACITY = 1024  # steps that a trace may have; the last entry is always that of the last step
 
 
-def lay_out(X: np.ndarray, fixed: np.ndarray | None) -> tuple[FeatureMap, Task]:
-    """Rows of mean 0 and mean variance 1, laid out, and how new rows become such."""
+def lay_out(X: np.ndarray, fixed: np.ndarray) -> tuple[FeatureMap, Task]:
+    """Rows of mean 0 and mean variance 1 as one block, and how new rows become such.
+
+    Classes ``fixed`` (n,) are -1 where unknown.
+    """
     n = len(X)
     features = fit_features(X, "gaussian", None)
     task = Task(X, features(X), fixed, Groups(np.zeros(n, int), 1), read(None, n))
-    task.lay_out()
+    task.layout = Layout(1, coarse(n, 64), np.arange(n), np.zeros(1, np.int32))
+    task.rows = make_rows(wide(task.x), task.layout, 1)
     return features, task
 
 
@@ -36,9 +40,9 @@ def codes(fixed: np.ndarray | None, n: int) -> np.ndarray:
 
 
 def table(rows: Rows) -> tuple[jax.Array, jax.Array]:
-    """Rows (N, p) and their masses (N,), 0 on padding; columns of padding are 0."""
+    """Rows (N, p) of the one block, and their masses (N,), 0 on padding; columns of it are 0."""
     x: Any = rows.x
-    return x.x.reshape(-1, x.n_statistics).at[:, -1].set(0), rows.mass.reshape(-1)
+    return x.x[0].at[:, -1].set(0), rows.mass[0]
 
 
 def squares(x: jax.Array, centres: jax.Array) -> jax.Array:
@@ -99,11 +103,11 @@ def best_of(
     n_iter, trace = found.n_iter[best], found.trace[best]
     last = jnp.clip(n_iter - 1, 0, len(trace) - 1)
     return Solution(
-        jnp.moveaxis(labels.reshape(-1, *rows.mass.shape), 0, -1).astype(jnp.int32),
+        labels.T[None].astype(jnp.int32),
         objective,
         found.done,
         n_iter,
-        masses(best).reshape(*rows.mass.shape, -1),
+        masses(best)[None],
         trace.at[last].set(objective[best].astype(trace.dtype)),
         jax.tree.map(lambda a: a[best], fit),
     )

@@ -33,7 +33,7 @@ from nrprob.methods.cec.centres import (
     table,
     weighted_means,
 )
-from nrprob.methods.cec.link_posterior import SETS, Links, most_probable, posterior
+from nrprob.methods.cec.link_posterior import SETS, Links, posterior, settle
 from nrprob.methods.cec.units import read_units
 from nrprob.statistics.rows import Rows
 
@@ -130,17 +130,17 @@ def solve_constrained_mixture(
         square = 0.5 * (white**2).sum(-1)
         return -square - half - 0.5 * n_features * math.log(2 * math.pi), penalty
 
-    def expect(mixture, x):
-        """Objective, shares of the units in the clusters, and their scores (N, k)."""
+    def expect(mixture, x, solve):
+        """Objective, and what ``solve`` says of the units beside the log of their sum."""
         log_p, penalty = densities(mixture, x)
         units = jax.ops.segment_sum(mass[:, None] * log_p, links.unit, mass.size)
         scores = (units + mixture.log_weights) * links.real[:, None].astype(x.dtype)
-        value, shares = posterior(scores, links)
-        return penalty.sum() - value, shares, scores
+        value, *found = solve(scores, links)
+        return penalty.sum() - value, *found
 
     def step(state, _):
         mixture, old = state
-        value, shares, _ = expect(mixture, x)
+        value, shares = expect(mixture, x, posterior)
         weights = (shares * links.real[:, None]).sum(0) / links.real.sum()
         log_weights = jnp.log(jnp.maximum(weights, jnp.finfo(dtype).tiny)).astype(dtype)
         mixture = maximise(mass[:, None] * shares[links.unit], log_weights, mixture.means)
@@ -150,7 +150,7 @@ def solve_constrained_mixture(
 
     def run(seed):
         unit = jnp.where(varies, 1 / jnp.sqrt(jnp.where(varies, numbers.variance, 1)), 0)
-        code = fixed.reshape(-1)
+        code = fixed[0]
         centres = first_centres(x * unit, mass, code, k, seed)
         nearest = squares(x * unit, centres).argmin(1)
         w = one_hot(jnp.where(code >= 0, code, nearest), mass, k)
@@ -160,8 +160,8 @@ def solve_constrained_mixture(
 
     def end(mixture):
         wide = jax.tree.map(lambda a: a.astype(jnp.float64), mixture)
-        value, shares, scores = expect(wide, x.astype(jnp.float64))
-        return value, shares[links.unit], most_probable(scores, shares, links)[links.unit]
+        value, shares, labels = expect(wide, x.astype(jnp.float64), settle)
+        return value, shares[links.unit], labels[links.unit]
 
     found: Iterated = restarts(run, (stream(seed, jnp.arange(n_init)),), n_init)
     mixture = found.state[0]

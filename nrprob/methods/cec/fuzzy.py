@@ -61,7 +61,7 @@ def solve_fuzzy(
 ) -> Solution:
     """Run ``n_init`` starts side by side and keep the best; ``fixed`` (B, r) are classes, or -1."""
     x, mass = table(rows)
-    code = fixed.reshape(-1)
+    code = fixed[0]
     wanted = one_hot(code, jnp.ones_like(mass), n_clusters)
     alpha = numbers.alpha
     tol = jnp.maximum(numbers.tol, 16 * jnp.finfo(x.dtype).eps)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from optax.assignment import hungarian_algorithm
 from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
@@ -132,13 +133,42 @@ def posterior(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Array]:
     A mean field adds its expected scores and its entropy in place of the log of a sum.
     """
     value, shares = jax.value_and_grad(log_partition)(scores, links)
+    return _with_field(value, shares, scores, links)
+
+
+def settle(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """As `posterior`, in float64, and the most probable labels (N,) that keep all cannot-links.
+
+    With a mean field they are those of the largest shares where these keep the cannot-links of a
+    part; else the best that were found.
+    """
+    scores = scores.astype(jnp.float64)
+    size = jnp.maximum(jnp.abs(scores).max(), 1)
+    # Among equals all units have to choose alike: what is added decides for them together.
+    unlike = scores / size + 1e-9 * uniform(jnp.uint32(0), scores.shape, scores.dtype)
+    solve = jax.vmap(jax.value_and_grad(log_partition), (0, None))
+    (value, _), (shares, hard) = solve(jnp.stack([scores, 1e16 * unlike]), links)
+    value, shares = _with_field(value, shares, scores, links)
+    labels = jnp.where(links.free[:, None], scores, hard).argmax(1)
+    if links.edges.shape[0]:
+        labels = jnp.where(links.turn >= 0, _field_labels(scores, shares, links), labels)
+    return value, shares, labels
+
+
+# Mean fields
+
+
+def _with_field(
+    value: jax.Array, shares: jax.Array, scores: jax.Array, links: Links
+) -> tuple[jax.Array, jax.Array]:
+    """Add what is approximated to a sum and its derivative."""
     if links.edges.shape[0] == 0:
         return value, shares
-    field = (links.turn >= 0)[:, None]
+    field = links.turn >= 0
     found = _mean_field(scores, links)
     entropy = -(found * jnp.log(jnp.where(found > 0, found, 1))).sum(1)
-    value += jnp.where(field[:, 0], (found * scores).sum(1) + entropy, 0).sum()
-    return value, jnp.where(field, found, shares)
+    value += jnp.where(field, (found * scores).sum(1) + entropy, 0).sum()
+    return value, jnp.where(field[:, None], found, shares)
 
 
 def _in_turn(update: Any, state: jax.Array, links: Links, sweeps: int) -> jax.Array:
@@ -163,29 +193,8 @@ def _mean_field(scores: jax.Array, links: Links) -> jax.Array:
     return _in_turn(update, jax.nn.softmax(scores, axis=1), links, SWEEPS)
 
 
-# Labels
-
-
-def most_probable(scores: jax.Array, shares: jax.Array, links: Links) -> jax.Array:
-    """Labels (N,) of units that keep all cannot-links, and are the most probable that do.
-
-    With a mean field they are those of the largest shares where these keep the cannot-links of a
-    part; else the best that were found.
-    """
-    wide = scores.astype(jnp.float64)
-    size = jnp.maximum(jnp.abs(wide).max(), 1)
-    # Among equals all units have to choose alike: what is added decides for them together.
-    wide = wide / size + 1e-9 * uniform(jnp.uint32(0), wide.shape, wide.dtype)
-    hard = jax.grad(log_partition)(1e16 * wide, links)
-    labels = jnp.where(links.free[:, None], scores, hard).argmax(1)
-    if links.edges.shape[0]:
-        labels = jnp.where(links.turn >= 0, _field_labels(scores, shares, links), labels)
-    return labels
-
-
 def _field_labels(scores: jax.Array, shares: jax.Array, links: Links) -> jax.Array:
-    from optax.assignment import hungarian_algorithm
-
+    """Labels (N,) that keep the cannot-links of the units with a mean field."""
     n, k = scores.shape
     a, b = links.edges.T
     likely = shares.argmax(1)

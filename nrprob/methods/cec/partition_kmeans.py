@@ -30,7 +30,7 @@ from nrprob.methods.cec.centres import (
     table,
     weighted_means,
 )
-from nrprob.statistics.rows import Rows, bucket
+from nrprob.statistics.rows import Rows, coarse
 
 
 class Numbers(NamedTuple):
@@ -62,7 +62,7 @@ def solve_partition_kmeans(
     A first step looks at the rows alone, since a start says nothing of labels.
     """
     x, mass = table(rows)
-    code = fixed.reshape(-1)
+    code = fixed[0]
     told = jnp.where(code >= 0, mass, 0)
 
     def means(x, labels, centres):
@@ -208,7 +208,7 @@ class PartitionKMeans(DenseClusterer):
         trace = float(task.x.astype(np.float64).var(0).sum())
         strength = np.asarray(self.strength * trace, task.x.dtype)
         numbers = Numbers(strength, np.asarray(self.max_iter, np.int32))
-        static = {"n_clusters": self.n_clusters, "n_classes": bucket(fixed.max() + 2, 64)}
+        static = {"n_clusters": self.n_clusters, "n_classes": coarse(fixed.max() + 1, 4)}
         each = task.rows.mass.size * (self.n_clusters + 3) * 4
         task.calls = restart_calls(
             solve_partition_kmeans, static, task.rows, task.layout, task.fixed, [numbers],

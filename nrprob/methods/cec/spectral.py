@@ -206,7 +206,10 @@ class SemiSupervisedSpectral(PairEstimator):
         self.embedding_ = vectors / np.where(length > 0, length, 1)
         features, among = lay_out(self.embedding_, codes(None, len(X)))
         numbers = Numbers(np.asarray(0.0), np.asarray(self.max_iter, np.int32))
-        static = {"n_clusters": self.n_clusters, "n_classes": 1}
+        static = {
+            "n_clusters": self.n_clusters,
+            "n_classes": 4,
+        }  # none, as `PartitionKMeans` has it
         task.calls = restart_calls(
             solve_partition_kmeans, static, among.rows, among.layout, among.fixed, [numbers],
             n_init=self.n_init, random_state=self.random_state,

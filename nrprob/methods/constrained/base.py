@@ -11,8 +11,8 @@ from nrprob.estimator.base import Renamed
 from nrprob.estimator.calls import at_once
 from nrprob.estimator.pairs import PairEstimator
 from nrprob.methods.constrained.codes import Nodes
-from nrprob.methods.constrained.problem import coarse
 from nrprob.methods.constrained.search import SearchResult
+from nrprob.statistics.rows import coarse
 
 
 class ConstrainedSearch(PairEstimator):

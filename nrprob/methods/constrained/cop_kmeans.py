@@ -19,9 +19,9 @@ from nrprob.estimator.dense import ALIKE
 from nrprob.links import Components, cluster_order, feasible_start
 from nrprob.methods.constrained.base import ConstrainedSearch
 from nrprob.methods.constrained.codes import APART, Nodes, squares, statistics
-from nrprob.methods.constrained.problem import Scaled, coarse, lay_out, place, wide
+from nrprob.methods.constrained.problem import Scaled, lay_out, place
 from nrprob.methods.constrained.search import SearchResult, assign_in_order
-from nrprob.statistics.rows import cluster_means
+from nrprob.statistics.rows import cluster_means, coarse, wide
 from nrprob.validation import check_random_state
 
 

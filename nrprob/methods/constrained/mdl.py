@@ -24,11 +24,11 @@ from nrprob.methods.constrained.problem import (
     ConstrainedProblem,
     Described,
     Scaled,
-    coarse,
     ignorable_pairs,
 )
 from nrprob.methods.constrained.report import Report
 from nrprob.methods.constrained.sizes import SizeLimits
+from nrprob.statistics.rows import coarse
 from nrprob.validation import LARGEST, MOST, check_random_state
 
 

@@ -18,16 +18,9 @@ from nrprob.links import Components, Pairs, feasible_start
 from nrprob.methods.constrained.codes import APART, SOFT_APART, SOFT_LINK, Nodes
 from nrprob.methods.constrained.label_codes import flags_length, savings, words
 from nrprob.statistics.features import check_range
-from nrprob.statistics.rows import bucket, cluster_means
+from nrprob.statistics.rows import cluster_means, coarse, wide
 
 _ENTRIES = 100_000_000  # of the table of neighbours
-
-
-def coarse(size: int, least: int) -> int:
-    """Round up so that small problems share programs: ``least`` times a power of 4."""
-    if size > 4096:
-        return bucket(size, 65536)
-    return least * 4 ** max(0, math.ceil(math.log(max(size, 1) / least, 4) - 1e-9))
 
 
 @dataclass(frozen=True)
@@ -307,11 +300,6 @@ def place(values: np.ndarray, at: np.ndarray, dtype: Any) -> np.ndarray:
     out = np.zeros((coarse(len(at), 64), *values.shape[1:]), dtype)
     out[at] = values
     return out
-
-
-def wide(x: np.ndarray) -> np.ndarray:
-    """Rows with as many columns as a program is compiled for."""
-    return np.pad(x, ((0, 0), (0, coarse(x.shape[1], 4) - x.shape[1])))
 
 
 def neighbour_table(ends: np.ndarray, kind: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -62,8 +62,7 @@ def scores_of(links, rng, scale):
 
 @jax.jit
 def solve(scores, links):
-    value, shares = link_posterior.posterior(scores, links)
-    return value, shares, link_posterior.most_probable(scores, shares, links)
+    return link_posterior.settle(scores, links)
 
 
 def by_hand(every, case, links, scores):
