@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from nrprob.engines.iterate import Iterated
 from nrprob.engines.kmeans import plus_plus
@@ -111,3 +112,17 @@ def best_of(
         trace.at[last].set(objective[best].astype(trace.dtype)),
         jax.tree.map(lambda a: a[best], fit),
     )
+
+
+def name_clusters(labels: np.ndarray, fixed: np.ndarray, k: int) -> np.ndarray:
+    """Order (k,) of the clusters in which the c-th agrees with class c in as many rows as it can.
+
+    All classes have a cluster each where there are enough, the agreement of all being the most that
+    is possible; free clusters come after them.
+    """
+    told = fixed >= 0
+    count = np.zeros((k, fixed.max() + 1))
+    np.add.at(count, (labels[told], fixed[told]), 1)
+    own, classes = linear_sum_assignment(-count)
+    own = own[np.argsort(classes)]
+    return np.concatenate([own, np.setdiff1d(np.arange(k), own)])

@@ -21,13 +21,13 @@ from nrprob.estimator import parameters
 from nrprob.estimator.calls import collect, memberships, restart_calls
 from nrprob.estimator.dense import ALIKE
 from nrprob.estimator.pairs import PairEstimator
-from nrprob.links import cluster_order
 from nrprob.methods.cec.centres import (
     CAPACITY,
     best_of,
     codes,
     first_centres,
     lay_out,
+    name_clusters,
     one_hot,
     squares,
     table,
@@ -47,6 +47,7 @@ class Numbers(NamedTuple):
     Attributes
     ----------
     links : what is said of the rows
+    named : whether every class is one unit, and the start of one cluster
     ridge : (p,) added to the diagonal of every scatter; 0 on padding
     variance : (p,) of all rows; 0 on padding and for columns of one value
     tol : fall of the objective, in nats per row, below which a restart has converged
@@ -54,6 +55,7 @@ class Numbers(NamedTuple):
     """
 
     links: Links
+    named: Any
     ridge: Any
     variance: Any
     tol: Any
@@ -88,8 +90,9 @@ def solve_constrained_mixture(
 ) -> Solution:
     """Run ``n_init`` starts side by side and keep the best.
 
-    They start from the nearest centres, the means of the classes ``fixed`` (B, r) first, in units
-    of the columns' deviations. Rows with a class, which is -1 for others, start in its cluster.
+    They start from the nearest centres, in units of the columns' deviations. Where the classes
+    ``fixed`` (B, r), -1 for none, are one unit each, their means come first, and their rows start
+    there.
     """
     x, mass = table(rows)
     links, ridge, k = numbers.links, numbers.ridge, n_clusters
@@ -150,7 +153,7 @@ def solve_constrained_mixture(
 
     def run(seed):
         unit = jnp.where(varies, 1 / jnp.sqrt(jnp.where(varies, numbers.variance, 1)), 0)
-        code = fixed[0]
+        code = jnp.where(numbers.named, fixed[0], -1)
         centres = first_centres(x * unit, mass, code, k, seed)
         nearest = squares(x * unit, centres).argmin(1)
         w = one_hot(jnp.where(code >= 0, code, nearest), mass, k)
@@ -212,8 +215,7 @@ class ConstrainedMixture(PairEstimator):
     Attributes
     ----------
     labels_ : ndarray of shape (n_samples,)
-        Most probable labels that keep all links. With links="both", cluster i is the i-th of the
-        sorted labels.
+        Most probable labels that keep all links.
     membership_ : ndarray of shape (n_samples, n_clusters)
         p(cluster given all rows and links) of every row; rows sum to 1.
     <n_clusters_>
@@ -235,15 +237,16 @@ class ConstrainedMixture(PairEstimator):
     <n_features_in_>
     <feature_names_in_>
     classes_ : ndarray
-        Sorted labels seen in ``y``, if there were any.
+        Sorted labels seen in ``y``, if there were any. With links="both", cluster i is class
+        ``classes_[i]``; else it is the one that agrees best with it.
 
     Notes
     -----
     The posterior is exact where units that are connected by cannot-links can be labelled in at most
-    50,000 ways; and, for what labels say alone, with up to 10 clusters, whatever their number: the
-    sum then runs over the sets of clusters that the classes use. Where neither holds, a mean field
-    is used with a warning: a unit is in a cluster as far as its neighbours are not. Its labels keep
-    the links all the same.
+    50,000 ways. It is exact as well for what labels alone say, with at most k = 10 clusters and
+    10**6 / 2**k labelled units: the sum then runs over the sets of clusters that the classes use.
+    Where neither holds, a mean field is used with a warning: a unit is in a cluster as far as its
+    neighbours are not. Its labels keep the links all the same.
 
     Weights are updated by the shares of units, as published. That is exact for the objective above.
     It is not for the probability of the rows given that the links hold, which divides by the
@@ -313,8 +316,7 @@ class ConstrainedMixture(PairEstimator):
         """Check the input and lay it out; see `Clusterer.prepare`."""
         given = super().prepare(X, y, must_link=must_link, cannot_link=cannot_link)
         X, told = given.X, codes(given.fixed, len(given.X))
-        named = told if self.links == "both" else codes(None, len(X))
-        self._features, task = lay_out(X, named)
+        self._features, task = lay_out(X, told)
         links, self.n_approximated_ = read_units(
             given.must_link,
             given.cannot_link,
@@ -329,6 +331,7 @@ class ConstrainedMixture(PairEstimator):
         dtype, (n, p) = task.x.dtype, (task.rows.mass.size, len(variance))
         numbers = Numbers(
             links,
+            np.asarray(self.links == "both"),
             (self.reg * variance).astype(dtype),
             variance.astype(dtype),
             np.asarray(self.tol, dtype),
@@ -350,15 +353,15 @@ class ConstrainedMixture(PairEstimator):
         """Set the fitted attributes; see `Clusterer.finish`."""
         restarts, best = collect(found, task.layout)
         X, k = task.X, self.n_clusters
-        named = task.fixed if (task.fixed >= 0).any() else None
-        order = cluster_order(restarts.labels[restarts.objective.argmin()], named, k)
-        units = X.shape[0] * self._varies.sum() * math.log(self._features.scale)
+        order = name_clusters(restarts.labels[restarts.objective.argmin()], task.fixed, k)
+        # Densities are per unit of the features.
+        shift = X.shape[0] * self._varies.sum() * math.log(self._features.scale)
         self._store(
             restarts._replace(
-                labels=np.argsort(order)[restarts.labels], objective=restarts.objective + units
+                labels=np.argsort(order)[restarts.labels], objective=restarts.objective + shift
             ),
             membership=memberships(best, task.layout, k)[:, order],
-            trace=best.trace.astype(float) + units,
+            trace=best.trace.astype(float) + shift,
             n_iter=best.n_iter,
             nothing_left="" if self._varies.any() else ALIKE,
         )
@@ -399,12 +402,14 @@ class ConstrainedMixture(PairEstimator):
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
         x = self._features(self._validate(X, reset=False)).astype(np.float64)[:, self._varies]
-        scores = []
-        at = np.flatnonzero(self._varies)
+        scores, at = [], np.flatnonzero(self._varies)
         for log_weight, mean, spread in zip(*self._mixture, strict=True):
-            covariance = spread[np.ix_(at, at)] if spread.ndim == 2 else np.diag(spread[at])
-            root = np.linalg.cholesky(covariance)
-            white = solve_triangular(root, (x - mean[at]).T, lower=True)
-            log_det = np.log(np.diagonal(root)).sum()
-            scores.append(log_weight - log_det - 0.5 * (white**2).sum(0))
+            away = (x - mean[at]).T
+            if self.covariance == "full":
+                root = np.linalg.cholesky(spread[np.ix_(at, at)])
+                white, size = solve_triangular(root, away, lower=True), np.diagonal(root)
+            else:
+                size = np.sqrt(spread[at])
+                white = away / size[:, None]
+            scores.append(log_weight - np.log(size).sum() - 0.5 * (white**2).sum(0))
         return np.stack(scores, 1)

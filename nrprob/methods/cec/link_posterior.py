@@ -29,7 +29,7 @@ from nrprob.statistics.rows import bucket
 LABELINGS = 50_000  # of one part, that are summed over one by one
 TOTAL = 5_000_000  # places in the table of these labels, of all parts together
 SETS = 10  # clusters of which all subsets are summed over
-STATES = 4_000_000  # units of classes times subsets of clusters
+STATES = 1_000_000  # units of classes times subsets of clusters, of which each step passes all
 SWEEPS = 10  # of a mean field
 _NEVER = -1e30  # log of 0, of which differences can be taken
 
@@ -99,10 +99,10 @@ def _sum_of_sets(scores: jax.Array, members: jax.Array) -> jax.Array:
     inside, without = (sets & bits) > 0, sets & ~bits
 
     def choose(log_w, unit):
-        own = scores[jnp.minimum(unit, n - 1)][:, None]  # (m, 1, k)
-        before = jnp.logaddexp(log_w[:, :, None], log_w[:, without])
-        new = jax.nn.logsumexp(jnp.where(inside, own + before, _NEVER), axis=2)
-        return jnp.where((unit < n)[:, None], new, log_w), None
+        own = jnp.where(inside, scores[jnp.minimum(unit, n - 1)][:, None], _NEVER)  # (m, 2^k, k)
+        same = log_w + jax.nn.logsumexp(own, axis=2)
+        more = jax.nn.logsumexp(own + log_w[:, without], axis=2)
+        return jnp.where((unit < n)[:, None], jnp.logaddexp(same, more), log_w), None
 
     nothing = jnp.where(jnp.arange(1 << k) == 0, 0, _NEVER).astype(scores.dtype)
     used, _ = jax.lax.scan(choose, jnp.broadcast_to(nothing, (m, 1 << k)), members.T)

@@ -25,6 +25,7 @@ from nrprob.methods.cec.centres import (
     codes,
     first_centres,
     lay_out,
+    name_clusters,
     one_hot,
     squares,
     table,
@@ -151,8 +152,8 @@ class PartitionKMeans(DenseClusterer):
     <n_features_in_>
     <feature_names_in_>
     classes_ : ndarray
-        Sorted labels seen in ``y``, if there were any: the columns of ``label_shares_``. Clusters
-        are not named after them.
+        Sorted labels seen in ``y``, if there were any: the columns of ``label_shares_``. Cluster i
+        is the one that agrees best with class ``classes_[i]``, and further clusters are free.
 
     References
     ----------
@@ -221,9 +222,12 @@ class PartitionKMeans(DenseClusterer):
         restarts, best = collect(found, task.layout)
         X, fixed, k = task.X, task.fixed, self.n_clusters
         scale = self._features.scale
-        membership = memberships(best, task.layout, k)
+        order = name_clusters(restarts.labels[restarts.objective.argmin()], fixed, k)
+        membership = memberships(best, task.layout, k)[:, order]
         self._store(
-            restarts._replace(objective=restarts.objective * scale**2),
+            restarts._replace(
+                labels=np.argsort(order)[restarts.labels], objective=restarts.objective * scale**2
+            ),
             membership=membership,
             trace=best.trace.astype(float) * scale**2,
             n_iter=best.n_iter,

@@ -17,7 +17,7 @@ from nrprob.estimator.calls import collect, memberships, restart_calls
 from nrprob.estimator.dense import ALIKE
 from nrprob.estimator.pairs import PairEstimator, PairTask
 from nrprob.links import Components
-from nrprob.methods.cec.centres import codes, lay_out
+from nrprob.methods.cec.centres import codes, lay_out, name_clusters
 from nrprob.methods.cec.partition_kmeans import Numbers, solve_partition_kmeans
 from nrprob.settings import few_threads
 from nrprob.statistics.features import check_range
@@ -109,7 +109,8 @@ class SemiSupervisedSpectral(PairEstimator):
     <n_features_in_>
     <feature_names_in_>
     classes_ : ndarray
-        Sorted labels seen in ``y``, if there were any. Clusters are not named after them.
+        Sorted labels seen in ``y``, if there were any. Cluster i is the one that agrees best with
+        class ``classes_[i]``, and further clusters are free.
 
     Notes
     -----
@@ -237,15 +238,20 @@ class SemiSupervisedSpectral(PairEstimator):
         """Set the fitted attributes; see `Clusterer.finish`."""
         scale, layout, solutions = found[0]
         restarts, best = collect(solutions, layout)
-        membership = memberships(best, layout, self.n_clusters)
+        X, k = task.X, self.n_clusters
+        labels = restarts.labels[restarts.objective.argmin()]
+        order = name_clusters(labels, codes(task.fixed, len(X)), k)
+        membership = memberships(best, layout, k)[:, order]
         self._store(
-            restarts._replace(objective=restarts.objective * scale**2),
+            restarts._replace(
+                labels=np.argsort(order)[restarts.labels], objective=restarts.objective * scale**2
+            ),
             membership=membership,
             trace=best.trace.astype(float) * scale**2,
             n_iter=best.n_iter,
-            nothing_left=ALIKE if (task.X == task.X[:1]).all() else "",
+            nothing_left=ALIKE if (X == X[:1]).all() else "",
         )
-        self.cluster_centers_ = row_means(task.X, membership)
+        self.cluster_centers_ = row_means(X, membership)
         return self
 
     # New rows

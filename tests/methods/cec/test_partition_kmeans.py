@@ -50,6 +50,9 @@ def test_a_great_strength_leaves_no_cluster_of_two_classes(X):
     model = PartitionKMeans(K, strength=1e6, n_init=100, random_state=0).fit(X, y)
     assert not set(model.labels_[y == "a"]) & set(model.labels_[y == "b"])
     assert model.classes_.tolist() == ["a", "b"]
+    assert (model.label_shares_[:2] == np.eye(2)).all()  # named after the classes
+    best = int(model.restarts_.objective.values.argmin())
+    assert (model.restarts_.labels[best] == model.labels_).all()
 
 
 def test_without_labels_it_is_kmeans(X):
