@@ -225,7 +225,7 @@ class ConstrainedMixture(PairEstimator):
         Means.
     covariances_ : ndarray
         Covariances, (n_clusters, n_features, n_features), (n_clusters, n_features) or
-        (n_clusters,); 0 for columns of one value, of which nothing else depends.
+        (n_clusters,); 0 for columns of one value, which say nothing and are left out.
     n_approximated_ : int
         Number of units whose posterior is approximated by a mean field.
     <objective_>
