@@ -19,7 +19,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from nrprob import COPKMeans, DegenerateClusterWarning, MDLConstrained
-from nrprob.methods.constrained.links import draw_pairs
+from nrprob.links import draw_pairs
 
 SETTINGS = (
     ("clean", "none", 0.0, 0),

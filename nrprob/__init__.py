@@ -24,7 +24,11 @@ if TYPE_CHECKING:
     from nrprob.methods.bayes.estimator import MDLMixture
     from nrprob.methods.bottleneck.ccib import CCIB
     from nrprob.methods.bottleneck.ib import IB, IBSI
+    from nrprob.methods.cec.constrained_mixture import ConstrainedMixture
     from nrprob.methods.cec.estimator import CECIB
+    from nrprob.methods.cec.fuzzy import SemiSupervisedFCM
+    from nrprob.methods.cec.partition_kmeans import PartitionKMeans
+    from nrprob.methods.cec.spectral import SemiSupervisedSpectral
     from nrprob.methods.cmbc.estimator import CMBC
     from nrprob.methods.constrained.cop_kmeans import COPKMeans
     from nrprob.methods.constrained.mdl import MDLConstrained
@@ -54,6 +58,10 @@ _OBJECTS = {
     "CECIB": "nrprob.methods.cec.estimator",
     "NACI": "nrprob.methods.alternatives.naci",
     "COALA": "nrprob.methods.alternatives.coala",
+    "ConstrainedMixture": "nrprob.methods.cec.constrained_mixture",
+    "PartitionKMeans": "nrprob.methods.cec.partition_kmeans",
+    "SemiSupervisedFCM": "nrprob.methods.cec.fuzzy",
+    "SemiSupervisedSpectral": "nrprob.methods.cec.spectral",
     "ResidualSpectral": "nrprob.methods.residual.spectral",
     "ResidualMixture": "nrprob.methods.residual.mixture",
     "Orthogonalization": "nrprob.methods.alternatives.orthogonalization",
@@ -84,6 +92,10 @@ __all__ = [
     "CECIB",
     "NACI",
     "COALA",
+    "ConstrainedMixture",
+    "PartitionKMeans",
+    "SemiSupervisedFCM",
+    "SemiSupervisedSpectral",
     "ResidualSpectral",
     "ResidualMixture",
     "Orthogonalization",

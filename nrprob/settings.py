@@ -1,11 +1,14 @@
-"""The settings of JAX that all computations run under, whatever those of the caller."""
+"""The settings that computations run under, whatever those of the caller."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import jax
+
+_FEW = 4096  # rows for which the threads of other libraries cost more than they gain
 
 
 @contextmanager
@@ -20,3 +23,14 @@ def standard(wide: bool = True) -> Iterator[None]:
         jax.numpy_rank_promotion("allow"),
     ):
         yield
+
+
+def few_threads(n_rows: int) -> Any:
+    """Context in which other libraries treat few rows in one thread.
+
+    scikit-learn's k-means hands 256 rows to a thread at a time, and LAPACK less; threads that wait
+    for work hold up whatever else runs on a busy machine, themselves first.
+    """
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(1 if n_rows <= _FEW else None)

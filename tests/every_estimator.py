@@ -20,6 +20,7 @@ from nrprob import (
     IBSI,
     NACI,
     CondEns,
+    ConstrainedMixture,
     ConvEM,
     COPKMeans,
     CrossPartition,
@@ -29,8 +30,11 @@ from nrprob import (
     MDLMultiView,
     MixtureEM,
     Orthogonalization,
+    PartitionKMeans,
     ResidualMixture,
     ResidualSpectral,
+    SemiSupervisedFCM,
+    SemiSupervisedSpectral,
 )
 from nrprob.batch.registry import METHODS
 
@@ -67,6 +71,12 @@ ENTRIES = {
     "cecib": Entry(CECIB(3, **QUICK), CECIB(3, n_init=2)),
     "naci": Entry(NACI(3, random_state=0), NACI()),
     "coala": Entry(COALA(3, random_state=0), COALA()),
+    "constrained_mixture": Entry(ConstrainedMixture(3, **QUICK), ConstrainedMixture(n_init=2)),
+    "partition_kmeans": Entry(PartitionKMeans(3, **QUICK), PartitionKMeans(n_init=4)),
+    "semi_supervised_fcm": Entry(SemiSupervisedFCM(3, **QUICK), SemiSupervisedFCM(n_init=2)),
+    "semi_supervised_spectral": Entry(
+        SemiSupervisedSpectral(3, **QUICK), SemiSupervisedSpectral(n_init=4)
+    ),
     "residual-spectral": Entry(
         ResidualSpectral(3, damp="none", members=1, **QUICK),
         ResidualSpectral(members=2, n_init=2),

@@ -15,7 +15,8 @@ KNOWS = {
 # From the ground up: a floor imports nothing from those above it.
 FLOORS = (
     {"exceptions", "settings", "validation", "files"},
-    {"information", "codelength", "known", "metrics", "posterior", "statistics"},
+    {"information", "codelength", "known", "colouring"},
+    {"links", "metrics", "posterior", "statistics"},
     {"engines"},
     {"estimator"},
     {"methods"},

@@ -165,7 +165,7 @@ def pairs_of(
     nrprob.exceptions.InputError
         If there are no pairs to draw.
     """
-    from nrprob.methods.constrained.links import draw_pairs
+    from nrprob.links import draw_pairs
 
     # Another stream than that of the split, which has the same seed.
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence((*seed, 1))))

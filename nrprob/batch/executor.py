@@ -169,7 +169,7 @@ class Executor:
 
 def _fit(estimator: Any, inputs: Inputs) -> str:
     """Fit by itself; returns why its pairs cannot be kept, and nothing if they can."""
-    from nrprob.methods.constrained.links import InfeasibleConstraints
+    from nrprob.links import InfeasibleConstraints
 
     try:
         estimator.fit(inputs.X, inputs.y, **inputs.known, **inputs.pairs)

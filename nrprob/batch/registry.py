@@ -162,6 +162,9 @@ METHODS = {
     "cami": Method(
         "nrprob.methods.alternatives.cami:CAMI",
         "two mixtures at once, at a price of what their clusters share; for comparison",
+        takes_wanted=False,
+        alone=True,
+    ),
     "naci": Method(
         "nrprob.methods.alternatives.naci:NACI",
         "clusters of any shape that are unlike the known ones, with a tree of all merges",
@@ -172,6 +175,30 @@ METHODS = {
         "nrprob.methods.alternatives.coala:COALA",
         "average linkage that keeps rows of a known group apart where it can; for comparison",
         takes_wanted=False,
+        alone=True,
+    ),
+    "constrained_mixture": Method(
+        "nrprob.methods.cec.constrained_mixture:ConstrainedMixture",
+        "components of a gaussian mixture under pairs, and labels, that are together or apart",
+        takes_known=False,
+        takes_pairs=True,
+        alone=True,
+    ),
+    "partition_kmeans": Method(
+        "nrprob.methods.cec.partition_kmeans:PartitionKMeans",
+        "k-means in which labels of some rows count as further features; for comparison",
+        takes_known=False,
+    ),
+    "semi_supervised_fcm": Method(
+        "nrprob.methods.cec.fuzzy:SemiSupervisedFCM",
+        "fuzzy c-means in which labels of some rows pull at memberships; for comparison",
+        takes_known=False,
+    ),
+    "semi_supervised_spectral": Method(
+        "nrprob.methods.cec.spectral:SemiSupervisedSpectral",
+        "spectral clustering whose affinities are told of labels and pairs; for comparison",
+        takes_known=False,
+        takes_pairs=True,
         alone=True,
     ),
 }

@@ -171,8 +171,7 @@ class Constraints(Strict):
 
     ``pairs`` of them are drawn at random, and are what the labeling says, but for a ``share`` of
     them of which a coin decides ("coin"), or which link rows of the last two classes ("bias"); see
-    `nrprob.methods.constrained.links.draw_pairs`. Lists are combined with each other and with
-    ``cases``.
+    `nrprob.links.draw_pairs`. Lists are combined with each other and with ``cases``.
     With a split, the rows are those whose label is known, and the labeling is the split's.
     """
 

@@ -152,6 +152,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     _fixes_number = True
     # Whether a fit that is interrupted, and has set ``labels_``, keeps what it has.
     _keeps_interrupted = False
+    # Whether several classes of wanted labels may be in one cluster.
+    _classes_share = False
 
     def __sklearn_tags__(self):
         """Return scikit-learn's description of what the estimator accepts."""
@@ -311,7 +313,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
         classes, fixed = read_labels(y, n)
         if not classes.size:
             return None
-        if classes.size > self.n_clusters and (fixed >= 0).all():
+        too_many = classes.size > self.n_clusters and not self._classes_share
+        if too_many and (fixed >= 0).all():
             # A complete labeling with more classes than clusters cannot be wanted labels: it is the
             # y that pipelines and searches hand to every estimator and that clusterers ignore.
             warn(
@@ -319,7 +322,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
                 f"n_clusters={self.n_clusters}; it is ignored; mark unknown labels by -1 to use it"
             )
             return None
-        if classes.size > self.n_clusters:
+        if too_many:
             raise ValueError(
                 f"y has {classes.size} classes, more than n_clusters={self.n_clusters}; "
                 "raise n_clusters, or mark unknown labels by -1"

@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sklearn.base import clone
-from threadpoolctl import threadpool_limits
 
 from nrprob.validation import check_choice
 
-_FEW = 4096  # rows for which the threads of a base clusterer cost more than they gain
 _COUNTS = ("n_clusters", "n_components")  # how clusterers call their number of clusters
 
 
@@ -48,12 +46,3 @@ def seeded(base: Any, seed: int) -> Any:
     if own.get_params(deep=False).get("random_state", 0) is None:
         own.set_params(random_state=seed)
     return own
-
-
-def few_threads(n_rows: int) -> Any:
-    """Context in which few rows are clustered by one thread.
-
-    scikit-learn's k-means hands 256 rows to a thread at a time, and threads that wait for work hold
-    up whatever else runs on a busy machine, themselves first.
-    """
-    return threadpool_limits(1 if n_rows <= _FEW else None)

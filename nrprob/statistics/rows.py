@@ -283,10 +283,15 @@ def bucket(size: int, limit: int) -> int:
 
 
 def coarse(size: int, least: int) -> int:
-    """Round up further, so that small problems share programs: ``least`` times a power of 4."""
+    """Round up so that small problems share programs: ``least`` times a power of 4."""
     if size > 4096:
         return bucket(size, 65536)
     return least * 4 ** max(0, math.ceil(math.log(max(size, 1) / least, 4) - 1e-9))
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    """Rows with as many columns as a program is compiled for."""
+    return np.pad(x, ((0, 0), (0, coarse(x.shape[1], 4) - x.shape[1])))
 
 
 def arrange(codes: np.ndarray, n_groups: int, n_shards: int = 1) -> Layout:

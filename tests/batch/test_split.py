@@ -25,7 +25,7 @@ from nrprob.batch.report.results import collect
 from nrprob.batch.supervision import Constraints, Split
 from nrprob.datasets import make_gaussian_views
 from nrprob.exceptions import InputError
-from nrprob.methods.constrained.links import InfeasibleConstraints
+from nrprob.links import InfeasibleConstraints
 
 PAGE = DOCS / "model-files.md"
 

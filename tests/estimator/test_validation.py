@@ -268,7 +268,12 @@ def test_memberships_that_are_none_are_refused(z):
 
 @pytest.mark.parametrize("pairs", [[[0], [1, 2]], np.ma.masked_equal([[0, 1], [2, 3]], 3)])
 def test_pairs_that_are_none_are_refused(pairs):
-    for name in ("cop_kmeans", "mdl_constrained"):
+    for name in (
+        "cop_kmeans",
+        "mdl_constrained",
+        "constrained_mixture",
+        "semi_supervised_spectral",
+    ):
         with pytest.raises(ValueError, match="must_link must .*(an array|masked entries)"):
             ALL[name].fit(X, must_link=pairs)
         with pytest.raises(ValueError, match="cannot_link must .*(an array|masked entries)"):

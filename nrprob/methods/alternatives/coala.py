@@ -18,8 +18,7 @@ from nrprob.methods.alternatives.pairs import (
     Size,
     squares,
 )
-
-ALIKE = "there is no structure in X; all rows are alike"
+from nrprob.statistics.features import ALIKE
 
 
 @jax.jit

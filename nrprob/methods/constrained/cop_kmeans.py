@@ -15,13 +15,13 @@ from sklearn.utils.validation import check_is_fitted
 from nrprob.engines.iterate import blank, iterate, restarts
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
-from nrprob.methods.constrained.base import PairEstimator
+from nrprob.links import Components, cluster_order, feasible_start
+from nrprob.methods.constrained.base import ConstrainedSearch
 from nrprob.methods.constrained.codes import APART, Nodes, squares, statistics
-from nrprob.methods.constrained.links import Components, cluster_order, feasible_start
-from nrprob.methods.constrained.problem import lay_out, place, wide
+from nrprob.methods.constrained.problem import lay_out, place
 from nrprob.methods.constrained.search import SearchResult, assign_in_order
 from nrprob.statistics.features import ALIKE, Scaled
-from nrprob.statistics.rows import cluster_means, coarse
+from nrprob.statistics.rows import cluster_means, coarse, wide
 from nrprob.validation import check_random_state
 
 
@@ -64,7 +64,7 @@ def _search(
 
 
 @parameters.constructor
-class COPKMeans(PairEstimator):
+class COPKMeans(ConstrainedSearch):
     """COP-K-means: k-means that never violates a pair, and gives up where it would have to.
 
     Rows are visited in their order. Each goes to the nearest centre whose cluster no earlier row

@@ -13,20 +13,17 @@ from sklearn.utils.validation import check_is_fitted
 from nrprob.codelength import multinomial_complexity
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
+from nrprob.estimator.pairs import PairTask
+from nrprob.links import Components, InfeasibleConstraints, Pairs, cluster_order
 from nrprob.methods.constrained import search
-from nrprob.methods.constrained.base import PairEstimator, PairTask
+from nrprob.methods.constrained.base import ConstrainedSearch
 from nrprob.methods.constrained.codes import Settings
-from nrprob.methods.constrained.links import (
-    Components,
-    InfeasibleConstraints,
-    Pairs,
-    closer_than,
-    cluster_order,
-    farther_than,
-    lonely,
-    nearest_mates,
+from nrprob.methods.constrained.limits import closer_than, farther_than, lonely, nearest_mates
+from nrprob.methods.constrained.problem import (
+    ConstrainedProblem,
+    Described,
+    ignorable_pairs,
 )
-from nrprob.methods.constrained.problem import ConstrainedProblem, Described, ignorable_pairs
 from nrprob.methods.constrained.report import Report
 from nrprob.methods.constrained.sizes import SizeLimits
 from nrprob.statistics.features import ALIKE, Scaled
@@ -35,7 +32,7 @@ from nrprob.validation import LARGEST, MOST, check_random_state
 
 
 @parameters.constructor
-class MDLConstrained(PairEstimator):
+class MDLConstrained(ConstrainedSearch):
     r"""Cluster by minimum description length, with pairs that must or must not share a cluster.
 
     Rows are sent as a cluster and a squared distance from its mean. What both sides know need not

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from nrprob import colouring
 from nrprob.codelength import exponential_length, multinomial_complexity
-from nrprob.methods.constrained import colouring
+from nrprob.links import Components, Pairs, feasible_start
 from nrprob.methods.constrained.codes import APART, SOFT_APART, SOFT_LINK, Nodes
 from nrprob.methods.constrained.label_codes import flags_length, savings, words
-from nrprob.methods.constrained.links import Components, Pairs, feasible_start
 from nrprob.statistics.features import Scaled
-from nrprob.statistics.rows import cluster_means, coarse
+from nrprob.statistics.rows import cluster_means, coarse, wide
 
 _ENTRIES = 100_000_000  # of the table of neighbours
 
@@ -269,11 +269,6 @@ def place(values: np.ndarray, at: np.ndarray, dtype: Any) -> np.ndarray:
     out = np.zeros((coarse(len(at), 64), *values.shape[1:]), dtype)
     out[at] = values
     return out
-
-
-def wide(x: np.ndarray) -> np.ndarray:
-    """Rows with as many columns as a program is compiled for."""
-    return np.pad(x, ((0, 0), (0, coarse(x.shape[1], 4) - x.shape[1])))
 
 
 def neighbour_table(ends: np.ndarray, kind: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from nrprob.methods.constrained.links import InfeasibleConstraints
+from nrprob.links import InfeasibleConstraints
 
 _SECONDS = 30.0  # that one assignment may take
 

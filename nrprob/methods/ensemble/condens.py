@@ -16,12 +16,12 @@ from sklearn.utils.validation import check_is_fitted
 from nrprob.engines import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, row_means
-from nrprob.estimator.bases import check_base, count_name, few_threads, seeded
+from nrprob.estimator.bases import check_base, count_name, seeded
 from nrprob.estimator.calls import memberships
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships, read, some
 from nrprob.methods.ensemble.consensus import agree, scatter
-from nrprob.settings import standard
+from nrprob.settings import few_threads, standard
 from nrprob.statistics.ensembles import indicators, nearness
 from nrprob.statistics.families import fit_features
 from nrprob.validation import MOST, check_random_state

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
-from nrprob import COPKMeans, DegenerateClusterWarning, MDLConstrained
+from nrprob import COPKMeans, DegenerateClusterWarning, MDLConstrained, colouring
 from nrprob.codelength import (
     exponential_complexity,
     kmeans_length,
@@ -22,9 +22,7 @@ from nrprob.codelength import (
     multinomial_complexity,
     nml_length,
 )
-from nrprob.methods.constrained import colouring
-from nrprob.methods.constrained.label_codes import words
-from nrprob.methods.constrained.links import (
+from nrprob.links import (
     Components,
     InfeasibleConstraints,
     Pairs,
@@ -32,6 +30,7 @@ from nrprob.methods.constrained.links import (
     feasible_start,
     pairs_from_labels,
 )
+from nrprob.methods.constrained.label_codes import words
 from nrprob.methods.constrained.problem import ConstrainedProblem, Scaled, ignorable_pairs
 from nrprob.methods.constrained.search import search
 from nrprob.metrics import contingency

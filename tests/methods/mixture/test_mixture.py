@@ -214,6 +214,18 @@ def test_a_class_may_be_one_of_several_components(points):
     assert metrics.matched_accuracy(model.labels_, truth) > 0.95
 
 
+def test_classes_of_all_rows_are_the_components(points):
+    X, truth = points
+    model = MixtureEM(3, n_init=4, random_state=0).fit(X, truth)
+    ridge = 1e-6 * X.var(0).mean() * np.eye(3)
+    for c in range(3):
+        own = X[truth == c]
+        np.testing.assert_allclose(model.means_[c], own.mean(0))
+        np.testing.assert_allclose(model.covariances_[c], np.cov(own.T, bias=True) + ridge)
+    np.testing.assert_allclose(model.weights_, np.bincount(truth) / 150)
+    assert (model.labels_ == truth).all()
+
+
 # what users hand over
 
 

@@ -1,0 +1,39 @@
+"""Clusterers of dense rows, of which labels and pairs of rows are told at most."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nrprob.estimator.base import DenseClusterer
+
+
+class PlainClusterer(DenseClusterer):
+    """Clusterer of dense rows that is told of no structure to avoid: new rows come alone."""
+
+    def predict(self, X):  # type: ignore[override]
+        """Cluster of new rows, of which no label and no pair is told: the best by `fit`'s measure.
+
+        Rows of `fit` may be given another cluster than theirs, since nothing told is heeded here.
+
+        Parameters
+        ----------
+        X : array-like or JAX array of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        return self._log_membership(X, None).argmax(1)
+
+    def predict_proba(self, X):  # type: ignore[override]
+        """One-hot form of `predict`.
+
+        Parameters
+        ----------
+        X : array-like or JAX array of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters)
+        """
+        return np.eye(self.n_clusters)[self.predict(X)]

@@ -1,0 +1,51 @@
+"""What the estimators that take pairs of rows have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nrprob.estimator.dense import PlainClusterer
+from nrprob.links import Pairs, check_cannot_link, check_pairs, pairs_from_labels
+
+
+@dataclass
+class PairTask:
+    """Checked input of one fit; nothing of it is compiled ahead.
+
+    Attributes
+    ----------
+    X : (n, m) rows
+    fixed : (n,) clusters of the rows whose cluster is given, else -1; or None
+    must_link, cannot_link : (p, 2) rows
+    """
+
+    X: np.ndarray
+    fixed: np.ndarray | None
+    must_link: np.ndarray
+    cannot_link: np.ndarray
+    calls: Any = ()
+
+    def kept(self, hard: bool = True) -> tuple[list[Pairs], list[Pairs]]:
+        """Must-links and cannot-links that must be kept: the given ones if ``hard``, and labels."""
+        must, cannot = [], []
+        if hard:
+            must.append(Pairs(self.must_link, "must_link"))
+            cannot.append(Pairs(self.cannot_link, "cannot_link"))
+        if self.fixed is not None:
+            same, different = pairs_from_labels(self.fixed)
+            must.append(Pairs(same, "y"))
+            cannot.append(Pairs(different, "y"))
+        return must, cannot
+
+
+class PairEstimator(PlainClusterer):
+    """Clusterer of dense rows whose ``fit`` takes ``must_link`` and ``cannot_link``."""
+
+    def prepare(self, X, y, known=None, *, must_link=None, cannot_link=None) -> PairTask:
+        """Check the input; see `Clusterer.prepare`."""
+        X, fixed = self._take_in(X, y)
+        must_link = check_pairs(must_link, len(X), "must_link")
+        return PairTask(X, fixed, must_link, check_cannot_link(cannot_link, len(X)))

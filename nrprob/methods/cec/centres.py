@@ -1,0 +1,128 @@
+"""What clusterings around centres share: rows as one table, first centres, and the best restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from nrprob.engines.iterate import Iterated
+from nrprob.engines.kmeans import plus_plus
+from nrprob.engines.shuffle import stream, uniform
+from nrprob.engines.solve import Solution
+from nrprob.estimator.linear import Task
+from nrprob.known import Groups, read
+from nrprob.statistics.families import FeatureMap, fit_features
+from nrprob.statistics.rows import Layout, Rows, coarse, make_rows, wide
+
+CAPACITY = 1024  # steps that a trace may have; the last entry is always that of the last step
+
+
+def lay_out(X: np.ndarray, fixed: np.ndarray) -> tuple[FeatureMap, Task]:
+    """Rows of mean 0 and mean variance 1 as one block, and how new rows become such.
+
+    Classes ``fixed`` (n,) are -1 where unknown.
+    """
+    n = len(X)
+    features = fit_features(X, "gaussian", None)
+    task = Task(X, features(X), fixed, Groups(np.zeros(n, int), 1), read(None, n))
+    task.layout = Layout(1, coarse(n, 64), np.arange(n), np.zeros(1, np.int32))
+    task.rows = make_rows(wide(task.x), task.layout, 1)
+    return features, task
+
+
+def codes(fixed: np.ndarray | None, n: int) -> np.ndarray:
+    """Class (n,) of every row, -1 where none is told."""
+    return np.full(n, -1, np.int32) if fixed is None else fixed
+
+
+def table(rows: Rows) -> tuple[jax.Array, jax.Array]:
+    """Rows (N, p) of the one block, and their masses (N,), 0 on padding; columns of it are 0."""
+    x: Any = rows.x
+    return x.x[0].at[:, -1].set(0), rows.mass[0]
+
+
+def squares(x: jax.Array, centres: jax.Array) -> jax.Array:
+    """Squared distances (N, k) of rows (N, p) from centres (k, p), with no loss to cancellation."""
+    return ((x[:, None] - centres) ** 2).sum(-1)
+
+
+def weighted_means(x: jax.Array, w: jax.Array, old: jax.Array) -> jax.Array:
+    """Means (k, p) of rows by weights w (N, k); a cluster without weight keeps the ``old`` one."""
+    size = w.sum(0)[:, None]
+    sums = jnp.matmul(w.T, x, precision=jax.lax.Precision.HIGHEST)
+    return jnp.where(size > 0, sums / jnp.where(size > 0, size, 1), old)
+
+
+def one_hot(labels: jax.Array, mass: jax.Array, k: int) -> jax.Array:
+    """Masses (N, k) of rows in their clusters; none where the label is -1."""
+    return jnp.where(labels[:, None] == jnp.arange(k), mass[:, None], 0)
+
+
+def first_centres(
+    x: jax.Array, mass: jax.Array, fixed: jax.Array, k: int, seed: jax.Array
+) -> jax.Array:
+    """Centres (k, p): the means of the classes ``fixed`` (N,), the others by k-means++."""
+    own = one_hot(fixed, mass, k)
+    given, centres = own.sum(0) > 0, weighted_means(x, own, jnp.zeros((k, x.shape[1]), x.dtype))
+
+    def draw(j, weights):
+        u = uniform(stream(seed, j), mass.shape, x.dtype)
+        # The first arrival of independent Poisson processes; 1 - u is never 0.
+        time = jnp.where((mass > 0) & (weights > 0), -jnp.log1p(-u) / weights, jnp.inf)
+        return jnp.where(given[j], centres[j], x[time.argmin()])
+
+    def distance(centre):
+        return ((x - centre) ** 2).sum(1)
+
+    return plus_plus(draw, distance, centres, jnp.ones_like(mass))[0]
+
+
+def best_of(
+    rows: Rows,
+    found: Iterated,
+    labels: jax.Array,
+    objective: jax.Array,
+    masses: Callable[[jax.Array], jax.Array],
+    fit: Any = (),
+) -> Solution:
+    """All restarts S, and what is needed of the best.
+
+    Parameters
+    ----------
+    found : loops of all restarts
+    labels : (S, N)
+    objective : (S,), which takes the place of the last entries of the traces
+    masses : (N, k) of the restart of a number
+    fit : what the method adds, of all restarts
+    """
+    best = objective.argmin()
+    n_iter, trace = found.n_iter[best], found.trace[best]
+    last = jnp.clip(n_iter - 1, 0, len(trace) - 1)
+    return Solution(
+        labels.T[None].astype(jnp.int32),
+        objective,
+        found.done,
+        n_iter,
+        masses(best)[None],
+        trace.at[last].set(objective[best].astype(trace.dtype)),
+        jax.tree.map(lambda a: a[best], fit),
+    )
+
+
+def name_clusters(labels: np.ndarray, fixed: np.ndarray, k: int) -> np.ndarray:
+    """Order (k,) of the clusters in which the c-th agrees with class c in as many rows as it can.
+
+    All classes have a cluster each where there are enough, the agreement of all being the most that
+    is possible; free clusters come after them.
+    """
+    told = fixed >= 0
+    count = np.zeros((k, fixed.max() + 1))
+    np.add.at(count, (labels[told], fixed[told]), 1)
+    own, classes = linear_sum_assignment(-count)
+    own = own[np.argsort(classes)]
+    return np.concatenate([own, np.setdiff1d(np.arange(k), own)])

@@ -1,0 +1,74 @@
+"""Limits on distances within clusters and between them become pairs of rows.
+
+Nothing later has to know of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.spatial import cKDTree
+
+_PAIRS = 5_000_000  # of rows, that a limit may imply
+
+
+def closer_than(x: np.ndarray, delta: float) -> np.ndarray:
+    """Pairs of rows at a distance below ``delta``: they share a cluster if clusters are so far.
+
+    A clustering has clusters at least ``delta`` apart if and only if it keeps these must-links.
+    """
+    pairs = _within(x, delta, "delta")
+    return pairs[np.sqrt(((x[pairs[:, 0]] - x[pairs[:, 1]]) ** 2).sum(1)) < delta]
+
+
+def _within(x: np.ndarray, radius: float, name: str) -> np.ndarray:
+    tree = cKDTree(x)
+    # The count includes both orders, and every row with itself.
+    _check_many((int(tree.count_neighbors(tree, radius)) - len(x)) // 2, name, radius, "lower")
+    return tree.query_pairs(radius, output_type="ndarray").astype(np.int64).reshape(-1, 2)
+
+
+def _check_many(count: int, name: str, value: float, which: str) -> None:
+    if count > _PAIRS:
+        raise ValueError(
+            f"{name} implies more than {_PAIRS} pairs of rows; got {name}={value}, which implies "
+            f"{count}; {which} it, or cluster fewer rows"
+        )
+
+
+def farther_than(x: np.ndarray, diameter: float) -> np.ndarray:
+    """Pairs of rows at a distance above ``diameter``: no cluster may hold both."""
+    square = (x**2).sum(1)
+    found: list[np.ndarray] = []
+    total = 0
+    step = max(1, 4_000_000 // max(len(x), 1))
+    for start in range(0, len(x), step):
+        block = x[start : start + step]
+        far = square[start : start + step, None] - 2 * block @ x.T + square
+        a, b = np.nonzero(far > diameter**2 * (1 + 1e-12))
+        a = a + start
+        upper = a < b
+        found.append(np.stack([a[upper], b[upper]], 1))
+        total += int(upper.sum())
+        _check_many(total, "max_diameter", diameter, "raise")
+    return np.concatenate(found)
+
+
+def lonely(x: np.ndarray, epsilon: float, labels: np.ndarray) -> np.ndarray:
+    """Rows that share a cluster, but with no row within ``epsilon``."""
+    sizes = np.bincount(labels)
+    near = np.zeros(len(x), bool)
+    pairs = _within(x, epsilon, "epsilon")
+    same = labels[pairs[:, 0]] == labels[pairs[:, 1]]
+    near[pairs[same].ravel()] = True
+    return np.flatnonzero(~near & (sizes[labels] > 1))
+
+
+def nearest_mates(x: np.ndarray, rows: np.ndarray, epsilon: float) -> np.ndarray:
+    """Nearest other row of each of ``rows``; -1 where it is farther than ``epsilon``."""
+    if len(x) == 1:
+        return np.full(rows.size, -1)
+    distance, at = cKDTree(x).query(x[rows], k=2)
+    # Among equal rows the row itself need not come first.
+    first = at[:, 0] == rows
+    mate = np.where(first, at[:, 1], at[:, 0])
+    return np.where(np.where(first, distance[:, 1], distance[:, 0]) <= epsilon, mate, -1)

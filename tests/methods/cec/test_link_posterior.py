@@ -1,0 +1,182 @@
+"""Units under cannot-links: against all labels, one by one."""
+
+import itertools
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from scipy.special import logsumexp
+
+from nrprob.links import InfeasibleConstraints
+from nrprob.methods.cec import link_posterior, units
+from nrprob.settings import standard
+
+N, K, ROOM = 7, 3, 8  # rows, clusters, and rows with padding
+NONE = np.zeros((0, 2), int)
+TOLD = np.array([0, 0, 1, -1, 1, -1, -1])
+MUST = np.array([[3, 5]])
+APART = np.array([[3, 6]])
+TOUCHING = np.array([[3, 6], [0, 3], [2, 6]])
+# What pairs and labels say: must-links, cannot-links, labels, and what these mean.
+CASES = {
+    "nothing": (NONE, NONE, np.full(N, -1), "both"),
+    "pairs": (MUST, TOUCHING, np.full(N, -1), "both"),
+    "together": (MUST, APART, TOLD, "must"),
+    "both": (MUST, APART, TOLD, "both"),
+    "apart": (MUST, APART, TOLD, "cannot"),
+    "three classes apart": (NONE, NONE, np.array([0, 0, 1, 1, 1, 2, 2]), "cannot"),
+    "apart, and more": (MUST, TOUCHING, TOLD, "cannot"),
+}
+
+
+@pytest.fixture
+def every():
+    """Labels (k^n, n) of the rows, all of them."""
+    return np.array(list(itertools.product(range(K), repeat=N)))
+
+
+def kept(labels, must, cannot, told, links):
+    """Which labels (.., n) keep all links."""
+    good = np.ones(len(labels), bool)
+    for a, b in must:
+        good &= labels[:, a] == labels[:, b]
+    for a, b in cannot:
+        good &= labels[:, a] != labels[:, b]
+    for a, b in itertools.combinations(np.flatnonzero(told >= 0), 2):
+        if told[a] == told[b] and links != "cannot":
+            good &= labels[:, a] == labels[:, b]
+        if told[a] != told[b] and links != "must":
+            good &= labels[:, a] != labels[:, b]
+    return good
+
+
+def read(case, k=K):
+    return units.read_units(*CASES[case], k, ROOM)
+
+
+def scores_of(links, rng, scale):
+    """Scores of units (N, k), 0 on padding; ``scale`` says how far they are apart."""
+    return rng.normal(size=(ROOM, K)) * scale * links.real[:, None]
+
+
+@jax.jit
+def solve(scores, links):
+    return link_posterior.settle(scores, links)
+
+
+def by_hand(every, case, links, scores):
+    """Log of the sum over all labels that keep the links, shares of rows, and the best labels."""
+    good = every[kept(every, *CASES[case])]
+    first = np.unique(links.unit[:N], return_index=True)[1]
+    total = sum(scores[links.unit[i], good[:, i]] for i in first)
+    share = np.exp(total - logsumexp(total))
+    shares = [[share[good[:, i] == c].sum() for c in range(K)] for i in range(N)]
+    return logsumexp(total), np.array(shares), good[total.argmax()]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_posterior_is_the_sum_over_all_labels(case, every):
+    links, rough = read(case)
+    assert rough == 0
+    for seed, scale in ((0, 1.0), (1, 1.0), (2, 300.0)):
+        scores = scores_of(links, np.random.default_rng(seed), scale)
+        with standard():
+            value, shares, labels = jax.device_get(solve(scores, links))
+        wanted = by_hand(every, case, links, scores)
+        assert value == pytest.approx(wanted[0], rel=1e-12)
+        np.testing.assert_allclose(shares[links.unit[:N]], wanted[1], atol=1e-10)
+        assert (labels[links.unit[:N]] == wanted[2]).all()
+
+
+def test_sums_of_sets_are_used_where_labels_say_it_all():
+    used = {case: (read(case)[0].members < ROOM).sum() for case in CASES}
+    assert used.pop("apart") == 4 and used.pop("three classes apart") == 7
+    assert not any(used.values())
+
+
+def test_both_ways_agree(monkeypatch, every):
+    monkeypatch.setattr(units, "LABELINGS", 1)  # so that "both" sums over sets
+    links, _ = read("both")
+    assert (links.members < ROOM).sum() == 2
+    scores = scores_of(links, np.random.default_rng(3), 2.0)
+    with standard():
+        value, shares, _ = jax.device_get(solve(scores, links))
+    wanted = by_hand(every, "both", links, scores)
+    assert value == pytest.approx(wanted[0])
+    np.testing.assert_allclose(shares[links.unit[:N]], wanted[1], atol=1e-10)
+
+
+def test_many_units_of_two_classes_far_below_what_floats_hold():
+    told = np.arange(40) % 2
+    links, _ = units.read_units(NONE, NONE, told, "cannot", 4, 48)
+    scores = np.zeros((48, 4))
+    scores[:40] = -200.0 * np.arange(4)  # all prefer cluster 0, by far
+    with standard():
+        value, shares, labels = jax.device_get(solve(scores, links))
+    assert np.isfinite(value) and np.isfinite(shares).all()
+    assert len(set(labels[:40:2]) & set(labels[1:40:2])) == 0
+    # One of the classes has cluster 0, the other cluster 1: 20 units pay 200 each.
+    assert value == pytest.approx(-20 * 200 + np.log(2))
+    np.testing.assert_allclose(shares[:40, :2], 0.5)
+
+
+@pytest.mark.parametrize("case", ["pairs", "both", "apart, and more"])
+def test_a_mean_field_is_said_to_be_one_and_its_labels_keep_the_links(case, monkeypatch):
+    monkeypatch.setattr(link_posterior, "LABELINGS", 0)
+    monkeypatch.setattr(units, "LABELINGS", 0)
+    monkeypatch.setattr(units, "SETS", 0)
+    with pytest.warns(UserWarning, match="approximated by a mean field; got [34567] units"):
+        links, rough = read(case)
+    assert rough == (links.turn >= 0).sum()
+    for seed in range(20):
+        scores = scores_of(links, np.random.default_rng(seed), 1 + seed)
+        with standard():
+            _, shares, labels = jax.device_get(solve(scores, links))
+        np.testing.assert_allclose(shares[links.real > 0].sum(1), 1)
+        assert kept(labels[None, links.unit[:N]], *CASES[case]).all()
+
+
+def test_a_mean_field_is_what_it_says(monkeypatch):
+    monkeypatch.setattr(link_posterior, "LABELINGS", 0)
+    told = np.full(N, -1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        links, _ = units.read_units(NONE, np.array([[0, 1]]), told, "both", K, ROOM)
+    scores = scores_of(links, np.random.default_rng(0), 1.0)
+    with standard():
+        _, shares, _ = jax.device_get(solve(scores, links))
+    a, b = shares[:2]
+    for one, other, s in ((a, b, scores[0]), (b, a, scores[1])):
+        weight = np.exp(s) * (1 - other)
+        np.testing.assert_allclose(one, weight / weight.sum(), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("must", "cannot", "told", "links", "k", "message"),
+    [
+        ([[0, 1]], [[0, 1]], [-1, -1, -1], "both", 3, r"contradict each other; got cannot_link"),
+        ([[0, 1], [1, 2]], [], [0, -1, 1], "both", 3, r"contradict .* y \(0, 2\)"),
+        ([[0, 1], [1, 2]], [], [0, -1, 1], "cannot", 3, r"contradict .* y \(0, 2\)"),
+        ([], [[0, 2]], [0, -1, 0], "both", 3, r"but y \(0, 2\) put both rows into one"),
+        ([], [[0, 1]], [0, 0, 1], "cannot", 2, r"cannot be kept with 2 cluster\(s\)"),
+        ([], [[0, 1]], [-1, -1, -1], "both", 1, r"cannot be kept with 1 cluster\(s\)"),
+    ],
+)
+def test_links_that_cannot_be_kept_are_refused(must, cannot, told, links, k, message):
+    given = (np.array(pairs, int).reshape(-1, 2) for pairs in (must, cannot))
+    with pytest.raises(InfeasibleConstraints, match=message) as caught:
+        units.read_units(*given, np.array(told), links, k, 4)
+    assert "MDLConstrained with constraints='soft'" in str(caught.value)
+
+
+def test_too_many_cannot_links_of_labels_are_refused(monkeypatch):
+    monkeypatch.setattr(units, "_CROSS", 3)
+    with pytest.raises(ValueError, match="y implies more than 3 cannot-links; got 4 of 4 labelled"):
+        units.read_units(NONE, NONE, np.array([0, 0, 1, 1]), "cannot", 11, 4)
+
+
+def test_two_clusters_have_few_labels_however_many_rows():
+    chain = np.stack([np.arange(200), np.arange(1, 201)], 1)
+    links, rough = units.read_units(NONE, chain, np.full(201, -1), "both", 2, 256)
+    assert rough == 0 and (links.part == 0).sum() == 2
