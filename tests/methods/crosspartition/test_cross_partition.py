@@ -1,5 +1,6 @@
 """Cross-partition clustering: against the reference, and where its loops are known."""
 
+import os
 import warnings
 
 import crosspartition_reference as reference
@@ -12,6 +13,7 @@ from scipy.special import logsumexp
 
 from nrprob import IB, IBSI, CrossPartition, DegenerateClusterWarning
 from nrprob.datasets import (
+    load,
     make_competing_pairs,
     make_cross_partition,
     make_oscillating_counts,
@@ -489,3 +491,23 @@ def test_themes_beneath_stronger_clusters_are_found():
         X, labels = make_cross_partition(random_state=0)
         model = quiet(CrossPartition(5, eta=eta), X, subsets=labels[:, 1])
         assert purity(model.labels_, labels[:, 0]) > 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("NRPROB_DATA" not in os.environ, reason="NRPROB_DATA is not set")
+def test_a_word_is_found_again_in_other_texts():
+    """Bottlenecks bring copies of a word together no more often than one cluster of all rows."""
+    data = load("scripture_keywords")
+    subset, word = data.labelings["tradition"], data.labelings["shared_keyword"]
+    counts = np.asarray(data.X.todense() if sparse.issparse(data.X) else data.X)
+    everywhere = np.all([counts[subset == w].any(0) for w in np.unique(subset)], axis=0)
+    model = CrossPartition(16, smoothing=0.3, tol=1e-4, max_iter=300)
+    quiet(model, counts[:, everywhere], subsets=subset)
+    assert model.status_ == "converged" and model.n_clusters_ == 16
+    rows = np.flatnonzero(pd.Series(word).replace("nan", None).notna() & (word != ""))
+    i, j = (rows[at] for at in np.triu_indices(rows.size, 1))
+    i, j = i[subset[i] != subset[j]], j[subset[i] != subset[j]]
+    same = word[i] == word[j]
+    together = np.stack([level.labels[i] == level.labels[j] for level in model.path_])
+    index = (together & same).sum(1) / (together | same).sum(1)
+    assert index[1:].mean() > 1.25 * index[0]
