@@ -14,6 +14,8 @@ __all__ = ["PARTS", "Parts", "WantedLabels", "divide", "draw", "pairs_of"]
 
 # What a row is in results; 0 is a row that is left out.
 PARTS = {"labelled": 1, "unlabelled": 2, "test": 3}
+# Share of the rows that the classes which have labels shall hold, where only some classes have.
+LEAST_SHARE = 0.3
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class WantedLabels:
 
     Attributes
     ----------
-    y : (n,) number of the class, in the order of the sorted labels, and -1 where it is not told
+    y : (n,) number of the class, in the order of the sorted labels, or of another one if the label
+        is wrong, and -1 where none is told
     rows : (n,) bool, where it is told
     scored : (n,) bool, rows that measures are of
     """
@@ -33,10 +36,12 @@ class WantedLabels:
 
 
 def draw(labels: np.ndarray, wanted: Mapping[str, Any], seed: tuple[int, int]) -> WantedLabels:
-    """Draw the rows whose wanted label is told, class by class.
+    """Draw the rows whose wanted label is told, class by class or from all of them.
 
-    One seed draws one order of the rows of every class, of which the first are taken: with more
-    labels, those rows stay that had one before.
+    One seed draws one order of the rows of every class, or of all rows, of which the first are
+    taken: with more labels, those rows stay that had one before. In another order labels become
+    wrong, every other class being as likely. Neither this nor the classes that have labels at all
+    depends on the other numbers.
 
     Parameters
     ----------
@@ -44,20 +49,36 @@ def draw(labels: np.ndarray, wanted: Mapping[str, Any], seed: tuple[int, int]) -
         The wanted labeling.
     wanted : mapping
         ``labeling``, for messages; ``fraction`` of the rows of every class, rounded but at least
-        one, or their number ``per_class``; ``score``, see `nrprob.batch.supervision.Wanted`.
+        one, or their number ``per_class``; ``score``, see `nrprob.batch.supervision.Wanted`. If
+        they are there, ``draw`` as "rows" takes the fraction of all rows, at most all that the
+        ``classes`` have, which are drawn among those sets of so many classes that hold three tenths
+        of the rows, or are the largest; ``wrong`` is the share of wrong labels, rounded.
     seed : tuple of int
         Of the data set, and of the run.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        If a class would have no row left without a label.
+        If a class, or all rows, would have no row left without a label, or the labeling has fewer
+        classes than are asked for.
     """
     classes, codes = np.unique(labels, return_inverse=True)
+    chosen = np.arange(classes.size)
+    if "classes" in wanted:
+        chosen = _some_classes(codes, wanted, np.random.default_rng((*seed, 2)))
     random = np.random.default_rng(seed)
     rows = np.zeros(codes.size, bool)
-    for c, name in enumerate(classes):
-        members = np.flatnonzero(codes == c)
+    if wanted.get("draw") == "rows":
+        count = max(round(wanted["fraction"] * codes.size), 1)
+        if count >= codes.size:
+            raise InputError(
+                f"wanted: no row is left to find; wanted labels of {count} of {codes.size} rows; "
+                "ask for fewer"
+            )
+        rows[random.permutation(np.flatnonzero(np.isin(codes, chosen)))[:count]] = True
+        chosen = chosen[:0]
+    for c in chosen:
+        name, members = classes[c], np.flatnonzero(codes == c)
         count = wanted.get("per_class")
         if count is None:
             count = max(round(wanted["fraction"] * members.size), 1)
@@ -69,7 +90,41 @@ def draw(labels: np.ndarray, wanted: Mapping[str, Any], seed: tuple[int, int]) -
             )
         rows[random.permutation(members)[:count]] = True
     scored = np.ones_like(rows) if wanted["score"] == "all" else ~rows
-    return WantedLabels(np.where(rows, codes, -1), rows, scored)
+    y = np.where(rows, codes, -1)
+    if wanted.get("wrong"):
+        _make_wrong(y, wanted["wrong"], classes.size, np.random.default_rng((*seed, 1)))
+    return WantedLabels(y, rows, scored)
+
+
+def _some_classes(
+    codes: np.ndarray, wanted: Mapping[str, Any], random: np.random.Generator
+) -> np.ndarray:
+    """Draw the numbers of the classes that have labels."""
+    sizes = np.bincount(codes)
+    if wanted["classes"] > sizes.size:
+        raise InputError(
+            f"wanted: there are fewer classes; wanted labels of {wanted['classes']}, and "
+            f"{wanted['labeling']} has {sizes.size}; lower wanted.classes"
+        )
+    largest = np.argsort(-sizes, kind="stable")[: wanted["classes"]]
+    least = min(LEAST_SHARE * codes.size, sizes[largest].sum())
+    for _ in range(1000):  # of many classes there are too many sets to list
+        chosen = random.choice(sizes.size, largest.size, replace=False)
+        if sizes[chosen].sum() >= least:
+            return np.sort(chosen)
+    return largest
+
+
+def _make_wrong(y: np.ndarray, share: float, n_classes: int, random: np.random.Generator) -> None:
+    """Give a share of the labelled rows another class."""
+    if n_classes < 2:
+        raise InputError(
+            f"wanted: a single class has no wrong labels; got wrong = {share:g}; leave it out"
+        )
+    order = random.permutation(np.flatnonzero(y >= 0))
+    others = random.integers(1, n_classes, order.size)
+    count = round(share * order.size)
+    y[order[:count]] = (y[order[:count]] + others[:count]) % n_classes
 
 
 @dataclass(frozen=True)

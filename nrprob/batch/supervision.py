@@ -68,17 +68,22 @@ def _distinct(amounts: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
 class Wanted(Strict):
     """Labels of some rows that methods are told: what `fit` takes as ``y``.
 
-    The rows are a share of every class (``fraction``) or as many of each (``per_class``); several
-    numbers make a learning curve. Every run draws rows of its own, the same for all methods.
-    ``score`` says which rows the measures are of.
+    The rows are a share of every class (``fraction``) or as many of each (``per_class``), or, with
+    ``draw = "rows"``, a share of all rows whatever their class; several numbers make a learning
+    curve. Of these labels, a share is ``wrong``. With ``classes``, only so many classes have any.
+    Every run draws rows of its own, the same for all methods. ``score`` says which rows the
+    measures are of.
     """
 
     labeling: str
     fraction: list[Share] = Field(default_factory=list)
     per_class: list[Number] = Field(default_factory=list)
+    draw: Literal["classes", "rows"] = "classes"
+    wrong: list[Part] = Field(default_factory=list)
+    classes: Annotated[int, Field(ge=2, le=1_000)] | None = None
     score: Literal["unlabelled", "all"] = "unlabelled"
 
-    _lists = field_validator("fraction", "per_class", mode="before")(_listed)
+    _lists = field_validator("fraction", "per_class", "wrong", mode="before")(_listed)
 
     @model_validator(mode="after")
     def _one_amount(self) -> Wanted:
@@ -87,16 +92,21 @@ class Wanted(Strict):
             raise ValueError(
                 f"it takes either fraction or per_class; got {given}; say how many rows are told"
             )
+        if self.draw == "rows" and self.per_class:
+            raise ValueError(
+                "per_class is of every class; got draw = 'rows'; set fraction, or leave draw out"
+            )
         return self
 
     @property
     def amounts(self) -> list[dict[str, Any]]:
         """What is told in each point of the learning curve."""
-        name = "fraction" if self.fraction else "per_class"
-        return [
-            {"labeling": self.labeling, name: value, "score": self.score}
-            for value in dict.fromkeys(getattr(self, name))
-        ]
+        names = ("fraction" if self.fraction else "per_class", *(["wrong"] if self.wrong else []))
+        drawn = self.model_dump(include={"draw", "classes"}, exclude_defaults=True)
+        return _distinct(
+            {"labeling": self.labeling, **point, **drawn, "score": self.score}
+            for point in _points(self, names, ())
+        )
 
 
 class SplitCase(Strict):

@@ -104,6 +104,10 @@ def write(tmp_path):
             r"a value does not fit; wanted\.per_class\.0 = -1",
         ),
         (
+            "wanted = { labeling = 'partition_1', per_class = 2, draw = 'rows' }\n" + SMALL,
+            "wanted: per_class is of every class; got draw = 'rows'",
+        ),
+        (
             "wanted = { labeling = 'partition_1' }\n" + SMALL,
             "wanted: it takes either fraction or per_class; got neither",
         ),
@@ -287,6 +291,72 @@ def test_a_class_with_no_row_left_is_refused(amount):
     labels = np.repeat([0, 1], [50, 3])
     with pytest.raises(InputError, match=r"no row left to find; .* type = 1 has 3; ask for fewer"):
         draw(labels, {"labeling": "type", "score": "all", **amount}, (0, 0))
+
+
+ROWS = {"labeling": "type", "score": "all", "draw": "rows"}
+
+
+def test_rows_are_drawn_whatever_their_class():
+    labels = np.random.default_rng(0).permutation(np.repeat(["b", "a", "c"], [150, 300, 30]))
+    codes = np.unique(labels, return_inverse=True)[1]
+    few, more = (draw(labels, ROWS | {"fraction": f}, (0, 1)) for f in (0.1, 0.3))
+    assert few.rows.sum() == 48 and more.rows.sum() == 144
+    assert more.rows[few.rows].all()
+    np.testing.assert_array_equal(more.y, np.where(more.rows, codes, -1))
+    counts = [np.bincount(codes[draw(labels, ROWS | {"fraction": 0.1}, (0, i)).rows], minlength=3)
+              for i in range(50)]  # fmt: skip
+    assert np.std(counts, axis=0).min() > 0  # not by class
+    np.testing.assert_allclose(np.mean(counts, 0), [30, 15, 3], atol=1.5)
+    with pytest.raises(InputError, match="no row is left to find; wanted labels of 3 of 3 rows"):
+        draw(labels[:3], ROWS | {"fraction": 0.9}, (0, 0))
+
+
+@pytest.mark.parametrize("amount", [{"draw": "rows", "fraction": 0.4}, {"per_class": 40}])
+def test_some_labels_are_wrong(amount):
+    codes = np.arange(300) % 3
+    wanted = {"labeling": "type", "score": "all"} | amount
+    clean, few, many = (draw(codes, wanted | {"wrong": w}, (0, 1)) for w in (0, 0.1, 0.5))
+    np.testing.assert_array_equal(clean.y, np.where(clean.rows, codes, -1))
+    for told, count in ((few, 12), (many, 60)):
+        np.testing.assert_array_equal(told.rows, clean.rows)
+        assert told.rows.sum() == 120 and (told.y != clean.y).sum() == count
+        np.testing.assert_array_equal(told.y >= 0, told.rows)
+    still = few.y != clean.y
+    np.testing.assert_array_equal(few.y[still], many.y[still])
+    # Both other classes come up.
+    assert set((many.y - clean.y)[many.y != clean.y] % 3) == {1, 2}
+    with pytest.raises(InputError, match="a single class has no wrong labels"):
+        draw(np.zeros(300), wanted | {"wrong": 0.1}, (0, 1))
+
+
+def test_labels_of_some_classes_alone():
+    codes = np.repeat(np.arange(4), [10, 20, 70, 100])
+    pairs = set()
+    for i in range(40):
+        told = [draw(codes, ROWS | {"fraction": f, "classes": 2}, (0, i)) for f in (0.1, 0.45)]
+        held = [set(t.y[t.rows]) for t in told]
+        assert held[0] <= held[1] and len(held[1]) == 2
+        pairs.add(tuple(sorted(held[1])))
+        size = np.isin(codes, [*held[1]]).sum()
+        assert told[0].rows.sum() == 20 and told[1].rows.sum() == min(90, size)
+    # Three tenths of the rows; 0 and 1 have less.
+    assert pairs == {(0, 2), (0, 3), (1, 2), (1, 3), (2, 3)}
+    alone = draw(codes, {"labeling": "type", "score": "all", "per_class": 5, "classes": 2}, (0, 0))
+    assert np.unique(alone.y[alone.rows]).size == 2 and alone.rows.sum() == 10
+    # No pair holds as much: the largest.
+    flat = np.repeat(np.arange(8), [12, *[10] * 6, 12])
+    assert set(flat[draw(flat, ROWS | {"fraction": 0.2, "classes": 2}, (0, 0)).rows]) == {0, 7}
+    with pytest.raises(InputError, match="wanted labels of 5, and type has 4"):
+        draw(codes, ROWS | {"fraction": 0.1, "classes": 5}, (0, 0))
+
+
+def test_wanted_amounts_are_combined(write):
+    text = "wanted = { labeling = 'partition_1', fraction = [0.1, 0.2], draw = 'rows', "
+    model = read_model(write(text + "wrong = [0, 0.3], classes = 2 }\n" + SMALL))
+    assert [(a["fraction"], a["wrong"]) for a in model.wanted.amounts] == [
+        (0.1, 0), (0.1, 0.3), (0.2, 0), (0.2, 0.3)
+    ]  # fmt: skip
+    assert all(a["draw"] == "rows" and a["classes"] == 2 for a in model.wanted.amounts)
 
 
 def test_several_known_labelings_become_columns():

@@ -126,12 +126,17 @@ def told(model: ModelFile) -> str:
     wanted = model.wanted
     assert wanted is not None
     if wanted.fraction:
-        much = " or ".join(f"{_percent(amount['fraction'])}" for amount in wanted.amounts)
-        of = "of every class"
+        much = " or ".join(map(_percent, dict.fromkeys(wanted.fraction)))
+        of = "of all rows" if wanted.draw == "rows" else "of every class"
     else:
-        much = " or ".join(str(amount["per_class"]) for amount in wanted.amounts)
+        much = " or ".join(map(str, dict.fromkeys(wanted.per_class)))
         of = "rows of every class"
     text = f"{wanted.labeling} of {much} {of}, {_DRAWN}"
+    if wanted.classes is not None:
+        text += f", of {wanted.classes} classes alone"
+    if wanted.wrong:
+        shares = " or ".join(map(_percent, dict.fromkeys(wanted.wrong)))
+        text += f"; {shares} of these labels are wrong"
     if untold := [method.label for method in model.methods if not method.wanted]:
         text += f" (not told: {', '.join(untold)})"
     scored = "all rows" if wanted.score == "all" else "the other rows alone"
