@@ -40,8 +40,8 @@ class AlternativeClusterer(DenseClusterer):
         """
         return super().fit(X, y, known=known)
 
-    def _take_rows(self, X, y, known) -> tuple[np.ndarray, Scaled, Known, Groups]:
-        """Checked rows, the same scaled, what is known, and the groups of equal known labels."""
+    def _read_rows(self, X, y, known) -> tuple[np.ndarray, Known]:
+        """Checked rows, and what is known: labels."""
         X, _ = self._take_in(X, None)
         if y is not None:
             read_labels(y, len(X))
@@ -52,6 +52,11 @@ class AlternativeClusterer(DenseClusterer):
                 "such as the most probable group of every row"
             )
         known.columns()  # refuses what is continuous
+        return X, known
+
+    def _take_rows(self, X, y, known) -> tuple[np.ndarray, Scaled, Known, Groups]:
+        """Checked rows, the same scaled, what is known, and the groups of equal known labels."""
+        X, known = self._read_rows(X, y, known)
         self._encoder = KnownEncoder()
         groups = self._encoder.fit(known, len(X))
         self._check_groups(groups, known)

@@ -13,9 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines import merge
 from nrprob.estimator import parameters
-from nrprob.estimator.base import Clusterer, Restarts, read_labels
+from nrprob.estimator.base import Restarts
 from nrprob.exceptions import warn
-from nrprob.known import factorize, read
+from nrprob.known import factorize
+from nrprob.methods.alternatives.inputs import AlternativeClusterer
 from nrprob.statistics.features import spread, standardised
 from nrprob.statistics.rows import bucket
 from nrprob.validation import check_choice, check_random_state
@@ -103,7 +104,7 @@ def by_block(
     return np.concatenate(blocks)
 
 
-class PairClusterer(Clusterer):
+class PairClusterer(AlternativeClusterer):
     """Clusterer of dense rows that merges from tables of all pairs, or of those of a sample.
 
     A class that derives from it has the parameters ``approx``, ``max_exact`` and ``n_subsample``
@@ -121,43 +122,10 @@ class PairClusterer(Clusterer):
     n_subsample: int
     random_state: Any
 
-    def _validate(self, X: Any, *, reset: bool) -> np.ndarray:
-        X = np.asarray(X) if isinstance(X, jax.Array) else X
-        return self._checked(X, reset=reset)
-
-    def fit(self, X, y=None, *, known=None):
-        """Cluster the rows of ``X``.
-
-        Parameters
-        ----------
-        X : array-like or JAX array of shape (n_samples, n_features)
-            Float32 input is computed in float32, all else in float64.
-        y : array-like of shape (n_samples,), optional
-            Present for the sake of pipelines: labels, which are ignored.
-        known : array-like, optional
-            Structure to avoid: labels of shape (n_samples,), or several labelings as a 2-D array of
-            integers or strings.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        ValueError
-            If the data do not fit the parameters; the message says what to change.
-        """
-        return super().fit(X, y, known=known)
-
     def prepare(self, X, y, known=None) -> PairTask:
         """Check the input; see `Clusterer.prepare`."""
-        X, _ = self._take_in(X, None)
-        n = len(X)
-        random = check_random_state(self.random_state)
-        if y is not None:
-            read_labels(y, n)
-        known = read(known, n)
-        codes = known.columns()
+        X, known = self._read_rows(X, y, known)
+        random, codes = check_random_state(self.random_state), known.columns()
         self._tell_known(codes)
         self._centre, self._scale = spread(X)
         self._alike = bool((X == X[:1]).all())
