@@ -137,6 +137,7 @@ class Executor:
         """What is kept of a fit, or of one whose pairs cannot be kept."""
         model, table = self.model, self.data(cell)
         told = inputs.parts is not None and inputs.y is not None
+        told = told and registry.entry(type(estimator))[1].says_classes
         if refusal:
             fit = refused(cell.method, estimator, table.X.shape[0], seconds, refusal)
         else:

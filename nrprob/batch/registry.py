@@ -33,6 +33,7 @@ class Method:
     known_as : keyword by which `fit` and `predict` take what is known
     takes_pairs : whether `fit` takes ``must_link`` and ``cannot_link``
     takes_views : whether `fit` takes a list of tables, one for every view of the rows
+    says_classes : whether `predict` says classes where `fit` was told some; else clusters are free
     alone : whether each fit is a program of its own, which cannot run side by side with others
     """
 
@@ -44,6 +45,7 @@ class Method:
     takes_pairs: bool = False
     takes_views: bool = False
     known_as: str = "known"
+    says_classes: bool = True
     alone: bool = False
 
     def load(self) -> type[Any]:
@@ -134,6 +136,7 @@ METHODS = {
         "normal clusters, as many as pay, steered by labels of which some may be wrong",
         ("batched", "sequential", "anneal"),
         takes_known=False,
+        says_classes=False,
     ),
     "orthogonalization": Method(
         "nrprob.methods.alternatives.orthogonalization:Orthogonalization",

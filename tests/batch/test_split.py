@@ -14,7 +14,7 @@ from scipy.stats import ttest_rel
 from sklearn.datasets import load_iris
 from sklearn.preprocessing import StandardScaler
 
-from nrprob import COPKMeans, MDLConstrained, MDLMultiView, MixtureEM, batch, metrics
+from nrprob import CECIB, COPKMeans, MDLConstrained, MDLMultiView, MixtureEM, batch, metrics
 from nrprob.batch import plan, single, store, trial, write_report
 from nrprob.batch.draws import PARTS, divide, pairs_of
 from nrprob.batch.modelfile import read_model
@@ -579,6 +579,37 @@ def test_a_classifier_is_told_labels_and_errs_on_new_rows(tmp_path, iris):
         assert float(results["compile_seconds"][i]) > 0  # side by side with the other runs
     chosen = plan.select(plan.expand(read_model(spec)), ["split.labelled=0.2", "method=ib"])
     assert len(chosen) == 3
+
+
+@pytest.mark.slow
+def test_clusters_that_are_no_classes_stand_for_those_of_their_labels(tmp_path, iris):
+    spec = {
+        "runs": 3,
+        "data": {"loader": "iris"},
+        "split": {"labeling": "species", "labelled": 0.3, "unlabelled": 0.3},
+        "methods": [{"name": "cecib", "n_clusters": 6, "n_init": 2}],
+        "measures": {"error": {"metric": "error"}},
+        "save": {"memberships": True},
+    }
+    results = batch.run(spec, tmp_path)
+    X, y = iris
+    found = []
+    for i in range(3):
+        cell = results.isel(cell=i)
+        part = cell["part"].values
+        fitted, test = np.isin(part, (1, 2)), part == 3
+        model = CECIB(**json.loads(str(cell["parameters"].values)))
+        model.fit(X[fitted], np.where(part == 1, y, -1)[fitted])
+        counts = model.label_counts_
+        of = np.where(counts.any(1), counts.argmax(1), counts.sum(0).argmax())
+        said = model.classes_[of][model.predict(X[test])]
+        assert float(cell["score"].sel(measure="error")) == pytest.approx((said != y[test]).mean())
+        k = model.n_clusters_
+        kept = cell["membership"].values[fitted]
+        np.testing.assert_array_equal(kept[:, :k], model.membership_)
+        assert not np.nan_to_num(kept[:, k:]).any()
+        found.append(k)
+    assert max(found) > 3
 
 
 def test_clusters_without_a_labelled_row_stand_for_the_most_frequent_class():
