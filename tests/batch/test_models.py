@@ -243,6 +243,25 @@ def test_published_alternatives_are_those_printed():
     assert ours == right
 
 
+def test_numbers_of_clusters_left_are_those_printed():
+    path = PUBLISHED / "cecib.csv"
+    if not path.is_file():
+        pytest.skip(f"no transcription of the printed tables: {path} is not there")
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [r for r in csv.DictReader(file) if r["metric"] == "clusters returned"]
+    left = {r["setting"]: float(r["value"]) for r in rows if r["table"] == "Table 2"}
+    found = {
+        at: value for at, value in in_models("smieja2017").items() if at[0].startswith("Table 2, ")
+    }
+    # Ecoli has no model: its five features are principal components.
+    assert len(found) == 6 * 3 * 2
+    for (table, setting, method, measure, statistic), value in found.items():
+        share = 0 if method == "without labels" else json.loads(setting)["wanted.fraction"]
+        name = table.removeprefix("Table 2, ")
+        assert (measure, statistic) == ("n_clusters", "mean")
+        assert left[f"{name}; {round(100 * share)}% labelled"] == value
+
+
 def test_data_have_the_printed_sizes():
     draws = {2: 400, 3: 700, 4: 1100, 5: 1600}
     models = {path.stem.removeprefix("gondek2005-"): read_model(path) for path in FILES}

@@ -47,7 +47,12 @@ def test_there_is_one_of_every_estimator():
     assert public == {type(model).__name__ for model in ALL.values()}
 
 
-@pytest.mark.parametrize("name", ALL)
+SEVEN_SECONDS = pytest.param("mdl_mixture of six moves", marks=[pytest.mark.slow])
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name in ALL if name not in SEVEN_SECONDS.values), SEVEN_SECONDS]
+)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_settings_of_the_caller_are_no_matter(name):
     from sklearn.base import clone

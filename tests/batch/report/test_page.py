@@ -10,6 +10,8 @@ import pytest
 from made_up_results import METHODS, WANTED, make_model, make_run, table
 
 from nrprob.batch import write_report
+from nrprob.batch.report import wording
+from nrprob.batch.schema import ModelFile
 from nrprob.exceptions import InputError
 
 
@@ -80,6 +82,15 @@ def test_the_page_says_which_labels_were_told(tmp_path):
     assert "measures are of all rows" in text
     text = page_of(write_report(make_run(tmp_path / "c", make_model()))).text
     assert "Labels told" not in text
+
+
+def test_wrong_labels_and_those_of_some_classes_are_said():
+    wanted = {"labeling": "partition_1", "fraction": [0.1, 0.3], "draw": "rows"}
+    more = wanted | {"wrong": [0, 0.25], "classes": 2}
+    text, plain = (wording.told(ModelFile(**make_model(wanted=w))) for w in (more, wanted))
+    assert text.startswith("partition_1 of 10 % or 30 % of all rows, drawn anew for every run")
+    assert "of 2 classes alone; 0 % or 25 % of these labels are wrong" in text
+    assert "classes" not in plain and "wrong" not in plain
 
 
 def test_a_table_of_ratios_says_what_they_are_of(tmp_path):

@@ -59,7 +59,8 @@ def test_what_is_new_is_found_with_its_number_of_clusters():
     assert normalized_mutual_information(told, known) > 0.3
 
 
-@pytest.mark.parametrize("prior", [pytest.param("nml", marks=pytest.mark.slow), "conjugate"])
+@pytest.mark.slow
+@pytest.mark.parametrize("prior", ["nml", "conjugate"])
 def test_binary_features(prior):
     X, truth = make_binary_partitions(80, (8, 6), random_state=0)
     target = conditional_code(X, known=truth[:, 0], max_clusters=5, prior=prior)

@@ -192,6 +192,7 @@ def clone_fit(model, X):
     return clone(model).fit(X).labels_
 
 
+@pytest.mark.slow
 def test_parameters_are_charged_and_clusters_joined():
     X, truth, _ = planted(5, 240)
     few = {"n_clusters": 8, "random_state": 0, "min_cluster_fraction": 0.02}
