@@ -167,6 +167,7 @@ def test_programs_that_call_lapack_take_turns():
         assert (max(most) == 1) == factorises
 
 
+@pytest.mark.slow
 def test_mixtures_of_a_spectral_consensus_take_their_turn():
     X, labels = make_binary_partitions(60, [6, 4], random_state=0)
     model = ResidualSpectral(2, members=1, n_init=1, random_state=0)

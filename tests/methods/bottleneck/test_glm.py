@@ -330,6 +330,7 @@ def test_planted_clusters_are_found_beyond_continuous_structure(link, bar):
     assert narrow.objective_ == pytest.approx(model.objective_, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_additive_labelings():
     X, labels = make_binary_partitions(260, (8, 8, 4), random_state=1)
     known = labels[:, :2]

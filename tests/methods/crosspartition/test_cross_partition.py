@@ -313,6 +313,7 @@ def test_themes_of_all_subsets_are_found(planted):
         model.top_features(2)
 
 
+@pytest.mark.slow
 def test_order_and_names_change_nothing(planted):
     X, _, subset = planted
     plain = CrossPartition(2).fit(X, subsets=subset)

@@ -373,6 +373,7 @@ def test_a_sweep_compiles_once(fitted):
     assert steps[2] < steps[3]
 
 
+@pytest.mark.slow
 def test_scores_are_log_likelihoods_and_choose_the_number_of_clusters(fitted):
     X, _, z, model = fitted
     dof = N - L
