@@ -147,10 +147,8 @@ def _check(name, case):
     assert (moves["gibbs_accepted"] == moves["gibbs"]) == (kernel.block == 1)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, marks=[pytest.mark.slow] if c == "launched" else []) for c in CASES],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
 def test_the_target_is_invariant(case):
     _check(case, CASES[case])
 

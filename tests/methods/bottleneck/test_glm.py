@@ -277,6 +277,7 @@ def test_first_split_is_the_largest_eigenvalue(link):
     assert float(critical) == pytest.approx(1 / largest, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("link", "coordination"),
     [("gaussian", "residual"), ("bernoulli", "residual"), ("multinomial", "marginal")],
@@ -358,6 +359,7 @@ def test_wanted_labels_stay():
     assert (model.labels_ == c).mean() >= 0.9
 
 
+@pytest.mark.slow
 def test_numbers_of_clusters():
     X, z, _ = planted("bernoulli")
     one = Model(1).fit(X, known=z)
@@ -379,6 +381,7 @@ def test_marginal_and_uncoordinated():
         Model(2, coordination_weight=0).fit(X, known=z)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_one_program_serves_a_sweep_and_a_batch():
     X, z, _ = planted("bernoulli")

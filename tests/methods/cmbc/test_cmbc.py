@@ -321,6 +321,7 @@ def rises(model, tol):
     return (steps > tol * abs(trace).max()).any()
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SETTINGS)
 @pytest.mark.filterwarnings("ignore::UserWarning")
