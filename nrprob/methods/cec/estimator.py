@@ -243,7 +243,7 @@ class CECIB(Clusterer):
         rows = make_rows(columns, layout, 1)
         rows = Rows(Moments(rows.x.x, m, self.covariance), rows.mass, rows.group, None, 1)
         self.beta_ = self._beta_of(prepared, fixed)
-        self._smallest = max(
+        smallest = max(
             math.ceil(self.min_cluster_fraction * n), d + 1 if self.covariance == "full" else 2
         )
         charged = self.penalty == "mdl"
@@ -255,7 +255,7 @@ class CECIB(Clusterer):
             total=n,
             parameters=prepared.n_parameters if charged else 0,
             beta=self.beta_,
-            smallest=self._smallest,
+            smallest=smallest,
             joining=charged,
             constant=prepared.constant - (0.5 * math.log(n) if charged else 0),
         )
@@ -357,13 +357,12 @@ class CECIB(Clusterer):
         check_is_fitted(self)
         with standard():
             x = self._prepared.transform(self._validate(X, reset=False))
-        log_p = np.log(self.weights_) - 0.5 * self._log_dets + self._prepared.log_density
+        constant = np.log(self.weights_) - 0.5 * self._log_dets + self._prepared.log_density
+        log_p = np.tile(constant, (len(x), 1))
         for c, (mean, root) in enumerate(zip(self._means, self._roots, strict=True)):
             away = (x - mean).T
             z = solve_triangular(root, away, lower=True) if root.ndim == 2 else away / root[:, None]
-            square = (z * z).sum(0)
-            log_p = np.tile(log_p, (len(x), 1)) if log_p.ndim == 1 else log_p
-            log_p[:, c] -= 0.5 * square
+            log_p[:, c] -= 0.5 * (z * z).sum(0)
         return log_p
 
     def predict_proba(self, X, *, known=None):
