@@ -24,15 +24,17 @@ def _release(package: str) -> tuple[int, ...]:
 
 
 # What is chosen by these expressions looks at what is accepted, refused, and exact: programs that
-# run once for a few milliseconds, and are worth no optimisation. Other slow tests run as users run.
+# run once for a few milliseconds, and are worth no optimisation.
 _QUICK = ("not slow", "smoke", "slow and contract")
 
 
-def _compile_quickly() -> None:
-    # Nearly all of the time of these tests is XLA's. JAX reads these variables at its import, too.
-    os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+def _compile_quickly(optimised: bool) -> None:
+    # Much of the time of all tests is XLA's. JAX reads these variables at its import, too.
+    if not optimised:
+        os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
     flag = "--xla_cpu_use_fusion_emitters"
-    # XLA aborts on a flag that it does not know, and later releases have no other emitters.
+    # The emitters that came before compile in half of the time. XLA aborts on a flag that it does
+    # not know, and later releases have no others.
     known = (0, 8) <= _release("jaxlib") < (0, 11)
     if known and flag not in os.environ.get("XLA_FLAGS", ""):
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}=false".strip()
@@ -44,8 +46,8 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 def pytest_configure(config):
     # A plugin may have imported JAX, and then it is too late.
-    if config.option.markexpr in _QUICK and "jax" not in sys.modules:
-        _compile_quickly()
+    if "jax" not in sys.modules:
+        _compile_quickly(optimised=config.option.markexpr not in _QUICK)
 
 
 @pytest.fixture(autouse=True, scope="module")

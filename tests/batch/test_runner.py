@@ -755,6 +755,7 @@ def write_toml(spec, path):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_several_devices_give_the_same_results(tmp_path, done):
     model = write_toml(SPEC, tmp_path / "sweep.toml")
     process = start(model, tmp_path / "out", "--devices", "cpu:3", JAX_NUM_CPU_DEVICES="4")
@@ -766,14 +767,15 @@ def test_several_devices_give_the_same_results(tmp_path, done):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_two_runners_share_the_work(tmp_path):
-    spec = changed(data__repeats=40, methods=SPEC["methods"][:1])
+    spec = changed(data__repeats=24, methods=SPEC["methods"][:1])
     model = write_toml(spec, tmp_path / "sweep.toml")
     both = [start(model, tmp_path / "out") for _ in range(2)]
     said = [process.communicate(timeout=300) for process in both]
     assert [p.returncode for p in both] == [0, 0], said
     results = batch.load(tmp_path / "out")
-    assert results.sizes["cell"] == 2 * 40 * 2 * 2
+    assert results.sizes["cell"] == 2 * 24 * 2 * 2
     done = [int(line.split(" fits done")[0].split()[-1]) for line, _ in said]
     assert sum(done) == results.sizes["cell"]  # nothing was done twice
     assert min(done) > 0, "one of them came too late to do anything"
@@ -798,10 +800,11 @@ for _ in sys.stdin:
 """
 
 
-KILLS = int(os.environ.get("NRPROB_KILLS", "10"))
+KILLS = int(os.environ.get("NRPROB_KILLS", "7"))
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_killed_many_times(tmp_path):
     repeats = 7 * KILLS + 20  # every kill comes after one more batch, and some have finished two
     spec = ONE | {"data": ONE["data"] | {"repeats": repeats}, "runs": 2}

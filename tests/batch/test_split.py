@@ -539,6 +539,7 @@ def test_pairs_without_a_split_are_of_all_rows(iris):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_a_classifier_is_told_labels_and_errs_on_new_rows(tmp_path, iris):
     spec = {
         "runs": 3,
@@ -582,6 +583,7 @@ def test_a_classifier_is_told_labels_and_errs_on_new_rows(tmp_path, iris):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_clusters_that_are_no_classes_stand_for_those_of_their_labels(tmp_path, iris):
     spec = {
         "runs": 3,
