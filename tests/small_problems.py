@@ -32,7 +32,9 @@ def blocks(rows, of):
     """Some of the blocks of dense rows."""
     share = None if rows.share is None else rows.share[of]
     x = Dense(rows.x.x[of])
-    return replace(rows, x=x, mass=rows.mass[of], group=rows.group[of], share=share)
+    return replace(
+        rows, x=x, mass=rows.mass[of], number=rows.number[of], group=rows.group[of], share=share
+    )
 
 
 def feature_term(rows, family, *, by_group):

@@ -33,8 +33,8 @@ Weigh = Callable[[jax.Array], jax.Array]
 class Sums:
     """Sums over all rows, made of what every block of them gives.
 
-    ``blocks`` are records with a ``mass`` (B, r), and ``w`` (B, r, S, K) the masses of the rows of
-    all blocks in the clusters, in their order.
+    ``blocks`` are records with ``mass`` and ``number`` (B, r) as `Rows` have them, and
+    ``w`` (B, r, S, K) the masses of the rows of all blocks in the clusters, in their order.
     """
 
     def __init__(self, blocks: tuple[Any, ...], w: jax.Array):
@@ -189,10 +189,10 @@ def term_update(terms: Terms, rule: str) -> Update:
 
 
 def random_start(
-    seed: jax.Array, mass: jax.Array, n_restarts: int, n_clusters: int, scale: float = 0.1
+    seed: jax.Array, rows: Rows, n_restarts: int, n_clusters: int, scale: float = 0.1
 ) -> jax.Array:
     """Nearly equal log memberships (B, r, S, K)."""
-    return scale * spread(seed, (*mass.shape, n_restarts, n_clusters), mass.dtype)
+    return scale * spread(stream(seed, rows.number), (n_restarts, n_clusters), rows.mass.dtype)
 
 
 def anneal(
@@ -215,7 +215,8 @@ def anneal(
     convex part of F relative to the entropy.
     """
     n_restarts = w.shape[2]
-    mass = jnp.concatenate([block.mass for block in blocks]) if blocks[1:] else blocks[0].mass
+    mass = jnp.concatenate([block.mass for block in blocks])
+    number = jnp.concatenate([block.number for block in blocks])
     total = mass.sum()
     heaviest = mass.max()
     tiny = jnp.finfo(w.dtype).tiny
@@ -228,7 +229,7 @@ def anneal(
         beta, state, w, labels, _, n_iter = carry
         last = beta >= ladder.final
         noise = jnp.where(last, 0, ladder.noise)[:, None]
-        w = w * jnp.exp(noise * spread(stream(seed, index), w.shape, w.dtype))
+        w = w * jnp.exp(noise * spread(stream(stream(seed, index), number), w.shape[2:], w.dtype))
         w = w * (mass[..., None, None] / jnp.maximum(w.sum(-1, keepdims=True), 1e-30))
         finish = jnp.all(last)
         tol = jnp.where(finish, ladder.tol * 1e-3, ladder.tol)
@@ -328,7 +329,7 @@ def leading_curvatures(
 
     value = leading_eigenvalues(
         step,
-        spread(stream(0, 0), (*rows.mass.shape, n + 1), dtype),
+        spread(stream(stream(0, 0), rows.number), (n + 1,), dtype),
         lambda a, b: (mass * a * b).sum((0, 1)),
         accuracy=1e-6 if dtype == jnp.float64 else 1e-5,
         max_iter=max_iter,

@@ -54,12 +54,13 @@ TRACE = 1024  # sweeps whose objective is kept; of more, the last one takes the 
 
 
 def balanced_start(
-    seed: jax.Array, mass: jax.Array, fixed: jax.Array | None, active: jax.Array
+    seed: jax.Array, rows: Rows, fixed: jax.Array | None, active: jax.Array
 ) -> jax.Array:
     """Random labels (B, r) with clusters of equal size, but for the rows whose label is given."""
-    order = jnp.where(mass > 0, uniform(seed, mass.shape, mass.dtype), 2.0).reshape(-1)
+    order = uniform(stream(seed, rows.number), (), rows.mass.dtype)
+    order = jnp.where(rows.mass > 0, order, 2.0).reshape(-1)
     rank = jnp.argsort(jnp.argsort(order))
-    labels = (rank % active.sum()).astype(jnp.int32).reshape(mass.shape)
+    labels = (rank % active.sum()).astype(jnp.int32).reshape(rows.mass.shape)
     return labels if fixed is None else jnp.where(fixed >= 0, fixed, labels)
 
 
@@ -130,7 +131,7 @@ def sequential(
     if fixed is not None:
         free = free & (fixed.reshape(-1) < 0)
     group = jnp.repeat(rows.group, rows.mass.shape[1])
-    mass = rows.mass.reshape(-1)
+    mass, number = rows.mass.reshape(-1), rows.number.reshape(-1)
     shape = rows.mass.shape
     if isinstance(rows.x, Sparse):
         make = _sparse_visit
@@ -143,7 +144,7 @@ def sequential(
 
         def sweep(state, count):
             labels, active = state
-            priority = uniform(stream(seed, count), free.shape, mass.dtype)
+            priority = uniform(stream(stream(seed, count), number), (), mass.dtype)
             order = jnp.argsort(jnp.where(free, priority, 2.0))
             cells = label_cells(rows, labels.reshape(shape), n_clusters)
             state = prepare(cells)
@@ -396,7 +397,7 @@ def batched(
                 fresh, gains, lambda *_: (gain, goal), labels, cells, existing
             )
             improving = free & (gain < 0)
-            draw = uniform(stream(seed, count), gain.shape, gain.dtype)
+            draw = uniform(stream(stream(seed, count), rows.number), (), gain.dtype)
             best = jnp.where(improving, gain, jnp.inf).argmin()
             alone = jnp.arange(gain.size).reshape(gain.shape) == best
             chosen = improving & ((draw < fraction) | alone)

@@ -126,7 +126,9 @@ class ShardedRows(Rows):
         run = jax.shard_map(
             method, mesh=self.mesh, in_specs=(_SPLIT, spec), out_specs=out, check_vma=False
         )
-        return run(Rows(self.x, self.mass, self.group, self.share, self.n_groups), values)
+        return run(
+            Rows(self.x, self.mass, self.number, self.group, self.share, self.n_groups), values
+        )
 
 
 def split(arrays: T, mesh: Mesh) -> T:
@@ -143,7 +145,7 @@ def split(arrays: T, mesh: Mesh) -> T:
 def shard_rows(rows: Rows, mesh: Mesh) -> ShardedRows:
     """Rows of a layout made for as many shards as there are devices, put on these devices."""
     rows = split(rows, mesh)
-    return ShardedRows(rows.x, rows.mass, rows.group, rows.share, rows.n_groups, mesh)
+    return ShardedRows(rows.x, rows.mass, rows.number, rows.group, rows.share, rows.n_groups, mesh)
 
 
 def fetch(arrays: T) -> T:

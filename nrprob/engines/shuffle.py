@@ -25,14 +25,17 @@ def stream(seed: jax.Array, index: jax.Array | int) -> jax.Array:
 
 
 def uniform(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """Numbers in [0, 1) with 24 random bits."""
-    size = 1
+    """Numbers in [0, 1) with 24 random bits: of every ``seed``, an array (..., *shape).
+
+    A number depends on its seed and its place, and not on the lengths of the axes, so that padding
+    changes no other.
+    """
+    h = _mix(jnp.asarray(seed).astype(jnp.uint32) ^ jnp.uint32(0x68BC21EB))
     for length in shape:
-        size *= length
-    h = _mix((jax.lax.iota(jnp.uint32, size) + seed) * jnp.uint32(0x9E3779B9) ^ seed)
-    return ((h >> 8).astype(dtype) * 2.0**-24).reshape(shape)
+        h = stream(h[..., None], jax.lax.iota(jnp.uint32, length))
+    return (h >> 8).astype(dtype) * 2.0**-24
 
 
 def spread(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """Numbers of mean 0 and variance 1, uniformly distributed."""
+    """Numbers as of `uniform`, but of mean 0 and variance 1."""
     return (2 * uniform(seed, shape, dtype) - 1) * 3**0.5

@@ -288,7 +288,7 @@ def solve_anneal(
         jnp.asarray(run.curvature, dtype),
     )
     scale = 0.1 if run.anneal else 1.0
-    start = random_start(stream(seed, 1), rows.mass, n_init, n_clusters, scale)
+    start = random_start(stream(seed, 1), rows, n_init, n_clusters, scale)
     if settings.init is not None:
         start = jnp.broadcast_to(settings.init[:, :, None], start.shape)
     elif fixed is not None and not run.anneal:
@@ -350,7 +350,7 @@ def solve_reassign(
     terms, weights, critical = _minimised(build, rows, settings, compressed)
     active = jnp.arange(n_clusters) < settings.n_clusters
     starts = jax.lax.map(
-        lambda start: balanced_start(start, rows.mass, fixed, active),
+        lambda start: balanced_start(start, rows, fixed, active),
         stream(stream(seed, 1), jnp.arange(n_init)),
     )
     engine = {"sequential": sequential, "batched": batched}[solver]

@@ -10,7 +10,7 @@ import numpy as np
 
 from nrprob.engines import sharding, solve
 from nrprob.estimator.base import Restarts
-from nrprob.statistics.rows import Layout, Rows, bucket
+from nrprob.statistics.rows import Layout, Rows, rounded
 from nrprob.validation import check_random_state
 
 MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
@@ -23,10 +23,9 @@ def at_once(n: int, each: float) -> int:
 
 
 def padded(rows: Rows, layout: Layout, k: int) -> int:
-    """Number of clusters, ``k`` of them real, that a program of few rows is compiled for."""
-    # Random starts depend on the number of clusters, which must not depend on the devices.
-    few = rows.mass.size - layout.n_spare * layout.n_rows <= 16384
-    return max(bucket(k, 64), 2) if few else k
+    """Number of clusters, ``k`` of them real, that a program is compiled for."""
+    slots = rows.mass.size - layout.n_spare * layout.n_rows
+    return max(rounded(k, slots * rows.x.n_statistics), 2)
 
 
 def restart_calls(

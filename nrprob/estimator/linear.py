@@ -15,7 +15,7 @@ from nrprob.estimator.base import Clusterer
 from nrprob.known import Groups, Known, KnownEncoder, read
 from nrprob.settings import standard
 from nrprob.statistics import families
-from nrprob.statistics.rows import Layout, Rows, arrange, make_rows
+from nrprob.statistics.rows import Layout, Rows, arrange, make_rows, rounded
 from nrprob.validation import check_same_order
 
 
@@ -31,7 +31,8 @@ class Task:
     groups : what is known, as groups of rows
     known : what is known
     mesh : devices that share the rows, or None
-    rows, layout : the same rows as engines take them, and where each of them is there
+    rows, layout : the same rows as engines take them, and where each of them is there; among the
+        groups of ``rows`` may be empty ones at the end
     settings : numbers that the programs read
     build : what makes the terms
     labelings : (n,) codes of every known labeling, for who takes them one by one
@@ -53,9 +54,12 @@ class Task:
 
     def lay_out(self, mass: np.ndarray | None = None) -> None:
         """Arrange the rows, of weights ``mass``, by known group, and over the devices."""
-        groups, mesh = self.groups, self.mesh
-        self.layout = arrange(groups.codes, groups.n_blocked, 1 if mesh is None else mesh.size)
-        self.rows = make_rows(self.x, self.layout, groups.n_groups, share=groups.share, mass=mass)
+        groups, n_shards = self.groups, 1 if self.mesh is None else self.mesh.size
+        n_groups = groups.n_groups
+        if groups.share is None and n_groups > 1:
+            n_groups = rounded(n_groups, self.x.shape[0] * self.x.shape[1])
+        self.layout = arrange(groups.codes, 1 if groups.share is not None else n_groups, n_shards)
+        self.rows = make_rows(self.x, self.layout, n_groups, share=groups.share, mass=mass)
 
     def share(self) -> None:
         """Let the devices share the rows, if there are several."""

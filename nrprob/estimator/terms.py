@@ -152,7 +152,7 @@ class TermEstimator(LinearClusterer):
         classes = classes[used]
         size = max(bucket(used.size, 8192), 2)
         p = rows.x.n_statistics
-        cells = np.zeros((groups.n_groups, 1, size, p), x.dtype)
+        cells = np.zeros((rows.n_groups, 1, size, p), x.dtype)
         dense = np.asarray(x.toarray() if sparse.issparse(x) else x)
         np.add.at(cells[:, 0, :, :m], (groups.codes, cluster), dense)
         np.add.at(cells[:, 0, :, -1], (groups.codes, cluster), 1)
@@ -224,10 +224,11 @@ class TermEstimator(LinearClusterer):
     def finish(self, task: Task, found: list[solve.Solution]):
         """Set the fitted attributes; see `Clusterer.finish`."""
         restarts, best = collect(found, task.layout)
-        fit = best.fit
+        fit, n_empty = best.fit, task.rows.n_groups - task.groups.n_groups
         self._keep_costs(
-            fit.slope, fit.log_prior, task.x.shape[1], beta=fit.beta, critical=fit.critical_beta
-        )
+            fit.slope[: len(fit.slope) - n_empty], fit.log_prior, task.x.shape[1],
+            beta=fit.beta, critical=fit.critical_beta,
+        )  # fmt: skip
         for name, value in zip(self._weight_names, fit.weights, strict=False):
             if name:
                 setattr(self, name, float(value))

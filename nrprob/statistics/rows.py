@@ -20,6 +20,7 @@ from scipy import sparse
 
 _PRECISION = jax.lax.Precision.HIGHEST
 _ENTRIES = 4096  # sparse entries that are expanded at once
+WAITED = 1 << 21  # products of a step up to which compilation is what one waits for
 _ABSENT = -1e300  # log of what is not there, of which differences can be taken
 
 
@@ -183,11 +184,13 @@ class Rows:
     """The rows of one fit: statistics, masses (0 on padding), and the known group of every block.
 
     ``share`` (B, r, groups) holds p(group given row) where the known structure is soft; the blocks
-    then belong to no group.
+    then belong to no group. ``number`` (B, r) is the place of a row among the user's, by which what
+    is random is drawn.
     """
 
     x: Any  # Dense, Sparse, or another class with their methods
     mass: jax.Array
+    number: jax.Array
     group: jax.Array
     share: jax.Array | None
     n_groups: int = field(metadata={"static": True})
@@ -282,6 +285,21 @@ def bucket(size: int, limit: int) -> int:
     return power * 3 // 4 if power >= 4 and size <= power * 3 // 4 else power
 
 
+def rounded(count: int, each: int) -> int:
+    """Round a number of clusters or groups up to 5, 10, 20, ..., so that programs are few.
+
+    Where a step takes more than `WAITED` products, ``each`` for every one of them, it is left
+    alone: there the run outweighs the compilation.
+    """
+    full = 5 << max(-(-count // 5) - 1, 0).bit_length()
+    return full if full * each <= WAITED else count
+
+
+def existing(count: int, each: int) -> np.ndarray | None:
+    """Which of the `rounded` number of clusters exist; None where it is left alone."""
+    return np.arange(rounded(count, each)) < count if count * each <= WAITED else None
+
+
 def coarse(size: int, least: int) -> int:
     """Round up so that small problems share programs: ``least`` times a power of 4."""
     if size > 4096:
@@ -350,7 +368,8 @@ def make_rows(
     mass = np.ones(n, dtype) if mass is None else np.asarray(mass, dtype)
     if share is not None:
         share = layout.spread(np.asarray(share, dtype))
-    return Rows(statistics, layout.spread(mass), layout.block_group, share, n_groups)
+    number = layout.spread(np.arange(n, dtype=np.uint32))
+    return Rows(statistics, layout.spread(mass), number, layout.block_group, share, n_groups)
 
 
 @partial(jax.jit, static_argnames="shape")

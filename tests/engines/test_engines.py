@@ -79,6 +79,14 @@ def test_shuffle():
     seeds = np.asarray(_stream(7, np.arange(1000)))
     assert len(set(seeds.tolist())) == 1000
     assert not set(seeds.tolist()) & set(np.asarray(_stream(8, np.arange(1000))).tolist())
+    table = np.asarray(_uniform(seeds[:40], (7, 5), np.float64))
+    flat = table.reshape(-1)
+    assert len(set(flat.tolist())) == flat.size
+    for lag in (1, 5, 35):
+        assert abs(np.corrcoef(flat[:-lag], flat[lag:])[0, 1]) < 0.1
+    # Neither more rows nor longer axes change a number.
+    wider = np.asarray(_uniform(np.append(seeds[:40], seeds[70:]), (9, 10), np.float64))
+    np.testing.assert_array_equal(wider[:40, :7, :5], table)
 
 
 # Differences
@@ -257,11 +265,9 @@ def w_type(rows):
 
 
 @partial(jax.jit, static_argnames="k")
-def _random(mass, fixed, active, *, k):
-    """A random start of two runs in the first clusters of ``k``."""
-    start = random_start(jnp.uint32(5), mass, 2, K, 1.0)
-    start = jnp.concatenate([start, jnp.zeros((*start.shape[:3], k - K))], -1)
-    return normalise(start, mass, fixed, active)
+def _random(rows, fixed, active, *, k):
+    """A random start of two runs, in those of ``k`` clusters that are active."""
+    return normalise(random_start(jnp.uint32(5), rows, 2, k, 1.0), rows.mass, fixed, active)
 
 
 def _run(kind, family, *, beta, weight, rule="information", damped=False, labelled=0, k=K, **extra):
@@ -270,7 +276,7 @@ def _run(kind, family, *, beta, weight, rule="information", damped=False, labell
     fixed[:labelled] = np.arange(labelled) % 2
     fixed = layout.spread(fixed, -1)
     active = np.arange(k) < K
-    start = _random(rows.mass, fixed, active, k=k)
+    start = _random(rows, fixed, active, k=k)
     found = _path(
         rows, np.asarray(weight), start, np.full(2, beta), np.asarray(1.0), fixed, active,
         kind=kind, family=family, rule=rule, damped=damped,
@@ -351,7 +357,7 @@ def test_blocks_of_rows_give_what_all_rows_give():
 
     @partial(jax.jit, static_argnames="damped")
     def run(blocks, damped):
-        start = normalise(random_start(jnp.uint32(5), rows.mass, 2, K), rows.mass)
+        start = normalise(random_start(jnp.uint32(5), rows, 2, K), rows.mass)
         return anneal(update, blocks, None, start, ladder, jnp.uint32(0), damped=damped)
 
     for damped in (False, True):
@@ -418,7 +424,7 @@ def test_whole_ladder():
     """Annealed until hard: a falling objective, hard labels, rising inverse temperatures."""
     x, z, mass, layout, rows, _, _ = _setting("CIB", "multinomial")
     fixed, active = np.full(rows.mass.shape, -1, np.int32), np.ones(K, bool)
-    start = _random(rows.mass, fixed, active, k=K)
+    start = _random(rows, fixed, active, k=K)
     found = _path(
         rows, np.asarray(0.3), start, np.full(2, 0.95), np.asarray(-1.0), fixed, active,
         kind="marginal", family="multinomial", rule="information", damped=False,
@@ -473,7 +479,7 @@ def _solve(setting, solver, *, labels=None, labelled=0, active=None, max_iter=10
     fixed = layout.spread(fixed, -1)
     if labels is None:
         seeds = (np.uint32(s) for s in range(3))
-        starts = np.stack([_balanced(s, rows.mass, fixed, active) for s in seeds])
+        starts = np.stack([_balanced(s, rows, fixed, active) for s in seeds])
     else:
         # As many runs as above, so that no other program is compiled.
         starts = np.tile(layout.spread(np.asarray(labels, np.int32)), (3, 1, 1))
@@ -529,7 +535,7 @@ def test_reassignment_respects_clusters_that_do_not_exist(solver):
     setting = _setting("residual", "bernoulli")
     labels, _ = _solve(setting, solver, active=np.arange(K) < 2)
     assert set(np.unique(labels)) == {0, 1}
-    start = _balanced(np.uint32(0), setting[4].mass, None, np.arange(K) < 3)
+    start = _balanced(np.uint32(0), setting[4], None, np.arange(K) < 3)
     sizes = np.bincount(setting[3].collect(np.asarray(start)))
     np.testing.assert_array_equal(sizes, [20, 20, 20])
 

@@ -64,6 +64,11 @@ class ModelData(NamedTuple):
         """Masses (B, r) of the rows."""
         return self.rows.mass
 
+    @property
+    def number(self) -> jax.Array:
+        """Places (B, r) of the rows among the user's."""
+        return self.rows.number
+
     def flat(self, w: jax.Array) -> jax.Array:
         """Masses (N, k) of the rows in all clusters of all restarts."""
         return w.reshape(self.base.size, -1)
@@ -316,7 +321,7 @@ def leading_curvatures(
 
     value = leading_eigenvalues(
         step,
-        spread(stream(0, 0), (*mass.shape, 3), dtype),
+        spread(stream(stream(0, 0), data.number), (3,), dtype),
         lambda a, b: (mass[..., None] * a * b).sum((0, 1)),
         accuracy=1e-6 if dtype == jnp.float64 else 1e-5,
         max_iter=max_iter,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
@@ -241,7 +241,7 @@ class CECIB(Clusterer):
             indicators = fixed[:, None] == np.arange(self.classes_.size)
             columns = np.hstack([columns, indicators.astype(float)])
         rows = make_rows(columns, layout, 1)
-        rows = Rows(Moments(rows.x.x, m, self.covariance), rows.mass, rows.group, None, 1)
+        rows = replace(rows, x=Moments(rows.x.x, m, self.covariance))
         self.beta_ = self._beta_of(prepared, fixed)
         smallest = max(
             math.ceil(self.min_cluster_fraction * n), d + 1 if self.covariance == "full" else 2

@@ -121,7 +121,7 @@ def _plus_plus(rows: Rows, seed: jax.Array, metric: jax.Array, active: jax.Array
 
 def _random(rows: Rows, seed: jax.Array, active: jax.Array) -> jax.Array:
     """Labels (B, r), all equally likely."""
-    u = uniform(seed, rows.mass.shape, rows.mass.dtype)
+    u = uniform(stream(seed, rows.number), (), rows.mass.dtype)
     return (u * active.sum()).astype(jnp.int32)
 
 

@@ -32,18 +32,22 @@ class Residuals(NamedTuple):
     ----------
     y : (B, r, p) rows, 0 on padding
     mass : (B, r), 0 on padding
+    number : (B, r) places of the rows among the user's
     group : (B,) of every block
-    sizes : (L,) of the groups
+    sizes : (L,) of the groups, 0 on padding
     maps : (M, p, p) from y to what each metric of the starts sees
     inverse_scale : (p,) 1/D, where D are the variances of the coordinates before; 0 on padding
+    active : (K,) False for clusters that are padding; None where there are none
     """
 
     y: jax.Array
     mass: jax.Array
+    number: jax.Array
     group: jax.Array
     sizes: jax.Array
     maps: jax.Array
     inverse_scale: jax.Array
+    active: jax.Array | None
 
 
 class Numbers(NamedTuple):
@@ -147,6 +151,9 @@ class Model:
         self.y = data.y.reshape(b * r, p).T
         self.mass = data.mass.reshape(-1)
         self.real = jnp.arange(p) < numbers.d
+        self.active = data.active
+        self.log_k = math.log(k) if self.active is None else jnp.log(self.active.sum())
+        self.log_k = jnp.asarray(self.log_k, data.y.dtype)
         self.scatter = self._scatter(self.mass)
 
     def _scatter(self, mass: jax.Array) -> jax.Array:
@@ -225,7 +232,13 @@ class Model:
             sums = jax.ops.segment_sum(
                 by_block, self.data.group, self.n_groups, indices_are_sorted=True
             ).T
-        return sums / self.data.sizes
+        return sums / jnp.maximum(self.data.sizes, _TINY)
+
+    def bar(self, logits: jax.Array, barred: jax.Array | None) -> jax.Array:
+        """Without the clusters that do not exist, and those that a row is ``barred`` from."""
+        if barred is not None:
+            logits = logits + barred
+        return logits if self.active is None else jnp.where(self.active[:, None], logits, -jnp.inf)
 
     def expect(
         self, t: Parameters, u: jax.Array, damp: jax.Array, barred: jax.Array | None
@@ -236,21 +249,20 @@ class Model:
         unbalanced transport; it is exact when it no longer changes.
         """
         logits, weight = self.logits(t)
-        if barred is not None:
-            logits = logits + barred
+        logits = self.bar(logits, barred)
         top = logits.max(0)
         e = jnp.exp(logits - top)
 
         def sweep(_, u):
             # A group that is far from a cluster has to have some share of it all the same.
             f = jnp.maximum(e, _TINY)
-            if barred is not None:
-                f = jnp.where(jnp.isinf(barred), 0, f)
+            if barred is not None or self.active is not None:
+                f = jnp.where(jnp.isinf(logits), 0, f)
             f = f * self.expand(jnp.exp(u))
             p = self.shares(f * (self.mass / f.sum(0)))
-            u = damp * (u - math.log(self.k) - jnp.log(jnp.maximum(p, _TINY)))
+            u = damp * (u - self.log_k - jnp.log(jnp.maximum(p, _TINY)))
             # Only differences within a group matter.
-            u = jnp.where(damp < 1, u, u - u.max(0))
+            u = jnp.where(damp < 1, u, u - self.bar(u, None).max(0))
             return jnp.clip(u, -_LARGEST, _LARGEST)
 
         def balanced(u):
@@ -283,7 +295,7 @@ class Model:
             log_p = jnp.log(jnp.maximum(p, _TINY))
             pull = jnp.where(jnp.isinf(h.kappa), 0, h.kappa)
             off = (self.data.sizes * (p * u).sum(0)).sum()
-            cost = (self.data.sizes * (p * (log_p + math.log(self.k))).sum(0)).sum()
+            cost = (self.data.sizes * (p * (log_p + self.log_k)).sum(0)).sum()
             return off, pull * cost
 
         none = jnp.zeros_like(free)
@@ -310,18 +322,17 @@ def make_starts(
 ) -> jax.Array:
     """Labels (S, B, r): in every metric ``each`` of all rows, then as many of aligned groups."""
     z = jnp.einsum("brp,mpq->mbrq", data.y, data.maps, precision=_HIGHEST)
-    n_groups = data.sizes.shape[0]
     # In turn, so that k-means is compiled once: here all rows are one group among empty ones.
     groups = jnp.stack([jnp.zeros_like(data.group), data.group][: 2 if aligned else 1])
     labels, centres, sizes = jax.lax.map(
-        lambda part: kmeans(z, data.mass, part[0], n_groups, k, each, part[1]),
+        lambda part: kmeans(z, data._replace(group=part[0]), k, each, part[1]),
         (groups, stream(seed, jnp.arange(len(groups)))),
     )
     if aligned:
-        again = align(labels[1], centres[1], sizes[1], data.group, stream(seed, 2))
+        again = align(labels[1], centres[1], sizes[1], data, stream(seed, 2))
         labels = jnp.stack([labels[0], again])
     labels = labels.reshape(-1, *labels.shape[2:])
-    return labels if fixed is None else name_classes(labels, fixed, k)
+    return labels if fixed is None else name_classes(labels, fixed, k, data.active)
 
 
 def schedule(n_init: int, n_kinds: int) -> tuple[int, np.ndarray]:
@@ -377,7 +388,9 @@ def solve_residuals(
     def run(labels, warm):
         """EM from labels (n,); ``warm`` says whether they are to be warmed up."""
         hit = labels == jnp.arange(k)[:, None]
-        w = jnp.where(hit, _CERTAIN, 0) + (1 - _CERTAIN) / k
+        w = jnp.where(hit, _CERTAIN, 0) + (1 - _CERTAIN) / jnp.exp(model.log_k)
+        if data.active is not None:
+            w = jnp.where(data.active[:, None], w, 0)
         if fixed is not None:
             w = jnp.where(flat >= 0, hit, w)
         state = model.start((w * model.mass).astype(dtype))
@@ -404,7 +417,7 @@ def solve_residuals(
     best = reached.argmax()
     t, u, penalty = jax.tree.map(lambda a: a[best], (t, u, penalty))
     logits = model.logits(t)[0] + model.expand(u)
-    w = model.mass * jax.nn.softmax(logits if barred is None else logits + barred, axis=0)
+    w = model.mass * jax.nn.softmax(model.bar(logits, barred), axis=0)
     b, r = model.blocks
     return solve.Solution(
         labels=jnp.moveaxis(labels.reshape(-1, b, r), 0, -1),

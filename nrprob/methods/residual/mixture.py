@@ -27,7 +27,7 @@ from nrprob.methods.residual.em import Numbers, Residuals, schedule, solve_resid
 from nrprob.methods.residual.removal import remove
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
-from nrprob.statistics.rows import Layout, arrange, bucket
+from nrprob.statistics.rows import Layout, arrange, bucket, existing, rounded
 from nrprob.validation import check_random_state, check_same_order
 
 COVARIANCES = ("tied", "diag", "spherical")
@@ -322,14 +322,17 @@ class ResidualMixture(ScoreMixin, Clusterer):
         maps = np.stack([at.seen(y, metric, self.n_clusters) for metric in self.metrics])
         if groups is None or groups.share is not None:
             groups = self._search_groups(groups, known, n)
-        layout = arrange(groups.codes, groups.n_groups)
+        n_groups = groups.n_groups if groups.n_groups == 1 else rounded(groups.n_groups, y.size)
+        layout = arrange(groups.codes, n_groups)
         data = Residuals(
             layout.spread(np.pad(y, ((0, 0), (0, pad))).astype(dtype)),
             layout.spread(np.full(n, dof / n, dtype)),
+            layout.spread(np.arange(n, dtype=np.uint32)),
             layout.block_group,
-            (np.bincount(groups.codes, minlength=groups.n_groups) * (dof / n)).astype(dtype),
+            (np.bincount(groups.codes, minlength=n_groups) * (dof / n)).astype(dtype),
             np.pad(maps, ((0, 0), (0, pad), (0, pad))).astype(dtype),
             np.pad(1 / at.variances, (0, pad)).astype(dtype),
+            existing(self.n_clusters, y.size),
         )
         log_scale = float(np.log(at.variances).sum())
         floor = 1e-6 if np.dtype(dtype) == np.float32 else 1e-9
@@ -348,7 +351,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
 
     def _calls(self, task: ResidualTask, fixed: np.ndarray | None) -> list[solve.Call]:
         data, layout, dtype = task.data, task.layout, task.data.y.dtype
-        k = self.n_clusters
+        k = self.n_clusters if data.active is None else len(data.active)
         seed = np.asarray(check_random_state(self.random_state).randint(2**31 - 1), np.uint32)
         fixed = None if fixed is None else layout.spread(fixed, -1)
         # On a CPU one restart at a time keeps to its caches, and waits for no slower one: with ten
@@ -401,10 +404,11 @@ class ResidualMixture(ScoreMixin, Clusterer):
         self._steps = np.concatenate([f.fit.steps for f in found])
         coordinates = self._coordinates
         p = coordinates.basis.shape[1]
-        self._centres = np.asarray(at.centres[:, :p], np.float64)
+        self._centres = np.asarray(at.centres[: self.n_clusters, :p], np.float64)
         sigma = np.asarray(at.covariance, np.float64)
         self._sigma = sigma[:p, :p] if sigma.ndim == 2 else np.diag(sigma[:p])
-        self._offset = np.asarray(at.offset, np.float64)
+        offset = at.offset[: self.n_clusters, : task.groups.n_groups]
+        self._offset = np.asarray(offset, np.float64)
         # What the log densities of all rows have in common, 1/K included.
         self._common = self._constant(task, self.errors_) / float(task.numbers.dof)
         self._common -= 0.5 * (np.linalg.slogdet(self._sigma)[1] + float(task.numbers.log_det))

@@ -61,16 +61,15 @@ def _sums(z: jax.Array, w: jax.Array, group: jax.Array, n_groups: int) -> jax.Ar
 
 
 def kmeans(
-    z: jax.Array, mass: jax.Array, group: jax.Array, n_groups: int, k: int, each: int, seed: Any
+    z: jax.Array, data: Any, k: int, each: int, seed: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Cluster the rows of every group by themselves, ``each`` times in every metric.
 
     Parameters
     ----------
     z : (M, B, r, p) rows as each of M metrics sees them
-    mass : (B, r), 0 on padding
-    group : (B,) of every block
-    n_groups, k, each : int
+    data : the rows, and the groups of their blocks; see `nrprob.methods.residual.em.Residuals`
+    k, each : int
     seed : of the k-means++ starts
 
     Returns
@@ -82,6 +81,8 @@ def kmeans(
     m, b, r, p = z.shape
     s = m * each
     dtype = z.dtype
+    mass, group, n_groups = data.mass, data.group, data.sizes.shape[0]
+    starts = stream(seed, jnp.arange(s))[:, None, None]
     real = mass > 0
     square = (z * z).sum(-1)  # (M, B, r)
     metric = jnp.repeat(jnp.arange(m), each)
@@ -90,7 +91,7 @@ def kmeans(
 
     def draw(index, weight):
         """Pick a row of every group with probability proportional to its weight (S, B, r)."""
-        u = uniform(stream(seed, index), (s, b, r), dtype)
+        u = uniform(stream(stream(starts, index), data.number), (), dtype)
         # The first arrival of independent Poisson processes; 1 - u is never 0.
         time = jnp.where(real & (weight > 0), -jnp.log1p(-u) / jnp.maximum(weight, 1e-30), infinite)
         row, first = time.argmin(-1), time.min(-1)
@@ -113,7 +114,10 @@ def kmeans(
         return jnp.where(left > rounding * square[metric], left, 0)  # equal rows are not drawn
 
     def assign(centres):
-        return jnp.where(real, nearness(centres).argmax(1), 0).astype(jnp.int32)  # (S, B, r)
+        near = nearness(centres)
+        if data.active is not None:
+            near = jnp.where(data.active[:, None, None], near, -jnp.inf)
+        return jnp.where(real, near.argmax(1), 0).astype(jnp.int32)  # (S, B, r)
 
     def weights(labels):
         hit = labels[:, None] == jnp.arange(k)[:, None, None]
@@ -134,9 +138,15 @@ def kmeans(
     return labels, centres, count(weights(labels))
 
 
-def match(cost: jax.Array) -> jax.Array:
-    """Assignment (..., K) of columns to rows of least total cost (..., K, K)."""
+def match(cost: jax.Array, active: jax.Array | None) -> jax.Array:
+    """Assignment (..., K) of columns to rows of least total cost (..., K, K).
+
+    Those of ``active`` (K,) go with each other.
+    """
     flat = cost.reshape(-1, *cost.shape[-2:]).astype(jnp.float64)
+    if active is not None:
+        dear = 1 + 2 * len(active) * jnp.abs(flat).max()
+        flat = jnp.where(active[:, None] == active, flat, dear)
     rows, columns = jax.vmap(hungarian_algorithm)(flat)
     at = jnp.arange(len(flat))[:, None]
     out = jnp.zeros(flat.shape[:2], jnp.int32).at[at, rows].set(columns.astype(jnp.int32))
@@ -144,7 +154,7 @@ def match(cost: jax.Array) -> jax.Array:
 
 
 def align(
-    labels: jax.Array, centres: jax.Array, sizes: jax.Array, group: jax.Array, seed: Any
+    labels: jax.Array, centres: jax.Array, sizes: jax.Array, data: Any, seed: Any
 ) -> jax.Array:
     """Give clusters of different groups common names, so that those alike in place are one.
 
@@ -157,7 +167,7 @@ def align(
     labels : (S, B, r)
     centres : (S, groups, k, p)
     sizes : (S, groups, k)
-    group : (B,) of every block
+    data : the groups of the blocks; see `nrprob.methods.residual.em.Residuals`
     seed : of the draw
     """
     s, n_groups, k, _ = centres.shape
@@ -172,7 +182,7 @@ def align(
         common, _ = carry
         inner = jnp.einsum("slkp,sjp->slkj", centres, common, precision=_HIGHEST)
         own = (common**2).sum(-1)[:, None, None]
-        names = match(sizes[..., None] * (own - 2 * inner))  # (S, L, K)
+        names = match(sizes[..., None] * (own - 2 * inner), data.active)  # (S, L, K)
         hit = jnp.where(names[..., None] == jnp.arange(k), sizes[..., None], 0)
         total = hit.sum((1, 2))[..., None]
         means = jnp.einsum("slkj,slkp->sjp", hit, centres, precision=_HIGHEST)
@@ -180,17 +190,20 @@ def align(
 
     start = common, jnp.zeros((s, n_groups, k), jnp.int32)
     _, names = jax.lax.fori_loop(0, _MATCHINGS, improve, start)
-    return jnp.take_along_axis(names[:, group], labels, 2)
+    return jnp.take_along_axis(names[:, data.group], labels, 2)
 
 
-def name_classes(labels: jax.Array, fixed: jax.Array, k: int) -> jax.Array:
+def name_classes(
+    labels: jax.Array, fixed: jax.Array, k: int, active: jax.Array | None
+) -> jax.Array:
     """Rename clusters (S, B, r) so that they agree with as many labelled rows as they can.
 
-    Labelled rows then get their own class. ``fixed`` (B, r) is -1 where there is no label.
+    Labelled rows then get their own class. ``fixed`` (B, r) is -1 where there is no label, and
+    ``active`` (k,) False for names that do not exist.
     """
     wanted = (fixed[..., None] == jnp.arange(k)).astype(jnp.float64)
     found = labels[..., None] == jnp.arange(k)
     overlap = jnp.einsum("sbrk,brj->skj", found.astype(jnp.float64), wanted)
-    names = match(-overlap)
+    names = match(-overlap, active)
     renamed = jnp.take_along_axis(names[:, None], labels, 2)
     return jnp.where(fixed >= 0, fixed, renamed)

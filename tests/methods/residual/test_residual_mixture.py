@@ -568,8 +568,12 @@ def test_matching_is_the_best_of_all():
     cost = rng.normal(size=(20, 4, 4))
     cost[:5] = cost[:5].round()  # with ties
     with jax.enable_x64(True):
-        found = np.asarray(starts.match(jnp.asarray(cost)))
-    for one, names in zip(cost, found, strict=True):
+        found = np.asarray(starts.match(jnp.asarray(cost), None))
+        wide = np.pad(cost, ((0, 0), (0, 2), (0, 2)))
+        again = np.asarray(starts.match(jnp.asarray(wide), np.arange(6) < 4))[:, :4]
+    for one, names, same in zip(cost, found, again, strict=True):
+        assert sorted(same) == [0, 1, 2, 3]
+        assert one[np.arange(4), same].sum() == pytest.approx(one[np.arange(4), names].sum())
         assert sorted(names) == [0, 1, 2, 3]
         best = min(sum(one[i, p[i]] for i in range(4)) for p in itertools.permutations(range(4)))
         assert sum(one[i, names[i]] for i in range(4)) == pytest.approx(best)
@@ -582,14 +586,16 @@ def test_kmeans_within_groups_is_lloyds_and_aligned_names_agree():
     maps = np.stack([np.eye(D), np.diag([1.0, 2, 1, 1, 1])])
     with jax.enable_x64(True):
         rows = jnp.asarray(layout.spread(y))
-        mass = jnp.asarray(layout.spread(np.ones(N)))
-        group = jnp.asarray(layout.block_group)
+        mass, number = layout.spread(np.ones(N)), layout.spread(np.arange(N, dtype=np.uint32))
+        data = em.Residuals(
+            rows, mass, number, layout.block_group, np.bincount(z), maps, np.ones(D), None
+        )
 
         @jax.jit
         def run(rows):
             views = jnp.einsum("brp,mpq->mbrq", rows, maps)
-            found = starts.kmeans(views, mass, group, L, K, 3, np.uint32(1))
-            return found, starts.align(*found, group, np.uint32(2))
+            found = starts.kmeans(views, data, K, 3, np.uint32(1))
+            return found, starts.align(*found, data, np.uint32(2))
 
         found, names = run(rows)
     labels, centres, sizes = (np.asarray(a) for a in found)

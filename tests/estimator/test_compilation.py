@@ -1,0 +1,83 @@
+"""Programs are few: numbers of clusters and of known groups are padded, which changes nothing."""
+
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from every_estimator import ENTRIES, few_rows
+from sklearn.base import clone
+
+from nrprob.batch.registry import METHODS
+from nrprob.statistics import rows
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+# What they look at: few numbers of clusters for one program, and few numbers of known groups.
+PADDED = ["ib", "ibsi", "ccib", "mixture", "cecib", "residual-mixture"]
+KNOWING = [name for name in PADDED if METHODS[name].takes_known]
+
+
+@pytest.fixture
+def programs():
+    """Seconds that every program took to compile."""
+    seconds = []
+
+    def listen(event, duration, **_):
+        if event == COMPILED:
+            seconds.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield seconds
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def fitted(name, k, n_groups):
+    X, known = few_rows(name)
+    if known:
+        known = {METHODS[name].known_as: np.arange(len(X)) % n_groups}
+    return clone(ENTRIES[name].ours).set_params(n_clusters=k).fit(X, **known)
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize("name", PADDED)
+def test_few_programs_serve_all_numbers_of_clusters(name, programs):
+    for k in range(2, 11):
+        fitted(name, k, 2)
+    assert len(programs) <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize("name", KNOWING)
+def test_few_programs_serve_all_numbers_of_known_groups(name, programs):
+    for n_groups in range(2, 11):
+        fitted(name, 3, n_groups)
+    assert len(programs) <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize("name", PADDED)
+def test_padding_changes_nothing(name, programs, monkeypatch):
+    padded = fitted(name, 3, 4)
+    monkeypatch.setattr(rows, "WAITED", 0)
+    exact = fitted(name, 3, 4)
+    np.testing.assert_array_equal(padded.labels_, exact.labels_)
+    assert padded.objective_ == pytest.approx(exact.objective_, rel=1e-6)  # float32
+    np.testing.assert_allclose(padded.membership_, exact.membership_, atol=1e-4)
+    np.testing.assert_allclose(
+        padded.restarts_.objective, exact.restarts_.objective, rtol=1e-6, atol=1e-6
+    )
+
+
+def test_numbers_are_rounded_up_where_compilation_outweighs_the_run():
+    assert [rows.rounded(k, 1) for k in (1, 2, 5, 6, 10, 11, 40, 41)] == [
+        5, 5, 5, 10, 10, 20, 40, 80,
+    ]  # fmt: skip
+    assert rows.rounded(7, rows.WAITED // 10) == 10
+    assert rows.rounded(7, rows.WAITED // 9) == 7
+    assert rows.existing(3, 1).tolist() == [True] * 3 + [False] * 2
+    assert rows.existing(3, rows.WAITED) is None
