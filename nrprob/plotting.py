@@ -437,6 +437,7 @@ def plot_hierarchy(model: Any, ax: Axes | None = None) -> Axes:
     ]
     ax.set_yticks([-depth for depth in range(len(levels))], names)
     ax.set_xticks([])
+    ax.margins(0.1)
     ax.set_title("percent of the weight of the rows", fontsize=9)
     return ax
 

@@ -7,7 +7,10 @@ what a float holds. ``state`` (..., K) are logs of weights that the update carri
 cycle, and ``values`` (1, T) numbers that are kept for the trace.
 
 Steps that no longer shrink are those of a loop, or of a way past something. An orbit is followed to
-tell which, and a loop is returned as such, with its period and its width.
+tell which, and a loop is returned as such, with its period and its width. Steps that shrink along a
+line are summed up at once. That is a longer step, and takes what grows in a cycle further away as
+well: a point that the update leaves, and a loop, stay what they are, which shorter steps would
+change.
 """
 
 from __future__ import annotations
@@ -29,6 +32,9 @@ _ORBIT = 1024  # cycles of a supposed loop that are looked at
 _DIRECTIONS = 16  # on which it is projected
 _RETURN = 1e-6  # how near an orbit comes to where it was if its period is a whole number
 _TRACE = 4096  # cycles that are kept
+_BEND = 0.01  # of a step, across the one before, from which on an orbit is not taken for a line
+_FARTHEST = 100  # steps that are summed up
+_SETTLED = 1e-4  # change of a membership in a cycle below which that is done
 
 Make = Callable[[Any, jax.Array], Callable[..., Any]]
 
@@ -54,21 +60,38 @@ class Found(NamedTuple):
     values: np.ndarray
 
 
+def _normalised(log_q, active):
+    """Log memberships, rows of which sum to 1, and none below the floor."""
+    log_q = jax.nn.log_softmax(jnp.where(active, log_q, -jnp.inf))
+    return jnp.where(active, jnp.maximum(log_q, _FLOOR), -jnp.inf)
+
+
 def _advance(update, beta, step, active, carry):
     """One cycle: what it leads to, the values on the way, and the change of the whole step."""
     state, log_q = carry
     new_state, log_r, values = update(state, log_q, beta)
     target = jax.nn.log_softmax(jnp.where(active, log_r, -jnp.inf))
-    new = jnp.where(active, (1 - step) * log_q + step * target, -jnp.inf)
-    new = jnp.where(active, jnp.maximum(jax.nn.log_softmax(new), _FLOOR), -jnp.inf)
+    new = _normalised((1 - step) * log_q + step * target, active)
     change = jnp.abs(jnp.exp(target) - jnp.exp(log_q)).max()
     for a, b in zip(jax.tree.leaves(new_state), jax.tree.leaves(state), strict=True):
         change = jnp.maximum(change, jnp.abs(jnp.exp(a) - jnp.exp(b)).max())
     return (new_state, new), values[0], change
 
 
+def _compare(weight, step, last):
+    """Ratio of a step to the one before, and the part of it that is across that.
+
+    ``weight`` are the masses of the memberships: logs of tiny ones move far, and mean little.
+    """
+    before = (weight * last**2).sum()
+    ratio = (weight * step * last).sum() / jnp.where(before > 0, before, 1)
+    across = (weight * (step - ratio * last) ** 2).sum()
+    length = (weight * step**2).sum()
+    return ratio, jnp.sqrt(across / jnp.where(length > 0, length, 1)), before > 0
+
+
 @partial(jax.jit, static_argnames="make")
-def _run(data, carry, beta, step, active, tol, most, *, make):
+def _run(data, carry, beta, step, active, mass, tol, most, *, make):
     """Cycles until memberships stand, or steps no longer shrink, or ``most`` are done."""
     update = make(data, active)
     values = jax.eval_shape(update, *carry, beta)[2]
@@ -77,28 +100,40 @@ def _run(data, carry, beta, step, active, tol, most, *, make):
     length = jnp.asarray(_WINDOWS[0])
 
     def moving(state):
-        _, _, count, change, _, hits = state
+        _, _, _, count, change, _, hits = state
         return (count < most) & (change > tol) & (hits < 2)
 
     def move(state):
-        carry, trace, count, _, (end, length, largest, before), hits = state
-        carry, values, change = _advance(update, beta, step, active, carry)
+        old, last, trace, count, _, (end, length, largest, before, bends), hits = state
+        carry, values, change = _advance(update, beta, step, active, old)
         trace = jax.lax.dynamic_update_index_in_dim(trace, values, count % _TRACE, 0)
+        moved = jax.tree.map(lambda a, b: jnp.where(active, a - b, 0), carry, old)
+        weight = mass[..., None, None] * jnp.exp(carry[1])
+        ratio, across, known = _compare(weight, moved[1], last)
+        # What is left of a geometric series, as far as what is across stays small.
+        ahead = ratio / jnp.clip(1 - ratio, 1 / _FARTHEST, None)
+        ahead = jnp.where((ratio < 1) & (ahead > 2) & (ahead * across < 0.1), ahead, 0)
+        ahead = jnp.where((change > tol) & (change < _SETTLED), ahead, 0)
+        state, log_q = jax.tree.map(lambda a, d: a + ahead * d, carry, moved)
+        carry = state, _normalised(log_q, active)
+        last = jnp.where(ahead > 0, 0, moved[1])
         count, largest = count + 1, jnp.maximum(largest, change)
+        bends = bends | known & ((ratio < 0) | (across > _BEND))
         over = count >= end
-        stuck = (largest >= 0.9 * before) & (largest > 10 * tol)
+        stuck = (largest >= 0.9 * before) & (largest > 10 * tol) & bends
         hits = jnp.where(over, jnp.where(stuck, hits + 1, 0), hits)
         longer = jnp.minimum(2 * length, _WINDOWS[1])
-        following = end + longer, longer, jnp.zeros_like(largest), largest
+        following = end + longer, longer, jnp.zeros_like(largest), largest, False
         window = tuple(
             jnp.where(over, new, old)
-            for new, old in zip(following, (end, length, largest, before), strict=True)
+            for new, old in zip(following, (end, length, largest, before, bends), strict=True)
         )
-        return carry, trace, count, change, window, hits
+        return carry, last, trace, count, change, window, hits
 
-    window = length, length, 0 * length.astype(infinity.dtype), infinity
-    start = carry, trace, jnp.asarray(0), infinity, window, jnp.asarray(0)
-    carry, trace, count, change, _, hits = jax.lax.while_loop(moving, move, start)
+    window = length, length, 0 * length.astype(infinity.dtype), infinity, jnp.asarray(False)
+    last = jnp.zeros_like(carry[1])
+    start = carry, last, trace, jnp.asarray(0), infinity, window, jnp.asarray(0)
+    carry, _, trace, count, change, _, hits = jax.lax.while_loop(moving, move, start)
     return carry, trace, count, change, hits >= 2
 
 
@@ -172,7 +207,7 @@ def settle(
     status, period, width = UNFINISHED, np.nan, 0.0
     while done < max_iter:
         carry, trace, count, change, stuck = _run(
-            data, carry, *numbers, np.asarray(tol, dtype), max_iter - done, make=make
+            data, carry, *numbers, mass, np.asarray(tol, dtype), max_iter - done, make=make
         )
         values.append(np.roll(np.asarray(trace), -int(count), 0)[-min(int(count), _TRACE) :])
         done += int(count)

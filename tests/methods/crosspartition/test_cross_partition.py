@@ -273,6 +273,39 @@ def test_a_period_is_whole_where_the_orbit_returns():
     assert orbits._period(np.zeros((1024, 2))) is None
 
 
+def push(data, active):
+    """Update that moves the log ratio u of two clusters to ``rate * u + shift``."""
+    rate, shift = data
+
+    def update(state, log_q, beta):
+        u = rate * (log_q[..., 0] - log_q[..., 1]) + shift
+        return state, jax.numpy.stack([u / 2, -u / 2], -1), jax.numpy.zeros((1, 1))
+
+    return update
+
+
+def test_steps_along_a_line_are_summed_up_where_they_shrink_and_only_there():
+    with standard():
+        mass = np.full((1, 4), 0.25)
+        u = np.array([0.11, 0.1, 0.08, 0.12])[None, :, None]
+        start = np.stack([u / 2, -u / 2], -1)
+        start = (), start - logsumexp(start, axis=-1, keepdims=True)
+        slow, away = (
+            orbits.settle(
+                push, (np.asarray(rate), np.asarray(shift)), mass, start, 1.0, np.ones(2, bool),
+                tol=1e-9, max_iter=800,
+            )
+            for rate, shift in ((0.99, 1e-3), (1.001, 0.0))
+        )  # fmt: skip
+    # By itself it would take a thousand cycles.
+    assert slow.status == orbits.CONVERGED and slow.n_iter < 20
+    np.testing.assert_allclose(slow.carry[1][..., 0] - slow.carry[1][..., 1], 0.1, atol=1e-5)
+    assert away.status == orbits.UNFINISHED
+    np.testing.assert_allclose(
+        away.carry[1][..., 0] - away.carry[1][..., 1], 1.001**800 * u[..., 0:1]
+    )
+
+
 # The estimator
 
 
