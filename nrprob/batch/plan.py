@@ -258,15 +258,18 @@ def expand(model: ModelFile) -> Plan:
     return Plan(model, tuple(cells), tuple(_batches(cells)))
 
 
+_LATER = ("rows", "views", "pca")
+
+
 def _of_all(model: ModelFile) -> dict[str, Any]:
     """What determines the results of all cells."""
     data = model.data
     source = data.model_dump(
         mode="json",
-        exclude={"parameters", "cases", "grid", "seed", "repeats", "file", "rows", "views"},
+        exclude={"parameters", "cases", "grid", "seed", "repeats", "file", *_LATER},
     )
     # Names of results do not change by keys that a file does not use.
-    source |= {name: value for name in ("rows", "views") if (value := getattr(data, name))}
+    source |= {name: value for name in _LATER if (value := getattr(data, name))}
     if data.file is not None:
         source["file"] = _file_digest(data.file)
     return {

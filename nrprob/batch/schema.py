@@ -60,6 +60,7 @@ class Data(Strict):
     labelings: dict[str, Labeling] = Field(default_factory=dict)
     standardize: bool = False
     binarize: FiniteFloat | None = None
+    pca: Size | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Data:
@@ -72,6 +73,12 @@ class Data(Strict):
                 f"only a generator can draw other data; repeats = {self.repeats}; "
                 "use runs to fit the same data several times"
             )
+        for name, what in (("views", self.views), ("image_shape", self.image_shape)):
+            if what and self.pca is not None:
+                raise ValueError(
+                    f"principal components are no columns of the data; got pca = {self.pca} and "
+                    f"{name}; leave one out"
+                )
         others = [name for name in self.parameter_names if name not in SELECTORS]
         if self.file is not None and others:
             raise ValueError(

@@ -170,4 +170,7 @@ def load_data(
         table.X = (table.X > data.binarize).astype(np.int8)
     if data.standardize:
         table.X = tables.scaler(table.X).transform(table.X)
+    if data.pca is not None:
+        table.X = tables.components(table.X, data.pca)
+        table.feature_names = [f"component {i + 1}" for i in range(data.pca)]
     return table

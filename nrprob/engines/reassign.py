@@ -95,7 +95,7 @@ def _tidied(terms, rows, labels, active, fixed, giving):
     """Labels and clusters without those that are too small."""
     if giving is None:
         return labels, active
-    return give_up_small(terms, rows, labels, active, fixed, giving.smallest)
+    return give_up_small(terms, rows, labels, active, fixed, giving)
 
 
 def _joined(terms, labels, cells, active, fixed, giving, rest):

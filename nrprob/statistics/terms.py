@@ -98,7 +98,7 @@ def objective(terms: Terms, cells: jax.Array) -> jax.Array:
     return functools.reduce(jnp.add, parts)
 
 
-def _gradient(terms: Terms, cells: jax.Array) -> jax.Array:
+def gradient(terms: Terms, cells: jax.Array) -> jax.Array:
     """Derivative of the cells' costs by the cells.
 
     A sliver of the group's mean statistics goes into every cell first: costs that are homogeneous
@@ -115,7 +115,7 @@ def slope(terms: Terms, cells: jax.Array) -> jax.Array:
     Taking off what is common to the clusters leaves every difference between them as it was, and
     keeps float32 accurate when a large inverse temperature multiplies the score.
     """
-    g = _gradient(terms, cells)
+    g = gradient(terms, cells)
     return g - g.mean(2, keepdims=True)
 
 
@@ -127,7 +127,7 @@ def row_costs(terms: Terms, cells: jax.Array) -> jax.Array:
     constants of the terms.
     """
     views = [t.weight * t.view.half_square()[:, None, None] for t in terms if t.view is not None]
-    return functools.reduce(jnp.add, views, _gradient(terms, cells))
+    return functools.reduce(jnp.add, views, gradient(terms, cells))
 
 
 def score(terms: Terms, rows: Rows, w: jax.Array) -> jax.Array:

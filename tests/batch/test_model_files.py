@@ -194,6 +194,26 @@ name = "ib"
     assert (table.labelings["side"] == "left").sum() == 59
 
 
+def test_principal_components(write):
+    text = """
+[data]
+loader = "wine"
+standardize = true
+pca = 5
+[[methods]]
+name = "ib"
+"""
+    table = load_data(read_model(write(text)))
+    assert table.X.shape == (178, 5) and table.feature_names[0] == "component 1"
+    spread = np.cov(table.X.T, bias=True)
+    np.testing.assert_allclose(spread, np.diag(np.diag(spread)), atol=1e-9)
+    assert (np.diff(np.diag(spread)) < 0).all() and spread[0, 0] > 4
+    with pytest.raises(InputError, match=r"data\.pca = 14 for at most 13; lower it"):
+        load_data(read_model(write(text.replace("pca = 5", "pca = 14"))))
+    with pytest.raises(InputError, match=r"no columns of the data; got pca = 5 and views"):
+        read_model(write(text.replace("pca = 5", "pca = 5\nviews = [6, 7]")))
+
+
 def test_derived_labelings_have_to_cover_all_values(write):
     text = """
 [data]

@@ -243,22 +243,27 @@ def test_published_alternatives_are_those_printed():
     assert ours == right
 
 
-def test_numbers_of_clusters_left_are_those_printed():
+def test_clusters_left_and_iterations_are_those_printed():
     path = PUBLISHED / "cecib.csv"
     if not path.is_file():
         pytest.skip(f"no transcription of the printed tables: {path} is not there")
+    left, iterations = {}, {}
     with path.open(encoding="utf-8", newline="") as file:
-        rows = [r for r in csv.DictReader(file) if r["metric"] == "clusters returned"]
-    left = {r["setting"]: float(r["value"]) for r in rows if r["table"] == "Table 2"}
-    found = {
-        at: value for at, value in in_models("smieja2017").items() if at[0].startswith("Table 2, ")
-    }
-    # Ecoli has no model: its five features are principal components.
-    assert len(found) == 6 * 3 * 2
+        for row in csv.DictReader(file):
+            if row["metric"] == "clusters returned":
+                left[row["setting"]] = float(row["value"])
+            if row["table"] == "Table 3":
+                iterations[row["setting"], row["method"]] = float(row["value"])
+    found = in_models("smieja2017")
+    assert len(found) == 7 * 3 * 2 + len(iterations) == 7 * (3 * 2 + 4)
     for (table, setting, method, measure, statistic), value in found.items():
+        number, name = table.split(", ")
+        assert statistic == "mean"
+        if number == "Table 3":
+            assert measure == "iterations" and iterations[name, method] == value
+            continue
         share = 0 if method == "without labels" else json.loads(setting)["wanted.fraction"]
-        name = table.removeprefix("Table 2, ")
-        assert (measure, statistic) == ("n_clusters", "mean")
+        assert (number, measure) == ("Table 2", "n_clusters")
         assert left[f"{name}; {round(100 * share)}% labelled"] == value
 
 
@@ -412,4 +417,5 @@ def test_wanted_labels_can_be_told(path, data_dir, monkeypatch):
     model = read_model(path)
     assert trial.check(expand(model)) == {}
     labels = datasets.load(model.data.loader, **model.data.parameters).labelings
-    assert {model.wanted.labeling, *model.known_names} <= labels.keys()
+    made = {*labels, *model.data.labelings}
+    assert {model.wanted.labeling, *model.known_names} <= made

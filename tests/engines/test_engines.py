@@ -16,7 +16,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from nrprob import CCIB, IB, IBSI
 from nrprob.datasets import make_binary_partitions
-from nrprob.engines import merge, reassign, shuffle, solve
+from nrprob.engines import merge, moves, reassign, shuffle, solve
 from nrprob.engines.anneal import (
     Ladder,
     anneal,
@@ -546,6 +546,64 @@ def test_reassignment_stops_at_max_iter():
         _, found = _solve(setting, solver, max_iter=1)
         assert (np.asarray(found.n_iter) == 1).all()
         assert not found.converged.any()
+
+
+@partial(jax.jit, static_argnames="solver")
+def _give_up(terms, rows, labels, smallest, *, solver):
+    giving = moves.Giving(smallest, jnp.asarray(False), jnp.asarray(False))
+    active = jnp.ones(K, bool)
+    if solver is None:
+        return moves.give_up_small(terms, rows, labels, active, None, giving)
+    engine = {"sequential": reassign.sequential, "batched": reassign.batched}[solver]
+    return engine(
+        terms, rows, labels[None], jnp.uint32(0), max_iter=jnp.int32(100), n_clusters=K,
+        active=active, giving=giving,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("multinomial", "residual"),
+        pytest.param("gaussian", "residual", marks=pytest.mark.slow),
+        pytest.param("multinomial", "side", marks=pytest.mark.slow),
+    ],
+)
+def test_rows_of_a_cluster_that_is_given_up_go_where_they_cost_least(family, kind):
+    """Each by itself, from where all of them were; under any cost, as the reference has it."""
+    x, _, mass, layout, rows, terms, arguments = _setting(kind, family)
+    start = np.where(np.arange(N) < 5, 3, np.arange(N) % 3)
+    sizes = np.bincount(start, mass)
+    spread = layout.spread(start.astype(np.int32))
+    labels, active = _give_up(terms, rows, spread, np.sort(sizes)[:2].mean(), solver=None)
+    labels = layout.collect(np.asarray(labels))
+    assert np.asarray(active).tolist() == [True, True, True, False]
+    assert (labels[5:] == start[5:]).all()
+    for i in range(5):
+        costs = []
+        for c in range(3):
+            moved = start.copy()
+            moved[i] = c
+            costs.append(reference.objective(x, moved, **arguments))
+        assert labels[i] == np.argmin(costs)
+
+
+@pytest.mark.slow
+def test_reassignment_keeps_count_where_clusters_are_given_up():
+    x, _, mass, layout, rows, terms, arguments = _setting("residual", "multinomial")
+    start = np.where(np.arange(N) < 5, 3, np.arange(N) % 3)
+    smallest = 0.2 * mass.sum()
+    spread = layout.spread(start.astype(np.int32))
+    found = jax.device_get(_give_up(terms, rows, spread, smallest, solver="batched"))
+    labels = layout.collect(found.labels[0])
+    trace, left = (a[0][~np.isnan(a[0])] for a in (found.trace, found.active))
+    assert found.converged.all() and left[-1] == np.unique(labels).size < K
+    assert np.bincount(labels, mass)[np.unique(labels)].min() >= smallest
+    assert not ((np.diff(trace) > 1e-10) & (np.diff(left) == 0)).any()
+    assert trace[-1] == pytest.approx(reference.objective(x, labels, **arguments), rel=1e-10)
+    cells = label_cells(rows, layout.spread(labels), n_clusters=K)
+    change = layout.collect(np.asarray(_differences(terms, rows, layout.spread(labels), cells)))
+    assert change[:, np.unique(labels)].min() > -1e-9
 
 
 @pytest.mark.parametrize("kind", ["marginal", "side", "IB"])

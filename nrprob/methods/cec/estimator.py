@@ -24,6 +24,7 @@ from nrprob.settings import standard
 from nrprob.statistics.gaussians import Moments
 from nrprob.statistics.rows import Layout, Rows, arrange, bucket, make_rows
 
+DELETIONS = ("sparing", "always")
 SOLVERS = ("batched", "sequential", "anneal")
 
 
@@ -92,8 +93,14 @@ class CECIB(Clusterer):
     fixed_covariance : float or array-like of shape (n_features,) or (n_features, n_features)
         Variance, variances or covariance, for ``covariance="fixed"``.
     min_cluster_fraction : float, default=0.05
-        Share of the rows below which a cluster is given up, from 0 to 0.999. One with fewer rows
-        than its covariance needs goes at any rate.
+        Share of the rows below which a cluster is given up, from 0 to 0.999. So is one with fewer
+        rows than its covariance needs.
+    deletion : {"sparing", "always"}, default="sparing"
+        "always" gives up every cluster that is too small, as the source does. "sparing" keeps one
+        whose rows would ruin the clusters that take them in, as a few rows do that alone differ in
+        a column: they leave it, become too small in turn, and at last all rows are one cluster. It
+        counts as ruin if the rows cost the others more than they would in a single cluster of all,
+        by two nats for each row of a cluster of average size.
     reg : float, default=1e-3
         Part of the columns' variances that is added to the scatter (not the covariance) of every
         cluster, at most 10**6; it keeps covariances regular. With 0, a start whose clusters are
@@ -169,7 +176,7 @@ class CECIB(Clusterer):
     ----------
     Smieja and Geiger (2017), eq. (4), (10) and theorem 4.2 (14), with a row without a label leaving
     its cluster's entropy to be weighed anew; Tabor and Spurek (2014). Moving many rows at once, the
-    ridge, the penalty and the annealing are this package's own.
+    ridge, the penalty, the sparing and the annealing are this package's own.
 
     Examples
     --------
@@ -188,6 +195,7 @@ class CECIB(Clusterer):
     covariance: Annotated[str, parameters.Choice(COVARIANCES)] = "full"
     fixed_covariance: Annotated[Any, parameters.Checked(_check_covariance)] = None
     min_cluster_fraction: Annotated[float, parameters.Number(0, 0.999)] = 0.05
+    deletion: Annotated[str, parameters.Choice(DELETIONS)] = "sparing"
     reg: Annotated[float, parameters.Number(0, 1e6)] = 1e-3
     penalty: Annotated[str | None, parameters.Choice(("mdl",), optional=True)] = None
     init: Annotated[Any, parameters.Checked(_check_init)] = "k-means++"
@@ -256,6 +264,7 @@ class CECIB(Clusterer):
             parameters=prepared.n_parameters if charged else 0,
             beta=self.beta_,
             smallest=smallest,
+            sparing=self.deletion == "sparing",
             joining=charged,
             constant=prepared.constant - (0.5 * math.log(n) if charged else 0),
         )

@@ -33,7 +33,7 @@ class Numbers(NamedTuple):
     total : number of rows
     parameters : see `SizeCost`
     beta : weight of the labels' entropy
-    smallest, joining : see `nrprob.engines.moves.Giving`
+    smallest, sparing, joining : see `nrprob.engines.moves.Giving`
     constant : nats that no partition changes
     """
 
@@ -44,6 +44,7 @@ class Numbers(NamedTuple):
     parameters: Any
     beta: Any
     smallest: Any
+    sparing: Any
     joining: Any
     constant: Any
 
@@ -163,7 +164,7 @@ def solve_cec(
     engine = sequential if solver == "sequential" else batched
     found = engine(
         terms, rows, starts, stream(seed, 2), max_iter=settings.max_iter, n_clusters=n_clusters,
-        active=active, giving=Giving(numbers.smallest, numbers.joining > 0),
+        active=active, giving=Giving(numbers.smallest, numbers.sparing > 0, numbers.joining > 0),
     )  # fmt: skip
 
     def evaluate(labels):

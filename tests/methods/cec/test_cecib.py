@@ -127,6 +127,19 @@ def test_clusters_that_are_too_small_are_given_up():
         CECIB(5, min_cluster_fraction=0.21).fit(X)
 
 
+def test_a_cluster_that_would_ruin_others_is_spared():
+    """Three rows alone differ in a column: whatever takes them in loses its other rows."""
+    X, truth, _ = planted(2)
+    X[:, 2], X[:3, 2] = 0, [0.9, 1.0, 1.1]
+    few = {"init": np.where(np.arange(N) < 6, 3, truth), "min_cluster_fraction": 0.1, "n_init": 1}
+    spared, gone = (CECIB(5, deletion=d, **few).fit(X) for d in ("sparing", "always"))
+    assert spared.n_clusters_ == 4 and gone.n_clusters_ == 1
+    assert np.flatnonzero(spared.labels_ == 3).tolist() == [0, 1, 2]
+    assert spared.objective_ < gone.objective_ - 100
+    rises = np.diff(gone.objective_trace_) > 1e-9 * N
+    assert rises.any() and (np.diff(gone.n_clusters_trace_)[rises] < 0).all()
+
+
 @pytest.mark.slow
 def test_labels_keep_apart_what_the_features_would_merge():
     rng = np.random.default_rng(0)

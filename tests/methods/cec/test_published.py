@@ -3,6 +3,7 @@
 import cec_reference as reference
 import numpy as np
 import pytest
+from scipy.special import comb
 from sklearn.decomposition import PCA
 
 from nrprob import CECIB
@@ -57,7 +58,9 @@ SETS = {
     "vertebral": "class3",
     "wine": "cultivar",
 }
-DRAWS, WRONG = 3, (0.0, 0.1, 0.4, 0.5)
+# Draws of labels, more where what is compared is close; and the share of wrong ones.
+DRAWS = {0.0: 3, 0.1: 9, 0.4: 3, 0.5: 3}
+PLAIN = 14  # fits without labels
 
 
 def rows_of(name):
@@ -69,32 +72,50 @@ def rows_of(name):
     return X, classes
 
 
+def best_of_five(objective, score):
+    """Mean score of the best of five starts, over all choices of five."""
+    others = len(score) - 1 - np.arange(len(score))  # that are worse
+    return comb(others, 4) @ score[np.argsort(objective)] / comb(len(score), 5)
+
+
 @pytest.mark.filterwarnings("ignore:columns of X are nearly collinear")
 def test_what_labels_right_and_wrong_do():
-    """Claims of the paper, of the mean over its sets, three draws and the best of five starts.
+    """Claims of the paper, of the mean over its sets; a fit is the best of five starts.
 
-    30 % of the rows have a label, of which some are wrong. Measured: .517 without labels (20 runs);
-    beta .269 and 1 with none wrong .572 and .651, with 10 % .531 and .604, with 40 % .532 and .508,
-    with 50 % .516 and .481.
+    30 % of the rows have a label, of which some are wrong. Without labels the starts of all fits
+    are pooled, since that mean depends most on starts: a third of those of Vertebral ends at the
+    better of two optima, so that one in eight fits misses it. More starts of a fit would cure that,
+    but do not raise the mean over the sets (.529, .528, .526 of the best of 5, 10, 20).
+
+    Measured: .525 without labels; beta .269 and 1 with none wrong .572 and .651, with 10 % .542 and
+    .604, with 40 % .532 and .510, with 50 % .516 and .481.
     """
-    found = {}
+    found, plain = {}, []
     for name in SETS:
         X, classes = rows_of(name)
+        pooled = []
         wanted = {"labeling": SETS[name], "score": "all", "draw": "rows", "fraction": 0.3}
         told = {
             (wrong, i): draw(classes, wanted | {"wrong": wrong}, (0, i)).y
-            for wrong in WRONG
-            for i in range(DRAWS)
+            for wrong, draws in DRAWS.items()
+            for i in range(draws)
         }
         # A beta of 0 is told labels as well, so that all share one program.
-        fits = [(wrong, beta, i) for wrong, i in told for beta in (0.269, 1.0)]
-        for wrong, beta, i in [*fits, *((0.0, 0.0, i) for i in range(20))]:
+        fits = [(wrong, 0.269, i) for wrong, i in told]
+        fits += [(wrong, 1.0, i) for wrong, i in told if i < 3]
+        for wrong, beta, i in [*fits, *((0.0, 0.0, i) for i in range(PLAIN))]:
             model = CECIB(2 * np.unique(classes).size, beta=beta, n_init=5, random_state=i)
-            model.fit(X, told[wrong, i % DRAWS])
-            score = normalized_mutual_information(model.labels_, classes)
-            found.setdefault((wrong, beta), []).append(score)
+            model.fit(X, told[wrong, i % DRAWS[wrong]])
+            if beta:
+                score = normalized_mutual_information(model.labels_, classes)
+                found.setdefault((wrong, beta), []).append(score)
+                continue
+            starts = model.restarts_
+            agreement = [normalized_mutual_information(z, classes) for z in starts.labels.values]
+            pooled += zip(starts.objective.values, agreement, strict=True)
+        plain.append(best_of_five(*np.array(pooled).T))
     nmi = {cell: np.mean(scores) for cell, scores in found.items()}
-    plain = nmi.pop((0.0, 0.0))
+    plain = np.mean(plain)
     assert plain >= 0.51
     # Right labels: the more weight, the better. With many wrong it is the other way round.
     assert nmi[0.0, 1.0] >= nmi[0.0, 0.269] + 0.04 >= plain + 0.07
