@@ -238,6 +238,39 @@ def test_rules_of_the_width():
         model = NACI(bandwidth=rule, bandwidth_scale=1.3).fit(X)
         assert model.bandwidth_ == pytest.approx(1.3 * width)
     assert NACI(bandwidth=0.7).fit(X).bandwidth_ == pytest.approx(0.7)
+    # At the width of the largest contrast, the rows have most information about themselves.
+    model = NACI(bandwidth="contrast", bandwidth_scale=7.0).fit(X)
+    centring = np.eye(50) - 1 / 50
+
+    def information(width):
+        potentials = np.exp(-cdist(X, X, "sqeuclidean") / (4 * width**2))
+        return np.trace(np.linalg.matrix_power(potentials @ centring, 2))
+
+    widths = model.bandwidth_ * np.geomspace(0.1, 10, 41)
+    assert np.argmax([information(width) for width in widths]) == 20
+    moved = NACI(bandwidth="contrast").fit(50 * X - 7)
+    assert moved.bandwidth_ == pytest.approx(50 * model.bandwidth_, rel=1e-4)
+    assert NACI(bandwidth="contrast").fit([[0.0], [1.0]]).labels_.tolist() == [0, 1]
+
+
+def test_the_weight_of_the_best_shares_is_chosen():
+    X, labels = make_planar_shapes(60, n_clusters=3, random_state=0)
+    known = np.stack([labels[:, 0], np.arange(60) % 2], 1)
+    model = NACI(3, eta="auto").fit(X, known=known)
+    fits = [NACI(3, eta=eta).fit(X, known=known) for eta in (0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)]
+    objective = Objective(X, model.bandwidth_, [], [])
+    data = np.array([objective.data(fit.labels_) for fit in fits])
+    shared = np.array(
+        [sum(information(fit.labels_, z) / information(z, z) for z in known.T) for fit in fits]
+    )
+    best = fits[np.argmax(data / data.max() - shared)]
+    assert (model.eta_ == best.eta_).all() and model.eta_.shape == (2,)
+    assert (model.labels_ == best.labels_).all() and (model.linkage_ == best.linkage_).all()
+    assert (model.cut(4) == best.cut(4)).all()
+    np.testing.assert_array_equal(model.objective_path_, best.objective_path_)
+    # Where there is nothing to weigh, there is nothing to choose.
+    assert NACI(2, eta="auto").fit(X).eta_.shape == (0,)
+    assert not NACI(1, eta="auto").fit(X, known=known).labels_.any()
 
 
 @pytest.mark.smoke
@@ -293,6 +326,7 @@ def test_what_is_refused_and_what_is_warned_of():
     cases = [
         (NACI(2, eta=[0.1, 0.2]), {"known": z}, "got 2 for 1 labeling"),
         (NACI(2, eta=[0.1, -0.2]), {"known": labels}, "eta must be at least 0"),
+        (NACI(2, eta="most"), {}, "eta must be one of 'auto' or a number"),
         (NACI(2, bandwidth=0.0), {}, "bandwidth must be at least"),
         (NACI(2, bandwidth="wide"), {}, "bandwidth must be one of 'seed', 'normal'"),
         (NACI(2, bandwidth=1e12), {}, "the bandwidth is so large that all rows are alike"),
