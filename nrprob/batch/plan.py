@@ -261,12 +261,11 @@ def expand(model: ModelFile) -> Plan:
 def _of_all(model: ModelFile) -> dict[str, Any]:
     """What determines the results of all cells."""
     data = model.data
-    source = data.model_dump(
-        mode="json",
-        exclude={"parameters", "cases", "grid", "seed", "repeats", "file", "rows", "views"},
-    )
+    optional = ("rows", "views", "components")
+    others = ("parameters", "cases", "grid", "seed", "repeats", "file")
+    source = data.model_dump(mode="json", exclude={*others, *optional})
     # Names of results do not change by keys that a file does not use.
-    source |= {name: value for name in ("rows", "views") if (value := getattr(data, name))}
+    source |= {name: value for name in optional if (value := getattr(data, name))}
     if data.file is not None:
         source["file"] = _file_digest(data.file)
     return {
@@ -295,6 +294,8 @@ def _what(measure: Measure) -> tuple[Any, ...]:
     what: tuple[Any, ...] = measure.metric, measure.labeling, measure.parameters
     if measure.attribute is not None or measure.view is not None:
         what += measure.attribute, measure.view
+    if measure.view == "best":
+        what += (measure.better,)
     return what
 
 

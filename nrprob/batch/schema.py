@@ -50,8 +50,9 @@ class Data(Strict):
     repeats: Count = 1
     # of a file
     columns: list[str] = Field(default_factory=list)
-    drop: list[str] = Field(default_factory=list)
     label_columns: list[str] = Field(default_factory=list)
+    # of a file or a loader
+    drop: list[str] = Field(default_factory=list)
     # of any
     image_shape: tuple[Size, Size] | None = None
     rows: tuple[int, int] | None = None
@@ -60,6 +61,7 @@ class Data(Strict):
     labelings: dict[str, Labeling] = Field(default_factory=dict)
     standardize: bool = False
     binarize: FiniteFloat | None = None
+    components: Annotated[float, Field(gt=0, lt=1)] | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Data:
@@ -77,6 +79,19 @@ class Data(Strict):
             raise ValueError(
                 f"a file has no parameters; got {others[0]}; leave it out, or vary "
                 f"{' or '.join(SELECTORS)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _columns_are_there(self) -> Data:
+        if self.components is not None and self.views:
+            raise ValueError(
+                "principal components are of all columns, and views are some of them; got both; "
+                "leave components or views out"
+            )
+        if self.drop and self.generator is not None:
+            raise ValueError(
+                f"columns of a generator have no names; got drop = {self.drop}; leave it out"
             )
         return self
 
