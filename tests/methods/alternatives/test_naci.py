@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from scipy.cluster.hierarchy import cut_tree, fcluster, is_valid_linkage
 from scipy.spatial.distance import cdist
+from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 
 from nrprob import NACI, DegenerateClusterWarning
-from nrprob.datasets import make_planar_shapes
+from nrprob.datasets import load, make_planar_shapes
+from nrprob.exceptions import DataUnavailable
 from nrprob.known import Memberships
 from nrprob.methods.alternatives import naci
 from nrprob.metrics import pair_f_measure
@@ -370,3 +372,20 @@ def test_the_alternative_of_the_published_shapes_is_found(name):
             found.append(pair_f_measure(model.labels_, labels[:, 1]))
     assert np.mean(scores[1.5]) >= 0.99
     assert np.mean(scores[1.0]) >= 0.97
+
+
+@pytest.mark.slow
+def test_poses_of_three_people_are_found_without_looking_at_them():
+    try:
+        data = load("cmu_faces_32x30")
+    except DataUnavailable as error:
+        pytest.skip(str(error))
+    person, pose = data.labelings["person"], data.labelings["pose"]
+    scores = []
+    for seed in range(20):
+        chosen = np.random.default_rng(seed).choice(np.unique(person), 3, replace=False)
+        rows = np.isin(person, chosen) & (pose != "up")
+        X = PCA(0.9, svd_solver="full").fit_transform(data.X[rows].astype(float))
+        model = NACI(3, bandwidth="contrast", eta="auto").fit(X, known=person[rows])
+        scores.append(pair_f_measure(model.labels_, pose[rows]))
+    assert np.mean(scores) >= 0.70
