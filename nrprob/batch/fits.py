@@ -221,10 +221,10 @@ def _agreement(
     truth, views = labelings[measure.labeling][rows], [*labels.reshape(len(labels), -1).T]
     if measure.view is None:
         views = [combined(labels)]
-    elif measure.view != "best":
+    elif isinstance(measure.view, int):
         views = views[measure.view : measure.view + 1]
     values = [metric(view, truth, **measure.parameters) for view in views]
-    return (min if measure.better == "low" else max)(values, default=math.nan)
+    return (min if measure.view == "lowest" else max)(values, default=math.nan)
 
 
 def _attribute(estimator: Any, path: str) -> float:

@@ -294,8 +294,6 @@ def _what(measure: Measure) -> tuple[Any, ...]:
     what: tuple[Any, ...] = measure.metric, measure.labeling, measure.parameters
     if measure.attribute is not None or measure.view is not None:
         what += measure.attribute, measure.view
-    if measure.view == "best":
-        what += (measure.better,)
     return what
 
 
