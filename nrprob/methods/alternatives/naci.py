@@ -177,7 +177,8 @@ class NACI(PairClusterer):
         features of the mean variance s^2: "seed" is s (4 / (n (2 d + 1)))^(1 / (d + 4)), as
         published, and "normal" has d + 2 for 2 d + 1, which is the optimum for normal rows.
         "contrast" is the width at which the potentials of rows differ most, by the sum of the
-        squares of the centred ones: wider than either, the more so the more features there are.
+        squares of the centred ones: wider than either, the more so the more features there are, and
+        too wide for some curved clusters that lie close, in the plane.
     bandwidth_scale : float, default=1.5
         Factor of "seed" and "normal", from 1e-3 to 1e3. 1, which is published, is at the lower end
         of what works; clusters that are close and curved need it. In ten dimensions and more, where
