@@ -33,12 +33,17 @@ from sklearn.base import BaseEstimator
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from nrprob import (
+    ADFT,
+    CAMI,
     CCIB,
     CMBC,
     COALA,
     IBSI,
     NACI,
     CondEns,
+    ConvEM,
+    DecKMeans,
+    Orthogonalization,
     ResidualMixture,
     ResidualSpectral,
     recommend,
@@ -122,7 +127,15 @@ METHODS = BASELINES | {
     "CondEns, adjusted": Method(_estimator(CondEns, extension="adjusted"), DENSE),
     "NACI": Method(_estimator(NACI), DENSE),
     "NACI, wide windows": Method(_estimator(NACI, bandwidth_scale=4.0, eta=1.0), DENSE),
+    "NACI, automatic": Method(_estimator(NACI, bandwidth="contrast", eta="auto"), DENSE),
     "COALA": Method(_estimator(COALA), DENSE),
+    "Orthogonalization": Method(_estimator(Orthogonalization), DENSE),
+    "Orthogonalization, subspace": Method(_estimator(Orthogonalization, variant="subspace"), DENSE),
+    "ADFT": Method(_estimator(ADFT), DENSE),
+    # Of their two clusterings, the one that is further from what is known.
+    "DecKMeans": Method(_estimator(DecKMeans), DENSE),
+    "ConvEM": Method(_estimator(ConvEM), DENSE),
+    "CAMI": Method(_estimator(CAMI), DENSE),
     "CCIB": Method(_estimator(CCIB), DENSE),
     # Columns above their means. The signs of principal components mean nothing.
     "CMBC, binarised": Method(_estimator(CMBC, binarize=0.0), ("columns",)),

@@ -217,13 +217,14 @@ def _agreement(
     metric = getattr(metrics, measure.metric)
     if measure.metric == "matching_rate":
         return metric(*labels.T) if labels.ndim == 2 and labels.shape[1] == 2 else math.nan
-    if measure.view is not None:
-        views = labels.reshape(len(labels), -1)
-        if views.shape[1] <= measure.view:
-            return math.nan
-        labels = views[:, measure.view]
     assert measure.labeling is not None
-    return metric(combined(labels), labelings[measure.labeling][rows], **measure.parameters)
+    truth, views = labelings[measure.labeling][rows], [*labels.reshape(len(labels), -1).T]
+    if measure.view is None:
+        views = [combined(labels)]
+    elif isinstance(measure.view, int):
+        views = views[measure.view : measure.view + 1]
+    values = [metric(view, truth, **measure.parameters) for view in views]
+    return (min if measure.view == "lowest" else max)(values, default=math.nan)
 
 
 def _attribute(estimator: Any, path: str) -> float:

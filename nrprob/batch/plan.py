@@ -258,18 +258,14 @@ def expand(model: ModelFile) -> Plan:
     return Plan(model, tuple(cells), tuple(_batches(cells)))
 
 
-_LATER = ("rows", "views", "pca")
-
-
 def _of_all(model: ModelFile) -> dict[str, Any]:
     """What determines the results of all cells."""
     data = model.data
-    source = data.model_dump(
-        mode="json",
-        exclude={"parameters", "cases", "grid", "seed", "repeats", "file", *_LATER},
-    )
+    optional = ("rows", "views", "components")
+    others = ("parameters", "cases", "grid", "seed", "repeats", "file")
+    source = data.model_dump(mode="json", exclude={*others, *optional})
     # Names of results do not change by keys that a file does not use.
-    source |= {name: value for name in _LATER if (value := getattr(data, name))}
+    source |= {name: value for name in optional if (value := getattr(data, name))}
     if data.file is not None:
         source["file"] = _file_digest(data.file)
     return {

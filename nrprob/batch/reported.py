@@ -27,17 +27,17 @@ class Measure(Strict):
     """Agreement of the clusters with a labeling of the data, or something a fit found.
 
     ``metric`` compares clusters with ``labeling``: those of ``view``, or else the combinations of
-    all views. "matching_rate" compares two views and takes no labeling; "train_accuracy",
-    "test_accuracy" and "error" are about the classes of the file's split. ``attribute`` is a number
-    that fitted estimators have, such as "tdl_", or a place in one: "n_clusters_.0". What a method
-    does not have is not measured. ``goal`` says which values are better; "none" where that is not
-    the question.
+    all views; "highest" and "lowest" are views by the value. "matching_rate" compares two
+    views and takes no labeling; "train_accuracy", "test_accuracy" and "error" are about the classes
+    of the file's split. ``attribute`` is a number that fitted estimators have, such as "tdl_", or a
+    place in one: "n_clusters_.0". What a method does not have is not measured. ``goal`` says which
+    values are better; "none" where that is not the question.
     """
 
     metric: Metric | None = None
     labeling: str | None = None
     attribute: str | None = None
-    view: Annotated[int, Field(ge=0, le=1_000)] | None = None
+    view: Annotated[int, Field(ge=0, le=1_000)] | Literal["highest", "lowest"] | None = None
     parameters: dict[str, Any] = Field(default_factory=dict)
     goal: Literal["high", "low", "none", "auto"] = "auto"
 

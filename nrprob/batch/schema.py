@@ -50,8 +50,9 @@ class Data(Strict):
     repeats: Count = 1
     # of a file
     columns: list[str] = Field(default_factory=list)
-    drop: list[str] = Field(default_factory=list)
     label_columns: list[str] = Field(default_factory=list)
+    # of a file or a loader
+    drop: list[str] = Field(default_factory=list)
     # of any
     image_shape: tuple[Size, Size] | None = None
     rows: tuple[int, int] | None = None
@@ -60,7 +61,7 @@ class Data(Strict):
     labelings: dict[str, Labeling] = Field(default_factory=dict)
     standardize: bool = False
     binarize: FiniteFloat | None = None
-    pca: Size | None = None
+    components: Size | Annotated[float, Field(gt=0, lt=1)] | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Data:
@@ -73,17 +74,25 @@ class Data(Strict):
                 f"only a generator can draw other data; repeats = {self.repeats}; "
                 "use runs to fit the same data several times"
             )
-        for name, what in (("views", self.views), ("image_shape", self.image_shape)):
-            if what and self.pca is not None:
-                raise ValueError(
-                    f"principal components are no columns of the data; got pca = {self.pca} and "
-                    f"{name}; leave one out"
-                )
         others = [name for name in self.parameter_names if name not in SELECTORS]
         if self.file is not None and others:
             raise ValueError(
                 f"a file has no parameters; got {others[0]}; leave it out, or vary "
                 f"{' or '.join(SELECTORS)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _columns_are_there(self) -> Data:
+        for name, given in (("views", self.views), ("image_shape", self.image_shape)):
+            if self.components is not None and given:
+                raise ValueError(
+                    "principal components are no columns of the data; got components = "
+                    f"{self.components} and {name}; leave one out"
+                )
+        if self.drop and self.generator is not None:
+            raise ValueError(
+                f"columns of a generator have no names; got drop = {self.drop}; leave it out"
             )
         return self
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,7 @@ def require(name: str, table: tables.Table, where: str) -> None:
 
 def _read(data: Data, parameters: Mapping[str, Any], seed: int | None) -> tables.Table:
     if data.loader is not None:
-        return tables.load(data.loader, parameters)
+        return _without(data.drop, tables.load(data.loader, parameters))
     if data.generator is not None:
         return tables.generate(data.generator, parameters, seed)
     assert data.file is not None
@@ -57,6 +58,43 @@ def _read(data: Data, parameters: Mapping[str, Any], seed: int | None) -> tables
         name: tables.as_labels(z, f"column {name!r}") for name, z in table.labelings.items()
     }
     return table
+
+
+def _without(drop: Sequence[str], table: tables.Table) -> tables.Table:
+    """The table without some of its columns."""
+    if not drop:
+        return table
+    names = table.feature_names or []
+    for name in drop:
+        registry.refuse_unknown(name, names, f"no such column; data.drop: {name!r}")
+    left = [i for i, name in enumerate(names) if name not in drop]
+    if not left:
+        raise InputError(f"no column is left; data.drop = {list(drop)}; drop fewer")
+    return replace(table, X=table.X[:, left], feature_names=[names[i] for i in left])
+
+
+def _components(wanted: float, table: tables.Table) -> tables.Table:
+    """Leading principal components of the rows: so many, or as many as hold a share."""
+    from sklearn.decomposition import PCA
+
+    if scipy.sparse.issparse(table.X):
+        raise InputError(
+            f"principal components are of dense rows; data.components = {wanted} of a sparse "
+            "table; leave it out"
+        )
+    X = np.asarray(table.X, float)
+    if (X == X[:1]).all():
+        raise InputError(
+            f"rows that are all alike have no components; data.components = {wanted}; leave it out"
+        )
+    if wanted > min(X.shape):
+        raise InputError(
+            f"there are not so many principal components; data.components = {wanted} for at most "
+            f"{min(X.shape)}; lower it"
+        )
+    X = PCA(wanted, svd_solver="full").fit_transform(X)
+    names = [f"component {i + 1}" for i in range(X.shape[1])]
+    return replace(table, X=X, feature_names=names, image_shape=None)
 
 
 def require_numbers(table: tables.Table) -> None:
@@ -170,7 +208,6 @@ def load_data(
         table.X = (table.X > data.binarize).astype(np.int8)
     if data.standardize:
         table.X = tables.scaler(table.X).transform(table.X)
-    if data.pca is not None:
-        table.X = tables.components(table.X, data.pca)
-        table.feature_names = [f"component {i + 1}" for i in range(data.pca)]
+    if data.components is not None:
+        table = _components(data.components, table)
     return table

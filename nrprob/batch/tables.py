@@ -18,7 +18,7 @@ from nrprob.batch.registry import refuse_unknown
 from nrprob.exceptions import InputError
 from nrprob.files import read_npz, read_sparse, reading
 
-__all__ = ["Table", "as_labels", "components", "generate", "load", "read", "read_column", "scaler"]
+__all__ = ["Table", "as_labels", "generate", "load", "read", "read_column", "scaler"]
 
 _NPZ_DEFAULT = "X"
 
@@ -259,23 +259,3 @@ def scaler(X: Any) -> Any:
     from sklearn.preprocessing import StandardScaler
 
     return StandardScaler(with_mean=not scipy.sparse.issparse(X)).fit(X)
-
-
-def components(X: Any, n_components: int) -> np.ndarray:
-    """Rows (n, n_components) as their leading principal components, each of its own variance.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If the rows are sparse, or have fewer columns, or are fewer themselves.
-    """
-    from sklearn.decomposition import PCA
-
-    most = min(X.shape)
-    if scipy.sparse.issparse(X) or n_components > most:
-        what = "sparse rows" if scipy.sparse.issparse(X) else f"at most {most}"
-        raise InputError(
-            f"there are not so many principal components; data.pca = {n_components} for "
-            f"{what}; lower it, or leave it out"
-        )
-    return PCA(n_components, svd_solver="full").fit_transform(X)

@@ -194,12 +194,12 @@ name = "ib"
     assert (table.labelings["side"] == "left").sum() == 59
 
 
-def test_principal_components(write):
+def test_a_number_of_principal_components(write):
     text = """
 [data]
 loader = "wine"
 standardize = true
-pca = 5
+components = 5
 [[methods]]
 name = "ib"
 """
@@ -208,10 +208,43 @@ name = "ib"
     spread = np.cov(table.X.T, bias=True)
     np.testing.assert_allclose(spread, np.diag(np.diag(spread)), atol=1e-9)
     assert (np.diff(np.diag(spread)) < 0).all() and spread[0, 0] > 4
-    with pytest.raises(InputError, match=r"data\.pca = 14 for at most 13; lower it"):
-        load_data(read_model(write(text.replace("pca = 5", "pca = 14"))))
-    with pytest.raises(InputError, match=r"no columns of the data; got pca = 5 and views"):
-        read_model(write(text.replace("pca = 5", "pca = 5\nviews = [6, 7]")))
+    with pytest.raises(InputError, match=r"data\.components = 14 for at most 13; lower it"):
+        load_data(read_model(write(text.replace("components = 5", "components = 14"))))
+    with pytest.raises(InputError, match=r"no columns of the data; got components = 5 and views"):
+        read_model(write(text.replace("components = 5", "components = 5\nviews = [6, 7]")))
+
+
+def test_principal_components_of_the_rows_that_are_kept(write):
+    text = """
+[data]
+loader = "iris"
+keep = { species = ["setosa", "virginica"] }
+drop = ["petal width (cm)"]
+components = 0.95
+[[methods]]
+name = "ib"
+"""
+    table = load_data(read_model(write(text)))
+    whole = load_data(read_model(write(text.replace("components = 0.95", ""))))
+    assert whole.X.shape == (100, 3) and "petal width (cm)" not in whole.feature_names
+    values = np.linalg.eigvalsh(np.cov(whole.X.T, ddof=0))[::-1]
+    assert table.X.shape == (100, int(np.searchsorted(values.cumsum(), 0.95 * values.sum())) + 1)
+    np.testing.assert_allclose(table.X.var(0), values[: table.X.shape[1]])
+    assert table.feature_names[0] == "component 1"
+    for change, message in (
+        ('"petal widht"', r"no such column; data.drop: 'petal widht'; did you mean"),
+        (", ".join(f'"{name} (cm)"' for name in (
+            "petal width", "petal length", "sepal width", "sepal length"
+        )), "no column is left"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            load_data(read_model(write(text.replace('"petal width (cm)"', change))))
+    with pytest.raises(InputError, match=r"data\.components"):
+        read_model(write(text.replace("0.95", "1.5")))
+    with pytest.raises(InputError, match="no columns of the data; got components = 0.95 and views"):
+        read_model(write(text.replace("components", "views = [2, 1]\ncomponents")))
+    with pytest.raises(InputError, match="columns of a generator have no names"):
+        read_model(write(SMALL.replace("seed = 3", "drop = ['a']")))
 
 
 def test_derived_labelings_have_to_cover_all_values(write):

@@ -64,6 +64,8 @@ VIEWS = {
         "MR": {"metric": "matching_rate"},
         "PR": {"metric": "predictive_rate", "labeling": "partition_0"},
         "NMI": {"metric": "normalized_mutual_information", "labeling": "partition_1", "view": 1},
+        "most": {"metric": "jaccard_index", "labeling": "partition_0", "view": "highest"},
+        "least": {"metric": "jaccard_index", "labeling": "partition_0", "view": "lowest"},
         "all": {"metric": "purity", "labeling": "partition_0"},
     },
 }
@@ -246,6 +248,7 @@ def test_the_example_of_the_page_is_valid():
         (VIEWS, {"methods": [{"name": "ib"}]}, r"data\.views: no method of the file takes them"),
         (VIEWS, {"data__views": [2, "b"]}, r"data\.views: views are numbers of columns"),
         (VIEWS, {"data__views": [2, 0]}, r"data\.views: views are numbers of columns"),
+        (VIEWS, {"measures__most__view": "high"}, r"measures\.most\.view"),
         (VIEWS, {"data__rows": [5, 5]}, r"rows are \[first, .*\]; got \(5, 5\)"),
         (VIEWS, {"data__grid__rows": [[0, 5], [5]]}, r"rows are \[first, .*\]; got \[5\]"),
         (VIEWS, {"data__grid__keep": [[1]]}, r"keep goes from labelings to lists .* got \[1\]"),
@@ -657,6 +660,8 @@ def test_views_are_fitted_and_measured(views):
             assert (cell["view_labels"] == -1).all()
             assert np.isnan([scores[name] for name in ("TDL", "second", "MR", "NMI")]).all()
             assert scores["PR"] == scores["all"] == metrics.purity(model.labels_, truth[:, 0])
+            only = metrics.jaccard_index(model.labels_, truth[:, 0])
+            assert scores["most"] == scores["least"] == only
             continue
         model = MDLMultiView((2, 2), n_init=2, random_state=0).fit([X[:, :2], X[:, 2:]])
         np.testing.assert_array_equal(cell["view_labels"], model.alternatives_)
@@ -668,6 +673,8 @@ def test_views_are_fitted_and_measured(views):
         assert scores["NMI"] == metrics.normalized_mutual_information(
             model.alternatives_[:, 1], truth[:, 1]
         )
+        each = [metrics.jaccard_index(labels, truth[:, 0]) for labels in model.alternatives_.T]
+        assert [scores["least"], scores["most"]] == sorted(each)
         assert int(cell["n_clusters_found"]) == sum(model.n_clusters_)
         assert float(cell["objective"]) == pytest.approx(model.objective_)
 

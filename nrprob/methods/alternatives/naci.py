@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.spatial.distance import pdist
+from scipy.optimize import minimize_scalar
+from scipy.spatial.distance import pdist, squareform
 
 from nrprob.engines import merge
 from nrprob.estimator import parameters
@@ -22,19 +23,26 @@ from nrprob.methods.alternatives.pairs import (
     Size,
     squares,
 )
+from nrprob.metrics import contingency
 from nrprob.settings import standard
 from nrprob.statistics.rows import bucket
-from nrprob.validation import LARGEST, check_number, check_same_order
+from nrprob.validation import LARGEST, check_choice, check_number, check_same_order
 
 # Rule -> width of n rows of d features of mean variance 1, to the power of d + 4.
 RULES = {"seed": lambda n, d: 4 / (n * (2 * d + 1)), "normal": lambda n, d: 4 / (n * (d + 2))}
 
 _MOST = 8  # clusters of which all groupings are tried
 _SOME = 256  # rows whose potentials stand for those of all
+_MANY = 512  # the same, where a width is chosen by them
+# Weights of the known labelings that are tried.
+_WEIGHTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _NOTHING = 1e-30  # potential of rows that do not interact
 
 
 def _check_eta(name: str, value: Any) -> None:
+    if isinstance(value, str):
+        check_choice(name, value, ("auto",), "or a number")
+        return
     several = isinstance(value, list | tuple | np.ndarray) and np.ndim(value) == 1
     for one in value if several else [value]:
         check_number(name, one, low=0, high=1e6)
@@ -97,6 +105,34 @@ def _join(
 _move = jax.jit(merge.move_rows, static_argnames="n_clusters")
 
 
+def _contrast_width(x: np.ndarray) -> float:
+    """Width at which the rows (n, d) have the most quadratic information about themselves.
+
+    That is the sum of squares of their centred potentials, which is small where windows are so
+    narrow that no row meets another, and so wide that all rows are alike.
+    """
+    square = squareform(pdist(x.astype(float), "sqeuclidean"))
+    apart = square[square > 0]
+
+    def minus_information(log_width: float) -> float:
+        table = np.exp(square * (-0.25 * np.exp(-2 * log_width)))
+        table -= table.mean(0)
+        return -float(np.sum((table - table.mean(1, keepdims=True)) ** 2))
+
+    # From windows that hardly reach the nearest row to such as hold all of them.
+    low, high = np.log(max(apart.min(), 1e-8 * apart.max())) / 2 - 1, np.log(apart.max()) / 2 + 1
+    tried = np.linspace(low, high, 25)
+    best = int(np.argmin([minus_information(width) for width in tried]))
+    bounds = tried[max(best - 1, 0)], tried[min(best + 1, 24)]
+    return float(np.exp(minimize_scalar(minus_information, bounds=bounds, method="bounded").x))
+
+
+def _information(labels: np.ndarray, known: np.ndarray) -> float:
+    """I(C;Z) of clusters and groups: how far their joint distribution is from independence."""
+    joint = contingency(labels, known) / len(labels)
+    return float(((joint - joint.sum(1, keepdims=True) * joint.sum(0)) ** 2).sum())
+
+
 @cache
 def _groupings(n: int, k: int) -> np.ndarray:
     """All ways (ways, n) to put n things into k groups, numbered by the first of them."""
@@ -130,18 +166,24 @@ class NACI(PairClusterer):
     Parameters
     ----------
     <n_clusters>
-    eta : float or sequence of float, default=0.2
+    eta : float, sequence of float or "auto", default=0.2
         Weight of the known labelings, from 0 to 10**6: one for all, or one for each; 0 ignores what
         is known. Where what is sought depends on what is known, or what is known has many groups,
-        0.01 to 0.1 is better; with wide windows, about 1.
-    bandwidth : {"seed", "normal"} or float, default="seed"
+        0.01 to 0.1 is better; with wide windows, about 1. "auto" merges with 0, 0.01, 0.02, 0.05,
+        0.1, 0.2, 0.5 and 1, which takes eight times as long, and keeps the clusters of which
+        I(C;X), over the largest found, less I(C;Z_m) / I(Z_m;Z_m) of every labeling, is largest.
+    bandwidth : {"seed", "normal", "contrast"} or float, default="seed"
         Width sigma of the windows, in the units of ``X``, or a rule for it, with n rows of d
         features of the mean variance s^2: "seed" is s (4 / (n (2 d + 1)))^(1 / (d + 4)), as
         published, and "normal" has d + 2 for 2 d + 1, which is the optimum for normal rows.
+        "contrast" is the width at which the potentials of rows differ most, by the sum of the
+        squares of the centred ones: wider than either, the more so the more features there are, and
+        too wide for some curved clusters that lie close, in the plane.
     bandwidth_scale : float, default=1.5
-        Factor of a rule, from 1e-3 to 1e3. 1, which is published, is at the lower end of what
-        works; clusters that are close and curved need it. In ten dimensions and more, where few
-        rows are near another, 3 to 4 is better, with a larger ``eta``.
+        Factor of "seed" and "normal", from 1e-3 to 1e3. 1, which is published, is at the lower end
+        of what works; clusters that are close and curved need it. In ten dimensions and more, where
+        few rows are near another, 3 to 4 is better, with a larger ``eta``; ``bandwidth="contrast"``
+        and ``eta="auto"`` choose both without looking at what is sought.
     normaliser : {"initial", "current"}, default="initial"
         Whether gains are divided by the information of single rows, or by that of the clusters so
         far, the other way to read the source: it changes all gains with every merge, takes
@@ -186,6 +228,8 @@ class NACI(PairClusterer):
         Rows that were merged, the leaves of ``linkage_``: all, unless it is an approximation.
     bandwidth_ : float
         Width sigma, in the units of ``X``.
+    eta_ : ndarray of shape (n_labelings,)
+        Weights of the known labelings.
     n_moves_ : int
         Moves of single rows that led to the labels.
     objective_ : float
@@ -229,7 +273,7 @@ class NACI(PairClusterer):
     _: KW_ONLY
     eta: Annotated[Any, parameters.Checked(_check_eta)] = 0.2
     bandwidth: Annotated[
-        float | str, parameters.Number(1 / LARGEST, LARGEST, words=tuple(RULES))
+        float | str, parameters.Number(1 / LARGEST, LARGEST, words=(*RULES, "contrast"))
     ] = "seed"
     bandwidth_scale: Annotated[float, parameters.Number(1e-3, 1e3)] = 1.5
     normaliser: Annotated[str, parameters.Choice(("initial", "current"))] = "initial"
@@ -249,8 +293,9 @@ class NACI(PairClusterer):
         """Check the input; see `Clusterer.prepare`."""
         task = super().prepare(X, y, known)
         m = task.codes.shape[1]
-        weights = np.asarray(self.eta, float)
-        if weights.ndim and weights.shape != (m,):
+        automatic = isinstance(self.eta, str)
+        weights = np.asarray(_WEIGHTS[: None if m else 1] if automatic else self.eta, float)
+        if not automatic and weights.ndim and weights.shape != (m,):
             raise ValueError(
                 f"eta must hold one number per known labeling; got {weights.size} for {m} "
                 "labeling(s); pass that many, or one for all"
@@ -260,14 +305,16 @@ class NACI(PairClusterer):
                 "all features are constant, so that windows have no width; got "
                 f"n_samples={len(task.x)} rows alike; pass rows that differ"
             )
-        self._eta = np.broadcast_to(weights, m)
+        self._tried = [np.broadcast_to(w, m) for w in (weights if automatic else [weights])]
         self._set_width(task.x[task.merged])
         return task
 
     def _set_width(self, x: np.ndarray) -> None:
         """Choose sigma, and say where it is so small that nothing but what is known decides."""
         n, d = x.shape
-        if isinstance(self.bandwidth, str):
+        if self.bandwidth == "contrast":
+            self._sigma = _contrast_width(x[:: -(-n // _MANY)])
+        elif isinstance(self.bandwidth, str):
             # The rows have mean variance 1, with n for a denominator.
             rule = RULES[self.bandwidth](n, d) ** (1 / (d + 4)) * np.sqrt(n / (n - 1))
             self._sigma = float(rule * self.bandwidth_scale)
@@ -285,36 +332,53 @@ class NACI(PairClusterer):
 
     def compute(self, task):
         """Merge, and improve on it; see `Clusterer.compute`."""
-        current = self.normaliser == "current"
         rows = Padded.of(task.x[task.merged], task.codes[task.merged])
-        eta = self._weights(rows)
         self._free_pairs = None
-        if self.refine and eta.any():
-            self._free_pairs, _ = self._joined(self._tables(rows, 0 * eta), rows, 0 * eta)
-        pairs, gains = self._joined(self._tables(rows, eta, apart=current), rows, eta)
+        if self.refine and any(eta.any() for eta in self._tried):
+            self._free_pairs, _ = self._joined(rows, np.zeros_like(self._tried[0]))
+        fits = []
+        for eta in self._tried:
+            self._eta = eta
+            self._pairs, gains = self._joined(rows, eta)
+            moved = self._labels_at(rows, self.n_clusters, bool(self.refine))
+            fits.append((eta, self._pairs, gains, moved))
+        self._eta, pairs, gains, moved = fits[self._best(task.codes[task.merged], fits)]
         self._keep_merges(task, pairs)
-        return [(gains, self._labels_at(rows, self.n_clusters, bool(self.refine)))]
+        return [(gains, moved)]
 
-    def _weights(self, rows: Padded) -> np.ndarray:
-        return np.resize(self._eta if self._eta.size else 0.0, len(rows.codes)).astype(rows.x.dtype)
+    def _best(self, codes: np.ndarray, fits: list) -> int:
+        """The fit whose terms are best, each as a share of the most that there is of it."""
+        if len(fits) == 1 or self.n_clusters == 1:
+            return 0
+        data, shared = np.zeros(len(fits)), np.zeros(len(fits))
+        for i, (eta, _, _, moved) in enumerate(fits):
+            data[i] = moved.value
+            for weight, z in zip(eta, codes.T, strict=True):
+                if z.any():  # there is more than one group
+                    information = _information(moved.labels, z)
+                    data[i] += weight * information / _information(np.arange(len(z)), z)
+                    shared[i] += information / _information(z, z)
+        return int(np.argmax(data / data.max() - shared))
 
     def _tables(
         self, rows: Padded, eta: np.ndarray, *, apart: bool = False
-    ) -> tuple[jax.Array, ...]:
+    ) -> tuple[tuple[jax.Array, ...], np.ndarray]:
+        """Tables of the rows, and the weights as compiled programs take them."""
+        weights = np.resize(eta if eta.size else 0.0, len(rows.codes)).astype(rows.x.dtype)
         sigma = np.asarray(self._sigma, rows.x.dtype)
-        tables, trace = _tables(rows, sigma, eta, apart=apart)
+        tables, trace = _tables(rows, sigma, weights, apart=apart)
         if trace < 64 * np.finfo(rows.x.dtype).eps * len(rows.x):
             raise ValueError(
                 "the bandwidth is so large that all rows are alike; got "
                 f"{self.bandwidth_:.3g} for rows of standard deviation {self._scale:.3g}; lower it"
             )
-        return tables
+        return tables, weights
 
-    def _joined(
-        self, tables: tuple[jax.Array, ...], rows: Padded, eta: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _joined(self, rows: Padded, eta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Merges (s - 1, 2) of the rows, and what they add to the objective (s - 1,)."""
-        pairs, gains = jax.device_get(_join(tables, rows.alive, eta, current=len(tables) > 1))
+        current = self.normaliser == "current" and bool(eta.any())
+        tables, weights = self._tables(rows, eta, apart=current)
+        pairs, gains = jax.device_get(_join(tables, rows.alive, weights, current=current))
         merges = int(rows.alive.sum()) - 1
         if self.verbose:
             print(f"merged {merges + 1} rows")
@@ -322,7 +386,7 @@ class NACI(PairClusterer):
 
     def _labels_at(self, rows: Padded, n_clusters: int, refine: bool) -> merge.Moved:
         """Labels (s,) of the rows that are merged, at a number of clusters."""
-        n, eta = int(rows.alive.sum()), self._weights(rows)
+        n = int(rows.alive.sum())
 
         def moved(table, labels, k, max_moves):
             padded = np.zeros(len(rows.alive), np.int32)
@@ -335,11 +399,11 @@ class NACI(PairClusterer):
         starts, grouped = [merge.cut(self._pairs, n, n_clusters)], None
         if refine and self._free_pairs is not None and 1 < n_clusters < min(_MOST, n):
             few = min(_MOST, n)
-            free = self._tables(rows, 0 * eta)[0]
+            (free,), _ = self._tables(rows, 0 * self._eta)
             labels = merge.cut(self._free_pairs, n, few)
             grouped = moved(free, labels, few, self.max_iter).labels
             del free  # of the size of the other table
-        table = self._tables(rows, eta)[0]
+        (table,), _ = self._tables(rows, self._eta)
         if grouped is not None:
             sums = moved(table, grouped, few, 0).sums
             starts.append(_best_grouping(sums, n_clusters)[grouped])
@@ -349,7 +413,7 @@ class NACI(PairClusterer):
     def finish(self, task, found):
         """Set the fitted attributes; see `Clusterer.finish`."""
         gains, moved = found[0]
-        self.merge_gains_ = gains
+        self.eta_, self.merge_gains_ = self._eta, gains
         codes = task.codes[task.merged]
         shares = [merge.shared(self._pairs, z) for z in codes.T]
         path = np.stack(shares, 1) if shares else np.zeros((len(codes), 0))

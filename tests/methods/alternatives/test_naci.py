@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from scipy.cluster.hierarchy import cut_tree, fcluster, is_valid_linkage
 from scipy.spatial.distance import cdist
+from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
 
 from nrprob import NACI, DegenerateClusterWarning
-from nrprob.datasets import make_planar_shapes
+from nrprob.datasets import load, make_planar_shapes
+from nrprob.exceptions import DataUnavailable
 from nrprob.known import Memberships
 from nrprob.methods.alternatives import naci
 from nrprob.metrics import pair_f_measure
@@ -238,6 +240,39 @@ def test_rules_of_the_width():
         model = NACI(bandwidth=rule, bandwidth_scale=1.3).fit(X)
         assert model.bandwidth_ == pytest.approx(1.3 * width)
     assert NACI(bandwidth=0.7).fit(X).bandwidth_ == pytest.approx(0.7)
+    # At the width of the largest contrast, the rows have most information about themselves.
+    model = NACI(bandwidth="contrast", bandwidth_scale=7.0).fit(X)
+    centring = np.eye(50) - 1 / 50
+
+    def information(width):
+        potentials = np.exp(-cdist(X, X, "sqeuclidean") / (4 * width**2))
+        return np.trace(np.linalg.matrix_power(potentials @ centring, 2))
+
+    widths = model.bandwidth_ * np.geomspace(0.1, 10, 41)
+    assert np.argmax([information(width) for width in widths]) == 20
+    moved = NACI(bandwidth="contrast").fit(50 * X - 7)
+    assert moved.bandwidth_ == pytest.approx(50 * model.bandwidth_, rel=1e-4)
+    assert NACI(bandwidth="contrast").fit([[0.0], [1.0]]).labels_.tolist() == [0, 1]
+
+
+def test_the_weight_of_the_best_shares_is_chosen():
+    X, labels = make_planar_shapes(60, n_clusters=3, random_state=0)
+    known = np.stack([labels[:, 0], np.arange(60) % 2], 1)
+    model = NACI(3, eta="auto").fit(X, known=known)
+    fits = [NACI(3, eta=eta).fit(X, known=known) for eta in (0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)]
+    objective = Objective(X, model.bandwidth_, [], [])
+    data = np.array([objective.data(fit.labels_) for fit in fits])
+    shared = np.array(
+        [sum(information(fit.labels_, z) / information(z, z) for z in known.T) for fit in fits]
+    )
+    best = fits[np.argmax(data / data.max() - shared)]
+    assert (model.eta_ == best.eta_).all() and model.eta_.shape == (2,)
+    assert (model.labels_ == best.labels_).all() and (model.linkage_ == best.linkage_).all()
+    assert (model.cut(4) == best.cut(4)).all()
+    np.testing.assert_array_equal(model.objective_path_, best.objective_path_)
+    # Where there is nothing to weigh, there is nothing to choose.
+    assert NACI(2, eta="auto").fit(X).eta_.shape == (0,)
+    assert not NACI(1, eta="auto").fit(X, known=known).labels_.any()
 
 
 @pytest.mark.smoke
@@ -293,6 +328,7 @@ def test_what_is_refused_and_what_is_warned_of():
     cases = [
         (NACI(2, eta=[0.1, 0.2]), {"known": z}, "got 2 for 1 labeling"),
         (NACI(2, eta=[0.1, -0.2]), {"known": labels}, "eta must be at least 0"),
+        (NACI(2, eta="most"), {}, "eta must be one of 'auto' or a number"),
         (NACI(2, bandwidth=0.0), {}, "bandwidth must be at least"),
         (NACI(2, bandwidth="wide"), {}, "bandwidth must be one of 'seed', 'normal'"),
         (NACI(2, bandwidth=1e12), {}, "the bandwidth is so large that all rows are alike"),
@@ -336,3 +372,20 @@ def test_the_alternative_of_the_published_shapes_is_found(name):
             found.append(pair_f_measure(model.labels_, labels[:, 1]))
     assert np.mean(scores[1.5]) >= 0.99
     assert np.mean(scores[1.0]) >= 0.97
+
+
+@pytest.mark.slow
+def test_poses_of_three_people_are_found_without_looking_at_them():
+    try:
+        data = load("cmu_faces_32x30")
+    except DataUnavailable as error:
+        pytest.skip(str(error))
+    person, pose = data.labelings["person"], data.labelings["pose"]
+    scores = []
+    for seed in range(20):
+        chosen = np.random.default_rng(seed).choice(np.unique(person), 3, replace=False)
+        rows = np.isin(person, chosen) & (pose != "up")
+        X = PCA(0.9, svd_solver="full").fit_transform(data.X[rows].astype(float))
+        model = NACI(3, bandwidth="contrast", eta="auto").fit(X, known=person[rows])
+        scores.append(pair_f_measure(model.labels_, pose[rows]))
+    assert np.mean(scores) >= 0.70
