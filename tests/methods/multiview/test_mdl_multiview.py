@@ -304,7 +304,7 @@ def test_both_codings_are_compared_where_one_table_is_nearly_too_large():
 def test_numbers_of_clusters_are_chosen_in_one_program():
     views, labels = blobs(1, sizes=(3, 2), agree=0.8)
     before = solver.solve_multiview._cache_size()
-    model = MDLMultiView("auto", max_clusters=(4, 3), n_init=3, random_state=0).fit(views)
+    model = MDLMultiView("auto", max_clusters=(4, 3), n_init=6, random_state=0).fit(views)
     assert solver.solve_multiview._cache_size() == before + 1
     assert model.n_clusters_ == (3, 2)
     assert matched_accuracy(model.alternatives_[:, 0], labels[:, 0]) > 0.95
@@ -314,7 +314,7 @@ def test_numbers_of_clusters_are_chosen_in_one_program():
     # Without complexities more clusters are always better.
     assert table.tdl.idxmin() == (4, 3)
     # Padded clusters do nothing: the same optimum alone.
-    alone = MDLMultiView((3, 2), n_init=3, random_state=0).fit(views)
+    alone = MDLMultiView((3, 2), n_init=6, random_state=0).fit(views)
     assert alone.objective_ == pytest.approx(model.objective_)
     one = table.loc[(1, 1)]
     expected = reference(views, np.zeros((N, 2), int), (1, 1), True, "view", "gauss")
