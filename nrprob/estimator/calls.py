@@ -10,7 +10,7 @@ import numpy as np
 
 from nrprob.engines import sharding, solve
 from nrprob.estimator.base import Restarts
-from nrprob.statistics.rows import Layout, Rows, rounded
+from nrprob.statistics.rows import Layout, Rows, bucket, existing, rounded
 from nrprob.validation import check_random_state
 
 MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
@@ -25,7 +25,9 @@ def at_once(n: int, each: float) -> int:
 def padded(rows: Rows, layout: Layout, k: int) -> int:
     """Number of clusters, ``k`` of them real, that a program is compiled for."""
     slots = rows.mass.size - layout.n_spare * layout.n_rows
-    return max(rounded(k, slots * rows.x.n_statistics), 2)
+    if existing(k, slots * rows.x.n_statistics) is not None:
+        return rounded(k, slots * rows.x.n_statistics)
+    return max(bucket(k, 64) if slots <= 16384 else k, 2)
 
 
 def restart_calls(

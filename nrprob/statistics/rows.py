@@ -20,7 +20,7 @@ from scipy import sparse
 
 _PRECISION = jax.lax.Precision.HIGHEST
 _ENTRIES = 4096  # sparse entries that are expanded at once
-WAITED = 1 << 21  # products of a step up to which compilation is what one waits for
+WAITED = 1 << 15  # products of a step up to which compilation is what one waits for
 _ABSENT = -1e300  # log of what is not there, of which differences can be taken
 
 
@@ -291,13 +291,14 @@ def rounded(count: int, each: int) -> int:
     Where a step takes more than `WAITED` products, ``each`` for every one of them, it is left
     alone: there the run outweighs the compilation.
     """
-    full = 5 << max(-(-count // 5) - 1, 0).bit_length()
-    return full if full * each <= WAITED else count
+    real = existing(count, each)
+    return count if real is None else real.size
 
 
 def existing(count: int, each: int) -> np.ndarray | None:
     """Which of the `rounded` number of clusters exist; None where it is left alone."""
-    return np.arange(rounded(count, each)) < count if count * each <= WAITED else None
+    full = 5 << max(-(-count // 5) - 1, 0).bit_length()
+    return np.arange(full) < count if full * each <= WAITED else None
 
 
 def coarse(size: int, least: int) -> int:

@@ -172,7 +172,8 @@ def test_every_step_is_that_of_a_literal_em(covariance, errors):
     with jax.enable_x64(True):
         task = model.prepare(X, None, z)
         (call,) = task.calls
-        starts = em.make_starts(*call.arrays[:1], None, call.arrays[2], K, 1, False)
+        data, _, seed, _ = call.arrays
+        starts = em.make_starts(data, None, seed, len(data.active), 1, False)
         labels = task.layout.collect(np.moveaxis(np.asarray(starts), 0, -1))[:, 0]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
