@@ -44,7 +44,7 @@ def plane(k, orthogonality):
 @pytest.mark.parametrize(
     ("k", "m", "floor"),
     [
-        (2, 30, 0.965),
+        pytest.param(2, 30, 0.965, marks=pytest.mark.slow),
         pytest.param(2, 4, 0.965, marks=pytest.mark.slow),
         pytest.param(2, 10, 0.965, marks=pytest.mark.slow),
         pytest.param(2, 100, 0.96, marks=pytest.mark.slow),

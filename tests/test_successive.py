@@ -63,6 +63,8 @@ def test_refusals(four):
         explore(X, CCIB, n_clusterings=1)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_goes_on_with_sparse_rows_of_zeros_and_ones():
     X = sparse.csr_array(np.random.default_rng(0).integers(0, 2, (60, 8)))

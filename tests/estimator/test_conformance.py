@@ -1,7 +1,7 @@
 """scikit-learn's checks of every estimator, one line each.
 
-The fast tests keep the checks that our own contract does not make: dtypes, sparse rows, fitting
-twice, and pickles. The others are slow; further settings of a class get the former only.
+The fast tests keep some of the checks that our own contract does not make: sparse rows, and fitting
+twice. The others are slow; further settings of a class get those, dtypes and pickles only.
 """
 
 import pytest
@@ -30,13 +30,14 @@ SETTINGS = [
 ]
 _COUNTS = {"check_clustering": "the check passes negative values, and counts are not negative"}
 WAIVED = {"ResidualSpectral": _COUNTS, "CrossPartition": _COUNTS}
-FAST = ("dtype", "sparse", "idempotent", "pickle")
+FAST = ("sparse", "idempotent")
+OWN = (*FAST, "dtype", "pickle")
 
 pytestmark = pytest.mark.filterwarnings("ignore:the chains do not agree yet")
 
 
-def _checks(estimators, *, fast):
-    """The fast checks of every estimator, or all the others."""
+def _checks(estimators, *, of=(), but=()):
+    """The checks of every estimator with some words in their names, or those without."""
     mark = parametrize_with_checks(
         estimators,
         expected_failed_checks=lambda estimator: WAIVED.get(type(estimator).__name__, {}),
@@ -47,25 +48,26 @@ def _checks(estimators, *, fast):
     chosen = [
         case
         for case, check in zip(cases, checks, strict=True)
-        if fast == any(word in check.func.__name__ for word in FAST)
+        if any(word in check.func.__name__ for word in of or ("",))
+        and not any(word in check.func.__name__ for word in but)
     ]
     return pytest.mark.parametrize(names, chosen, **mark.kwargs)
 
 
-@_checks(CLASSES, fast=True)
+@_checks(CLASSES, of=FAST)
 def test_fast_checks(estimator, check):
     check(estimator)
 
 
 @pytest.mark.slow
 @pytest.mark.contract
-@_checks(CLASSES, fast=False)
+@_checks(CLASSES, but=FAST)
 def test_other_checks(estimator, check):
     check(estimator)
 
 
 @pytest.mark.slow
 @pytest.mark.contract
-@_checks(SETTINGS, fast=True)
-def test_fast_checks_of_other_settings(estimator, check):
+@_checks(SETTINGS, of=OWN)
+def test_checks_of_other_settings(estimator, check):
     check(estimator)

@@ -161,6 +161,8 @@ def test_jax_pandas_and_numpy_input_give_the_same(binary):
 
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 2**31 - 1))
+@pytest.mark.slow
+@pytest.mark.contract
 def test_renaming_what_is_known_and_permuting_columns_changes_nothing(seed):
     X, labels = make_binary_partitions(150, (6, 4), random_state=seed % 7)
     z = labels[:, 0]

@@ -50,6 +50,8 @@ def test_there_is_one_of_every_estimator():
 SEVEN_SECONDS = pytest.param("mdl_mixture of six moves", marks=[pytest.mark.slow])
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize(
     "name", [*(name for name in ALL if name not in SEVEN_SECONDS.values), SEVEN_SECONDS]
 )

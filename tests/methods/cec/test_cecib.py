@@ -155,6 +155,8 @@ def test_labels_keep_apart_what_the_features_would_merge():
     assert cut.classes_.tolist() == [0, 1] and cut.label_counts_.sum() == 200
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_critical_weight_of_labels():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200_000, 1))
