@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nrprob import codelength, datasets, information, known, metrics, plotting, posterior
     from nrprob.advice import recommend
+    from nrprob.caching import cache
     from nrprob.engines.sharding import sharded
     from nrprob.exceptions import DegenerateClusterWarning
     from nrprob.methods.alternatives.adft import ADFT
@@ -73,6 +74,7 @@ _OBJECTS = {
     "recommend": "nrprob.advice",
     "Exploration": "nrprob.successive",
     "sharded": "nrprob.engines.sharding",
+    "cache": "nrprob.caching",
     "DegenerateClusterWarning": "nrprob.exceptions",
 }
 _MODULES = ("information", "codelength", "metrics", "datasets", "known", "posterior", "plotting")
@@ -107,6 +109,7 @@ __all__ = [
     "Exploration",
     "recommend",
     "sharded",
+    "cache",
     "DegenerateClusterWarning",
     "information",
     "codelength",

@@ -1,22 +1,13 @@
 """Set-up shared by all tests: a compilation cache, and where optional data lie."""
 
 import os
-import platform
 import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-
-def _use_compilation_cache() -> None:
-    # Most of a test run would be compilation. The directory is named after host and jaxlib: entries
-    # compiled for another machine may load and then crash. JAX reads these variables at its import.
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    name = f"jax-{platform.node() or 'host'}-{metadata.version('jaxlib')}"
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(base / "nrprob" / name))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+from nrprob.caching import set_environment
 
 
 def _release(package: str) -> tuple[int, ...]:
@@ -40,7 +31,7 @@ def _compile_quickly(optimised: bool) -> None:
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}=false".strip()
 
 
-_use_compilation_cache()
+set_environment(seconds=0)  # most of a test run would be compilation
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 

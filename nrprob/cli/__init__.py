@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from typer import Argument, Option
 
+from nrprob.caching import set_environment
 from nrprob.cli.fit import fit
 from nrprob.cli.run import check, run
 from nrprob.cli.terminal import in_one_line, say, working
@@ -84,3 +85,4 @@ def main(
 ) -> None:
     """Find a clustering that is not the one you already know."""
     os.environ.setdefault("MPLBACKEND", "Agg")
+    set_environment()
