@@ -13,8 +13,11 @@ from nrprob.statistics import rows
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 # What they look at: few numbers of clusters for one program, and few numbers of known groups.
-PADDED = ["ib", "ibsi", "ccib", "mixture", "cecib", "residual-mixture"]
-KNOWING = [name for name in PADDED if METHODS[name].takes_known]
+PADDED = [
+    "ib", "ibsi", "ccib", "mixture", "cecib", "residual-mixture", "partition_kmeans",
+    "semi_supervised_fcm", "semi_supervised_spectral",
+]  # fmt: skip
+KNOWING = [*(name for name in PADDED if METHODS[name].takes_known), "cmbc"]
 
 
 @pytest.fixture

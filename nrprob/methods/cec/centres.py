@@ -17,7 +17,7 @@ from nrprob.engines.solve import Solution
 from nrprob.estimator.linear import Task
 from nrprob.known import Groups, read
 from nrprob.statistics.families import FeatureMap, fit_features
-from nrprob.statistics.rows import Layout, Rows, coarse, make_rows, wide
+from nrprob.statistics.rows import Layout, Rows, coarse, make_rows, rounded, wide
 
 CAPACITY = 1024  # steps that a trace may have; the last entry is always that of the last step
 
@@ -63,10 +63,23 @@ def one_hot(labels: jax.Array, mass: jax.Array, k: int) -> jax.Array:
     return jnp.where(labels[:, None] == jnp.arange(k), mass[:, None], 0)
 
 
+def n_compiled(task: Task, k: int) -> int:
+    """Number of clusters, ``k`` of them real, that a program is compiled for."""
+    return rounded(k, task.rows.mass.size * task.rows.x.n_statistics)
+
+
 def first_centres(
-    x: jax.Array, mass: jax.Array, fixed: jax.Array, k: int, seed: jax.Array
+    x: jax.Array,
+    mass: jax.Array,
+    fixed: jax.Array,
+    k: int,
+    seed: jax.Array,
+    exist: jax.Array | None = None,
 ) -> jax.Array:
-    """Centres (k, p): the means of the classes ``fixed`` (N,), the others by k-means++."""
+    """Centres (k, p): the means of the classes ``fixed`` (N,), the others by k-means++.
+
+    Those that do not ``exist`` (k,) are too far away for any row.
+    """
     own = one_hot(fixed, mass, k)
     given, centres = own.sum(0) > 0, weighted_means(x, own, jnp.zeros((k, x.shape[1]), x.dtype))
 
@@ -79,7 +92,9 @@ def first_centres(
     def distance(centre):
         return ((x - centre) ** 2).sum(1)
 
-    return plus_plus(draw, distance, centres, jnp.ones_like(mass))[0]
+    centres = plus_plus(draw, distance, centres, jnp.ones_like(mass))[0]
+    far = jnp.finfo(x.dtype).max ** 0.25  # the square of which is a number, and so are its sums
+    return centres if exist is None else jnp.where(exist[:, None], centres, far)
 
 
 def best_of(

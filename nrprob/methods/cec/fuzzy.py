@@ -24,6 +24,7 @@ from nrprob.methods.cec.centres import (
     codes,
     first_centres,
     lay_out,
+    n_compiled,
     one_hot,
     squares,
     table,
@@ -40,11 +41,13 @@ class Numbers(NamedTuple):
 
     Attributes
     ----------
+    n_clusters : clusters that exist; others are padding
     alpha : weight of the labels
     tol : change of all memberships below which a restart has converged
     max_iter : most steps
     """
 
+    n_clusters: Any
     alpha: Any
     tol: Any
     max_iter: Any
@@ -64,14 +67,14 @@ def solve_fuzzy(
     x, mass = table(rows)
     code = fixed[0]
     wanted = one_hot(code, jnp.ones_like(mass), n_clusters)
-    alpha = numbers.alpha
+    alpha, exist = numbers.alpha, jnp.arange(n_clusters) < numbers.n_clusters
     tol = jnp.maximum(numbers.tol, 16 * jnp.finfo(x.dtype).eps)
 
     def distances(x, centres):
         return jnp.maximum(squares(x, centres), _LEAST)
 
     def memberships(centres):
-        near = 1 / distances(x, centres)
+        near = jnp.where(exist, 1 / distances(x, centres), 0)
         near = near / near.sum(1, keepdims=True)
         told = (near + alpha * wanted) / (1 + alpha)
         return jnp.where(code[:, None] >= 0, told, near)
@@ -87,7 +90,7 @@ def solve_fuzzy(
         return (new, centres), (jnp.abs(new - u) <= tol).all(), value
 
     def run(seed):
-        centres = first_centres(x, mass, code, n_clusters, seed)
+        centres = first_centres(x, mass, code, n_clusters, seed, exist)
         start = memberships(centres), centres
         return iterate(step, start, numbers.max_iter, trace=blank(CAPACITY, x.dtype))
 
@@ -221,14 +224,16 @@ class SemiSupervisedFCM(PlainClusterer):
         self._features, task = lay_out(X, fixed)
         dtype = task.x.dtype
         numbers = Numbers(
+            np.asarray(self.n_clusters, np.int32),
             np.asarray(self.alpha_ if n_told else 0.0, dtype),
             np.asarray(self.tol, dtype),
             np.asarray(self.max_iter, np.int32),
         )
+        k = n_compiled(task, self.n_clusters)
         task.calls = restart_calls(
-            solve_fuzzy, {"n_clusters": self.n_clusters}, task.rows, task.layout, task.fixed,
-            [numbers], n_init=self.n_init, random_state=self.random_state,
-            each=task.rows.mass.size * self.n_clusters * 6,
+            solve_fuzzy, {"n_clusters": k}, task.rows, task.layout, task.fixed, [numbers],
+            n_init=self.n_init, random_state=self.random_state,
+            each=task.rows.mass.size * k * 6,
         )  # fmt: skip
         return task
 
@@ -236,7 +241,7 @@ class SemiSupervisedFCM(PlainClusterer):
         """Set the fitted attributes; see `Clusterer.finish`."""
         restarts, best = collect(found, task.layout)
         X, scale = task.X, self._features.scale
-        centre, centres = self._features.centre, best.fit[:, : X.shape[1]]
+        centre, centres = self._features.centre, best.fit[: self.n_clusters, : X.shape[1]]
         self.cluster_centers_ = centres.astype(np.float64) * scale + centre
         self._store(
             restarts._replace(objective=restarts.objective * scale**2),

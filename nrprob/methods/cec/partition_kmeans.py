@@ -25,6 +25,7 @@ from nrprob.methods.cec.centres import (
     codes,
     first_centres,
     lay_out,
+    n_compiled,
     name_clusters,
     one_hot,
     squares,
@@ -40,10 +41,12 @@ class Numbers(NamedTuple):
 
     Attributes
     ----------
+    n_clusters : clusters that exist; others are padding
     strength : weight of the labels, in squared units of the rows
     max_iter : most steps
     """
 
+    n_clusters: Any
     strength: Any
     max_iter: Any
 
@@ -87,7 +90,8 @@ def solve_partition_kmeans(
         return (new, centres), (new == labels).all(), value
 
     def run(seed):
-        centres = first_centres(x, mass, jnp.full_like(code, -1), n_clusters, seed)
+        exist = jnp.arange(n_clusters) < numbers.n_clusters
+        centres = first_centres(x, mass, jnp.full_like(code, -1), n_clusters, seed, exist)
         start = squares(x, centres).argmin(1), centres
         return iterate(step, start, numbers.max_iter, trace=blank(CAPACITY, x.dtype))
 
@@ -209,9 +213,12 @@ class PartitionKMeans(PlainClusterer):
         self._features, task = lay_out(X, fixed)
         trace = float(task.x.astype(np.float64).var(0).sum())
         strength = np.asarray(self.strength * trace, task.x.dtype)
-        numbers = Numbers(strength, np.asarray(self.max_iter, np.int32))
-        static = {"n_clusters": self.n_clusters, "n_classes": coarse(fixed.max() + 1, 4)}
-        each = task.rows.mass.size * (self.n_clusters + 3) * 4
+        numbers = Numbers(
+            np.asarray(self.n_clusters, np.int32), strength, np.asarray(self.max_iter, np.int32)
+        )
+        k = n_compiled(task, self.n_clusters)
+        static = {"n_clusters": k, "n_classes": coarse(fixed.max() + 1, 4)}
+        each = task.rows.mass.size * (k + 3) * 4
         task.calls = restart_calls(
             solve_partition_kmeans, static, task.rows, task.layout, task.fixed, [numbers],
             n_init=self.n_init, random_state=self.random_state, each=each,

@@ -16,7 +16,7 @@ from nrprob.estimator.base import row_means
 from nrprob.estimator.calls import collect, memberships, restart_calls
 from nrprob.estimator.pairs import PairEstimator, PairTask
 from nrprob.links import Components
-from nrprob.methods.cec.centres import codes, lay_out, name_clusters
+from nrprob.methods.cec.centres import codes, lay_out, n_compiled, name_clusters
 from nrprob.methods.cec.partition_kmeans import Numbers, solve_partition_kmeans
 from nrprob.settings import few_threads
 from nrprob.statistics.features import ALIKE, check_range
@@ -205,15 +205,13 @@ class SemiSupervisedSpectral(PairEstimator):
         length = np.sqrt((vectors**2).sum(1, keepdims=True))
         self.embedding_ = vectors / np.where(length > 0, length, 1)
         features, among = lay_out(self.embedding_, codes(None, len(X)))
-        numbers = Numbers(np.asarray(0.0), np.asarray(self.max_iter, np.int32))
-        static = {
-            "n_clusters": self.n_clusters,
-            "n_classes": 4,
-        }  # none, as `PartitionKMeans` has it
+        count, most = (np.asarray(value, np.int32) for value in (self.n_clusters, self.max_iter))
+        numbers, k = Numbers(count, np.asarray(0.0), most), n_compiled(among, self.n_clusters)
+        static = {"n_clusters": k, "n_classes": 4}  # none, as `PartitionKMeans` has it
         task.calls = restart_calls(
             solve_partition_kmeans, static, among.rows, among.layout, among.fixed, [numbers],
             n_init=self.n_init, random_state=self.random_state,
-            each=among.rows.mass.size * (self.n_clusters + 3) * 4,
+            each=among.rows.mass.size * (k + 3) * 4,
         )  # fmt: skip
         found = super().compute(task)
         return [(features.scale, among.layout, found)]

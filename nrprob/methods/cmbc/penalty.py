@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 
-from nrprob.statistics.rows import bucket
+from nrprob.statistics.rows import rounded
 
 FORMS = ("chi2", "balanced", "pairs", "printed")
 
@@ -62,7 +62,7 @@ def form_weights(form: str, k: int, p: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def make_penalty(x: Any, labelings: list[np.ndarray], form: str, k: int, width: int) -> Penalty:
     """Tables of labelings, each (n,) codes, over the features of ``x`` (n, m); in float64.
 
-    Features are padded to ``width``, values of the labelings to a bucketed number.
+    Features are padded to ``width``, values of the labelings to a rounded number.
     """
     n, m = x.shape
     parts = []
@@ -85,7 +85,7 @@ def make_penalty(x: Any, labelings: list[np.ndarray], form: str, k: int, width: 
         u, v = form_weights(form, k, sizes / n)
         parts.append((given_1 - given_0, given_0.sum(1), m * sizes / n, u, v))
     n_values = sum(part[1].size for part in parts)
-    padded = max(bucket(n_values, 512), 2)
+    padded = rounded(n_values, width * k)
     differences = np.zeros((padded, width))
     rest = np.zeros((4, padded))
     if parts:

@@ -14,12 +14,15 @@ from nrprob.engines import solve
 from nrprob.engines.iterate import blank, iterate, restarts
 from nrprob.engines.shuffle import stream
 from nrprob.methods.residual.starts import align, kmeans, name_classes
+from nrprob.statistics.xlogx import xlogx
 
 CAPACITY = 512  # entries of the trace
 _SWEEPS = 5  # of balancing, in every step
 _WARM = 30  # steps of a balanced warm-up at most
 _CERTAIN = 0.95  # membership of a row in its cluster at the start
 _TINY = 1e-30  # share of a cluster that balancing takes for none
+_CLEARER = 0.1  # of log K: fall of the memberships' mean entropy for which weights are freed
+_ALIKE = 0.8  # adjusted Rand index at which they are freed all the same
 _LARGEST = 80.0  # logarithm of a weight that balances
 _HIGHEST = jax.lax.Precision.HIGHEST
 _dot = partial(jnp.matmul, precision=_HIGHEST)
@@ -63,6 +66,7 @@ class Numbers(NamedTuple):
     log_det : the same in units of the rows
     constant : what the objective has of densities and does not depend on parameters
     kappa : weight of the balance
+    free : (1,) whether the clusters have weights of their own; (2,) to fit both, and choose
     nu : degrees of freedom of t errors
     tol, max_iter : when to end
     """
@@ -76,6 +80,7 @@ class Numbers(NamedTuple):
     log_det: Any
     constant: Any
     kappa: Any
+    free: Any
     nu: Any
     tol: Any
     max_iter: Any
@@ -90,7 +95,9 @@ class Fit(NamedTuple):
     centres : (K, p) of the best restart
     covariance : (p, p) scale matrix Sigma; (p,) unless tied
     offset : (K, L) log weights that balance the known groups
+    log_weights : (K,) log of K times the clusters' weights
     steps : (S,) EM steps of every restart
+    free : whether the weights were fitted
     """
 
     log_likelihood: jax.Array
@@ -98,7 +105,9 @@ class Fit(NamedTuple):
     centres: jax.Array
     covariance: jax.Array
     offset: jax.Array
+    log_weights: jax.Array
     steps: jax.Array
+    free: jax.Array
 
 
 class Parameters(NamedTuple):
@@ -111,6 +120,7 @@ class Parameters(NamedTuple):
     precision : its inverse, of the same shape
     log_det : log determinant of ``sigma``
     s0 : variance that the ridge shrinks to, in the units of the residuals
+    log_weights : (K,) log of K times the clusters' weights; 0 where these are equal
     """
 
     b: jax.Array
@@ -118,6 +128,7 @@ class Parameters(NamedTuple):
     precision: jax.Array
     log_det: jax.Array
     s0: jax.Array
+    log_weights: jax.Array
 
 
 class State(NamedTuple):
@@ -143,11 +154,19 @@ class State(NamedTuple):
 class Model:
     """The steps of EM on one set of rows, of one restart. Memberships are (K, n)."""
 
-    def __init__(self, data: Residuals, numbers: Numbers, covariance: str, robust: bool, k: int):
+    def __init__(
+        self,
+        data: Residuals,
+        numbers: Numbers,
+        covariance: str,
+        robust: bool,
+        k: int,
+        free: jax.Array,
+    ):
         b, r, p = data.y.shape
         self.data, self.h, self.k = data, numbers, k
         self.blocks, self.n_groups = (b, r), data.sizes.shape[0]
-        self.covariance, self.robust = covariance, robust
+        self.covariance, self.robust, self.free = covariance, robust, free
         self.y = data.y.reshape(b * r, p).T
         self.mass = data.mass.reshape(-1)
         self.real = jnp.arange(p) < numbers.d
@@ -166,7 +185,8 @@ class Model:
         """State before the first step, from masses; its parameters are not there yet."""
         p, dtype = len(self.real), self.y.dtype
         square = jnp.zeros((p, p) if self.covariance == "tied" else p, dtype)
-        t = Parameters(jnp.zeros((self.k, p), dtype), square, square, square.sum(), self.h.s0)
+        centres, equal = jnp.zeros((self.k, p), dtype), jnp.zeros(self.k, dtype)
+        t = Parameters(centres, square, square, square.sum(), self.h.s0, equal)
         least = jnp.full((), -jnp.inf, jnp.float64)
         u = jnp.zeros((self.k, self.n_groups), dtype)
         return State(w, jnp.ones_like(w) if self.robust else None, u, t, least, least)
@@ -201,21 +221,27 @@ class Model:
             log_det = jnp.log(sigma).sum()
             precision = variances = 1 / sigma
         s0 = h.d / (variances * data.inverse_scale).sum()
-        return Parameters(b, sigma, precision, log_det, s0)
+        share = jnp.maximum(w.sum(-1) / self.mass.sum(), _TINY)
+        log_weights = jnp.where(self.free, self.log_k + jnp.log(share), 0)
+        return Parameters(b, sigma, precision, log_det, s0, log_weights)
 
     def logits(self, t: Parameters) -> tuple[jax.Array, jax.Array | None]:
-        """Log densities (K, n) up to what all clusters share, and the weights of t errors."""
+        """Log densities (K, n), times the clusters' weights, and the weights of t errors.
+
+        Without what all clusters share.
+        """
         h = self.h
         diagonal = t.precision.ndim == 1
         slope = t.precision * t.b if diagonal else _dot(t.b, t.precision)
         linear = _dot(slope, self.y)
         own = (slope * t.b).sum(-1)[:, None]
+        prior = t.log_weights[:, None]
         if not self.robust:
-            return linear - 0.5 * own, None
+            return linear - 0.5 * own + prior, None
         turned = t.precision[:, None] * self.y if diagonal else _dot(t.precision, self.y)
         q = jnp.maximum((turned * self.y).sum(0) - 2 * linear + own, 0)
         nu, d = h.nu, h.d
-        return -0.5 * (nu + d) * jnp.log1p(q / nu), (nu + d) / (nu + q)
+        return prior - 0.5 * (nu + d) * jnp.log1p(q / nu), (nu + d) / (nu + q)
 
     def expand(self, values: jax.Array) -> jax.Array:
         """Values (K, L) of the groups, for every row: (K, n)."""
@@ -368,11 +394,12 @@ def solve_residuals(
     """Make the starts, run EM from all of them, and keep the best.
 
     With ``warm_up`` every start is used twice: as it is, and after EM with balanced groups.
-    ``side_by_side`` restarts run at a time, until the last of them has converged.
+    ``side_by_side`` restarts run at a time, until the last of them has converged. Where weights
+    both equal and free are asked for, the best of the former is one more start of the latter; the
+    former have their first start twice.
     """
-    model = Model(data, numbers, covariance, robust, n_clusters)
     dtype, k = data.y.dtype, n_clusters
-    n = model.mass.size
+    n = data.mass.size
     n_kinds = data.maps.shape[0] * (2 if aligned else 1) * (2 if warm_up else 1)
     each, kept = schedule(n_init, n_kinds)
     starts = make_starts(data, fixed, seed, k, each, aligned).reshape(-1, n)
@@ -385,7 +412,7 @@ def solve_residuals(
     one = jnp.ones((), dtype)
     damp = jnp.where(jnp.isinf(numbers.kappa), 1, numbers.kappa / (1 + numbers.kappa)).astype(dtype)
 
-    def run(labels, warm):
+    def run(model, labels, warm):
         """EM from labels (n,); ``warm`` says whether they are to be warmed up."""
         hit = labels == jnp.arange(k)[:, None]
         w = jnp.where(hit, _CERTAIN, 0) + (1 - _CERTAIN) / jnp.exp(model.log_k)
@@ -412,19 +439,70 @@ def solve_residuals(
         labels = end.w.argmax(0).astype(jnp.int32)
         return labels, end.objective, end.penalty, end.t, end.u, found._replace(state=None)
 
-    flags = jnp.asarray(kept >= s)
-    labels, reached, penalty, t, u, found = restarts(run, (starts[kept % s], flags), side_by_side)
-    best = reached.argmax()
-    t, u, penalty = jax.tree.map(lambda a: a[best], (t, u, penalty))
-    logits = model.logits(t)[0] + model.expand(u)
-    w = model.mass * jax.nn.softmax(model.bar(logits, barred), axis=0)
-    b, r = model.blocks
-    return solve.Solution(
-        labels=jnp.moveaxis(labels.reshape(-1, b, r), 0, -1),
-        objective=-reached,
-        converged=found.done,
-        n_iter=found.n_iter[best],
-        w=jnp.moveaxis(w.reshape(k, b, r), 0, -1),
-        trace=-found.trace[best],
-        fit=Fit(reached[best] + penalty, penalty, t.b, t.sigma, u, found.n_iter),
-    )
+    both = len(numbers.free) > 1
+    flags = jnp.asarray(np.append(kept >= s, False) if both else kept >= s)
+    starts = starts[kept % s]
+
+    def fit(winner, free):
+        """All restarts, by equal weights or free ones; ``winner`` (n,) is one more start."""
+        model = Model(data, numbers, covariance, robust, k, free)
+        own = jnp.concatenate([starts, winner[None]]) if both else starts
+        labels, reached, penalty, t, u, found = restarts(
+            partial(run, model), (own, flags), side_by_side
+        )
+        best = reached.argmax()
+        t, u, penalty = jax.tree.map(lambda a: a[best], (t, u, penalty))
+        logits = model.logits(t)[0] + model.expand(u)
+        w = model.mass * jax.nn.softmax(model.bar(logits, barred), axis=0)
+        b, r = model.blocks
+        solution = solve.Solution(
+            labels=jnp.moveaxis(labels.reshape(-1, b, r), 0, -1),
+            objective=-reached,
+            converged=found.done,
+            n_iter=found.n_iter[best],
+            w=jnp.moveaxis(w.reshape(k, b, r), 0, -1),
+            trace=-found.trace[best],
+            fit=Fit(
+                reached[best] + penalty, penalty, t.b, t.sigma, u, t.log_weights, found.n_iter, free
+            ),
+        )
+        return labels[best], solution
+
+    _, solutions = jax.lax.scan(fit, starts[0], numbers.free)
+    chosen = freed(solutions, data) if both else 0
+    return jax.tree.map(lambda a: a[chosen], solutions)
+
+
+def freed(solutions: solve.Solution, data: Residuals) -> jax.Array:
+    """Which of two solutions to take: 0 by equal weights, or 1 by free ones.
+
+    Free weights have to pay for themselves, by half the log of the rows each, and to make what is
+    unclear clear or leave it alone: equal weights that miss a minority cut the majority in half,
+    which shows in the memberships, while free ones lose clusters that were clear already.
+    """
+    k = solutions.w.shape[-1] if data.active is None else data.active.sum()
+    real = (data.mass > 0)[..., None]
+    n = real.sum()
+    share = solutions.w / jnp.maximum(solutions.w.sum(-1, keepdims=True), _TINY)
+    entropy = -(jnp.where(real, xlogx(share), 0)).sum((1, 2, 3)) / n
+    best = solutions.objective.argmin(-1)
+    one, other = (solutions.labels[i, ..., best[i]][..., None] for i in (0, 1))
+    names = jnp.arange(solutions.w.shape[-1])
+    hits = [jnp.where(real, labels == names, False) for labels in (one, other)]
+    table = jnp.einsum("brk,brl->kl", *(hit.astype(jnp.float64) for hit in hits))
+    gain = solutions.objective[0, best[0]] - solutions.objective[1, best[1]]
+    clearer = entropy[0] - entropy[1] > _CLEARER * jnp.log(k)
+    alike = _adjusted_rand(table) > _ALIKE
+    return ((gain > 0.5 * (k - 1) * jnp.log(n)) & (clearer | alike)).astype(jnp.int32)
+
+
+def _adjusted_rand(table: jax.Array) -> jax.Array:
+    """Adjusted Rand index of two partitions by their contingency table."""
+
+    def pairs(counts):
+        return (counts * (counts - 1)).sum() / 2
+
+    rows, columns, total = pairs(table.sum(1)), pairs(table.sum(0)), pairs(table.sum())
+    chance = rows * columns / jnp.maximum(total, 1)
+    most = (rows + columns) / 2
+    return jnp.where(most > chance, (pairs(table) - chance) / (most - chance), 1.0)

@@ -32,6 +32,8 @@ from nrprob.validation import check_random_state, check_same_order
 
 COVARIANCES = ("tied", "diag", "spherical")
 ERRORS = ("gauss", "t", "auto")
+# Whether the clusters' weights are fitted, of every fit that is made.
+WEIGHTS = {"uniform": (False,), "free": (True,), "auto": (False, True)}
 _NEAR = 1.0  # nats by which two solutions are told apart
 _ALIKE = 0.9  # adjusted Rand index of labels that count as one solution
 
@@ -65,13 +67,14 @@ class ResidualMixture(ScoreMixin, Clusterer):
     vary less than errors: r_i is the residual times sqrt(n/(n - L)), and counts (n - L)/n. In nats
     of the whole data set this minimises
 
-    .. math:: -\frac{n-L}{n} \sum_i \log \frac{1}{K} \sum_c p(r_i | b_c, \Sigma)
+    .. math:: -\frac{n-L}{n} \sum_i \log \sum_c \pi_c\, p(r_i | b_c, \Sigma)
         + \nu_0\, D\left[N(0, s_0 I) \,\|\, N(0, \Sigma)\right]
         + \kappa \frac{n-L}{n} \sum_z n_z D\left[p(c|z) \,\|\, 1/K\right]
 
-    over centres b, the covariance Sigma and the variance s0. The second term is a ridge in which
-    units cancel; its weight nu_0 follows from the residuals (Ledoit and Wolf's intensity) and does
-    not depend on the clusters. The last, for ``balance`` > 0, asks for clusters of about equal
+    over centres b, the covariance Sigma, the variance s0 and, where these are free, the weights pi
+    of the clusters, which are 1/K by default. The second term is a ridge in which units cancel; its
+    weight nu_0 follows from the residuals (Ledoit and Wolf's intensity) and does not depend on the
+    clusters. The last, for ``balance`` > 0, asks for clusters of about equal
     shares in every known group. A covariance that is fitted matters most: within groups the largest
     variance (such as size) is often no cluster, and k-means of residuals finds nothing else.
 
@@ -91,9 +94,16 @@ class ResidualMixture(ScoreMixin, Clusterer):
         about five times as long as "gauss" alone, and takes the smaller objective.
     nu : float, default=8.0
         Degrees of freedom of t errors, from 2.001 to 10**9.
+    weights : {"uniform", "free", "auto"}, default="uniform"
+        Weights of the clusters: all equal, which finds clusters of about equal size best, or
+        fitted, which finds minorities that equal weights miss, and may prefer a few odd rows to
+        the clusters that there are. "auto" fits both, which takes twice as long, and frees them
+        where that pays, by (K - 1)/2 log n nats at least, and where memberships become clearer by
+        it, their mean entropy falling by more than log(K)/10, or the clusters stay about the same
+        (adjusted Rand index above .8).
     balance : float, default=0.0
         The weight kappa, at most 10**9, or ``np.inf``, which makes the clusters' shares equal in
-        every known group. Not for continuous or soft known structure.
+        every known group. Not for continuous or soft known structure, nor for free weights.
     ridge : float, default=3.0
         Multiple of Ledoit and Wolf's ridge, at most 10**9; 0 for none.
     metrics : sequence of float, default=(0, 0.5, 1)
@@ -139,6 +149,8 @@ class ResidualMixture(ScoreMixin, Clusterer):
         Log-likelihood of the residuals, by their weights.
     penalty_ : float
         Ridge and balance.
+    weights_ : ndarray of shape (n_clusters,)
+        Weights pi of the clusters.
     shrinkage_ : float
         Ledoit and Wolf's intensity of the residuals.
     errors_ : {"gauss", "t"}
@@ -204,6 +216,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
     covariance: Annotated[str, parameters.Choice(COVARIANCES)] = "tied"
     errors: Annotated[str, parameters.Choice(ERRORS)] = "gauss"
     nu: Annotated[float, parameters.Number(2.001, 1e9)] = 8.0
+    weights: Annotated[str, parameters.Choice(tuple(WEIGHTS))] = "uniform"
     balance: Annotated[float, parameters.Number(0, 1e9, infinite=True)] = 0.0
     ridge: Annotated[float, parameters.Number(0, 1e9)] = 3.0
     metrics: tuple[float, ...] = (0.0, 0.5, 1.0)
@@ -235,6 +248,11 @@ class ResidualMixture(ScoreMixin, Clusterer):
             if power == "kurtosis":
                 continue
             self._check_number("metrics", power, low=0, high=1)
+        if self.balance > 0 and self.weights != "uniform":
+            raise ValueError(
+                "balance asks for clusters of equal shares; got "
+                f"balance={self.balance} and weights={self.weights!r}; leave one of them out"
+            )
 
     def prepare(self, X, y, known=None) -> ResidualTask:
         """Check the input, remove what is known, and lay out the residuals."""
@@ -341,6 +359,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
             "kappa": self.balance, "nu": self.nu,
         }  # fmt: skip
         numbers = Numbers(
+            free=np.asarray(WEIGHTS[self.weights]),
             **{name: np.asarray(value, dtype) for name, value in narrow.items()},
             log_scale=np.asarray(log_scale),
             log_det=np.asarray(log_scale + 2 * p * math.log(at.scale)),
@@ -402,6 +421,9 @@ class ResidualMixture(ScoreMixin, Clusterer):
         robust = kinds[next(i for i, solution in enumerate(found) if solution is best)]
         self.errors_ = "t" if robust else "gauss"
         self._steps = np.concatenate([f.fit.steps for f in found])
+        log_weights = np.asarray(at.log_weights[: self.n_clusters], np.float64)
+        self.weights_ = np.exp(log_weights - logsumexp(log_weights))
+        self._log_weights = log_weights
         coordinates = self._coordinates
         p = coordinates.basis.shape[1]
         self._centres = np.asarray(at.centres[: self.n_clusters, :p], np.float64)
@@ -460,10 +482,12 @@ class ResidualMixture(ScoreMixin, Clusterer):
         errors = ("gauss", "t") if self.errors == "auto" else (self.errors,)
         every = list(itertools.product(warm, kinds, self.metrics))
         each, kept = schedule(self.n_init, len(every))
+        # Of both kinds of weights, free ones also start from the best of the others.
+        more = [(False, "equal weights", np.nan)] if self.weights == "auto" else []
         rows = [
             (e, kind, metric, w)
             for e in errors
-            for w, kind, metric in np.repeat(np.array(every, object), each, 0)[kept]
+            for w, kind, metric in [*np.repeat(np.array(every, object), each, 0)[kept], *more]
         ]
         table = pd.DataFrame(rows, columns=["errors", "start", "metric", "warmed_up"])
         found = self._restarts
@@ -474,7 +498,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
     # New rows
 
     def _log_densities(self, X, known) -> np.ndarray:
-        """Log densities (n, K) of new rows, but for what all have in common."""
+        """Log densities (n, K) of new rows, times weights, but for what all have in common."""
         check_is_fitted(self)
         with standard():
             X = self._validate(X, reset=False)
@@ -484,8 +508,8 @@ class ResidualMixture(ScoreMixin, Clusterer):
         centres = solve_triangular(root, self._centres.T, lower=True).T
         q = ((white[:, None] - centres) ** 2).sum(2)
         if self.errors_ == "gauss":
-            return -0.5 * q
-        return -0.5 * (self.nu + y.shape[1]) * np.log1p(q / self.nu)
+            return self._log_weights - 0.5 * q
+        return self._log_weights - 0.5 * (self.nu + y.shape[1]) * np.log1p(q / self.nu)
 
     def _log_membership(self, X, known) -> np.ndarray:
         log_p = self._log_densities(X, known)
@@ -499,7 +523,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
     def score(self, X, y=None, *, known=None):
         r"""Mean log-likelihood of new rows; higher is better.
 
-        .. math:: \frac{1}{n} \sum_i \log \frac{1}{K} \sum_c p(r_i | b_c, \Sigma)
+        .. math:: \frac{1}{n} \sum_i \log \sum_c \pi_c\, p(r_i | b_c, \Sigma)
 
         with the residuals r of the class, by the means of the fit. Of the rows of the fit it is
         ``log_likelihood_`` over the degrees of freedom that are left, but for ``balance``.

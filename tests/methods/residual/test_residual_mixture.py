@@ -51,7 +51,7 @@ def residuals(X, z):
     return X - np.array([X[z == g].mean(0) for g in range(z.max() + 1)])[z]
 
 
-def definition(X, z, centres, scale, *, nu=None, kappa=0.0, ridge=3.0, offset=None):
+def definition(X, z, centres, scale, weights, *, nu=None, kappa=0.0, ridge=3.0, offset=None):
     """The objective from residuals, centres and Sigma, in the units of X; and the memberships."""
     n, d = X.shape
     dof = n - (z.max() + 1)
@@ -63,7 +63,7 @@ def definition(X, z, centres, scale, *, nu=None, kappa=0.0, ridge=3.0, offset=No
         log_p = [stats.multivariate_normal(m, scale, allow_singular=True).logpdf(r) for m in b]
     else:
         log_p = [stats.multivariate_t(m, scale, df=nu).logpdf(r) for m in b]
-    log_p = np.stack(log_p, 1) - math.log(len(b))
+    log_p = np.stack(log_p, 1) + np.log(weights)
     u = np.zeros((n, len(b))) if offset is None else offset[:, z].T
     w = np.exp(log_p + u - logsumexp(log_p + u, 1, keepdims=True))
     tiny = np.maximum(w, 1e-300)
@@ -89,14 +89,20 @@ def fitted():
 # The objective and its maximum
 
 
-@pytest.mark.parametrize("setting", [{}, {"errors": "t"}, {"balance": 2.0}])
+@pytest.mark.parametrize(
+    "setting", [{}, {"errors": "t"}, {"balance": 2.0}, {"weights": "free", "errors": "t"}]
+)
 def test_objective_and_memberships_by_their_definition(setting):
     X, _, z = make(1, gap=3.0)
     model = ResidualMixture(K, tol=1e-9, max_iter=2000, **(FEW | setting)).fit(X, known=z)
     nu = 8.0 if model.errors_ == "t" else None
     kappa = setting.get("balance", 0.0)
     offset = model._offset if kappa else None
-    value, w = definition(X, z, model.means_, scale_of(model), nu=nu, kappa=kappa, offset=offset)
+    pi = model.weights_
+    assert pi.sum() == pytest.approx(1) and (np.ptp(pi) > 1e-3) == ("weights" in setting)
+    value, w = definition(
+        X, z, model.means_, scale_of(model), pi, nu=nu, kappa=kappa, offset=offset
+    )
     # The ridge that keeps Sigma regular is 1e-9 of the variances.
     assert model.objective_ == pytest.approx(value, abs=1e-5)
     np.testing.assert_allclose(model.membership_, w, atol=1e-7)
@@ -109,8 +115,13 @@ def test_objective_and_memberships_by_their_definition(setting):
             turn = np.eye(D) + size * rng.normal(size=(D, D))
             away = turn @ scale_of(model) @ turn.T
             centres = model.means_ + size * rng.normal(size=(K, D))
-            for b, s in ((model.means_, away), (centres, scale_of(model))):
-                other = definition(X, z, b, s, nu=nu, kappa=kappa, offset=offset)[0]
+            heavier = pi * np.exp(size * rng.normal(size=K) * ("weights" in setting))
+            for b, s, p in (
+                (model.means_, away, pi),
+                (centres, scale_of(model), pi),
+                (model.means_, scale_of(model), heavier / heavier.sum()),
+            ):
+                other = definition(X, z, b, s, p, nu=nu, kappa=kappa, offset=offset)[0]
                 # With balance the best offsets move, too; they are good to first order.
                 assert other >= value - (1e-6 if not kappa else 2 * size**2)
 
@@ -233,7 +244,7 @@ def test_one_group_is_a_tied_mixture_with_equal_weights():
         one = ResidualMixture(K, **FEW).fit(X, known=z)
     assert one.objective_ == plain.objective_ and (one.labels_ == plain.labels_).all()
     assert plain.objective_ == pytest.approx(
-        definition(X, z, plain.means_, plain.covariances_)[0], abs=1e-3
+        definition(X, z, plain.means_, plain.covariances_, plain.weights_)[0], abs=1e-3
     )
     assert plain.effects_ == pytest.approx(X.mean(0, keepdims=True))
 
@@ -559,6 +570,57 @@ def test_what_makes_a_result_doubtful_is_said(fitted):
         ResidualMixture(K, **FEW).fit(away, known=z)
     with pytest.warns(ConvergenceWarning, match="raise max_iter"):
         clone(model).set_params(max_iter=1).fit(X, known=z)
+
+
+# Weights
+
+
+def shares(seed, shares, sd=5.0, n=240, d=6, n_groups=3):
+    """Rows of clusters of some shares, so many standard deviations apart, and known groups."""
+    rng = np.random.default_rng(seed)
+    z, c = rng.integers(n_groups, size=n), rng.choice(len(shares), size=n, p=shares)
+    centres = sd * np.linalg.qr(rng.normal(size=(d, d)))[0][: len(shares)] / math.sqrt(2)
+    return centres[c] + rng.normal(size=(n, d)) + 20 * rng.normal(size=(n_groups, d))[z], c, z
+
+
+def test_free_weights_find_a_minority_and_auto_frees_them_where_that_pays():
+    X, c, z = shares(1, (0.9, 0.1))
+    runs = {"n_init": 12, "random_state": 0}
+    found = {
+        weights: ResidualMixture(2, weights=weights, **runs).fit(X, known=z)
+        for weights in ("uniform", "free", "auto")
+    }
+    index = {weights: adjusted_rand_score(c, model.labels_) for weights, model in found.items()}
+    assert index["uniform"] < 0.6 and index["free"] > 0.9 and index["auto"] > 0.9
+    np.testing.assert_allclose(np.sort(found["auto"].weights_), [0.1, 0.9], atol=0.04)
+    assert found["auto"].objective_ < found["uniform"].objective_
+    # One more start is the best by equal weights.
+    table = found["auto"].start_table_
+    assert len(table) == 13 == found["auto"].restarts_.sizes["restart"]
+    assert table.start.iloc[-1] == "equal weights"
+    np.testing.assert_allclose(
+        found["auto"].predict_proba(X, known=z), found["auto"].membership_, atol=1e-6
+    )
+    X, _, z = shares(1, (0.5, 0.5))
+    equal = ResidualMixture(2, weights="auto", **runs).fit(X, known=z)
+    assert (equal.weights_ == 0.5).all()
+    alone = ResidualMixture(2, **runs).fit(X, known=z)
+    assert equal.objective_ == pytest.approx(alone.objective_)
+    assert (equal.labels_ == alone.labels_).all()
+    with pytest.raises(ValueError, match="balance asks for clusters of equal shares; got balance"):
+        ResidualMixture(2, balance=1.0, weights="auto").fit(X, known=z)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("true", [(0.9, 0.1), (0.5, 0.3, 0.2)])
+def test_clusters_of_unequal_shares_are_found(true):
+    for weights in ("free", "auto"):
+        index = []
+        for seed in range(20):
+            X, c, z = shares(seed, true)
+            model = ResidualMixture(len(true), weights=weights, n_init=36, random_state=0)
+            index.append(adjusted_rand_score(c, model.fit(X, known=z).labels_))
+        assert np.mean(index) >= 0.9
 
 
 # Starts

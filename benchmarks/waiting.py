@@ -1,0 +1,130 @@
+"""What a user waits for with few rows: CPU seconds of first fits, other shapes, and scans.
+
+150 to 195 rows of iris, in one thread, every estimator in a fresh process with its imports done:
+the first fit cold, and with JAX's compilation cache filled by an earlier process; the same fit once
+more; 195 rows; one cluster more; all numbers of clusters from 2 to 10; all numbers of known groups
+from 2 to 10. The scans say how many programs they compile, the first fit included.
+"""
+
+from __future__ import annotations
+
+from common import ROOT, arguments, console, header, show, verdict
+
+# isort: split
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = """
+import json, sys, time, warnings
+warnings.simplefilter("ignore")
+import jax, numpy as np
+from sklearn.datasets import load_iris
+from {module} import {name} as Estimator
+programs = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, seconds, **_: programs.append(event) if event.endswith("compile_duration")
+    and "backend" in event else None
+)
+X = load_iris().data
+X = np.concatenate([X, X[::3][:45] + 0.01])
+rows = np.arange(len(X))
+def fit(n=150, k=3, groups=3):
+    given = {{{given!r}: rows[:n] % groups}} if {given!r} else {{}}
+    start = time.process_time()
+    Estimator(k, random_state=0, **{parameters}).fit(X[:n], **given)
+    return time.process_time() - start
+out = {{"first": fit()}}
+if {whole}:
+    out |= {{"again": fit(), "rows": fit(n=195), "k": fit(k=4)}}
+    out["scan"] = sum(fit(k=k) for k in range(2, 11))
+    out["programs"] = len(programs)
+    if {given!r}:
+        before = len(programs)
+        out["groups"] = sum(fit(groups=g) for g in range(2, 11))
+        out["more"] = len(programs) - before
+print(json.dumps(out))
+"""
+
+# Name, module, parameters, what is known as, and the most seconds of a first fit, cold and cached.
+ESTIMATORS = [
+    ("KMeans", "sklearn.cluster", {"n_init": 10}, "", None),
+    ("GaussianMixture", "sklearn.mixture", {"n_init": 10}, "", None),
+    ("NrKmeans", "clustpy.alternative", {}, "", None),
+    ("IB", "nrprob", {}, "", None),
+    ("IBSI", "nrprob", {"gamma": 0.5}, "known", None),
+    ("CCIB", "nrprob", {}, "known", None),
+    ("ResidualMixture", "nrprob", {}, "known", (4.0, 0.9)),
+    ("CondEns", "nrprob", {}, "known", None),
+    ("NACI", "nrprob", {}, "known", None),
+    ("COALA", "nrprob", {}, "known", None),
+    ("MixtureEM", "nrprob", {}, "", None),
+    ("CECIB", "nrprob", {}, "", None),
+    ("CrossPartition", "nrprob", {}, "subsets", None),
+    ("COPKMeans", "nrprob", {}, "", None),
+    ("MDLConstrained", "nrprob", {}, "", None),
+]
+
+
+def run(name: str, module: str, parameters: dict, given: str, cache: str, whole: bool) -> dict:
+    """CPU seconds of an estimator in a process of its own."""
+    code = PROGRAM.format(name=name, module=module, parameters=parameters, given=given, whole=whole)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if cache:
+        environment |= {
+            "JAX_COMPILATION_CACHE_DIR": cache,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main(quick: bool) -> None:
+    header("waiting: 150 rows of iris, three clusters, three known groups")
+    columns = (
+        "CPU, s", "first", "cached", "again", "195 rows", "k + 1", "k = 2..10", "programs",
+        "L = 2..10", "more", "bars", "",
+    )  # fmt: skip
+    rows = []
+    for name, module, parameters, given, bars in ESTIMATORS[:5] if quick else ESTIMATORS:
+        try:
+            whole = run(name, module, parameters, given, "", True)
+        except subprocess.CalledProcessError as error:
+            if "ModuleNotFoundError" not in error.stderr:
+                raise
+            console.print(f"{name}: {module} is not installed")
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            run(name, module, parameters, given, folder, False)
+            cached = run(name, module, parameters, given, folder, False)["first"]
+        limits, met = "", ""
+        if bars:
+            both = verdict(whole["first"], bars[0]), verdict(cached, bars[1])
+            limits, met = (", ".join(part) for part in zip(*both, strict=True))
+        rows.append(
+            (
+                name,
+                whole["first"],
+                cached,
+                whole["again"],
+                whole["rows"],
+                whole["k"],
+                whole["scan"],
+                str(whole["programs"]),
+                whole.get("groups", ""),
+                str(whole.get("more", "")),
+                limits,
+                met,
+            )
+        )
+    show("CPU seconds", columns, rows)
+    console.print("Programs are those of the fits before and the scan of k, and those of L more.")
+
+
+if __name__ == "__main__":
+    main(arguments(__doc__).quick)
