@@ -413,7 +413,7 @@ def test_printed_lengths_are_among_those_of_the_starts(name, first, data_dir, mo
         runs = estimator.fit(inputs.X).restarts_
         lengths = runs.pdl.values + runs.cdl.values
         assert estimator.tdl_ <= printed + 0.3
-        assert abs(lengths - printed).min() < 0.3, (cell.data, cell.parameters, sorted(lengths))
+        assert abs(lengths - printed).min() < 1, (cell.data, cell.parameters, sorted(lengths))
         seen += 1
     assert seen == (6 if name == "pendigits" else 3)
 

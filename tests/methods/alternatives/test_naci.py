@@ -265,8 +265,11 @@ def test_the_weight_of_the_best_shares_is_chosen():
     shared = np.array(
         [sum(information(fit.labels_, z) / information(z, z) for z in known.T) for fit in fits]
     )
-    best = fits[np.argmax(data / data.max() - shared)]
-    assert (model.eta_ == best.eta_).all() and model.eta_.shape == (2,)
+    worth = data / data.max() - shared
+    (best,) = (fit for fit in fits if (fit.eta_ == model.eta_).all())
+    # Fits may be alike up to the last digits.
+    assert worth[fits.index(best)] == pytest.approx(worth.max(), abs=1e-6)
+    assert model.eta_.shape == (2,)
     assert (model.labels_ == best.labels_).all() and (model.linkage_ == best.linkage_).all()
     assert (model.cut(4) == best.cut(4)).all()
     np.testing.assert_array_equal(model.objective_path_, best.objective_path_)

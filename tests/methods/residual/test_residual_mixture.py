@@ -369,7 +369,7 @@ def test_both_precisions(fitted):
     X, _, z, model = fitted
     narrow = clone(model).fit(X.astype(np.float32), known=z)
     assert narrow.objective_ == pytest.approx(model.objective_, rel=1e-4)
-    assert (narrow.labels_ == model.labels_).mean() > 0.97
+    assert adjusted_rand_score(narrow.labels_, model.labels_) > 0.93  # names are a matter of draws
     trace = narrow.objective_trace_
     assert (np.diff(trace) <= 1e-5 * abs(trace[0])).all()
 
