@@ -31,7 +31,7 @@ JUDGED = 100_000  # rows from which the bars hold
 def prepare(rows, settings, *, build, k):
     """Terms with their weights, a start, and a temperature at which clusters have separated."""
     terms, _, critical = weighted(build(rows, settings), rows)
-    start = random_start(jnp.uint32(0), rows.mass, N_RESTARTS, k)
+    start = random_start(jnp.uint32(0), rows, N_RESTARTS, k)
     return terms, normalise(start, rows.mass), jnp.full(N_RESTARTS, 2 * critical)
 
 

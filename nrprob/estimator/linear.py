@@ -55,10 +55,11 @@ class Task:
     def lay_out(self, mass: np.ndarray | None = None) -> None:
         """Arrange the rows, of weights ``mass``, by known group, and over the devices."""
         groups, n_shards = self.groups, 1 if self.mesh is None else self.mesh.size
-        n_groups = groups.n_groups
-        if groups.share is None and n_groups > 1:
-            n_groups = rounded(n_groups, self.x.shape[0] * self.x.shape[1])
-        self.layout = arrange(groups.codes, 1 if groups.share is not None else n_groups, n_shards)
+        n_blocked = groups.n_blocked
+        if n_blocked > 1:
+            n_blocked = rounded(n_blocked, self.x.shape[0] * self.x.shape[1])
+        self.layout = arrange(groups.codes, n_blocked, n_shards)
+        n_groups = max(n_blocked, groups.n_groups)
         self.rows = make_rows(self.x, self.layout, n_groups, share=groups.share, mass=mass)
 
     def share(self) -> None:

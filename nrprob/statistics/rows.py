@@ -297,7 +297,7 @@ def rounded(count: int, each: int) -> int:
 
 def existing(count: int, each: int) -> np.ndarray | None:
     """Which of the `rounded` number of clusters exist; None where it is left alone."""
-    full = 5 << max(-(-count // 5) - 1, 0).bit_length()
+    full = 5 << max(-(-int(count) // 5) - 1, 0).bit_length()
     return np.arange(full) < count if full * each <= WAITED else None
 
 

@@ -68,9 +68,11 @@ def test_padding_changes_nothing(name, programs, monkeypatch):
     padded = fitted(name, 3, 4)
     monkeypatch.setattr(rows, "WAITED", 0)
     exact = fitted(name, 3, 4)
-    np.testing.assert_array_equal(padded.labels_, exact.labels_)
+    np.testing.assert_array_equal(padded.restarts_.labels, exact.restarts_.labels)
     assert padded.objective_ == pytest.approx(exact.objective_, rel=1e-6)  # float32
-    np.testing.assert_allclose(padded.membership_, exact.membership_, atol=1e-4)
+    # Of restarts that tie either may be the best, with names and memberships of its own.
+    if (padded.labels_ == exact.labels_).all():
+        np.testing.assert_allclose(padded.membership_, exact.membership_, atol=1e-4)
     np.testing.assert_allclose(
         padded.restarts_.objective, exact.restarts_.objective, rtol=1e-6, atol=1e-6
     )

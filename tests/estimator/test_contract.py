@@ -97,6 +97,13 @@ def test_a_fit_again_is_the_same(name, quiet):
     assert (model.fit(X, **known).labels_ == labels).all() and model.objective_ == objective
 
 
+def test_whole_numbers_of_numpy_will_do(name, quiet):
+    X, known = few_rows(name)
+    whole = {n: np.int64(v) for n, v in ENTRIES[name].ours.get_params().items() if type(v) is int}
+    model = clone(ENTRIES[name].ours).set_params(**whole).fit(X, **known)
+    assert (model.labels_ == fitted(name)[0].labels_).all()
+
+
 def test_names_of_known_groups_do_not_matter(name, quiet):
     if not METHODS[name].takes_known:
         pytest.skip("takes no known structure")

@@ -17,7 +17,7 @@ from nrprob.engines.solve import Solution
 from nrprob.estimator.linear import Task
 from nrprob.known import Groups, read
 from nrprob.statistics.families import FeatureMap, fit_features
-from nrprob.statistics.rows import Layout, Rows, coarse, make_rows, rounded, wide
+from nrprob.statistics.rows import Layout, Rows, coarse, make_rows, wide
 
 CAPACITY = 1024  # steps that a trace may have; the last entry is always that of the last step
 
@@ -61,11 +61,6 @@ def weighted_means(x: jax.Array, w: jax.Array, old: jax.Array) -> jax.Array:
 def one_hot(labels: jax.Array, mass: jax.Array, k: int) -> jax.Array:
     """Masses (N, k) of rows in their clusters; none where the label is -1."""
     return jnp.where(labels[:, None] == jnp.arange(k), mass[:, None], 0)
-
-
-def n_compiled(task: Task, k: int) -> int:
-    """Number of clusters, ``k`` of them real, that a program is compiled for."""
-    return rounded(k, task.rows.mass.size * task.rows.x.n_statistics)
 
 
 def first_centres(

@@ -16,7 +16,7 @@ from nrprob.engines.iterate import Iterated, blank, iterate, restarts
 from nrprob.engines.shuffle import stream
 from nrprob.engines.solve import Solution
 from nrprob.estimator import parameters
-from nrprob.estimator.calls import collect, memberships, restart_calls
+from nrprob.estimator.calls import collect, memberships, padded, restart_calls
 from nrprob.estimator.dense import PlainClusterer
 from nrprob.methods.cec.centres import (
     CAPACITY,
@@ -24,7 +24,6 @@ from nrprob.methods.cec.centres import (
     codes,
     first_centres,
     lay_out,
-    n_compiled,
     one_hot,
     squares,
     table,
@@ -229,7 +228,7 @@ class SemiSupervisedFCM(PlainClusterer):
             np.asarray(self.tol, dtype),
             np.asarray(self.max_iter, np.int32),
         )
-        k = n_compiled(task, self.n_clusters)
+        k = padded(task.rows, task.layout, self.n_clusters)
         task.calls = restart_calls(
             solve_fuzzy, {"n_clusters": k}, task.rows, task.layout, task.fixed, [numbers],
             n_init=self.n_init, random_state=self.random_state,

@@ -17,7 +17,7 @@ from nrprob.engines.shuffle import stream
 from nrprob.engines.solve import Solution
 from nrprob.estimator import parameters
 from nrprob.estimator.base import row_means
-from nrprob.estimator.calls import collect, memberships, restart_calls
+from nrprob.estimator.calls import collect, memberships, padded, restart_calls
 from nrprob.estimator.dense import PlainClusterer
 from nrprob.methods.cec.centres import (
     CAPACITY,
@@ -25,7 +25,6 @@ from nrprob.methods.cec.centres import (
     codes,
     first_centres,
     lay_out,
-    n_compiled,
     name_clusters,
     one_hot,
     squares,
@@ -216,7 +215,7 @@ class PartitionKMeans(PlainClusterer):
         numbers = Numbers(
             np.asarray(self.n_clusters, np.int32), strength, np.asarray(self.max_iter, np.int32)
         )
-        k = n_compiled(task, self.n_clusters)
+        k = padded(task.rows, task.layout, self.n_clusters)
         static = {"n_clusters": k, "n_classes": coarse(fixed.max() + 1, 4)}
         each = task.rows.mass.size * (k + 3) * 4
         task.calls = restart_calls(

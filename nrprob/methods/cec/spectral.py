@@ -13,10 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.estimator import parameters
 from nrprob.estimator.base import row_means
-from nrprob.estimator.calls import collect, memberships, restart_calls
+from nrprob.estimator.calls import collect, memberships, padded, restart_calls
 from nrprob.estimator.pairs import PairEstimator, PairTask
 from nrprob.links import Components
-from nrprob.methods.cec.centres import codes, lay_out, n_compiled, name_clusters
+from nrprob.methods.cec.centres import codes, lay_out, name_clusters
 from nrprob.methods.cec.partition_kmeans import Numbers, solve_partition_kmeans
 from nrprob.settings import few_threads
 from nrprob.statistics.features import ALIKE, check_range
@@ -206,7 +206,8 @@ class SemiSupervisedSpectral(PairEstimator):
         self.embedding_ = vectors / np.where(length > 0, length, 1)
         features, among = lay_out(self.embedding_, codes(None, len(X)))
         count, most = (np.asarray(value, np.int32) for value in (self.n_clusters, self.max_iter))
-        numbers, k = Numbers(count, np.asarray(0.0), most), n_compiled(among, self.n_clusters)
+        numbers = Numbers(count, np.asarray(0.0), most)
+        k = padded(among.rows, among.layout, self.n_clusters)
         static = {"n_clusters": k, "n_classes": 4}  # none, as `PartitionKMeans` has it
         task.calls = restart_calls(
             solve_partition_kmeans, static, among.rows, among.layout, among.fixed, [numbers],

@@ -100,7 +100,8 @@ class ResidualMixture(ScoreMixin, Clusterer):
         the clusters that there are. "auto" fits both, which takes twice as long, and frees them
         where that pays, by (K - 1)/2 log n nats at least, and where memberships become clearer by
         it, their mean entropy falling by more than log(K)/10, or the clusters stay about the same
-        (adjusted Rand index above .8).
+        (adjusted Rand index above .8). Its restarts are one more than ``n_init``: free weights also
+        start from the best by equal ones, which have their first start twice.
     balance : float, default=0.0
         The weight kappa, at most 10**9, or ``np.inf``, which makes the clusters' shares equal in
         every known group. Not for continuous or soft known structure, nor for free weights.
@@ -421,6 +422,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
         robust = kinds[next(i for i, solution in enumerate(found) if solution is best)]
         self.errors_ = "t" if robust else "gauss"
         self._steps = np.concatenate([f.fit.steps for f in found])
+        self._freed = [bool(f.fit.free) for f in found]
         log_weights = np.asarray(at.log_weights[: self.n_clusters], np.float64)
         self.weights_ = np.exp(log_weights - logsumexp(log_weights))
         self._log_weights = log_weights
@@ -482,13 +484,13 @@ class ResidualMixture(ScoreMixin, Clusterer):
         errors = ("gauss", "t") if self.errors == "auto" else (self.errors,)
         every = list(itertools.product(warm, kinds, self.metrics))
         each, kept = schedule(self.n_init, len(every))
-        # Of both kinds of weights, free ones also start from the best of the others.
-        more = [(False, "equal weights", np.nan)] if self.weights == "auto" else []
-        rows = [
-            (e, kind, metric, w)
-            for e in errors
-            for w, kind, metric in [*np.repeat(np.array(every, object), each, 0)[kept], *more]
-        ]
+        starts = [*np.repeat(np.array(every, object), each, 0)[kept]]
+        rows = []
+        for e, free in zip(errors, self._freed, strict=True):
+            # Where both kinds of weights were fitted there is one more start; see `weights`.
+            more = [(False, "equal weights", np.nan) if free else starts[0]]
+            used = starts + more if self.weights == "auto" else starts
+            rows += [(e, kind, metric, w) for w, kind, metric in used]
         table = pd.DataFrame(rows, columns=["errors", "start", "metric", "warmed_up"])
         found = self._restarts
         return table.assign(

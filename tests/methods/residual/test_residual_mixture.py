@@ -605,6 +605,10 @@ def test_free_weights_find_a_minority_and_auto_frees_them_where_that_pays():
     equal = ResidualMixture(2, weights="auto", **runs).fit(X, known=z)
     assert (equal.weights_ == 0.5).all()
     alone = ResidualMixture(2, **runs).fit(X, known=z)
+    table = equal.start_table_
+    how = ["errors", "start", "metric", "warmed_up"]
+    assert table[how].iloc[-1].equals(table[how].iloc[0])
+    assert len(table) == equal.n_init + 1 and (table.start != "equal weights").all()
     assert equal.objective_ == pytest.approx(alone.objective_)
     assert (equal.labels_ == alone.labels_).all()
     with pytest.raises(ValueError, match="balance asks for clusters of equal shares; got balance"):
