@@ -1,4 +1,4 @@
-"""EM for a mixture of residuals with one covariance, from many starts side by side."""
+"""The steps of EM for a mixture of residuals with one covariance."""
 
 from __future__ import annotations
 
@@ -8,21 +8,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from nrprob.engines import solve
-from nrprob.engines.iterate import blank, iterate, restarts
-from nrprob.engines.shuffle import stream
-from nrprob.methods.residual.starts import align, kmeans, name_classes
-from nrprob.statistics.xlogx import xlogx
-
-CAPACITY = 512  # entries of the trace
 _SWEEPS = 5  # of balancing, in every step
-_WARM = 30  # steps of a balanced warm-up at most
-_CERTAIN = 0.95  # membership of a row in its cluster at the start
 _TINY = 1e-30  # share of a cluster that balancing takes for none
-_CLEARER = 0.1  # of log K: fall of the memberships' mean entropy for which weights are freed
-_ALIKE = 0.8  # adjusted Rand index at which they are freed all the same
 _LARGEST = 80.0  # logarithm of a weight that balances
 _HIGHEST = jax.lax.Precision.HIGHEST
 _dot = partial(jnp.matmul, precision=_HIGHEST)
@@ -35,20 +23,16 @@ class Residuals(NamedTuple):
     ----------
     y : (B, r, p) rows, 0 on padding
     mass : (B, r), 0 on padding
-    number : (B, r) places of the rows among the user's
     group : (B,) of every block
     sizes : (L,) of the groups, 0 on padding
-    maps : (M, p, p) from y to what each metric of the starts sees
     inverse_scale : (p,) 1/D, where D are the variances of the coordinates before; 0 on padding
     active : (K,) False for clusters that are padding; None where there are none
     """
 
     y: jax.Array
     mass: jax.Array
-    number: jax.Array
     group: jax.Array
     sizes: jax.Array
-    maps: jax.Array
     inverse_scale: jax.Array
     active: jax.Array | None
 
@@ -84,30 +68,6 @@ class Numbers(NamedTuple):
     nu: Any
     tol: Any
     max_iter: Any
-
-
-class Fit(NamedTuple):
-    """What `nrprob.engines.solve.Solution` adds.
-
-    Attributes
-    ----------
-    log_likelihood, penalty : of the best restart, in nats
-    centres : (K, p) of the best restart
-    covariance : (p, p) scale matrix Sigma; (p,) unless tied
-    offset : (K, L) log weights that balance the known groups
-    log_weights : (K,) log of K times the clusters' weights
-    steps : (S,) EM steps of every restart
-    free : whether the weights were fitted
-    """
-
-    log_likelihood: jax.Array
-    penalty: jax.Array
-    centres: jax.Array
-    covariance: jax.Array
-    offset: jax.Array
-    log_weights: jax.Array
-    steps: jax.Array
-    free: jax.Array
 
 
 class Parameters(NamedTuple):
@@ -341,168 +301,3 @@ class Model:
         rounding = 16 * jnp.finfo(w.dtype).eps * jnp.abs(reached)
         still = jnp.abs(reached - state.objective) <= jnp.maximum(tol, rounding)
         return State(w, weight, u, t, reached, penalty), (change <= tol) & still
-
-
-def make_starts(
-    data: Residuals, fixed: jax.Array | None, seed: jax.Array, k: int, each: int, aligned: bool
-) -> jax.Array:
-    """Labels (S, B, r): in every metric ``each`` of all rows, then as many of aligned groups."""
-    z = jnp.einsum("brp,mpq->mbrq", data.y, data.maps, precision=_HIGHEST)
-    # In turn, so that k-means is compiled once: here all rows are one group among empty ones.
-    groups = jnp.stack([jnp.zeros_like(data.group), data.group][: 2 if aligned else 1])
-    labels, centres, sizes = jax.lax.map(
-        lambda part: kmeans(z, data._replace(group=part[0]), k, each, part[1]),
-        (groups, stream(seed, jnp.arange(len(groups)))),
-    )
-    if aligned:
-        again = align(labels[1], centres[1], sizes[1], data, stream(seed, 2))
-        labels = jnp.stack([labels[0], again])
-    labels = labels.reshape(-1, *labels.shape[2:])
-    return labels if fixed is None else name_classes(labels, fixed, k, data.active)
-
-
-def schedule(n_init: int, n_kinds: int) -> tuple[int, np.ndarray]:
-    """Starts of every one of ``n_kinds`` kinds, and which of all these make ``n_init`` restarts.
-
-    The kinds take turns, so that none has two more than another; what is drawn is kind by kind.
-    """
-    each = -(-n_init // n_kinds)
-    turn = np.arange(each) * n_kinds + np.arange(n_kinds)[:, None]
-    return each, np.flatnonzero(turn.reshape(-1) < n_init)
-
-
-@partial(
-    jax.jit,
-    static_argnames=(
-        "n_clusters", "n_init", "aligned", "warm_up", "covariance", "robust", "side_by_side",
-    ),
-)  # fmt: skip
-def solve_residuals(
-    data: Residuals,
-    numbers: Numbers,
-    seed: jax.Array,
-    fixed: jax.Array | None,
-    *,
-    n_clusters: int,
-    n_init: int,
-    aligned: bool,
-    warm_up: bool,
-    covariance: str,
-    robust: bool,
-    side_by_side: int,
-) -> solve.Solution:
-    """Make the starts, run EM from all of them, and keep the best.
-
-    With ``warm_up`` every start is used twice: as it is, and after EM with balanced groups.
-    ``side_by_side`` restarts run at a time, until the last of them has converged. Where weights
-    both equal and free are asked for, the best of the former is one more start of the latter; the
-    former have their first start twice.
-    """
-    dtype, k = data.y.dtype, n_clusters
-    n = data.mass.size
-    n_kinds = data.maps.shape[0] * (2 if aligned else 1) * (2 if warm_up else 1)
-    each, kept = schedule(n_init, n_kinds)
-    starts = make_starts(data, fixed, seed, k, each, aligned).reshape(-1, n)
-    barred = None
-    if fixed is not None:
-        flat = fixed.reshape(-1)
-        other = (flat >= 0) & (flat != jnp.arange(k)[:, None])
-        barred = jnp.where(other, -jnp.inf, jnp.zeros((), dtype))
-    s = len(starts)
-    one = jnp.ones((), dtype)
-    damp = jnp.where(jnp.isinf(numbers.kappa), 1, numbers.kappa / (1 + numbers.kappa)).astype(dtype)
-
-    def run(model, labels, warm):
-        """EM from labels (n,); ``warm`` says whether they are to be warmed up."""
-        hit = labels == jnp.arange(k)[:, None]
-        w = jnp.where(hit, _CERTAIN, 0) + (1 - _CERTAIN) / jnp.exp(model.log_k)
-        if data.active is not None:
-            w = jnp.where(data.active[:, None], w, 0)
-        if fixed is not None:
-            w = jnp.where(flat >= 0, hit, w)
-        state = model.start((w * model.mass).astype(dtype))
-        if warm_up:
-
-            def warming(state, _):
-                return *model.step(state, one, barred), ()
-
-            ready = iterate(warming, state, _WARM, done=~warm).state
-            # It begins again, from the memberships and the weights that it has.
-            state = ready._replace(u=state.u, objective=state.objective)
-
-        def step(state, _):
-            state, quiet = model.step(state, damp, barred)
-            return state, quiet, state.objective
-
-        found = iterate(step, state, numbers.max_iter, trace=blank(CAPACITY, jnp.float64))
-        end = found.state
-        labels = end.w.argmax(0).astype(jnp.int32)
-        return labels, end.objective, end.penalty, end.t, end.u, found._replace(state=None)
-
-    both = len(numbers.free) > 1
-    flags = jnp.asarray(np.append(kept >= s, False) if both else kept >= s)
-    starts = starts[kept % s]
-
-    def fit(winner, free):
-        """All restarts, by equal weights or free ones; ``winner`` (n,) is one more start."""
-        model = Model(data, numbers, covariance, robust, k, free)
-        own = jnp.concatenate([starts, winner[None]]) if both else starts
-        labels, reached, penalty, t, u, found = restarts(
-            partial(run, model), (own, flags), side_by_side
-        )
-        best = reached.argmax()
-        t, u, penalty = jax.tree.map(lambda a: a[best], (t, u, penalty))
-        logits = model.logits(t)[0] + model.expand(u)
-        w = model.mass * jax.nn.softmax(model.bar(logits, barred), axis=0)
-        b, r = model.blocks
-        solution = solve.Solution(
-            labels=jnp.moveaxis(labels.reshape(-1, b, r), 0, -1),
-            objective=-reached,
-            converged=found.done,
-            n_iter=found.n_iter[best],
-            w=jnp.moveaxis(w.reshape(k, b, r), 0, -1),
-            trace=-found.trace[best],
-            fit=Fit(
-                reached[best] + penalty, penalty, t.b, t.sigma, u, t.log_weights, found.n_iter, free
-            ),
-        )
-        return labels[best], solution
-
-    _, solutions = jax.lax.scan(fit, starts[0], numbers.free)
-    chosen = freed(solutions, data) if both else 0
-    return jax.tree.map(lambda a: a[chosen], solutions)
-
-
-def freed(solutions: solve.Solution, data: Residuals) -> jax.Array:
-    """Which of two solutions to take: 0 by equal weights, or 1 by free ones.
-
-    Free weights have to pay for themselves, by half the log of the rows each, and to make what is
-    unclear clear or leave it alone: equal weights that miss a minority cut the majority in half,
-    which shows in the memberships, while free ones lose clusters that were clear already.
-    """
-    k = solutions.w.shape[-1] if data.active is None else data.active.sum()
-    real = (data.mass > 0)[..., None]
-    n = real.sum()
-    share = solutions.w / jnp.maximum(solutions.w.sum(-1, keepdims=True), _TINY)
-    entropy = -(jnp.where(real, xlogx(share), 0)).sum((1, 2, 3)) / n
-    best = solutions.objective.argmin(-1)
-    one, other = (solutions.labels[i, ..., best[i]][..., None] for i in (0, 1))
-    names = jnp.arange(solutions.w.shape[-1])
-    hits = [jnp.where(real, labels == names, False) for labels in (one, other)]
-    table = jnp.einsum("brk,brl->kl", *(hit.astype(jnp.float64) for hit in hits))
-    gain = solutions.objective[0, best[0]] - solutions.objective[1, best[1]]
-    clearer = entropy[0] - entropy[1] > _CLEARER * jnp.log(k)
-    alike = _adjusted_rand(table) > _ALIKE
-    return ((gain > 0.5 * (k - 1) * jnp.log(n)) & (clearer | alike)).astype(jnp.int32)
-
-
-def _adjusted_rand(table: jax.Array) -> jax.Array:
-    """Adjusted Rand index of two partitions by their contingency table."""
-
-    def pairs(counts):
-        return (counts * (counts - 1)).sum() / 2
-
-    rows, columns, total = pairs(table.sum(1)), pairs(table.sum(0)), pairs(table.sum())
-    chance = rows * columns / jnp.maximum(total, 1)
-    most = (rows + columns) / 2
-    return jnp.where(most > chance, (pairs(table) - chance) / (most - chance), 1.0)

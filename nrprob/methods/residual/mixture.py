@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
 import jax
@@ -23,12 +23,13 @@ from nrprob.estimator.linear import ScoreMixin
 from nrprob.exceptions import warn
 from nrprob.known import Groups, Known, KnownEncoder, factorize, read
 from nrprob.methods.residual.coordinates import Coordinates
-from nrprob.methods.residual.em import Numbers, Residuals, schedule, solve_residuals
 from nrprob.methods.residual.removal import remove
+from nrprob.methods.residual.solver import solve_residuals
+from nrprob.methods.residual.starts import schedule
+from nrprob.methods.residual.task import ResidualTask, lay_out
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
-from nrprob.statistics.rows import Layout, arrange, bucket, existing, rounded
-from nrprob.validation import check_random_state, check_same_order
+from nrprob.validation import check_same_order
 
 COVARIANCES = ("tied", "diag", "spherical")
 ERRORS = ("gauss", "t", "auto")
@@ -36,26 +37,6 @@ ERRORS = ("gauss", "t", "auto")
 WEIGHTS = {"uniform": (False,), "free": (True,), "auto": (False, True)}
 _NEAR = 1.0  # nats by which two solutions are told apart
 _ALIKE = 0.9  # adjusted Rand index of labels that count as one solution
-
-
-@dataclass
-class ResidualTask:
-    """Residuals laid out for one fit, and the runs of the program that remain to be made.
-
-    Attributes
-    ----------
-    data : residuals in the coordinates of the program
-    numbers : what else it reads
-    layout : where every row is
-    groups : by which starts are aligned, and balanced
-    calls : the runs, one for every kind of errors
-    """
-
-    data: Residuals
-    numbers: Numbers
-    layout: Layout
-    groups: Groups
-    calls: list[solve.Call] = field(default_factory=list)
 
 
 @parameters.constructor
@@ -72,7 +53,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
         + \kappa \frac{n-L}{n} \sum_z n_z D\left[p(c|z) \,\|\, 1/K\right]
 
     over centres b, the covariance Sigma, the variance s0 and, where these are free, the weights pi
-    of the clusters, which are 1/K by default. The second term is a ridge in which units cancel; its
+    of the clusters, which are 1/K otherwise. The second term is a ridge in which units cancel; its
     weight nu_0 follows from the residuals (Ledoit and Wolf's intensity) and does not depend on the
     clusters. The last, for ``balance`` > 0, asks for clusters of about equal
     shares in every known group. A covariance that is fitted matters most: within groups the largest
@@ -81,7 +62,8 @@ class ResidualMixture(ScoreMixin, Clusterer):
     There are many local optima, and the search is a part of the method: k-means of all rows, and
     k-means within every known group with clusters matched between groups, each in several
     metrics between plain and whitened residuals; every start is used as it is, and after a warm-up
-    in which groups are exactly balanced; the best by the objective is kept.
+    in which groups are exactly balanced; the best by the objective is kept. Many rows are searched
+    in a sample first; see ``race``.
 
     Parameters
     ----------
@@ -94,14 +76,14 @@ class ResidualMixture(ScoreMixin, Clusterer):
         about five times as long as "gauss" alone, and takes the smaller objective.
     nu : float, default=8.0
         Degrees of freedom of t errors, from 2.001 to 10**9.
-    weights : {"uniform", "free", "auto"}, default="uniform"
+    weights : {"auto", "uniform", "free"}, default="auto"
         Weights of the clusters: all equal, which finds clusters of about equal size best, or
         fitted, which finds minorities that equal weights miss, and may prefer a few odd rows to
-        the clusters that there are. "auto" fits both, which takes twice as long, and frees them
-        where that pays, by (K - 1)/2 log n nats at least, and where memberships become clearer by
-        it, their mean entropy falling by more than log(K)/10, or the clusters stay about the same
-        (adjusted Rand index above .8). Its restarts are one more than ``n_init``: free weights also
-        start from the best by equal ones, which have their first start twice.
+        the clusters that there are. "auto" fits both, and frees them where that pays, by
+        (K - 1)/2 log n nats at least, and where memberships become clearer by it, their mean
+        entropy falling by more than log(K)/10, or the clusters stay about the same (adjusted Rand
+        index above .8). The last restart by free weights starts from the best by equal ones. With
+        ``balance`` they are equal.
     balance : float, default=0.0
         The weight kappa, at most 10**9, or ``np.inf``, which makes the clusters' shares equal in
         every known group. Not for continuous or soft known structure, nor for free weights.
@@ -115,6 +97,13 @@ class ResidualMixture(ScoreMixin, Clusterer):
         Whether to start from the known groups, too.
     warm_up : bool, default=True
         Whether to use every start a second time, after a balanced warm-up of at most 30 steps.
+    race : bool, default=True
+        Whether restarts race where there are many rows (n x columns x K above 262,144): starts are
+        made from a sample of them (4096, or 256 for every cluster, by known group), and all
+        restarts take ten steps there, in float32. Of those that lead by the objective of all rows
+        and differ (adjusted Rand index below .95), one in six of them and 3 at least take twenty
+        steps more, and the best two go on to the end. The others stay where they are, and have not
+        converged.
     multi : {"product", "additive"}, default="product"
         How several known labelings combine: every combination of labels is a group, or the
         labelings' effects add up, by least squares.
@@ -217,12 +206,13 @@ class ResidualMixture(ScoreMixin, Clusterer):
     covariance: Annotated[str, parameters.Choice(COVARIANCES)] = "tied"
     errors: Annotated[str, parameters.Choice(ERRORS)] = "gauss"
     nu: Annotated[float, parameters.Number(2.001, 1e9)] = 8.0
-    weights: Annotated[str, parameters.Choice(tuple(WEIGHTS))] = "uniform"
+    weights: Annotated[str, parameters.Choice(tuple(WEIGHTS))] = "auto"
     balance: Annotated[float, parameters.Number(0, 1e9, infinite=True)] = 0.0
     ridge: Annotated[float, parameters.Number(0, 1e9)] = 3.0
     metrics: tuple[float, ...] = (0.0, 0.5, 1.0)
     aligned: parameters.Flag = True
     warm_up: parameters.Flag = True
+    race: parameters.Flag = True
     multi: parameters.Combination = "product"
     n_init: parameters.Count = 60
     max_iter: parameters.Count = 300
@@ -249,7 +239,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
             if power == "kurtosis":
                 continue
             self._check_number("metrics", power, low=0, high=1)
-        if self.balance > 0 and self.weights != "uniform":
+        if self.balance > 0 and self.weights == "free":
             raise ValueError(
                 "balance asks for clusters of equal shares; got "
                 f"balance={self.balance} and weights={self.weights!r}; leave one of them out"
@@ -288,8 +278,8 @@ class ResidualMixture(ScoreMixin, Clusterer):
                 f"{what}, so there is nothing to cluster; got residuals of 0 for n_samples={n}; "
                 "pass other features, or known structure of fewer groups"
             )
-        task = self._lay_out(r, dof, groups, known, X.dtype)
-        task.calls = self._calls(task, fixed)
+        task = self._lay_out(r, dof, groups, known, fixed, X.dtype)
+        task.calls = self._calls(task)
         return task
 
     def _validate(self, X, *, reset: bool):
@@ -331,53 +321,22 @@ class ResidualMixture(ScoreMixin, Clusterer):
         best = int(np.where(enough, sizes, -sizes).argmax())
         return Groups(labelings[:, best], int(sizes[best]))
 
-    def _lay_out(self, r, dof, groups, known, dtype) -> ResidualTask:
-        n = len(r)
+    def _lay_out(self, r, dof, groups, known, fixed, dtype) -> ResidualTask:
         at, y = Coordinates.of(r, dof, self.covariance, self.ridge)
         self._coordinates = at
         self.shrinkage_ = at.shrinkage
-        p = y.shape[1]
-        pad = bucket(p, 256) - p
-        maps = np.stack([at.seen(y, metric, self.n_clusters) for metric in self.metrics])
         if groups is None or groups.share is not None:
-            groups = self._search_groups(groups, known, n)
-        n_groups = groups.n_groups if groups.n_groups == 1 else rounded(groups.n_groups, y.size)
-        layout = arrange(groups.codes, n_groups)
-        data = Residuals(
-            layout.spread(np.pad(y, ((0, 0), (0, pad))).astype(dtype)),
-            layout.spread(np.full(n, dof / n, dtype)),
-            layout.spread(np.arange(n, dtype=np.uint32)),
-            layout.block_group,
-            (np.bincount(groups.codes, minlength=n_groups) * (dof / n)).astype(dtype),
-            np.pad(maps, ((0, 0), (0, pad), (0, pad))).astype(dtype),
-            np.pad(1 / at.variances, (0, pad)).astype(dtype),
-            existing(self.n_clusters, y.size),
-        )
-        log_scale = float(np.log(at.variances).sum())
-        floor = 1e-6 if np.dtype(dtype) == np.float32 else 1e-9
-        narrow = {
-            "d": p, "nu0": at.nu0, "dof": dof, "s0": at.s0, "floor": floor, "tol": self.tol,
-            "kappa": self.balance, "nu": self.nu,
-        }  # fmt: skip
-        numbers = Numbers(
-            free=np.asarray(WEIGHTS[self.weights]),
-            **{name: np.asarray(value, dtype) for name, value in narrow.items()},
-            log_scale=np.asarray(log_scale),
-            log_det=np.asarray(log_scale + 2 * p * math.log(at.scale)),
-            constant=np.asarray(0.0),
-            max_iter=np.asarray(self.max_iter, np.int32),
-        )
-        return ResidualTask(data, numbers, layout, groups)
+            groups = self._search_groups(groups, known, len(r))
+        free = WEIGHTS["uniform" if self.balance > 0 else self.weights]
+        return lay_out(self, at, y, groups, fixed, np.asarray(free), dtype)
 
-    def _calls(self, task: ResidualTask, fixed: np.ndarray | None) -> list[solve.Call]:
-        data, layout, dtype = task.data, task.layout, task.data.y.dtype
+    def _calls(self, task: ResidualTask) -> list[solve.Call]:
+        data = task.data
         k = self.n_clusters if data.active is None else len(data.active)
-        seed = np.asarray(check_random_state(self.random_state).randint(2**31 - 1), np.uint32)
-        fixed = None if fixed is None else layout.spread(fixed, -1)
         # On a CPU one restart at a time keeps to its caches, and waits for no slower one: with ten
         # side by side all took 1.8 times as long.
         slots = data.mass.size
-        each = 10 * k * slots * dtype.itemsize
+        each = 10 * k * slots * data.y.dtype.itemsize
         side = 1 if jax.default_backend() == "cpu" else at_once(self.n_init, each)
         calls = []
         for errors in ("gauss", "t"):
@@ -385,12 +344,13 @@ class ResidualMixture(ScoreMixin, Clusterer):
                 continue
             numbers = task.numbers._replace(constant=np.asarray(self._constant(task, errors)))
             static = {
-                "n_clusters": k, "n_init": int(self.n_init), "aligned": bool(self.aligned),
-                "warm_up": bool(self.warm_up), "covariance": self.covariance,
+                "n_clusters": k, "warm_up": bool(self.warm_up), "covariance": self.covariance,
                 "robust": errors == "t", "side_by_side": side,
+                "n_leaders": task.n_leaders,
             }  # fmt: skip
-            size = data.y.nbytes * (2 + len(self.metrics)) + each * side + 16 * slots * self.n_init
-            arrays, factorises = (data, numbers, seed, fixed), self.covariance == "tied"
+            size = 3 * data.y.nbytes + each * side + 16 * slots * self.n_init
+            arrays = data, numbers, task.starts, task.warm, task.fixed, task.sample
+            factorises = self.covariance == "tied"
             calls.append(
                 solve.Call(solve_residuals, arrays, tuple(static.items()), size, factorises)
             )
@@ -485,12 +445,10 @@ class ResidualMixture(ScoreMixin, Clusterer):
         every = list(itertools.product(warm, kinds, self.metrics))
         each, kept = schedule(self.n_init, len(every))
         starts = [*np.repeat(np.array(every, object), each, 0)[kept]]
-        rows = []
-        for e, free in zip(errors, self._freed, strict=True):
-            # Where both kinds of weights were fitted there is one more start; see `weights`.
-            more = [(False, "equal weights", np.nan) if free else starts[0]]
-            used = starts + more if self.weights == "auto" else starts
-            rows += [(e, kind, metric, w) for w, kind, metric in used]
+        rows = [(e, kind, metric, w) for e in errors for w, kind, metric in starts]
+        for i, free in enumerate(self._freed):
+            if free and self.weights == "auto":
+                rows[(i + 1) * len(starts) - 1] = errors[i], "equal weights", np.nan, False
         table = pd.DataFrame(rows, columns=["errors", "start", "metric", "warmed_up"])
         found = self._restarts
         return table.assign(

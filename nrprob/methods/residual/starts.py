@@ -1,161 +1,218 @@
 """Starts of a mixture of residuals: k-means of all rows, or in every known group by itself.
 
-Everything is side by side over starts, and compiled together with the fit. Rows lie in blocks of
-one known group each, as `nrprob.statistics.rows.arrange` lays them out.
+They are made by NumPy, on the host: the programs would take seconds to compile, and milliseconds to
+run. Rows lie in blocks of one known group each, as `nrprob.statistics.rows.arrange` lays them out,
+so that every step is a product of matrices.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from optax.assignment import hungarian_algorithm
+import numpy as np
+from scipy.optimize import linear_sum_assignment
 
-from nrprob.engines.kmeans import lloyd, plus_plus
-from nrprob.engines.shuffle import stream, uniform
+from nrprob.known import factorize
+from nrprob.settings import few_threads
+from nrprob.statistics.rows import Layout
 
 _LLOYD = 50  # iterations of k-means at most
 _MATCHINGS = 5  # of the groups' clusters with common ones
-_HIGHEST = jax.lax.Precision.HIGHEST
 
 
-def _by_group(values: jax.Array, group: jax.Array, n_groups: int, reduce: Any) -> jax.Array:
-    """Reduce values (S, B, ...) over the blocks of every group: (S, groups, ...)."""
-    if n_groups == 1:
-        one = {jax.ops.segment_sum: jnp.sum, jax.ops.segment_min: jnp.min}[reduce]
-        return one(values, axis=1, keepdims=True)
-    moved = jnp.moveaxis(values, 1, 0)
-    found = reduce(moved, group, n_groups, indices_are_sorted=True)
-    return jnp.moveaxis(found, 0, 1)
+class Seen(NamedTuple):
+    """Rows as a metric sees them.
 
-
-def _products(z: jax.Array, centres: jax.Array, group: jax.Array) -> jax.Array:
-    """Inner products (S, K, B, r) of rows z (M, B, r, p) and their groups' centres (S, L, K, p).
-
-    There are S/M starts in each of the M metrics.
+    Attributes
+    ----------
+    z : (B, r, p) rows, 0 on padding
+    real : (B, r) False on padding
+    place : (B, r) numbers of the rows among the user's
+    group : (B,) of every block, ascending
+    n_groups : of which some may have no block
     """
-    m, b, r, p = z.shape
-    s, n_groups, k, _ = centres.shape
-    if n_groups == 1:
-        flat = centres.reshape(m, s // m * k, p)
-        out = jnp.einsum("mkp,mnp->mkn", flat, z.reshape(m, b * r, p), precision=_HIGHEST)
-        return out.reshape(s, k, b, r)
-    own = centres[:, group].reshape(m, s // m, b, k, p)
-    out = jnp.einsum("msbkp,mbrp->mbskr", own, z, precision=_HIGHEST)
-    return jnp.moveaxis(out, 1, 3).reshape(s, k, b, r)
+
+    z: np.ndarray
+    real: np.ndarray
+    place: np.ndarray
+    group: np.ndarray
+    n_groups: int
+
+    def by_group(
+        self, values: np.ndarray, reduce: np.ufunc = np.add, empty: float = 0
+    ) -> np.ndarray:
+        """Reduce values (B, ...) over the blocks of every group: (L, ...)."""
+        first = np.flatnonzero(np.diff(self.group, prepend=-1))
+        out = np.full((self.n_groups, *values.shape[1:]), empty, values.dtype)
+        out[self.group[first]] = reduce.reduceat(values, first)
+        return out
+
+    def products(self, centres: np.ndarray) -> np.ndarray:
+        """Inner products (B, r, S, K) of the rows and their groups' centres (S, L, K, p)."""
+        s, n_groups, k, p = centres.shape
+        flat = np.moveaxis(centres, 1, 0).reshape(n_groups, s * k, p)
+        out = np.matmul(self.z, flat[self.group].swapaxes(1, 2))
+        return out.reshape(*self.real.shape, s, k)
+
+    def sums(self, labels: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Sums (S, L, K, p) of the rows with labels (B, r, S), and how many there are (S, L, K)."""
+        s = labels.shape[-1]
+        hits = (labels[..., None] == np.arange(k)) & self.real[..., None, None]
+        hits = hits.reshape(*self.real.shape, s * k).astype(self.z.dtype)
+        sums = self.by_group(np.matmul(hits.swapaxes(1, 2), self.z))
+        sizes = self.by_group(hits.sum(1))
+        shape = self.n_groups, s, k
+        return np.moveaxis(sums.reshape(*shape, -1), 1, 0), np.moveaxis(sizes.reshape(shape), 1, 0)
 
 
-def _sums(z: jax.Array, w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
-    """Sums (S, groups, K, p) of rows z (M, B, r, p) with weights w (S, K, B, r)."""
-    m, b, r, p = z.shape
-    s, k = w.shape[:2]
-    if n_groups == 1:
-        flat = w.reshape(m, s // m * k, b * r)
-        out = jnp.einsum("mkn,mnp->mkp", flat, z.reshape(m, b * r, p), precision=_HIGHEST)
-        return out.reshape(s, 1, k, p)
-    w = w.reshape(m, s // m, k, b, r)
-    out = jnp.einsum("mskbr,mbrp->mbskp", w, z, precision=_HIGHEST)
-    return _by_group(jnp.moveaxis(out, 1, 2).reshape(s, b, k, p), group, n_groups,
-                     jax.ops.segment_sum)  # fmt: skip
+def schedule(n_init: int, n_kinds: int) -> tuple[int, np.ndarray]:
+    """Starts of every one of ``n_kinds`` kinds, and which of all these make ``n_init`` restarts.
+
+    The kinds take turns, so that none has two more than another; what is drawn is kind by kind.
+    """
+    each = -(-n_init // n_kinds)
+    turn = np.arange(each) * n_kinds + np.arange(n_kinds)[:, None]
+    return each, np.flatnonzero(turn.reshape(-1) < n_init)
 
 
-def kmeans(
-    z: jax.Array, data: Any, k: int, each: int, seed: Any
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Cluster the rows of every group by themselves, ``each`` times in every metric.
+def stratified(
+    strata: np.ndarray, size: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """About ``size`` rows, some of every stratum, and how many each stands for.
+
+    Strata (n,) are numbers from 0. Every one gives its share of rows, and a few at least.
+    """
+    n = strata.size
+    if n <= size:
+        return np.arange(n), np.ones(n)
+    sizes = np.bincount(strata)
+    wanted = np.maximum(np.round(sizes * (size / n)), max(size // (4 * sizes.size), 1))
+    wanted = np.minimum(wanted, sizes).astype(int)
+    order = np.lexsort((rng.random(n), strata))
+    rank = np.arange(n) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    chosen = np.sort(order[rank < wanted[strata[order]]])
+    return chosen, (sizes / np.maximum(wanted, 1))[strata[chosen]]
+
+
+def make_starts(
+    y: np.ndarray,
+    layout: Layout,
+    n_groups: int,
+    maps: Sequence[np.ndarray],
+    k: int,
+    each: int,
+    rng: np.random.Generator,
+    *,
+    aligned: bool,
+    tries: int = 1,
+    fixed: np.ndarray | None = None,
+) -> np.ndarray:
+    """Labels (S, n): in every metric ``each`` of all rows, then as many of aligned groups.
+
+    They differ where ``tries`` times as many find enough that do.
 
     Parameters
     ----------
-    z : (M, B, r, p) rows as each of M metrics sees them
-    data : the rows, and the groups of their blocks; see `nrprob.methods.residual.em.Residuals`
+    y : (n, p) rows
+    layout : of the rows, in blocks of the known groups
+    n_groups : number of known groups
+    maps : (p, p) from y to what every metric sees
     k, each : int
-    seed : of the k-means++ starts
+    rng : of all draws
+    aligned : whether there are those of aligned groups
+    tries : int
+    fixed : (n,) classes of labelled rows, else -1
+    """
+    real = layout.spread(np.ones(len(y), bool))
+    place = layout.spread(np.arange(len(y)))
+    every, names = [], np.zeros_like(layout.block_group)
+    with few_threads(len(y)):
+        for own, count in ((names, 1), (layout.block_group, n_groups))[: 2 if aligned else 1]:
+            for seen in maps:
+                z = layout.spread((y @ seen).astype(np.float32))
+                rows = Seen(z, real, place, own, count)
+                if count == 1:
+                    rows = rows._replace(
+                        z=z.reshape(1, -1, z.shape[-1]), real=real.reshape(1, -1),
+                        place=place.reshape(1, -1), group=own[:1],
+                    )  # fmt: skip
+                labels, centres = kmeans(rows, k, each * tries, rng)
+                if count > 1:
+                    labels = align(rows, labels, centres, rng)
+                labels = np.moveaxis(labels, -1, 0).reshape(each * tries, -1)[:, layout.slot]
+                every.append(labels[different(labels, each)])
+    labels = np.concatenate(every)
+    return labels if fixed is None else name_classes(labels, fixed, k)
+
+
+def different(labels: np.ndarray, count: int) -> np.ndarray:
+    """Numbers of ``count`` of the labelings (S, n), different partitions before others."""
+    named = {factorize(own)[0].tobytes(): i for i, own in reversed([*enumerate(labels)])}
+    first = sorted(named.values())
+    others = np.setdiff1d(np.arange(len(labels)), first)
+    return np.concatenate([first, others])[:count].astype(int)
+
+
+def kmeans(
+    rows: Seen, k: int, each: int, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cluster the rows of every group by themselves, ``each`` times.
 
     Returns
     -------
-    labels : (S, B, r), with S = M * each
-    centres : (S, groups, k, p)
-    sizes : (S, groups, k)
+    labels : (B, r, S) with S = each
+    centres : (S, L, k, p)
     """
-    m, b, r, p = z.shape
-    s = m * each
-    dtype = z.dtype
-    mass, group, n_groups = data.mass, data.group, data.sizes.shape[0]
-    starts = stream(seed, jnp.arange(s))[:, None, None]
-    real = mass > 0
-    square = (z * z).sum(-1)  # (M, B, r)
-    metric = jnp.repeat(jnp.arange(m), each)
-    infinite = jnp.asarray(jnp.inf, dtype)
-    rounding = 32 * jnp.finfo(dtype).eps
-
-    def draw(index, weight):
-        """Pick a row of every group with probability proportional to its weight (S, B, r)."""
-        u = uniform(stream(stream(starts, index), data.number), (), dtype)
-        # The first arrival of independent Poisson processes; 1 - u is never 0.
-        time = jnp.where(real & (weight > 0), -jnp.log1p(-u) / jnp.maximum(weight, 1e-30), infinite)
-        row, first = time.argmin(-1), time.min(-1)
-        earliest = _by_group(first, group, n_groups, jax.ops.segment_min)
-        own = earliest[:, group] if n_groups > 1 else earliest
-        block = jnp.where(first <= own, jnp.arange(b), b - 1)
-        block = _by_group(block, group, n_groups, jax.ops.segment_min)  # (S, L)
-        row = jnp.take_along_axis(row, block, 1)
-        return z[metric[:, None], block, row]  # (S, L, p)
+    z, real = rows.z, rows.real[..., None]
+    square = (z * z).sum(-1)[..., None]
+    rounding = 32 * np.finfo(z.dtype).eps
+    blocks = np.arange(len(z))[:, None]
 
     def nearness(centres):
-        """Half the square of a row less half its squared distance, (S, K, B, r) of centres."""
-        own = 0.5 * (centres**2).sum(-1)  # (S, L, K)
-        own = jnp.moveaxis(own[:, group] if n_groups > 1 else own, 1, 2)[..., None]
-        return _products(z, centres, group) - own
-
-    def distance(centre):
-        """Squared distance (S, B, r) of every row from one centre (S, L, p) of its group."""
-        left = square[metric] - 2 * nearness(centre[:, :, None])[:, 0]
-        return jnp.where(left > rounding * square[metric], left, 0)  # equal rows are not drawn
+        """Half the square of a row less half its squared distance, (B, r, S, K)."""
+        own = np.moveaxis(0.5 * (centres**2).sum(-1), 1, 0)  # (L, S, K)
+        return rows.products(centres) - own[rows.group][:, None]
 
     def assign(centres):
-        near = nearness(centres)
-        if data.active is not None:
-            near = jnp.where(data.active[:, None, None], near, -jnp.inf)
-        return jnp.where(real, near.argmax(1), 0).astype(jnp.int32)  # (S, B, r)
+        return nearness(centres).argmax(-1)
 
-    def weights(labels):
-        hit = labels[:, None] == jnp.arange(k)[:, None, None]
-        return jnp.where(hit, mass, 0)  # (S, K, B, r)
-
-    def count(w):
-        per_block = jnp.moveaxis(w.sum(-1), 2, 1)
-        return _by_group(per_block, group, n_groups, jax.ops.segment_sum)  # (S, L, K)
-
-    def means(labels, centres):
-        w = weights(labels)
-        size = count(w)[..., None]
-        return jnp.where(size > 0, _sums(z, w, group, n_groups) / jnp.maximum(size, 1e-30), centres)
-
-    room = jnp.zeros((s, n_groups, k, p), dtype)
-    centres, _ = plus_plus(draw, distance, room, jnp.ones((s, b, r), dtype))
-    centres, labels = lloyd(assign, means, centres, _LLOYD)
-    return labels, centres, count(weights(labels))
-
-
-def match(cost: jax.Array, active: jax.Array | None) -> jax.Array:
-    """Assignment (..., K) of columns to rows of least total cost (..., K, K).
-
-    Those of ``active`` (K,) go with each other.
-    """
-    flat = cost.reshape(-1, *cost.shape[-2:]).astype(jnp.float64)
-    if active is not None:
-        dear = 1 + 2 * len(active) * jnp.abs(flat).max()
-        flat = jnp.where(active[:, None] == active, flat, dear)
-    rows, columns = jax.vmap(hungarian_algorithm)(flat)
-    at = jnp.arange(len(flat))[:, None]
-    out = jnp.zeros(flat.shape[:2], jnp.int32).at[at, rows].set(columns.astype(jnp.int32))
-    return out.reshape(cost.shape[:-1])
+    nearest = np.where(real, np.ones((*rows.real.shape, each), z.dtype), 0)
+    centres = np.zeros((each, rows.n_groups, k, z.shape[-1]), z.dtype)
+    for j in range(k):
+        # The first arrival of independent Poisson processes draws a row by its weight.
+        u = rng.random((rows.place.max() + 1, each), z.dtype)[rows.place]
+        with np.errstate(divide="ignore"):
+            time = np.where(nearest > 0, -np.log1p(-u) / nearest, np.inf)
+        row = time.argmin(1)  # (B, S)
+        first = np.take_along_axis(time, row[:, None], 1)[:, 0]
+        earliest = rows.by_group(first, np.minimum, np.inf)
+        # Where several are first, as where all weights are 0, the first of them.
+        block = np.where(first <= earliest[rows.group], blocks, len(z))
+        block = rows.by_group(block, np.minimum, 0)  # (L, S)
+        centres[:, :, j] = np.moveaxis(z[block, np.take_along_axis(row, block, 0)], 1, 0)
+        left = square - 2 * nearness(centres[:, :, j : j + 1])[..., 0]
+        away = np.where((left > rounding * square) & real, left, 0)  # equal rows are not drawn
+        nearest = away if j == 0 else np.minimum(nearest, away)
+    labels = assign(centres)
+    going = np.arange(each)
+    for _ in range(_LLOYD):
+        sums, sizes = rows.sums(labels[..., going], k)
+        sizes = sizes[..., None]
+        means = np.where(sizes > 0, sums / np.maximum(sizes, 1), centres[going])
+        new = assign(means)
+        centres[going] = means
+        changed = ((new != labels[..., going]) & real).any((0, 1))
+        labels[..., going] = new
+        going = going[changed]
+        if not going.size:
+            break
+    return labels, centres
 
 
 def align(
-    labels: jax.Array, centres: jax.Array, sizes: jax.Array, data: Any, seed: Any
-) -> jax.Array:
+    rows: Seen, labels: np.ndarray, centres: np.ndarray, rng: np.random.Generator
+) -> np.ndarray:
     """Give clusters of different groups common names, so that those alike in place are one.
 
     In turn the clusters of every group are matched with common centres, at the least sum of squares
@@ -164,46 +221,44 @@ def align(
 
     Parameters
     ----------
-    labels : (S, B, r)
-    centres : (S, groups, k, p)
-    sizes : (S, groups, k)
-    data : the groups of the blocks; see `nrprob.methods.residual.em.Residuals`
-    seed : of the draw
+    rows : Seen
+    labels : (B, r, S)
+    centres : (S, L, k, p)
+    rng : of the draw
     """
     s, n_groups, k, _ = centres.shape
-    if n_groups == 1:
-        return labels
+    sizes = rows.sums(labels, k)[1]
     weight = sizes.sum(-1)
-    u = uniform(seed, (s, n_groups), centres.dtype)
-    first = (-jnp.log1p(-u) / jnp.maximum(weight, 1e-30)).argmin(1)
-    common = jnp.take_along_axis(centres, first[:, None, None, None], 1)[:, 0]
+    out = np.empty_like(labels)
+    for i in range(s):
+        common = centres[i, rng.choice(n_groups, p=weight[i] / weight[i].sum())]
+        names = np.zeros((n_groups, k), int)
+        for _ in range(_MATCHINGS):
+            own = (common**2).sum(-1)
+            cost = sizes[i][..., None] * (own - 2 * centres[i] @ common.T)
+            new = np.array([linear_sum_assignment(each)[1] for each in cost])
+            total, sums = np.zeros((k, 1)), np.zeros(common.shape)
+            np.add.at(total, new.reshape(-1), sizes[i].reshape(-1, 1))
+            weighted = sizes[i][..., None] * centres[i]
+            np.add.at(sums, new.reshape(-1), weighted.reshape(-1, common.shape[1]))
+            common = np.where(total > 0, sums / np.maximum(total, 1), common)
+            if (new == names).all():
+                break
+            names = new
+        out[..., i] = np.take_along_axis(names[rows.group], labels[..., i], 1)
+    return out
 
-    def improve(_, carry):
-        common, _ = carry
-        inner = jnp.einsum("slkp,sjp->slkj", centres, common, precision=_HIGHEST)
-        own = (common**2).sum(-1)[:, None, None]
-        names = match(sizes[..., None] * (own - 2 * inner), data.active)  # (S, L, K)
-        hit = jnp.where(names[..., None] == jnp.arange(k), sizes[..., None], 0)
-        total = hit.sum((1, 2))[..., None]
-        means = jnp.einsum("slkj,slkp->sjp", hit, centres, precision=_HIGHEST)
-        return jnp.where(total > 0, means / jnp.maximum(total, 1e-30), common), names
 
-    start = common, jnp.zeros((s, n_groups, k), jnp.int32)
-    _, names = jax.lax.fori_loop(0, _MATCHINGS, improve, start)
-    return jnp.take_along_axis(names[:, data.group], labels, 2)
+def name_classes(labels: np.ndarray, fixed: np.ndarray, k: int) -> np.ndarray:
+    """Rename clusters (S, n) so that they agree with as many labelled rows as they can.
 
-
-def name_classes(
-    labels: jax.Array, fixed: jax.Array, k: int, active: jax.Array | None
-) -> jax.Array:
-    """Rename clusters (S, B, r) so that they agree with as many labelled rows as they can.
-
-    Labelled rows then get their own class. ``fixed`` (B, r) is -1 where there is no label, and
-    ``active`` (k,) False for names that do not exist.
+    Labelled rows then get their own class. ``fixed`` (n,) is -1 where there is no label.
     """
-    wanted = (fixed[..., None] == jnp.arange(k)).astype(jnp.float64)
-    found = labels[..., None] == jnp.arange(k)
-    overlap = jnp.einsum("sbrk,brj->skj", found.astype(jnp.float64), wanted)
-    names = match(-overlap, active)
-    renamed = jnp.take_along_axis(names[:, None], labels, 2)
-    return jnp.where(fixed >= 0, fixed, renamed)
+    told = fixed >= 0
+    out = np.empty_like(labels)
+    for i, own in enumerate(labels):
+        overlap = np.zeros((k, k))
+        np.add.at(overlap, (own[told], fixed[told]), 1)
+        out[i] = linear_sum_assignment(overlap, maximize=True)[1][own]
+    out[:, told] = fixed[told]
+    return out

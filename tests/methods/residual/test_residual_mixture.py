@@ -6,7 +6,6 @@ import pickle
 import warnings
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import sklearn
@@ -23,14 +22,14 @@ from sklearn.model_selection import GridSearchCV
 from nrprob import DegenerateClusterWarning, ResidualMixture, datasets
 from nrprob.engines.batching import Batcher
 from nrprob.known import Memberships, read
-from nrprob.methods.residual import em, starts
+from nrprob.methods.residual import solver, starts, task
 from nrprob.methods.residual.removal import remove
 from nrprob.metrics import matched_accuracy, normalized_mutual_information
 from nrprob.statistics.rows import arrange
 
 # One shape of nearly everything, so that little is compiled.
 N, D, K, L = 90, 5, 3, 3
-FEW = {"errors": "gauss", "n_init": 24, "random_state": 0}
+FEW = {"errors": "gauss", "weights": "uniform", "n_init": 24, "random_state": 0}
 pytestmark = pytest.mark.filterwarnings("ignore:two solutions:UserWarning")
 
 
@@ -178,14 +177,11 @@ def test_every_step_is_that_of_a_literal_em(covariance, errors):
     X, _, z = make(2, gap=3.0)
     model = ResidualMixture(
         K, covariance=covariance, errors=errors, metrics=(0.5,), aligned=False, warm_up=False,
-        n_init=1, max_iter=12, random_state=0,
+        weights="uniform", n_init=1, max_iter=12, random_state=0,
     )  # fmt: skip
     with jax.enable_x64(True):
-        task = model.prepare(X, None, z)
-        (call,) = task.calls
-        data, _, seed, _ = call.arrays
-        starts = em.make_starts(data, None, seed, len(data.active), 1, False)
-        labels = task.layout.collect(np.moveaxis(np.asarray(starts), 0, -1))[:, 0]
+        laid_out = model.prepare(X, None, z)
+    labels = laid_out.layout.collect(laid_out.starts[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, known=z)
@@ -376,12 +372,12 @@ def test_both_precisions(fitted):
 
 def test_a_sweep_compiles_once(fitted):
     X, _, z, model = fitted
-    before = em.solve_residuals._cache_size()
+    before = solver.solve_residuals._cache_size()
     steps = []
     for setting in ({"ridge": 1.0}, {"balance": 1.0}, {"tol": 1e-2}, {"tol": 1e-6}):
         found = clone(model).set_params(random_state=3, **setting).fit(X[:85], known=z[:85])
         steps.append(found.start_table_.n_iter.sum())
-    assert em.solve_residuals._cache_size() == before
+    assert solver.solve_residuals._cache_size() == before
     assert steps[2] < steps[3]
 
 
@@ -594,25 +590,24 @@ def test_free_weights_find_a_minority_and_auto_frees_them_where_that_pays():
     assert index["uniform"] < 0.6 and index["free"] > 0.9 and index["auto"] > 0.9
     np.testing.assert_allclose(np.sort(found["auto"].weights_), [0.1, 0.9], atol=0.04)
     assert found["auto"].objective_ < found["uniform"].objective_
-    # One more start is the best by equal weights.
+    # The last start is the best by equal weights.
     table = found["auto"].start_table_
-    assert len(table) == 13 == found["auto"].restarts_.sizes["restart"]
-    assert table.start.iloc[-1] == "equal weights"
+    assert len(table) == 12 == found["auto"].restarts_.sizes["restart"]
+    assert (table.start == "equal weights").tolist() == 11 * [False] + [True]
     np.testing.assert_allclose(
         found["auto"].predict_proba(X, known=z), found["auto"].membership_, atol=1e-6
     )
     X, _, z = shares(1, (0.5, 0.5))
-    equal = ResidualMixture(2, weights="auto", **runs).fit(X, known=z)
+    equal = ResidualMixture(2, **runs).fit(X, known=z)  # "auto" is the default
     assert (equal.weights_ == 0.5).all()
-    alone = ResidualMixture(2, **runs).fit(X, known=z)
-    table = equal.start_table_
-    how = ["errors", "start", "metric", "warmed_up"]
-    assert table[how].iloc[-1].equals(table[how].iloc[0])
-    assert len(table) == equal.n_init + 1 and (table.start != "equal weights").all()
+    alone = ResidualMixture(2, weights="uniform", **runs).fit(X, known=z)
     assert equal.objective_ == pytest.approx(alone.objective_)
     assert (equal.labels_ == alone.labels_).all()
+    how = ["errors", "start", "metric", "warmed_up", "n_iter"]
+    assert equal.start_table_[how].equals(alone.start_table_[how])
+    assert (alone.set_params(balance=1.0, weights="auto").fit(X, known=z).weights_ == 0.5).all()
     with pytest.raises(ValueError, match="balance asks for clusters of equal shares; got balance"):
-        ResidualMixture(2, balance=1.0, weights="auto").fit(X, known=z)
+        ResidualMixture(2, balance=1.0, weights="free").fit(X, known=z)
 
 
 @pytest.mark.slow
@@ -630,56 +625,94 @@ def test_clusters_of_unequal_shares_are_found(true):
 # Starts
 
 
-def test_matching_is_the_best_of_all():
-    rng = np.random.default_rng(0)
-    cost = rng.normal(size=(20, 4, 4))
-    cost[:5] = cost[:5].round()  # with ties
-    with jax.enable_x64(True):
-        found = np.asarray(starts.match(jnp.asarray(cost), None))
-        wide = np.pad(cost, ((0, 0), (0, 2), (0, 2)))
-        again = np.asarray(starts.match(jnp.asarray(wide), np.arange(6) < 4))[:, :4]
-    for one, names, same in zip(cost, found, again, strict=True):
-        assert sorted(same) == [0, 1, 2, 3]
-        assert one[np.arange(4), same].sum() == pytest.approx(one[np.arange(4), names].sum())
-        assert sorted(names) == [0, 1, 2, 3]
-        best = min(sum(one[i, p[i]] for i in range(4)) for p in itertools.permutations(range(4)))
-        assert sum(one[i, names[i]] for i in range(4)) == pytest.approx(best)
-
-
-def test_kmeans_within_groups_is_lloyds_and_aligned_names_agree():
+@pytest.mark.parametrize("aligned", [False, True])
+def test_kmeans_within_groups_is_lloyds_and_aligned_names_agree(aligned):
     X, c, z = make(9, gap=40.0)
-    y = residuals(X, z)
-    layout = arrange(z, L)
-    maps = np.stack([np.eye(D), np.diag([1.0, 2, 1, 1, 1])])
-    with jax.enable_x64(True):
-        rows = jnp.asarray(layout.spread(y))
-        mass, number = layout.spread(np.ones(N)), layout.spread(np.arange(N, dtype=np.uint32))
-        data = em.Residuals(
-            rows, mass, number, layout.block_group, np.bincount(z), maps, np.ones(D), None
-        )
-
-        @jax.jit
-        def run(rows):
-            views = jnp.einsum("brp,mpq->mbrq", rows, maps)
-            found = starts.kmeans(views, data, K, 3, np.uint32(1))
-            return found, starts.align(*found, data, np.uint32(2))
-
-        found, names = run(rows)
-    labels, centres, sizes = (np.asarray(a) for a in found)
-    assert labels.shape[0] == 6
-    named = layout.collect(np.moveaxis(np.asarray(names), 0, -1))
-    for s in range(6):
-        own = layout.collect(np.moveaxis(labels, 0, -1))[:, s]
-        seen = y @ maps[s // 3]
-        for g in range(L):
-            member = z == g
-            far = ((seen[member][:, None] - centres[s, g]) ** 2).sum(2)
-            np.testing.assert_array_equal(far.argmin(1), own[member])
-            np.testing.assert_array_equal(np.bincount(own[member], minlength=K), sizes[s, g])
-            for k in range(K):
-                mean = seen[member & (own == k)].mean(0)
-                np.testing.assert_allclose(centres[s, g, k], mean, atol=1e-9)
-            # Names differ from one group to the other, the partition of a group does not.
-            assert adjusted_rand_score(own[member], named[member, s]) == 1
+    y, rng = residuals(X, z).astype(np.float32), np.random.default_rng(1)
+    groups, n_groups = (z, L) if aligned else (np.zeros_like(z), 1)
+    layout = arrange(groups, n_groups)
+    rows = starts.Seen(
+        layout.spread(y), layout.spread(np.ones(N, bool)), layout.spread(np.arange(N)),
+        layout.block_group, n_groups,
+    )  # fmt: skip
+    labels, centres = starts.kmeans(rows, K, 6, rng)
+    named = starts.align(rows, labels, centres, rng) if aligned else labels
+    own, named = layout.collect(labels), layout.collect(named)
+    for s, g in itertools.product(range(6), range(n_groups)):
+        member = groups == g
+        far = ((y[member][:, None] - centres[s, g]) ** 2).sum(2)
+        np.testing.assert_array_equal(far.argmin(1), own[member, s])
+        for k in range(K):
+            mean = y[member & (own[:, s] == k)].mean(0)
+            np.testing.assert_allclose(centres[s, g, k], mean, atol=1e-4)
+        # Names differ from one group to the other, the partition of a group does not.
+        assert adjusted_rand_score(own[member, s], named[member, s]) == 1
     # Every group holds the same clusters, far apart: the best start has found them.
     assert max(matched_accuracy(named[:, s], c) for s in range(6)) > 0.95
+
+
+def test_rows_that_are_equal_make_one_centre():
+    y = np.repeat(np.eye(3, dtype=np.float32), 20, 0)
+    layout = arrange(np.zeros(60, int), 1)
+    found = starts.make_starts(
+        y, layout, 1, [np.eye(3)], 3, 8, np.random.default_rng(0), aligned=False
+    )
+    assert all(adjusted_rand_score(one, np.arange(60) // 20) == 1 for one in found)
+
+
+def test_labelled_rows_name_the_clusters_of_a_start():
+    labels = np.array([[0, 0, 1, 1, 2, 2]])
+    fixed = np.array([2, -1, -1, 0, 0, -1])
+    # 0 is called 2, either of the others 0, and labelled rows are in their own class.
+    (named,) = starts.name_classes(labels, fixed, 3)
+    assert named[[0, 1, 3, 4]].tolist() == [2, 2, 0, 0] and sorted({*named[[2, 5]]}) == [0, 1]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**31 - 1), st.integers(1, 300), st.integers(1, 9))
+def test_a_sample_stands_for_its_strata(seed, size, n_strata):
+    rng = np.random.default_rng(seed)
+    strata = rng.integers(n_strata, size=200) ** 2 // n_strata
+    rows, times = starts.stratified(strata, size, rng)
+    assert (np.diff(rows) > 0).all() and (len(rows) == 200) >= (size >= 200)
+    assert len(rows) <= size + n_strata + size // 4
+    np.testing.assert_allclose(np.bincount(strata[rows], times), np.bincount(strata))
+
+
+def test_leaders_are_the_best_of_those_that_differ():
+    labels = np.repeat([[0, 0, 1, 1, 2, 2], [1, 1, 2, 2, 0, 0], [0, 1, 0, 1, 2, 2]], 2, 0)
+    objective = np.array([3.0, 1, 2, 5, 4, 0])
+    real = np.arange(6) < 6
+    with jax.enable_x64(True):
+        lead, there = solver.leading(labels, objective, real, 3, 4)
+    assert lead.tolist()[:2] == [3, 4] and there.tolist() == [True, True, False, False]
+    assert (np.asarray(lead)[2:] == 6).all()  # beyond the last
+
+
+RACES = [{"weights": "auto"}, {"errors": "t", "balance": 1.0}]  # and equal weights
+
+
+@pytest.mark.parametrize(
+    "setting", [{}, *(pytest.param(race, marks=pytest.mark.slow) for race in RACES)]
+)
+def test_restarts_that_race_find_the_same(setting, monkeypatch):
+    X, _, z = make(3, 600, gap=3.0)
+    y = np.full(600, -1)
+    y[:5] = [0, 1, 1, 2, 0]
+    model = ResidualMixture(K, **FEW | setting).fit(X, y, known=z)
+    monkeypatch.setattr(task, "_RACE", 0)
+    monkeypatch.setattr(task, "_FEW", 200)
+    monkeypatch.setattr(task, "_EACH", 1)
+    assert len(model.prepare(X, y, z).starts[0].reshape(-1)) < 600
+    raced = clone(model).fit(X, y, known=z)
+    assert raced.objective_ == pytest.approx(model.objective_, abs=0.1)
+    np.testing.assert_allclose(raced.membership_, model.membership_, atol=0.05)
+    assert raced.converged_ and (raced.labels_[:5] == y[:5]).all()
+    table = raced.start_table_
+    ended = table.converged | (table.n_iter > 0)
+    assert 1 <= ended.sum() <= 4 < len(table) and table.objective[~ended].notna().all()
+    # Those that stay behind have their objective on all rows, and no better one.
+    assert (table.objective >= raced.objective_).all()
+    assert table.objective.max() < model.objective_ + 1000
+    alone = clone(raced).set_params(race=False).fit(X, y, known=z)
+    assert alone.objective_ == model.objective_
