@@ -392,6 +392,7 @@ def test_scores_are_log_likelihoods_and_choose_the_number_of_clusters(fitted):
         model.score(X)
     with sklearn.config_context(enable_metadata_routing=True):
         asked = clone(model).set_fit_request(known=True).set_score_request(known=True)
+        X, _, z = make(0, 240)
         search = GridSearchCV(asked, {"n_clusters": [2, 3, 4]}, cv=2).fit(X, known=z)
     assert search.best_params_ == {"n_clusters": K}
 
