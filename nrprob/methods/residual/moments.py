@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import signature
 from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from nrprob.statistics.features import binary_exponent, shift
 
 # Components with less than this share of the largest singular value of a design are not there.
 _RANK = 1e-9
-# Newer versions of SciPy draw new directions, where a subspace is exhausted, from a generator.
-_SEED: Any = {"rng": 0} if "rng" in signature(eigsh).parameters else {}
+_MORE = 10  # columns of a block beyond the directions that are wanted
+_BLOCKS = 12  # that a Krylov space has at most
 
 
 @dataclass(frozen=True)
@@ -200,33 +198,36 @@ def _squares(y: sparse.csr_array) -> np.ndarray:
 
 
 def leading(
-    apply: Callable[[np.ndarray], np.ndarray], size: int, rank: int, dtype: Any, tol: float
+    apply: Callable[[np.ndarray], np.ndarray],
+    size: int,
+    rank: int,
+    dtype: Any,
+    tol: float,
+    near: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Largest positive eigenvalues, descending, and their eigenvectors (size, at most ``rank``).
 
-    By Lanczos' method, from a start that is always the same; small operators are written out.
+    By a block Krylov space, from a start that is always the same, and from vectors ``near`` (size,
+    any number) where there are some: a product with many columns costs a fraction of as many with
+    one. It grows until no eigenvalue rises by more than ``tol``, relative; small operators are
+    written out.
     """
     rank = min(rank, size)
     if rank == 0:
         return np.empty(0, dtype), np.empty((size, 0), dtype)
-    if size <= max(3 * rank, 64):
+    width = rank + _MORE
+    if size <= 3 * width:
         matrix = apply(np.eye(size, dtype=dtype))
         values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
         scale = abs(values).max(initial=0)
     else:
-        start = np.random.RandomState(0).standard_normal(size).astype(dtype)
-        first = apply(start[:, None])
-        scale = np.sqrt((first**2).sum() / (start**2).sum())
-        if scale == 0:
-            return np.empty(0, dtype), np.empty((size, 0), dtype)
-        operator = LinearOperator(
-            (size, size), matvec=lambda v: apply(v.reshape(-1, 1)).ravel(), dtype=dtype
-        )
-        try:
-            # The start is multiplied once, so that it lies where the operator acts.
-            values, vectors = eigsh(operator, rank, which="LA", v0=first.ravel(), tol=tol, **_SEED)
-        except ArpackNoConvergence as stopped:
-            values, vectors = stopped.eigenvalues, stopped.eigenvectors
+        start = np.random.RandomState(0).standard_normal((size, width)).astype(dtype)
+        if near is not None:
+            start[:, : near.shape[1]] = near
+        # Multiplied once, so that it lies where the operator acts.
+        first = apply(start)
+        scale = np.sqrt(((first**2).sum(0) / (start**2).sum(0)).max())
+        values, vectors = _krylov(apply, first, rank, tol)
     order = np.argsort(-values)[:rank]
     order = order[values[order] > 1e3 * np.finfo(dtype).eps * scale]
     vectors = vectors[:, order]
@@ -234,3 +235,27 @@ def leading(
     at = abs(vectors).argmax(0)
     sign = np.sign(vectors[at, np.arange(order.size)])
     return values[order].astype(dtype), np.ascontiguousarray(vectors * sign).astype(dtype)
+
+
+def _krylov(
+    apply: Callable[[np.ndarray], np.ndarray], block: np.ndarray, rank: int, tol: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Largest Ritz values (rank,) of the block Krylov space of ``block``, and their vectors."""
+    size = len(block)
+    basis = image = np.empty((size, 0), block.dtype)
+    values = np.zeros(rank)
+    while True:
+        for _ in range(2):  # twice is enough
+            block = np.linalg.qr(block - basis @ (basis.T @ block))[0]
+        basis = np.hstack([basis, block])
+        image = np.hstack([image, apply(block)])
+        small = basis.T @ image
+        all_, turn = np.linalg.eigh((small + small.T) / 2)
+        before, values, turn = values, all_[::-1][:rank], turn[:, ::-1][:, :rank]
+        risen = (values - before > tol * np.abs(values)).any()
+        if basis.shape[1] + block.shape[1] > min(size, _BLOCKS * block.shape[1]):
+            break
+        if basis.shape[1] > block.shape[1] and not risen:
+            break
+        block = image[:, -block.shape[1] :]
+    return values, basis @ turn

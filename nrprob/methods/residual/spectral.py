@@ -28,6 +28,7 @@ from nrprob.methods.residual.moments import (
 )
 from nrprob.methods.residual.removal import fitted
 from nrprob.methods.residual.spectral_mixture import fit_mixtures, row_keys
+from nrprob.settings import few_threads
 from nrprob.statistics.ensembles import indicators, nearness
 from nrprob.statistics.features import refuse
 from nrprob.validation import check_random_state, check_same_order
@@ -326,13 +327,15 @@ class ResidualSpectral(Clusterer):
         random = check_random_state(self.random_state)
         starts = [random.randint(2**31 - 1) for _ in range(1 + max(m.start for m in given.members))]
         keys = row_keys(x.indptr, x.indices, x.data)
-        if given.groups is not None:
-            codes, n_groups = given.groups.codes, given.groups.n_groups
-            removal = Projection.of_groups(codes, n_groups, present, dtype)
-        else:
-            removal = Projection.of_design(given.design, present, dtype)
+        # Directions are looked for in float32: they are known to no more than their tolerance.
+        removal, narrow = (
+            Projection.of_groups(given.groups.codes, given.groups.n_groups, present, kind)
+            if given.groups is not None
+            else Projection.of_design(given.design, present, kind)
+            for kind in (dtype, np.float32)
+        )
         across = any(m.mode == "across" for m in given.members)
-        shared = Shared(damped, given.groups.codes) if across else None
+        shared = Shared(damped.astype(np.float32), given.groups.codes) if across else None
 
         views: dict[tuple[str, float], list[int]] = {}
         for j, member in enumerate(given.members):
@@ -341,19 +344,23 @@ class ResidualSpectral(Clusterer):
         rows, models = {}, {}
         self._views: dict[tuple[str, float], View] = {}
         self.eigenvalues_ = {}
+        near = None  # directions of one power are not far from those of the next
         for done, ((mode, power), which) in enumerate(views.items(), 1):
             members = [given.members[j] for j in which]
             weighted = self._weighting.weighted(damped, power)
+            rough = weighted.astype(np.float32)
             moment = (
-                moment_across(weighted, removal, shared)
+                moment_across(rough, narrow, shared)
                 if mode == "across" and shared is not None
-                else moment_within(weighted, removal)
+                else moment_within(rough, narrow)
             )
             rank = max(member.rank for member in members)
             if share_left(weighted, removal) < 1e3 * np.finfo(dtype).eps:
                 rank = 0  # what is left is rounding
-            values, vectors = leading(moment, weighted.shape[1], rank, dtype, _TOL)
-            del moment
+            with few_threads(n):
+                values, near = leading(moment, weighted.shape[1], rank, np.float32, _TOL, near)
+            values, vectors = values.astype(dtype), near.astype(dtype)
+            del moment, rough
             scores = weighted @ vectors
             self._views[mode, power] = View(vectors, removal.coefficients(scores))
             self.eigenvalues_[mode, power] = values

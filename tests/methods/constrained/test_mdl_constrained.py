@@ -762,9 +762,9 @@ def paired(load, wrong, n_pairs, n_splits):
 @pytest.mark.parametrize("load", [load_iris, load_wine])
 def test_soft_constraints_withstand_wrong_ones(load):
     # Section 5.6 of the thesis, which has figures only: the directions are tested.
-    (soft, _, _), _ = paired(load, "none", 100, 10)
+    (soft, _, _), _ = paired(load, "none", 60, 10)
     assert (soft >= -0.03).all()
-    (soft, _, _), (error, _, _) = paired(load, "coin", 100, 20)
+    (soft, _, _), (error, _, _) = paired(load, "coin", 60, 20)
     assert soft[0] > 2 * error[0]
 
 
