@@ -1,0 +1,324 @@
+"""Batches done by workers of a cluster: the same results, and nothing lost or done twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import distributed
+import numpy as np
+import pytest
+import xarray
+
+from nrprob import batch
+from nrprob.batch import cluster, executor, plan, runner, store
+from nrprob.batch.modelfile import read_model
+from nrprob.engines.sharding import sharded
+from nrprob.exceptions import DataUnavailable, InputError
+
+# A method that compiles nothing: six batches of two fits.
+SPEC = {
+    "data": {
+        "generator": "make_binary_partitions",
+        "parameters": {"n_samples": 30, "dims": [4, 4]},
+        "repeats": 6,
+    },
+    "runs": 2,
+    "methods": [{"name": "cop_kmeans", "n_clusters": 2}],
+    "save": {"memberships": True},
+}
+CELLS = 12
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(plan, "BATCH", 2)
+
+
+@pytest.fixture(scope="module")
+def client():
+    """A cluster of two workers in this process."""
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with (
+        distributed.LocalCluster(processes=False, **options) as workers,
+        distributed.Client(workers, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """The results without a cluster."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plan, "BATCH", 2)
+        return batch.run(SPEC, tmp_path_factory.mktemp("done"))
+
+
+def same(one, other):
+    """Equal results, whoever made them when and where."""
+    drop = [name for name in store.CIRCUMSTANCES if name in one]
+    xarray.testing.assert_identical(one.drop_vars(drop), other.drop_vars(drop))
+
+
+class Told(runner.Progress):
+    def __init__(self):
+        self.said = []
+
+    def advance(self, cells, what):
+        self.said.append(cells)
+
+
+def counted(monkeypatch):
+    """Cells that are fitted, in a list that grows."""
+    cells, fit = [], executor.Executor.fit
+
+    def counting(self, some):
+        cells.extend(cell.id for cell in some)
+        return fit(self, some)
+
+    monkeypatch.setattr(executor.Executor, "fit", counting)
+    return cells
+
+
+def test_a_cluster_gives_the_same_results_and_does_nothing_twice(
+    tmp_path, client, done, monkeypatch
+):
+    fitted, told = counted(monkeypatch), Told()
+    results = batch.run(SPEC, tmp_path, scheduler=client, progress=told)
+    same(results, done)
+    assert len(fitted) == len(set(fitted)) == CELLS
+    assert told.said == [2] * 6
+    assert len(store.Store(tmp_path).parts()) == 6
+    same(batch.run(SPEC, tmp_path, scheduler=client), done)
+    assert len(fitted) == CELLS
+    deadline = time.monotonic() + 10  # workers are told to forget, and nobody waits for that
+    while cluster._EXECUTORS and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not cluster._EXECUTORS
+
+
+def test_an_interrupted_run_keeps_what_is_finished_and_goes_on(tmp_path, client, done, monkeypatch):
+    write = store.Store.write
+
+    def interrupted(self, *arguments):
+        if len(self.parts()) == 2:
+            raise KeyboardInterrupt
+        return write(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.Store, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            batch.run(SPEC, tmp_path, scheduler=client)
+    kept = {*batch.load(tmp_path)["cell"].values}
+    assert len(kept) == 4
+    fitted = counted(monkeypatch)
+    same(batch.run(SPEC, tmp_path, scheduler=client), done)
+    assert not kept & {*fitted}
+    assert len(fitted) == CELLS - 4
+
+
+def test_few_batches_are_on_their_way_at_a_time(tmp_path, client, monkeypatch):
+    most, begin = [], cluster.Cluster.begin
+
+    def beginning(self, *arguments):
+        begin(self, *arguments)
+        most.append(len(self._begun))
+
+    monkeypatch.setattr(cluster.Cluster, "begin", beginning)
+    batch.run(SPEC, tmp_path, scheduler=client)
+    assert max(most) == 4  # two for each worker
+    assert len(most) == 6
+
+
+def test_batches_of_another_runner_are_waited_for_with_none_of_ours(
+    tmp_path, client, done, monkeypatch
+):
+    """Else two runners could wait for each other."""
+    whole = plan.expand(read_model(SPEC))
+    place = store.Store(tmp_path)
+    place.open(whole)
+    waited, claim = [], store.Store.claim
+
+    def claiming(self, one, *, wait):
+        if wait:
+            waited.append(len(self.finished()))
+            theirs.set()
+        return claim(self, one, wait=wait)
+
+    theirs, ours = threading.Event(), threading.Event()
+
+    def other():
+        with claim(place, whole.batches[0], wait=False), claim(place, whole.batches[3], wait=False):
+            ours.set()
+            theirs.wait(60)
+
+    monkeypatch.setattr(store.Store, "claim", claiming)
+    thread = threading.Thread(target=other)
+    thread.start()
+    ours.wait()
+    same(batch.run(SPEC, tmp_path, scheduler=client), done)
+    thread.join()
+    assert waited[0] == CELLS - 4
+
+
+def test_what_goes_wrong_with_a_fit_is_its_result(tmp_path, client, monkeypatch):
+    outcome, load = executor.Executor._outcome, executor.load_data
+
+    def sometimes(self, cell, *rest):
+        if cell.repeat == 1:
+            raise ValueError("this one fails")
+        return outcome(self, cell, *rest)
+
+    def missing(model, parameters, seed):
+        if seed == 2:
+            raise DataUnavailable("no such data; here; get them")
+        return load(model, parameters, seed)
+
+    whole = plan.expand(read_model(SPEC))
+    monkeypatch.setattr(executor.Executor, "_outcome", sometimes)
+    monkeypatch.setattr(executor, "load_data", missing)
+    result = runner.run_plan(whole, tmp_path, scheduler=client)
+    assert result.failed == {"COPKMeans: ValueError: this one fails": 2}
+    ((reason, count),) = result.skipped.items()
+    assert reason.startswith("on ") and reason.endswith(": no such data; here; get them")
+    assert count == 2
+    assert result.finished == CELLS - 4 == batch.load(tmp_path).sizes["cell"]
+
+
+def test_what_goes_wrong_with_a_batch_does_not_stop_the_others(tmp_path, client, monkeypatch):
+    fit, sick = executor.Executor.fit, [MemoryError("too large"), _killed()]
+
+    def sometimes(self, cells):
+        if cells[0].repeat == 1:
+            raise sick[0]
+        if cells[0].repeat == 2:
+            raise sick[1]
+        return fit(self, cells)
+
+    monkeypatch.setattr(executor.Executor, "fit", sometimes)
+    result = runner.run_plan(plan.expand(read_model(SPEC)), tmp_path, scheduler=client)
+    assert result.finished == CELLS - 4
+    died = "workers died at these fits; 4 of them, the last tcp://there:1; see its log, or give"
+    assert result.failed == {
+        "COPKMeans: MemoryError: too large": 2,
+        f"COPKMeans: {died} workers more memory": 2,
+    }
+
+
+def _killed():
+    class Gone:
+        address = "tcp://there:1"
+
+    return distributed.KilledWorker("a batch", Gone(), 3)
+
+
+def test_a_data_file_goes_to_workers_that_do_not_have_it(tmp_path, client, monkeypatch):
+    rows = np.random.default_rng(0).normal(size=(20, 2))
+    np.savetxt(tmp_path / "a.csv", rows, delimiter=",", header="x,y", comments="")
+    monkeypatch.chdir(tmp_path)
+    spec = {"data": {"file": "a.csv"}, "runs": 4, "methods": SPEC["methods"]}
+    alone = batch.run(spec, tmp_path / "alone")
+    same(batch.run(spec, tmp_path / "there", scheduler=client), alone)
+    monkeypatch.setattr(cluster, "_has_file", lambda run: not run.file)
+    same(batch.run(spec, tmp_path / "sent", scheduler=client), alone)
+    monkeypatch.setattr(cluster, "_look", lambda run: (cluster._version(), True))
+    with pytest.raises(InputError, match=r"does not have the data file; /.*a\.csv on .*; copy it"):
+        batch.run(spec, tmp_path / "late", scheduler=client)
+
+
+# what is refused before the first fit, and before anything is written
+
+
+def refused(tmp_path, message, scheduler, **options):
+    with pytest.raises(InputError, match=message) as told:
+        batch.run(SPEC, tmp_path / "out", scheduler=scheduler, **options)
+    assert len(str(told.value).splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("tcp://127.0.0.1:9", "within 0.2 s; scheduler = tcp://127.0.0.1:9: .*; start one with"),
+        ("nonsense", "scheduler = nonsense: missing port number in address 'nonsense'; start"),
+        ("carrier://pigeon:1", "unknown address scheme 'carrier'"),
+        ("", "a scheduler is an address, 'local' or a distributed.Client; got ''"),
+        (8786, "a scheduler is an address, .*; got 8786"),
+    ],
+)
+def test_addresses_where_nobody_answers(tmp_path, monkeypatch, address, message):
+    monkeypatch.setattr(cluster, "TIMEOUT", 0.2)
+    refused(tmp_path, message, address)
+
+
+def test_a_worker_is_no_scheduler(tmp_path, client):
+    address = next(iter(client.nthreads()))
+    refused(tmp_path, "this is a Worker; start one with", address)
+
+
+def test_without_distributed(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    refused(tmp_path, r"a cluster needs the package .*; run pip install 'nrprob\[clust", "local")
+
+
+def test_devices_are_those_of_workers(tmp_path, client):
+    import jax
+
+    refused(tmp_path, "use their own devices; .*; leave one of them out", client, devices=[1])
+    with sharded(jax.devices()):
+        refused(tmp_path, "use their own devices; .*; leave one of them out", client)
+
+
+def test_a_local_cluster_does_not_share_an_accelerator(tmp_path, monkeypatch):
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    refused(tmp_path, "cannot share its accelerator; scheduler = local", "local")
+
+
+def test_versions_of_nrprob_have_to_be_the_same(tmp_path, client, monkeypatch):
+    monkeypatch.setattr(cluster, "_look", lambda run: ("0.0.1", True))
+    refused(
+        tmp_path, r"versions of nrprob differ; \S+ here and 0\.0\.1 at inproc://.*; install", client
+    )
+    monkeypatch.setattr(cluster, "_look", lambda run: 1 / 0)
+    refused(
+        tmp_path, "inproc://.* cannot use nrprob; ZeroDivisionError: .*; install nrprob", client
+    )
+    monkeypatch.undo()
+    run = cluster._Run("a", "0.0.1", b"", "", "")  # of a worker that came later
+    with pytest.raises(InputError, match="versions of nrprob differ"):
+        client.submit(cluster._do, run, None, []).result()
+
+
+# processes that end as they like
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_a_killed_worker_loses_nothing_that_is_finished(tmp_path):
+    """Two methods, one of them compiled, by two processes, of which one is killed."""
+    spec = SPEC | {"known": "partition_0", "runs": 4}
+    spec["methods"] = [{"name": "ccib", "n_clusters": 2, "n_init": 2}, *SPEC["methods"]]
+
+    class Killing(runner.Progress):
+        finished: dict = {}
+
+        def advance(self, cells, what):
+            if not self.finished:
+                os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)
+                self.finished = {p: p.stat().st_mtime_ns for p in tmp_path.glob("out/cells/*.nc")}
+
+    told = Killing()
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with (
+        distributed.LocalCluster(**options) as workers,
+        distributed.Client(workers, set_as_default=False) as client,
+    ):
+        results = batch.run(spec, tmp_path / "out", scheduler=client, progress=told)
+    same(results, batch.run(spec, tmp_path / "alone"))
+    assert told.finished
+    for path, changed in told.finished.items():
+        assert path.stat().st_mtime_ns == changed
+    assert len(store.Store(tmp_path / "out").parts()) == 24
