@@ -199,7 +199,7 @@ def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[
             # A forked process would have JAX without its threads.
             spawn = {"distributed.worker.multiprocessing-method": "spawn"}
             stack.enter_context(dask.config.set(spawn))
-            address = stack.enter_context(distributed.LocalCluster(dashboard_address=None))
+            address = stack.enter_context(distributed.LocalCluster(dashboard_address=":0"))
         try:
             if address is scheduler:
                 _call(scheduler)

@@ -1,9 +1,7 @@
 """Batches done by workers of a cluster: the same results, and nothing lost or done twice."""
 
-import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -19,29 +17,28 @@ from nrprob.batch.modelfile import read_model
 from nrprob.engines.sharding import sharded
 from nrprob.exceptions import DataUnavailable, InputError
 
-# A method that compiles nothing: six batches of two fits.
+# A method that compiles nothing: six batches of one fit.
 SPEC = {
     "data": {
         "generator": "make_binary_partitions",
         "parameters": {"n_samples": 30, "dims": [4, 4]},
         "repeats": 6,
     },
-    "runs": 2,
     "methods": [{"name": "cop_kmeans", "n_clusters": 2}],
     "save": {"memberships": True},
 }
-CELLS = 12
+CELLS = 6
 
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    monkeypatch.setattr(plan, "BATCH", 2)
+    monkeypatch.setattr(plan, "BATCH", 1)
 
 
 @pytest.fixture(scope="module")
 def client():
     """A cluster of two workers in this process."""
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
     with (
         distributed.LocalCluster(processes=False, **options) as workers,
         distributed.Client(workers, set_as_default=False) as client,
@@ -53,7 +50,7 @@ def client():
 def done(tmp_path_factory):
     """The results without a cluster."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(plan, "BATCH", 2)
+        patched.setattr(plan, "BATCH", 1)
         return batch.run(SPEC, tmp_path_factory.mktemp("done"))
 
 
@@ -87,11 +84,19 @@ def test_a_cluster_gives_the_same_results_and_does_nothing_twice(
     tmp_path, client, done, monkeypatch
 ):
     fitted, told = counted(monkeypatch), Told()
+    sent, begin = [], cluster.Cluster.begin
+
+    def beginning(self, *arguments):
+        begin(self, *arguments)
+        sent.append(len(self._begun))
+
+    monkeypatch.setattr(cluster.Cluster, "begin", beginning)
     results = batch.run(SPEC, tmp_path, scheduler=client, progress=told)
     same(results, done)
     assert len(fitted) == len(set(fitted)) == CELLS
-    assert told.said == [2] * 6
-    assert len(store.Store(tmp_path).parts()) == 6
+    assert told.said == [1] * 6
+    assert len(store.Store(tmp_path).parts()) == len(sent) == 6
+    assert max(sent) == 4  # on their way at a time: two for each worker
     same(batch.run(SPEC, tmp_path, scheduler=client), done)
     assert len(fitted) == CELLS
     deadline = time.monotonic() + 10  # workers are told to forget, and nobody waits for that
@@ -113,24 +118,11 @@ def test_an_interrupted_run_keeps_what_is_finished_and_goes_on(tmp_path, client,
         with pytest.raises(KeyboardInterrupt):
             batch.run(SPEC, tmp_path, scheduler=client)
     kept = {*batch.load(tmp_path)["cell"].values}
-    assert len(kept) == 4
+    assert len(kept) == 2
     fitted = counted(monkeypatch)
     same(batch.run(SPEC, tmp_path, scheduler=client), done)
     assert not kept & {*fitted}
-    assert len(fitted) == CELLS - 4
-
-
-def test_few_batches_are_on_their_way_at_a_time(tmp_path, client, monkeypatch):
-    most, begin = [], cluster.Cluster.begin
-
-    def beginning(self, *arguments):
-        begin(self, *arguments)
-        most.append(len(self._begun))
-
-    monkeypatch.setattr(cluster.Cluster, "begin", beginning)
-    batch.run(SPEC, tmp_path, scheduler=client)
-    assert max(most) == 4  # two for each worker
-    assert len(most) == 6
+    assert len(fitted) == CELLS - 2
 
 
 def test_batches_of_another_runner_are_waited_for_with_none_of_ours(
@@ -161,13 +153,13 @@ def test_batches_of_another_runner_are_waited_for_with_none_of_ours(
     ours.wait()
     same(batch.run(SPEC, tmp_path, scheduler=client), done)
     thread.join()
-    assert waited[0] == CELLS - 4
+    assert waited[0] == CELLS - 2
 
 
-def test_what_goes_wrong_with_a_fit_is_its_result(tmp_path, client, monkeypatch):
-    outcome, load = executor.Executor._outcome, executor.load_data
+def test_what_goes_wrong_does_not_stop_the_others(tmp_path, client, monkeypatch):
+    outcome, load, fit = executor.Executor._outcome, executor.load_data, executor.Executor.fit
 
-    def sometimes(self, cell, *rest):
+    def failing(self, cell, *rest):
         if cell.repeat == 1:
             raise ValueError("this one fails")
         return outcome(self, cell, *rest)
@@ -177,35 +169,26 @@ def test_what_goes_wrong_with_a_fit_is_its_result(tmp_path, client, monkeypatch)
             raise DataUnavailable("no such data; here; get them")
         return load(model, parameters, seed)
 
-    whole = plan.expand(read_model(SPEC))
-    monkeypatch.setattr(executor.Executor, "_outcome", sometimes)
-    monkeypatch.setattr(executor, "load_data", missing)
-    result = runner.run_plan(whole, tmp_path, scheduler=client)
-    assert result.failed == {"COPKMeans: ValueError: this one fails": 2}
-    ((reason, count),) = result.skipped.items()
-    assert reason.startswith("on ") and reason.endswith(": no such data; here; get them")
-    assert count == 2
-    assert result.finished == CELLS - 4 == batch.load(tmp_path).sizes["cell"]
-
-
-def test_what_goes_wrong_with_a_batch_does_not_stop_the_others(tmp_path, client, monkeypatch):
-    fit, sick = executor.Executor.fit, [MemoryError("too large"), _killed()]
-
-    def sometimes(self, cells):
-        if cells[0].repeat == 1:
-            raise sick[0]
-        if cells[0].repeat == 2:
-            raise sick[1]
+    def dying(self, cells):
+        if cells[0].repeat in (3, 4):
+            raise MemoryError("too large") if cells[0].repeat == 3 else _killed()
         return fit(self, cells)
 
-    monkeypatch.setattr(executor.Executor, "fit", sometimes)
-    result = runner.run_plan(plan.expand(read_model(SPEC)), tmp_path, scheduler=client)
-    assert result.finished == CELLS - 4
+    whole = plan.expand(read_model(SPEC))
+    monkeypatch.setattr(executor.Executor, "_outcome", failing)
+    monkeypatch.setattr(executor, "load_data", missing)
+    monkeypatch.setattr(executor.Executor, "fit", dying)
+    result = runner.run_plan(whole, tmp_path, scheduler=client)
     died = "workers died at these fits; 4 of them, the last tcp://there:1; see its log, or give"
     assert result.failed == {
-        "COPKMeans: MemoryError: too large": 2,
-        f"COPKMeans: {died} workers more memory": 2,
+        "COPKMeans: ValueError: this one fails": 1,
+        "COPKMeans: MemoryError: too large": 1,
+        f"COPKMeans: {died} workers more memory": 1,
     }
+    ((reason, count),) = result.skipped.items()
+    assert reason.startswith("on ") and reason.endswith(": no such data; here; get them")
+    assert count == 1
+    assert result.finished == CELLS - 4 == len(store.Store(tmp_path).finished())
 
 
 def _killed():
@@ -219,7 +202,7 @@ def test_a_data_file_goes_to_workers_that_do_not_have_it(tmp_path, client, monke
     rows = np.random.default_rng(0).normal(size=(20, 2))
     np.savetxt(tmp_path / "a.csv", rows, delimiter=",", header="x,y", comments="")
     monkeypatch.chdir(tmp_path)
-    spec = {"data": {"file": "a.csv"}, "runs": 4, "methods": SPEC["methods"]}
+    spec = {"data": {"file": "a.csv"}, "methods": SPEC["methods"]}
     alone = batch.run(spec, tmp_path / "alone")
     same(batch.run(spec, tmp_path / "there", scheduler=client), alone)
     monkeypatch.setattr(cluster, "_has_file", lambda run: not run.file)
@@ -299,7 +282,7 @@ def test_versions_of_nrprob_have_to_be_the_same(tmp_path, client, monkeypatch):
 @pytest.mark.contract
 def test_a_killed_worker_loses_nothing_that_is_finished(tmp_path):
     """Two methods, one of them compiled, by two processes, of which one is killed."""
-    spec = SPEC | {"known": "partition_0", "runs": 4}
+    spec = SPEC | {"known": "partition_0", "runs": 2}
     spec["methods"] = [{"name": "ccib", "n_clusters": 2, "n_init": 2}, *SPEC["methods"]]
 
     class Killing(runner.Progress):
@@ -311,13 +294,14 @@ def test_a_killed_worker_loses_nothing_that_is_finished(tmp_path):
                 self.finished = {p: p.stat().st_mtime_ns for p in tmp_path.glob("out/cells/*.nc")}
 
     told = Killing()
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    alone = batch.run(spec, tmp_path / "alone")
+    options = {"n_workers": 2, "threads_per_worker": 2, "dashboard_address": ":0"}
     with (
         distributed.LocalCluster(**options) as workers,
         distributed.Client(workers, set_as_default=False) as client,
     ):
         results = batch.run(spec, tmp_path / "out", scheduler=client, progress=told)
-    same(results, batch.run(spec, tmp_path / "alone"))
+    same(results, alone)
     assert told.finished
     for path, changed in told.finished.items():
         assert path.stat().st_mtime_ns == changed
