@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import logging
 import pickle
 import platform
 import shutil
@@ -43,6 +44,8 @@ TIMEOUT = 10.0  # seconds in which a scheduler has to answer
 # Batches that are with workers or wait there. Each is a lock, which is an open file, of which a
 # process may have 1024 by default.
 _MOST = 500
+# A worker of a local cluster leaves an interrupt to the process that the user interrupts.
+_DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 _KEPT = 4  # executors on a worker, for as many runs that use it at the same time
 
 
@@ -199,7 +202,11 @@ def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[
             # A forked process would have JAX without its threads.
             spawn = {"distributed.worker.multiprocessing-method": "spawn"}
             stack.enter_context(dask.config.set(spawn))
-            address = stack.enter_context(distributed.LocalCluster(dashboard_address=":0"))
+            address = stack.enter_context(
+                distributed.LocalCluster(
+                    dashboard_address=":0", preload=[_DEAF], silence_logs=logging.ERROR
+                )
+            )
         try:
             if address is scheduler:
                 _call(scheduler)
@@ -207,8 +214,8 @@ def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[
         except (OSError, ValueError, TypeError) as error:
             raise InputError(
                 f"no scheduler answers within {TIMEOUT:g} s; scheduler = {scheduler}: "
-                f"{' '.join(str(error).split())}; start one with `dask scheduler`, and workers "
-                "with `dask worker ADDRESS`"
+                f"{_one_line(error)}; start one with `dask scheduler`, and workers with "
+                "`dask worker ADDRESS`"
             ) from error
         yield stack.enter_context(client)
 
@@ -277,14 +284,16 @@ class Cluster:
         with self._answering():
             try:
                 said["the scheduler"] = self._client.run_on_scheduler(_version), True
-            except ImportError as error:
+            except (OSError, CancelledError):
+                raise
+            except Exception as error:  # whatever keeps it from calling one of our functions
                 said["the scheduler"] = error
             workers = self._client.run(_look, self._run, on_error="return")
         for who, what in (said | workers).items():
             if isinstance(what, Exception):
                 raise InputError(
-                    f"{who} cannot use nrprob; {type(what).__name__}: {what}; install "
-                    f"nrprob {self._run.version} there, with the extra cluster"
+                    f"{who} cannot use nrprob; {_one_line(what)}; install nrprob "
+                    f"{self._run.version} there, with the extra cluster"
                 )
             _refuse_other(who, what[0], self._run.version)
         if not workers:
@@ -352,7 +361,7 @@ class Cluster:
         except (OSError, CancelledError) as error:
             raise InputError(
                 f"the scheduler does not answer any more; {self._address}: "
-                f"{type(error).__name__}: {error}; what is finished is kept, run it again to go on"
+                f"{_one_line(error)}; what is finished is kept, run it again to go on"
             ) from error
 
 
@@ -366,4 +375,8 @@ def _explain(error: Exception) -> str:
             f"workers died at these fits; {allowed + 1} of them, the last {worker.address}; see "
             "its log, or give workers more memory"
         )
-    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, InputError) else _one_line(error)
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

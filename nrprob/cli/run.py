@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -68,7 +71,7 @@ def run(
         folders[path] = folder
         trial.try_out(plan, folder, only or ())
     try:
-        with connect(scheduler, devices) as client:
+        with _warnings_in_one_line(), connect(scheduler, devices) as client:
             for path, plan in plans:
                 with Bar(path.stem) as bar:
                     result = runner.run_plan(
@@ -88,6 +91,13 @@ def run(
         raise typer.Exit(130) from None
     if failed:
         raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: warn(str(message))
+        yield
 
 
 @in_one_line()

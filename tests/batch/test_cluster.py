@@ -226,7 +226,10 @@ def refused(tmp_path, message, scheduler, **options):
     ("address", "message"),
     [
         ("tcp://127.0.0.1:9", "within 0.2 s; scheduler = tcp://127.0.0.1:9: .*; start one with"),
-        ("nonsense", "scheduler = nonsense: missing port number in address 'nonsense'; start"),
+        (
+            "nonsense",
+            "scheduler = nonsense: ValueError: missing port number in address 'nonsense'; start",
+        ),
         ("carrier://pigeon:1", "unknown address scheme 'carrier'"),
         ("", "a scheduler is an address, 'local' or a distributed.Client; got ''"),
         (8786, "a scheduler is an address, .*; got 8786"),
