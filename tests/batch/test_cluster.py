@@ -1,6 +1,7 @@
 """Batches done by workers of a cluster: the same results, and nothing lost or done twice."""
 
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -47,11 +48,19 @@ def client():
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    """The results without a cluster."""
+def folder(tmp_path_factory):
+    """Where a run without a cluster has written."""
+    folder = tmp_path_factory.mktemp("done")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(plan, "BATCH", 1)
-        return batch.run(SPEC, tmp_path_factory.mktemp("done"))
+        batch.run(SPEC, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def done(folder):
+    """The results without a cluster."""
+    return batch.load(folder)
 
 
 def same(one, other):
@@ -115,8 +124,14 @@ def test_an_interrupted_run_keeps_what_is_finished_and_goes_on(tmp_path, client,
 
     with monkeypatch.context() as patched:
         patched.setattr(store.Store, "write", interrupted)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as told:
             batch.run(SPEC, tmp_path, scheduler=client)
+    whole = plan.expand(read_model(SPEC))
+    for one in whole.batches:  # while the traceback, and all that it refers to, is there
+        with store.Store(tmp_path).claim(one, wait=False) as free:
+            assert free, told
+    over = cluster._Run(cluster._OVER[-1], "", b"", "", "")
+    assert client.submit(cluster._do, over, None, whole.cells).result().finished == 0
     kept = {*batch.load(tmp_path)["cell"].values}
     assert len(kept) == 2
     fitted = counted(monkeypatch)
@@ -126,9 +141,9 @@ def test_an_interrupted_run_keeps_what_is_finished_and_goes_on(tmp_path, client,
 
 
 def test_batches_of_another_runner_are_waited_for_with_none_of_ours(
-    tmp_path, client, done, monkeypatch
+    tmp_path, client, folder, done, monkeypatch
 ):
-    """Else two runners could wait for each other."""
+    """Else two runners could wait for each other; and what they finish is not done again."""
     whole = plan.expand(read_model(SPEC))
     place = store.Store(tmp_path)
     place.open(whole)
@@ -146,14 +161,18 @@ def test_batches_of_another_runner_are_waited_for_with_none_of_ours(
         with claim(place, whole.batches[0], wait=False), claim(place, whole.batches[3], wait=False):
             ours.set()
             theirs.wait(60)
+            (part,) = store.Store(folder).parts(whole.batches[0].id)
+            shutil.copy(part, tmp_path / "cells")
 
     monkeypatch.setattr(store.Store, "claim", claiming)
     thread = threading.Thread(target=other)
     thread.start()
     ours.wait()
+    fitted = counted(monkeypatch)
     same(batch.run(SPEC, tmp_path, scheduler=client), done)
     thread.join()
     assert waited[0] == CELLS - 2
+    assert len(fitted) == CELLS - 1
 
 
 def test_what_goes_wrong_does_not_stop_the_others(tmp_path, client, monkeypatch):
@@ -226,10 +245,7 @@ def refused(tmp_path, message, scheduler, **options):
     ("address", "message"),
     [
         ("tcp://127.0.0.1:9", "within 0.2 s; scheduler = tcp://127.0.0.1:9: .*; start one with"),
-        (
-            "nonsense",
-            "scheduler = nonsense: ValueError: missing port number in address 'nonsense'; start",
-        ),
+        ("nonsense", "scheduler = nonsense: ValueError: missing port number .*; start one with"),
         ("carrier://pigeon:1", "unknown address scheme 'carrier'"),
         ("", "a scheduler is an address, 'local' or a distributed.Client; got ''"),
         (8786, "a scheduler is an address, .*; got 8786"),
