@@ -188,6 +188,11 @@ def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[
             "pip install 'nrprob[cluster]'"
         ) from error
     if isinstance(scheduler, distributed.Client):
+        if scheduler.asynchronous or scheduler.status != "running":
+            raise InputError(
+                f"a client has to be connected, and not asynchronous; scheduler = {scheduler!r}; "
+                "make such a one"
+            )
         yield scheduler
         return
     if not isinstance(scheduler, str) or not scheduler:
@@ -260,7 +265,7 @@ class Cluster:
         from distributed import as_completed
 
         file = model.data.file and model.data.file.resolve()
-        self._client = client
+        self._client, self._address = client, client.scheduler.address
         self._model = model.model_copy(
             update={"data": model.data.model_copy(update={"file": file})}
         )
@@ -299,7 +304,7 @@ class Cluster:
         if not workers:
             warn(
                 f"the cluster has no workers yet; {self._address}; the run begins when there are "
-                f"some, as by `dask worker ADDRESS`"
+                "some, as by `dask worker ADDRESS`"
             )
         if not all(has for _, has in workers.values()):
             assert self._model.data.file is not None
@@ -314,7 +319,8 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         """Cancel what is not finished; a worker goes to the end of the batch that it does."""
         with contextlib.suppress(Exception):
-            self._client.cancel([future for *_, future in self._begun.values()])
+            sent = [self._content, *(future for *_, future in self._begun.values())]
+            self._client.cancel([future for future in sent if future is not None])
             self._client.run(_forget, self._run.name, wait=False)
 
     @property
@@ -349,16 +355,16 @@ class Cluster:
         future.release()
         return name, done
 
-    @property
-    def _address(self) -> str:
-        return self._client.scheduler.address
-
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:
         """Say in one sentence that the scheduler is gone."""
         try:
             yield
-        except (OSError, CancelledError) as error:
+        except Exception as error:
+            # A client that has lost its scheduler raises what comes of that, whatever it is.
+            lost = isinstance(error, OSError | CancelledError) or self._client.status != "running"
+            if not lost:
+                raise
             raise InputError(
                 f"the scheduler does not answer any more; {self._address}: "
                 f"{_one_line(error)}; what is finished is kept, run it again to go on"

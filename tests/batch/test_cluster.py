@@ -218,6 +218,28 @@ def _killed():
     return distributed.KilledWorker("a batch", Gone(), 3)
 
 
+def test_workers_may_come_later_and_the_scheduler_go(tmp_path, done):
+    class Growing(runner.Progress):
+        def start(self, total, finished):
+            workers.scale(1)
+
+    class Ending(runner.Progress):
+        def advance(self, cells, what):
+            workers.close()
+
+    options = {"n_workers": 0, "processes": False, "dashboard_address": ":0"}
+    with (
+        distributed.LocalCluster(**options) as workers,
+        distributed.Client(workers, set_as_default=False, timeout=0.2) as client,
+    ):
+        with pytest.warns(UserWarning, match="the cluster has no workers yet; inproc://.*; the ru"):
+            same(batch.run(SPEC, tmp_path / "a", scheduler=client, progress=Growing()), done)
+        with pytest.raises(InputError, match="the scheduler does not answer any more; inproc://"):
+            batch.run(SPEC, tmp_path / "b", scheduler=client, progress=Ending())
+    assert 0 < batch.load(tmp_path / "b").sizes["cell"] < CELLS
+    refused(tmp_path, "a client has to be connected", client)
+
+
 def test_a_data_file_goes_to_workers_that_do_not_have_it(tmp_path, client, monkeypatch):
     rows = np.random.default_rng(0).normal(size=(20, 2))
     np.savetxt(tmp_path / "a.csv", rows, delimiter=",", header="x,y", comments="")
@@ -248,7 +270,7 @@ def refused(tmp_path, message, scheduler, **options):
         ("tcp://127.0.0.1:9", "within 0.2 s; scheduler = tcp://127.0.0.1:9: .*; start one with"),
         ("nonsense", "scheduler = nonsense: ValueError: missing port number .*; start one with"),
         ("carrier://pigeon:1", "unknown address scheme 'carrier'"),
-        ("", "a scheduler is an address, 'local' or a distributed.Client; got ''"),
+        ("", "a scheduler is an address, 'local' or a distributed.Client; got ''; pass one"),
         (8786, "a scheduler is an address, .*; got 8786"),
     ],
 )
@@ -302,7 +324,7 @@ def test_versions_of_nrprob_have_to_be_the_same(tmp_path, client, monkeypatch):
 @pytest.mark.contract
 def test_a_killed_worker_loses_nothing_that_is_finished(tmp_path):
     """Two methods, one of them compiled, by two processes, of which one is killed."""
-    spec = SPEC | {"known": "partition_0", "runs": 2}
+    spec = SPEC | {"known": "partition_0"}
     spec["methods"] = [{"name": "ccib", "n_clusters": 2, "n_init": 2}, *SPEC["methods"]]
 
     class Killing(runner.Progress):
@@ -325,4 +347,4 @@ def test_a_killed_worker_loses_nothing_that_is_finished(tmp_path):
     assert told.finished
     for path, changed in told.finished.items():
         assert path.stat().st_mtime_ns == changed
-    assert len(store.Store(tmp_path / "out").parts()) == 24
+    assert len(store.Store(tmp_path / "out").parts()) == 12
