@@ -357,7 +357,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:
-        """Say in one sentence that the scheduler is gone."""
+        """Say in one sentence that the scheduler is gone, or that somebody has cancelled the run."""
         try:
             yield
         except Exception as error:
@@ -366,7 +366,7 @@ class Cluster:
             if not lost:
                 raise
             raise InputError(
-                f"the scheduler does not answer any more; {self._address}: "
+                f"the cluster has lost this run; {self._address}: "
                 f"{_one_line(error)}; what is finished is kept, run it again to go on"
             ) from error
 

@@ -223,6 +223,10 @@ def test_workers_may_come_later_and_the_scheduler_go(tmp_path, done):
         def start(self, total, finished):
             workers.scale(1)
 
+    class Cancelling(runner.Progress):
+        def advance(self, cells, what):
+            client.cancel([distributed.Future(key, client) for key in client.futures])
+
     class Ending(runner.Progress):
         def advance(self, cells, what):
             workers.close()
@@ -230,12 +234,13 @@ def test_workers_may_come_later_and_the_scheduler_go(tmp_path, done):
     options = {"n_workers": 0, "processes": False, "dashboard_address": ":0"}
     with (
         distributed.LocalCluster(**options) as workers,
-        distributed.Client(workers, set_as_default=False, timeout=0.2) as client,
+        distributed.Client(workers, set_as_default=False) as client,
     ):
         with pytest.warns(UserWarning, match="the cluster has no workers yet; inproc://.*; the ru"):
             same(batch.run(SPEC, tmp_path / "a", scheduler=client, progress=Growing()), done)
-        with pytest.raises(InputError, match="the scheduler does not answer any more; inproc://"):
-            batch.run(SPEC, tmp_path / "b", scheduler=client, progress=Ending())
+        for lost in (Cancelling(), Ending()):
+            with pytest.raises(InputError, match="the cluster has lost this run; inproc://"):
+                batch.run(SPEC, tmp_path / "b", scheduler=client, progress=lost)
     assert 0 < batch.load(tmp_path / "b").sizes["cell"] < CELLS
     refused(tmp_path, "a client has to be connected", client)
 
