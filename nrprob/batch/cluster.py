@@ -357,7 +357,7 @@ class Cluster:
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[None]:
-        """Say in one sentence that the scheduler is gone, or that somebody has cancelled the run."""
+        """Say in one sentence that the scheduler is gone, or the run cancelled by somebody."""
         try:
             yield
         except Exception as error:
