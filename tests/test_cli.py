@@ -305,6 +305,8 @@ def test_run_goes_on_where_it_stopped(invoke, tmp_path):
         (["--devices", "17"], "no such device; --devices 17"),
         (["--devices", "abacus"], "no such device; --devices abacus"),
         (["--devices", "cpu:x"], "a number of devices is wrong"),
+        (["--scheduler", "nonsense"], "no scheduler answers within 10 s; scheduler = nonsense"),
+        (["--scheduler", "local", "--devices", "0"], "scheduler = local and devices = 0; leave"),
     ],
 )
 def test_options_of_run_that_do_not_serve(invoke, tmp_path, options, message):

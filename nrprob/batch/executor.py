@@ -59,10 +59,10 @@ class DataSets:
 class Executor:
     """Fits cells: those that can, side by side in compiled programs, the others one by one."""
 
-    def __init__(self, model: ModelFile, devices: Sequence[jax.Device]):
+    def __init__(self, model: ModelFile, devices: Sequence[jax.Device], threads: int | None = None):
         self.model = model
         self.data = DataSets(model)
-        self.lanes = Batcher(devices)
+        self.lanes = Batcher(devices, threads)
 
     def fit(self, cells: Sequence[Experiment]) -> dict[Experiment, Fit | Exception]:
         """Fit cells; what goes wrong with one of them is its result."""

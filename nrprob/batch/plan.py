@@ -25,7 +25,16 @@ from nrprob.batch.schema import MOST_SEED, MethodSpec, ModelFile
 from nrprob.batch.supervision import MOST_FITS
 from nrprob.exceptions import InputError
 
-__all__ = ["Batch", "Experiment", "Plan", "check_seed", "expand", "matches", "select"]
+__all__ = [
+    "Batch",
+    "Experiment",
+    "Plan",
+    "check_seed",
+    "expand",
+    "file_digest",
+    "matches",
+    "select",
+]
 
 BATCH = 32  # cells; a killed run loses at most one batch of them
 _REFERENCE = re.compile(r"data\.(\w+(?:\.\d+)*)")
@@ -183,7 +192,14 @@ def check_seed(value: Any, where: str) -> int:
     return value
 
 
-def _file_digest(path: Path) -> str:
+def file_digest(path: Path) -> str:
+    """SHA-256 of the content of a data file.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If it cannot be read.
+    """
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
@@ -267,7 +283,7 @@ def _of_all(model: ModelFile) -> dict[str, Any]:
     # Names of results do not change by keys that a file does not use.
     source |= {name: value for name in optional if (value := getattr(data, name))}
     if data.file is not None:
-        source["file"] = _file_digest(data.file)
+        source["file"] = file_digest(data.file)
     return {
         "data": source,
         "known": model.known_names,

@@ -1,31 +1,34 @@
-"""The runner: what is missing of a plan, batch by batch, over all devices, and nothing twice."""
+"""The runner: what is missing of a plan, batch by batch, and nothing twice.
+
+It claims batches, has them done, and writes what comes back. Who does them is another matter: this
+process with all its devices, or workers of a cluster.
+"""
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import datetime
-import json
-import platform
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 
+from nrprob.batch.cluster import Cluster, connect
 from nrprob.batch.executor import Executor
-from nrprob.batch.fits import Fit, versions
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import Batch, Experiment, Plan, expand
 from nrprob.batch.schema import ModelFile
-from nrprob.batch.store import Store, to_dataset
+from nrprob.batch.store import Store
 from nrprob.batch.trial import check, try_out
-from nrprob.exceptions import DataUnavailable, InputError, warn
+from nrprob.batch.work import Done, Here
+from nrprob.exceptions import InputError, warn
 
 if TYPE_CHECKING:
     import xarray
+    from distributed import Client
 
 __all__ = ["Outcome", "Progress", "default_folder", "run", "run_plan"]
 
@@ -57,8 +60,8 @@ class Outcome:
     folder: Path
     finished: int = 0
     found: int = 0
-    skipped: dict[str, int] = field(default_factory=lambda: collections.defaultdict(int))
-    failed: dict[str, int] = field(default_factory=lambda: collections.defaultdict(int))
+    skipped: collections.Counter[str] = field(default_factory=collections.Counter)
+    failed: collections.Counter[str] = field(default_factory=collections.Counter)
     compiled: int = 0
 
 
@@ -69,6 +72,7 @@ def run_plan(
     devices: Sequence[jax.Device] | None = None,
     only: Sequence[str] = (),
     progress: Progress | None = None,
+    scheduler: str | Client | None = None,
 ) -> Outcome:
     """Do what is missing of a plan.
 
@@ -84,6 +88,8 @@ def run_plan(
         Conditions NAME=VALUE that cells have to meet; see `nrprob.batch.plan.select`.
     progress : Progress, optional
         Is told how far the run is.
+    scheduler : str or distributed.Client, optional
+        Of a cluster whose workers do the fits; see `run`.
 
     Returns
     -------
@@ -92,61 +98,93 @@ def run_plan(
     Raises
     ------
     nrprob.exceptions.InputError
-        Before the first fit, as `try_out` does, or if a file in the folder is damaged.
+        Before the first fit and before anything is written, as `try_out` does, if a file in the
+        folder is damaged, or if the cluster cannot be used; later, if it is lost.
     """
     progress = progress or Progress()
-    devices = list(devices or jax.devices())
     chosen = try_out(plan, folder, only)
     place = Store(folder)
     finished = place.finished()  # before anything is touched: a damaged file stops us here
-    place.open(plan)
-    executor = Executor(plan.model, devices)
     result = Outcome(Path(folder), found=len(chosen & finished))
-    progress.start(len(chosen), result.found)
-
-    def work(batch: Batch, cells: list[Experiment]) -> None:
-        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        done = executor.fit(cells)
-        good = {cell: fit for cell, fit in done.items() if isinstance(fit, Fit)}
-        for cell, error in done.items():
-            if isinstance(error, DataUnavailable):
-                result.skipped[str(error)] += 1
-            elif isinstance(error, Exception):
-                what = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-                result.failed[f"{cell.method}: {what}{error}"] += 1
-        if good:
-            made = {
-                "started": started,
-                "host": platform.node(),
-                "device": f"{len(devices)} x {devices[0].device_kind}",
-                "versions": json.dumps(versions()),
-            }
-            fits = {cell.id: fit for cell, fit in good.items()}
-            dataset = to_dataset(fits, made, labels=plan.model.save.labels)
-            place.write(batch, dataset)
-        result.finished += len(good)
-        progress.advance(len(cells), f"{cells[0].method}, {_brief(cells[0].data)}")
-
-    taken: list[Batch] = []
-    for batches, wait in ((plan.batches, False), (taken, True)):
-        for batch in batches:
-            cells = [c for c in batch.cells if c.id in chosen and c.id not in finished]
-            if not cells:
-                continue
-            with place.claim(batch, wait=wait) as mine:
-                if not mine:
-                    taken.append(batch)  # another runner has it; look again when ours are done
-                    continue
-                theirs = place.finished(batch.id)
-                rest = [c for c in cells if c.id not in theirs]
-                if len(rest) < len(cells):
-                    result.found += len(cells) - len(rest)
-                    progress.advance(len(cells) - len(rest), "another runner's")
-                if rest:
-                    work(batch, rest)
-    result.compiled = len(executor.lanes.compiled)
+    missing = chosen - finished
+    waiting = [(batch, [c for c in batch.cells if c.id in missing]) for batch in plan.batches]
+    with _crew(plan, devices, scheduler) as crew:
+        place.open(plan)
+        progress.start(len(chosen), result.found)
+        _work_through(
+            [(batch, cells) for batch, cells in waiting if cells], place, crew, result, progress
+        )
     place.note(skipped=result.skipped, failed=result.failed)
     return result
+
+
+@contextlib.contextmanager
+def _crew(
+    plan: Plan, devices: Sequence[jax.Device] | None, scheduler: str | Client | None
+) -> Iterator[Here | Cluster]:
+    """What does the batches: this process, or the workers of a cluster."""
+    with connect(scheduler, devices) as client:
+        if client is None:
+            yield Here(Executor(plan.model, list(devices or jax.devices())))
+            return
+        with Cluster(client, plan.model) as crew:
+            yield crew
+
+
+def _work_through(
+    batches: Iterable[tuple[Batch, list[Experiment]]],
+    place: Store,
+    crew: Here | Cluster,
+    result: Outcome,
+    progress: Progress,
+) -> None:
+    """Have cells done by a crew, batch by batch, and write what becomes of them."""
+    waiting = collections.deque(batches)
+    begun: dict[str, tuple[Batch, list[Experiment], contextlib.ExitStack]] = {}
+
+    def begin(batch: Batch, cells: list[Experiment], *, wait: bool) -> bool:
+        """Begin a batch; False where another runner has it."""
+        with contextlib.ExitStack() as claim:
+            if not claim.enter_context(place.claim(batch, wait=wait)):
+                return False
+            theirs = place.finished(batch.id)
+            rest = [c for c in cells if c.id not in theirs]
+            if len(rest) < len(cells):
+                result.found += len(cells) - len(rest)
+                progress.advance(len(cells) - len(rest), "another runner's")
+            if rest:
+                crew.begin(batch.id, rest)
+                begun[batch.id] = batch, rest, claim.pop_all()
+        return True
+
+    def finish(name: str, done: Done) -> None:
+        batch, cells, claim = begun.pop(name)
+        with claim:
+            if done.content:
+                place.write(batch, done.content)
+        result.finished += done.finished
+        result.skipped.update(done.skipped)
+        result.failed.update(done.failed)
+        result.compiled += done.compiled
+        progress.advance(len(cells), f"{cells[0].method}, {_brief(cells[0].data)}")
+
+    try:
+        while waiting or begun:
+            room = crew.room
+            for _ in range(len(waiting)):
+                if len(begun) >= room:
+                    break
+                batch, cells = waiting.popleft()
+                if not begin(batch, cells, wait=False):
+                    waiting.append((batch, cells))  # look again when ours are done
+            if begun:
+                finish(*crew.wait())
+            elif waiting:
+                # Who waits for another runner must hold nothing that it may be waiting for.
+                begin(*waiting.popleft(), wait=True)
+    finally:
+        for *_, claim in begun.values():
+            claim.close()
 
 
 def _brief(parameters: Mapping[str, Any]) -> str:
@@ -160,6 +198,7 @@ def run(
     devices: Sequence[jax.Device] | None = None,
     only: Sequence[str] = (),
     progress: Progress | None = None,
+    scheduler: str | Client | None = None,
 ) -> xarray.Dataset:
     """Run a model file, or go on with a run of it.
 
@@ -176,6 +215,13 @@ def run(
         Conditions NAME=VALUE that cells have to meet.
     progress : Progress, optional
         Is told how far the run is.
+    scheduler : str or distributed.Client, optional
+        Have batches of fits done by the workers of a ``dask.distributed`` cluster: the address of
+        its scheduler, as ``"tcp://10.0.0.1:8786"``; a client; or ``"local"``, for processes that
+        are started on this machine and end with the run. A script that asks for these needs the
+        usual ``if __name__ == "__main__":``. Scheduler and workers have to have this version of
+        nrprob; results are written by this process alone. A worker does one batch at a time, on
+        all of its own devices, or on as many cores as it has threads.
 
     Returns
     -------
@@ -185,8 +231,9 @@ def run(
     Raises
     ------
     nrprob.exceptions.InputError
-        If the file or its data cannot be used, before anything is written; afterwards, if some
-        cells could not be fitted, with the reasons; what was fitted is kept.
+        If the file, its data or the cluster cannot be used, before anything is written;
+        afterwards, if some cells could not be fitted, with the reasons, or if the cluster is lost;
+        what was fitted is kept.
     """
     model = spec if isinstance(spec, ModelFile) else read_model(spec)
     plan = expand(model)
@@ -197,7 +244,9 @@ def run(
             folder = folder or default_folder(model, spec)
         if folder is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-        result = run_plan(plan, folder, devices=devices, only=only, progress=progress)
+        result = run_plan(
+            plan, folder, devices=devices, only=only, progress=progress, scheduler=scheduler
+        )
         dataset = Store(folder).gather()
         if result.failed:
             raise InputError(

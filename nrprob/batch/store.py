@@ -37,7 +37,7 @@ from nrprob.files import (
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["Store", "load", "read_plan"]
+__all__ = ["Store", "load", "netcdf", "read_plan", "to_dataset"]
 
 _PLAN = "plan.json"
 _NOTES = "notes.json"
@@ -49,12 +49,19 @@ _SMALL = {"zlib": True, "complevel": 3, "shuffle": True}
 CIRCUMSTANCES = ("seconds", "compile_seconds", "started", "host", "device", "versions")
 
 
-def _netcdf(dataset: xarray.Dataset) -> bytes:
+def netcdf(dataset: xarray.Dataset) -> bytes:
     """Content of the NetCDF file of a dataset."""
+    import h5netcdf
+    from xarray.backends import H5NetCDFStore
+
     encoding = {
         name: _SMALL for name, v in dataset.variables.items() if v.dtype.kind in "iuf" and v.ndim
     }
-    return bytes(dataset.to_netcdf(engine="h5netcdf", encoding=encoding))
+    # Where a cluster of dask is in use, `to_netcdf` asks it for a lock, which has to know the file.
+    content = io.BytesIO()
+    with h5netcdf.File(content, "w") as file:
+        dataset.dump_to_store(H5NetCDFStore(file), encoding=encoding)
+    return content.getvalue()
 
 
 def try_storage() -> None:
@@ -71,7 +78,7 @@ def try_storage() -> None:
         import xarray
 
         one = xarray.Dataset({"x": ("cell", np.zeros(1))}, {"cell": np.asarray(["a"], object)})
-        with xarray.open_dataset(io.BytesIO(_netcdf(one)), engine="h5netcdf") as same:
+        with xarray.open_dataset(io.BytesIO(netcdf(one)), engine="h5netcdf") as same:
             same.load()
     except Exception as error:
         raise InputError(
@@ -210,7 +217,7 @@ class Store:
         """Put all results into one file, ``results.nc``, for whoever reads NetCDF."""
         dataset = load(self.folder)
         if dataset.sizes.get("cell"):
-            write_whole(self.folder / _RESULTS, _netcdf(dataset))
+            write_whole(self.folder / _RESULTS, netcdf(dataset))
         return dataset
 
     def parts(self, batch: str = "") -> list[Path]:
@@ -243,10 +250,9 @@ class Store:
         finally:
             lock.release()
 
-    def write(self, batch: Batch, dataset: xarray.Dataset) -> Path:
-        """Write finished cells of a batch."""
+    def write(self, batch: Batch, content: bytes) -> Path:
+        """Write finished cells of a batch: the content of a NetCDF file."""
         # Cells of a batch may come in several parts, after runs that were asked for some of them.
-        content = _netcdf(dataset)
         path = sealed(self._cells / f"{batch.id}.nc", content)
         write_whole(path, content)
         return path

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,13 +42,21 @@ def run(
             help="Only fits with this method, table, repeat, run, or parameter; repeat to narrow.",
         ),
     ] = None,
+    scheduler: Annotated[
+        str | None,
+        Option(
+            metavar="ADDRESS",
+            help="Of a dask cluster whose workers do the fits; local: processes on this machine.",
+        ),
+    ] = None,
 ) -> None:
     """Do what model files say, or go on with it: what is finished is not done again."""
     from nrprob.batch import runner, trial
+    from nrprob.batch.cluster import connect
     from nrprob.cli.progress import Bar
 
     plans = _checked_plans(files)
-    chosen = _devices(devices)
+    chosen = None if scheduler else _devices(devices)
     failed = False
     folders: dict[Path, Path] = {}
     for path, plan in plans:
@@ -59,21 +70,34 @@ def run(
                 )
         folders[path] = folder
         trial.try_out(plan, folder, only or ())
-    for path, plan in plans:
-        try:
-            with Bar(path.stem) as bar:
-                result = runner.run_plan(
-                    plan, folders[path], devices=chosen, only=only or (), progress=bar
-                )
-        except KeyboardInterrupt:
-            console(stderr=True).print(
-                "interrupted; what is finished is kept, and the same command goes on with it"
-            )
-            raise typer.Exit(130) from None
-        failed |= bool(result.failed)
-        _conclude(plan, result)
+    try:
+        with _warnings_in_one_line(), connect(scheduler, devices) as client:
+            for path, plan in plans:
+                with Bar(path.stem) as bar:
+                    result = runner.run_plan(
+                        plan,
+                        folders[path],
+                        devices=chosen,
+                        only=only or (),
+                        progress=bar,
+                        scheduler=client,
+                    )
+                failed |= bool(result.failed)
+                _conclude(plan, result)
+    except KeyboardInterrupt:
+        console(stderr=True).print(
+            "interrupted; what is finished is kept, and the same command goes on with it"
+        )
+        raise typer.Exit(130) from None
     if failed:
         raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: warn(str(message))
+        yield
 
 
 @in_one_line()

@@ -84,10 +84,12 @@ class Batcher:
     Attributes
     ----------
     devices : the devices to spread calls over
+    threads : programs to run at a time on a single CPU device; as many as it has cores by default
     compiled : the programs that had to be compiled
     """
 
     devices: Sequence[jax.Device]
+    threads: int | None = None
     compiled: list[Program] = field(default_factory=list)
 
     def __post_init__(self):
@@ -139,7 +141,7 @@ class Batcher:
     def _workers(self) -> int:
         """Programs to run at a time: a single CPU device leaves most cores of a machine idle."""
         alone = len(self.devices) == 1 and self.devices[0].platform == "cpu"
-        return (os.cpu_count() or 1) if alone else 1
+        return (self.threads or os.cpu_count() or 1) if alone else 1
 
     def _shape(self, call: Call, wanted: int) -> tuple[int, int, int]:
         share = -(-wanted // (len(self.devices) * self._workers))
