@@ -292,10 +292,12 @@ def solve_anneal(
     if settings.init is not None:
         start = jnp.broadcast_to(settings.init[:, :, None], start.shape)
     elif fixed is not None and not run.anneal:
-        # What the labelled rows alone say of the others.
+        # What the labelled rows alone say of the others. Only the first starts there: all that did
+        # would end as one, with nothing in the clusters that no label has.
         labelled = one_hot(fixed[..., None], rows.mass, n_clusters)
         one = jnp.ones(1, dtype)
-        start = 0.01 * start + run.update.step(run.blocks, run.state, labelled, one)[1]
+        said = run.update.step(run.blocks, run.state, labelled, one)[1]
+        start = start.at[:, :, :1].set(0.01 * start[:, :, :1] + said)
     start = normalise(start, rows.mass, fixed, active)
     found = anneal(
         run.update, run.blocks, run.state, start, ladder, stream(seed, 2),
