@@ -175,8 +175,8 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
         Whether the components' weights are fitted or all equal.
     anneal : bool, default=True
         Start at the temperature at which components first separate, and cool down to 1. False is
-        plain EM from random memberships, and in the first restart from what the labelled rows alone
-        say, if there are any.
+        plain EM from random memberships, or from what the labelled rows alone say: in every restart
+        if all components have labels, else in the first.
     smoothing : float or "auto", default="auto"
         At most 10**9. Added to every count of multinomial and bernoulli components, and to the mass
         of every component. "auto" is 1 for multinomial features with labels, else 0.
