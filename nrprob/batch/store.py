@@ -98,7 +98,8 @@ def _read_netcdf(path: Path) -> xarray.Dataset:
         if is_sealed(path):
             check_seal(path)
         with xarray.open_dataset(path, engine="h5netcdf") as dataset:
-            return dataset.load()
+            # How it was written, such as the length of its texts, is nothing to those it joins.
+            return dataset.load().drop_encoding()
 
 
 def to_dataset(

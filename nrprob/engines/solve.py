@@ -292,10 +292,13 @@ def solve_anneal(
     if settings.init is not None:
         start = jnp.broadcast_to(settings.init[:, :, None], start.shape)
     elif fixed is not None and not run.anneal:
-        # What the labelled rows alone say of the others.
+        # What the labelled rows alone say of the others. All that start there end as one, with
+        # nothing in clusters that no label has; if there are such, only the first does.
         labelled = one_hot(fixed[..., None], rows.mass, n_clusters)
-        one = jnp.ones(1, dtype)
-        start = 0.01 * start + run.update.step(run.blocks, run.state, labelled, one)[1]
+        said = run.update.step(run.blocks, run.state, labelled, jnp.ones(1, dtype))[1]
+        empty = (active & (labelled.sum((0, 1, 2)) == 0)).any()
+        at_random = empty & (jnp.arange(n_init) > 0)[:, None]
+        start = jnp.where(at_random, start, 0.01 * start + said)
     start = normalise(start, rows.mass, fixed, active)
     found = anneal(
         run.update, run.blocks, run.state, start, ladder, stream(seed, 2),

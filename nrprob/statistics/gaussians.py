@@ -21,6 +21,7 @@ _EMPTY = 1e-14  # mass below which a cell is empty
 _SINGULAR = 1e-10  # part of a determinant that a row must leave behind
 _FLAT = 1e-12  # variance below which a cell is flat, if no ridge says otherwise
 _FACTORS = 8  # of a product of which one logarithm is taken
+_ROUNDS = 100  # of `common_shape`, at most
 
 
 def square(m: int) -> np.ndarray:
@@ -31,13 +32,18 @@ def square(m: int) -> np.ndarray:
     return np.maximum(at, at.T)
 
 
+def whole(covariance: str) -> bool:
+    """Whether a kind of covariance asks for the products of all two features."""
+    return covariance in ("full", "VEE")
+
+
 def second_moments(x: Any, covariance: str) -> Any:
     """Products of features (..., m) that a kind of covariance asks for.
 
-    All of two features (the upper triangle, by rows) for "full", squares for "diag", and their sum
-    for "spherical" and "fixed".
+    All of two features (the upper triangle, by rows) for "full" and "VEE", squares for "diag", and
+    their sum for "spherical" and "fixed".
     """
-    if covariance == "full":
+    if whole(covariance):
         first, second = np.triu_indices(x.shape[-1])
         return x[..., first] * x[..., second]
     if covariance == "diag":
@@ -98,8 +104,8 @@ class Moments:
 class Centred(NamedTuple):
     """Cells (...) as masses, means (..., m), and scatters about them as their covariance has them.
 
-    Whole (..., m, m) for "full", the diagonal (..., m) for "diag", else the trace (...). Empty
-    cells have the mean 0 and no scatter.
+    Whole (..., m, m) for "full" and "VEE", the diagonal (..., m) for "diag", else the trace (...).
+    Empty cells have the mean 0 and no scatter.
     """
 
     mass: jax.Array
@@ -112,7 +118,7 @@ def centred(cell: jax.Array, m: int, covariance: str) -> Centred:
     mass = cell[..., -1]
     full = mass > _EMPTY
     mean = jnp.where(full[..., None], cell[..., :m] / jnp.where(full, mass, 1)[..., None], 0)
-    if covariance == "full":
+    if whole(covariance):
         second = cell[..., m + square(m)]
         spread = second - mass[..., None, None] * mean[..., :, None] * mean[..., None, :]
         return Centred(mass, mean, jnp.where(full[..., None, None], spread, 0))
@@ -123,6 +129,62 @@ def centred(cell: jax.Array, m: int, covariance: str) -> Centred:
     return Centred(mass, mean, jnp.where(full, spread, 0))
 
 
+def common_shape(mass: Any, spread: Any, reg: float) -> Any:
+    r"""Shape and orientation of the likeliest covariances that share them.
+
+    Covariances S_c of masses N_c become lambda_c C, where C (of any scale) minimises
+    ``sum_c N_c (d log lambda_c + log |C|)``, in rounds of which none raises it,
+
+    .. math:: C = \sum_c \frac{N_c}{\lambda_c} S_c / \sum_c N_c, \qquad
+        \lambda_c = \frac 1 d \operatorname{tr}(S_c C^{-1})
+
+    That is Celeux and Govaert (1995), model [lambda_k D A D']. The logarithm of a trace is convex
+    along the geodesics of positive matrices, so there is but one minimum.
+
+    Parameters
+    ----------
+    mass : (..., K)
+    spread : (..., K, m, m), with ``reg`` on the diagonal
+
+    Returns
+    -------
+    C (..., m, m), a NumPy array of such
+    """
+    xp: Any = jnp if isinstance(spread, jax.Array) else np
+    share = mass / mass.sum(-1, keepdims=True)
+    settled = float(jnp.finfo(spread.dtype).eps) ** 0.5
+
+    def shape_of(volume):
+        return ((share / volume)[..., None, None] * spread).sum(-3)
+
+    def move(state):
+        volume, _, count = state
+        new = volumes(spread, shape_of(volume), reg)
+        return new, abs(xp.log(new / volume)).max(), count + 1
+
+    def moving(state):
+        return (state[1] > settled) & (state[2] < _ROUNDS)
+
+    loop: Any = jax.lax.while_loop if xp is jnp else _while
+    start = xp.ones_like(share), xp.asarray(xp.inf, spread.dtype), 0
+    return shape_of(loop(moving, move, start)[0])
+
+
+def volumes(spread: Any, shape: Any, reg: float) -> Any:
+    """Volumes (..., K) of covariances (..., K, m, m) that contain ``reg``; see `common_shape`."""
+    xp: Any = jnp if isinstance(spread, jax.Array) else np
+    precision = xp.linalg.inv(shape)
+    # No rounding leaves less than the ridge alone.
+    least = reg * xp.trace(precision, axis1=-2, axis2=-1)[..., None] + _FLAT**2
+    return xp.maximum((spread * precision[..., None, :, :]).sum((-2, -1)), least) / spread.shape[-1]
+
+
+def _while(moving: Any, move: Any, state: Any) -> Any:
+    while moving(state):
+        state = move(state)
+    return state
+
+
 @dataclass(frozen=True)
 class Normal:
     """Cell cost: ``-log`` likelihood of the cell's rows under their own mean and covariance.
@@ -130,6 +192,10 @@ class Normal:
     ``reg`` times the identity is added to the covariance; the cost then includes half the mass
     times ``reg`` times the trace of the precision, so that mean and regularised covariance minimise
     it and every update of EM lowers it.
+
+    For "VEE", the cells along the last axis but one of the statistics share a shape, and what a
+    cell costs depends on the others. The derivative is that at the shape as it is: the sum over the
+    cells has no other, since the shape minimises it.
     """
 
     covariance: str
@@ -142,11 +208,18 @@ class Normal:
         w, _, scatter = centred(cell, m, self.covariance)
         full = w > _EMPTY
         safe = jnp.where(full, w, 1)
-        if self.covariance == "full":
+        if whole(self.covariance):
             # An empty cell gets the identity, whose logarithm has a derivative.
             one = jnp.eye(m, dtype=cell.dtype)
             spread = jnp.where(full[..., None, None], scatter / safe[..., None, None], one)
-            log_det = _log_det(spread + self.reg * one)
+            spread = spread + self.reg * one
+            if self.covariance == "full":
+                log_det = _log_det(spread)
+            else:
+                some = jnp.where(full.any(-1, keepdims=True), w, 1)
+                held, fixed = jax.lax.stop_gradient((some, spread))
+                shape = common_shape(held, fixed, self.reg)
+                log_det = m * jnp.log(volumes(spread, shape, self.reg)) + _log_det(shape)[..., None]
         elif self.covariance == "diag":
             variance = jnp.where(full[..., None], scatter / safe[..., None], 1)
             log_det = jnp.log(variance + self.reg).sum(-1)

@@ -216,6 +216,16 @@ def test_results_say_how_they_were_made(done):
         xarray.testing.assert_equal(stored.load(), results)
 
 
+def test_texts_of_later_files_are_stored_whole(tmp_path):
+    parts = []
+    for name, text in (("a", ""), ("b", "columns of X are nearly collinear")):
+        path = tmp_path / f"{name}.nc"
+        path.write_bytes(store._netcdf(xarray.Dataset({"warnings": ("cell", [text])})))
+        parts.append(store._read_netcdf(path))
+    path.write_bytes(store._netcdf(store._joined(parts)))
+    assert [*store._read_netcdf(path)["warnings"].values] == ["", text]
+
+
 def test_what_is_finished_is_not_done_again(done, monkeypatch):
     folder, results = done
     monkeypatch.setattr(executor.Executor, "fit", lambda *_: pytest.fail("computed again"))

@@ -21,6 +21,7 @@ from nrprob.batch.modelfile import read_model
 from nrprob.batch.report.averages import paired_test
 from nrprob.batch.report.chart import chart
 from nrprob.batch.report.comparison import compare
+from nrprob.batch.report.picture import _COLOURS, _mark
 from nrprob.batch.report.results import collect
 from nrprob.batch.supervision import Constraints, Split
 from nrprob.datasets import make_gaussian_views
@@ -732,3 +733,8 @@ def test_a_single_run_of_a_split_says_which_row_was_what(tmp_path, iris):
     single.save(run, tmp_path / "refused")
     assert not (tmp_path / "refused" / "summary.png").exists()
     assert json.loads((tmp_path / "refused" / "result.json").read_text())["n_clusters"] == 0
+
+
+def test_many_methods_look_unlike_each_other():
+    looks = {(_COLOURS[i % len(_COLOURS)], _mark(i)) for i in range(24)}
+    assert len(looks) == 24

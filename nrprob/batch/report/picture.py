@@ -56,6 +56,11 @@ def draw(chart: Chart) -> Picture:
     return Picture(chart, _svg(chart) if chart.lines else "", " ".join(told), rows)
 
 
+def _mark(method: int) -> str:
+    """Mark of a method by its number; where colours begin anew, marks are others with them."""
+    return _MARKERS[(method + method // len(_COLOURS)) % len(_MARKERS)]
+
+
 def _svg(chart: Chart) -> str:
     """A chart as the address of an image that holds it."""
     import matplotlib
@@ -88,7 +93,7 @@ def _svg(chart: Chart) -> str:
                 [y for _, y, _ in line.points],
                 None if line.published else [error for *_, error in line.points],
                 color=_COLOURS[i % len(_COLOURS)],
-                marker=_MARKERS[shape % len(_MARKERS)],
+                marker=_mark(shape),
                 markerfacecolor="white" if line.published else None,
                 linestyle=(0, (1, 1.5 + style % 4)) if line.published else _STYLES[style % 4],
                 # Of lines that coincide, those beneath remain visible.

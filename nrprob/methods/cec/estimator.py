@@ -94,7 +94,8 @@ class CECIB(Clusterer):
         Variance, variances or covariance, for ``covariance="fixed"``.
     min_cluster_fraction : float, default=0.05
         Share of the rows below which a cluster is given up, from 0 to 0.999. So is one with fewer
-        rows than its covariance needs.
+        rows than its covariance needs: one more than columns for "full", 2 for "diag" and
+        "spherical", 1 for "fixed".
     deletion : {"sparing", "always"}, default="sparing"
         "always" gives up every cluster that is too small, as the source does. "sparing" keeps one
         whose rows would ruin the clusters that take them in, as a few rows do that alone differ in
@@ -251,9 +252,8 @@ class CECIB(Clusterer):
         rows = make_rows(columns, layout, 1)
         rows = replace(rows, x=Moments(rows.x.x, m, self.covariance))
         self.beta_ = self._beta_of(prepared, fixed)
-        smallest = max(
-            math.ceil(self.min_cluster_fraction * n), d + 1 if self.covariance == "full" else 2
-        )
+        needed = {"full": d + 1, "fixed": 1}.get(self.covariance, 2)
+        smallest = max(math.ceil(self.min_cluster_fraction * n), needed)
         charged = self.penalty == "mdl"
         given = self._given(n, layout)
         numbers = numbers_of(

@@ -15,6 +15,7 @@ from nrprob.validation import check_number
 COVARIANCES = ("full", "diag", "spherical", "fixed")
 _ALIKE = 1e-13  # range of a column, relative to its size, that is rounding
 _COLLINEAR = 1e6  # condition number of the correlations
+_SURE = 1e15  # condition number beyond which rounding is all that is left of the smallest
 
 
 @dataclass(frozen=True)
@@ -202,8 +203,9 @@ def _check_full(x: np.ndarray, reg: float, alike: bool, n_clusters: int) -> None
         return
     spread = np.linalg.eigvalsh(x.T @ x / n)
     if spread[0] * _COLLINEAR < spread[-1]:
+        known = spread[0] * _SURE > spread[-1]
+        condition = f"{spread[-1] / spread[0]:.2g}" if known else f"more than {_SURE:.0e}"
         warn(
             "columns of X are nearly collinear, and the ridge then favours few clusters; got a "
-            f"condition number of {spread[-1] / max(spread[0], 1e-300):.2g}; leave columns out, "
-            "reduce X by PCA, or set reg=1e-6"
+            f"condition number of {condition}; leave columns out, reduce X by PCA, or set reg=1e-6"
         )

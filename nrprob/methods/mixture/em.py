@@ -18,13 +18,20 @@ from nrprob.estimator.terms import Descent, TermEstimator
 from nrprob.statistics.costs import Cost, bernoulli, mass, multinomial
 from nrprob.statistics.families import FeatureMap, lacking
 from nrprob.statistics.features import refuse
-from nrprob.statistics.gaussians import Normal, second_moments, square
+from nrprob.statistics.gaussians import (
+    Normal,
+    common_shape,
+    second_moments,
+    square,
+    volumes,
+    whole,
+)
 from nrprob.statistics.rows import Rows, cluster_means
 from nrprob.statistics.terms import Term
 from nrprob.statistics.xlogx import xlogx
 
 _COMPONENTS = ("multinomial", "bernoulli", "gaussian")
-_COVARIANCES = ("full", "diag", "spherical")
+_COVARIANCES = ("full", "diag", "spherical", "VEE")
 _COUNT = 1e30  # of which sums, times their logarithms, are numbers in float32
 _STATISTICS = 2e9  # bytes that the second moments of all rows may take
 
@@ -160,13 +167,16 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
         Components. "auto" takes 0/1 data as bernoulli, other non-negative integers as multinomial
         and all else as gaussian. Multinomial rows count as they are: a long document says more
         than a short one.
-    covariance : {"full", "diag", "spherical"}, default="full"
-        Of gaussian components. "full" keeps m (m + 3) / 2 numbers for each row of m features.
+    covariance : {"full", "diag", "spherical", "VEE"}, default="full"
+        Of gaussian components. "VEE" gives all of them one shape and orientation, each at a volume
+        of its own: for few rows, or few labels, of each component. It and "full" keep
+        m (m + 3) / 2 numbers for each row of m features.
     weights : {"free", "uniform"}, default="free"
         Whether the components' weights are fitted or all equal.
     anneal : bool, default=True
         Start at the temperature at which components first separate, and cool down to 1. False is
-        plain EM from random memberships, or from what the labelled rows alone say.
+        plain EM from random memberships, or from what the labelled rows alone say: in every restart
+        if all components have labels, else in the first.
     smoothing : float or "auto", default="auto"
         At most 10**9. Added to every count of multinomial and bernoulli components, and to the mass
         of every component. "auto" is 1 for multinomial features with labels, else 0.
@@ -194,8 +204,8 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
         Means; probabilities of ones (bernoulli) or of terms (multinomial). Those of all rows for a
         component that holds nothing.
     covariances_ : ndarray
-        Covariances of gaussian components, (n_clusters, n_features, n_features),
-        (n_clusters, n_features) or (n_clusters,).
+        Covariances of gaussian components: (n_clusters, n_features, n_features) for "full" and
+        "VEE", (n_clusters, n_features) for "diag", (n_clusters,) for "spherical".
     objective_ : float
         Minus the log likelihood of all rows, without multinomial coefficients; with smoothing or
         ``reg_covar``, with their penalties.
@@ -212,11 +222,22 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
     <feature_names_in_>
     <classes_>
 
+    Notes
+    -----
+    For "VEE", the M-step of components that hold the masses n_k and the scatters W_k (with
+    ``reg_covar``) in d dimensions finds the covariances lambda_k C by
+
+    .. math:: \lambda_k = \frac{\operatorname{tr}(W_k C^{-1})}{n_k d}, \qquad
+        C \propto \sum_k \frac{W_k}{\lambda_k}, \qquad |C| = 1
+
+    in turns until they settle, of which none lowers the likelihood.
+
     References
     ----------
-    Dempster, Laird and Rubin (1977); Ueda and Nakano (1998), the annealing; Nigam et al. (2000),
-    labelled and unlabelled text; Gondek (2005), section 3.5.2 with the sign of the entropy in
-    (3.5.8) and the logarithm in (3.5.11) corrected.
+    Dempster, Laird and Rubin (1977); Celeux and Govaert (1995), "VEE" as [lambda_k D A D']; Ueda
+    and Nakano (1998), the annealing; Nigam et al. (2000), labelled and unlabelled text; Gondek
+    (2005), section 3.5.2 with the sign of the entropy in (3.5.8) and the logarithm in (3.5.11)
+    corrected.
 
     Examples
     --------
@@ -262,7 +283,7 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
             )
 
     def _factorises(self, task) -> bool:
-        return self._features.covariance == "full"
+        return whole(self._features.covariance or "")
 
     def _fit_features(self, X):
         base = super()._fit_features(X)
@@ -276,10 +297,10 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
                 "array, or set features='multinomial' or 'bernoulli'"
             )
         n, m = X.shape
-        if self.covariance == "full" and n * m * (m + 3) / 2 * X.dtype.itemsize > _STATISTICS:
+        if whole(self.covariance) and n * m * (m + 3) / 2 * X.dtype.itemsize > _STATISTICS:
             raise ValueError(
-                f"covariance='full' keeps m (m + 3) / 2 numbers of each row; got {n} rows of "
-                f"{m} features; use covariance='diag', or fewer features"
+                f"covariance={self.covariance!r} keeps m (m + 3) / 2 numbers of each row; got {n} "
+                f"rows of {m} features; use covariance='diag', or fewer features"
             )
         return MixtureMap(base, self.covariance)
 
@@ -406,9 +427,12 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
         means = cluster_means(sums[:, :m], sizes)
         second = cluster_means(sums[:, m:], sizes)
         self.means_ = means * base.scale + base.centre
-        if self.covariance == "full":
+        if whole(self.covariance):
             spread = second[:, square(m)] - means[:, :, None] * means[:, None, :]
             spread = spread + self.reg_covar * np.eye(m)
+            if self.covariance == "VEE":
+                shape = common_shape(sizes, spread, self.reg_covar)
+                spread = volumes(spread, shape, self.reg_covar)[:, None, None] * shape
         elif self.covariance == "diag":
             spread = second - means**2 + self.reg_covar
         else:

@@ -40,6 +40,13 @@ def made(covariance, **parameters):
     )
 
 
+def test_a_cluster_needs_as_many_rows_as_its_covariance():
+    X, _, _ = planted()
+    for covariance, needed in zip(KINDS, (D + 1, 2, 2, 1), strict=True):
+        task = made(covariance, min_cluster_fraction=0).prepare(X, None)
+        assert task.calls[0].arrays[1].method.smallest == needed
+
+
 @pytest.mark.parametrize("covariance", KINDS)
 def test_incremental_costs_are_those_from_scratch(covariance):
     """Ten thousand rows, one after the other, to clusters at random."""
@@ -239,7 +246,7 @@ def test_doubtful_and_wrong_input():
         wide = made("full").fit(np.c_[X, np.full(N, 5.0)], y)
     np.testing.assert_array_equal(wide.labels_, made("full").fit(X, y).labels_)
     assert (wide.means_[:, 3] == 5).all() and (wide.covariances_[:, 3] == 0).all()
-    with pytest.warns(UserWarning, match="nearly collinear"):
+    with pytest.warns(UserWarning, match=r"nearly collinear.* number of more than 1e\+15; leave"):
         made("full").fit(np.c_[X, X.sum(1)])
     with pytest.raises(ValueError, match="needs more rows than columns without reg"):
         made("full", reg=0).fit(X[:3])

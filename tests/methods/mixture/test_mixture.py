@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 from scipy.special import logsumexp, xlogy
 from scipy.stats import multivariate_normal
 from sklearn.exceptions import ConvergenceWarning
@@ -19,8 +20,11 @@ from nrprob import DegenerateClusterWarning, MixtureEM, metrics
 from nrprob.datasets import make_binary_partitions
 from nrprob.engines.anneal import normalise, term_update
 from nrprob.engines.solve import weighted
+from nrprob.statistics.gaussians import common_shape, volumes
 
-COVARIANCES = ["full", "diag", "spherical"]
+COVARIANCES = ["full", "diag", "spherical"]  # those of scikit-learn
+ALL_COVARIANCES = [*COVARIANCES, "VEE"]
+SLOWLY = [*COVARIANCES, pytest.param("VEE", marks=pytest.mark.slow)]
 
 
 @pytest.fixture
@@ -82,11 +86,11 @@ def test_agrees_with_scikit_learn_from_the_same_start(points, covariance):
 
 
 @pytest.mark.parametrize("weights", ["free", "uniform"])
-@pytest.mark.parametrize("features", ["bernoulli", "multinomial", *COVARIANCES])
+@pytest.mark.parametrize("features", ["bernoulli", "multinomial", *SLOWLY])
 def test_objective_is_minus_the_log_likelihood(points, features, weights):
     rng = np.random.default_rng(2)
     parameters = {"features": features, "weights": weights, "n_init": 2, "random_state": 0}
-    if features in COVARIANCES:
+    if features in ALL_COVARIANCES:
         X = points[0] * 3 + 7
         parameters |= {"features": "gaussian", "covariance": features, "reg_covar": 0}
     elif features == "multinomial":
@@ -123,7 +127,7 @@ def minus_log_likelihoods(build, rows, settings, fixed, start):
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**16),
-    features=st.sampled_from(["bernoulli", "multinomial", *COVARIANCES]),
+    features=st.sampled_from(["bernoulli", "multinomial", *ALL_COVARIANCES]),
     weights=st.sampled_from(["free", "uniform"]),
     smoothing=st.sampled_from([0.0, 0.5]),
     labels=st.booleans(),
@@ -149,6 +153,38 @@ def test_the_log_likelihood_never_decreases(seed, features, weights, smoothing, 
         found = minus_log_likelihoods(task.build, task.rows, task.settings, fixed, start)
         reached = np.asarray(found)
     assert np.diff(reached).max() <= 1e-9 * abs(reached[0])
+
+
+def test_the_common_shape_is_the_likeliest():
+    rng = np.random.default_rng(5)
+    mass = np.array([30.0, 5, 12])
+    halves = rng.normal(size=(3, 2, 3)) * [[[1]], [[4]], [[0.3]]]
+    spread = np.einsum("cij,ckj->cik", halves, halves)
+    shape = common_shape(mass, spread, 0.0)
+
+    def minus_log_likelihood(free):
+        root = np.array([[np.exp(free[0]), 0], [free[1], np.exp(-free[0])]])  # of determinant 1
+        volume = np.exp(free[2:])
+        trace = np.einsum("cij,ij->c", spread, np.linalg.inv(root @ root.T))
+        return (mass * (2 * np.log(volume) + trace / volume)).sum() / 2
+
+    least = minimize(minus_log_likelihood, np.zeros(5), options={"gtol": 1e-9})
+    volume = volumes(spread, shape, 0.0)
+    ours = (mass * (2 * np.log(volume) + np.linalg.slogdet(shape)[1] + 2)).sum() / 2
+    assert ours == pytest.approx(least.fun, rel=1e-10)
+    root = np.array([[np.exp(least.x[0]), 0], [least.x[1], np.exp(-least.x[0])]])
+    np.testing.assert_allclose(shape / np.linalg.det(shape) ** 0.5, root @ root.T, atol=1e-5)
+
+
+def test_the_common_shape_of_equal_volumes_is_the_pooled_covariance():
+    pooled = np.array([[2.0, 0.5], [0.5, 1]])
+    apart = np.array([[0.4, 0.1], [0.1, -0.15]])
+    assert np.trace(apart @ np.linalg.inv(pooled)) == pytest.approx(0)  # no other volume
+    spread = pooled + np.array([1, -1, 0])[:, None, None] * apart
+    mass = np.array([7.0, 7, 3])
+    shape = common_shape(mass, spread, 0.0)
+    found = volumes(spread, shape, 0.0)[:, None, None] * shape
+    np.testing.assert_allclose(found, np.broadcast_to(pooled, (3, 2, 2)), atol=1e-8)
 
 
 def test_regularised_covariance_lowers_what_it_says(points):
@@ -226,6 +262,49 @@ def test_classes_of_all_rows_are_the_components(points):
     assert (model.labels_ == truth).all()
 
 
+def one_shape():
+    """Rows of three components of one shape, of volumes 1, 4 and 16 times one, and these."""
+    rng = np.random.default_rng(6)
+    truth = np.repeat([0, 1, 2], [60, 40, 50])
+    shape = rng.normal(size=(8, 8))
+    size = np.array([0.5, 1, 2])[truth][:, None]
+    X = 1.2 * rng.normal(size=(3, 8))[truth] + size * (rng.normal(size=(150, 8)) @ shape)
+    return X, truth
+
+
+def labels_of(truth, classes, n):
+    """Labels of the first ``n`` rows of some classes."""
+    y = np.full(truth.size, -1)
+    for c in classes:
+        y[np.flatnonzero(truth == c)[:n]] = c
+    return y
+
+
+def test_few_labels_are_enough_for_covariances_of_one_shape():
+    X, truth = one_shape()
+    y = labels_of(truth, range(3), 4)
+    right = {}
+    for covariance in ("full", "VEE"):
+        model = MixtureEM(3, covariance=covariance, anneal=False, n_init=2, random_state=0)
+        right[covariance] = (model.fit(X, y).predict(X) == truth).mean()
+        np.testing.assert_array_equal(model.labels_[y >= 0], y[y >= 0])
+    assert right["VEE"] > right["full"] + 0.05
+    assert right["VEE"] > 0.9
+    volume = np.linalg.det(model.covariances_) ** (1 / 8)
+    shapes = model.covariances_ / volume[:, None, None]
+    np.testing.assert_allclose(shapes[1:], shapes[:1].repeat(2, 0), rtol=1e-6)
+    np.testing.assert_allclose(volume / volume[0], [1, 4, 16], rtol=0.3)
+
+
+def test_a_class_without_labels_is_found_from_another_start():
+    X, truth = one_shape()
+    y = labels_of(truth, [0, 2], 30)
+    model = MixtureEM(3, covariance="VEE", anneal=False, n_init=2, random_state=0).fit(X, y)
+    by_labels, by_chance = model.restarts_.objective.values
+    assert by_chance < by_labels - 10
+    assert metrics.matched_accuracy(model.labels_, truth) > 0.9
+
+
 # what users hand over
 
 
@@ -245,7 +324,7 @@ def test_sparse_counts_are_the_same_as_dense():
     np.testing.assert_allclose(dense.means_, sparse.means_, atol=1e-6)
 
 
-@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize("covariance", SLOWLY)
 def test_single_precision(points, covariance):
     X, truth = points
     wide = MixtureEM(3, covariance=covariance, n_init=2, random_state=0).fit(X)
