@@ -220,9 +220,9 @@ def test_texts_of_later_files_are_stored_whole(tmp_path):
     parts = []
     for name, text in (("a", ""), ("b", "columns of X are nearly collinear")):
         path = tmp_path / f"{name}.nc"
-        path.write_bytes(store._netcdf(xarray.Dataset({"warnings": ("cell", [text])})))
+        path.write_bytes(store.netcdf(xarray.Dataset({"warnings": ("cell", [text])})))
         parts.append(store._read_netcdf(path))
-    path.write_bytes(store._netcdf(store._joined(parts)))
+    path.write_bytes(store.netcdf(store._joined(parts)))
     assert [*store._read_netcdf(path)["warnings"].values] == ["", text]
 
 
