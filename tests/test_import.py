@@ -27,7 +27,7 @@ def loaded_by(statement: str) -> set[str]:
 @pytest.mark.smoke
 def test_import_is_light():
     heavy = {"jax", "jaxlib", "numpyro", "arviz", "matplotlib", "pandas", "xarray", "sklearn"}
-    assert not loaded_by("import nrprob") & (heavy | {"scipy", "numpy", "typer"})
+    assert not loaded_by("import nrprob") & (heavy | {"scipy", "numpy", "typer", "dask"})
 
 
 def test_an_estimator_brings_no_plotting_or_sampling_library():

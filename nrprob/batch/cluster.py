@@ -204,9 +204,13 @@ def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[
         address: Any = scheduler
         if scheduler == LOCAL:
             _refuse_accelerator()
-            # A forked process would have JAX without its threads.
-            spawn = {"distributed.worker.multiprocessing-method": "spawn"}
-            stack.enter_context(dask.config.set(spawn))
+            settings = {
+                # A forked process would have JAX without its threads.
+                "distributed.worker.multiprocessing-method": "spawn",
+                # A worker that dies repeatedly is replaced every time, until its batch is given up.
+                "distributed.deploy.lost-worker-timeout": "1 day",
+            }
+            stack.enter_context(dask.config.set(settings))
             address = stack.enter_context(
                 distributed.LocalCluster(
                     dashboard_address=":0", preload=[_DEAF], silence_logs=logging.ERROR
@@ -376,10 +380,10 @@ def _explain(error: Exception) -> str:
     from distributed import KilledWorker
 
     if isinstance(error, KilledWorker):
-        _, worker, allowed = error.args
+        *_, allowed = error.args
         return (
-            f"workers died at these fits; {allowed + 1} of them, the last {worker.address}; see "
-            "its log, or give workers more memory"
+            f"workers died at these fits; {allowed + 1}, one after another; give workers more "
+            "memory, or look into their logs"
         )
     return str(error) if isinstance(error, InputError) else _one_line(error)
 
