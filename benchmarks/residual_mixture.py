@@ -204,7 +204,7 @@ def main() -> None:
     rows: list[Any] = []
     for n, d, k, n_groups in sizes:
         x, z = data(n, d, k, n_groups)
-        model = ResidualMixture(k, errors="gauss", random_state=0)
+        model = ResidualMixture(k, weights="uniform", random_state=0)
         first = timed(partial(model.fit, x, known=z))
         objectives: list[float] = []
         calls = {

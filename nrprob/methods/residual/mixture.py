@@ -101,7 +101,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
         Whether restarts race where there are many rows (n x columns x K above 262,144): starts are
         made from a sample of them (4096, or 256 for every cluster, by known group), and all
         restarts take ten steps there, in float32. Of those that lead by the objective of all rows
-        and differ (adjusted Rand index below .95), one in six of them and 3 at least take twenty
+        and differ (adjusted Rand index below .95), one in ten of them and 3 at least take twenty
         steps more, and the best two go on to the end. The others stay where they are, and have not
         converged.
     multi : {"product", "additive"}, default="product"

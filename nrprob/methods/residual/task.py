@@ -20,7 +20,7 @@ from nrprob.validation import check_random_state
 _TRIES = 4  # k-means for every start, of which different ones are taken
 _RACE = 1 << 18  # rows x columns x clusters above which restarts race
 _FEW, _EACH = 4096, 256  # rows on which they do: at least, and for every cluster
-_LEAD, _ONE_IN = 3, 6  # restarts that go on then: at least, and one of how many
+_LEAD, _ONE_IN = 3, 10  # restarts that go on then: at least, and one of how many
 
 
 @dataclass
