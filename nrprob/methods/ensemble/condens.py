@@ -300,15 +300,19 @@ class CondEns(Clusterer):
     def _extend(self, x: Any, codes: np.ndarray, shifts: np.ndarray) -> np.ndarray:
         """Clusters (n, members) that the members find for rows of the known groups ``codes``."""
         columns = []
-        for member, own in zip(self.estimators_, self._own, strict=True):
-            moved = x + (shifts[own] - shifts)[codes] if shifts.any() else x
-            moved = moved.astype(self._dtype, copy=False)  # compiled bases take that of their fit
-            with few_threads(len(codes)):
-                columns.append(np.asarray(member.predict(moved)))
+        with few_threads(len(codes)):
+            for member, own in zip(self.estimators_, self._own, strict=True):
+                moved = x + (shifts[own] - shifts)[codes] if shifts.any() else x
+                # Compiled bases take the type of their fit.
+                columns.append(np.asarray(member.predict(moved.astype(self._dtype, copy=False))))
         return np.stack(columns, 1)
 
     def _cluster_groups(self, given: EnsembleInput) -> np.ndarray:
         """Fit the members of the ensemble, and extend them to all rows (n, members)."""
+        with few_threads(len(given.groups.codes)):
+            return self._fit_members(given)
+
+    def _fit_members(self, given: EnsembleInput) -> np.ndarray:
         n_groups = len(given.names)
         random = check_random_state(self.random_state)
         seeds = [random.randint(2**31 - 1) for _ in range(n_groups)]
@@ -323,7 +327,7 @@ class CondEns(Clusterer):
             rows = order[ends[g - 1] if g else 0 : ends[g]]
             part = given.x[rows]
             if size == 1 or (rows.size >= (size or 2) and not _alike(part)):
-                with warnings.catch_warnings(), few_threads(len(codes)):
+                with warnings.catch_warnings():
                     # Said below, once for all groups.
                     warnings.simplefilter("ignore", DegenerateClusterWarning)
                     warnings.filterwarnings("ignore", ".*has no counts", UserWarning)
