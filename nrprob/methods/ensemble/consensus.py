@@ -12,16 +12,17 @@ import numpy as np
 from nrprob.engines import solve
 from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator.base import Restarts
-from nrprob.estimator.calls import collect, padded, restart_calls
+from nrprob.estimator.calls import collect, restart_calls
 from nrprob.known import factorize
 from nrprob.statistics.costs import gaussian
 from nrprob.statistics.ensembles import indicators
 from nrprob.statistics.families import sum_of_squares
-from nrprob.statistics.rows import Layout, Rows, arrange, make_rows
+from nrprob.statistics.rows import Layout, Rows, arrange, coarse, make_rows, rounded
 from nrprob.statistics.terms import Term
 
 # Patterns of base labels up to which single moves, which find the better optima, are quick enough.
 _SEQUENTIAL = 10000
+_MOVES = 16  # moves that count as one step where numbers of clusters are padded
 
 
 @dataclass(frozen=True)
@@ -68,17 +69,20 @@ def agree(
     """
     place, patterns = factorize(columns if fixed is None else np.column_stack([columns, fixed]))
     first = np.unique(place, return_index=True)[1]
-    # The number of patterns is an accident of the data: padded coarsely, with patterns of mass
-    # 0, it seldom asks for a new program.
-    size = max(64, 4 ** int(np.ceil(np.log2(len(patterns)) / 2)))
-    pad = size - len(patterns) if size <= _SEQUENTIAL else 0
-    x = np.pad(indicators(columns[first], classes).toarray(), ((0, pad), (0, 0)))
+    # The numbers of patterns, of base clusters and of clusters are padded coarsely, with patterns
+    # of mass 0 and clusters that no pattern has: they seldom ask for a new program.
+    x = indicators(columns[first], classes).toarray()
+    pad = coarse(len(x), 256) - len(x)
+    if pad + len(x) > _SEQUENTIAL:
+        pad = 0
+    else:
+        x = np.pad(x, ((0, pad), (0, coarse(x.shape[1], 64) - x.shape[1])))
     layout = arrange(np.zeros(len(x), int), 1)
     rows = make_rows(x, layout, 1, mass=np.pad(np.bincount(place), (0, pad)))
     settings = solve.make_settings(x.dtype, n_clusters=k, max_iter=max_iter)
     if fixed is not None:
         fixed = np.pad(fixed[first], (0, pad), constant_values=-1)
-    n_clusters = padded(rows, layout, k)
+    n_clusters = rounded(k, _MOVES * x.shape[1])
     calls = restart_calls(
         solve.solve_reassign,
         {

@@ -603,8 +603,8 @@ def test_free_weights_find_a_minority_and_auto_frees_them_where_that_pays():
     assert (equal.weights_ == 0.5).all()
     alone = ResidualMixture(2, weights="uniform", **runs).fit(X, known=z)
     assert equal.objective_ == pytest.approx(alone.objective_)
-    assert (equal.labels_ == alone.labels_).all()
-    how = ["errors", "start", "metric", "warmed_up", "n_iter"]
+    assert adjusted_rand_score(equal.labels_, alone.labels_) == 1  # of restarts that tie, any
+    how = ["errors", "start", "metric", "warmed_up"]
     assert equal.start_table_[how].equals(alone.start_table_[how])
     assert (alone.set_params(balance=1.0, weights="auto").fit(X, known=z).weights_ == 0.5).all()
     with pytest.raises(ValueError, match="balance asks for clusters of equal shares; got balance"):
