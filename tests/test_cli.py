@@ -126,6 +126,7 @@ def test_fit_passes_settings_and_solver(invoke, data, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_the_number_of_clusters_is_the_largest_where_it_is_sampled(invoke, data, tmp_path):
     sampled = ["--set", "num_samples=20", "--set", "num_warmup=20", "--no-picture"]
     for k, most in (([], "auto"), (["--k", 4], 4)):

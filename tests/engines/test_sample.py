@@ -283,6 +283,7 @@ def test_incomplete_codes_are_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_numpyro_runs_the_kernel():
     from numpyro.infer import MCMC
 

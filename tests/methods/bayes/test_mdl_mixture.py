@@ -228,6 +228,7 @@ def test_without_labels_predictions_are_clusters(energy, three):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_one_class_one_row_one_cluster(three):
     X, _, _ = three
     one = MDLMixture(6, random_state=0, **QUICK).fit(X, np.where(np.arange(60) < 9, 7, -1))
@@ -496,6 +497,7 @@ def test_both_kernels_have_one_target_under_the_conjugate_prior(three):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("energy", ["nml", "conjugate"])
 def test_the_six_moves_classify_and_go_on(energy, three):
     X, y, truth = three

@@ -192,6 +192,7 @@ def test_critical_weight_of_labels():
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_units_order_and_names_change_nothing():
     X, _, y = planted(4)
     plain = made("full", beta=0.5, n_init=1, init=np.arange(N) % 3).fit(X, y)

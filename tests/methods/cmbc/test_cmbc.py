@@ -322,6 +322,7 @@ def rises(model, tol):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SETTINGS)
 @pytest.mark.filterwarnings("ignore::UserWarning")

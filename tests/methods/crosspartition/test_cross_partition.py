@@ -347,6 +347,7 @@ def test_themes_of_all_subsets_are_found(planted):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_order_and_names_change_nothing(planted):
     X, _, subset = planted
     plain = CrossPartition(2).fit(X, subsets=subset)
@@ -457,6 +458,7 @@ def test_wrong_counts_are_refused(planted):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_bottlenecks_split_where_their_own_ladder_says(planted):
     X, theme, subset = planted
     for model, given in (

@@ -246,6 +246,7 @@ def test_one_group_is_a_tied_mixture_with_equal_weights():
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_a_heavy_ridge_makes_the_covariance_a_sphere(fitted):
     X, c, z, _ = fitted
     heavy = ResidualMixture(K, ridge=1e9, max_iter=1000, **FEW).fit(X, known=z)
@@ -361,6 +362,7 @@ def test_fitted_attributes(fitted):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_both_precisions(fitted):
     X, _, z, model = fitted
     narrow = clone(model).fit(X.astype(np.float32), known=z)
