@@ -12,6 +12,7 @@ import distributed
 import numpy as np
 import pytest
 import xarray
+from interrupted import interrupted_after
 
 from nrprob import batch
 from nrprob.batch import cluster, executor, plan, runner, store
@@ -117,17 +118,8 @@ def test_a_cluster_gives_the_same_results_and_does_nothing_twice(
 
 
 def test_an_interrupted_run_keeps_what_is_finished_and_goes_on(tmp_path, client, done, monkeypatch):
-    write = store.Store.write
-
-    def interrupted(self, *arguments):
-        if len(self.parts()) == 2:
-            raise KeyboardInterrupt
-        return write(self, *arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(store.Store, "write", interrupted)
-        with pytest.raises(KeyboardInterrupt) as told:
-            batch.run(SPEC, tmp_path, scheduler=client)
+    with interrupted_after(2) as told:
+        batch.run(SPEC, tmp_path, scheduler=client)
     whole = plan.expand(read_model(SPEC))
     for one in whole.batches:  # while the traceback, and all that it refers to, is there
         with store.Store(tmp_path).claim(one, wait=False) as free:

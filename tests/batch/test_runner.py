@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray
+from interrupted import interrupted_after
 
 from nrprob import CCIB, CondEns, MixtureEM, batch, files, metrics
 from nrprob.batch import executor, plan, single, store
@@ -704,17 +705,8 @@ def test_a_write_that_fails_leaves_no_half_file(tmp_path, monkeypatch):
 
 
 def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch, done):
-    write = store.Store.write
-
-    def interrupted(self, *arguments):
-        if len(self.parts()) == 2:
-            raise KeyboardInterrupt
-        return write(self, *arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(store.Store, "write", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            batch.run(SPEC, tmp_path)
+    with interrupted_after(2):
+        batch.run(SPEC, tmp_path)
     kept = batch.load(tmp_path)
     assert 0 < kept.sizes["cell"] < CELLS
     same(batch.run(SPEC, tmp_path), done[1])

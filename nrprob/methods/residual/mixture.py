@@ -100,10 +100,10 @@ class ResidualMixture(ScoreMixin, Clusterer):
     race : bool, default=True
         Whether restarts race where there are many rows (n x columns x K above 262,144): starts are
         made from a sample of them (4096, or 256 for every cluster, by known group), and all
-        restarts take ten steps there, in float32. Of those that lead by the objective of all rows
-        and differ (adjusted Rand index below .95), one in ten of them and 3 at least take twenty
-        steps more, and the best two go on to the end. The others stay where they are, and have not
-        converged.
+        restarts take ten steps there, in float32, after warm-ups of ten at most. Of those that lead
+        by the objective of all rows and differ (adjusted Rand index below .95), one in ten of them
+        and 3 at least take twenty steps more, and the best two go on to the end. The others stay
+        where they are, and have not converged.
     multi : {"product", "additive"}, default="product"
         How several known labelings combine: every combination of labels is a group, or the
         labelings' effects add up, by least squares.

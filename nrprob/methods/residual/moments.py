@@ -209,8 +209,8 @@ def leading(
 
     By a block Krylov space, from a start that is always the same, and from vectors ``near`` (size,
     any number) where there are some: a product with many columns costs a fraction of as many with
-    one. It grows until no eigenvalue rises by more than ``tol``, relative; small operators are
-    written out.
+    one. It grows until no eigenvalue rises by more than ``tol``, relative, or it has twelve blocks,
+    as where all that is left is noise; small operators are written out.
     """
     rank = min(rank, size)
     if rank == 0:
@@ -252,7 +252,9 @@ def _krylov(
         small = basis.T @ image
         all_, turn = np.linalg.eigh((small + small.T) / 2)
         before, values, turn = values, all_[::-1][:rank], turn[:, ::-1][:, :rank]
-        risen = (values - before > tol * np.abs(values)).any()
+        # Those that rounding alone leaves never settle, and are nobody's directions.
+        least = 1e3 * np.finfo(block.dtype).eps * abs(all_).max()
+        risen = ((values > least) & (values - before > tol * values)).any()
         if basis.shape[1] + block.shape[1] > min(size, _BLOCKS * block.shape[1]):
             break
         if basis.shape[1] > block.shape[1] and not risen:

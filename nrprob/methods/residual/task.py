@@ -111,7 +111,8 @@ def lay_out(
     rng = np.random.default_rng(check_random_state(model.random_state).randint(2**31 - 1))
     task = few = laid_out(chosen, mass, dtype)
     n_leaders = max(_LEAD, -(-model.n_init // _ONE_IN))
-    if model.race and y.size * k > _RACE and model.n_init > n_leaders:
+    many = y.size * k > _RACE
+    if model.race and many and model.n_init > n_leaders:
         strata = groups.codes
         if fixed is not None:
             strata = factorize(np.column_stack([strata, fixed]))[0]
@@ -123,7 +124,7 @@ def lay_out(
     each, kept = schedule(model.n_init, len(maps) * (1 + model.aligned) * (1 + model.warm_up))
     starts = make_starts(
         y[chosen], few.layout, n_groups, maps, k, each, rng, aligned=model.aligned,
-        tries=_TRIES if task.sample is None else 1,
+        tries=1 if many else _TRIES,
         fixed=None if fixed is None else fixed[chosen],
     )  # fmt: skip
     task.warm = kept >= len(starts)

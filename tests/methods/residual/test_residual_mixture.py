@@ -663,6 +663,12 @@ def test_rows_that_are_equal_make_one_centre():
     assert all(adjusted_rand_score(one, np.arange(60) // 20) == 1 for one in found)
 
 
+def test_starts_that_differ_come_first():
+    labels = np.array([[0, 0, 1], [1, 1, 0], [0, 1, 1], [2, 2, 1], [0, 1, 2]])
+    assert starts.different(labels, 3).tolist() == [0, 2, 4]
+    assert starts.different(labels, 4).tolist() == [0, 2, 4, 1]
+
+
 def test_labelled_rows_name_the_clusters_of_a_start():
     labels = np.array([[0, 0, 1, 1, 2, 2]])
     fixed = np.array([2, -1, -1, 0, 0, -1])

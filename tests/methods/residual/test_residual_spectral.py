@@ -176,6 +176,17 @@ def test_leading_directions_are_the_positive_ones(size):
     values, vectors = leading(lambda v: matrix @ v, size, 6, float, 1e-8)
     np.testing.assert_allclose(values, [5, 3, 1], rtol=1e-6)
     np.testing.assert_allclose(abs(vectors.T @ q[:, :3]), np.eye(3), atol=1e-6)
+    # From vectors near to them it is the same, in fewer products.
+    products = []
+
+    def apply(v):
+        products.append(v.shape[1])
+        return matrix @ v
+
+    again, same = leading(apply, size, 6, float, 1e-8, vectors)
+    np.testing.assert_allclose(again, values, rtol=1e-9)
+    np.testing.assert_allclose(same, vectors, atol=1e-6)
+    assert len(products) <= 3
     values, vectors = leading(lambda v: 0 * v, size, 6, float, 1e-2)
     assert values.size == 0 and vectors.shape == (size, 0)
     values, _ = leading(lambda v: -v, size, 6, float, 1e-2)
