@@ -723,5 +723,7 @@ def test_restarts_that_race_find_the_same(setting, monkeypatch):
     # Those that stay behind have their objective on all rows, and no better one.
     assert (table.objective >= raced.objective_).all()
     assert table.objective.max() < model.objective_ + 1000
+    # Without a race every restart goes to its end, from starts of fewer k-means here.
     alone = clone(raced).set_params(race=False).fit(X, y, known=z)
-    assert alone.objective_ == model.objective_
+    assert (alone.start_table_.n_iter > 0).all()
+    assert alone.objective_ == pytest.approx(model.objective_, abs=0.1)
