@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from nrprob.methods.multiview.estimator import MDLMultiView
     from nrprob.methods.residual.mixture import ResidualMixture
     from nrprob.methods.residual.spectral import ResidualSpectral
+    from nrprob.storage.stored import stored
     from nrprob.successive import Exploration, explore
 
     __version__: str
@@ -74,6 +75,7 @@ _OBJECTS = {
     "recommend": "nrprob.advice",
     "Exploration": "nrprob.successive",
     "sharded": "nrprob.engines.sharding",
+    "stored": "nrprob.storage.stored",
     "cache": "nrprob.caching",
     "DegenerateClusterWarning": "nrprob.exceptions",
 }
@@ -109,6 +111,7 @@ __all__ = [
     "Exploration",
     "recommend",
     "sharded",
+    "stored",
     "cache",
     "DegenerateClusterWarning",
     "information",

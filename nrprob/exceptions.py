@@ -3,7 +3,7 @@
 import sys
 import warnings
 
-__all__ = ["DataUnavailable", "DegenerateClusterWarning", "InputError", "warn"]
+__all__ = ["DataUnavailable", "DegenerateClusterWarning", "InputError", "one_line", "warn"]
 
 
 class DegenerateClusterWarning(UserWarning):
@@ -23,6 +23,11 @@ class InputError(ValueError):
 
 class DataUnavailable(InputError):
     """A data set is neither on this machine nor to be had; says how to get it."""
+
+
+def one_line(error: BaseException) -> str:
+    """What kind of error it is, and what it says, without line breaks."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 # Whose calls lie between what warns and the user's own line.

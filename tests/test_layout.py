@@ -14,9 +14,10 @@ KNOWS = {
 }
 # From the ground up: a floor imports nothing from those above it.
 FLOORS = (
-    {"exceptions", "settings", "validation", "files"},
+    {"exceptions", "settings", "validation", "files", "scheduler"},
     {"information", "codelength", "known", "colouring"},
     {"links", "metrics", "posterior", "statistics"},
+    {"storage"},
     {"engines"},
     {"estimator"},
     {"methods"},

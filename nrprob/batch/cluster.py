@@ -8,10 +8,8 @@ Nothing heavy is imported at the top, since the scheduler imports this module, t
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import contextlib
-import logging
 import pickle
 import platform
 import shutil
@@ -21,7 +19,7 @@ import uuid
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +27,9 @@ from typing import TYPE_CHECKING, Any
 import nrprob
 from nrprob.batch.plan import Experiment, file_digest
 from nrprob.batch.schema import ModelFile
-from nrprob.exceptions import InputError, warn
+from nrprob.exceptions import InputError, one_line, warn
+from nrprob.scheduler import LOCAL
+from nrprob.scheduler import connect as _connect
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -37,15 +37,11 @@ if TYPE_CHECKING:
     from nrprob.batch.executor import Executor
     from nrprob.batch.work import Done
 
-__all__ = ["LOCAL", "TIMEOUT", "Cluster", "connect"]
+__all__ = ["LOCAL", "Cluster", "connect"]
 
-LOCAL = "local"
-TIMEOUT = 10.0  # seconds in which a scheduler has to answer
 # Batches that are with workers or wait there. Each is a lock, which is an open file, of which a
 # process may have 1024 by default.
 _MOST = 500
-# A worker of a local cluster leaves an interrupt to the process that the user interrupts.
-_DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 _KEPT = 4  # executors on a worker, for as many runs that use it at the same time
 
 
@@ -166,7 +162,7 @@ def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[
     Raises
     ------
     nrprob.exceptions.InputError
-        If nobody answers at the address within `TIMEOUT` seconds, or distributed is not installed.
+        If nobody answers at the address within ten seconds, or distributed is not installed.
     """
     if scheduler is None:
         yield None
@@ -179,79 +175,8 @@ def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[
             f"workers of a cluster use their own devices; scheduler = {scheduler} and {what}; "
             "leave one of them out"
         )
-    try:
-        import dask
-        import distributed
-    except ImportError as error:
-        raise InputError(
-            f"a cluster needs the package distributed; scheduler = {scheduler}: {error}; run "
-            "pip install 'nrprob[cluster]'"
-        ) from error
-    if isinstance(scheduler, distributed.Client):
-        if scheduler.asynchronous or scheduler.status != "running":
-            raise InputError(
-                f"a client has to be connected, and not asynchronous; scheduler = {scheduler!r}; "
-                "make such a one"
-            )
-        yield scheduler
-        return
-    if not isinstance(scheduler, str) or not scheduler:
-        raise InputError(
-            f"a scheduler is an address, 'local' or a distributed.Client; got {scheduler!r}; pass "
-            "one of them"
-        )
-    with contextlib.ExitStack() as stack:
-        address: Any = scheduler
-        if scheduler == LOCAL:
-            _refuse_accelerator()
-            settings = {
-                # A forked process would have JAX without its threads.
-                "distributed.worker.multiprocessing-method": "spawn",
-                # A worker that dies repeatedly is replaced every time, until its batch is given up.
-                "distributed.deploy.lost-worker-timeout": "1 day",
-            }
-            stack.enter_context(dask.config.set(settings))
-            address = stack.enter_context(
-                distributed.LocalCluster(
-                    dashboard_address=":0", preload=[_DEAF], silence_logs=logging.ERROR
-                )
-            )
-        try:
-            if address is scheduler:
-                _call(scheduler)
-            client = distributed.Client(address, timeout=TIMEOUT, set_as_default=False)
-        except (OSError, ValueError, TypeError) as error:
-            raise InputError(
-                f"no scheduler answers within {TIMEOUT:g} s; scheduler = {scheduler}: "
-                f"{_one_line(error)}; start one with `dask scheduler`, and workers with "
-                "`dask worker ADDRESS`"
-            ) from error
-        yield stack.enter_context(client)
-
-
-def _call(address: str) -> None:
-    """Have somebody answer at an address; a client that cannot even try to does not end well."""
-    from distributed import Security, rpc
-
-    async def answered() -> None:
-        keys = Security().get_connection_args("client")
-        async with asyncio.timeout(TIMEOUT), rpc(address, connection_args=keys) as there:
-            who = await there.identity()
-        if "workers" not in who:
-            raise ValueError(f"this is a {who.get('type')}")
-
-    with ThreadPoolExecutor(1) as pool:  # the caller's thread may have an event loop already
-        pool.submit(asyncio.run, answered()).result()
-
-
-def _refuse_accelerator() -> None:
-    import jax
-
-    if jax.default_backend() != "cpu":
-        raise InputError(
-            f"processes of one machine cannot share its accelerator; scheduler = {LOCAL} where JAX "
-            f"has {jax.devices()[0].device_kind}; leave it out, or start a worker for each device"
-        )
+    with _connect(scheduler) as client:
+        yield client
 
 
 class Cluster:
@@ -301,7 +226,7 @@ class Cluster:
         for who, what in (said | workers).items():
             if isinstance(what, Exception):
                 raise InputError(
-                    f"{who} cannot use nrprob; {_one_line(what)}; install nrprob "
+                    f"{who} cannot use nrprob; {one_line(what)}; install nrprob "
                     f"{self._run.version} there, with the extra cluster"
                 )
             _refuse_other(who, what[0], self._run.version)
@@ -371,7 +296,7 @@ class Cluster:
                 raise
             raise InputError(
                 f"the cluster has lost this run; {self._address}: "
-                f"{_one_line(error)}; what is finished is kept, run it again to go on"
+                f"{one_line(error)}; what is finished is kept, run it again to go on"
             ) from error
 
 
@@ -385,8 +310,4 @@ def _explain(error: Exception) -> str:
             f"workers died at these fits; {allowed + 1}, one after another; give workers more "
             "memory, or look into their logs"
         )
-    return str(error) if isinstance(error, InputError) else _one_line(error)
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return str(error) if isinstance(error, InputError) else one_line(error)

@@ -21,6 +21,7 @@ from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.known import Groups, Known, is_missing, plain
 from nrprob.settings import standard
 from nrprob.statistics.features import largest
+from nrprob.storage.stored import Stored, as_stored, in_pieces
 from nrprob.validation import (
     LARGEST,
     check_choice,
@@ -35,12 +36,12 @@ class Restarts(NamedTuple):
 
     Attributes
     ----------
-    labels : (restarts, n)
+    labels : (restarts, n); None where they are not kept
     objective : (restarts,), minimised
     converged : (restarts,)
     """
 
-    labels: np.ndarray
+    labels: Any
     objective: np.ndarray
     converged: np.ndarray
 
@@ -170,6 +171,11 @@ class Clusterer(ClusterMixin, BaseEstimator):
         return False
 
     @property
+    def _takes_stored(self) -> bool:
+        """Whether rows are taken that are not in memory; see `nrprob.stored`."""
+        return False
+
+    @property
     def _unit(self) -> str:
         """What has not converged where the best restart has not."""
         return "the best restart"
@@ -210,7 +216,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
-            Float32 input is computed in float32, all else in float64.
+            Float32 input is computed in float32, all else in float64. Some estimators also take
+            rows that do not fit into memory; see `nrprob.stored`.
         y : array-like of shape (n_samples,), optional
             Wanted labels, -1 where unknown. Cluster i is the i-th of the sorted labels; further
             clusters are free.
@@ -233,10 +240,20 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     def _fit(self, X, y, **given):
         """Fit, with what else `prepare` takes."""
+        rows = as_stored(X) if self._takes_stored or isinstance(X, Stored) else None
+        if rows is not None:
+            return self._fit_stored(rows, y, **given)
         check_same_order(X, y=y)
         with fitting(self), standard():
             task = self.prepare(X, y, **given)
             return self.finish(task, self.compute(task))
+
+    def _fit_stored(self, rows: Stored, y, known=None):
+        """Fit rows that are not in memory; known structure and wanted labels may be columns."""
+        raise TypeError(
+            f"{type(self).__name__} needs its rows in memory; got rows that are stored; pass an "
+            "array, or use CCIB, IB or ResidualMixture"
+        )
 
     def prepare(self, X, y, known=None) -> Any:
         """Check the input and lay it out: all of `fit` that comes before something is computed."""
@@ -356,28 +373,33 @@ class Clusterer(ClusterMixin, BaseEstimator):
         self,
         restarts: Restarts,
         *,
-        membership: np.ndarray,
+        membership: np.ndarray | None,
         trace: np.ndarray,
         n_iter: int,
         nothing_left: str = "",
         chosen: Restarts | None = None,
+        labels: np.ndarray | None = None,
+        sizes: np.ndarray | None = None,
     ) -> None:
         """Set what every estimator has, of the best of the restarts, and say what is wrong with it.
 
         ``trace`` may end in NaN; ``nothing_left`` says why there is nothing to find, where that is
-        so; ``chosen`` is what was made of the best restarts, and stands for them.
+        so; ``chosen`` is what was made of the best restarts, and stands for them. Where restarts
+        keep no labels, ``labels`` are those of the best, and ``sizes`` the rows of its clusters.
         """
         self._restarts = restarts
         restarts = restarts if chosen is None else chosen
         at = int(restarts.objective.argmin())
-        self.labels_ = restarts.labels[at].astype(np.int64)
-        self.membership_ = membership
+        self.labels_ = restarts.labels[at].astype(np.int64) if labels is None else labels
+        if membership is not None:
+            self.membership_ = membership
         self.objective_ = float(restarts.objective[at])
         trace = trace.astype(float)
         self.objective_trace_ = trace[~np.isnan(trace)]
         self.n_iter_ = int(n_iter)
         self.converged_ = bool(restarts.converged[at])
-        self.n_clusters_ = int(np.unique(self.labels_).size)
+        used = np.unique(self.labels_) if sizes is None else np.flatnonzero(sizes)
+        self.n_clusters_ = int(used.size)
         k = self.n_clusters
         if nothing_left and k > 1:
             self._degenerate(nothing_left)
@@ -409,7 +431,11 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
         dims = {"labels": ("restart", "sample")}
         return xarray.Dataset(
-            {name: (dims.get(name, "restart"), a) for name, a in self._restarts._asdict().items()}
+            {
+                name: (dims.get(name, "restart"), a)
+                for name, a in self._restarts._asdict().items()
+                if a is not None  # labels of stored rows are not kept
+            }
         )
 
     # New rows
@@ -424,12 +450,16 @@ class Clusterer(ClusterMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+            Or `nrprob.stored` rows.
         known : as in `fit`; required if the model was fitted with it
 
         Returns
         -------
         ndarray of shape (n_samples,)
         """
+        if isinstance(X, Stored):
+            parts = [self.predict(x, known=own) for x, own in in_pieces(X, known)]
+            return np.concatenate(parts)
         check_same_order(X, known=known)
         return self._log_membership(X, known).argmax(1)
 

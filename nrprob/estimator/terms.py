@@ -229,9 +229,7 @@ class TermEstimator(LinearClusterer):
             fit.slope[: len(fit.slope) - n_empty], fit.log_prior, task.x.shape[1],
             beta=fit.beta, critical=fit.critical_beta,
         )  # fmt: skip
-        for name, value in zip(self._weight_names, fit.weights, strict=False):
-            if name:
-                setattr(self, name, float(value))
+        self._keep_weights(fit.weights)
         self._store(
             restarts,
             membership=memberships(best, task.layout, self.n_clusters),
@@ -240,6 +238,11 @@ class TermEstimator(LinearClusterer):
             nothing_left=self._nothing_left(self._told(task)),
         )
         return self
+
+    def _keep_weights(self, weights: np.ndarray) -> None:
+        for name, value in zip(self._weight_names, weights, strict=False):
+            if name:
+                setattr(self, name, float(value))
 
     def _told(self, task: Task) -> bool:
         """Whether something is known."""

@@ -14,7 +14,7 @@ import pytest
 import xarray
 from interrupted import interrupted_after
 
-from nrprob import batch
+from nrprob import batch, scheduler
 from nrprob.batch import cluster, executor, plan, runner, store
 from nrprob.batch.modelfile import read_model
 from nrprob.engines.sharding import sharded
@@ -267,7 +267,7 @@ def refused(tmp_path, message, scheduler, **options):
     ],
 )
 def test_addresses_where_nobody_answers(tmp_path, monkeypatch, address, message):
-    monkeypatch.setattr(cluster, "TIMEOUT", 0.2)
+    monkeypatch.setattr(scheduler, "TIMEOUT", 0.2)
     refused(tmp_path, message, address)
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from nrprob.estimator.base import row_means
-from nrprob.estimator.linear import FeatureParameters, ScoreMixin
+from nrprob.engines import sharding
+from nrprob.estimator.base import fitting, row_means
+from nrprob.estimator.linear import FeatureParameters, ScoreMixin, Task
+from nrprob.estimator.stored import fit_terms
 from nrprob.estimator.terms import Descent, TermEstimator
+from nrprob.settings import standard
+from nrprob.storage.stored import Survey, survey
 
 
 class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
@@ -36,6 +40,36 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
             noise=float(self.noise),
             tol=float(self.tol),
         )
+
+    @property
+    def _takes_stored(self) -> bool:
+        return self.solver == "anneal" and not self._descent().damped
+
+    def _fit_stored(self, rows, y, known=None):
+        self.check_parameters()
+        if self.solver != "anneal":
+            raise ValueError(
+                f"stored rows need solver='anneal'; got solver={self.solver!r}; use that one, or "
+                "pass rows in memory"
+            )
+        if self._descent().damped:
+            raise ValueError(
+                f"{type(self).__name__} shortens steps by its objective, which takes rows in "
+                "memory; got stored rows; pass an array, or use CCIB or IB"
+            )
+        if sharding.asked_for() is not None:
+            raise ValueError(
+                "stored rows go through one device at a time; got a fit within nrprob.sharded; "
+                "fit outside of it, or pass rows in memory"
+            )
+        with fitting(self), standard(), survey(rows, known, y) as seen:
+            return fit_terms(self, seen, y)
+
+    def stored_task(self, survey: Survey, fixed: np.ndarray | None) -> Task:
+        """What `_problem` looks at of stored rows: what is known, and an array of no rows."""
+        groups = self._grouped(None, survey.known, None)
+        x = np.empty((0, len(survey.moments.mean)), survey.source.dtype)
+        return Task(None, x, fixed, groups, survey.known)
 
     def finish(self, task, found):
         """Set the fitted attributes; see `Clusterer.finish`."""

@@ -279,6 +279,14 @@ class CCIB(BottleneckEstimator):
                 "or labels with multi='product'"
             )
 
+    def stored_task(self, survey, fixed):
+        """See `BottleneckEstimator.stored_task`."""
+        if self.multi == "additive" and survey.known.kind == "labels":
+            raise ValueError(
+                f"{_MODELLED} need rows in memory; got stored rows; use multi='product'"
+            )
+        return super().stored_task(survey, fixed)
+
     def _factorises(self, task):
         return self._columns is not None
 

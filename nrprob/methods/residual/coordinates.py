@@ -43,13 +43,39 @@ class Coordinates:
         cls, r: np.ndarray, dof: int, covariance: str, ridge: float
     ) -> tuple[Coordinates, np.ndarray]:
         """Coordinates, and those of the residuals (n, m) with ``dof`` degrees of freedom left."""
-        # Residuals vary less than errors, having lost the groups' means: they are inflated, and
-        # count for the degrees of freedom that are left.
-        inflation = float(np.sqrt(len(r) / dof))
-        scale = inflation * float(np.sqrt(np.mean(r**2)))
+        inflation, scale = _scales(float(np.mean(r**2)), len(r), dof)
         z, basis, variances = _directions(r * (inflation / scale), dof, covariance)
         alone = z.shape[1] == 1
         shrinkage = 0.0 if alone else float(ledoit_wolf_shrinkage(z, assume_centered=True))
+        at = cls._made(basis, variances, shrinkage, inflation, scale, dof, covariance, ridge)
+        return at, z / np.sqrt(at.variances)
+
+    @classmethod
+    def of_moments(
+        cls, square: np.ndarray, fourth: float, n: int, dof: int, covariance: str, ridge: float
+    ) -> Coordinates:
+        """Coordinates of n residuals that are not at hand, n being more than twice the columns.
+
+        By their sums of products (m, m), and the sum of the fourth powers of their lengths, which
+        is all that Ledoit and Wolf's intensity needs beside these.
+        """
+        m = len(square)
+        inflation, scale = _scales(float(np.trace(square)) / (n * m), n, dof)
+        unit = (inflation / scale) ** 2
+        basis, variances = _turned(square * (unit / n), dof, covariance)
+        p = len(variances)
+        mean = variances.mean()
+        spread = ((basis.T @ (square * (unit / n)) @ basis) ** 2).sum()
+        beta = (fourth * unit**2 / n - spread) / (p * n)
+        delta = (spread - p * mean**2) / p
+        shrinkage = 0.0 if p == 1 or min(beta, delta) <= 0 else min(beta, delta) / delta
+        return cls._made(basis, variances, shrinkage, inflation, scale, dof, covariance, ridge)
+
+    @classmethod
+    def _made(
+        cls, basis: np.ndarray, variances: np.ndarray, shrinkage: float, inflation: float,
+        scale: float, dof: int, covariance: str, ridge: float,
+    ) -> Coordinates:  # fmt: skip
         shrinkage = min(shrinkage, 0.99)
         # A sphere is what it shrinks to.
         nu0 = 0.0 if covariance == "spherical" else ridge * dof * shrinkage / (1 - shrinkage)
@@ -57,7 +83,7 @@ class Coordinates:
         ridged = (dof * variances + nu0 * s0) / (dof + nu0)
         root = np.sqrt(ridged)
         basis, back = basis / root * (inflation / scale), (basis * root).T * scale
-        return cls(basis, back, inflation, scale, ridged, shrinkage, nu0, s0, dof), z / root
+        return cls(basis, back, inflation, scale, ridged, shrinkage, nu0, s0, dof)
 
     def seen(self, y: np.ndarray, metric: Any, n_clusters: int) -> np.ndarray:
         """Map (p, p) from y to what a metric of the starts sees: a power, or "kurtosis"."""
@@ -73,24 +99,47 @@ class Coordinates:
         return np.pad(white @ directions, ((0, 0), (0, p - directions.shape[1])))
 
 
+def _scales(square: float, n: int, dof: int) -> tuple[float, float]:
+    """Inflation of residuals, and the root of the mean square of inflated ones.
+
+    Residuals vary less than errors, having lost the groups' means: they are inflated, and count for
+    the degrees of freedom that are left.
+    """
+    inflation = float(np.sqrt(n / dof))
+    return inflation, inflation * float(np.sqrt(square))
+
+
 def _directions(
     r: np.ndarray, dof: int, covariance: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Residuals (n, p) along directions that vary, these (m, p), and their variances (p,)."""
     n, m = r.shape
+    if covariance == "diag" or n > 2 * m:
+        square = np.diag((r**2).mean(0)) if covariance == "diag" else r.T @ r / n
+        basis, variances = _turned(square, dof, covariance)
+        return r @ basis, basis, variances
+    _, root, basis = np.linalg.svd(r, full_matrices=False)
+    rank = _rank(root**2, dof, covariance)
+    basis = basis.T[:, :rank]
+    return r @ basis, basis, root[:rank] ** 2 / n
+
+
+def _turned(square: np.ndarray, dof: int, covariance: str) -> tuple[np.ndarray, np.ndarray]:
+    """Directions (m, p) that vary, and the variances (p,) along them, by mean products (m, m)."""
     if covariance == "diag":
-        variances = (r**2).mean(0)
+        variances = np.diagonal(square)
         keep = variances > _NULL * variances.max()
-        return r[:, keep], np.eye(m)[:, keep], variances[keep]
-    if n > 2 * m:
-        square, basis = np.linalg.eigh(r.T @ r)
-        order = square.argsort()[::-1]
-        square, basis = square[order], basis[:, order]
-    else:
-        _, root, basis = np.linalg.svd(r, full_matrices=False)
-        square, basis = root**2, basis.T
-    rank = int((square > _NULL * square[0]).sum())
+        return np.eye(len(square))[:, keep], variances[keep]
+    variances, basis = np.linalg.eigh(square)
+    order = variances.argsort()[::-1]
+    variances, basis = variances[order], basis[:, order]
+    rank = _rank(variances, dof, covariance)
+    return basis[:, :rank], variances[:rank]
+
+
+def _rank(variances: np.ndarray, dof: int, covariance: str) -> int:
+    """Number of directions to keep, of variances that fall."""
+    rank = int((variances > _NULL * variances[0]).sum())
     if covariance == "tied" and rank > dof / 2:
         rank = max(min(_MOST, dof // 2, rank), 1)
-    basis = basis[:, :rank]
-    return r @ basis, basis, square[:rank] / n
+    return rank

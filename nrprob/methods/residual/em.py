@@ -91,6 +91,24 @@ class Parameters(NamedTuple):
     log_weights: jax.Array
 
 
+class Sums(NamedTuple):
+    """What rows add to the parameters that are best for their memberships.
+
+    Attributes
+    ----------
+    held : (K,) masses
+    size : (K,) masses times the weights of t errors
+    sums : (K, p) sums of rows, by these
+    scatter : sums of products or squares of rows, by these; None for normal errors, which need but
+        those of all rows
+    """
+
+    held: jax.Array
+    size: jax.Array
+    sums: jax.Array
+    scatter: jax.Array | None
+
+
 class State(NamedTuple):
     """What one restart has after a step.
 
@@ -112,7 +130,11 @@ class State(NamedTuple):
 
 
 class Model:
-    """The steps of EM on one set of rows, of one restart. Memberships are (K, n)."""
+    """The steps of EM on one set of rows, of one restart. Memberships are (K, n).
+
+    Where the rows are but some of all, ``total`` is the mass and ``scatter`` the sums of products
+    or squares of all.
+    """
 
     def __init__(
         self,
@@ -122,6 +144,8 @@ class Model:
         robust: bool,
         k: int,
         free: jax.Array,
+        total: jax.Array | None = None,
+        scatter: jax.Array | None = None,
     ):
         b, r, p = data.y.shape
         self.data, self.h, self.k = data, numbers, k
@@ -133,9 +157,10 @@ class Model:
         self.active = data.active
         self.log_k = math.log(k) if self.active is None else jnp.log(self.active.sum())
         self.log_k = jnp.asarray(self.log_k, data.y.dtype)
-        self.scatter = self._scatter(self.mass)
+        self.total = self.mass.sum() if total is None else total
+        self.scatter = self.products(self.mass) if scatter is None else scatter
 
-    def _scatter(self, mass: jax.Array) -> jax.Array:
+    def products(self, mass: jax.Array) -> jax.Array:
         """Sums of products, or of squares, of rows with masses (n,)."""
         if self.covariance == "tied":
             return _dot(self.y * mass, self.y.T)
@@ -153,12 +178,20 @@ class Model:
 
     def maximise(self, w: jax.Array, weight: jax.Array | None, s0: jax.Array) -> Parameters:
         """M-step: parameters that are best for masses ``w``; ``weight`` (K, n) of t errors."""
-        h, data = self.h, self.data
+        return self.best(self.gather(w, weight), s0)
+
+    def gather(self, w: jax.Array, weight: jax.Array | None) -> Sums:
+        """What the rows add to the parameters."""
         a = w if weight is None else w * weight
-        size = a.sum(-1)[:, None]
-        sums = _dot(a, self.y.T)
+        scatter = None if weight is None else self.products(a.sum(0))
+        return Sums(w.sum(-1), a.sum(-1), _dot(a, self.y.T), scatter)
+
+    def best(self, found: Sums, s0: jax.Array) -> Parameters:
+        """Parameters that are best by what all rows add."""
+        h, data = self.h, self.data
+        size, sums = found.size[:, None], found.sums
         b = jnp.where(size > 1e-10, sums / jnp.maximum(size, 1e-10), 0)
-        scatter = self.scatter if weight is None else self._scatter(a.sum(0))
+        scatter = self.scatter if found.scatter is None else found.scatter
         target = h.nu0 * s0 * data.inverse_scale + h.floor * h.dof
         total = h.dof + h.nu0
         if self.covariance == "tied":
@@ -181,7 +214,7 @@ class Model:
             log_det = jnp.log(sigma).sum()
             precision = variances = 1 / sigma
         s0 = h.d / (variances * data.inverse_scale).sum()
-        share = jnp.maximum(w.sum(-1) / self.mass.sum(), _TINY)
+        share = jnp.maximum(found.held / self.total, _TINY)
         log_weights = jnp.where(self.free, self.log_k + jnp.log(share), 0)
         return Parameters(b, sigma, precision, log_det, s0, log_weights)
 

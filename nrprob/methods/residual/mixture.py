@@ -23,8 +23,9 @@ from nrprob.estimator.linear import ScoreMixin
 from nrprob.exceptions import warn
 from nrprob.known import Groups, Known, KnownEncoder, factorize, read
 from nrprob.methods.residual.coordinates import Coordinates
+from nrprob.methods.residual.em import Numbers
 from nrprob.methods.residual.removal import remove
-from nrprob.methods.residual.solver import solve_residuals
+from nrprob.methods.residual.solver import Fit, solve_residuals
 from nrprob.methods.residual.starts import schedule
 from nrprob.methods.residual.task import ResidualTask, lay_out
 from nrprob.settings import standard
@@ -248,7 +249,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
     def prepare(self, X, y, known=None) -> ResidualTask:
         """Check the input, remove what is known, and lay out the residuals."""
         X, fixed = self._take_in(X, y)
-        n, k = X.shape[0], self.n_clusters
+        n = X.shape[0]
         check_range(X)
         known = read(known, n)
         r, self._removal, groups = remove(X, known, self.multi)
@@ -264,23 +265,38 @@ class ResidualMixture(ScoreMixin, Clusterer):
         if self._balanced is not None:
             self._balanced.fit(known, n)
         dof = n - self._removal.rank
+        self._check_left(
+            known, dof, float(np.mean(r**2)), float(np.mean(np.square(X, dtype=np.float64)))
+        )
+        task = self._lay_out(r, dof, groups, known, fixed, X.dtype)
+        task.calls = self._calls(task)
+        return task
+
+    def _check_left(self, known: Known, dof: int, square: float, before: float) -> None:
+        """Refuse residuals of mean ``square``, of rows of mean square ``before``, that are none."""
+        n, k = known.n_samples, self.n_clusters
         if k > max(dof, 1):
             raise ValueError(
                 f"n_clusters={k} is more than the {dof} degrees of freedom that are left; got "
                 f"n_samples={n} and known structure of rank {self._removal.rank}; lower "
                 "n_clusters, or pass more rows or fewer groups"
             )
-        square = float(np.mean(r**2))
-        if dof < 1 or square <= 1e-28 * max(float(np.mean(np.square(X, dtype=np.float64))), 1e-300):
+        if dof < 1 or square <= 1e-28 * max(before, 1e-300):
             none = known.kind == "nothing"
             what = "all rows are alike" if none else "known explains X completely"
             raise ValueError(
                 f"{what}, so there is nothing to cluster; got residuals of 0 for n_samples={n}; "
                 "pass other features, or known structure of fewer groups"
             )
-        task = self._lay_out(r, dof, groups, known, fixed, X.dtype)
-        task.calls = self._calls(task)
-        return task
+
+    @property
+    def _takes_stored(self) -> bool:
+        return True
+
+    def _fit_stored(self, rows, y, known=None):
+        from nrprob.methods.residual.stored import fit_mixture
+
+        return fit_mixture(self, rows, y, known)
 
     def _validate(self, X, *, reset: bool):
         if sparse.issparse(X):
@@ -342,7 +358,9 @@ class ResidualMixture(ScoreMixin, Clusterer):
         for errors in ("gauss", "t"):
             if self.errors not in (errors, "auto"):
                 continue
-            numbers = task.numbers._replace(constant=np.asarray(self._constant(task, errors)))
+            numbers = task.numbers._replace(
+                constant=np.asarray(self._constant(task.numbers, errors))
+            )
             static = {
                 "n_clusters": k, "warm_up": bool(self.warm_up), "covariance": self.covariance,
                 "robust": errors == "t", "side_by_side": side,
@@ -356,9 +374,9 @@ class ResidualMixture(ScoreMixin, Clusterer):
             )
         return calls
 
-    def _constant(self, task, errors):
+    def _constant(self, numbers: Numbers, errors: str) -> float:
         """What the objective has of densities and does not depend on parameters."""
-        d, dof = float(task.numbers.d), float(task.numbers.dof)
+        d, dof = float(numbers.d), float(numbers.dof)
         normaliser = -d / 2 * math.log(2 * math.pi)
         if errors == "t":
             nu = float(self.nu)
@@ -376,13 +394,18 @@ class ResidualMixture(ScoreMixin, Clusterer):
             trace=best.trace,
             n_iter=best.n_iter,
         )
-        at = best.fit
-        self.log_likelihood_, self.penalty_ = float(at.log_likelihood), float(at.penalty)
         kinds = [dict(call.static)["robust"] for call in task.calls]
         robust = kinds[next(i for i, solution in enumerate(found) if solution is best)]
-        self.errors_ = "t" if robust else "gauss"
         self._steps = np.concatenate([f.fit.steps for f in found])
         self._freed = [bool(f.fit.free) for f in found]
+        self._keep(best.fit, task.numbers, robust, task.groups.n_groups)
+        self._tell(task)
+        return self
+
+    def _keep(self, at: Fit, numbers: Numbers, robust: bool, n_groups: int) -> None:
+        """Set what follows from the parameters of the best restart."""
+        self.log_likelihood_, self.penalty_ = float(at.log_likelihood), float(at.penalty)
+        self.errors_ = "t" if robust else "gauss"
         log_weights = np.asarray(at.log_weights[: self.n_clusters], np.float64)
         self.weights_ = np.exp(log_weights - logsumexp(log_weights))
         self._log_weights = log_weights
@@ -391,39 +414,45 @@ class ResidualMixture(ScoreMixin, Clusterer):
         self._centres = np.asarray(at.centres[: self.n_clusters, :p], np.float64)
         sigma = np.asarray(at.covariance, np.float64)
         self._sigma = sigma[:p, :p] if sigma.ndim == 2 else np.diag(sigma[:p])
-        offset = at.offset[: self.n_clusters, : task.groups.n_groups]
-        self._offset = np.asarray(offset, np.float64)
+        self._offset = np.asarray(at.offset[: self.n_clusters, :n_groups], np.float64)
         # What the log densities of all rows have in common, 1/K included.
-        self._common = self._constant(task, self.errors_) / float(task.numbers.dof)
-        self._common -= 0.5 * (np.linalg.slogdet(self._sigma)[1] + float(task.numbers.log_det))
+        self._common = self._constant(numbers, self.errors_) / float(numbers.dof)
+        self._common -= 0.5 * (np.linalg.slogdet(self._sigma)[1] + float(numbers.log_det))
         self.means_ = self._centres @ coordinates.back / coordinates.inflation
         heavier = self.nu / (self.nu - 2) if robust else 1.0
         self.covariances_ = heavier * coordinates.back.T @ self._sigma @ coordinates.back
         self.effects_ = self._removal.effects
         self.n_components_ = p
-        self._tell(task)
-        return self
 
     def _tell(self, task) -> None:
         """Say what makes the result doubtful."""
         codes = None if self._removal.design else task.groups.codes
-        if codes is not None and task.groups.n_groups > 1 and self.n_clusters > 1:
+        if codes is not None:
             table = np.zeros((task.groups.n_groups, self.n_clusters), int)
             np.add.at(table, (codes, self.labels_), 1)
-            alone = np.flatnonzero((table > 0).sum(0) == 1)
-            if alone.size:
-                self._degenerate(
-                    f"{alone.size} cluster(s) lie in one known group only, such as cluster "
-                    f"{alone[0]}; they may be a part of the known structure"
-                )
+            self._tell_alone(table)
+        self._tell_gap(self._restarts.labels)
+
+    def _tell_alone(self, table: np.ndarray) -> None:
+        """Say if a cluster lies in one known group, by numbers of rows (groups, K)."""
+        alone = np.flatnonzero((table > 0).sum(0) == 1)
+        if min(table.shape) > 1 and alone.size:
+            self._degenerate(
+                f"{alone.size} cluster(s) lie in one known group only, such as cluster "
+                f"{alone[0]}; they may be a part of the known structure"
+            )
+
+    def _tell_gap(self, labels: np.ndarray) -> None:
+        """Set ``gap_`` by labels (restarts, n), and say if it is small."""
         self.gap_ = np.inf
         order = np.argsort(self._restarts.objective, kind="stable")
-        used = np.unique(self.labels_).size
+        chosen = labels[order[0]]
+        used = np.unique(chosen).size
         for i in order[1:]:
-            cells = np.bincount(self.labels_ * self.n_clusters + self._restarts.labels[i])
-            if (cells > 0).sum() == used == np.unique(self._restarts.labels[i]).size:
+            cells = np.bincount(chosen * self.n_clusters + labels[i])
+            if (cells > 0).sum() == used == np.unique(labels[i]).size:
                 continue  # the same clusters by other names, as most restarts find
-            if adjusted_rand_score(self._restarts.labels[i], self.labels_) < _ALIKE:
+            if adjusted_rand_score(labels[i], chosen) < _ALIKE:
                 self.gap_ = float(self._restarts.objective[i] - self.objective_)
                 break
         if self.gap_ < _NEAR:

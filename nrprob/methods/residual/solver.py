@@ -119,6 +119,11 @@ class Climb:
         # It begins again, from the memberships and the weights that it has.
         return ready._replace(u=state.u, objective=state.objective)
 
+    def heat(self, labels: jax.Array, warm: jax.Array | None, most: int, max_iter: Any) -> State:
+        """State after ``most`` steps from labels, and as many of a warm-up before them."""
+        state = self.begin(labels, warm, most)
+        return self.rise(state, jnp.minimum(most, max_iter)).state
+
     def resume(self, t: Parameters, u: jax.Array) -> State:
         """State that parameters give, which may be those of other rows."""
         t, u = jax.tree.map(lambda a: a.astype(self.model.y.dtype), (t, u))
@@ -186,8 +191,7 @@ def solve_residuals(
             few = Climb(part, sample.fixed)
 
             def heat(labels, warm):
-                state = few.begin(labels, warm if warm_up else None, _HEAT)
-                end = few.rise(state, jnp.minimum(_HEAT, numbers.max_iter)).state
+                end = few.heat(labels, warm if warm_up else None, _HEAT, numbers.max_iter)
                 return end.t, end.u
 
             heats = restarts(heat, own, side_by_side)
@@ -267,7 +271,7 @@ def leading(
         best = jnp.where(open_, objective, -jnp.inf).argmax()
         there = open_.any()
         tables = jnp.einsum("skn,jn->skj", hits, hits[best]).astype(jnp.float64)
-        other = jax.vmap(_adjusted_rand)(tables) < _SAME
+        other = jax.vmap(adjusted_rand)(tables) < _SAME
         return open_ & other, (jnp.where(there, best, s), there)
 
     return jax.lax.scan(choose, jnp.ones(s, bool), None, most)[1]
@@ -291,12 +295,21 @@ def freed(solutions: solve.Solution, data: Residuals) -> jax.Array:
     hits = [jnp.where(real, labels == names, False) for labels in (one, other)]
     table = jnp.einsum("brk,brl->kl", *(hit.astype(jnp.float64) for hit in hits))
     gain = solutions.objective[0, best[0]] - solutions.objective[1, best[1]]
+    return pays(gain, entropy, table, k, n).astype(jnp.int32)
+
+
+def pays(gain: Any, entropy: Any, table: jax.Array, k: Any, n: Any) -> jax.Array:
+    """Whether to take free weights; see `freed`.
+
+    By the nats (gain) that they save, the mean entropies (2,) of memberships by equal weights and
+    by free ones, and the contingency table (K, K) of the two.
+    """
     clearer = entropy[0] - entropy[1] > _CLEARER * jnp.log(k)
-    alike = _adjusted_rand(table) > _ALIKE
-    return ((gain > 0.5 * (k - 1) * jnp.log(n)) & (clearer | alike)).astype(jnp.int32)
+    alike = adjusted_rand(table) > _ALIKE
+    return (gain > 0.5 * (k - 1) * jnp.log(n)) & (clearer | alike)
 
 
-def _adjusted_rand(table: jax.Array) -> jax.Array:
+def adjusted_rand(table: jax.Array) -> jax.Array:
     """Adjusted Rand index of two partitions by their contingency table."""
 
     def pairs(counts):

@@ -53,6 +53,11 @@ class ResidualTask:
     calls: list[solve.Call] = field(default_factory=list)
 
 
+def leaders(n_init: int) -> int:
+    """Restarts that go on after a race, at most."""
+    return max(_LEAD, -(-n_init // _ONE_IN))
+
+
 def lay_out(
     model: Any,
     at: Coordinates,
@@ -61,6 +66,7 @@ def lay_out(
     fixed: np.ndarray | None,
     free: np.ndarray,
     dtype: Any,
+    mass: np.ndarray | None = None,
 ) -> ResidualTask:
     """Lay out rows, starts, and the sample if restarts race.
 
@@ -73,6 +79,7 @@ def lay_out(
     fixed : (n,) classes of labelled rows, else -1; None where there are none
     free : whether weights are fitted, of every fit that is made
     dtype : of the search; a race is in float32
+    mass : (n,) of rows that are a sample of others, and race themselves; else all have the same
     """
     n, p = y.shape
     k, dof = model.n_clusters, at.dof
@@ -107,12 +114,14 @@ def lay_out(
         places = None if fixed is None else layout.spread(fixed[chosen], -1)
         return ResidualTask(data, numbers, layout, groups, places)
 
-    chosen, mass = np.arange(n), np.full(n, dof / n)
+    part = mass is not None
+    chosen = np.arange(n)
+    mass = np.full(n, dof / n) if mass is None else mass
     rng = np.random.default_rng(check_random_state(model.random_state).randint(2**31 - 1))
     task = few = laid_out(chosen, mass, dtype)
-    n_leaders = max(_LEAD, -(-model.n_init // _ONE_IN))
+    n_leaders = min(leaders(model.n_init), model.n_init)
     many = y.size * k > _RACE
-    if model.race and many and model.n_init > n_leaders:
+    if model.race and many and not part:
         strata = groups.codes
         if fixed is not None:
             strata = factorize(np.column_stack([strata, fixed]))[0]
@@ -124,7 +133,7 @@ def lay_out(
     each, kept = schedule(model.n_init, len(maps) * (1 + model.aligned) * (1 + model.warm_up))
     starts = make_starts(
         y[chosen], few.layout, n_groups, maps, k, each, rng, aligned=model.aligned,
-        tries=1 if many else _TRIES,
+        tries=1 if many or part else _TRIES,
         fixed=None if fixed is None else fixed[chosen],
     )  # fmt: skip
     task.warm = kept >= len(starts)

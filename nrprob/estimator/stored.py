@@ -1,0 +1,212 @@
+"""Fits of rows that do not fit into memory, for estimators whose objective is a sum of terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nrprob.engines import cells, solve
+from nrprob.engines.cells import Block
+from nrprob.estimator.base import Restarts, read_labels
+from nrprob.known import Groups
+from nrprob.statistics import families
+from nrprob.statistics.families import FeatureMap
+from nrprob.statistics.features import guess_features
+from nrprob.statistics.rows import arrange, make_rows
+from nrprob.storage.blocks import Blocks, gathered
+from nrprob.storage.stored import Chunk, Stored, Survey
+from nrprob.validation import check_random_state
+
+_ROWS = 1 << 16  # of a block, at most
+_LEAST = 1 << 12
+_ENTRIES = 1 << 25  # memberships of a block, and products of statistics, that are made at once
+
+
+@dataclass(frozen=True)
+class LayGroups:
+    """Makes a `Block` of rows, sorted by known group; statistics are those of ``features``."""
+
+    features: FeatureMap
+    n_groups: int
+    labelled: bool
+
+    def __call__(self, chunk: Chunk) -> Block:
+        """Lay out the rows of a chunk."""
+        n = int(chunk.real.sum())
+        x = self.features(chunk.x[:n])
+        x = np.pad(x, ((0, len(chunk.x) - n), (0, 0)))
+        layout = arrange(chunk.given["codes"], self.n_groups)
+        rows = make_rows(x, layout, self.n_groups, mass=chunk.real)
+        number = layout.spread(chunk.number)
+        rows = type(rows)(rows.x, rows.mass, number, rows.group, None, rows.n_groups)
+        fixed = layout.spread(chunk.given["fixed"].astype(np.int32), -1) if self.labelled else None
+        return Block(rows, fixed)
+
+
+def block_size(n_init: int, n_clusters: int) -> int:
+    """Rows of a block, for the memberships of all restarts to fit beside it."""
+    return int(np.clip(_ENTRIES // (n_init * n_clusters), _LEAST, _ROWS))
+
+
+def feature_map(survey: Survey, name: str, binarize: float | None) -> FeatureMap:
+    """Return what turns raw rows into statistics; see `nrprob.statistics.families.fit_features`."""
+    if binarize is not None:
+        return FeatureMap("bernoulli", float(binarize))
+    moments = survey.moments
+    if name == "auto":
+        kinds = np.array([[0.0, 1.0 if moments.small else 2.0]]) if moments.whole else [[0.5]]
+        name = guess_features(np.asarray(kinds))
+    if name == "gaussian":
+        variance = float((moments.square / moments.n_rows).mean())
+        return FeatureMap("gaussian", None, moments.mean, variance**0.5 if variance > 0 else 1.0)
+    return families.of(name).fit(np.zeros((1, len(moments.mean))))
+
+
+def wanted_labels(survey: Survey, y: Any) -> Any:
+    """Labels that are wanted: a column's, or those that were passed."""
+    return survey.wanted if isinstance(y, str) else y
+
+
+def check_wanted(rows: Stored, y: Any) -> None:
+    """Refuse wanted labels where classes cannot be counted."""
+    if y is not None and rows.processes:
+        raise ValueError(
+            "wanted labels of rows of several processes cannot be compared; got y; leave it out"
+        )
+    if y is not None and not isinstance(y, str):
+        read_labels(y, len(y))
+
+
+def start_seed(estimator: Any, survey: Survey) -> int:
+    """Seed of the starts; the same in all processes."""
+    seed = check_random_state(estimator.random_state).randint(2**31 - 1)
+    return int(gathered(np.asarray(seed))[0]) if survey.rows.processes else seed
+
+
+def take_in(estimator: Any, survey: Survey, y: Any) -> np.ndarray | None:
+    """What `fit` does with the rows of an estimator before anything is computed; wanted labels."""
+    source = survey.source
+    estimator.n_features_in_ = len(survey.moments.mean)
+    if source.features is not None:
+        estimator.feature_names_in_ = np.asarray(source.features, object)
+    huge = 1e15 if source.dtype == np.float32 else 1e140
+    estimator._reach = (survey.moments.largest or 1.0) * huge
+    estimator._check_size(survey.n_all)
+    return estimator._wanted(wanted_labels(survey, y), survey.n_samples)
+
+
+def read_back(
+    survey: Survey, parts: Any, n_columns: int, dtype: Any = np.int64
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Labels (n_samples,), and memberships if there are any, of what blocks say of their rows.
+
+    Blocks say the numbers of their rows, labels, -1 on padding, and memberships or None.
+    """
+    n, path = survey.n_samples, survey.rows.labels
+    labels: Any = np.empty(n, dtype)
+    if path is not None:
+        labels = np.lib.format.open_memmap(path, "w+", dtype, (n,))
+    membership = np.empty((n, n_columns)) if survey.rows.membership else None
+    for number, own, w in parts:
+        real = own.reshape(-1) >= 0
+        # Numbers count modulo 2**32.
+        at = (number.reshape(-1)[real] - np.uint32(survey.first % 2**32)).astype(np.int64)
+        labels[at] = own.reshape(-1)[real]
+        if membership is not None:
+            membership[at] = w.reshape(-1, w.shape[-1])[real, :n_columns]
+    if path is not None:
+        labels.flush()
+    return labels, membership
+
+
+def store(
+    estimator: Any,
+    survey: Survey,
+    labels: np.ndarray,
+    membership: np.ndarray | None,
+    sizes: np.ndarray,
+    objective: np.ndarray,
+    converged: np.ndarray,
+    trace: np.ndarray,
+    n_iter: int,
+    nothing_left: str = "",
+) -> None:
+    """Set what every estimator has, of the best restart; ``sizes`` (k,) are rows of all clusters.
+
+    There is no ``membership_`` where none was asked for, and ``restarts_`` has no labels.
+    """
+    restarts = Restarts(None, objective, converged)
+    estimator._store(
+        restarts, labels=labels, membership=membership, trace=trace, n_iter=n_iter,
+        nothing_left=nothing_left, sizes=sizes,
+    )  # fmt: skip
+
+
+def fit_terms(estimator: Any, survey: Survey, y: Any) -> Any:
+    """Anneal the cells of a `nrprob.estimator.terms.TermEstimator`, pass by pass over the rows."""
+    check_wanted(survey.rows, y)
+    fixed = take_in(estimator, survey, y)
+    dtype, k = survey.source.dtype, estimator.n_clusters
+    estimator._features = feature_map(survey, estimator.features, estimator.binarize)
+    task = estimator.stored_task(survey, fixed)
+    groups: Groups = task.groups
+    m = len(survey.moments.mean)
+    if groups.n_groups * (m + 1) ** 2 > 2 * _ENTRIES:
+        raise ValueError(
+            f"stored rows take known groups x columns^2 up to {2 * _ENTRIES}; got "
+            f"{groups.n_groups} groups and {m} columns; pass fewer of either"
+        )
+    build, numbers = estimator._problem(task)
+    estimator._minimised = descent = estimator._descent()
+    settings = solve.make_settings(
+        dtype, n_clusters=k, max_iter=estimator.max_iter, method=numbers,
+        **{name: getattr(descent, name) for name in solve.FLOATS},
+    )  # fmt: skip
+    lay = LayGroups(estimator._features, groups.n_groups, fixed is not None)
+    given = {"codes": groups.codes.astype(np.int32)}
+    if fixed is not None:
+        given["fixed"] = fixed
+    n_init = estimator.n_init
+    blocks: Blocks = survey.blocks(block_size(n_init, k), lay, given)
+    moments = cells.moments(blocks)
+    problem = build(cells.SummedRows(moments), settings)
+    seed = start_seed(estimator, survey)
+    rule = "information" if descent.information else "entropy"
+
+    def tell(n_iter: int, beta: float) -> None:
+        if estimator.verbose:
+            print(f"{n_iter} passes over the rows: inverse temperature {beta:.4g}")
+
+    found, terms = cells.anneal_cells(
+        blocks, problem, moments, settings, seed, n_clusters=k, n_init=n_init, rule=rule,
+        dtype=dtype, tell=tell,
+    )  # fmt: skip
+    fit = found.fit(terms, descent.information)
+    estimator._keep_costs(fit.slope, fit.log_prior, m, beta=fit.beta, critical=fit.critical_beta)
+    estimator._keep_weights(fit.weights)
+    active = np.ones(k, bool)
+    parts = (
+        (number, labels[..., 0], None if w is None else w[..., 0, :])
+        for number, labels, w in cells.labelled(
+            blocks, found, active, every=False, soft=survey.rows.membership
+        )
+    )
+    labels, membership = read_back(survey, parts, k)
+    hard = found.hard[:, found.best].sum(0)
+    store(
+        estimator, survey, labels, membership, hard[:, -1], found.objective, found.converged,
+        found.trace[:, found.best], found.n_iter, estimator._nothing_left(estimator._told(task)),
+    )  # fmt: skip
+    estimator.cluster_centers_ = _centres(estimator._features, found.cells[:, found.best].sum(0), m)
+    return estimator
+
+
+def _centres(features: FeatureMap, sums: np.ndarray, m: int) -> np.ndarray:
+    """Means (k, m) of the statistics of the clusters, of raw rows where these are known by them."""
+    size, total = sums[:, -1:], sums.sum(0)
+    means = np.where(size > 0, sums[:, :m] / np.maximum(size, 1e-300), total[:m] / total[-1])
+    if features.centre is not None:
+        return means * features.scale + features.centre
+    return means

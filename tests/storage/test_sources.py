@@ -1,0 +1,174 @@
+"""Rows on disk and elsewhere: whatever holds them, they are read as they are."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.feather as feather
+import pytest
+
+import nrprob
+from nrprob.exceptions import InputError
+from nrprob.known import read
+from nrprob.storage import sources
+from nrprob.storage.sources import asked, find, pieces
+from nrprob.storage.stored import Moments, survey
+
+NAMES = ["a", "b", "c"]
+
+
+class Zarr:
+    """What a zarr array offers."""
+
+    def __init__(self, x):
+        self._x, self.shape, self.dtype, self.chunks = x, x.shape, x.dtype, (10, 2)
+
+    def __getitem__(self, at):
+        return self._x[at]
+
+
+def frame(n=50, dtype=np.float32):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(rng.normal(size=(n, 3)).astype(dtype), columns=NAMES)
+    return table.assign(batch=np.array(["u", "v", "w"])[np.arange(n) % 3], site=np.arange(n) % 2)
+
+
+def places(table, folder):
+    """The same rows in every kind of source, and whether its columns have names."""
+    import dask.array as da
+    import dask.dataframe as dd
+
+    x = table[NAMES].to_numpy()
+    np.save(folder / "rows.npy", x)
+    np.save(folder / "turned.npy", np.asfortranarray(x))
+    table.to_parquet(folder / "rows.parquet", row_group_size=17)
+    feather.write_feather(pa.Table.from_pandas(table), folder / "rows.feather")
+    (folder / "several").mkdir()
+    table[:20].to_parquet(folder / "several" / "a.parquet")
+    table[20:].to_parquet(folder / "several" / "b.parquet")
+    several = [str(folder / "several" / name) for name in ("a.parquet", "b.parquet")]
+    return {
+        "npy": (folder / "rows.npy", False),
+        "npy in Fortran's order": (folder / "turned.npy", False),
+        "memory map": (np.load(folder / "rows.npy", mmap_mode="r"), False),
+        "zarr": (Zarr(x), False),
+        "parquet": (folder / "rows.parquet", True),
+        "feather": (str(folder / "rows.feather"), True),
+        "folder": (folder / "several", True),
+        "list": (several, True),
+        "dataset": (ds.dataset(several), True),
+        "dask array": (da.from_array(x, chunks=(13, 2)), False),
+        "dask frame": (dd.from_pandas(table, npartitions=3), True),
+    }
+
+
+def test_rows_are_the_same_wherever_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_PIECE", 7)
+    table = frame()
+    for kind, (place, named) in places(table, tmp_path).items():
+        others = ["batch", "site"] if named else []
+        source = asked(find(place, None), others)
+        read_ = [p for part in source.parts for p in pieces(part, source, others)]
+        x = np.concatenate([piece.x for piece in read_])
+        assert x.dtype == np.float32 and all(0 < len(piece.x) <= 20 for piece in read_), kind
+        np.testing.assert_array_equal(x, table[NAMES].to_numpy(), err_msg=kind)
+        for name in others:
+            column = np.concatenate([piece.named[name] for piece in read_])
+            assert (column == table[name].to_numpy()).all(), kind
+
+
+def test_what_is_known_is_read_with_the_rows(tmp_path):
+    table = frame()
+    for place, named in places(table, tmp_path).values():
+        known = ["batch", "site"] if named else [*table[["batch", "site"]].to_numpy().T]
+        given = known if named else table[["batch", "site"]].to_numpy()
+        with survey(nrprob.stored(place), given, None) as seen:
+            expected = read(table[["batch", "site"]].to_numpy(), len(table))
+            assert (seen.known.groups.codes == expected.groups.codes).all()
+            assert seen.known.groups.n_groups == 6 and seen.n_all == len(table)
+            x = table[NAMES].to_numpy(float)
+            np.testing.assert_allclose(seen.moments.mean, x.mean(0), rtol=1e-12)
+            np.testing.assert_allclose(seen.moments.square, len(x) * x.var(0), rtol=1e-12)
+
+
+def test_moments_of_parts_join():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 4)) + 1e6
+    parts = [Moments.of(own) for own in np.split(x, [1, 30, 31])]
+    joined = parts[0].join(parts[1]).join(parts[2]).join(parts[3])
+    np.testing.assert_allclose(joined.mean, x.mean(0), rtol=1e-14)
+    np.testing.assert_allclose(joined.square, 100 * x.var(0), rtol=1e-8)
+    assert joined.n_rows == 100 and joined.largest == abs(x).max() and not joined.whole
+    whole = Moments.of(np.array([[0.0, 3.0]])).join(Moments.of(np.array([[1.0, 1.0]])))
+    assert whole.whole and not whole.small
+
+
+def fit(place, known="batch", **options):
+    return nrprob.CCIB(2, n_init=1, random_state=0).fit(
+        nrprob.stored(place, **options), known=known
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: fit(p / "nowhere.parquet"), "does not exist; check the path"),
+        (lambda p: fit(3), "rows are a path"),
+        (lambda p: fit(np.zeros(3)), r"2-D table of numbers; got shape \(3,\)"),
+        (lambda p: fit(np.zeros((3, 0))), "2-D table of numbers"),
+        (lambda p: fit(p / "rows.parquet", columns=["d"]), "no column 'd'; the rows have 'a', 'b'"),
+        (lambda p: fit(p / "rows.parquet", columns=["batch"]), "'batch' does not hold numbers"),
+        (lambda p: fit(p / "rows.parquet", known="dose"), "no column 'dose'"),
+        (lambda p: fit(p / "rows.parquet", known=None), "columns 'batch' hold none; name"),
+        (lambda p: fit(p / "rows.parquet", known="a", columns=["a"]), "no feature is left"),
+        (lambda p: fit(p / "rows.npy"), "have no columns with names; got .'batch'."),
+        (lambda p: fit(p / "rows.npy", known=[0, 1]), "known has 2 labels for 50 samples"),
+        (lambda p: fit(p / "rows.npy", known=np.ones((50, 2))), "has to be labels; got continuous"),
+        (lambda p: fit(p / "holes.parquet"), "NaN or infinity; found nan in column 'b', row 3"),
+        (lambda p: fit(p / "gaps.parquet"), "found one missing in column 'batch'"),
+        (lambda p: fit(p / "rows.parquet", memory=-1), "memory is a number of bytes"),
+        (lambda p: fit(p / "rows.parquet", memory=0, scratch=p / "no"), "cannot write the scratch"),
+        (lambda p: fit(p / "broken.parquet"), "cannot read rows"),
+        (lambda p: fit(p / "broken.npy", known=None), "cannot read rows"),
+        (lambda p: fit(p / "rows.npy", known=None, columns=["a"]), "columns= needs rows whose"),
+        (lambda p: fit(p / "rows.npy", processes=True, scheduler="local"), "leave one of them out"),
+        (
+            lambda p: nrprob.MixtureEM(2).fit(nrprob.stored(p / "rows.npy")),
+            "MixtureEM needs its rows in memory; got rows that are stored",
+        ),
+        (
+            lambda p: nrprob.IBSI(2, gamma=1.0).fit(nrprob.stored(p / "rows.npy")),
+            "IBSI shortens steps",
+        ),
+        (
+            lambda p: nrprob.CCIB(2, solver="sequential").fit(nrprob.stored(p / "rows.npy")),
+            "need solver='anneal'; got solver='sequential'",
+        ),
+        (
+            lambda p: nrprob.ResidualMixture(2, balance=1.0).fit(nrprob.stored(p / "rows.npy")),
+            "balance needs all rows in memory",
+        ),
+        (
+            lambda p: nrprob.ResidualMixture(60).fit(nrprob.stored(p / "rows.npy")),
+            "n_samples=50 should be >= n_clusters=60",
+        ),
+        (
+            lambda p: nrprob.CCIB(2, multi="additive").fit(
+                nrprob.stored(p / "rows.npy"), known=np.arange(50) % 2
+            ),
+            "need rows in memory; got stored rows",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(make, message, tmp_path):
+    table = frame()
+    table.to_parquet(tmp_path / "rows.parquet")
+    np.save(tmp_path / "rows.npy", table[NAMES].to_numpy())
+    table.drop(columns="site").assign(b=table.b.where(table.index != 3)).to_parquet(
+        tmp_path / "holes.parquet"
+    )
+    table.assign(batch=table.batch.where(table.index != 3)).to_parquet(tmp_path / "gaps.parquet")
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1, they said")
+    (tmp_path / "broken.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises((InputError, ValueError, TypeError), match=message):
+        make(tmp_path)

@@ -1,0 +1,323 @@
+"""Fits of rows that do not fit into memory: those of rows that do, wherever the blocks are."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from places import TESTS
+from sklearn.metrics import adjusted_rand_score
+
+import nrprob
+from nrprob import CCIB, IB, ResidualMixture
+from nrprob.engines import cells
+from nrprob.engines.anneal import leading_curvatures, normalise, random_start, term_update
+from nrprob.engines.cells import Moments, State, SummedRows
+from nrprob.engines.shuffle import stream
+from nrprob.engines.solve import make_settings
+from nrprob.estimator import stored
+from nrprob.estimator.stored import LayGroups
+from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalNumbers
+from nrprob.methods.residual.coordinates import Coordinates
+from nrprob.settings import standard
+from nrprob.statistics.families import FeatureMap
+from nrprob.statistics.rows import arrange, make_rows
+from nrprob.storage import blocks
+from nrprob.storage.blocks import Here, Workers
+from nrprob.storage.stored import Chunk
+
+K = 3
+QUICK = {"n_init": 2, "cooling": 2.0, "random_state": 0}
+
+
+def make(n=700, d=4, gap=3.0, seed=0, dtype=np.float32):
+    rng = np.random.default_rng(seed)
+    known, sought = rng.integers(3, size=n), rng.integers(K, size=n)
+    X = rng.normal(size=(n, d)) + 4 * rng.normal(size=(3, d))[known]
+    return (X + gap * np.eye(K, d)[sought]).astype(dtype), known, sought
+
+
+def laid_out(X, known, size=256):
+    """Blocks of rows, and all of them as one."""
+    lay = LayGroups(FeatureMap("gaussian", None, X.mean(0), 1.0), 3, False)
+    codes = pd.factorize(known)[0].astype(np.int32)
+
+    def chunks():
+        for start in range(0, len(X), size):
+            x, own = X[start : start + size], codes[start : start + size]
+            pad = size - len(x)
+            yield Chunk(
+                np.pad(x, ((0, pad), (0, 0))), np.arange(size) < len(x),
+                np.arange(start, start + size).astype(np.uint32), {"codes": np.pad(own, (0, pad))},
+            )  # fmt: skip
+
+    layout = arrange(codes, 3)
+    x = lay.features(X)
+    return [lay(chunk) for chunk in chunks()], make_rows(x, layout, 3), layout
+
+
+def problem(rows, dtype):
+    build = ConditionalBottleneck("gaussian", "residual", True)
+    settings = make_settings(
+        dtype, n_clusters=K, max_iter=5, method=ConditionalNumbers(1.0), beta=np.inf
+    )
+    return build(rows, settings), settings
+
+
+def test_passes_give_the_cells_of_rows_in_memory():
+    # Five passes from a given start, at one temperature, by the update of rows in memory.
+    X, known, _ = make()
+    with standard():
+        parts, rows, _ = laid_out(X, known)
+        here = Here.of(parts, 1 << 30, None)
+        sums = cells.moments(here)
+        np.testing.assert_allclose(sums.totals, rows.totals(), rtol=1e-5, atol=1e-3)
+        terms, weights, critical = cells.weighted(problem(SummedRows(sums), X.dtype)[0], sums)
+        beta = np.full(2, 2 * critical)
+        update, active = term_update(terms, "information"), jnp.ones(K, bool)
+        w = normalise(random_start(stream(7, 1), rows, 2, K, 0.1), rows.mass, None, active)
+        noise = cells.Noise(np.uint32(0), np.zeros(2, np.float32))
+        scale = np.full(2, 0.1, np.float32)
+        seen = here.total(cells._look, None, np.asarray(active), stream(7, 1), scale, noise)
+        found = seen.cells
+        for _ in range(5):
+            np.testing.assert_allclose(found, rows.cells(w), rtol=1e-4, atol=1e-3)
+            _, log_r = update.step((rows,), None, w, jnp.asarray(beta, jnp.float32))
+            w = normalise(log_r, rows.mass, None, active)
+            slopes, prior = cells._follow(terms, jnp.asarray(found), active, "information")
+            state = State(*(np.asarray(a, np.float32) for a in (slopes, prior, beta)))
+            found = here.total(cells._pass, state, np.asarray(active))
+        size = np.abs(found).max()
+        assert np.abs(found - np.asarray(rows.cells(w))).max() <= 1e-5 * size
+
+
+def test_first_split_and_weights_are_those_of_a_dense_eigenproblem():
+    X, known, _ = make(dtype=np.float64)
+    with standard():
+        parts, rows, _ = laid_out(X, known)
+        sums = cells.moments(Here.of(parts, 1 << 30, None))
+        own, _ = problem(SummedRows(sums), X.dtype)
+        terms, weights, critical = cells.weighted(own, sums)
+        one, two, largest = leading_curvatures(own.terms, rows, own.weigh, max_iter=20000)
+        np.testing.assert_allclose(weights, two, rtol=1e-3)
+        assert critical == pytest.approx(1 / float(largest), rel=1e-3)
+
+
+def test_what_does_not_fit_goes_to_a_file_and_comes_back():
+    rng = np.random.default_rng(0)
+    given = [{"a": rng.normal(size=(5, 2)), "b": np.arange(i, i + 3)} for i in range(9)]
+    for memory in (0, 300, 1 << 20):
+        here = Here.of(given, memory, None)
+        assert (here.file is None) == (memory == 1 << 20)
+        for one, other in zip(here.each(_same), given, strict=True):
+            jax.tree.map(np.testing.assert_array_equal, one, other)
+        total = here.total(_same)
+        np.testing.assert_allclose(total["a"], sum(g["a"] for g in given))
+        assert (total["b"] == sum(g["b"] for g in given)).all()
+        twice = here.mapped(partial(_times, factor=2)).total(_same)
+        np.testing.assert_allclose(twice["a"], 2 * total["a"])
+
+
+def _same(block):
+    return block
+
+
+def _times(block, factor):
+    return jax.tree.map(lambda a: factor * a, block)
+
+
+def check_alike(one, other, known=None, objective=0.01):
+    assert adjusted_rand_score(one.labels_, other.labels_) > 0.99
+    assert one.objective_ == pytest.approx(other.objective_, rel=objective)
+    assert one.converged_ and one.labels_.shape == other.labels_.shape
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_ccib_finds_what_it_finds_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "_ROWS", 256)
+    monkeypatch.setattr(stored, "_LEAST", 256)
+    X, known, sought = make()
+    names = np.array(["u", "v", "w"])[known]
+    y = np.where(np.arange(len(X)) < 60, sought, -1)
+    table = pd.DataFrame(X, columns=[*"abcd"]).assign(batch=names, wanted=y)
+    table.to_parquet(tmp_path / "rows.parquet", row_group_size=300)
+    here = partial(nrprob.stored, tmp_path / "rows.parquet", columns=[*"abcd"])
+    whole = CCIB(K, **QUICK).fit(X, known=names)
+    model = CCIB(K, **QUICK).fit(here(), known="batch")
+    check_alike(model, whole)
+    assert not hasattr(model, "membership_") and "labels" not in model.restarts_
+    assert model.coordination_weight_ == pytest.approx(whole.coordination_weight_, rel=0.02)
+    assert model.n_features_in_ == 4 and [*model.feature_names_in_] == [*"abcd"]
+    by_name = model.cluster_centers_[np.argsort(model.cluster_centers_[:, 0])]
+    expected = whole.cluster_centers_[np.argsort(whole.cluster_centers_[:, 0])]
+    np.testing.assert_allclose(by_name, expected, atol=0.05)
+    assert (model.predict(table[[*"abcd"]], known=names) == model.labels_).all()
+    assert (model.predict(here(), known="batch") == model.labels_).all()
+    # Blocks on disk are the same blocks; labels may go to a file.
+    disk = CCIB(K, **QUICK).fit(
+        here(memory=0, scratch=tmp_path, labels=tmp_path / "labels.npy", membership=True),
+        "wanted", known="batch",
+    )  # fmt: skip
+    told = CCIB(K, **QUICK).fit(X, y, known=names)
+    check_alike(disk, told)
+    assert (disk.labels_[:60] == y[:60]).all() and (disk.labels_ == told.labels_).mean() > 0.99
+    np.testing.assert_array_equal(np.load(tmp_path / "labels.npy"), disk.labels_)
+    np.testing.assert_allclose(disk.membership_.sum(1), 1)
+    assert (disk.membership_.argmax(1) == disk.labels_).all()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["labels.npy", "rows.parquet"]
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize("features", ["gaussian", "multinomial", "bernoulli"])
+@pytest.mark.parametrize("beta", [None, 4.0])
+def test_ib_finds_what_it_finds_in_memory(features, beta):
+    rng = np.random.default_rng(1)
+    shares = rng.dirichlet(np.full(8, 0.3), size=K)[rng.integers(K, size=500)]
+    X = {
+        "gaussian": lambda: make(500, gap=4.0)[0],
+        "multinomial": lambda: rng.poisson(40 * shares).astype(np.float32),
+        "bernoulli": lambda: (rng.random(shares.shape) < 3 * shares).astype(np.float32),
+    }[features]()
+    parameters = QUICK | {"features": features}
+    if beta is not None:
+        parameters |= {"beta": beta * (20 if features != "gaussian" else 1)}
+    whole = IB(K, **parameters).fit(X)
+    model = IB(K, **parameters).fit(nrprob.stored(X))
+    assert model.objective_ <= whole.objective_ * 1.001 + 0.5
+    assert model.beta_ == pytest.approx(whole.beta_) or np.isinf(whole.beta_) or beta is None
+
+
+def test_moments_give_the_coordinates_of_residuals():
+    rng = np.random.default_rng(0)
+    r = rng.normal(size=(300, 5)) @ rng.normal(size=(5, 5))
+    r[:, 4] = r[:, 0] + r[:, 1]  # a direction that does not vary
+    for covariance in ("tied", "diag", "spherical"):
+        one, y = Coordinates.of(r, 290, covariance, 3.0)
+        fourth = ((r**2).sum(1) ** 2).sum()
+        other = Coordinates.of_moments(r.T @ r, fourth, 300, 290, covariance, 3.0)
+        assert other.shrinkage == pytest.approx(one.shrinkage, rel=1e-6)
+        np.testing.assert_allclose(other.variances, one.variances, rtol=1e-9)
+        np.testing.assert_allclose(abs(r @ other.basis), abs(y), atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize(
+    "setting",
+    [{}, {"covariance": "diag", "errors": "t"}, {"covariance": "spherical", "weights": "free"}],
+)
+def test_a_residual_mixture_finds_what_it_finds_in_memory(setting, tmp_path):
+    X, known, sought = make(3000, 5, dtype=np.float64)
+    y = np.where(np.arange(len(X)) < 60, sought, -1)
+    np.save(tmp_path / "rows.npy", X)
+    parameters = {"n_init": 6, "random_state": 0} | setting
+    whole = ResidualMixture(K, **parameters).fit(X, y, known=known)
+    rows = nrprob.stored(tmp_path / "rows.npy", memory=0, membership=True)
+    model = ResidualMixture(K, **parameters).fit(rows, y, known=known)
+    assert model.objective_ == pytest.approx(whole.objective_, abs=0.05)
+    np.testing.assert_allclose(model.membership_, whole.membership_, atol=0.02)
+    assert model.converged_ and (model.labels_[:60] == y[:60]).all()
+    np.testing.assert_allclose(model.means_, whole.means_, atol=0.02)
+    np.testing.assert_allclose(model.covariances_, whole.covariances_, atol=0.02)
+    assert model.shrinkage_ == pytest.approx(whole.shrinkage_, rel=1e-6)
+    assert model.log_likelihood_ == pytest.approx(whole.log_likelihood_, abs=0.1)
+    assert model.score(X, known=known) == pytest.approx(whole.score(X, known=known), abs=1e-4)
+    assert (model.predict(rows, known=known) == model.labels_)[60:].all()
+    assert len(model.start_table_) == 6 and len(model.restarts_.objective) == 6
+    assert (np.diff(model.objective_trace_) <= 1e-6).all()
+
+
+@pytest.fixture(scope="module")
+def client():
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with (
+        distributed.LocalCluster(processes=False, **options) as workers,
+        distributed.Client(workers, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_workers_find_what_one_process_does(client, tmp_path):
+    import dask.array as da
+
+    X, known, _ = make(1500)
+    table = pd.DataFrame(X, columns=[*"abcd"]).assign(batch=known)
+    table.to_parquet(tmp_path / "rows.parquet", row_group_size=400)
+    place = tmp_path / "rows.parquet"
+    for model in (CCIB(K, **QUICK), ResidualMixture(K, n_init=6, random_state=0)):
+        one = model.fit(nrprob.stored(place), known="batch")
+        labels, objective = one.labels_, one.objective_
+        for rows in (place, da.from_array(X, chunks=(600, 3))):
+            given = "batch" if rows is place else known
+            many = model.fit(nrprob.stored(rows, scheduler=client), known=given)
+            assert adjusted_rand_score(many.labels_, labels) > 0.99
+            assert many.objective_ == pytest.approx(objective, rel=1e-4) and many.converged_
+    # Sums are those of one process, however they are made.
+    parts = [[{"a": np.full(2, i)}] for i in range(40)]
+    workers = Workers.of(client, _given, [(part,) for part in parts])
+    assert (workers.total(_same)["a"] == sum(range(40))).all()
+    twice = workers.mapped(partial(_times, factor=2))
+    assert [int(b["a"][0]) for b in twice.each(_same)] == [2 * i for i in range(40)]
+
+
+def _given(part):
+    return part
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_two_processes_with_half_of_the_rows_each_find_what_one_does():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    script = TESTS / "storage" / "half_of_the_rows.py"
+    said = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(i), str(port)], stdout=subprocess.PIPE,
+            env=os.environ | {"JAX_PLATFORMS": "cpu"}, text=True,
+        )
+        for i in range(2)
+    ]  # fmt: skip
+    found = [json.loads(p.communicate(timeout=300)[0].splitlines()[-1]) for p in said]
+    X, known, _ = make(1200)
+    for i, model in enumerate((CCIB(K, **QUICK), ResidualMixture(K, n_init=6, random_state=0))):
+        whole = model.fit(X, known=known)
+        (one, own), (two, other) = (process[i] for process in found)
+        assert own == other == pytest.approx(whole.objective_, rel=0.005)
+        assert len(one) == 500 and len(two) == 700
+        assert adjusted_rand_score(one + two, whole.labels_) > 0.99
+
+
+def test_threads_follow_the_processors_that_there_are():
+    assert 1 <= blocks._N_THREADS <= (os.cpu_count() or 1)
+
+
+def test_sums_over_rows_stand_for_the_rows():
+    X, known, _ = make(dtype=np.float64)
+    with standard():
+        _, rows, _ = laid_out(X, known)
+        codes = pd.factorize(known)[0]
+        x = np.column_stack([X - X.mean(0), np.ones(len(X))])
+        each = [x[codes == g] for g in range(3)]
+        sums = SummedRows(
+            Moments(np.stack([e.sum(0) for e in each]), np.stack([e.T @ e for e in each]))
+        )
+        p = rows.x.n_statistics
+        centre = np.random.default_rng(0).normal(size=(3, 5))
+        wide = np.zeros((3, p))
+        wide[:, :4], wide[:, -1] = centre[:, :4], centre[:, -1]
+        expected = np.asarray(rows.scatter(wide))
+        np.testing.assert_allclose(sums.scatter(centre)[:4], expected[:4], rtol=1e-9)
+        np.testing.assert_allclose(sums.totals()[:, :4], rows.totals()[:, :4], atol=1e-9)
