@@ -7,6 +7,7 @@ restarts share that still go on. They begin on a sample, in memory.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -126,9 +127,9 @@ class _Search:
         )
         self._look(ends)
         n_leaders = leaders(s)
-        on = self._leading(ends, n_leaders)
+        on = self._leading(ends, range(s), n_leaders)
         self._climb(ends, on, min(_LAP, model.max_iter))
-        on = [i for i in self._leading(ends, n_leaders) if i in on][:_LAST]
+        on = self._leading(ends, on, _LAST)
         self._climb(ends, on, model.max_iter)
         # Steps never make it worse, but rounding may, by less than those that stay behind differ.
         behind = np.delete(np.arange(s), on)
@@ -145,11 +146,14 @@ class _Search:
         shape = -1, *task.data.mass.shape
         return np.stack([task.layout.collect(own) for own in np.asarray(found).reshape(shape)])
 
-    def _leading(self, ends: Ends, most: int) -> list[int]:
-        found = self.labels(ends.t)
+    def _leading(self, ends: Ends, among: Iterable[int], most: int) -> list[int]:
+        """The best restarts ``among`` some that differ, the best first."""
+        found, some = self.labels(ends.t), list(among)
         real = jnp.ones(found.shape[1], bool)
-        lead, there = leading(jnp.asarray(found), jnp.asarray(ends.objective), real, self.k, most)
-        return np.asarray(lead)[np.asarray(there)].tolist()
+        lead, there = leading(
+            jnp.asarray(found[some]), jnp.asarray(ends.objective[some]), real, self.k, most
+        )
+        return [some[i] for i in np.asarray(lead)[np.asarray(there)]]
 
     def _pass(self, every: Parameters) -> tuple[Parameters, np.ndarray, np.ndarray, np.ndarray]:
         """One EM step of all rows, of those that are given."""
