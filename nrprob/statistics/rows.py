@@ -263,6 +263,11 @@ class Layout:
     n_shards: int = 1
     n_spare: int = 0
 
+    @property
+    def n_slots(self) -> int:
+        """Number of places for rows, whatever the number of shards."""
+        return (self.n_blocks - self.n_spare) * self.n_rows
+
     def spread(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
         """Put one value per row into the (blocks, rows) array, ``fill`` on padding."""
         out = np.full((self.n_blocks * self.n_rows, *values.shape[1:]), fill, values.dtype)
