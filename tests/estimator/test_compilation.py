@@ -8,6 +8,7 @@ import pytest
 from every_estimator import ENTRIES, few_rows
 from sklearn.base import clone
 
+from nrprob import explore
 from nrprob.batch.registry import METHODS
 from nrprob.statistics import rows
 
@@ -76,6 +77,18 @@ def test_padding_changes_nothing(name, programs, monkeypatch):
     np.testing.assert_allclose(
         padded.restarts_.objective, exact.restarts_.objective, rtol=1e-6, atol=1e-6
     )
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize("name", ["ibsi", "cmbc", "residual-mixture", "naci", "coala"])
+def test_what_was_found_is_known_without_another_program(name, programs):
+    X, _ = few_rows(name)
+    settings = {"n_clusters": 2, "random_state": 0}
+    explore(X, ENTRIES[name].ours, n_clusterings=1, **settings)
+    programs.clear()
+    found = explore(X, ENTRIES[name].ours, n_clusterings=3, **settings)
+    assert not programs and found.failure_ is None
 
 
 def test_numbers_are_rounded_up_where_compilation_outweighs_the_run():
