@@ -313,9 +313,9 @@ def coarse(size: int, least: int) -> int:
     return least * 4 ** max(0, math.ceil(math.log(max(size, 1) / least, 4) - 1e-9))
 
 
-def wide(x: np.ndarray) -> np.ndarray:
-    """Rows with as many columns as a program is compiled for."""
-    return np.pad(x, ((0, 0), (0, coarse(x.shape[1], 4) - x.shape[1])))
+def wide(x: np.ndarray, least: int = 0) -> np.ndarray:
+    """Rows with as many columns as a program is compiled for, for ``least`` columns or more."""
+    return np.pad(x, ((0, 0), (0, coarse(max(x.shape[1], least), 4) - x.shape[1])))
 
 
 def arrange(codes: np.ndarray, n_groups: int, n_shards: int = 1) -> Layout:

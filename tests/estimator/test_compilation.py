@@ -16,7 +16,7 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 # What they look at: few numbers of clusters for one program, and few numbers of known groups.
 PADDED = [
     "ib", "ibsi", "ccib", "mixture", "cecib", "residual-mixture", "partition_kmeans",
-    "semi_supervised_fcm", "condens", "cmbc", "mdl_constrained",
+    "semi_supervised_fcm", "condens", "cmbc", "mdl_constrained", "semi_supervised_spectral",
 ]  # fmt: skip
 KNOWING = [name for name in PADDED if METHODS[name].takes_known]
 
