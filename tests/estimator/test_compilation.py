@@ -17,7 +17,7 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 PADDED = [
     "ib", "ibsi", "ccib", "mixture", "cecib", "residual-mixture", "partition_kmeans",
     "semi_supervised_fcm", "condens", "cmbc", "mdl_constrained", "semi_supervised_spectral",
-    "constrained_mixture",
+    "constrained_mixture", "mdl_multiview",
 ]  # fmt: skip
 KNOWING = [name for name in PADDED if METHODS[name].takes_known]
 

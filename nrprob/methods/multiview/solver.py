@@ -120,6 +120,11 @@ class Design:
         start = sum(self.sizes[:v])
         return slice(start, start + self.sizes[v])
 
+    @property
+    def streams(self) -> np.ndarray:
+        """Streams (K,) of what is drawn for the clusters, which padding of a view leaves alone."""
+        return np.concatenate([(v << 16) + np.arange(k) for v, k in enumerate(self.sizes)])
+
     def norm(self, v: int) -> int:
         """Column of the squared norms of a view, counted from the end."""
         return v - len(self.sizes) - 1
@@ -294,7 +299,8 @@ class Coder:
         dtype, sizes = self.mass.dtype, self.design.sizes
         total = self.mass.sum()
         # There is one known group, so that padding comes last.
-        at = jnp.floor(uniform(stream(seed, 1), (sum(sizes),), dtype) * total)
+        draws = uniform(stream(stream(seed, 1), self.design.streams), (), dtype)
+        at = jnp.floor(draws * total)
         cells = self.x[at.astype(jnp.int32)]
         joint = [jnp.ones([sizes[v] for v in group], dtype) for group in self.design.groups]
         norms, shares = [], []
@@ -331,7 +337,8 @@ def solve_multiview(
         def one(counts, labels, active, seed, start):
             temperature = jnp.minimum(start, top)
             if design.e_step == "mean-field":
-                noise = spread(stream(stream(seed, 3), i), counts.cells.shape, dtype)
+                drawn = stream(stream(stream(seed, 3), i), design.streams)
+                noise = spread(drawn, counts.cells.shape[1:], dtype)
                 moved = _NOISE * fresh * noise * features * counts.cells[:, -1:]
                 counts = counts._replace(cells=counts.cells + moved)
             smoothing = jnp.where(annealing, SMOOTHING, 0).astype(dtype)
