@@ -312,6 +312,7 @@ class MDLMultiView(ViewClusterer):
         low, high = map(float, self.scale_range)
         return Numbers(
             columns=columns(self.view_sizes_, task.rows.x.n_statistics, dtype),
+            first=np.cumsum([0, *largest[:-1]], dtype=np.int32),
             weights=self._weights.astype(dtype),
             low=np.asarray(low, dtype),
             high=np.asarray(high, dtype),

@@ -31,6 +31,7 @@ class Numbers(NamedTuple):
     Attributes
     ----------
     columns : (V, p) 1 at the features of a view and 0 elsewhere
+    first : (V,) number of the first cluster of a view, among those that are no padding
     weights : (V,) of the logarithms of the scales
     low, high : bounds of the scales
     per_cluster : whether every cluster has a scale of its own
@@ -40,6 +41,7 @@ class Numbers(NamedTuple):
     """
 
     columns: Any
+    first: Any
     weights: Any
     low: Any
     high: Any
@@ -120,11 +122,6 @@ class Design:
         start = sum(self.sizes[:v])
         return slice(start, start + self.sizes[v])
 
-    @property
-    def streams(self) -> np.ndarray:
-        """Streams (K,) of what is drawn for the clusters, which padding of a view leaves alone."""
-        return np.concatenate([(v << 16) + np.arange(k) for v, k in enumerate(self.sizes)])
-
     def norm(self, v: int) -> int:
         """Column of the squared norms of a view, counted from the end."""
         return v - len(self.sizes) - 1
@@ -151,6 +148,7 @@ class Coder:
     ----------
     x : (n, p) statistics of the rows, padding included
     mass : (n,)
+    place : (K,) of the clusters among those that are no padding, by which they draw
     """
 
     def __init__(self, design: Design, numbers: Numbers, rows: Rows):
@@ -158,6 +156,8 @@ class Coder:
         self.design, self.numbers = design, numbers
         self.x = rows.x.x.reshape(-1, rows.x.n_statistics)
         self.mass = rows.mass.reshape(-1)
+        place = [numbers.first[v] + np.arange(k) for v, k in enumerate(design.sizes)]
+        self.place = jnp.minimum(jnp.concatenate(place), sum(design.sizes) - 1)
 
     def scales(self, cells: jax.Array, v: int) -> tuple[jax.Array, ...]:
         """Masses (K_v,), centres (K_v, d), sums of squared distances (K_v,) and scales (K_v,)."""
@@ -299,8 +299,7 @@ class Coder:
         dtype, sizes = self.mass.dtype, self.design.sizes
         total = self.mass.sum()
         # There is one known group, so that padding comes last.
-        draws = uniform(stream(stream(seed, 1), self.design.streams), (), dtype)
-        at = jnp.floor(draws * total)
+        at = jnp.floor(uniform(stream(seed, 1), (sum(sizes),), dtype)[self.place] * total)
         cells = self.x[at.astype(jnp.int32)]
         joint = [jnp.ones([sizes[v] for v in group], dtype) for group in self.design.groups]
         norms, shares = [], []
@@ -337,8 +336,8 @@ def solve_multiview(
         def one(counts, labels, active, seed, start):
             temperature = jnp.minimum(start, top)
             if design.e_step == "mean-field":
-                drawn = stream(stream(stream(seed, 3), i), design.streams)
-                noise = spread(drawn, counts.cells.shape[1:], dtype)
+                noise = spread(stream(stream(seed, 3), i), counts.cells.shape, dtype)
+                noise = noise[coder.place]
                 moved = _NOISE * fresh * noise * features * counts.cells[:, -1:]
                 counts = counts._replace(cells=counts.cells + moved)
             smoothing = jnp.where(annealing, SMOOTHING, 0).astype(dtype)
