@@ -24,10 +24,10 @@ def at_once(n: int, each: float) -> int:
 
 def padded(rows: Rows, layout: Layout, k: int) -> int:
     """Number of clusters, ``k`` of them real, that a program is compiled for."""
-    slots = rows.mass.size - layout.n_spare * layout.n_rows
-    if existing(k, slots * rows.x.n_statistics) is not None:
-        return rounded(k, slots * rows.x.n_statistics)
-    return max(bucket(k, 64) if slots <= 16384 else k, 2)
+    each = layout.n_slots * rows.x.n_statistics
+    if existing(k, each) is not None:
+        return rounded(k, each)
+    return max(bucket(k, 64) if layout.n_slots <= 16384 else k, 2)
 
 
 def restart_calls(

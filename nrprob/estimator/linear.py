@@ -52,11 +52,14 @@ class Task:
     labelings: list[np.ndarray] = field(default_factory=list)
     calls: list[solve.Call] = field(default_factory=list)
 
-    def lay_out(self, mass: np.ndarray | None = None) -> None:
-        """Arrange the rows, of weights ``mass``, by known group, and over the devices."""
+    def lay_out(self, mass: np.ndarray | None = None, one_is_few: bool = False) -> None:
+        """Arrange the rows, of weights ``mass``, by known group, and over the devices.
+
+        ``one_is_few`` pads one group as if there were several, whose program it then shares.
+        """
         groups, n_shards = self.groups, 1 if self.mesh is None else self.mesh.size
         n_blocked = groups.n_blocked
-        if n_blocked > 1:
+        if n_blocked > 1 or (one_is_few and groups.share is None):
             n_blocked = rounded(n_blocked, self.x.shape[0] * self.x.shape[1])
         self.layout = arrange(groups.codes, n_blocked, n_shards)
         n_groups = max(n_blocked, groups.n_groups)
@@ -83,6 +86,8 @@ class LinearClusterer(Clusterer):
     _rarely_finite = ("beta_", "critical_beta_")
     # Whether `fit` takes known structure.
     _takes_known = True
+    # Whether nothing known is compiled as one known group is.
+    _one_is_few = False
     # Whether the rows themselves, beside their statistics, are needed to the end of the fit.
     _keeps_rows = False
 

@@ -91,7 +91,7 @@ class TermEstimator(LinearClusterer):
         self.check_parameters()
         task = self._read(X, y, known)
         self._check_size_of(task, self._descent().solver)
-        task.lay_out(self._mass(task.fixed))
+        task.lay_out(self._mass(task.fixed), self._one_is_few)
         task.build, numbers = self._problem(task)
         self._minimised = descent = self._descent()
         self._check_sparse(task, descent.solver)

@@ -263,6 +263,11 @@ class Layout:
     n_shards: int = 1
     n_spare: int = 0
 
+    @property
+    def n_slots(self) -> int:
+        """Number of places for rows, whatever the number of shards."""
+        return (self.n_blocks - self.n_spare) * self.n_rows
+
     def spread(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
         """Put one value per row into the (blocks, rows) array, ``fill`` on padding."""
         out = np.full((self.n_blocks * self.n_rows, *values.shape[1:]), fill, values.dtype)
@@ -308,9 +313,9 @@ def coarse(size: int, least: int) -> int:
     return least * 4 ** max(0, math.ceil(math.log(max(size, 1) / least, 4) - 1e-9))
 
 
-def wide(x: np.ndarray) -> np.ndarray:
-    """Rows with as many columns as a program is compiled for."""
-    return np.pad(x, ((0, 0), (0, coarse(x.shape[1], 4) - x.shape[1])))
+def wide(x: np.ndarray, least: int = 0) -> np.ndarray:
+    """Rows with as many columns as a program is compiled for, for ``least`` columns or more."""
+    return np.pad(x, ((0, 0), (0, coarse(max(x.shape[1], least), 4) - x.shape[1])))
 
 
 def arrange(codes: np.ndarray, n_groups: int, n_shards: int = 1) -> Layout:

@@ -8,6 +8,7 @@ import pytest
 from every_estimator import ENTRIES, few_rows
 from sklearn.base import clone
 
+from nrprob import explore
 from nrprob.batch.registry import METHODS
 from nrprob.statistics import rows
 
@@ -15,9 +16,12 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 # What they look at: few numbers of clusters for one program, and few numbers of known groups.
 PADDED = [
     "ib", "ibsi", "ccib", "mixture", "cecib", "residual-mixture", "partition_kmeans",
-    "semi_supervised_fcm", "condens",
+    "semi_supervised_fcm", "condens", "cmbc", "mdl_constrained", "semi_supervised_spectral",
+    "constrained_mixture", "mdl_multiview", "residual-spectral", "cop_kmeans", "coala",
+    "dec_kmeans",
 ]  # fmt: skip
-KNOWING = [*(name for name in PADDED if METHODS[name].takes_known), "cmbc"]
+SCAN = (2, 5, 6, 10)  # the ends of what shares a program
+KNOWING = [name for name in PADDED if METHODS[name].takes_known]
 
 
 @pytest.fixture
@@ -47,7 +51,7 @@ def fitted(name, k, n_groups):
 @pytest.mark.contract
 @pytest.mark.parametrize("name", PADDED)
 def test_few_programs_serve_all_numbers_of_clusters(name, programs):
-    for k in range(2, 11):
+    for k in SCAN:
         fitted(name, k, 2)
     assert len(programs) <= 2
 
@@ -56,7 +60,7 @@ def test_few_programs_serve_all_numbers_of_clusters(name, programs):
 @pytest.mark.contract
 @pytest.mark.parametrize("name", KNOWING)
 def test_few_programs_serve_all_numbers_of_known_groups(name, programs):
-    for n_groups in range(2, 11):
+    for n_groups in SCAN:
         fitted(name, 3, n_groups)
     assert len(programs) <= 2
 
@@ -76,6 +80,18 @@ def test_padding_changes_nothing(name, programs, monkeypatch):
     np.testing.assert_allclose(
         padded.restarts_.objective, exact.restarts_.objective, rtol=1e-6, atol=1e-6
     )
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize("name", ["ibsi", "cmbc", "residual-mixture", "naci", "coala"])
+def test_what_was_found_is_known_without_another_program(name, programs):
+    X, _ = few_rows(name)
+    settings = {"n_clusters": 2, "random_state": 0}
+    explore(X, ENTRIES[name].ours, n_clusterings=1, **settings)
+    programs.clear()
+    found = explore(X, ENTRIES[name].ours, n_clusterings=3, **settings)
+    assert not programs and found.failure_ is None
 
 
 def test_numbers_are_rounded_up_where_compilation_outweighs_the_run():

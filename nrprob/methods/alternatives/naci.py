@@ -364,7 +364,10 @@ class NACI(PairClusterer):
         self, rows: Padded, eta: np.ndarray, *, apart: bool = False
     ) -> tuple[tuple[jax.Array, ...], np.ndarray]:
         """Tables of the rows, and the weights as compiled programs take them."""
-        weights = np.resize(eta if eta.size else 0.0, len(rows.codes)).astype(rows.x.dtype)
+        if apart:  # where every table costs as much as the first, there are none of padding
+            rows = rows._replace(codes=rows.codes[: eta.size])
+        weights = np.zeros(len(rows.codes), rows.x.dtype)
+        weights[: eta.size] = eta
         sigma = np.asarray(self._sigma, rows.x.dtype)
         tables, trace = _tables(rows, sigma, weights, apart=apart)
         if trace < 64 * np.finfo(rows.x.dtype).eps * len(rows.x):

@@ -18,9 +18,10 @@ from nrprob.exceptions import warn
 from nrprob.known import factorize
 from nrprob.methods.alternatives.inputs import AlternativeClusterer
 from nrprob.statistics.features import spread, standardised
-from nrprob.statistics.rows import bucket
+from nrprob.statistics.rows import bucket, rounded
 from nrprob.validation import check_choice, check_random_state
 
+_SMALL = 256  # rows up to which programs are compiled for one size
 _FEW = 8  # columns of which squares of differences are summed as they are
 _ENTRIES = 2**22  # of the tables that place new rows, at once
 
@@ -59,7 +60,7 @@ class Padded(NamedTuple):
     ----------
     x : (N, D) rows; zeros on padding
     alive : (N,) False on padding
-    codes : (m, N) known groups in every labeling; every row its own where nothing is known
+    codes : (m, N) known groups in every labeling; on padding, every row its own
     """
 
     x: np.ndarray
@@ -70,10 +71,12 @@ class Padded(NamedTuple):
     def of(cls, x: np.ndarray, codes: np.ndarray) -> Padded:
         """Pad, so that problems of nearly the same size share programs."""
         n, d = x.shape
-        size = bucket(max(n, 256), 2048)
+        size = bucket(max(n, _SMALL), 2048)
         rows = np.zeros((size, bucket(max(d, _FEW), 1024)), x.dtype)
         rows[:n, :d] = x
-        groups = np.tile(np.arange(size, dtype=np.int32), (max(codes.shape[1], 1), 1))
+        m = max(codes.shape[1], 1)
+        m = rounded(m, 1) if size <= _SMALL else m
+        groups = np.tile(np.arange(size, dtype=np.int32), (m, 1))
         groups[: codes.shape[1], :n] = codes.T
         return cls(rows, np.arange(size) < n, groups)
 

@@ -265,6 +265,10 @@ class IBSI(SplittingBottleneck):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
+    @property
+    def _one_is_few(self) -> bool:  # type: ignore[override]
+        return self.solver != "agglomerative"  # whose merges pay for every group
+
     def _problem(self, task):
         share = task.groups.share
         sizes = np.bincount(task.groups.codes) if share is None else share.sum(0)

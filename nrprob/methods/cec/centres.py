@@ -22,16 +22,16 @@ from nrprob.statistics.rows import Layout, Rows, coarse, make_rows, wide
 CAPACITY = 1024  # steps that a trace may have; the last entry is always that of the last step
 
 
-def lay_out(X: np.ndarray, fixed: np.ndarray) -> tuple[FeatureMap, Task]:
+def lay_out(X: np.ndarray, fixed: np.ndarray, least: int = 0) -> tuple[FeatureMap, Task]:
     """Rows of mean 0 and mean variance 1 as one block, and how new rows become such.
 
-    Classes ``fixed`` (n,) are -1 where unknown.
+    Classes ``fixed`` (n,) are -1 where unknown; there is room for ``least`` columns.
     """
     n = len(X)
     features = fit_features(X, "gaussian", None)
     task = Task(X, features(X), fixed, Groups(np.zeros(n, int), 1), read(None, n))
     task.layout = Layout(1, coarse(n, 64), np.arange(n), np.zeros(1, np.int32))
-    task.rows = make_rows(wide(task.x), task.layout, 1)
+    task.rows = make_rows(wide(task.x, least), task.layout, 1)
     return features, task
 
 

@@ -35,7 +35,7 @@ from nrprob.methods.cec.centres import (
 from nrprob.methods.cec.link_posterior import SETS, Links, posterior, settle
 from nrprob.methods.cec.units import read_units
 from nrprob.statistics.features import ALIKE
-from nrprob.statistics.rows import Rows
+from nrprob.statistics.rows import Rows, existing
 
 _COVARIANCES = ("full", "diag", "spherical")
 _EMPTY = 1e-8  # rows, below which a component keeps its place
@@ -96,6 +96,7 @@ def solve_constrained_mixture(
     """
     x, mass = table(rows)
     links, ridge, k = numbers.links, numbers.ridge, n_clusters
+    exist = links.exist
     varies = numbers.variance > 0
     n_features = varies.sum()
     n, dtype = mass.sum(), x.dtype
@@ -138,6 +139,9 @@ def solve_constrained_mixture(
         log_p, penalty = densities(mixture, x)
         units = jax.ops.segment_sum(mass[:, None] * log_p, links.unit, mass.size)
         scores = (units + mixture.log_weights) * links.real[:, None].astype(x.dtype)
+        scores = links.bar(scores, 0.0)
+        if exist is not None:
+            penalty = jnp.where(exist, penalty, 0)
         value, *found = solve(scores, links)
         return penalty.sum() - value, *found
 
@@ -154,10 +158,10 @@ def solve_constrained_mixture(
     def run(seed):
         unit = jnp.where(varies, 1 / jnp.sqrt(jnp.where(varies, numbers.variance, 1)), 0)
         code = jnp.where(numbers.named, fixed[0], -1)
-        centres = first_centres(x * unit, mass, code, k, seed)
+        centres = first_centres(x * unit, mass, code, k, seed, exist)
         nearest = squares(x * unit, centres).argmin(1)
         w = one_hot(jnp.where(code >= 0, code, nearest), mass, k)
-        log_weights = jnp.log((w.sum(0) + 1) / (n + k))
+        log_weights = jnp.log((w.sum(0) + 1) / (n + (k if exist is None else exist.sum())))
         start = maximise(w, log_weights, jnp.zeros_like(centres)), jnp.asarray(jnp.inf, dtype)
         return iterate(step, start, numbers.max_iter, trace=blank(CAPACITY, dtype))
 
@@ -324,6 +328,7 @@ class ConstrainedMixture(PairEstimator):
             self.links,
             self.n_clusters,
             task.rows.mass.size,
+            existing(self.n_clusters, task.rows.x.x.size),
         )
         self._varies = (X != X[:1]).any(0)
         variance = np.zeros(task.rows.x.n_statistics)
@@ -337,11 +342,12 @@ class ConstrainedMixture(PairEstimator):
             np.asarray(self.tol, dtype),
             np.asarray(self.max_iter, np.int32),
         )
-        each = self.n_clusters * (n * (4 * p + 8) + 4 * p * p + 4 * links.edges.size)
-        each += 4 * links.labelings.size + links.members.size * 4 * 2 ** min(self.n_clusters, SETS)
+        k = self.n_clusters if links.exist is None else links.exist.size
+        each = k * (n * (4 * p + 8) + 4 * p * p + 4 * links.edges.size)
+        each += 4 * links.labelings.size + links.members.size * 4 * 2 ** min(k, SETS)
         task.calls = restart_calls(
             solve_constrained_mixture,
-            {"n_clusters": self.n_clusters, "covariance": self.covariance},
+            {"n_clusters": k, "covariance": self.covariance},
             task.rows, task.layout, task.fixed, [numbers],
             n_init=self.n_init, random_state=self.random_state, each=each, factorises=True,
         )  # fmt: skip

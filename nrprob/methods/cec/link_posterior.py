@@ -51,6 +51,7 @@ class Links(NamedTuple):
     n_turns : number of these
     group : (N,) part of the units with a mean field
     start : (N,) labels of these that keep their cannot-links
+    exist : (k,) False for clusters that are padding, whose scores must be 0; None if there are none
     """
 
     unit: Any
@@ -64,6 +65,11 @@ class Links(NamedTuple):
     n_turns: Any
     group: Any
     start: Any
+    exist: Any
+
+    def bar(self, scores: jax.Array, low: float = _NEVER) -> jax.Array:
+        """Scores (N, k) that keep all units from the clusters that do not exist."""
+        return scores if self.exist is None else jnp.where(self.exist, scores, low)
 
 
 # Sums
@@ -132,6 +138,7 @@ def posterior(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Array]:
 
     A mean field adds its expected scores and its entropy in place of the log of a sum.
     """
+    scores = links.bar(scores)
     value, shares = jax.value_and_grad(log_partition)(scores, links)
     return _with_field(value, shares, scores, links)
 
@@ -142,16 +149,16 @@ def settle(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Array, jax.A
     With a mean field they are those of the largest shares where these keep the cannot-links of a
     part; else the best that were found.
     """
-    scores = scores.astype(jnp.float64)
-    size = jnp.maximum(jnp.abs(scores).max(), 1)
+    raw = scores.astype(jnp.float64)
+    scores, size = links.bar(raw), jnp.maximum(jnp.abs(raw).max(), 1)
     # Among equals all units have to choose alike: what is added decides for them together.
-    unlike = scores / size + 1e-9 * uniform(jnp.uint32(0), scores.shape, scores.dtype)
+    unlike = raw / size + 1e-9 * uniform(jnp.uint32(0), raw.shape, raw.dtype)
     solve = jax.vmap(jax.value_and_grad(log_partition), (0, None))
-    (value, _), (shares, hard) = solve(jnp.stack([scores, 1e16 * unlike]), links)
+    (value, _), (shares, hard) = solve(jnp.stack([scores, links.bar(1e16 * unlike)]), links)
     value, shares = _with_field(value, shares, scores, links)
     labels = jnp.where(links.free[:, None], scores, hard).argmax(1)
     if links.edges.shape[0]:
-        labels = jnp.where(links.turn >= 0, _field_labels(scores, shares, links), labels)
+        labels = jnp.where(links.turn >= 0, _field_labels(raw, shares, links), labels)
     return value, shares, labels
 
 
@@ -203,12 +210,17 @@ def _field_labels(scores: jax.Array, shares: jax.Array, links: Links) -> jax.Arr
     # Labels that keep all links, under the names that suit the scores, and then moves to clusters
     # that no neighbour has.
     own = jnp.where((links.turn >= 0)[:, None], scores, 0)
-    rows, names = hungarian_algorithm(-jax.ops.segment_sum(own, links.start, k))
+    cost = -jax.ops.segment_sum(own, links.start, k)
+    if links.exist is not None:  # names of those that exist go to those that do
+        dear = 1 + 2 * k * jnp.abs(cost).max()
+        cost = jnp.where(links.exist[:, None] == links.exist, cost, dear)
+    rows, names = hungarian_algorithm(cost)
     start = jnp.zeros(k, names.dtype).at[rows].set(names)[links.start]
 
     def update(chosen):
         taken = jax.ops.segment_max(chosen[b], a, n) > 0.5
-        return jax.nn.one_hot(jnp.where(taken, -jnp.inf, scores).argmax(1), k, dtype=scores.dtype)
+        open_ = links.bar(jnp.where(taken, -jnp.inf, scores), -jnp.inf)
+        return jax.nn.one_hot(open_.argmax(1), k, dtype=scores.dtype)
 
     kept = _in_turn(update, jax.nn.one_hot(start, k, dtype=scores.dtype), links, SWEEPS)
     return jnp.where(broken[links.group], kept.argmax(1), likely)
@@ -224,6 +236,7 @@ def read_links(
     start: np.ndarray,
     k: int,
     n_rows: int,
+    exist: np.ndarray | None,
 ) -> tuple[Links, int]:
     """Arrays of the units, and the number of units for which there is but a mean field.
 
@@ -235,8 +248,9 @@ def read_links(
     start : (units,) labels that keep the edges
     k : number of clusters
     n_rows : number of rows with padding
+    exist : see `Links`; None where there are classes
     """
-    n = int(node.max()) + 1
+    n, width = int(node.max()) + 1, k if exist is None else exist.size
     both = np.r_[edges, edges[:, ::-1]]
     apart = sparse.coo_array((np.ones(len(both), bool), both.T), shape=(n, n)).tocsr()
     part = connected_components(apart, directed=False)[1]
@@ -248,7 +262,7 @@ def read_links(
     count, field = 0, np.zeros(n, bool)
     for p in sorted(np.flatnonzero(size > 1), key=size.__getitem__):
         units = breadth_first_order(apart, int((part == p).argmax()), return_predecessors=False)
-        found = _labelings(units, apart, k)
+        found = _labelings(units, apart, k, width)
         if found is None or (count + len(found)) * len(units) > TOTAL:
             field[units] = True
         else:
@@ -262,21 +276,23 @@ def read_links(
         _padded(node, n_rows, n_rows - 1),
         _padded(np.ones(n), n_rows, 0),
         _padded(free, n_rows, False),
-        *_stacked(tables, n_rows * k, (64, 4)),
+        *_stacked(tables, n_rows * width, (64, 4)),
         _stacked([units[None] for units in classes], n_rows, (1, 1))[0] if classes else none,
         _padded(rough, bucket(len(rough), 1 << 20) if len(rough) else 0, n_rows),
         _padded(turn, n_rows, -1),
         np.asarray(turn.max() + 1, np.int32),
         _padded(part, n_rows, 0),
         _padded(start, n_rows, 0),
+        exist,
     )
     return links, int(field.sum())
 
 
-def _labelings(units: np.ndarray, apart: Any, k: int) -> np.ndarray | None:
+def _labelings(units: np.ndarray, apart: Any, k: int, width: int) -> np.ndarray | None:
     """All labels of units that keep their cannot-links, as places (M, u) in the scores.
 
-    None if there are too many. All units but the first come after a neighbour.
+    Of every unit there are ``width`` scores, of which the first ``k`` are those of clusters. None
+    if there are too many. All units but the first come after a neighbour.
     """
     column = {int(u): j for j, u in enumerate(units)}
     labels = np.zeros((1, len(units)), np.int32)
@@ -289,7 +305,7 @@ def _labelings(units: np.ndarray, apart: Any, k: int) -> np.ndarray | None:
             return None
         labels = labels[rows]
         labels[:, j] = chosen
-    return units.astype(np.int32) * k + labels
+    return units.astype(np.int32) * width + labels
 
 
 def _stacked(

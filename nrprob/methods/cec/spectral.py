@@ -20,6 +20,7 @@ from nrprob.methods.cec.centres import codes, lay_out, name_clusters
 from nrprob.methods.cec.partition_kmeans import Numbers, solve_partition_kmeans
 from nrprob.settings import few_threads
 from nrprob.statistics.features import ALIKE, check_range
+from nrprob.statistics.rows import coarse, rounded
 
 _MOST = 10_000  # rows, for n^2 affinities
 _BLOCK = 1000  # new rows at a time
@@ -204,7 +205,8 @@ class SemiSupervisedSpectral(PairEstimator):
             self.eigenvalues_, vectors = self._eigenvectors(task)
         length = np.sqrt((vectors**2).sum(1, keepdims=True))
         self.embedding_ = vectors / np.where(length > 0, length, 1)
-        features, among = lay_out(self.embedding_, codes(None, len(X)))
+        least = rounded(self.n_clusters, coarse(len(X), 64) * coarse(self.n_clusters, 16))
+        features, among = lay_out(self.embedding_, codes(None, len(X)), least)
         count, most = (np.asarray(value, np.int32) for value in (self.n_clusters, self.max_iter))
         numbers = Numbers(count, np.asarray(0.0), most)
         k = padded(among.rows, among.layout, self.n_clusters)

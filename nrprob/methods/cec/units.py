@@ -21,6 +21,7 @@ def read_units(
     links: str,
     k: int,
     n_rows: int,
+    exist: np.ndarray | None = None,
 ) -> tuple[Links, int]:
     """Arrays of the units, and the number of units for which there is but a mean field.
 
@@ -31,6 +32,7 @@ def read_units(
     links : what the classes say: "both", "must" or "cannot"
     k : number of clusters
     n_rows : number of rows with padding
+    exist : which clusters are no padding; of which there is none where sums run over sets of them
 
     Raises
     ------
@@ -47,7 +49,8 @@ def read_units(
             f"{len(parts.edges)} cannot-links and n_clusters={k}; raise n_clusters, or use "
             f"{_SOFTER}"
         )
-    found, rough = read_links(parts.node, parts.edges, classes, start, k, n_rows)
+    exist = None if classes else exist
+    found, rough = read_links(parts.node, parts.edges, classes, start, k, n_rows, exist)
     if rough:
         warn(
             "the posterior under cannot-links is approximated by a mean field; got "

@@ -21,11 +21,13 @@ from nrprob.methods.cmbc.updates import UPDATES
 from nrprob.metrics import independence_test
 from nrprob.statistics.families import fit_features
 from nrprob.statistics.features import refuse
+from nrprob.statistics.rows import existing
 
 __all__ = ["CMBC", "gamma_to_strength", "strength_to_gamma"]
 
 GRID = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of strength="auto"
 FALLBACK = 2.0
+_SYSTEM = 300  # products that a value of what is known counts as, in systems of K S equations
 
 
 def gamma_to_strength(gamma: float, n_features: int) -> float:
@@ -235,9 +237,9 @@ class CMBC(ScoreMixin, LinearClusterer):
             # Single rows are no trouble here, unless all are.
             if sizes.min() > 1 or sizes.max() == 1 or sizes.size == 1:
                 self._check_groups(Groups(codes, sizes.size), task.known)
-        tables = make_penalty(
-            task.x, task.labelings, self.form, self.n_clusters, task.rows.x.n_statistics
-        )
+        width, n_values = task.rows.x.n_statistics, sum(codes.max() + 1 for codes in task.labelings)
+        active = existing(self.n_clusters, max(task.layout.n_slots * width, n_values * _SYSTEM))
+        tables = make_penalty(task.x, task.labelings, self.form, self.n_clusters, width, active)
         strengths: tuple[float, ...] = (self.strength,)
         if self.strength == "auto":
             strengths = GRID if task.labelings else (FALLBACK,)
@@ -254,7 +256,7 @@ class CMBC(ScoreMixin, LinearClusterer):
             for strength in strengths
         ]
         task.share()
-        rows, k = task.rows, self.n_clusters
+        rows, k = task.rows, self.n_clusters if active is None else active.size
         each = 5 * k * rows.mass.size // task.layout.n_shards
         each += 12 * k * rows.x.n_statistics + 4 * (k * tables.spread.size) ** 2 + 2 * CAPACITY
         task.calls = restart_calls(
@@ -294,16 +296,15 @@ class CMBC(ScoreMixin, LinearClusterer):
         if len(groups) > 1:
             self.strength_ = self._choose(task, groups)
         restarts, best = collect(groups[self.strength_], task.layout)
-        m, fit = task.x.shape[1], best.fit
-        none = np.zeros(self.n_clusters)
-        self._keep_costs(fit.slope, none, m, beta=1.0, critical=fit.critical_beta)
+        m, k, fit = task.x.shape[1], self.n_clusters, best.fit
+        self._keep_costs(fit.slope[:, :k], np.zeros(k), m, beta=1.0, critical=fit.critical_beta)
         self.log_likelihood_, self.penalty_ = float(fit.log_likelihood), float(fit.penalty)
-        self.means_ = np.asarray(fit.theta[:, :m], np.float64)
+        self.means_ = np.asarray(fit.theta[:k, :m], np.float64)
         self.temperatures_ = fit.temperature[~np.isnan(fit.temperature)].astype(float)
         self.critical_temperature_ = 1 / self.critical_beta_
         self._store(
             restarts,
-            membership=memberships(best, task.layout, self.n_clusters),
+            membership=memberships(best, task.layout, k),
             trace=best.trace,
             n_iter=best.n_iter,
             nothing_left=self._nothing_left(task.groups.n_groups > 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -29,6 +30,7 @@ class Penalty(NamedTuple):
     share : (S,) M p(z)
     spread : (S,) u, weight of the differences between clusters
     centre : (S,) v, weight of the mean of the clusters; 0 where it is free
+    active : (K,) 0 for clusters that are padding, 1 for others; None where there are none
     """
 
     differences: Any
@@ -36,10 +38,26 @@ class Penalty(NamedTuple):
     share: Any
     spread: Any
     centre: Any
+    active: Any = None
 
     def astype(self, dtype: Any) -> Penalty:
         """Return the tables in another type."""
         return jax.tree.map(lambda table: table.astype(dtype), self)
+
+    def count(self, k: int) -> Any:
+        """Number of clusters that exist, of the ``k`` of an array."""
+        return k if self.active is None else self.active.sum().astype(jnp.int32)
+
+    def log_count(self, k: int) -> Any:
+        """Log of `count`, in the type of the tables."""
+        return math.log(k) if self.active is None else jnp.log(self.active.sum())
+
+    def mean(self, values: jax.Array, axis: int) -> jax.Array:
+        """Mean over the clusters, which are an axis (counted from the end) of ``values``."""
+        if self.active is None:
+            return values.mean(axis)
+        there = self.active.reshape(-1, *[1] * (-1 - axis))
+        return (there * values).sum(axis) / self.active.sum()
 
 
 def _chord(cells: int) -> float:
@@ -59,10 +77,18 @@ def form_weights(form: str, k: int, p: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return np.full(s, 2 * beta / k), np.full(s, centre)
 
 
-def make_penalty(x: Any, labelings: list[np.ndarray], form: str, k: int, width: int) -> Penalty:
+def make_penalty(
+    x: Any,
+    labelings: list[np.ndarray],
+    form: str,
+    k: int,
+    width: int,
+    active: np.ndarray | None = None,
+) -> Penalty:
     """Tables of labelings, each (n,) codes, over the features of ``x`` (n, m); in float64.
 
-    Features are padded to ``width``, values of the labelings to a rounded number.
+    Features are padded to ``width``, values of the labelings to a rounded number. ``active`` says
+    which clusters exist; see `nrprob.statistics.rows.existing`.
     """
     n, m = x.shape
     parts = []
@@ -85,13 +111,15 @@ def make_penalty(x: Any, labelings: list[np.ndarray], form: str, k: int, width: 
         u, v = form_weights(form, k, sizes / n)
         parts.append((given_1 - given_0, given_0.sum(1), m * sizes / n, u, v))
     n_values = sum(part[1].size for part in parts)
-    padded = rounded(n_values, width * k)
+    padded = rounded(n_values, width * (k if active is None else active.size))
     differences = np.zeros((padded, width))
     rest = np.zeros((4, padded))
     if parts:
         differences[:n_values, :m] = np.concatenate([part[0] for part in parts])
         rest[:, :n_values] = [np.concatenate([part[i] for part in parts]) for i in range(1, 5)]
-    return Penalty(differences, *rest)
+    offset, share, spread, centre = rest
+    exist = None if active is None else active.astype(float)
+    return Penalty(differences, offset, share, spread, centre, exist)
 
 
 # theta is (R, K, p), for R restarts.
@@ -100,8 +128,8 @@ def make_penalty(x: Any, labelings: list[np.ndarray], form: str, k: int, width: 
 def penalty_value(tables: Penalty, theta: jax.Array) -> jax.Array:
     """M^2 P of parameters (..., K, p)."""
     e = theta @ tables.differences.T
-    mean = e.mean(-2)
-    apart = (tables.spread * ((e - mean[..., None, :]) ** 2).mean(-2)).sum(-1)
+    mean = tables.mean(e, -2)
+    apart = (tables.spread * tables.mean((e - mean[..., None, :]) ** 2, -2)).sum(-1)
     centre = (tables.centre * ((tables.offset + mean) ** 2 - tables.share**2)).sum(-1)
     return 0.5 * (apart + centre)
 
@@ -109,7 +137,7 @@ def penalty_value(tables: Penalty, theta: jax.Array) -> jax.Array:
 def penalty_slope(tables: Penalty, theta: jax.Array) -> jax.Array:
     """Derivative of `penalty_value` by theta, times K."""
     e = theta @ tables.differences.T
-    mean = e.mean(-2, keepdims=True)
+    mean = tables.mean(e, -2)[..., None, :]
     pull = tables.spread * (e - mean) + tables.centre * (tables.offset + mean)
     return pull @ tables.differences
 
@@ -117,5 +145,5 @@ def penalty_slope(tables: Penalty, theta: jax.Array) -> jax.Array:
 def exact_penalty(tables: Penalty, theta: jax.Array, m: jax.Array) -> tuple[jax.Array, jax.Array]:
     """M^2 I(C;Z) under the model, and its derivative by theta times K."""
     r = jnp.maximum(tables.offset + theta @ tables.differences.T, 1e-30)
-    log_ratio = jnp.log(r) - jnp.log(r.mean(-2, keepdims=True))
-    return m * (r * log_ratio).mean(-2).sum(-1), m * (log_ratio @ tables.differences)
+    log_ratio = jnp.log(r) - jnp.log(tables.mean(r, -2)[..., None, :])
+    return m * tables.mean(r * log_ratio, -2).sum(-1), m * (log_ratio @ tables.differences)

@@ -70,12 +70,18 @@ class Fit(NamedTuple):
 # Pieces of an iteration. theta is (R, K, p), for R restarts.
 
 
-def allowed(fixed: jax.Array | None, k: int, dtype: Any) -> jax.Array | float:
-    """0, or -inf for the clusters that a labelled row cannot belong to: (B, r, 1, K)."""
+def allowed(
+    fixed: jax.Array | None, k: int, dtype: Any, active: jax.Array | None = None
+) -> jax.Array | float:
+    """0, or -inf for the clusters that a row cannot belong to: (B, r, 1, K), or (K,).
+
+    Those are the other ones of a labelled row, and those that are padding, 0 in ``active``.
+    """
+    none = 0.0 if active is None else jnp.where(active > 0, jnp.zeros((), dtype), -jnp.inf)
     if fixed is None:
-        return 0.0
+        return none
     other = (fixed[..., None] >= 0) & (fixed[..., None] != jnp.arange(k))
-    return jnp.where(other, -jnp.inf, jnp.zeros((), dtype))[:, :, None]
+    return jnp.where(other, -jnp.inf, jnp.zeros((), dtype))[:, :, None] + none
 
 
 def expectation(
@@ -84,18 +90,20 @@ def expectation(
     temperature: jax.Array,
     real: jax.Array,
     barred: jax.Array | float,
+    log_k: jax.Array | float | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """E-step: free energy per row (R,), statistics per row (R, K, p), and masses (B, r, R, K).
 
     The free energy at temperature T is the mean of T log((1/K) sum_k p(row given k)^(1/T)), which
-    is the mean log-likelihood at T = 1.
+    is the mean log-likelihood at T = 1. ``log_k`` is log K, if some clusters of ``theta`` are
+    padding.
     """
-    k = theta.shape[-2]
+    log_k = math.log(theta.shape[-2]) if log_k is None else log_k
     score = rows.adjoint(linear(theta, real)[None]) / temperature + barred
     top = score.max(-1, keepdims=True)
     e = jnp.exp(score - top)
     total = e.sum(-1, keepdims=True)
-    log_sum = (top + jnp.log(total))[..., 0] - math.log(k)
+    log_sum = (top + jnp.log(total))[..., 0] - log_k
     w = e * (rows.mass[..., None, None] / total)
     n = rows.mass.sum()
     free = temperature * (rows.mass[..., None] * log_sum).sum((0, 1)) / n
@@ -167,7 +175,7 @@ def solve_cmbc(
     n = rows.mass.sum()
     low = bounds(dtype)
     real = jnp.arange(p) < m
-    barred = allowed(fixed, k, dtype)
+    barred, log_k = allowed(fixed, k, dtype, tables.active), tables.log_count(k)
     critical = critical_temperature(rows, tables, strength, real)
     first = jnp.where(numbers.anneal, jnp.maximum(1.2 * critical, 1), 1).astype(dtype)
 
@@ -203,13 +211,13 @@ def solve_cmbc(
             theta, cells, old, done = state
             new = improve(theta, cells, temperature, tol, done)
             theta = jnp.where(done[:, None, None], theta, new)
-            free, cells, _ = expectation(rows, theta, temperature, real, barred)
+            free, cells, _ = expectation(rows, theta, temperature, real, barred, log_k)
             reached = value(theta, free)
             rounding = 16 * jnp.finfo(dtype).eps * jnp.abs(reached)
             done = done | (jnp.abs(old - reached) <= jnp.maximum(tol, rounding))
             return (theta, cells, reached, done), done, (n * reached, temperature)
 
-        free, cells, _ = expectation(rows, theta, temperature, real, barred)
+        free, cells, _ = expectation(rows, theta, temperature, real, barred, log_k)
         state = theta, cells, value(theta, free), none
         found = iterate(move, state, limit, done=none, count=count, trace=trace)
         cooler = jnp.where(last, 0, jnp.maximum(temperature / _COOLING, 1))
@@ -235,7 +243,8 @@ def _ascend(rows, theta, tables, strength, m, real, barred):
     import optax
 
     dtype = theta.dtype
-    k, low = theta.shape[1], bounds(dtype)
+    width, low = theta.shape[1], bounds(dtype)
+    k, log_k = tables.count(width), tables.log_count(width)
     adam = optax.scale_by_adam()
 
     def parameters(logits):
@@ -244,7 +253,7 @@ def _ascend(rows, theta, tables, strength, m, real, barred):
     def step(i, carry):
         logits, state, best, lowest, trace = carry
         theta = jnp.where(i == 0, best, parameters(logits))
-        free, cells, _ = expectation(rows, theta, jnp.ones((), dtype), real, barred)
+        free, cells, _ = expectation(rows, theta, jnp.ones((), dtype), real, barred, log_k)
         information, slope = exact_penalty(tables, theta, m)
         reached = strength * information - free
         better = reached < lowest
@@ -266,18 +275,22 @@ def _ascend(rows, theta, tables, strength, m, real, barred):
 def _evaluate(rows, theta, numbers, barred, done, count, trace, at, critical, update):
     """Evaluate all restarts and keep what is needed of the best."""
     m, strength = numbers.n_features, numbers.strength.astype(jnp.float64)
-    k = theta.shape[1]
+    tables = numbers.tables
+    k = tables.count(theta.shape[1])
     real = jnp.arange(rows.x.n_statistics) < m
     # Clusters that no row can tell apart are one; else their labels would be the last rounding.
     w = expectation(rows, theta, jnp.ones((), theta.dtype), real, barred)[2]
-    alike = jnp.abs(w - rows.mass[..., None, None] / k).max((0, 1, 3)) < _ALIKE * rows.mass.max()
-    theta = jnp.where(alike[:, None, None], theta.mean(1, keepdims=True), theta)
+    apart = jnp.abs(w - rows.mass[..., None, None] / k)
+    if tables.active is not None:
+        apart = apart * tables.active
+    alike = apart.max((0, 1, 3)) < _ALIKE * rows.mass.max()
+    theta = jnp.where(alike[:, None, None], tables.mean(theta, -2)[:, None], theta)
     coefficients = linear(theta, real)
     score = rows.adjoint(coefficients[None]) + barred
     wide = score.astype(jnp.float64)
-    log_p = jax.nn.logsumexp(wide, -1) - math.log(k)
+    tables = tables.astype(jnp.float64)
+    log_p = jax.nn.logsumexp(wide, -1) - tables.log_count(theta.shape[1])
     likelihood = (rows.mass.astype(jnp.float64)[..., None] * log_p).sum((0, 1))
-    tables = numbers.tables.astype(jnp.float64)
     if update == "exact":
         penalty = exact_penalty(tables, theta.astype(jnp.float64), m)[0]
     else:

@@ -63,13 +63,13 @@ def maximiser(a: jax.Array, b: jax.Array, n: jax.Array, s: jax.Array, low: float
 class _Visits:
     """What coordinate updates share: one parameter after another, features outermost."""
 
-    def __init__(self, tables: Penalty, strength: jax.Array, k: int):
-        self.k = k
+    def __init__(self, tables: Penalty, strength: jax.Array, width: int):
+        self.width, self.k, self.tables = width, tables.count(width), tables
         self.d = tables.differences.T
         self.u, self.v = self.d * tables.spread, self.d * tables.centre
         self.offset = tables.offset
-        self.strength = strength / k
-        own = (self.u * self.d).sum(1) * (1 - 1 / k) + (self.v * self.d).sum(1) / k
+        self.strength = strength / self.k
+        own = (self.u * self.d).sum(1) * (1 - 1 / self.k) + (self.v * self.d).sum(1) / self.k
         self.curvature = self.strength * own
 
     def flat(self, values: jax.Array) -> jax.Array:
@@ -78,16 +78,20 @@ class _Visits:
 
     def back(self, flat: jax.Array) -> jax.Array:
         """Undo `flat`."""
-        return jnp.moveaxis(flat.reshape(-1, self.k, flat.shape[-1]).swapaxes(0, 1), 2, 0)
+        return jnp.moveaxis(flat.reshape(-1, self.width, flat.shape[-1]).swapaxes(0, 1), 2, 0)
 
     def pull(self, theta: jax.Array) -> jax.Array:
         """E, as (K, R, S)."""
         return jnp.moveaxis(theta @ self.d, 0, 1)
 
-    def visit(self, i, t, e, n, s):
-        """New value (R,) of parameter ``i``, now ``t``, and what follows for ``e``."""
+    def place(self, i):
+        """Feature and cluster of the ``i``-th visit, and its place among all parameters."""
         j, k = i // self.k, i % self.k
-        mine, mean = e[k], e.mean(0)
+        return j, k, i if self.tables.active is None else j * self.width + k
+
+    def visit(self, j, k, t, e, n, s):
+        """New value (R,) of feature ``j`` in cluster k, now ``t``, and what follows for ``e``."""
+        mine, mean = e[k], self.tables.mean(e, -3)
         slope = ((mine - mean) * self.u[j] + (self.offset + mean) * self.v[j]).sum(-1)
         a = self.curvature[j]
         new = maximiser(a, self.strength * slope - a * t, n, s, bounds(t.dtype))
@@ -106,16 +110,16 @@ def coordinate_pass(
 ) -> jax.Array:
     """Gauss-Seidel pass: every parameter at its best, given the memberships and the others."""
     visits = _Visits(tables, strength, theta.shape[1])
-    k = visits.k
     old, s, n = visits.flat(theta), visits.flat(cells), cells[..., -1].T
 
     def visit(i, carry):
         # Parameters are read from the old ones: a loop that reads what it writes copies it.
         flat, e = carry
-        new, e = visits.visit(i, old[i], e, n[i % k], s[i])
-        return put(flat, i, new), e
+        j, k, at = visits.place(i)
+        new, e = visits.visit(j, k, old[at], e, n[k], s[at])
+        return put(flat, at, new), e
 
-    return visits.back(jax.lax.fori_loop(0, m * k, visit, (old, visits.pull(theta)))[0])
+    return visits.back(jax.lax.fori_loop(0, m * visits.k, visit, (old, visits.pull(theta)))[0])
 
 
 def partial_pass(
@@ -147,16 +151,17 @@ def partial_pass(
 
     def visit(i, carry):
         flat, e, score, share = carry
-        y, at = columns[i // k], i % k
-        q = mass * share[at] / share.sum(0)
-        t = old[i]
-        new, e = visits.visit(i, t, e, q.sum(-1), q @ y)
+        j, c, at = visits.place(i)
+        y = columns[j]
+        q = mass * share[c] / share.sum(0)
+        t = old[at]
+        new, e = visits.visit(j, c, t, e, q.sum(-1), q @ y)
         rest = (jnp.log1p(-new) - jnp.log1p(-t)) / temperature
         one = (jnp.log(new) - jnp.log(t)) / temperature
         is_one = y > 0.5
         change = jnp.where(is_one, one[:, None], rest[:, None])
         factor = jnp.where(is_one, jnp.exp(one)[:, None], jnp.exp(rest)[:, None])
-        return put(flat, i, new), e, score.at[at].add(change), share.at[at].multiply(factor)
+        return put(flat, at, new), e, score.at[c].add(change), share.at[c].multiply(factor)
 
     def some(j, carry):
         flat, e, score = carry
@@ -183,7 +188,7 @@ def joint_step(
     step takes the solution of K S equations. Parameters at a bound that want to leave the box
     stay; the others come no nearer to 0 or 1 than by a factor of 20 in one step.
     """
-    k, dtype = theta.shape[0], theta.dtype
+    k, dtype = tables.count(theta.shape[0]), theta.dtype
     d = tables.differences
     low = jnp.asarray(bounds(dtype), dtype)
     share = cells[:, -1:]
@@ -197,9 +202,11 @@ def joint_step(
         return likely - strength * penalty_value(tables, theta)
 
     # Root of the penalty's Hessian between (cluster, z) cells; it is diagonal in z.
-    apart = jnp.eye(k, dtype=dtype) - 1 / k
+    apart = jnp.eye(theta.shape[0], dtype=dtype) - 1 / k
     root = apart[..., None] * jnp.sqrt(tables.spread) + jnp.sqrt(tables.centre) / k
     root = jnp.sqrt(weight) * root
+    if tables.active is not None:
+        root = root * (tables.active[:, None] * tables.active)[..., None]
 
     def step(state, _):
         theta, old, length = state
@@ -214,7 +221,7 @@ def joint_step(
         inner = inner.reshape(root.shape[0] * root.shape[2], -1)
         factor = jnp.linalg.cholesky(inner + jnp.eye(inner.shape[0], dtype=dtype))
         right = jnp.einsum("klz,lz->kz", root, x @ d.T).reshape(-1)
-        solved = jax.scipy.linalg.cho_solve((factor, True), right).reshape(k, -1)
+        solved = jax.scipy.linalg.cho_solve((factor, True), right).reshape(len(theta), -1)
         x = x - inverse * (jnp.einsum("klz,lz->kz", root, solved) @ d)
         decrement = jnp.where(free, g * x, 0).sum()
         trial = jnp.clip(

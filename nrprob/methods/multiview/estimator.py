@@ -33,7 +33,7 @@ from nrprob.methods.multiview.solver import (
     solve_multiview,
 )
 from nrprob.methods.multiview.views import View, columns, several, statistics
-from nrprob.statistics.rows import Layout, Rows, arrange, bucket, make_rows
+from nrprob.statistics.rows import Layout, Rows, arrange, bucket, existing, make_rows, rounded
 from nrprob.validation import MOST, check_random_state
 
 __all__ = ["MDLMultiView"]
@@ -312,6 +312,7 @@ class MDLMultiView(ViewClusterer):
         low, high = map(float, self.scale_range)
         return Numbers(
             columns=columns(self.view_sizes_, task.rows.x.n_statistics, dtype),
+            first=np.cumsum([0, *largest[:-1]], dtype=np.int32),
             weights=self._weights.astype(dtype),
             low=np.asarray(low, dtype),
             high=np.asarray(high, dtype),
@@ -342,10 +343,7 @@ class MDLMultiView(ViewClusterer):
             start=np.tile(np.resize(starts, n_init), len(tried)).astype(dtype),
             constant=np.repeat([c.constant(n, coded) for c in tried], n_init),
         )
-        few = n <= 16384 and len(tried) == 1
-        sizes = tuple(max(bucket(k, 64), 2) if few else k for k in largest)
-        if any(self._codings()) and math.prod(sizes) > CELLS:
-            sizes = largest
+        sizes = self._padded(task, largest) if len(tried) == 1 else largest
         table = math.prod(sizes[:-1]) if tried[0].dependent and len(largest) > 2 else 0
         each = task.rows.mass.size * (6 * sum(sizes) + 2 * table) * dtype.itemsize
         size = at_once(total, each)
@@ -360,6 +358,16 @@ class MDLMultiView(ViewClusterer):
             )
             for first in range(0, total, size)
         ]
+
+    def _padded(self, task: Views, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Numbers of clusters that a program of few rows is compiled for."""
+        few, jointly = tuple(rounded(k, 1) for k in sizes), any(self._codings())
+        cells, p = math.prod(few) if jointly else 0, task.rows.x.n_statistics
+        each = [task.layout.n_slots * max(p, cells // size) for size in few]
+        if all(existing(k, e) is not None for k, e in zip(sizes, each, strict=True)):
+            return few
+        few = tuple(max(bucket(k, 64), 2) for k in sizes)
+        return sizes if task.n > 16384 or (jointly and math.prod(few) > CELLS) else few
 
     def _starts(self, scaled: list[np.ndarray]) -> np.ndarray:
         """First temperatures of the restarts."""

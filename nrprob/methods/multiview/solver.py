@@ -31,6 +31,7 @@ class Numbers(NamedTuple):
     Attributes
     ----------
     columns : (V, p) 1 at the features of a view and 0 elsewhere
+    first : (V,) number of the first cluster of a view, among those that are no padding
     weights : (V,) of the logarithms of the scales
     low, high : bounds of the scales
     per_cluster : whether every cluster has a scale of its own
@@ -40,6 +41,7 @@ class Numbers(NamedTuple):
     """
 
     columns: Any
+    first: Any
     weights: Any
     low: Any
     high: Any
@@ -146,6 +148,7 @@ class Coder:
     ----------
     x : (n, p) statistics of the rows, padding included
     mass : (n,)
+    place : (K,) of the clusters among those that are no padding, by which they draw
     """
 
     def __init__(self, design: Design, numbers: Numbers, rows: Rows):
@@ -153,6 +156,8 @@ class Coder:
         self.design, self.numbers = design, numbers
         self.x = rows.x.x.reshape(-1, rows.x.n_statistics)
         self.mass = rows.mass.reshape(-1)
+        place = [numbers.first[v] + np.arange(k) for v, k in enumerate(design.sizes)]
+        self.place = jnp.minimum(jnp.concatenate(place), sum(design.sizes) - 1)
 
     def scales(self, cells: jax.Array, v: int) -> tuple[jax.Array, ...]:
         """Masses (K_v,), centres (K_v, d), sums of squared distances (K_v,) and scales (K_v,)."""
@@ -294,7 +299,7 @@ class Coder:
         dtype, sizes = self.mass.dtype, self.design.sizes
         total = self.mass.sum()
         # There is one known group, so that padding comes last.
-        at = jnp.floor(uniform(stream(seed, 1), (sum(sizes),), dtype) * total)
+        at = jnp.floor(uniform(stream(seed, 1), (sum(sizes),), dtype)[self.place] * total)
         cells = self.x[at.astype(jnp.int32)]
         joint = [jnp.ones([sizes[v] for v in group], dtype) for group in self.design.groups]
         norms, shares = [], []
@@ -332,6 +337,7 @@ def solve_multiview(
             temperature = jnp.minimum(start, top)
             if design.e_step == "mean-field":
                 noise = spread(stream(stream(seed, 3), i), counts.cells.shape, dtype)
+                noise = noise[coder.place]
                 moved = _NOISE * fresh * noise * features * counts.cells[:, -1:]
                 counts = counts._replace(cells=counts.cells + moved)
             smoothing = jnp.where(annealing, SMOOTHING, 0).astype(dtype)

@@ -17,7 +17,7 @@ from nrprob.engines.iterate import iterate, restarts
 from nrprob.engines.kmeans import lloyd, plus_plus
 from nrprob.engines.shuffle import stream
 from nrprob.engines.solve import one_at_a_time
-from nrprob.statistics.rows import bucket
+from nrprob.statistics.rows import bucket, existing
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 _LLOYD = 100  # most iterations of the k-means that EM starts from
@@ -71,7 +71,8 @@ def fit_mixtures(
     s, n, p = coordinates.shape
     n_classes = 0 if fixed is None else int(fixed.max()) + 1
     size = bucket(n, 65536)
-    k = max(bucket(n_clusters, 64), 2)
+    real = existing(n_clusters, size * p)
+    k = max(bucket(n_clusters, 64), 2) if real is None else real.size
     pad = size - n
     dtype = coordinates.dtype
     arguments = (

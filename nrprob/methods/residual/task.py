@@ -83,7 +83,7 @@ def lay_out(
     """
     n, p = y.shape
     k, dof = model.n_clusters, at.dof
-    n_groups = groups.n_groups if groups.n_groups == 1 else rounded(groups.n_groups, y.size)
+    n_groups = rounded(groups.n_groups, y.size)  # one too: what is found is often known next
     pad = bucket(p, 256) - p
     log_scale = float(np.log(at.variances).sum())
     narrow = {
@@ -132,8 +132,8 @@ def lay_out(
     maps = [at.seen(y, metric, k) for metric in model.metrics]
     each, kept = schedule(model.n_init, len(maps) * (1 + model.aligned) * (1 + model.warm_up))
     starts = make_starts(
-        y[chosen], few.layout, n_groups, maps, k, each, rng, aligned=model.aligned,
-        tries=1 if many or part else _TRIES,
+        y[chosen], few.layout, n_groups if groups.n_groups > 1 else 1, maps, k, each, rng,
+        aligned=model.aligned, tries=1 if many or part else _TRIES,
         fixed=None if fixed is None else fixed[chosen],
     )  # fmt: skip
     task.warm = kept >= len(starts)
