@@ -95,7 +95,16 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("known", KNOWN)
+@pytest.mark.parametrize(
+    "known",
+    [
+        "nothing", "labels", "numbers",
+        *(
+            pytest.param(known, marks=[pytest.mark.slow, pytest.mark.contract])
+            for known in sorted(KNOWN.keys() - {"nothing", "labels", "numbers"})
+        ),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("is_sparse", [False, True])
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -22,6 +22,8 @@ def documents():
     return np.array([rng.multinomial(40, theta[t]) for t in topic]), topic
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.smoke
 def test_sequential_bottleneck_of_sib(documents):
     sib = pytest.importorskip("sib")
@@ -111,6 +113,8 @@ def test_agglomerative_gaussian_bottleneck_is_ward():
     np.testing.assert_allclose(np.diff(tree[:, 2], prepend=0), ward(X)[:, 2] ** 2 / 4, rtol=1e-8)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_agglomerative_sequential_and_annealed_meet(documents):
     X, _ = documents
     values = [

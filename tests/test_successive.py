@@ -13,6 +13,8 @@ def four():
     return make_binary_partitions(300, (12, 8, 6, 4), random_state=0)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.smoke
 def test_finds_all_partitions_in_the_order_of_their_strength(four):
     X, truth = four

@@ -77,6 +77,8 @@ def draw_data(labels, rng, d=2):
     return X, codes
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_partitions_of_the_prior_are_drawn_as_stated():
     n, rng = 5, np.random.default_rng(0)
     z = all_partitions(n)

@@ -277,8 +277,19 @@ def test_a_labelled_minority_is_found_where_it_would_not_be():
     assert (taught.labels_ == labels[:, 1]).mean() > 0.9
 
 
-@pytest.mark.parametrize("features", ["multinomial", "bernoulli", "gaussian"])
-@pytest.mark.parametrize("solver", ["anneal", "agglomerative"])
+@pytest.mark.parametrize(
+    ("features", "solver"),
+    [
+        ("multinomial", "anneal"),
+        *(
+            pytest.param(*both, marks=[pytest.mark.slow, pytest.mark.contract])
+            for both in [
+                ("bernoulli", "anneal"), ("gaussian", "anneal"), ("multinomial", "agglomerative"),
+                ("bernoulli", "agglomerative"), ("gaussian", "agglomerative"),
+            ]
+        ),
+    ],
+)  # fmt: skip
 def test_sparse_rows_give_what_dense_rows_give(features, solver, binary):
     X, labels = binary
     dense = CCIB(2, features=features, solver=solver, random_state=0, coordination="residual")

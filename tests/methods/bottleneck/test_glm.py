@@ -301,7 +301,7 @@ def test_saturated_models_are_known_groups(link, coordination):
 @pytest.mark.parametrize(
     ("link", "bar"),
     [
-        ("gaussian", 0.95),
+        pytest.param("gaussian", 0.95, marks=[pytest.mark.slow, pytest.mark.contract]),
         pytest.param("bernoulli", 0.9, marks=pytest.mark.slow),
         pytest.param("multinomial", 0.95, marks=pytest.mark.slow),
     ],

@@ -85,7 +85,10 @@ def test_agrees_with_scikit_learn_from_the_same_start(points, covariance):
     assert ours.score(X[:40] + 0.3) == pytest.approx(theirs.score(X[:40] + 0.3), rel=1e-5)
 
 
-@pytest.mark.parametrize("weights", ["free", "uniform"])
+@pytest.mark.parametrize(
+    "weights",
+    [pytest.param("free", marks=[pytest.mark.slow, pytest.mark.contract]), "uniform"],
+)
 @pytest.mark.parametrize("features", ["bernoulli", "multinomial", *SLOWLY])
 def test_objective_is_minus_the_log_likelihood(points, features, weights):
     rng = np.random.default_rng(2)
@@ -124,6 +127,8 @@ def minus_log_likelihoods(build, rows, settings, fixed, start):
     return jax.lax.scan(step, normalise(start, rows.mass, fixed), length=15)[1]
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 2**16),
@@ -280,6 +285,8 @@ def labels_of(truth, classes, n):
     return y
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_few_labels_are_enough_for_covariances_of_one_shape():
     X, truth = one_shape()
     y = labels_of(truth, range(3), 4)
@@ -324,6 +331,8 @@ def test_sparse_counts_are_the_same_as_dense():
     np.testing.assert_allclose(dense.means_, sparse.means_, atol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("covariance", SLOWLY)
 def test_single_precision(points, covariance):
     X, truth = points

@@ -291,6 +291,8 @@ def test_the_test_of_dependence_takes_the_shorter_code():
         assert (model.joint_ is not None) == dependent
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_both_codings_are_compared_where_one_table_is_nearly_too_large():
     # Padded numbers of clusters would make more cells than a joint table may have.
     views = [np.random.default_rng(v).normal(size=(30, 1)) for v in range(3)]
@@ -321,6 +323,8 @@ def test_numbers_of_clusters_are_chosen_in_one_program():
     assert (one.pdl, one.cdl, one.objective) == pytest.approx(expected)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_three_views():
     views, labels = blobs(4, dims=(2, 3, 2), sizes=(2, 3, 2), agree=0.9)
     for dependent in (True, False):
