@@ -366,6 +366,7 @@ def follow(
     mass: jax.Array,
     state: Any,
     schedule: Schedule,
+    width: int,
     report: Report = lambda trial: None,
 ) -> Path:
     """Split until there are so many clusters as the schedule says, or no temperature splits.
@@ -375,17 +376,17 @@ def follow(
     make : update of the method, hashable; see above
     data : what it looks at
     mass : (B, r) masses of the rows, 0 on padding
-    state : what it carries at one cluster, with columns for all of them
+    state : what it carries at one cluster, with ``width`` columns
     schedule : how the path is followed
+    width : columns for clusters; those that never are clusters are padding
     report : called with every trial
     """
     engine = Engine(make, data, mass, schedule)
-    k = schedule.n_clusters
-    log_q = jnp.full((*mass.shape, 1, k), -jnp.inf, mass.dtype).at[..., 0].set(0)
-    one, _ = engine.settle((state, log_q), 1.0, np.arange(k) < 1)
+    log_q = jnp.full((*mass.shape, 1, width), -jnp.inf, mass.dtype).at[..., 0].set(0)
+    one, _ = engine.settle((state, log_q), 1.0, np.arange(width) < 1)
     levels = [Level(one.carry, 1.0, 0.0, 0, one.values)]
     trials: list[Trial] = []
-    for n in range(1, k):
+    for n in range(1, schedule.n_clusters):
         level = engine.split(levels[-1], n, trials, report)
         if level is None:
             return Path(levels, trials, False)

@@ -12,7 +12,7 @@ import numpy as np
 from nrprob.engines import orbits, solve, splitting
 from nrprob.estimator.linear import Task
 from nrprob.estimator.terms import TermEstimator
-from nrprob.statistics.rows import Layout
+from nrprob.statistics.rows import Layout, rounded
 from nrprob.statistics.terms import row_costs
 from nrprob.statistics.xlogx import safe_log
 
@@ -138,6 +138,7 @@ class SplittingEstimator(TermEstimator):
                 100 * self.max_iter,
                 curvature=float(curvature) if descent.damped else 0.0,
             ),
+            rounded(self.n_clusters, task.layout.n_slots * rows.x.n_statistics),
         )
         last = path.levels[-1]
         w = jnp.exp(last.carry[1]) * rows.mass[..., None, None]

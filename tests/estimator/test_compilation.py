@@ -94,6 +94,19 @@ def test_what_was_found_is_known_without_another_program(name, programs):
     assert not programs and found.failure_ is None
 
 
+@pytest.mark.slow
+@pytest.mark.contract
+def test_a_path_of_splits_needs_no_other_programs_than_a_longer_one(programs, monkeypatch):
+    fitted("cross_partition", 4, 2)
+    programs.clear()
+    padded = fitted("cross_partition", 3, 2)
+    assert not programs
+    monkeypatch.setattr(rows, "WAITED", 0)
+    exact = fitted("cross_partition", 3, 2)
+    np.testing.assert_array_equal(padded.labels_, exact.labels_)
+    assert padded.objective_ == pytest.approx(exact.objective_, rel=1e-9)
+
+
 def test_numbers_are_rounded_up_where_compilation_outweighs_the_run():
     assert [rows.rounded(k, 1) for k in (1, 2, 5, 6, 10, 11, 40, 41)] == [
         5, 5, 5, 10, 10, 20, 40, 80,

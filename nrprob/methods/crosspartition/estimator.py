@@ -24,7 +24,7 @@ from nrprob.methods.crosspartition.inputs import (
     warn_of_subsets,
 )
 from nrprob.settings import standard
-from nrprob.statistics.rows import Layout, arrange, make_rows
+from nrprob.statistics.rows import Layout, arrange, make_rows, rounded
 from nrprob.validation import check_random_state, check_same_order
 
 # variant -> whether p*(c) enters the features' step, and p(c) the rows'.
@@ -275,17 +275,20 @@ class CrossPartition(Clusterer):
     def compute(self, task):
         """Follow the path from every start; see `Clusterer.compute`."""
         cycle, random = VARIANTS[self.variant], check_random_state(self.random_state)
+        rows = task.counts.rows
+        width = rounded(self.n_clusters, task.layout.n_slots * rows.x.n_statistics)
         seeds = [None, *(int(random.randint(2**31 - 1)) for _ in range(self.n_init - 1))]
         return [
             splitting.follow(
                 cycle,
                 task.counts,
-                task.counts.rows.mass,
-                np.zeros((1, self.n_clusters)),
+                rows.mass,
+                np.zeros((1, width)),
                 splitting.Schedule(
                     self.n_clusters, float(self.growth), float(self.tol), int(self.max_iter),
                     damped=bool(self.damped), seed=seed,
                 ),
+                width,
                 self._report,
             )
             for seed in seeds
@@ -313,7 +316,7 @@ class CrossPartition(Clusterer):
         best = int(np.argmin(objective))
         path, (self.path_, order) = found[best], read[best]
         self.status_, reason = verdict(path)
-        active = np.arange(k) < most
+        active = np.arange(path.levels[-1].carry[1].shape[-1]) < most
         told = fields(task.counts, active, path.levels[-1].carry, cycle=VARIANTS[self.variant])
         self._keep(task, jax.device_get(told), order)
         self.trials_ = trials_frame(path)
