@@ -20,6 +20,7 @@ FLOORS = (
     {"engines"},
     {"estimator"},
     {"methods"},
+    {"evidence"},
     {"advice"},
     {"successive"},
     {"batch"},
