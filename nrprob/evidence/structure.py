@@ -101,8 +101,11 @@ def test(
     freedom, with one covariance or one for every known group. The level was measured
     (``benchmarks/evidence.py``).
 
-    *What it does not say.* Uniform, skewed or bent groups are no elliptical clouds either, and are
-    found with many rows, or clusters. A large p-value is no evidence of one cloud.
+    *What it does not say.* Uniform, skewed or bent groups are no elliptical clouds either, so a
+    small p-value does not mean clusters. A large one is no evidence of one cloud: where groups
+    spread along different directions, clouds of their own may describe them better than clusters of
+    one covariance, which then stay unseen though they are there; and full covariances of
+    `MixtureEM` take many rows to predict better than one cloud.
 
     References
     ----------
