@@ -10,7 +10,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nrprob import codelength, datasets, information, known, metrics, plotting, posterior
+    from nrprob import (
+        codelength,
+        datasets,
+        evidence,
+        information,
+        known,
+        metrics,
+        plotting,
+        posterior,
+    )
     from nrprob.advice import recommend
     from nrprob.caching import cache
     from nrprob.engines.sharding import sharded
@@ -79,7 +88,16 @@ _OBJECTS = {
     "cache": "nrprob.caching",
     "DegenerateClusterWarning": "nrprob.exceptions",
 }
-_MODULES = ("information", "codelength", "metrics", "datasets", "known", "posterior", "plotting")
+_MODULES = (
+    "information",
+    "codelength",
+    "metrics",
+    "datasets",
+    "known",
+    "evidence",
+    "posterior",
+    "plotting",
+)
 
 __all__ = [
     "IB",
@@ -119,6 +137,7 @@ __all__ = [
     "metrics",
     "datasets",
     "known",
+    "evidence",
     "posterior",
     "plotting",
     "__version__",

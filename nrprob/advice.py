@@ -15,14 +15,11 @@ from nrprob.methods.bottleneck.ccib import CCIB
 from nrprob.methods.mixture.em import MixtureEM
 from nrprob.methods.residual.mixture import ResidualMixture
 from nrprob.methods.residual.spectral import ResidualSpectral
-from nrprob.statistics.features import guess_features
+from nrprob.statistics.features import kind_of
 from nrprob.validation import MOST, check_number, check_rows, check_same_order
 
 __all__ = ["recommend"]
 
-# Dense rows of whole numbers are counts where at least this share of the entries is 0, as in
-# documents; else they are measurements, as the grey levels of images.
-_ZEROS = 0.5
 # Combinations of several labelings are used as they are while they have this many rows on average.
 _ROWS_PER_GROUP = 20
 
@@ -88,7 +85,7 @@ def recommend(
         )
     else:
         number = ""
-    kind, columns = _kind(X), _columns(known, n)
+    kind, columns = kind_of(X), _columns(known, n)
     # CCIB fits a model of every column, in every cluster, to dense rows only.
     modelled = columns > 0 and (sparse.issparse(X) or columns * n_clusters >= n)
     estimator, reason = _choose(kind, known is not None, bool(len(classes)), n_clusters, modelled)
@@ -148,16 +145,6 @@ def _table(X: Any) -> Any:
             " for labels that are known"
         )
     return X
-
-
-def _kind(X: Any) -> str:
-    """Counts, binary, or real."""
-    if sparse.issparse(X):
-        return "binary" if guess_features(X) == "bernoulli" else "counts"
-    guess = guess_features(X)
-    if guess == "multinomial":
-        return "counts" if (X == 0).mean() >= _ZEROS else "real"
-    return "binary" if guess == "bernoulli" else "real"
 
 
 def _columns(known: Any, n: int) -> int:

@@ -21,6 +21,7 @@ FLOORS = (
     {"engines"},
     {"estimator"},
     {"methods"},
+    {"evidence"},
     {"advice"},
     {"successive"},
     {"batch"},

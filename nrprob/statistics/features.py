@@ -14,6 +14,9 @@ from scipy import sparse
 from nrprob.exceptions import warn
 from nrprob.validation import LARGEST
 
+# Dense rows of whole numbers are counts where at least this share of the entries is 0, as in
+# documents; else they are measurements, as the grey levels of images.
+_ZEROS = 0.5
 ALIKE = "there is no structure in X; all rows are alike"
 
 
@@ -152,6 +155,16 @@ def guess_features(x: Any) -> str:
     if not ((values >= 0) & (values == values.round())).all():
         return "gaussian"
     return "bernoulli" if (values <= 1).all() else "multinomial"
+
+
+def kind_of(x: Any) -> str:
+    """What the values are: "counts", "binary" or "real"."""
+    guess = guess_features(x)
+    if guess == "bernoulli":
+        return "binary"
+    if sparse.issparse(x):
+        return "counts"
+    return "counts" if guess == "multinomial" and (x == 0).mean() >= _ZEROS else "real"
 
 
 def thresholded(x: Any, threshold: float) -> Any:

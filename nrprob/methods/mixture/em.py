@@ -10,11 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
+from scipy.linalg import solve_triangular
+from scipy.special import logsumexp
+from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator import parameters
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin
 from nrprob.estimator.terms import Descent, TermEstimator
+from nrprob.settings import standard
 from nrprob.statistics.costs import Cost, bernoulli, mass, multinomial
 from nrprob.statistics.families import FeatureMap, lacking
 from nrprob.statistics.features import refuse
@@ -368,6 +372,44 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
             In nats per row.
         """
         return super().score(X, known=known)
+
+    # What `nrprob.evidence` reads, of gaussian components.
+
+    def _place(self, X, known) -> np.ndarray:
+        """Rows (n, m) about the mean of the mixture."""
+        check_is_fitted(self)
+        with standard():
+            X = self._validate(X, reset=False)
+        return np.asarray(X, np.float64) - self.weights_ @ self.means_
+
+    def _log_density(self, y) -> np.ndarray:
+        """Log density (n,) of the mixture at rows about its mean."""
+        centres = self.means_ - self.weights_ @ self.means_
+        with np.errstate(divide="ignore"):
+            log_p = np.log(self.weights_) - y.shape[1] / 2 * math.log(2 * math.pi)
+        log_p = np.repeat(log_p[None], len(y), 0)
+        for k, covariance in enumerate(self._covariances()):
+            root = np.linalg.cholesky(covariance)
+            white = solve_triangular(root, (y - centres[k]).T, lower=True)
+            log_p[:, k] -= np.log(np.diagonal(root)).sum() + 0.5 * (white**2).sum(0)
+        return logsumexp(log_p, axis=1)
+
+    def _covariances(self) -> np.ndarray:
+        """Covariances (k, m, m), whatever their form."""
+        covariances = self.covariances_
+        m = self.n_features_in_
+        if covariances.ndim == 3:
+            return covariances
+        return np.reshape(covariances, (self.n_clusters, -1, 1)) * np.eye(m)
+
+    @property
+    def _spread(self) -> np.ndarray:
+        """Covariance (m, m) of the mixture."""
+        centres = self.means_ - self.weights_ @ self.means_
+        within = np.einsum("k,kij->ij", self.weights_, self._covariances())
+        return within + (centres.T * self.weights_) @ centres
+
+    _supple = True
 
     def _start(self, task, n_clusters):
         if self.init is None:

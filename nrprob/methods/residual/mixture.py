@@ -415,9 +415,11 @@ class ResidualMixture(ScoreMixin, Clusterer):
         sigma = np.asarray(at.covariance, np.float64)
         self._sigma = sigma[:p, :p] if sigma.ndim == 2 else np.diag(sigma[:p])
         self._offset = np.asarray(at.offset[: self.n_clusters, :n_groups], np.float64)
-        # What the log densities of all rows have in common, 1/K included.
+        # What the log densities of all rows have in common, 1/K included: in the coordinates of the
+        # fit, and the logarithm of their unit.
         self._common = self._constant(numbers, self.errors_) / float(numbers.dof)
-        self._common -= 0.5 * (np.linalg.slogdet(self._sigma)[1] + float(numbers.log_det))
+        self._common -= 0.5 * np.linalg.slogdet(self._sigma)[1]
+        self._log_unit = 0.5 * float(numbers.log_det)
         self.means_ = self._centres @ coordinates.back / coordinates.inflation
         heavier = self.nu / (self.nu - 2) if robust else 1.0
         self.covariances_ = heavier * coordinates.back.T @ self._sigma @ coordinates.back
@@ -486,12 +488,15 @@ class ResidualMixture(ScoreMixin, Clusterer):
 
     # New rows
 
-    def _log_densities(self, X, known) -> np.ndarray:
-        """Log densities (n, K) of new rows, times weights, but for what all have in common."""
+    def _place(self, X, known) -> np.ndarray:
+        """Residuals (n, p) of new rows in the coordinates of the fit."""
         check_is_fitted(self)
         with standard():
             X = self._validate(X, reset=False)
-        y = self._removal(np.asarray(X, np.float64), known) @ self._coordinates.basis
+        return self._removal(np.asarray(X, np.float64), known) @ self._coordinates.basis
+
+    def _log_densities(self, y) -> np.ndarray:
+        """Log densities (n, K) at coordinates, times weights, but for what all have in common."""
         root = np.linalg.cholesky(self._sigma)
         white = solve_triangular(root, y.T, lower=True).T
         centres = solve_triangular(root, self._centres.T, lower=True).T
@@ -500,14 +505,34 @@ class ResidualMixture(ScoreMixin, Clusterer):
             return self._log_weights - 0.5 * q
         return self._log_weights - 0.5 * (self.nu + y.shape[1]) * np.log1p(q / self.nu)
 
+    def _log_density(self, y) -> np.ndarray:
+        """Log density (n,) of the mixture at coordinates, in their unit."""
+        return logsumexp(self._log_densities(y), axis=1) + self._common
+
+    @property
+    def _spread(self) -> np.ndarray:
+        """Covariance (p, p) of the mixture in the coordinates; for t errors, of their scales."""
+        return self._sigma + (self._centres.T * self.weights_) @ self._centres
+
+    @property
+    def _supple(self) -> bool:
+        """Whether clusters may follow tails, or groups that spread differently, by themselves.
+
+        Some can if they need not hold many rows: if weights are free or there are more than two,
+        and if one of two holds few, as it does when it is there for a row far out.
+        """
+        few = self.membership_.mean(0).min() < 0.5 / self.n_clusters
+        other = self.covariance != "tied" or self.errors_ == "t"
+        return bool(few or other or any(self._freed) or self.n_clusters > 2)
+
     def _log_membership(self, X, known) -> np.ndarray:
-        log_p = self._log_densities(X, known)
+        log_p = self._log_densities(self._place(X, known))
         if self._balanced is not None:
             log_p = log_p + self._offset[:, self._balanced.transform(known, len(log_p)).codes].T
         return log_p
 
     def _row_scores(self, X, known) -> np.ndarray:
-        return logsumexp(self._log_densities(X, known), axis=1) + self._common
+        return self._log_density(self._place(X, known)) - self._log_unit
 
     def score(self, X, y=None, *, known=None):
         r"""Mean log-likelihood of new rows; higher is better.

@@ -1,0 +1,54 @@
+"""Rows along the direction in which clusters are furthest apart, by known group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MOST = 12  # groups that are drawn
+_BINS = 36
+_HIGH = 0.85  # of the distance between groups
+
+
+def draw_rows(
+    place: np.ndarray, labels: np.ndarray, codes: np.ndarray, names: Sequence[str], ax: Axes | None
+) -> Axes:
+    """Draw a histogram of every group, its bars divided by cluster; the largest groups only."""
+    import matplotlib.pyplot as plt
+
+    sizes = np.bincount(codes)
+    drawn = np.sort(np.argsort(-sizes, kind="stable")[:_MOST])
+    if ax is None:
+        height = 1.4 + 0.8 * len(drawn)
+        _, ax = plt.subplots(figsize=(6.4, height), layout="constrained")
+    clusters = np.unique(labels)
+    edges = np.linspace(place.min(), place.max() + 1e-9, _BINS + 1)
+    colours: Any = plt.get_cmap("tab10")
+    for row, g in enumerate(drawn[::-1]):
+        counts = np.stack(
+            [np.histogram(place[(codes == g) & (labels == c)], edges)[0] for c in clusters]
+        )
+        scale = _HIGH / max(counts.sum(0).max(), 1)
+        bottom = np.full(_BINS, float(row))
+        for c, own in zip(clusters, counts, strict=True):
+            ax.bar(
+                edges[:-1], own * scale, np.diff(edges), bottom, align="edge",
+                color=colours(c % 10), label=f"cluster {c}" if row == 0 else None,
+                edgecolor="white", linewidth=0.3,
+            )  # fmt: skip
+            bottom += own * scale
+        ax.axhline(row, color="black", linewidth=0.6)
+    ticks = [f"{names[g]}\nn = {sizes[g]}" for g in drawn[::-1]]
+    ax.set_yticks(np.arange(len(drawn)) + 0.4, ticks, fontsize=8)
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(-0.05, len(drawn) + 0.05)
+    ax.set_xlabel("place between clusters, in standard deviations within them (rows held out)")
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    if len(clusters) > 1:
+        ax.legend(frameon=False, fontsize=8, loc="upper right", ncols=min(len(clusters), 5))
+    return ax

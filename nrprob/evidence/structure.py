@@ -1,0 +1,239 @@
+"""Whether clusters describe the rows better than one cloud per known group does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator, clone
+
+from nrprob.evidence.gains import one_sided
+from nrprob.evidence.held_out import RIVALS, folds, hold_out
+from nrprob.evidence.record import Evidence
+from nrprob.known import read
+from nrprob.settings import few_threads
+from nrprob.statistics.features import kind_of
+from nrprob.validation import (
+    ITERATIONS,
+    check_number,
+    check_random_state,
+    check_rows,
+    check_same_order,
+)
+
+_FEWEST = 10  # rows of the median known group
+_DISTINCT = 20  # values of a column below which it is a lattice
+
+
+def test(
+    estimator: Any,
+    X: Any,
+    *,
+    known: Any = None,
+    random_state: Any = None,
+    n_folds: int = 5,
+    n_splits: int = 3,
+    n_init: int = 12,
+    alpha: float = 0.05,
+) -> Evidence:
+    r"""Test whether there is more in the rows than one elliptical cloud per known group.
+
+    Every clusterer returns clusters, also of noise. This one fits four fifths of the rows and asks
+    of the others whether the clusters q_K predict them better than one cloud q_1 does, by
+
+    .. math:: g_i = \ln \frac{q_K(x_i) + q_1(x_i)}{2 q_1(x_i)}
+
+    whose mean over the rows is tested by Student's t.
+
+    Parameters
+    ----------
+    estimator : ResidualMixture or MixtureEM
+        Fitted or not; it is left as it is, and clones of it are fitted. `MixtureEM` with gaussian
+        features, for nothing known.
+    X : array-like of shape (n_samples, n_features)
+        Real numbers or measurements.
+    known : array-like, optional
+        Known labels, 1-D, or one labeling per column: every combination of labels is a group.
+        Labels that were found before are taken like all others, as if they had been given; what
+        that does to the p-value of a later round is not accounted for.
+    random_state : int, RandomState instance or None, default=None
+        Determines the folds and the starts of all fits.
+    n_folds : int, default=5
+        Parts that the rows are divided into, every known group alike; from 2 to 100.
+    n_splits : int, default=3
+        Divisions that are averaged; one takes ``2 n_folds`` fits, half of them of one cluster.
+    n_init : int, default=12
+        Restarts of a fit, if the estimator has not fewer. In the cases of
+        ``benchmarks/evidence.py``, 60 found no more.
+    alpha : float, default=0.05
+        p-value up to which the sentence says that there is structure.
+
+    Returns
+    -------
+    Evidence
+
+    Raises
+    ------
+    TypeError
+        If the estimator has no density of rows, or ``X`` is sparse.
+    ValueError
+        If that cannot be tested: counts, zeros and ones, columns of few values; structure other
+        than labels; known groups of too few rows.
+
+    Notes
+    -----
+    *Why this is a p-value.* Fits are independent of the rows that they are tried on. If q_1 is the
+    density of these, the mean of g is minus a Kullback-Leibler divergence, whatever the clusters
+    are. The mixture bounds g from below by -ln 2, so that clusters which fit too sharply cannot
+    drown what they gain. The mean of held-out losses over folds is asymptotically normal about its
+    conditional mean, with the variance of the rows', if fits are stable (Bayle et al., 2020); the
+    mean of several splits has the same limit.
+
+    *What is heuristic.* Stability is not verified, and is doubtful where clusters and cloud nearly
+    coincide. And q_1 is an estimate: clusters could mend its mistakes and be no clusters. So they
+    have to beat several clouds, and the largest p-value counts, which is a test at the same level
+    that *one* of them is right (Berger, 1982): the estimator's own fit of one cluster, of the same
+    regularisation; a normal cloud with the covariance that the clusters have together, since a
+    covariance that is shrunk is mended by clusters along its longest axis; and, where clusters are
+    able to follow more than one such cloud does (free weights or t errors, three clusters or more,
+    one of few rows, covariances that are not "tied"), normal and t clouds of fitted degrees of
+    freedom, with one covariance or one for every known group. The level was measured
+    (``benchmarks/evidence.py``).
+
+    *What it does not say.* Uniform, skewed or bent groups are no elliptical clouds either, so a
+    small p-value does not mean clusters. A large one is no evidence of one cloud: where groups
+    spread along different directions, clouds of their own may describe them better than clusters of
+    one covariance, which then stay unseen though they are there; and full covariances of
+    `MixtureEM` take many rows to predict better than one cloud.
+
+    References
+    ----------
+    Bayle, Bayle, Janson and Mackey (2020), Cross-validation confidence intervals for test error;
+    Berger (1982), the largest p-value of several; Ledoit and Wolf (2004).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob import ResidualMixture, evidence
+    >>> rng = np.random.default_rng(0)
+    >>> known, sought = rng.integers(2, size=(2, 100))
+    >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
+    >>> X[:, 2] += 6 * sought
+    >>> found = evidence.test(ResidualMixture(2), X, known=known, n_splits=1, random_state=0)
+    >>> found.p_structure_ < 0.001
+    True
+    """
+    check_number("n_folds", n_folds, low=2, high=100, integer=True)
+    check_number("n_splits", n_splits, low=1, high=1000, integer=True)
+    check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
+    check_number("alpha", alpha, low=0, high=1)
+    _check_estimator(estimator)
+    check_same_order(X, known=known)
+    rows = _rows(X)
+    codes, names = _groups(known, len(rows), n_folds)
+    groups = np.zeros(len(rows), int) if codes is None else codes
+    n_init = min(n_init, estimator.n_init)
+    made: dict[str, Any] = {
+        "groups_": groups, "group_names_": names, "n_clusters": int(estimator.n_clusters),
+        "n_folds": n_folds, "n_splits": n_splits, "n_init": n_init, "alpha": alpha,
+    }  # fmt: skip
+    if estimator.n_clusters == 1:
+        none = np.zeros(len(rows))
+        return Evidence(1.0, 0.0, none, *_OWN, none.astype(int), none, **made)
+    random = check_random_state(random_state)
+    bare = clone(estimator)
+    with few_threads(len(rows)):
+        splits = [
+            hold_out(bare, rows, codes, folds(groups, n_folds, random), n_init, random)
+            for _ in range(n_splits)
+        ]
+    tried = list(RIVALS)[: max(split.n_rivals for split in splits)]
+    gains = dict(zip(tried, np.mean([split.gain for split in splits], axis=0), strict=False))
+    p_by_rival = {name: one_sided(gain)[1] for name, gain in gains.items()}
+    rival = max(tried, key=lambda name: p_by_rival[name])
+    t, p = one_sided(gains[rival])
+    first = splits[0]
+    return Evidence(p, t, gains[rival], rival, p_by_rival, first.labels, first.place, **made)
+
+
+test.__test__ = False  # type: ignore[attr-defined]  # pytest takes every test* for its own
+
+_OWN = next(iter(RIVALS)), {next(iter(RIVALS)): 1.0}
+
+
+def _check_estimator(estimator: Any) -> None:
+    """Refuse what has no density of rows."""
+    if not isinstance(estimator, BaseEstimator):
+        raise TypeError(
+            f"estimator must be a clusterer; got {type(estimator).__name__}; "
+            "pass for example ResidualMixture()"
+        )
+    # Of the class: what is computed from a fit is not there before it.
+    if not all(hasattr(type(estimator), name) for name in _PARTS):
+        raise TypeError(
+            "this test needs a clusterer with a density of real rows; got "
+            f"{type(estimator).__name__}; use ResidualMixture, or MixtureEM if nothing is known"
+        )
+    features = getattr(estimator, "features", "auto")
+    if features not in ("auto", "gaussian"):
+        raise ValueError(
+            f"this test knows real features only; got features={features!r}; use "
+            "features='gaussian' for real numbers; for counts and zeros and ones there is no test"
+        )
+
+
+_PARTS = ("_place", "_log_density", "_spread", "_supple")
+
+
+def _rows(X: Any) -> np.ndarray:
+    """Rows of real numbers, in float32 or float64."""
+    from sklearn.utils import check_array
+
+    if sparse.issparse(X):
+        raise TypeError(
+            "this test takes dense rows of real numbers; got a sparse matrix; pass X.toarray() "
+            "if it holds measurements; for counts there is no test"
+        )
+    rows = check_rows(X, check_array, dtype=[np.float64, np.float32], input_name="X")
+    kind = {"binary": "zeros and ones", "counts": "counts"}.get(kind_of(rows))
+    most = max(np.unique(column).size for column in rows.T)
+    if kind is None and most < min(_DISTINCT, len(rows)):
+        kind = f"columns of {most} distinct values at most"
+    if kind is not None:
+        raise ValueError(
+            f"whether there are clusters is tested for real numbers only; got {kind}, which are "
+            "no cloud whatever there is; compare clusterings by metrics or by their objectives"
+        )
+    return rows
+
+
+def _groups(known: Any, n: int, n_folds: int) -> tuple[np.ndarray | None, list[str]]:
+    """Known groups (n,) as numbers, or None, and their names."""
+    read_ = read(known, n)
+    if read_.kind in ("soft", "continuous"):
+        raise ValueError(
+            f"this test knows labels only; got {read_.kind} known structure; pass labels, such as "
+            "the most probable ones, or a number cut into ranges"
+        )
+    codes = read_.groups.codes
+    sizes = np.bincount(codes)
+    if np.median(sizes) < _FEWEST or sizes.min() < n_folds:
+        raise ValueError(
+            "too few rows per known group to test for structure; got groups of "
+            f"{sizes.min()} rows at least, {np.median(sizes):g} in the median, for "
+            f"n_folds={n_folds}; merge known labels, so that groups have {_FEWEST} rows or more"
+        )
+    if read_.kind == "nothing":
+        return None, ["all rows"]
+    return codes, _group_names(read_)
+
+
+def _group_names(known: Any) -> list[str]:
+    """What the user calls the groups."""
+    labels = [list(categories) for categories in known.categories]
+    combinations = known.product[1]
+    return [
+        ", ".join(str(names[c]) for names, c in zip(labels, codes, strict=True))
+        for codes in combinations
+    ]

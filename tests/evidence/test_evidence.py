@@ -1,0 +1,266 @@
+"""The test of structure: its parts by their definitions, what it refuses, level and power."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from scipy import sparse, stats
+from sklearn.base import BaseEstimator
+
+from nrprob import CCIB, MixtureEM, ResidualMixture, evidence
+from nrprob.evidence.clouds import Clouds
+from nrprob.evidence.gains import mixed_gain, one_sided
+from nrprob.evidence.held_out import RIVALS, Density, _parts, folds
+from nrprob.known import Memberships
+from nrprob.methods.residual.solver import solve_residuals
+
+N, L = 61, 2
+Z = np.arange(N) % L
+NOISE = np.random.default_rng(0).normal(size=(N, 2))
+APART = NOISE + 9 * (np.arange(N) // 2 % 2)[:, None] + 5 * Z[:, None]
+FEW = {"n_splits": 1, "n_init": 2, "random_state": 0}
+
+
+class Remembering(BaseEstimator):
+    """A clusterer that knows the rows of its fit again, and predicts these alone."""
+
+    def __init__(self, n_clusters=2, n_init=10, random_state=None, unseen=-3.0):
+        self.n_clusters, self.n_init, self.random_state = n_clusters, n_init, random_state
+        self.unseen = unseen
+
+    @staticmethod
+    def _angles(y):
+        return np.round(np.arctan2(y[:, 1], y[:, 0]), 9)
+
+    def fit(self, X, y=None, *, known=None):
+        self.seen_, self._spread = self._angles(X), np.eye(2)
+        return self
+
+    def predict(self, X, known=None):
+        return (X[:, 0] > 0).astype(int) % self.n_clusters
+
+    def _place(self, X, known):
+        return X.copy()
+
+    def _log_density(self, y):
+        mine = np.isin(self._angles(y), self.seen_)
+        return np.where(mine, 3.0, self.unseen) * (self.n_clusters > 1) - 100.0
+
+    _spread = None
+    _supple = False
+
+
+def test_only_rows_that_a_fit_has_not_seen_count():
+    found = evidence.test(Remembering(), NOISE, random_state=0)
+    assert found.p_by_rival_["the fit of one cluster"] > 0.999
+    np.testing.assert_allclose(found.gain_.max(), mixed_gain(np.array(-3.0)))
+
+
+def test_one_normal_cloud_is_a_rival():
+    # It predicts far better than this clusterer, whose fit of one cluster is worst.
+    found = evidence.test(Remembering(unseen=50.0), NOISE, random_state=0)
+    assert found.p_by_rival_["the fit of one cluster"] < 1e-6
+    assert found.rival_ == "one normal cloud of the same covariance"
+    assert list(found.p_by_rival_) == list(RIVALS)[:2]
+    assert found.p_structure_ == max(found.p_by_rival_.values())
+
+
+def test_folds_are_balanced_and_fits_equally_large():
+    fold = folds(Z, 5, np.random.RandomState(0))
+    table = np.zeros((L, 5), int)
+    np.add.at(table, (Z, fold), 1)
+    assert np.ptp(table, axis=1).max() <= 1
+    assert np.ptp(np.bincount(fold)) <= 1
+    parts = [_parts(fold, f, Z) for f in range(5)]
+    assert {seen.size for seen, _ in parts} == {N - 13}
+    assert not any(np.intersect1d(seen, new).size for seen, new in parts)
+    np.testing.assert_array_equal(np.sort(np.concatenate([new for _, new in parts])), np.arange(N))
+
+
+def test_gains_and_their_t():
+    d = np.array([-1000.0, 0.0, 2.0, 1000.0])
+    expected = [-np.log(2), 0, np.log((1 + np.exp(2)) / 2), 1000 - np.log(2)]
+    np.testing.assert_allclose(mixed_gain(d), expected)
+    gain = NOISE[:, 0] + 0.2
+    np.testing.assert_allclose(
+        one_sided(gain), stats.ttest_1samp(gain, 0, alternative="greater"), rtol=1e-3
+    )
+    assert one_sided(np.full(N, 1e-5))[1] > 0.4  # less than fits resolve
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("tails", [False, True])
+def test_clouds_are_densities(own, tails):
+    rows = stats.multivariate_t([0, 0], [[2, 0.5], [0.5, 1]], df=4, seed=0).rvs(400)
+    codes = np.arange(400) % 2
+    rows[codes == 1] *= 2
+    clouds = Clouds.fit(rows, codes, 2, own, tails)
+    shape = np.linalg.inv(clouds.root[1] @ clouds.root[1].T)
+    if tails:
+        law = stats.multivariate_t(clouds.centre[1], shape, df=clouds.nu)
+        assert 2.5 < clouds.nu < 8
+    else:
+        law = stats.multivariate_normal(clouds.centre[1], shape)
+    one = codes == 1
+    np.testing.assert_allclose(
+        clouds.log_density(rows[one], codes[one]), law.logpdf(rows[one]), rtol=1e-9
+    )
+    scales = np.linalg.slogdet(clouds.root)[1]
+    assert scales[0] - scales[1] == pytest.approx(2 * np.log(2) if own else 0, abs=0.4)
+
+
+def mixture():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(N, 1)) + 4 * (np.arange(N) % 3 == 0)[:, None]
+    return MixtureEM(2, anneal=False, n_init=1, max_iter=20, tol=0.1, random_state=0).fit(X)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        mixture,
+        lambda: ResidualMixture(2, weights="free", n_init=2, random_state=0).fit(APART, known=Z),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_estimators_give_densities_and_their_covariance(make):
+    model = make()
+    p = len(model._spread)
+    assert set(vars(Density)) >= {"_place", "_log_density", "_spread", "_supple"}
+    # By its own covariance as the importance law of an integral.
+    law = stats.multivariate_t(np.zeros(p), model._spread, df=6, seed=0)
+    y = law.rvs(40_000).reshape(-1, p)
+    weight = np.exp(model._log_density(y) - law.logpdf(y).reshape(-1))
+    assert weight.mean() == pytest.approx(1, abs=0.03)
+    moments = (y * weight[:, None]).T @ y / len(y)
+    np.testing.assert_allclose(moments, model._spread, rtol=0.06, atol=0.06 * moments.max())
+
+
+def test_clusters_are_found_and_noise_is_not():
+    before = solve_residuals._cache_size()
+    found = evidence.test(ResidualMixture(2, weights="uniform"), APART, known=Z, **FEW)
+    assert found.p_structure_ < 1e-6
+    assert "not one elliptical cloud per known group (p < .001; 2 clusters" in str(found)
+    # Free weights have more rivals, and no other program.
+    model = ResidualMixture(2, weights="free", random_state=0)
+    alike = evidence.test(model, APART, known=np.array(["b", "a"])[Z], **FEW)
+    assert list(alike.p_by_rival_) == list(RIVALS)
+    assert alike.p_structure_ < 1e-6
+    assert not hasattr(model, "labels_")
+    noise = evidence.test(ResidualMixture(2, weights="free"), NOISE, known=Z, **FEW)
+    assert noise.p_structure_ > 0.05
+    assert str(noise).startswith("no evidence of further structure (p = ")
+    assert solve_residuals._cache_size() <= before + 1
+    # Places and names of clusters agree, whatever the fold.
+    side = found.place_ > 0
+    assert max((side == found.labels_).mean(), (side != found.labels_).mean()) > 0.95
+    ax = alike.plot()
+    assert [tick.get_text() for tick in ax.get_yticklabels()] == ["a\nn = 30", "b\nn = 31"]
+    assert sum(bar.get_height() > 0 for bar in ax.patches) > 10
+    plt.close(ax.figure)
+
+
+def test_a_row_far_out_and_a_group_of_one_point_are_no_structure():
+    model = ResidualMixture(2, weights="uniform")
+    far = np.concatenate([NOISE[:-1], [[1e6, 1e6]]])
+    assert evidence.test(model, far, known=Z, **FEW).p_structure_ > 0.05
+    point = evidence.test(model.set_params(weights="free"), NOISE * Z[:, None], known=Z, **FEW)
+    assert point.p_structure_ > 0.05
+    assert np.isfinite(point.gain_).all()
+
+
+def test_the_same_seed_and_other_names_give_the_same():
+    found = [
+        evidence.test(Remembering(), NOISE, known=known, random_state=3)
+        for known in (Z, 7 - Z, np.column_stack([Z, Z]))
+    ]
+    for other in found[1:]:
+        np.testing.assert_array_equal(other.gain_, found[0].gain_)
+    assert found[2].group_names_ == ["0, 0", "1, 1"]
+
+
+def test_one_cluster_is_no_structure():
+    found = evidence.test(ResidualMixture(1), NOISE, known=Z)
+    assert found.p_structure_ == 1
+    assert "one cluster was asked for" in str(found)
+    plt.close(found.plot().figure)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "given", "error", "message"),
+    [
+        (CCIB(2), {}, TypeError, "needs a clusterer with a density of real rows; got CCIB"),
+        (3, {}, TypeError, "must be a clusterer; got int"),
+        (MixtureEM(2, features="multinomial"), {}, ValueError, "got features='multinomial'"),
+        (ResidualMixture(2), {"X": NOISE > 0}, ValueError, "got zeros and ones"),
+        (ResidualMixture(2), {"X": (3 * NOISE**2).astype(int) // 4}, ValueError, "got counts"),
+        (ResidualMixture(2), {"X": NOISE.round()}, ValueError, "distinct values at most"),
+        (ResidualMixture(2), {"X": sparse.csr_array(NOISE)}, TypeError, "got a sparse matrix"),
+        (ResidualMixture(2), {"known": np.arange(N) // 6}, ValueError, "too few rows per known"),
+        (ResidualMixture(2), {"known": NOISE}, ValueError, "got continuous known structure"),
+        (
+            ResidualMixture(2), {"known": Memberships(np.eye(2)[Z])}, ValueError,
+            "got soft known structure",
+        ),
+        (ResidualMixture(2), {"n_folds": 1}, ValueError, "n_folds must be at least 2"),
+        (ResidualMixture(2), {"n_splits": 0}, ValueError, "n_splits must be at least 1"),
+        (ResidualMixture(2), {"n_init": 0}, ValueError, "n_init must be at least 1"),
+        (ResidualMixture(2), {"alpha": 2}, ValueError, "alpha must be at least 0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_known_is_refused(estimator, given, error, message):
+    with pytest.raises(error, match=message):
+        evidence.test(estimator, given.pop("X", NOISE), **given)
+
+
+def draws(n_sets, draw, d=6):
+    for s in range(n_sets):
+        rng = np.random.default_rng([7, s])
+        z = rng.integers(3, size=240)
+        yield draw(rng, z, rng.normal(size=(240, d))) + 5 * rng.normal(size=(3, d))[z], z
+
+
+def unequal(rng, z, e):
+    for g in range(3):
+        e[z == g] = np.sqrt([1, 2.5, 6][g]) * e[z == g] @ rng.normal(size=(6, 6))
+    return e
+
+
+def heavy(rng, z, e):
+    return e / np.sqrt(rng.chisquare(3, size=(240, 1)) / 3)
+
+
+@pytest.mark.slow
+def test_level_where_clusters_could_follow_tails_and_groups():
+    """Of a test at level .05 it fails in 1 of 1000 runs, of the measured level in far fewer."""
+    model = ResidualMixture(2, weights="free")
+    p = [
+        evidence.test(model, X, known=z, n_splits=1, n_init=4, random_state=0).p_structure_
+        for draw in (unequal, heavy)
+        for X, z in draws(12, draw)
+    ]
+    assert np.sum(np.array(p) <= 0.05) <= stats.binom.isf(1e-3, len(p), 0.05)
+
+
+@pytest.mark.slow
+def test_a_shrunk_covariance_is_no_structure():
+    """As above; clusters mend it, so that the fit of one cluster alone is no rival."""
+    found = [
+        evidence.test(ResidualMixture(2, weights="uniform"), X, known=z, **FEW)
+        for X, z in draws(10, lambda rng, z, e: e * np.where(np.arange(20) == 0, 1.8, 1), d=20)
+    ]
+    p = np.array([one.p_structure_ for one in found])
+    assert np.sum(p <= 0.05) <= stats.binom.isf(1e-3, len(p), 0.05)
+    assert np.mean([one.p_by_rival_["the fit of one cluster"] <= 0.05 for one in found]) > 0.3
+
+
+@pytest.mark.slow
+def test_power():
+    """Measured at 1.00 for clusters 4 standard deviations apart; it fails where one is missed."""
+    apart = np.eye(6)[0] * 4
+
+    def draw(rng, z, e):
+        return (e + rng.integers(2, size=240)[:, None] * apart) @ rng.normal(size=(6, 6))
+
+    for X, z in draws(6, draw):
+        found = evidence.test(ResidualMixture(2, weights="uniform"), X, known=z, **FEW)
+        assert found.p_structure_ <= 0.05
