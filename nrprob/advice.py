@@ -16,6 +16,7 @@ from nrprob.methods.mixture.em import MixtureEM
 from nrprob.methods.residual.mixture import ResidualMixture
 from nrprob.methods.residual.spectral import ResidualSpectral
 from nrprob.statistics.features import kind_of
+from nrprob.storage.stored import refuse_stored
 from nrprob.validation import MOST, check_number, check_rows, check_same_order
 
 __all__ = ["recommend"]
@@ -70,6 +71,7 @@ def recommend(
     >>> type(model).__name__, model.n_clusters
     ('ResidualSpectral', 4)
     """
+    refuse_stored(X, "recommend")
     check_same_order(X, y=y, known=known)
     X = _table(X)
     n = X.shape[0]

@@ -12,6 +12,7 @@ from sklearn.utils.validation import _num_samples
 from nrprob import information, metrics
 from nrprob.advice import recommend
 from nrprob.exceptions import warn
+from nrprob.storage.stored import refuse_stored
 from nrprob.validation import MOST, check_number, check_random_state, check_same_order
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ def explore(
         raise TypeError(
             f"estimator must be an estimator; got {type(estimator).__name__}; pass an instance"
         )
+    refuse_stored(X, "explore")
     check_same_order(X, known=known)
     random = check_random_state(random_state)
     n = _num_samples(X)

@@ -9,12 +9,14 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from nrprob.exceptions import InputError
+from nrprob.files import try_write
 from nrprob.known import Known, read
 from nrprob.statistics.features import LARGEST
 from nrprob.storage.blocks import Blocks, Here, Processes, Workers, gathered_bytes
@@ -157,6 +159,15 @@ def column_names(known: Any) -> list[str]:
     return list(known) if named else []
 
 
+def refuse_stored(X: Any, who: str) -> None:
+    """Refuse stored rows where something has to look at all of them at once."""
+    if isinstance(X, Stored):
+        raise TypeError(
+            f"{who} looks at rows in memory; got rows that are stored; pass an array of some of "
+            "them, and fit the estimator that it finds to all"
+        )
+
+
 class Moments(NamedTuple):
     """Of rows: number, means (m,), sums of squares about them (m,), and what values there are.
 
@@ -284,7 +295,11 @@ def survey(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
     """
     names = column_names(known)
     wanted = [y] if isinstance(y, str) else []
+    if len(set(names)) < len(names):
+        raise InputError(f"a column is known once; got {names}; name each column once")
     source = asked(rows.source, [*names, *wanted])
+    if rows.labels is not None:
+        try_write(Path(rows.labels))
     with contextlib.ExitStack() as stack:
         client = None
         if rows.scheduler is not None:

@@ -128,6 +128,13 @@ def fit(place, known="batch", **options):
         (lambda p: fit(p / "gaps.parquet"), "found one missing in column 'batch'"),
         (lambda p: fit(p / "rows.parquet", memory=-1), "memory is a number of bytes"),
         (lambda p: fit(p / "rows.parquet", memory=0, scratch=p / "no"), "cannot write the scratch"),
+        (lambda p: fit(p / "rows.parquet", labels=p / "rows.npy" / "a"), "cannot write"),
+        (lambda p: fit(p / "rows.parquet", known=["batch", "batch"]), "a column is known once"),
+        (
+            lambda p: nrprob.explore(nrprob.stored(p / "rows.npy")),
+            "explore looks at rows in memory",
+        ),
+        (lambda p: nrprob.recommend(nrprob.stored(p / "rows.npy")), "recommend looks at rows in"),
         (lambda p: fit(p / "broken.parquet"), "cannot read rows"),
         (lambda p: fit(p / "broken.npy", known=None), "cannot read rows"),
         (lambda p: fit(p / "rows.npy", known=None, columns=["a"]), "columns= needs rows whose"),
