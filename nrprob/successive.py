@@ -124,6 +124,7 @@ def explore(
     >>> explore(X, n_clusters=2, n_clusterings=3, random_state=0).labels_.shape
     (200, 3)
     """
+    refuse_stored(X, "explore")
     if n_clusterings is None:
         raise ValueError(
             "n_clusterings must be given; got None; a test that says when to stop is not available "
@@ -139,7 +140,6 @@ def explore(
         raise TypeError(
             f"estimator must be an estimator; got {type(estimator).__name__}; pass an instance"
         )
-    refuse_stored(X, "explore")
     check_same_order(X, known=known)
     random = check_random_state(random_state)
     n = _num_samples(X)
