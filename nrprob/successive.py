@@ -11,9 +11,16 @@ from sklearn.utils.validation import _num_samples
 
 from nrprob import information, metrics
 from nrprob.advice import recommend
+from nrprob.evidence.structure import TooFewRows, test, testable
 from nrprob.exceptions import warn
 from nrprob.storage.stored import refuse_stored
-from nrprob.validation import MOST, check_number, check_random_state, check_same_order
+from nrprob.validation import (
+    MOST,
+    check_choice,
+    check_number,
+    check_random_state,
+    check_same_order,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,11 +38,14 @@ class Exploration:
         The fitted estimators, one per clustering.
     known_ : ndarray of shape (n_samples, n_known)
         What was known at the start, as codes.
-    evidence_ : list
-        The test of every clustering; empty where ``n_clusterings`` was given, since then none is
-        tested.
-    rejected_ : object or None
-        The estimator at which a test stopped the search; None where none was made.
+    evidence_ : list of nrprob.evidence.Evidence
+        The test of every clustering of ``labels_``; empty where ``n_clusterings`` was given, since
+        then none is tested.
+    rejected_ : tuple or None
+        The fitted estimator at which the test stopped the search, and its evidence; None where the
+        first clustering is that already, or nothing was tested.
+    reason_ : str
+        Why the search ended.
     failure_ : BaseException or None
         What ended the search before all clusterings were found; None where nothing did.
     """
@@ -46,6 +56,7 @@ class Exploration:
     evidence_: list[Any] = field(default_factory=list)
     rejected_: Any = None
     failure_: BaseException | None = None
+    reason_: str = ""
 
     @property
     def table(self) -> pd.DataFrame:
@@ -75,9 +86,8 @@ def explore(
     n_clusters: int | None = None,
     n_clusterings: int | None = None,
     known: Any = None,
-    rule: str = "valley",
+    rule: str = "structure",
     alpha: float = 0.05,
-    n_null: int = 99,
     random_state: Any = None,
 ) -> Exploration:
     """Find clusterings one after another, each new with respect to all before it.
@@ -90,12 +100,20 @@ def explore(
         asked anew for every clustering.
     n_clusters : int, optional
         Number of clusters of every clustering; None leaves the estimator's.
-    n_clusterings : int
-        How many clusterings to find. Choosing the number by a test is not available yet.
+    n_clusterings : int, optional
+        How many clusterings to find. By default as many as a test says: one after another until
+        `nrprob.evidence.test` no longer finds more than a cloud per known group, what was found
+        before being known. The first is returned whatever the test says of it, with its evidence.
+        That needs rows of real numbers, and `ResidualMixture` (what `recommend` takes for them).
     known : array-like, optional
         Labels that are known already, 1-D or one labeling per column.
-    rule, alpha, n_null
-        Reserved for the test that decides when to stop; without it they have no effect.
+    rule : {"structure"}, default="structure"
+        What a clustering has to pass: "structure" asks whether its clusters describe rows better
+        than one elliptical cloud per known group does.
+    alpha : float, default=0.05
+        p-value up to which the search goes on. A clustering is tested only if all before it passed,
+        so that one that is not there is added with this probability at most, as far as the test
+        keeps its level; see `nrprob.evidence.test`.
     random_state : int, RandomState instance or None, default=None
         Seeds the estimators, where they have the parameter.
 
@@ -106,7 +124,8 @@ def explore(
     Raises
     ------
     ValueError
-        If ``n_clusterings`` is missing or below 1; or whatever the first fit raises.
+        If ``n_clusterings`` is below 1, or missing where there is no test: for counts, zeros and
+        ones, and estimators that have no density; or whatever the first fit raises.
     TypeError
         If ``n_clusterings`` is no integer, or ``estimator`` no estimator.
 
@@ -125,12 +144,10 @@ def explore(
     (200, 3)
     """
     refuse_stored(X, "explore")
-    if n_clusterings is None:
-        raise ValueError(
-            "n_clusterings must be given; got None; a test that says when to stop is not available "
-            "yet, so pass the number of clusterings to find"
-        )
-    check_number("n_clusterings", n_clusterings, low=1, high=MOST, integer=True)
+    if n_clusterings is not None:
+        check_number("n_clusterings", n_clusterings, low=1, high=MOST, integer=True)
+    check_choice("rule", rule, ("structure",))
+    check_number("alpha", alpha, low=0, high=1)
     if isinstance(estimator, str):
         if estimator != "auto":
             raise ValueError(
@@ -148,8 +165,7 @@ def explore(
     estimators: list[Any] = []
     failure: BaseException | None = None
 
-    def find() -> Any:
-        told = seen if seen.shape[1] else None
+    def choose(told: np.ndarray | None) -> Any:
         if isinstance(estimator, str):
             model = recommend(X, known=told, n_clusters=n_clusters)
         else:
@@ -161,23 +177,59 @@ def explore(
             random_state is not None or parameters["random_state"] is None
         ):
             model.set_params(random_state=int(random.randint(2**31 - 1)))
-        return model.fit(X, known=told)
+        return model
 
-    while len(estimators) < n_clusterings:
+    tests: list[Any] = []
+    rejected, reason = None, f"{n_clusterings} clusterings were asked for"
+    while n_clusterings is None or len(estimators) < n_clusterings:
+        number = len(estimators) + 1
         try:
-            model = find()
+            told = seen if seen.shape[1] else None
+            model, evidence = choose(told), None
+            if n_clusterings is None and not estimators:
+                _check_testable(model, X, told)
+            model.fit(X, known=told)
+            if n_clusterings is None:
+                seed = random.randint(2**31 - 1)
+                evidence = test(model, X, known=told, alpha=alpha, random_state=seed)
         except (Exception, KeyboardInterrupt) as error:
             if not estimators:
                 raise
+            if isinstance(error, TooFewRows):
+                reason = f"clustering {number} cannot be tested: {error}"
+                break
             failure = error
+            of = "" if n_clusterings is None else f" of {n_clusterings}"
+            reason = f"clustering {number} failed: {type(error).__name__}: {error}"
             warn(
-                f"clustering {len(estimators) + 1} of {n_clusterings} failed; "
-                f"got {type(error).__name__}: {error}; those found before are returned"
+                f"clustering {number}{of} failed; got {type(error).__name__}: {error}; those found "
+                "before are returned"
             )
             break
+        over = evidence is not None and evidence.p_structure_ > alpha
+        if over:
+            reason = f"clustering {number}: {evidence}"
+        if over and estimators:
+            rejected = model, evidence
+            break
         estimators.append(model)
+        if evidence is not None:
+            tests.append(evidence)
         seen = np.concatenate([seen, model.labels_[:, None]], 1)
-    return Exploration(seen[:, start.shape[1] :], estimators, start, failure_=failure)
+        if over:
+            break
+    labels = seen[:, start.shape[1] :]
+    return Exploration(labels, estimators, start, tests, rejected, failure, reason)
+
+
+def _check_testable(model: Any, X: Any, known: Any) -> None:
+    """Refuse what no test can stop, before anything is fitted."""
+    try:
+        testable(model, X, known)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"n_clusterings must be given where no test says when to stop; got None: {error}"
+        ) from error
 
 
 def _codes(known: Any, n: int) -> np.ndarray:

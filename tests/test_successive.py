@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.metrics import adjusted_rand_score
 
-from nrprob import CCIB, IBSI, Exploration, explore, information, metrics
+from nrprob import CCIB, IBSI, Exploration, ResidualMixture, explore, information, metrics
 from nrprob.datasets import make_binary_partitions
 
 
@@ -53,8 +54,17 @@ def test_same_seed_same_result_and_estimator_untouched(four):
 
 def test_refusals(four):
     X, _ = four
-    with pytest.raises(ValueError, match="n_clusterings must be given"):
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="n_clusterings must be given.*ResidualMixture"):
         explore(X, CCIB(2))
+    with pytest.raises(ValueError, match="n_clusterings must be given.*got zeros and ones"):
+        explore(X, ResidualMixture(2))
+    with pytest.raises(ValueError, match="n_clusterings must be given.*too few rows"):
+        explore(rng.normal(size=(20, 3)), ResidualMixture(2), known=np.arange(20) // 2)
+    with pytest.raises(ValueError, match="rule must be one of 'structure'; got 'gap'"):
+        explore(X, rule="gap")
+    with pytest.raises(ValueError, match="alpha"):
+        explore(X, alpha=2.0)
     with pytest.raises(ValueError, match="at least 1"):
         explore(X, CCIB(2), n_clusterings=0)
     with pytest.raises(TypeError, match="n_clusterings must be an integer; got '2'"):
@@ -94,3 +104,54 @@ def test_keeps_what_it_found_when_a_later_fit_fails(four, error, monkeypatch):
     known = found.labels_
     with pytest.raises(type(error)):
         explore(X[:150], model, n_clusterings=1, known=known)
+
+
+def hidden(n_clusterings, seed, n=240, d=6, gap=5.0):
+    """Rows of three known groups and clusterings in two, each along a direction of its own."""
+    rng = np.random.default_rng(seed)
+    known = rng.integers(3, size=n)
+    sought = rng.integers(2, size=(n, n_clusterings))
+    X = rng.normal(size=(n, d)) + 4 * rng.normal(size=(3, d))[known]
+    return X + gap * sought @ np.eye(n_clusterings, d), known, sought
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_goes_on_until_the_test_finds_no_more():
+    X, known, sought = hidden(2, seed=0)
+    model = ResidualMixture(2, n_init=12)
+    found = explore(X, model, known=known, random_state=0)
+    assert found.labels_.shape == (240, 2) and len(found.estimators_) == 2
+    assert [e.p_structure_ <= 0.05 for e in found.evidence_] == [True, True]
+    agreement = [[abs(adjusted_rand_score(a, b)) for b in sought.T] for a in found.labels_.T]
+    assert np.max(agreement, 1).min() > 0.9 and np.max(agreement, 0).min() > 0.9
+    rejected, evidence = found.rejected_
+    assert evidence.p_structure_ > 0.05 and rejected.labels_.shape == (240,)
+    assert found.reason_ == f"clustering 3: {evidence}" and found.failure_ is None
+
+
+def test_the_first_clustering_is_there_whatever_the_test_says():
+    X, known, _ = hidden(0, seed=1)
+    found = explore(X, ResidualMixture(2, n_init=12), known=known, random_state=0)
+    assert found.labels_.shape == (240, 1) and found.rejected_ is None
+    assert found.evidence_[0].p_structure_ > 0.05 and found.reason_.startswith("clustering 1: no")
+
+
+def test_ends_where_groups_are_too_small_for_a_test():
+    X, known, _ = hidden(1, seed=0, n=90)
+    found = explore(X, ResidualMixture(4, n_init=12), known=known, alpha=1.0, random_state=0)
+    assert found.labels_.shape[1] == 1 and len(found.evidence_) == 1
+    assert "clustering 2 cannot be tested: too few rows per known group" in found.reason_
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_a_second_clustering_that_is_not_there_is_seldom_found():
+    """Of 40 sets; the bar is passed by chance once in 1000, if the rate is .05."""
+    more = 0
+    for seed in range(40):
+        X, known, _ = hidden(1, seed=100 + seed)
+        found = explore(X, ResidualMixture(2, n_init=12), known=known, random_state=0)
+        assert found.evidence_[0].p_structure_ < 0.05
+        more += found.labels_.shape[1] > 1
+    assert more <= 7

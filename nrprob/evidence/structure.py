@@ -26,6 +26,10 @@ _FEWEST = 10  # rows of the median known group
 _DISTINCT = 20  # values of a column below which it is a lattice
 
 
+class TooFewRows(ValueError):
+    """Known groups are too small to test anything within them."""
+
+
 def test(
     estimator: Any,
     X: Any,
@@ -128,10 +132,7 @@ def test(
     check_number("n_splits", n_splits, low=1, high=1000, integer=True)
     check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
     check_number("alpha", alpha, low=0, high=1)
-    _check_estimator(estimator)
-    check_same_order(X, known=known)
-    rows = _rows(X)
-    codes, names = _groups(known, len(rows), n_folds)
+    rows, codes, names = testable(estimator, X, known, n_folds)
     groups = np.zeros(len(rows), int) if codes is None else codes
     n_init = min(n_init, estimator.n_init)
     made: dict[str, Any] = {
@@ -155,6 +156,22 @@ def test(
     t, p = one_sided(gains[rival])
     first = splits[0]
     return Evidence(p, t, gains[rival], rival, p_by_rival, first.labels, first.place, **made)
+
+
+def testable(
+    estimator: Any, X: Any, known: Any = None, n_folds: int = 5
+) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
+    """Rows (n, m), known groups (n,) or None, and their names, as `test` takes them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        What `test` raises of them.
+    """
+    _check_estimator(estimator)
+    check_same_order(X, known=known)
+    rows = _rows(X)
+    return rows, *_groups(known, len(rows), n_folds)
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # pytest takes every test* for its own
@@ -219,7 +236,7 @@ def _groups(known: Any, n: int, n_folds: int) -> tuple[np.ndarray | None, list[s
     codes = read_.groups.codes
     sizes = np.bincount(codes)
     if np.median(sizes) < _FEWEST or sizes.min() < n_folds:
-        raise ValueError(
+        raise TooFewRows(
             "too few rows per known group to test for structure; got groups of "
             f"{sizes.min()} rows at least, {np.median(sizes):g} in the median, for "
             f"n_folds={n_folds}; merge known labels, so that groups have {_FEWEST} rows or more"
