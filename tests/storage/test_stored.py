@@ -298,6 +298,7 @@ def test_two_processes_with_half_of_the_rows_each_find_what_one_does():
         assert own == other == pytest.approx(whole.objective_, rel=0.005)
         assert len(one) == 500 and len(two) == 700
         assert adjusted_rand_score(one + two, whole.labels_) > 0.99
+    assert found[0][2] == found[1][2]
 
 
 def test_threads_follow_the_processors_that_there_are():

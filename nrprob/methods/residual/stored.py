@@ -263,7 +263,8 @@ def _prepared(
     fixed: np.ndarray | None,
 ) -> tuple[ResidualTask, Common]:  # fmt: skip
     """The sample laid out with its starts, and what steps over all rows read."""
-    rng = np.random.default_rng(start_seed(model, seen))
+    seed = start_seed(model, seen)
+    rng = np.random.default_rng(seed)
     n, k, dtype = seen.n_all, model.n_clusters, seen.source.dtype
     strata = groups.codes
     if fixed is not None:
@@ -283,7 +284,7 @@ def _prepared(
     few = Groups(codes, groups.n_groups)
     task = lay_out(
         model, at, y.astype(np.float64), few, labels, np.asarray([False]), dtype,
-        times * (at.dof / times.sum()),
+        times * (at.dof / times.sum()), seed,
     )  # fmt: skip
     # Clusters are not padded here: programs over many rows are worth their compilation.
     task.data = task.data._replace(active=None)

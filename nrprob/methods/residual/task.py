@@ -67,6 +67,7 @@ def lay_out(
     free: np.ndarray,
     dtype: Any,
     mass: np.ndarray | None = None,
+    seed: int | None = None,
 ) -> ResidualTask:
     """Lay out rows, starts, and the sample if restarts race.
 
@@ -80,6 +81,7 @@ def lay_out(
     free : whether weights are fitted, of every fit that is made
     dtype : of the search; a race is in float32
     mass : (n,) of rows that are a sample of others, and race themselves; else all have the same
+    seed : of the starts; by default drawn from the model's ``random_state``
     """
     n, p = y.shape
     k, dof = model.n_clusters, at.dof
@@ -117,7 +119,9 @@ def lay_out(
     part = mass is not None
     chosen = np.arange(n)
     mass = np.full(n, dof / n) if mass is None else mass
-    rng = np.random.default_rng(check_random_state(model.random_state).randint(2**31 - 1))
+    if seed is None:
+        seed = check_random_state(model.random_state).randint(2**31 - 1)
+    rng = np.random.default_rng(seed)
     task = few = laid_out(chosen, mass, dtype)
     n_leaders = min(leaders(model.n_init), model.n_init)
     many = y.size * k > _RACE
