@@ -25,7 +25,7 @@ from nrprob.statistics.terms import Terms, objective, slope
 from nrprob.statistics.xlogx import safe_log
 
 CAPACITY = 2048  # temperatures that a ladder may have
-_RANGE = 1e5  # of inverse temperatures; rows that are tied between clusters never harden
+RANGE = 1e5  # of inverse temperatures; rows that are tied between clusters never harden
 
 Weigh = Callable[[jax.Array], jax.Array]
 
@@ -221,7 +221,7 @@ def anneal(
     heaviest = mass.max()
     tiny = jnp.finfo(w.dtype).tiny
     real = mass > 0
-    stop = jnp.minimum(ladder.start, ladder.final) * _RANGE
+    stop = jnp.minimum(ladder.start, ladder.final) * RANGE
 
     value = functools.partial(update.reached, blocks)
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.anneal import _RANGE, CAPACITY, normalise
+from nrprob.engines.anneal import CAPACITY, RANGE, normalise
 from nrprob.engines.power import leading_eigenvalues
 from nrprob.engines.shuffle import spread, stream
 from nrprob.engines.solve import Problem, Settings, TermFit, exact_objective
@@ -334,7 +334,7 @@ def anneal_cells(
         begin = np.inf
     start = begin * float(settings.quench) ** np.linspace(0, 1, n_init)
     beta = np.minimum(start, final)
-    stop = beta * _RANGE
+    stop = beta * RANGE
     cooling, tol = float(settings.cooling), float(settings.tol)
     scale = np.full(n_init, 0.1 if problem.anneal else 1.0, dtype)
     mass = all_rows.totals[:, -1]
@@ -383,7 +383,8 @@ def anneal_cells(
         done = np.where(last, quiet, same & ((seen.hard >= 0.999 * mass.sum()) | ends))
         trace.append(_value(terms, cells, seen.sure, beta, rule))
         tell(n_iter, float(beta.max()))
-        if (last | done).all() or ends.all() if np.isinf(final) else finish:
+        hardened = (last | done).all() or ends.all()
+        if hardened if np.isinf(final) else finish:
             break
         beta = following
     assert state is not None
@@ -414,10 +415,9 @@ def _moved(old: State, new: State, all_rows: Moments, active: np.ndarray) -> np.
     return (np.sqrt(np.maximum(square / mass, 0)) + np.abs(prior)).max((0, 2))
 
 
-def labelled(blocks: Blocks, found: Found, active: np.ndarray, every: bool, soft: bool) -> Any:
-    """What `_labels` says of the best restart, or of all, block by block."""
-    state = found.state
-    if not every:
-        b = found.best
-        state = State(state.slopes[:, b : b + 1], state.log_prior[b : b + 1], state.beta[b : b + 1])
-    return blocks.each(partial(_labels, soft=soft), state, active)
+def labelled(blocks: Blocks, found: Found, active: np.ndarray, soft: bool) -> Any:
+    """Block by block, numbers, labels, -1 on padding, and memberships or None, by the best."""
+    at, state = slice(found.best, found.best + 1), found.state
+    best = State(state.slopes[:, at], state.log_prior[at], state.beta[at])
+    for number, labels, w in blocks.each(partial(_labels, soft=soft), best, active):
+        yield number, labels[..., 0], None if w is None else w[..., 0, :]

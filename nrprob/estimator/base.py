@@ -308,12 +308,16 @@ class Clusterer(ClusterMixin, BaseEstimator):
         """Refuse new rows so far from those of the fit that squares leave the type of the fit."""
         most = largest(X)
         if reset:
-            self._reach = (most or 1.0) * (1e15 if X.dtype == np.float32 else LARGEST)
+            self._keep_reach(most, X.dtype)
         elif most > self._reach:
             raise ValueError(
                 f"new rows must lie within {self._reach:.3g}, or squares leave the type of the "
                 f"fit; got a value of size {most:.3g}; pass them in the units of the fit"
             )
+
+    def _keep_reach(self, most: float, dtype: Any) -> None:
+        """Keep how far new rows may lie, by the largest value of those of the fit."""
+        self._reach = (most or 1.0) * (1e15 if dtype == np.float32 else LARGEST)
 
     def _take_in(self, X, y) -> tuple[Any, np.ndarray | None]:
         """Checked rows and wanted labels, of who fits on one device."""

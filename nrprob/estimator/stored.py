@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from nrprob.engines import cells, solve
 from nrprob.engines.cells import Block
-from nrprob.estimator.base import Restarts, read_labels
+from nrprob.estimator.base import Restarts
 from nrprob.known import Groups
 from nrprob.statistics import families
 from nrprob.statistics.families import FeatureMap
 from nrprob.statistics.features import guess_features
 from nrprob.statistics.rows import arrange, make_rows
 from nrprob.storage.blocks import Blocks, gathered
-from nrprob.storage.stored import Chunk, Stored, Survey
+from nrprob.storage.stored import Chunk, Survey
 from nrprob.validation import check_random_state
 
 _ROWS = 1 << 16  # of a block, at most
@@ -39,8 +39,7 @@ class LayGroups:
         x = np.pad(x, ((0, len(chunk.x) - n), (0, 0)))
         layout = arrange(chunk.given["codes"], self.n_groups)
         rows = make_rows(x, layout, self.n_groups, mass=chunk.real)
-        number = layout.spread(chunk.number)
-        rows = type(rows)(rows.x, rows.mass, number, rows.group, None, rows.n_groups)
+        rows = replace(rows, number=layout.spread(chunk.number))
         fixed = layout.spread(chunk.given["fixed"].astype(np.int32), -1) if self.labelled else None
         return Block(rows, fixed)
 
@@ -56,27 +55,12 @@ def feature_map(survey: Survey, name: str, binarize: float | None) -> FeatureMap
         return FeatureMap("bernoulli", float(binarize))
     moments = survey.moments
     if name == "auto":
-        kinds = np.array([[0.0, 1.0 if moments.small else 2.0]]) if moments.whole else [[0.5]]
-        name = guess_features(np.asarray(kinds))
+        example = 0.5 if not moments.whole else 1.0 if moments.small else 2.0
+        name = guess_features(np.array([[example]]))
     if name == "gaussian":
         variance = float((moments.square / moments.n_rows).mean())
         return FeatureMap("gaussian", None, moments.mean, variance**0.5 if variance > 0 else 1.0)
     return families.of(name).fit(np.zeros((1, len(moments.mean))))
-
-
-def wanted_labels(survey: Survey, y: Any) -> Any:
-    """Labels that are wanted: a column's, or those that were passed."""
-    return survey.wanted if isinstance(y, str) else y
-
-
-def check_wanted(rows: Stored, y: Any) -> None:
-    """Refuse wanted labels where classes cannot be counted."""
-    if y is not None and rows.processes:
-        raise ValueError(
-            "wanted labels of rows of several processes cannot be compared; got y; leave it out"
-        )
-    if y is not None and not isinstance(y, str):
-        read_labels(y, len(y))
 
 
 def start_seed(estimator: Any, survey: Survey) -> int:
@@ -85,29 +69,30 @@ def start_seed(estimator: Any, survey: Survey) -> int:
     return int(gathered(np.asarray(seed))[0]) if survey.rows.processes else seed
 
 
-def take_in(estimator: Any, survey: Survey, y: Any) -> np.ndarray | None:
+def take_in(estimator: Any, survey: Survey) -> np.ndarray | None:
     """What `fit` does with the rows of an estimator before anything is computed; wanted labels."""
+    if survey.wanted is not None and survey.rows.processes:
+        raise ValueError(
+            "wanted labels of rows of several processes cannot be compared; got y; leave it out"
+        )
     source = survey.source
     estimator.n_features_in_ = len(survey.moments.mean)
     if source.features is not None:
         estimator.feature_names_in_ = np.asarray(source.features, object)
-    huge = 1e15 if source.dtype == np.float32 else 1e140
-    estimator._reach = (survey.moments.largest or 1.0) * huge
+    estimator._keep_reach(survey.moments.largest, source.dtype)
     estimator._check_size(survey.n_all)
-    return estimator._wanted(wanted_labels(survey, y), survey.n_samples)
+    return estimator._wanted(survey.wanted, survey.n_samples)
 
 
-def read_back(
-    survey: Survey, parts: Any, n_columns: int, dtype: Any = np.int64
-) -> tuple[np.ndarray, np.ndarray | None]:
+def read_back(survey: Survey, parts: Any, n_columns: int) -> tuple[np.ndarray, np.ndarray | None]:
     """Labels (n_samples,), and memberships if there are any, of what blocks say of their rows.
 
     Blocks say the numbers of their rows, labels, -1 on padding, and memberships or None.
     """
     n, path = survey.n_samples, survey.rows.labels
-    labels: Any = np.empty(n, dtype)
+    labels: Any = np.empty(n, np.int64)
     if path is not None:
-        labels = np.lib.format.open_memmap(path, "w+", dtype, (n,))
+        labels = np.lib.format.open_memmap(path, "w+", np.int64, (n,))
     membership = np.empty((n, n_columns)) if survey.rows.membership else None
     for number, own, w in parts:
         real = own.reshape(-1) >= 0
@@ -144,10 +129,9 @@ def store(
     )  # fmt: skip
 
 
-def fit_terms(estimator: Any, survey: Survey, y: Any) -> Any:
+def fit_terms(estimator: Any, survey: Survey) -> Any:
     """Anneal the cells of a `nrprob.estimator.terms.TermEstimator`, pass by pass over the rows."""
-    check_wanted(survey.rows, y)
-    fixed = take_in(estimator, survey, y)
+    fixed = take_in(estimator, survey)
     dtype, k = survey.source.dtype, estimator.n_clusters
     estimator._features = feature_map(survey, estimator.features, estimator.binarize)
     task = estimator.stored_task(survey, fixed)
@@ -187,12 +171,7 @@ def fit_terms(estimator: Any, survey: Survey, y: Any) -> Any:
     estimator._keep_costs(fit.slope, fit.log_prior, m, beta=fit.beta, critical=fit.critical_beta)
     estimator._keep_weights(fit.weights)
     active = np.ones(k, bool)
-    parts = (
-        (number, labels[..., 0], None if w is None else w[..., 0, :])
-        for number, labels, w in cells.labelled(
-            blocks, found, active, every=False, soft=survey.rows.membership
-        )
-    )
+    parts = cells.labelled(blocks, found, active, survey.rows.membership)
     labels, membership = read_back(survey, parts, k)
     hard = found.hard[:, found.best].sum(0)
     store(

@@ -7,7 +7,7 @@ import itertools
 import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -71,7 +71,8 @@ def stored(
         more than the memory of all workers.
     processes : bool, default=False
         Under `jax.distributed`: every process has rows of its own, and the fit is that of all of
-        them, in the order of the processes. ``labels_`` are of the own rows.
+        them, in the order of the processes. ``labels_`` are of the own rows. Rows or labels that
+        one process refuses leave the others waiting.
     memory : int, default=2**29
         Bytes of rows that are kept in memory as they are laid out; beyond, they go to a scratch
         file of about the size of the rows. At most 2**50.
@@ -254,7 +255,6 @@ class Survey:
     known: Known
     wanted: Any
     client: Any = None
-    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def blocks(self, size: int, lay: Lay, given: Mapping[str, np.ndarray]) -> Blocks:
         """Blocks of ``size`` rows, as ``lay`` makes them of a `Chunk`.
@@ -316,12 +316,9 @@ def survey(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
             looks = client.gather(client.compute(lazy, optimize_graph=False))
         seen = [moments for moments, _ in looks if moments is not None]
         sizes = [0 if moments is None else moments.n_rows for moments, _ in looks]
-        n, first, columns = (
-            sum(sizes),
-            0,
-            [_joined([c[j] for _, c in looks]) for j in range(len(names) + len(wanted))],
-        )
-        everyone: list[Any] = [(n, _all_moments(seen), [own for _, own in columns])]
+        n, first = sum(sizes), 0
+        columns = [_joined([c[j] for _, c in looks]) for j in range(len(names) + len(wanted))]
+        everyone: list[Any] = [(n, _all_moments(seen))]
         if rows.processes:
             everyone = [pickle.loads(said) for said in gathered_bytes(pickle.dumps(everyone[0]))]
             first = sum(said[0] for said in everyone[: jax.process_index()])
@@ -383,7 +380,7 @@ def _coded(values: np.ndarray, name: str) -> tuple[np.ndarray, dict[Any, int]]:
     codes, categories = pd.factorize(values)
     if (codes < 0).any():
         raise ValueError(
-            f"known labels must be non-missing; found one missing in column {name!r}; drop those "
+            f"labels must be non-missing; found one missing in column {name!r}; drop those "
             "rows or give them a group of their own"
         )
     if values.dtype.kind == "f" and not (values == np.round(values)).all():

@@ -63,7 +63,7 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
                 "fit outside of it, or pass rows in memory"
             )
         with fitting(self), standard(), survey(rows, known, y) as seen:
-            return fit_terms(self, seen, y)
+            return fit_terms(self, seen)
 
     def stored_task(self, survey: Survey, fixed: np.ndarray | None) -> Task:
         """What `_problem` looks at of stored rows: what is known, and an array of no rows."""

@@ -89,12 +89,14 @@ class Common(NamedTuple):
     Attributes
     ----------
     numbers : in the type of the rows
+    each : mass of a row
     inverse_scale : (p,)
     scatter : sums of products or squares of all rows
     free : whether weights are fitted
     """
 
     numbers: Numbers
+    each: Any
     inverse_scale: Any
     scatter: Any
     free: Any
@@ -104,7 +106,7 @@ def _model(block: Raw, common: Common, covariance: str, robust: bool, k: int) ->
     """The steps of EM, on a block."""
     h = common.numbers
     n = h.dof  # masses are dof in all, and equal
-    mass = block.real * common.numbers.constant.astype(block.x.dtype)
+    mass = block.real * common.each
     data = Residuals(
         block.x[None], mass[None], jnp.zeros(1, jnp.int32), n[None], common.inverse_scale, None
     )

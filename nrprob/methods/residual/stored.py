@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.iterate import restarts as side_by_side
+from nrprob.engines.iterate import restarts as one_by_one
 from nrprob.estimator.base import fitting
-from nrprob.estimator.stored import check_wanted, read_back, start_seed, store, take_in
-from nrprob.known import Groups, KnownEncoder
+from nrprob.estimator.stored import read_back, start_seed, store, take_in
+from nrprob.known import Groups, KnownEncoder, factorize
 from nrprob.methods.residual.coordinates import Coordinates
 from nrprob.methods.residual.em import Model, Numbers, Parameters, Residuals
 from nrprob.methods.residual.passes import (
@@ -50,7 +50,7 @@ _LAST = 2  # restarts that go to the end
 _WIDE = 2048  # columns whose products are made
 
 
-@partial(jax.jit, static_argnames=("covariance", "robust", "k", "warm_up", "together"))
+@partial(jax.jit, static_argnames=("covariance", "robust", "k", "warm_up"))
 def _heat(
     task: tuple[Residuals, Numbers, jax.Array, jax.Array, jax.Array | None],
     free: jax.Array,
@@ -58,17 +58,15 @@ def _heat(
     robust: bool,
     k: int,
     warm_up: bool,
-    together: int,
-) -> tuple[Parameters, jax.Array]:
-    """Parameters of all restarts after some steps on the sample, and their labels there."""
+) -> Parameters:
+    """Parameters of all restarts after some steps on the sample."""
     data, numbers, starts, warm, fixed = task
     climb = Climb(Model(data, numbers, covariance, robust, k, free), fixed)
 
     def run(labels, warm):
-        state = climb.heat(labels, warm if warm_up else None, _HEAT, numbers.max_iter)
-        return state.t, state.w.argmax(0).astype(jnp.int32)
+        return climb.heat(labels, warm if warm_up else None, _HEAT, numbers.max_iter).t
 
-    return side_by_side(run, (starts.reshape(len(starts), -1), warm), together)
+    return one_by_one(run, (starts.reshape(len(starts), -1), warm), 1)
 
 
 @partial(jax.jit, static_argnames=("covariance", "robust", "k"))
@@ -117,7 +115,7 @@ class _Search:
         model, task, common = self.model, self.task, self.common
         numbers = task.numbers._replace(constant=self.constant)
         given = task.data, numbers, task.starts, task.warm, task.fixed
-        every, _ = _heat(given, common.free, warm_up=bool(model.warm_up), together=1, **self.kind)
+        every = _heat(given, common.free, warm_up=bool(model.warm_up), **self.kind)
         every = jax.tree.map(np.array, every)
         if extra is not None:
             every = jax.tree.map(lambda a, b: np.concatenate([a[:-1], b[None]]), every, extra)
@@ -213,8 +211,7 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
             "multi='product', or pass one labeling"
         )
     with fitting(model), standard(), survey(rows, known, y) as seen:
-        check_wanted(rows, y)
-        fixed = take_in(model, seen, y)
+        fixed = take_in(model, seen)
         m = len(seen.moments.mean)
         if m > _WIDE:
             raise ValueError(f"stored rows take up to {_WIDE} columns here; got {m}; pass fewer")
@@ -268,8 +265,6 @@ def _prepared(
     n, k, dtype = seen.n_all, model.n_clusters, seen.source.dtype
     strata = groups.codes
     if fixed is not None:
-        from nrprob.known import factorize
-
         strata = factorize(np.column_stack([strata, fixed]))[0]
     size = max(_FEW, _EACH * k) * seen.n_samples // n
     chosen, times = stratified(strata, max(size, 1), rng)
@@ -289,16 +284,14 @@ def _prepared(
     # Clusters are not padded here: programs over many rows are worth their compilation.
     task.data = task.data._replace(active=None)
     width = task.data.y.shape[-1] - y.shape[1]
-    h = task.numbers._replace(
-        floor=np.asarray(1e-6 if dtype == np.float32 else 1e-9, dtype),
-        constant=np.asarray(at.dof / n, np.float64),
-    )
     if width:
         task.data = task.data._replace(
             y=task.data.y[..., : y.shape[1]], inverse_scale=task.data.inverse_scale[: y.shape[1]]
         )
     squares = blocks.total(partial(scatter, covariance=model.covariance)) * (at.dof / n)
-    return task, Common(h, task.data.inverse_scale, squares.astype(dtype), np.asarray(False))
+    each = np.asarray(at.dof / n, dtype)
+    free = np.asarray(False)
+    return task, Common(task.numbers, each, task.data.inverse_scale, squares.astype(dtype), free)
 
 
 def _best_weights(
