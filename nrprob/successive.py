@@ -11,8 +11,11 @@ from sklearn.utils.validation import _num_samples
 
 from nrprob import information, metrics
 from nrprob.advice import recommend
-from nrprob.evidence.structure import TooFewRows, test, testable
+from nrprob.evidence.given import TooFewRows, testable
+from nrprob.evidence.record import Evidence
+from nrprob.evidence.structure import test
 from nrprob.exceptions import warn
+from nrprob.known import read
 from nrprob.storage.stored import refuse_stored
 from nrprob.validation import (
     MOST,
@@ -83,7 +86,7 @@ def explore(
     X: Any,
     estimator: Any = "auto",
     *,
-    n_clusters: int | None = None,
+    n_clusters: int | str | None = None,
     n_clusterings: int | None = None,
     known: Any = None,
     rule: str = "structure",
@@ -98,8 +101,9 @@ def explore(
     estimator : estimator or "auto", default="auto"
         Anything whose ``fit(X, known=...)`` avoids known labels; "auto" is what `recommend` says,
         asked anew for every clustering.
-    n_clusters : int, optional
-        Number of clusters of every clustering; None leaves the estimator's.
+    n_clusters : int or "auto", optional
+        Number of clusters of every clustering; None leaves the estimator's. "auto" finds it anew
+        for each, and in every refit of a test; see `ResidualMixture`.
     n_clusterings : int, optional
         How many clusterings to find. By default as many as a test says: one after another until
         `nrprob.evidence.test` no longer finds more than a cloud per known group, what was found
@@ -107,9 +111,10 @@ def explore(
         That needs rows of real numbers, and `ResidualMixture` (what `recommend` takes for them).
     known : array-like, optional
         Labels that are known already, 1-D or one labeling per column.
-    rule : {"structure"}, default="structure"
+    rule : {"structure", "gap"}, default="structure"
         What a clustering has to pass: "structure" asks whether its clusters describe rows better
-        than one elliptical cloud per known group does.
+        than one elliptical cloud per known group does, and "gap" whether there are gaps between
+        them, which uniform, skewed or bent groups do not have, nor do clusters that overlap.
     alpha : float, default=0.05
         p-value up to which the search goes on. A clustering is tested only if all before it passed,
         so that one that is not there is added with this probability at most, as far as the test
@@ -144,9 +149,11 @@ def explore(
     (200, 3)
     """
     refuse_stored(X, "explore")
+    if isinstance(n_clusters, str):
+        check_choice("n_clusters", n_clusters, ("auto",), "or an integer")
     if n_clusterings is not None:
         check_number("n_clusterings", n_clusterings, low=1, high=MOST, integer=True)
-    check_choice("rule", rule, ("structure",))
+    check_choice("rule", rule, ("structure", "gap"))
     check_number("alpha", alpha, low=0, high=1)
     if isinstance(estimator, str):
         if estimator != "auto":
@@ -160,14 +167,15 @@ def explore(
     check_same_order(X, known=known)
     random = check_random_state(random_state)
     n = _num_samples(X)
-    start = _codes(known, n)
+    start, words = _columns(known, n)
     seen = start
     estimators: list[Any] = []
     failure: BaseException | None = None
 
     def choose(told: np.ndarray | None) -> Any:
         if isinstance(estimator, str):
-            model = recommend(X, known=told, n_clusters=n_clusters)
+            fixed = None if isinstance(n_clusters, str) else n_clusters
+            model = recommend(X, known=told, n_clusters=fixed)
         else:
             model = clone(estimator)
         parameters = model.get_params(deep=False)
@@ -185,13 +193,15 @@ def explore(
         number = len(estimators) + 1
         try:
             told = seen if seen.shape[1] else None
-            model, evidence = choose(told), None
+            model, evidence, over = choose(told), None, False
             if n_clusterings is None and not estimators:
                 _check_testable(model, X, told)
             model.fit(X, known=told)
             if n_clusterings is None:
                 seed = random.randint(2**31 - 1)
-                evidence = test(model, X, known=told, alpha=alpha, random_state=seed)
+                named = words if words.shape[1] else None
+                evidence = test(model, X, known=named, alpha=alpha, random_state=seed)
+                over = _p(evidence, rule) > alpha
         except (Exception, KeyboardInterrupt) as error:
             if not estimators:
                 raise
@@ -206,7 +216,6 @@ def explore(
                 "before are returned"
             )
             break
-        over = evidence is not None and evidence.p_structure_ > alpha
         if over:
             reason = f"clustering {number}: {evidence}"
         if over and estimators:
@@ -216,10 +225,24 @@ def explore(
         if evidence is not None:
             tests.append(evidence)
         seen = np.concatenate([seen, model.labels_[:, None]], 1)
+        cluster = np.char.add(f"{number}: ", model.labels_.astype(str))
+        words = np.column_stack([words, cluster])
         if over:
             break
     labels = seen[:, start.shape[1] :]
     return Exploration(labels, estimators, start, tests, rejected, failure, reason)
+
+
+def _p(evidence: Evidence, rule: str) -> float:
+    """p-value of a rule."""
+    if rule == "structure":
+        return evidence.p_structure_
+    if evidence.p_gap_ is None:
+        raise ValueError(
+            "n_clusterings must be given where there is no test of a gap; got rows that lie on a "
+            "lattice; pass a number, or rule='structure'"
+        )
+    return evidence.p_gap_
 
 
 def _check_testable(model: Any, X: Any, known: Any) -> None:
@@ -232,8 +255,12 @@ def _check_testable(model: Any, X: Any, known: Any) -> None:
         ) from error
 
 
-def _codes(known: Any, n: int) -> np.ndarray:
-    """Known labelings as integer columns, so that found ones can join them."""
-    from nrprob.known import read
-
-    return read(known, n).columns()
+def _columns(known: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Known labelings as integer columns, so that found ones can join them, and their words."""
+    told = read(known, n)
+    codes = told.columns()
+    names = [
+        np.array([str(label) for label in categories])[own]
+        for own, categories in zip(codes.T, told.categories or [], strict=True)
+    ]
+    return codes, np.array(names, str).T.reshape(n, -1)

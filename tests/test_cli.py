@@ -83,6 +83,37 @@ def test_fit_again_is_the_same(invoke, data, tmp_path):
     assert not (tmp_path / "one" / "summary.png").exists()
 
 
+def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
+    known, sought = np.arange(60) % 2, np.arange(60) // 2 % 2
+    X = np.random.default_rng(0).normal(size=(60, 2)) + 9 * sought[:, None] + 5 * known[:, None]
+    frame = pd.DataFrame(X, columns=["x", "y"]).assign(group=np.array(["a", "b"])[known])
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    out = tmp_path / "out"
+    options = "--known", "group", "--out", out, "--rule", "gap"
+    result = invoke("explore", tmp_path / "rows.csv", *options)
+    assert result.exit_code == 0, result.output
+    assert "1: clusters with a gap between them" in result.stdout
+    assert "no more, since clustering 2" in result.stdout
+    labels = pd.read_csv(out / "labels.csv")
+    assert list(labels) == ["row", "clustering_1", "group"]
+    assert (labels.clustering_1 == sought).mean() in (0, 1)
+    told = json.loads((out / "result.json").read_text())
+    assert told["clusterings"][0]["p_gap"] < 0.05 and told["known"] == ["group"]
+    assert told["reason"] in result.stdout
+    assert {p.name for p in out.glob("*.png")} == {"clustering_1.png", "clustering_1_evidence.png"}
+
+
+def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
+    out = tmp_path / "out"
+    options = "--known", "species", "--n", "1", "--k", "2", "--no-picture", "--out", out
+    result = invoke("explore", data, "--drop", "other", *options)
+    assert result.exit_code == 0, result.output
+    assert "1 clusterings were asked for" in result.stdout
+    assert {p.name for p in out.iterdir()} == {"labels.csv", "result.json"}
+    assert "n_clusterings must be given" in refused(invoke("explore", data, "--out", out))
+    assert "--k is a number or auto; got 'two'" in refused(invoke("explore", data, "--k", "two"))
+
+
 def test_fit_sparse_counts_with_known_from_another_file(invoke, tmp_path):
     rng = np.random.default_rng(0)
     X = scipy.sparse.csr_array(rng.poisson(0.5, (60, 30)))

@@ -57,7 +57,7 @@ def test_imports_go_one_way():
         own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
         names = {name.split(".")[1] for name in imported(path) if "." in name}
         wrong = names & above.get(own, set())
-        if own == "methods":
+        if own == "methods" or path == PACKAGE / "estimator" / "number.py":
             wrong -= {"evidence"}  # within `fit`
         assert not wrong, f"{path.relative_to(PACKAGE)} imports {wrong}"
 

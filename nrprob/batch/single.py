@@ -21,7 +21,7 @@ from nrprob.files import make_folder, write_whole
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["Single", "names", "read", "save"]
+__all__ = ["Single", "draw", "names", "plain", "read", "save"]
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Single:
     files: list[Path] = field(default_factory=list)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Turn a value into what JSON can hold."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
@@ -46,8 +46,8 @@ def _summary(fit: Fit) -> dict[str, Any]:
     return {
         "title": fit.title,
         "method": fit.method,
-        "parameters": {k: _plain(v) for k, v in fit.parameters.items()},
-        "seed": _plain(fit.parameters.get("random_state")),
+        "parameters": {k: plain(v) for k, v in fit.parameters.items()},
+        "seed": plain(fit.parameters.get("random_state")),
         "objective": fit.objective,
         "n_clusters": fit.n_clusters,
         "cluster_sizes": cluster_sizes(fit.labels),
@@ -96,7 +96,7 @@ def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
     }
     summary = json.dumps(result, indent=2) + "\n"
     contents = {"labels.csv": table.encode(), "result.json": summary.encode()}
-    if picture and (drawn := _draw(run, Path(picture).suffix[1:])):
+    if picture and (drawn := draw(run, Path(picture).suffix[1:])):
         contents[picture] = drawn
     for name, content in contents.items():
         write_whole(out / name, content)
@@ -110,7 +110,7 @@ def _of_views(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
     return {f"{name}_{v}": column for v, column in enumerate(labels.T)}
 
 
-def _draw(run: Single, kind: str) -> bytes:
+def draw(run: Single, kind: str) -> bytes:
     """Draw the clusters of the first fit, as a file of this kind; nothing where it has none."""
     import matplotlib.pyplot as plt
 

@@ -1,4 +1,4 @@
-"""The command line: ``nrprob fit``, ``run``, ``check``, ``report`` and ``methods``.
+"""The command line: ``nrprob fit``, ``explore``, ``run``, ``check``, ``report``, ``methods``.
 
 Results go to the standard output, progress and complaints to the standard error. What a user can
 mend is one line and exit code 2. Anything heavy is imported inside a command.
@@ -15,6 +15,7 @@ from rich.console import Console
 from typer import Argument, Option
 
 from nrprob.caching import set_environment
+from nrprob.cli.explore import explore
 from nrprob.cli.fit import fit
 from nrprob.cli.run import check, run
 from nrprob.cli.terminal import in_one_line, say, working
@@ -27,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (fit, run, check):
+for _command in (fit, explore, run, check):
     app.command()(_command)
 
 

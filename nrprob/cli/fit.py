@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
+from nrprob.cli.given import listed, read_given
 from nrprob.cli.single import show
 from nrprob.cli.terminal import in_one_line, note, working
 from nrprob.exceptions import InputError
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from nrprob.batch.registry import Method
-    from nrprob.batch.tables import Table
 
 __all__ = ["fit"]
 
@@ -71,7 +68,7 @@ def fit(
     picture: Annotated[bool, Option(help="Draw summary.png.")] = True,
 ) -> None:
     """Cluster the rows of a file, beyond what is known about them."""
-    from nrprob.batch import fits, registry, single, sources
+    from nrprob.batch import fits, registry, single
     from nrprob.files import try_write
 
     chosen = None if method.lower() == "auto" else registry.method(method)
@@ -88,19 +85,13 @@ def fit(
     with working(f"reading {data.name}"):
         options = {"known": known or [], "compare": compare or []}
         options["labels"] = [labels] if labels else []
-        given = _read(data, options, _listed(columns), _listed(drop), standardize)
+        given = read_given(data, options, listed(columns), listed(drop), standardize)
     table = given.table
-    if table.left_out:
-        note(f"not numeric and left out: {', '.join(table.left_out)}")
+    given.tell_left_out()
     if given.y is not None:
         legend = ", ".join(f"{c} = {name}" for c, name in enumerate(given.classes))
         note(f"wanted classes: {legend}")
-    if len(given.known) > 1 and any(z.ndim > 1 for z in given.known):
-        raise InputError(
-            "several --known have to be labelings, one column each; one of them is a matrix; "
-            "give the matrix alone"
-        )
-    z = sources.known_array(given.known)
+    z = given.all_known()
     if chosen is None:
         from nrprob.advice import recommend
 
@@ -151,93 +142,3 @@ def _value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-
-
-def _listed(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
-
-
-@dataclass
-class _Given:
-    """What a fit is given, and what it is compared with.
-
-    Attributes
-    ----------
-    table : rows, and all labelings of them
-    known, names : what is known; the names of those of them that are labelings
-    y, classes : wanted labels, -1 where unknown, and the names of the classes; None for none
-    """
-
-    table: Table
-    known: list[np.ndarray] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-    y: np.ndarray | None = None
-    classes: list[str] = field(default_factory=list)
-
-
-def _read(
-    data: Path,
-    options: dict[str, list[str]],
-    columns: list[str],
-    drop: list[str],
-    standardize: bool,
-) -> _Given:
-    """Read the rows, and the columns that the options --known, --compare and --labels name."""
-    from nrprob.batch import sources, tables
-
-    places = {option: [_place(text, data) for text in texts] for option, texts in options.items()}
-    if data.suffix != ".npz":
-        everything = [place for group in places.values() for place in group]
-        drop += [column for file, column in everything if file.resolve() == data.resolve()]
-    table = tables.read(data, columns=columns, drop=drop)
-    sources.require_numbers(table)
-    if standardize:
-        table.X = tables.scaler(table.X).transform(table.X)
-    given = _Given(table)
-
-    def read(option: str, file: Path, column: str) -> np.ndarray:
-        values, n = tables.read_column(file, column), table.X.shape[0]
-        if len(values) != n:
-            raise InputError(
-                f"--{option} {column} does not go with the data; {len(values)} values for {n} "
-                "rows; give one value per row, in the same order"
-            )
-        return values
-
-    def label(option: str, file: Path, column: str, values: np.ndarray) -> str:
-        name = column if column not in table.labelings else f"{file}:{column}"
-        table.labelings[name] = tables.as_labels(values, f"--{option} {column}")
-        return name
-
-    for place in places["known"]:
-        values = read("known", *place)
-        # A float matrix is continuous known structure: what to do is the method's business.
-        if values.ndim == 1:
-            given.names.append(label("known", *place, values))
-            values = table.labelings[given.names[-1]]
-        given.known.append(values)
-    for place in places["compare"]:
-        label("compare", *place, read("compare", *place))
-    for place in places["labels"]:
-        given.y, given.classes = _classes(read("labels", *place))
-    return given
-
-
-def _place(text: str, data: Path) -> tuple[Path, str]:
-    """Split FILE:COLUMN; a bare COLUMN is one of DATA."""
-    file, _, column = text.rpartition(":")
-    if not column:
-        raise InputError(f"a labeling is FILE:COLUMN; {text!r}; name the column after the colon")
-    return (Path(file) if file else data), column
-
-
-def _classes(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Partial labels as integers with -1 where unknown, and the names of the classes."""
-    import numpy as np
-    import pandas as pd
-
-    unknown = pd.isna(values) | np.isin(np.asarray(values, dtype=str), ("", "-1", "-1.0"))
-    # A column of whole numbers with gaps is read as real numbers: 1.0 is the class "1".
-    names = pd.Series([f"{v:g}" if isinstance(v, float) else str(v) for v in values], dtype=object)
-    y, classes = pd.factorize(names.mask(unknown), sort=True)
-    return y, classes.tolist()

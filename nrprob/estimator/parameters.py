@@ -80,8 +80,18 @@ def _check_scale_range(name: str, value: Any) -> None:
     exponential_complexity(1, *bounds.tolist())  # refuses bounds in the wrong order
 
 
+def _refuse_auto(name: str, value: Any) -> None:
+    if isinstance(value, str) and value == "auto":
+        raise ValueError(
+            f"{name}='auto' needs a density by which rows that were held out are judged; got an "
+            "estimator without one; pass a number, or use ResidualMixture or MixtureEM for real "
+            "numbers"
+        )
+
+
 # What several estimators have.
-Clusters = Annotated[int, Number(1, MOST, integer=True)]
+Clusters = Annotated[int, Checked(_refuse_auto), Number(1, MOST, integer=True)]
+ClustersOrAuto = Annotated[Any, Number(1, MOST, integer=True, words=("auto",))]
 Count = Annotated[int, Number(1, ITERATIONS, integer=True)]
 Tolerance = Annotated[float, Number(0, 1)]
 Flag = Annotated[bool, Checked(_check_flag)]

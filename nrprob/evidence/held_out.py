@@ -12,6 +12,7 @@ from sklearn.base import clone
 
 from nrprob.evidence.clouds import Clouds, inverse_root
 from nrprob.evidence.gains import mixed_gain
+from nrprob.evidence.gaps import NO_CUT, Count, Cut, choose_cut, tied
 
 # What clusters have to beat: the first two always, all where they are supple (see `Density`), by
 # whether every group has a scale matrix of its own and whether tails are fitted.
@@ -40,6 +41,9 @@ class Density(Protocol):
     ``_supple``
         Whether its clusters can follow tails, or groups that spread differently or along other
         directions, better than one cloud of its own kind.
+    ``_starts_near(labels)``
+        Parameters of the fits that together search from these labels, and afresh; the best by
+        ``objective_`` counts. Only `nrprob.evidence.confidence` asks for them.
     """
 
     n_clusters: int
@@ -54,6 +58,8 @@ class Density(Protocol):
     @property
     def _supple(self) -> bool: ...
 
+    def _starts_near(self, labels: np.ndarray) -> list[dict[str, Any]]: ...
+
 
 @dataclass(frozen=True)
 class HeldOut:
@@ -63,15 +69,23 @@ class HeldOut:
     ----------
     gain : (rivals, n) nats that the clusters gain over every rival; see `mixed_gain`
     labels : (n,) cluster, by common names
-    place : (n,) along the direction in which one cluster is furthest from the others, in standard
-        deviations within clusters; 0 is half way
+    place : (n,) along the direction in which one cluster is best told from the others, in standard
+        deviations within clusters; 0 is the middle of the valley between them
     n_rivals : how many were tried; over the others the gain is that over the first
+    counts : of every fold, the rows about the gap; see `nrprob.evidence.gaps`
+    tied : whether rows lie on a lattice in the direction of a gap
+    valley : its width, the mean over folds
+    numbers : of clusters, in the fit for every fold
     """
 
     gain: np.ndarray
     labels: np.ndarray
     place: np.ndarray
     n_rivals: int
+    counts: list[Count]
+    tied: bool
+    valley: float
+    numbers: list[int]
 
 
 def folds(codes: np.ndarray, n_folds: int, random: np.random.RandomState) -> np.ndarray:
@@ -103,35 +117,66 @@ def hold_out(
     """
     n = len(X)
     groups = np.zeros(n, int) if codes is None else codes
-    gain, labels, place = np.empty((len(RIVALS), n)), np.empty(n, int), np.empty(n)
-    first, axis, n_rivals = None, None, _ALWAYS
+    gain, labels, place = np.empty((len(RIVALS), n)), np.empty(n, int), np.zeros(n)
+    first, n_rivals = None, _ALWAYS
+    shown: Cut | None = None
+    counts, widths, numbers, lattice = [], [], [], False
     for f in range(fold.max() + 1):
-        seen, new = _parts(fold, f, groups)
-        model = clone(estimator).set_params(n_init=n_init, random_state=random.randint(2**31 - 1))
+        seen, new = parts(fold, f, groups)
+        seed = random.randint(2**31 - 1)
+        model = refit(estimator, X, codes, seen, n_init=n_init, random_state=seed)
         # As many restarts, though one would do: it then shares the program.
-        single = clone(model).set_params(n_clusters=1)
-        given = None if codes is None else codes[seen]
-        with warnings.catch_warnings():
-            # What a fit to some of the rows has to say of itself is no news of the test.
-            warnings.simplefilter("ignore")
-            model.fit(X[seen], known=given)
-            single.fit(X[seen], known=given)
+        single = refit(model, X, codes, seen, n_clusters=1)
         y = model._place(X, codes)
         old = y[seen]
-        # A mean is nearer to its own rows than to others, which have to be as wide as those.
-        size = np.bincount(groups[seen])[groups]
-        y *= np.sqrt((size - 1) / (size + 1))[:, None]
-        gain[:, new] = _gains(model, single, old, groups[seen], y[new], groups[new])
-        n_rivals = len(RIVALS) if model._supple else n_rivals
+        y = widened(y, groups, seen)
+        rival = log_rivals(model, old, groups[seen], y[new], groups[new], model._supple)
+        own = single._log_density(y[new])
+        n_rivals = max(n_rivals, 1 + len(rival))
+        # What was not tried is as good as the first.
+        every = [own, *rival, *[own] * (len(RIVALS) - 1 - len(rival))]
+        gain[:, new] = mixed_gain(model._log_density(y[new]) - np.stack(every))
         found = model.predict(X, known=codes)
+        auto = model.n_clusters == "auto"
+        numbers.append(model.number_.n_clusters_ if auto else model.n_clusters)
         first = found if first is None else first
-        names = _names(found, first, model.n_clusters)
-        axis = _Axis.of(old, names[found[seen]], axis)
-        labels[new], place[new] = names[found[new]], axis(y[new])
-    return HeldOut(gain, labels, place, n_rivals)
+        names = _names(found, first)
+        labels[new] = names[found[new]]
+        cut = choose_cut(old, names[found[seen]], groups[seen])
+        counts.append(NO_CUT if cut is None else cut(y[new], groups[new]))
+        if cut is None:
+            continue
+        lattice |= tied(old, cut, groups[seen])
+        # What is shown is of one cluster, whichever tells most: a choice by other folds' rows.
+        like = None if shown is None else shown.cluster
+        shown = choose_cut(old, names[found[seen]], groups[seen], like) or cut
+        place[new] = y[new] @ shown.direction - shown.middle
+        widths.append(shown.edges[2] - shown.edges[1])
+    valley = float(np.mean(widths)) if widths else 0.0
+    return HeldOut(gain, labels, place, n_rivals, counts, lattice, valley, numbers)
 
 
-def _parts(fold: np.ndarray, f: int, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def refit(
+    estimator: Any, X: np.ndarray, codes: np.ndarray | None, seen: np.ndarray, **settings: Any
+) -> Any:
+    """A clone with these settings, fitted to the rows whose numbers are ``seen``."""
+    model = clone(estimator).set_params(**settings)
+    with warnings.catch_warnings():
+        # What a fit to some of the rows has to say of itself is no news of the test.
+        warnings.simplefilter("ignore")
+        return model.fit(X[seen], known=None if codes is None else codes[seen])
+
+
+def widened(y: np.ndarray, groups: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Rows (n, p) about the means of the groups that were ``seen``, as wide if they were not.
+
+    A mean is nearer to its own rows than to others.
+    """
+    size = np.bincount(groups[seen])[groups]
+    return y * np.sqrt((size - 1) / (size + 1))[:, None]
+
+
+def parts(fold: np.ndarray, f: int, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of the rows to fit and of those held out.
 
     All fits have as many rows, so that they share a program: one of the largest group is left out
@@ -144,59 +189,31 @@ def _parts(fold: np.ndarray, f: int, groups: np.ndarray) -> tuple[np.ndarray, np
     return seen, np.flatnonzero(fold == f)
 
 
-def _gains(
+def log_rivals(
     model: Density,
-    single: Density,
     old: np.ndarray,
     old_groups: np.ndarray,
     new: np.ndarray,
     groups: np.ndarray,
+    supple: bool,
 ) -> np.ndarray:
-    """Gain (rivals, n) of held-out rows ``new`` over rivals that were fitted to ``old`` ones."""
-    n_groups, p = old_groups.max() + 1, new.shape[1]
+    """Log densities (clouds, n) of rows ``new`` by clouds that are fitted to ``old`` ones.
+
+    The first has the covariance of ``model``; the others of `RIVALS` only come if it is supple.
+    """
     turn = inverse_root(model._spread)
-    log_unit = np.linalg.slogdet(turn)[1]
-    clouds = [Clouds.round(n_groups, p)]
-    if model._supple:
+    n_groups = old_groups.max() + 1
+    clouds = [Clouds.round(n_groups, new.shape[1])]
+    if supple:
         kinds = list(RIVALS.values())[_ALWAYS:]
         clouds += [Clouds.fit(old @ turn, old_groups, n_groups, *kind) for kind in kinds]
-    log_q = [single._log_density(new)]
-    log_q += [cloud.log_density(new @ turn, groups) + log_unit for cloud in clouds]
-    log_q += log_q[:1] * (len(RIVALS) - len(log_q))
-    return mixed_gain(model._log_density(new) - np.stack(log_q))
+    log_unit = np.linalg.slogdet(turn)[1]
+    return np.stack([cloud.log_density(new @ turn, groups) + log_unit for cloud in clouds])
 
 
-def _names(found: np.ndarray, first: np.ndarray, k: int) -> np.ndarray:
+def _names(found: np.ndarray, first: np.ndarray) -> np.ndarray:
     """Names (k,) of clusters by which most rows have that of another labeling."""
+    k = 1 + max(found.max(), first.max())
     table = np.zeros((k, k), int)
     np.add.at(table, (found, first), 1)
     return linear_sum_assignment(table, maximize=True)[1]
-
-
-@dataclass(frozen=True)
-class _Axis:
-    """Direction (p,) from the other clusters to one, ``cluster``, and the point half way."""
-
-    cluster: int
-    direction: np.ndarray
-    middle: np.ndarray
-
-    def __call__(self, y: np.ndarray) -> np.ndarray:
-        return (y - self.middle) @ self.direction
-
-    @classmethod
-    def of(cls, y: np.ndarray, labels: np.ndarray, like: _Axis | None) -> _Axis:
-        """To the cluster of another axis, or that which is furthest from the others."""
-        names = np.unique(labels)
-        if names.size == 1:
-            return cls(0, np.zeros(y.shape[1]), np.zeros(y.shape[1]))
-        centres = np.stack([y[labels == c].mean(0) for c in names])
-        within = y - centres[np.searchsorted(names, labels)]
-        root = inverse_root(within.T @ within / len(y))
-        others = np.stack([np.delete(centres, j, 0).mean(0) for j in range(len(names))])
-        lengths = np.linalg.norm((centres - others) @ root, axis=1)
-        j = int(lengths.argmax())
-        if like is not None and like.cluster in names:
-            j = int(np.searchsorted(names, like.cluster))
-        direction = root @ (root.T @ (centres[j] - others[j])) / max(lengths[j], 1e-10)
-        return cls(int(names[j]), direction, (centres[j] + others[j]) / 2)

@@ -1,4 +1,4 @@
-"""Rows along the direction in which clusters are furthest apart, by known group."""
+"""Rows along the direction in which a cluster is best told from the others, by known group."""
 
 from __future__ import annotations
 
@@ -16,9 +16,17 @@ _HIGH = 0.85  # of the distance between groups
 
 
 def draw_rows(
-    place: np.ndarray, labels: np.ndarray, codes: np.ndarray, names: Sequence[str], ax: Axes | None
+    place: np.ndarray,
+    labels: np.ndarray,
+    codes: np.ndarray,
+    names: Sequence[str],
+    valley: float,
+    ax: Axes | None,
 ) -> Axes:
-    """Draw a histogram of every group, its bars divided by cluster; the largest groups only."""
+    """Draw a histogram of every group, its bars divided by cluster; the largest groups only.
+
+    A valley of this width about 0 is grey.
+    """
     import matplotlib.pyplot as plt
 
     sizes = np.bincount(codes)
@@ -28,6 +36,8 @@ def draw_rows(
         _, ax = plt.subplots(figsize=(6.4, height), layout="constrained")
     clusters = np.unique(labels)
     edges = np.linspace(place.min(), place.max() + 1e-9, _BINS + 1)
+    if valley:
+        ax.axvspan(-valley / 2, valley / 2, color="0.9", zorder=0)
     colours: Any = plt.get_cmap("tab10")
     for row, g in enumerate(drawn[::-1]):
         counts = np.stack(

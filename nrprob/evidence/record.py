@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Whether clusters describe rows better than one cloud per known group; see `test`.
+    """Whether clusters describe rows better than one cloud per known group, and have gaps between.
+
+    See `test`.
 
     ``str(evidence)`` says it in a sentence.
 
@@ -24,6 +26,9 @@ class Evidence:
     ----------
     p_structure_ : float
         p-value of one elliptical cloud per known group; 1 for one cluster.
+    p_gap_ : float or None
+        p-value of no gap: that rows of every known group have one peak in every direction; 1 for
+        one cluster. None where rows lie on a lattice, which has gaps of its own.
     statistic_ : float
         Student's t of ``gain_``; 0 for one cluster.
     gain_ : ndarray of shape (n_samples,)
@@ -36,52 +41,71 @@ class Evidence:
     labels_ : ndarray of shape (n_samples,)
         Cluster of every row, by the fit of the first split that has not seen it.
     place_ : ndarray of shape (n_samples,)
-        Its place along the direction in which one cluster is furthest from the others, by the same
-        fit, in standard deviations within clusters; 0 is half way.
+        Its place along the direction in which one cluster is best told from the others, by the same
+        fit, in standard deviations within clusters; 0 is the middle of the valley between them.
+    valley_ : float
+        Width of that valley.
+    gap_counts_ : ndarray of shape (n_splits, n_folds, 3)
+        Of every fold, its rows on the side of the valley that has fewer (by known group), its rows
+        in the valley, and what the side has of both at most where there is no gap, in the mean.
     groups_ : ndarray of shape (n_samples,)
         Known group of every row, as numbers.
     group_names_ : sequence of str
     n_clusters, n_folds, n_splits, n_init : int
-        How it was made; no fits were made for one cluster.
+        How it was made; no fits were made for one cluster. If their number was found anew in every
+        fit, it is the one found most often.
     alpha : float
         Level of the sentence.
     """
 
     p_structure_: float
+    p_gap_: float | None
     statistic_: float
     gain_: np.ndarray
     rival_: str
     p_by_rival_: dict[str, float]
     labels_: np.ndarray
     place_: np.ndarray
+    valley_: float
+    gap_counts_: np.ndarray
     groups_: np.ndarray
     group_names_: Sequence[str]
-    n_clusters: int
     n_folds: int
     n_splits: int
     n_init: int
     alpha: float
+    n_clusters: int
 
     @property
     def summary(self) -> str:
         """What was found, in a sentence."""
         n = len(self.groups_)
         if self.n_clusters == 1:
-            return f"no evidence of further structure: one cluster was asked for ({n} rows)"
-        p = "p < .001" if self.p_structure_ < 0.001 else f"p = {self.p_structure_:.2g}"
+            return f"no evidence of further structure: one cluster describes {n} rows"
         how = (
-            f"{p}; {self.n_clusters} clusters, {n} rows, each held out once in "
+            f"{self.n_clusters} clusters, {n} rows, each held out once in "
             f"{self.n_splits} x {self.n_folds} fits"
         )
+        each = " per known group" if len(self.group_names_) > 1 else ""
+        p, gap = _words(self.p_structure_), "no test of a gap: rows lie on a lattice"
+        is_gap = self.p_gap_ is not None and self.p_gap_ <= self.alpha
+        if self.p_gap_ is not None:
+            gap = f"{'a' if is_gap else 'no'} gap between them ({_words(self.p_gap_)})"
+        if self.p_structure_ > self.alpha and is_gap:
+            return (
+                f"{gap}, though one elliptical cloud{each} describes the rows as well ({p}; "
+                f"{how}): a cluster that is small or of unusual shape; see plot()"
+            )
         if self.p_structure_ > self.alpha:
             return (
-                f"no evidence of further structure ({how}); clusters that overlap, or few of the "
-                "rows, may be there all the same"
+                f"no evidence of further structure ({p}; {how}); clusters that overlap, or few of "
+                "the rows, may be there all the same"
             )
-        each = " per known group" if len(self.group_names_) > 1 else ""
+        if is_gap:
+            return f"clusters with {gap}, not one elliptical cloud{each} ({p}; {how})"
         return (
-            f"not one elliptical cloud{each} ({how}): clusters, overlapping or not, would look "
-            "like this, and so would skewness or a bend; see plot()"
+            f"not one elliptical cloud{each} ({p}; {how}), but {gap}: clusters that overlap, "
+            "skewness or a bend would look like this; see plot()"
         )
 
     def __str__(self) -> str:
@@ -105,6 +129,12 @@ class Evidence:
         -------
         matplotlib.axes.Axes
             The axes drawn on: a histogram of every known group (the twelve largest), its bars
-            divided by cluster.
+            divided by cluster. The valley is grey.
         """
-        return draw_rows(self.place_, self.labels_, self.groups_, self.group_names_, ax)
+        return draw_rows(
+            self.place_, self.labels_, self.groups_, self.group_names_, self.valley_, ax
+        )
+
+
+def _words(p: float) -> str:
+    return "p < .001" if p < 0.001 else f"p = {p:.2g}"

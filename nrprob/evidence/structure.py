@@ -1,33 +1,19 @@
-"""Whether clusters describe the rows better than one cloud per known group does."""
+"""Whether clusters describe the rows better than clouds of known groups, and have gaps between."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from scipy import sparse
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 
+from nrprob.evidence import gaps
 from nrprob.evidence.gains import one_sided
+from nrprob.evidence.given import testable
 from nrprob.evidence.held_out import RIVALS, folds, hold_out
 from nrprob.evidence.record import Evidence
-from nrprob.known import read
 from nrprob.settings import few_threads
-from nrprob.statistics.features import kind_of
-from nrprob.validation import (
-    ITERATIONS,
-    check_number,
-    check_random_state,
-    check_rows,
-    check_same_order,
-)
-
-_FEWEST = 10  # rows of the median known group
-_DISTINCT = 20  # values of a column below which it is a lattice
-
-
-class TooFewRows(ValueError):
-    """Known groups are too small to test anything within them."""
+from nrprob.validation import ITERATIONS, check_number, check_random_state
 
 
 def test(
@@ -41,20 +27,22 @@ def test(
     n_init: int = 12,
     alpha: float = 0.05,
 ) -> Evidence:
-    r"""Test whether there is more in the rows than one elliptical cloud per known group.
+    r"""Test whether there is more in the rows than one elliptical cloud per known group, and gaps.
 
     Every clusterer returns clusters, also of noise. This one fits four fifths of the rows and asks
     of the others whether the clusters q_K predict them better than one cloud q_1 does, by
 
     .. math:: g_i = \ln \frac{q_K(x_i) + q_1(x_i)}{2 q_1(x_i)}
 
-    whose mean over the rows is tested by Student's t.
+    whose mean over the rows is tested by Student's t (``p_structure_``). And it counts held-out
+    rows in a valley between clusters and on its two sides (``p_gap_``), where the fits say that
+    one is.
 
     Parameters
     ----------
     estimator : ResidualMixture or MixtureEM
         Fitted or not; it is left as it is, and clones of it are fitted. `MixtureEM` with gaussian
-        features, for nothing known.
+        features, for nothing known. With ``n_clusters="auto"`` the number is found anew in each.
     X : array-like of shape (n_samples, n_features)
         Real numbers or measurements.
     known : array-like, optional
@@ -94,6 +82,16 @@ def test(
     conditional mean, with the variance of the rows', if fits are stable (Bayle et al., 2020); the
     mean of several splits has the same limit.
 
+    *The gap.* From the rows of a fit come a direction, from all other clusters to one, a valley and
+    two equally wide sides along it. If the rows of a known group have one peak in that direction,
+    the density is on one of the sides nowhere higher than in the valley. Of rows held out, s on
+    that side and v in the valley, s is then at most binomial given s + v, with the share of its
+    width, and the smaller of the two sides no larger. Groups may differ in the side. The sum over
+    groups has an exact p-value for every fold. That of the folds of a split is taken as if they
+    were independent, which their fits are not: conditional means are right, and the spread if fits
+    are stable, as above. Of the splits twice the median is taken, a p-value however they depend on
+    each other (Rueschendorf, 1982).
+
     *What is heuristic.* Stability is not verified, and is doubtful where clusters and cloud nearly
     coincide. And q_1 is an estimate: clusters could mend its mistakes and be no clusters. So they
     have to beat several clouds, and the largest p-value counts, which is a test at the same level
@@ -106,15 +104,16 @@ def test(
     (``benchmarks/evidence.py``).
 
     *What it does not say.* Uniform, skewed or bent groups are no elliptical clouds either, so a
-    small p-value does not mean clusters. A large one is no evidence of one cloud: where groups
-    spread along different directions, clouds of their own may describe them better than clusters of
-    one covariance, which then stay unseen though they are there; and full covariances of
-    `MixtureEM` take many rows to predict better than one cloud.
+    small ``p_structure_`` does not mean clusters; a gap does, or a curve with two horns. A large
+    one is no evidence of one cloud: where groups spread along different directions, clouds of their
+    own may describe them better than clusters of one covariance, which then stay unseen though they
+    are there; and full covariances of `MixtureEM` take many rows to predict better than one cloud.
 
     References
     ----------
     Bayle, Bayle, Janson and Mackey (2020), Cross-validation confidence intervals for test error;
-    Berger (1982), the largest p-value of several; Ledoit and Wolf (2004).
+    Berger (1982), the largest p-value of several; Rueschendorf (1982), twice the median; Ledoit and
+    Wolf (2004).
 
     Examples
     --------
@@ -136,12 +135,14 @@ def test(
     groups = np.zeros(len(rows), int) if codes is None else codes
     n_init = min(n_init, estimator.n_init)
     made: dict[str, Any] = {
-        "groups_": groups, "group_names_": names, "n_clusters": int(estimator.n_clusters),
+        "groups_": groups, "group_names_": names,
         "n_folds": n_folds, "n_splits": n_splits, "n_init": n_init, "alpha": alpha,
     }  # fmt: skip
     if estimator.n_clusters == 1:
         none = np.zeros(len(rows))
-        return Evidence(1.0, 0.0, none, *_OWN, none.astype(int), none, **made)
+        no_counts = np.zeros((0, n_folds, 3))
+        made["n_clusters"] = 1
+        return Evidence(1.0, 1.0, 0.0, none, *_OWN, none.astype(int), none, 0.0, no_counts, **made)
     random = check_random_state(random_state)
     bare = clone(estimator)
     with few_threads(len(rows)):
@@ -155,102 +156,18 @@ def test(
     rival = max(tried, key=lambda name: p_by_rival[name])
     t, p = one_sided(gains[rival])
     first = splits[0]
-    return Evidence(p, t, gains[rival], rival, p_by_rival, first.labels, first.place, **made)
-
-
-def testable(
-    estimator: Any, X: Any, known: Any = None, n_folds: int = 5
-) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
-    """Rows (n, m), known groups (n,) or None, and their names, as `test` takes them.
-
-    Raises
-    ------
-    TypeError, ValueError
-        What `test` raises of them.
-    """
-    _check_estimator(estimator)
-    check_same_order(X, known=known)
-    rows = _rows(X)
-    return rows, *_groups(known, len(rows), n_folds)
+    counts = [split.counts for split in splits]
+    p_gap = None if any(split.tied for split in splits) else gaps.p_value(counts)
+    numbers = np.concatenate([split.numbers for split in splits])
+    made["n_clusters"] = int(np.bincount(numbers).argmax())
+    if (numbers == 1).all():
+        p = p_gap = 1.0
+    return Evidence(
+        p, p_gap, t, gains[rival], rival, p_by_rival, first.labels, first.place, first.valley,
+        np.array(counts), **made,
+    )  # fmt: skip
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # pytest takes every test* for its own
 
 _OWN = next(iter(RIVALS)), {next(iter(RIVALS)): 1.0}
-
-
-def _check_estimator(estimator: Any) -> None:
-    """Refuse what has no density of rows."""
-    if not isinstance(estimator, BaseEstimator):
-        raise TypeError(
-            f"estimator must be a clusterer; got {type(estimator).__name__}; "
-            "pass for example ResidualMixture()"
-        )
-    # Of the class: what is computed from a fit is not there before it.
-    if not all(hasattr(type(estimator), name) for name in _PARTS):
-        raise TypeError(
-            "this test needs a clusterer with a density of real rows; got "
-            f"{type(estimator).__name__}; use ResidualMixture, or MixtureEM if nothing is known"
-        )
-    features = getattr(estimator, "features", "auto")
-    if features not in ("auto", "gaussian"):
-        raise ValueError(
-            f"this test knows real features only; got features={features!r}; use "
-            "features='gaussian' for real numbers; for counts and zeros and ones there is no test"
-        )
-
-
-_PARTS = ("_place", "_log_density", "_spread", "_supple")
-
-
-def _rows(X: Any) -> np.ndarray:
-    """Rows of real numbers, in float32 or float64."""
-    from sklearn.utils import check_array
-
-    if sparse.issparse(X):
-        raise TypeError(
-            "this test takes dense rows of real numbers; got a sparse matrix; pass X.toarray() "
-            "if it holds measurements; for counts there is no test"
-        )
-    rows = check_rows(X, check_array, dtype=[np.float64, np.float32], input_name="X")
-    kind = {"binary": "zeros and ones", "counts": "counts"}.get(kind_of(rows))
-    most = max(np.unique(column).size for column in rows.T)
-    if kind is None and most < min(_DISTINCT, len(rows)):
-        kind = f"columns of {most} distinct values at most"
-    if kind is not None:
-        raise ValueError(
-            f"whether there are clusters is tested for real numbers only; got {kind}, which are "
-            "no cloud whatever there is; compare clusterings by metrics or by their objectives"
-        )
-    return rows
-
-
-def _groups(known: Any, n: int, n_folds: int) -> tuple[np.ndarray | None, list[str]]:
-    """Known groups (n,) as numbers, or None, and their names."""
-    read_ = read(known, n)
-    if read_.kind in ("soft", "continuous"):
-        raise ValueError(
-            f"this test knows labels only; got {read_.kind} known structure; pass labels, such as "
-            "the most probable ones, or a number cut into ranges"
-        )
-    codes = read_.groups.codes
-    sizes = np.bincount(codes)
-    if np.median(sizes) < _FEWEST or sizes.min() < n_folds:
-        raise TooFewRows(
-            "too few rows per known group to test for structure; got groups of "
-            f"{sizes.min()} rows at least, {np.median(sizes):g} in the median, for "
-            f"n_folds={n_folds}; merge known labels, so that groups have {_FEWEST} rows or more"
-        )
-    if read_.kind == "nothing":
-        return None, ["all rows"]
-    return codes, _group_names(read_)
-
-
-def _group_names(known: Any) -> list[str]:
-    """What the user calls the groups."""
-    labels = [list(categories) for categories in known.categories]
-    combinations = known.product[1]
-    return [
-        ", ".join(str(names[c]) for names, c in zip(labels, codes, strict=True))
-        for codes in combinations
-    ]

@@ -3,13 +3,13 @@
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from remembering import Remembering
 from scipy import sparse, stats
-from sklearn.base import BaseEstimator
 
 from nrprob import CCIB, MixtureEM, ResidualMixture, evidence
 from nrprob.evidence.clouds import Clouds
 from nrprob.evidence.gains import mixed_gain, one_sided
-from nrprob.evidence.held_out import RIVALS, Density, _parts, folds
+from nrprob.evidence.held_out import RIVALS, Density, folds, parts
 from nrprob.known import Memberships
 from nrprob.methods.residual.solver import solve_residuals
 
@@ -18,35 +18,6 @@ Z = np.arange(N) % L
 NOISE = np.random.default_rng(0).normal(size=(N, 2))
 APART = NOISE + 9 * (np.arange(N) // 2 % 2)[:, None] + 5 * Z[:, None]
 FEW = {"n_splits": 1, "n_init": 2, "random_state": 0}
-
-
-class Remembering(BaseEstimator):
-    """A clusterer that knows the rows of its fit again, and predicts these alone."""
-
-    def __init__(self, n_clusters=2, n_init=10, random_state=None, unseen=-3.0):
-        self.n_clusters, self.n_init, self.random_state = n_clusters, n_init, random_state
-        self.unseen = unseen
-
-    @staticmethod
-    def _angles(y):
-        return np.round(np.arctan2(y[:, 1], y[:, 0]), 9)
-
-    def fit(self, X, y=None, *, known=None):
-        self.seen_, self._spread = self._angles(X), np.eye(2)
-        return self
-
-    def predict(self, X, known=None):
-        return (X[:, 0] > 0).astype(int) % self.n_clusters
-
-    def _place(self, X, known):
-        return X.copy()
-
-    def _log_density(self, y):
-        mine = np.isin(self._angles(y), self.seen_)
-        return np.where(mine, 3.0, self.unseen) * (self.n_clusters > 1) - 100.0
-
-    _spread = None
-    _supple = False
 
 
 def test_only_rows_that_a_fit_has_not_seen_count():
@@ -70,10 +41,10 @@ def test_folds_are_balanced_and_fits_equally_large():
     np.add.at(table, (Z, fold), 1)
     assert np.ptp(table, axis=1).max() <= 1
     assert np.ptp(np.bincount(fold)) <= 1
-    parts = [_parts(fold, f, Z) for f in range(5)]
-    assert {seen.size for seen, _ in parts} == {N - 13}
-    assert not any(np.intersect1d(seen, new).size for seen, new in parts)
-    np.testing.assert_array_equal(np.sort(np.concatenate([new for _, new in parts])), np.arange(N))
+    every = [parts(fold, f, Z) for f in range(5)]
+    assert {seen.size for seen, _ in every} == {N - 13}
+    assert not any(np.intersect1d(seen, new).size for seen, new in every)
+    np.testing.assert_array_equal(np.sort(np.concatenate([new for _, new in every])), np.arange(N))
 
 
 def test_gains_and_their_t():
@@ -181,7 +152,7 @@ def test_the_same_seed_and_other_names_give_the_same():
 def test_one_cluster_is_no_structure():
     found = evidence.test(ResidualMixture(1), NOISE, known=Z)
     assert found.p_structure_ == 1
-    assert "one cluster was asked for" in str(found)
+    assert "one cluster describes" in str(found)
     plt.close(found.plot().figure)
 
 

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator import parameters
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin
+from nrprob.estimator.number import NumberMixin
 from nrprob.estimator.terms import Descent, TermEstimator
 from nrprob.settings import standard
 from nrprob.statistics.costs import Cost, bernoulli, mass, multinomial
@@ -153,7 +154,7 @@ class Mixture:
 
 
 @parameters.constructor
-class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
+class MixtureEM(NumberMixin, FeatureParameters, ScoreMixin, TermEstimator):
     r"""Mixture of Bernoulli, multinomial or normal components, by annealed EM.
 
     Minimises minus the log likelihood, in nats of the whole data set,
@@ -165,8 +166,9 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
 
     Parameters
     ----------
-    n_clusters : int, default=2
-        Number of components.
+    n_clusters : int or "auto", default=2
+        Number of components. "auto", for gaussian components, takes the one that predicts rows
+        best which fits have not seen, by `nrprob.evidence.n_clusters`.
     features : {"auto", "multinomial", "bernoulli", "gaussian"}, default="auto"
         Components. "auto" takes 0/1 data as bernoulli, other non-negative integers as multinomial
         and all else as gaussian. Multinomial rows count as they are: a long document says more
@@ -216,6 +218,8 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
     <labels_>
     <membership_>
     <n_clusters_>
+    number_ : nrprob.evidence.NumberOfClusters
+        How the number was found; only for ``n_clusters="auto"``.
     <objective_trace_>
     <n_iter_>
     <converged_>
@@ -252,7 +256,7 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
     (2, 2)
     """
 
-    n_clusters: parameters.Clusters = 2
+    n_clusters: parameters.ClustersOrAuto = 2
     _: KW_ONLY
     features: parameters.Features = "auto"
     covariance: Annotated[str, parameters.Choice(_COVARIANCES)] = "full"
@@ -346,7 +350,7 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
     def _common_cost(self, x, groups):
         cost = self._constant
         if self.weights == "uniform":
-            cost += math.log(self.n_clusters)
+            cost += math.log(len(self._log_prior))
         else:
             cost += math.log(self._total) + 1  # log mass of a component, and its derivative
         return np.full(x.shape[0], cost)
@@ -400,7 +404,7 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
         m = self.n_features_in_
         if covariances.ndim == 3:
             return covariances
-        return np.reshape(covariances, (self.n_clusters, -1, 1)) * np.eye(m)
+        return np.reshape(covariances, (len(self.means_), -1, 1)) * np.eye(m)
 
     @property
     def _spread(self) -> np.ndarray:
@@ -410,6 +414,11 @@ class MixtureEM(FeatureParameters, ScoreMixin, TermEstimator):
         return within + (centres.T * self.weights_) @ centres
 
     _supple = True
+
+    def _starts_near(self, labels) -> list[dict[str, Any]]:
+        """Settings of the fits that search from labels, and afresh."""
+        near = {"anneal": False, "init": np.eye(self.n_clusters)[labels], "n_init": 1}
+        return [{"init": None}, near]
 
     def _start(self, task, n_clusters):
         if self.init is None:

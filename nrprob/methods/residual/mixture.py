@@ -20,6 +20,7 @@ from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed
 from nrprob.estimator.calls import at_once, collect, memberships
 from nrprob.estimator.linear import ScoreMixin
+from nrprob.estimator.number import NumberMixin
 from nrprob.exceptions import warn
 from nrprob.known import Groups, Known, KnownEncoder, factorize, read
 from nrprob.methods.residual.coordinates import Coordinates
@@ -27,7 +28,7 @@ from nrprob.methods.residual.em import Numbers
 from nrprob.methods.residual.removal import remove
 from nrprob.methods.residual.solver import Fit, solve_residuals
 from nrprob.methods.residual.starts import schedule
-from nrprob.methods.residual.task import ResidualTask, lay_out
+from nrprob.methods.residual.task import ResidualTask, lay_out, start_from
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 from nrprob.validation import check_same_order
@@ -41,7 +42,7 @@ _ALIKE = 0.9  # adjusted Rand index of labels that count as one solution
 
 
 @parameters.constructor
-class ResidualMixture(ScoreMixin, Clusterer):
+class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
     r"""Mixture of what known structure leaves of the rows, with one covariance for all clusters.
 
     The recommended estimator for tables and images with known structure. Of every row the mean of
@@ -68,8 +69,9 @@ class ResidualMixture(ScoreMixin, Clusterer):
 
     Parameters
     ----------
-    n_clusters : int, default=2
-        Number of clusters, K.
+    n_clusters : int or "auto", default=2
+        Number of clusters, K. "auto" takes the one that predicts rows best which fits have not
+        seen, by `nrprob.evidence.n_clusters`; known structure then has to be labels.
     covariance : {"tied", "diag", "spherical"}, default="tied"
         Form of Sigma: full, diagonal in the columns of X, or a multiple of the identity.
     errors : {"gauss", "t", "auto"}, default="gauss"
@@ -105,6 +107,8 @@ class ResidualMixture(ScoreMixin, Clusterer):
         by the objective of all rows and differ (adjusted Rand index below .95), one in ten of them
         and 3 at least take twenty steps more, and the best two go on to the end. The others stay
         where they are, and have not converged.
+    init : array-like of shape (n_samples,), optional
+        Labels to start from, in place of the first of the other starts.
     multi : {"product", "additive"}, default="product"
         How several known labelings combine: every combination of labels is a group, or the
         labelings' effects add up, by least squares.
@@ -155,6 +159,8 @@ class ResidualMixture(ScoreMixin, Clusterer):
         Start, objective, convergence and steps of every restart, as in ``restarts_``.
     <restarts_>
     <n_clusters_>
+    number_ : nrprob.evidence.NumberOfClusters
+        How the number was found; only for ``n_clusters="auto"``.
     objective_trace_ : ndarray
         Objective of the best restart after every step. It never rises for finite ``balance``, up to
         what balancing leaves after its sweeps; it starts after the warm-up. It keeps the first 511
@@ -202,7 +208,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
     (2, 3)
     """
 
-    n_clusters: parameters.Clusters = 2
+    n_clusters: parameters.ClustersOrAuto = 2
     _: KW_ONLY
     covariance: Annotated[str, parameters.Choice(COVARIANCES)] = "tied"
     errors: Annotated[str, parameters.Choice(ERRORS)] = "gauss"
@@ -214,6 +220,7 @@ class ResidualMixture(ScoreMixin, Clusterer):
     aligned: parameters.Flag = True
     warm_up: parameters.Flag = True
     race: parameters.Flag = True
+    init: Any = None
     multi: parameters.Combination = "product"
     n_init: parameters.Count = 60
     max_iter: parameters.Count = 300
@@ -268,7 +275,8 @@ class ResidualMixture(ScoreMixin, Clusterer):
         self._check_left(
             known, dof, float(np.mean(r**2)), float(np.mean(np.square(X, dtype=np.float64)))
         )
-        task = self._lay_out(r, dof, groups, known, fixed, X.dtype)
+        init = None if self.init is None else start_from(self.init, n, self.n_clusters)
+        task = self._lay_out(r, dof, groups, known, fixed, X.dtype, init)
         task.calls = self._calls(task)
         return task
 
@@ -294,6 +302,10 @@ class ResidualMixture(ScoreMixin, Clusterer):
         return True
 
     def _fit_stored(self, rows, y, known=None):
+        if self.init is not None:
+            raise ValueError(
+                "init is for rows in memory; got init and rows that are stored; leave it out"
+            )
         from nrprob.methods.residual.stored import fit_mixture
 
         return fit_mixture(self, rows, y, known)
@@ -337,14 +349,14 @@ class ResidualMixture(ScoreMixin, Clusterer):
         best = int(np.where(enough, sizes, -sizes).argmax())
         return Groups(labelings[:, best], int(sizes[best]))
 
-    def _lay_out(self, r, dof, groups, known, fixed, dtype) -> ResidualTask:
+    def _lay_out(self, r, dof, groups, known, fixed, dtype, init) -> ResidualTask:
         at, y = Coordinates.of(r, dof, self.covariance, self.ridge)
         self._coordinates = at
         self.shrinkage_ = at.shrinkage
         if groups is None or groups.share is not None:
             groups = self._search_groups(groups, known, len(r))
         free = WEIGHTS["uniform" if self.balance > 0 else self.weights]
-        return lay_out(self, at, y, groups, fixed, np.asarray(free), dtype)
+        return lay_out(self, at, y, groups, fixed, np.asarray(free), dtype, init=init)
 
     def _calls(self, task: ResidualTask) -> list[solve.Call]:
         data = task.data
@@ -477,6 +489,8 @@ class ResidualMixture(ScoreMixin, Clusterer):
         each, kept = schedule(self.n_init, len(every))
         starts = [*np.repeat(np.array(every, object), each, 0)[kept]]
         rows = [(e, kind, metric, w) for e in errors for w, kind, metric in starts]
+        if self.init is not None:
+            rows[:: len(starts)] = [(e, "init", np.nan, False) for e in errors]
         for i, free in enumerate(self._freed):
             if free and self.weights == "auto":
                 rows[(i + 1) * len(starts) - 1] = errors[i], "equal weights", np.nan, False
@@ -521,9 +535,14 @@ class ResidualMixture(ScoreMixin, Clusterer):
         Some can if they need not hold many rows: if weights are free or there are more than two,
         and if one of two holds few, as it does when it is there for a row far out.
         """
-        few = self.membership_.mean(0).min() < 0.5 / self.n_clusters
+        k = len(self.weights_)
+        few = self.membership_.mean(0).min() < 0.5 / k
         other = self.covariance != "tied" or self.errors_ == "t"
-        return bool(few or other or any(self._freed) or self.n_clusters > 2)
+        return bool(few or other or any(self._freed) or k > 2)
+
+    def _starts_near(self, labels) -> list[dict[str, Any]]:
+        """Settings of the fits that search from labels, and afresh."""
+        return [{"init": labels}]
 
     def _log_membership(self, X, known) -> np.ndarray:
         log_p = self._log_densities(self._place(X, known))

@@ -13,7 +13,7 @@ from nrprob.known import Groups, factorize
 from nrprob.methods.residual.coordinates import Coordinates
 from nrprob.methods.residual.em import Numbers, Residuals
 from nrprob.methods.residual.solver import Sample
-from nrprob.methods.residual.starts import make_starts, schedule, stratified
+from nrprob.methods.residual.starts import make_starts, name_classes, schedule, stratified
 from nrprob.statistics.rows import Layout, arrange, bucket, existing, rounded
 from nrprob.validation import check_random_state
 
@@ -58,6 +58,19 @@ def leaders(n_init: int) -> int:
     return max(_LEAD, -(-n_init // _ONE_IN))
 
 
+def start_from(labels: Any, n: int, k: int) -> np.ndarray:
+    """Labels (n,) to start from, as numbers below ``k``, or refuse them."""
+    labels = np.asarray(labels)
+    if labels.shape == (n,):
+        codes, names = factorize(labels)
+        if len(names) <= k:
+            return codes
+    raise ValueError(
+        f"init must have a label for each of {n} rows, and n_clusters={k} different ones at most; "
+        f"got shape {labels.shape} with {np.unique(labels).size} labels; pass one labeling"
+    )
+
+
 def lay_out(
     model: Any,
     at: Coordinates,
@@ -68,6 +81,7 @@ def lay_out(
     dtype: Any,
     mass: np.ndarray | None = None,
     seed: int | None = None,
+    init: np.ndarray | None = None,
 ) -> ResidualTask:
     """Lay out rows, starts, and the sample if restarts race.
 
@@ -82,6 +96,7 @@ def lay_out(
     dtype : of the search; a race is in float32
     mass : (n,) of rows that are a sample of others, and race themselves; else all have the same
     seed : of the starts; by default drawn from the model's ``random_state``
+    init : (n,) labels in place of the first start
     """
     n, p = y.shape
     k, dof = model.n_clusters, at.dof
@@ -141,6 +156,11 @@ def lay_out(
         fixed=None if fixed is None else fixed[chosen],
     )  # fmt: skip
     task.warm = kept >= len(starts)
-    starts = few.layout.spread(starts[kept % len(starts)].T.astype(np.int32))
+    starts = starts[kept % len(starts)]
+    if init is not None:
+        own = init[chosen]
+        starts[0] = own if fixed is None else name_classes(own[None], fixed[chosen], k)[0]
+        task.warm[0] = False
+    starts = few.layout.spread(starts.T.astype(np.int32))
     task.starts = np.moveaxis(starts, -1, 0)
     return task

@@ -538,6 +538,8 @@ def test_refusals_name_a_way_out(fitted):
         (ResidualMixture(2, errors="normal"), X, z, "errors must be one of"),
         (ResidualMixture(2, covariance="full"), X, z, "covariance must be one of"),
         (ResidualMixture(2, multi="sum"), X, z, "multi must be one of"),
+        (ResidualMixture(2, init=z[:-1]), X, z, "init must have a label for each of"),
+        (ResidualMixture(2, init=np.arange(N) % 3), X, z, "with 3 labels"),
     ]
     for model, data, known, message in cases:
         with pytest.raises(ValueError, match=message):
@@ -652,6 +654,20 @@ def test_kmeans_within_groups_is_lloyds_and_aligned_names_agree(aligned):
         assert adjusted_rand_score(own[member, s], named[member, s]) == 1
     # Every group holds the same clusters, far apart: the best start has found them.
     assert max(matched_accuracy(named[:, s], c) for s in range(6)) > 0.95
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("weights", ["uniform", "free"])
+def test_labels_to_start_from_take_the_place_of_the_first_start(fitted, weights):
+    X, _, z, model = fitted
+    one = clone(model).set_params(weights=weights, max_iter=1, random_state=1)
+    given = one.set_params(init=np.array(["b", "a", "c"])[model.labels_]).fit(X, known=z)
+    assert given.start_table_.start[0] == "init" and not given.start_table_.warmed_up[0]
+    assert given.start_table_.start[1] == "plain"
+    first = given.restarts_.labels[0].values
+    assert adjusted_rand_score(first, model.labels_) > 0.95
+    other = clone(given).set_params(random_state=2).fit(X, known=z).restarts_.labels[0].values
+    np.testing.assert_array_equal(first, other)
 
 
 def test_rows_that_are_equal_make_one_centre():

@@ -1,0 +1,100 @@
+"""The files of an exploration: labels, what was tested, and pictures."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nrprob.batch import single
+from nrprob.batch.fits import cluster_sizes, outcome, versions
+from nrprob.batch.tables import Table
+from nrprob.files import make_folder, write_whole
+from nrprob.successive import Exploration
+
+__all__ = ["NAMES", "save"]
+
+NAMES = ("labels.csv", "result.json")
+
+
+def _summary(model: Any, evidence: Any) -> dict[str, Any]:
+    parameters = model.get_params(deep=False)
+    found = {
+        "method": type(model).__name__,
+        "parameters": {name: single.plain(value) for name, value in parameters.items()},
+        "n_clusters": int(model.n_clusters_),
+        "cluster_sizes": cluster_sizes(model.labels_),
+        "objective": float(model.objective_),
+    }
+    if evidence is not None:
+        found |= {
+            "p_structure": evidence.p_structure_,
+            "p_gap": evidence.p_gap_,
+            "evidence": str(evidence),
+        }
+    return found
+
+
+def save(
+    found: Exploration, table: Table, known: Sequence[str], out: Path, pictures: bool
+) -> list[Path]:
+    """Write an exploration into a folder.
+
+    Parameters
+    ----------
+    found : Exploration
+    table : rows, and all labelings of them
+    known : names of the labelings that were known
+    out : folder
+    pictures : whether to draw, of every clustering, its centres and, if it was tested, its rows
+
+    Returns
+    -------
+    list of Path
+        The files that were written.
+    """
+    import pandas as pd
+
+    make_folder(out)
+    rows = table.row_names if table.row_names is not None else np.arange(len(found.labels_))
+    names = [f"clustering_{r + 1}" for r in range(found.labels_.shape[1])]
+    columns = {"row": rows, **dict(zip(names, found.labels_.T, strict=True)), **table.labelings}
+    evidence = found.evidence_ or [None] * len(names)
+    rejected = None if found.rejected_ is None else _summary(*found.rejected_)
+    result = {
+        "n_samples": int(table.X.shape[0]),
+        "n_features": int(table.X.shape[1]),
+        "known": list(known),
+        "clusterings": [_summary(*own) for own in zip(found.estimators_, evidence, strict=True)],
+        "rejected": rejected,
+        "reason": found.reason_,
+        "information": found.table.to_dict(),
+        "versions": versions(),
+    }
+    labels = pd.DataFrame(columns).to_csv(index=False)
+    summary = json.dumps(result, indent=2, default=str) + "\n"
+    contents = dict(zip(NAMES, (labels.encode(), summary.encode()), strict=True))
+    if pictures:
+        for name, model, own in zip(names, found.estimators_, evidence, strict=True):
+            fit = outcome(type(model).__name__, model, 0.0, [])
+            run = single.Single(name.replace("_", " "), table, known, [fit])
+            contents[f"{name}.png"] = single.draw(run, "png")
+            if own is not None:
+                contents[f"{name}_evidence.png"] = _drawn(own)
+    for name, content in contents.items():
+        write_whole(out / name, content)
+    return [out / name for name in contents]
+
+
+def _drawn(evidence: Any) -> bytes:
+    import matplotlib.pyplot as plt
+
+    figure = evidence.plot().figure
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=110)
+    plt.close(figure)
+    return drawn.getvalue()

@@ -1,0 +1,132 @@
+"""The command ``nrprob explore``: clusterings one after another, until there is no evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
+
+from nrprob.cli.given import listed, read_given
+from nrprob.cli.terminal import console, in_one_line, say, warn, working
+from nrprob.exceptions import InputError
+
+if TYPE_CHECKING:
+    from nrprob.successive import Exploration
+
+__all__ = ["explore"]
+
+
+@in_one_line()
+def explore(
+    data: Annotated[Path, Argument(help="Rows: a CSV, TSV, Parquet or NPZ file.")],
+    known: Annotated[
+        list[str] | None,
+        Option(
+            help="What is known, FILE:COLUMN (FILE:KEY for NPZ; COLUMN alone is one of DATA). "
+            "Repeat for several labelings."
+        ),
+    ] = None,
+    compare: Annotated[
+        list[str] | None,
+        Option(help="A labeling to keep beside the result, FILE:COLUMN; never used to fit."),
+    ] = None,
+    k: Annotated[
+        str | None,
+        Option("--k", help="Number of clusters of every clustering, or auto; 2 by default."),
+    ] = None,
+    n: Annotated[
+        int | None,
+        Option("--n", help="How many clusterings; by default until a test finds no more."),
+    ] = None,
+    rule: Annotated[
+        str, Option(help="What a clustering has to pass: structure, or gap between clusters.")
+    ] = "structure",
+    alpha: Annotated[float, Option(help="p-value up to which the search goes on.")] = 0.05,
+    out: Annotated[Path, Option(help="Folder to write to.")] = Path("results"),
+    columns: Annotated[
+        str | None, Option(help="Feature columns, separated by commas; default all numeric.")
+    ] = None,
+    drop: Annotated[str | None, Option(help="Columns to leave out, separated by commas.")] = None,
+    seed: Annotated[int | None, Option(help="Makes the run repeatable.")] = 0,
+    standardize: Annotated[
+        bool, Option(help="Give every feature mean 0 and standard deviation 1.")
+    ] = False,
+    picture: Annotated[bool, Option(help="Draw pictures.")] = True,
+) -> None:
+    """Find clusterings one after another, each new to all before, while there is evidence."""
+    from nrprob.batch import explored
+    from nrprob.batch.plan import check_seed
+    from nrprob.files import try_write
+
+    check_seed(seed, "--seed")
+    number = _number(k)
+    for name in explored.NAMES:
+        try_write(out / name)
+    with working(f"reading {data.name}"):
+        options = {"known": known or [], "compare": compare or [], "labels": []}
+        given = read_given(data, options, listed(columns), listed(drop), standardize)
+    given.tell_left_out()
+    from nrprob.successive import explore as search
+
+    with working("looking for clusterings"):
+        found = search(
+            given.table.X, n_clusters=number, n_clusterings=n, known=given.all_known(), rule=rule,
+            alpha=alpha, random_state=seed,
+        )  # fmt: skip
+    with working("writing the results"):
+        files = explored.save(found, given.table, given.names, out, picture)
+    _show(found)
+    for path in files:
+        say(f"wrote {path}")
+
+
+def _number(k: str | None) -> int | str | None:
+    if k is None or k == "auto":
+        return k
+    try:
+        return int(k)
+    except ValueError:
+        raise InputError(f"--k is a number or auto; got {k!r}; pass for example --k 3") from None
+
+
+def _show(found: Exploration) -> None:
+    """Print a line for every clustering, and why there are no more."""
+    from rich import box
+    from rich.table import Table
+
+    from nrprob.batch.fits import cluster_sizes
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("#")
+    table.add_column("method", no_wrap=True)
+    table.add_column("rows by cluster")
+    tested = bool(found.evidence_)
+    for name in ("p of structure", "p of gap") if tested else ():
+        table.add_column(name, justify="right", no_wrap=True)
+    # What it shares at most with any labeling before it.
+    information, first = found.table, found.known_.shape[1]
+    if first + len(found.estimators_) > 1:
+        table.add_column("nats shared", justify="right", no_wrap=True)
+    for r, model in enumerate(found.estimators_):
+        sizes = ", ".join(map(str, cluster_sizes(model.labels_)))
+        line = [str(r + 1), type(model).__name__, sizes]
+        if tested:
+            own = found.evidence_[r]
+            line += [_short(own.p_structure_), _short(own.p_gap_)]
+        if first + len(found.estimators_) > 1:
+            before = information.iloc[first + r, : first + r]
+            line.append(f"{before.max():.3f}" if len(before) else "–")
+        table.add_row(*line)
+    console().print(table)
+    for own in found.evidence_:
+        say(f"{found.evidence_.index(own) + 1}: {own}")
+    say(f"no more, since {found.reason_}" if tested else found.reason_)
+    if found.failure_ is not None:
+        warn("the search did not end by itself; what was found before is kept")
+
+
+def _short(p: float | None) -> str:
+    if p is None:
+        return "–"
+    return "< .001" if p < 0.001 else f"{p:.2g}"

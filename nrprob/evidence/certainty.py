@@ -1,0 +1,188 @@
+"""How sure rows and clusters are: refits to resampled rows, from fresh starts and from the fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from sklearn.base import clone
+
+from nrprob.evidence.given import testable
+from nrprob.evidence.held_out import refit
+from nrprob.evidence.record import Evidence
+from nrprob.evidence.structure import test
+from nrprob.settings import few_threads
+from nrprob.validation import ITERATIONS, check_number, check_random_state
+
+
+@dataclass(frozen=True, eq=False)
+class Confidence:
+    """How sure rows and clusters are; see `confidence`.
+
+    ``str(confidence)`` says it in a sentence.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (n_samples,)
+        The clusters that this is about.
+    rows_ : ndarray of shape (n_samples,) or None
+        Probability that a row is in the cluster that it has; None where that is withheld.
+    clusters_ : ndarray of shape (n_clusters,) or None
+        Its mean over the rows of every cluster; NaN for a cluster without rows.
+    membership_ : ndarray of shape (n_samples, n_clusters) or None
+        Probabilities of all clusters, of which ``rows_`` are those of ``labels_``.
+    jaccard_ : ndarray of shape (n_clusters,) or None
+        How much of a cluster refits find again: rows in both, of rows in either; the mean.
+    evidence_ : Evidence
+        The test on which it depends whether there is anything to be sure of.
+    withheld_ : str
+        Why nothing is said; empty where something is.
+    n_resamples : int
+    """
+
+    labels_: np.ndarray
+    rows_: np.ndarray | None
+    clusters_: np.ndarray | None
+    membership_: np.ndarray | None
+    jaccard_: np.ndarray | None
+    evidence_: Evidence
+    withheld_: str
+    n_resamples: int
+
+    @property
+    def summary(self) -> str:
+        """How many rows are expected to be right, in a sentence."""
+        if self.rows_ is None or self.clusters_ is None:
+            return f"no confidence: {self.withheld_}"
+        least = int(np.nanargmin(self.clusters_))
+        return (
+            f"{100 * self.rows_.mean():.0f} % of the rows are expected to be in the right cluster, "
+            f"{100 * self.clusters_[least]:.0f} % in cluster {least}, the least certain "
+            f"({self.n_resamples} resamples; {self.evidence_})"
+        )
+
+    def __str__(self) -> str:
+        return self.summary
+
+    def __repr__(self) -> str:
+        return f"<Confidence: {self.summary}>"
+
+
+def confidence(
+    estimator: Any,
+    X: Any,
+    *,
+    known: Any = None,
+    evidence: Evidence | None = None,
+    force: bool = False,
+    random_state: Any = None,
+    n_resamples: int = 25,
+    n_init: int = 6,
+) -> Confidence:
+    r"""Probability of every row that its cluster is right, if there are clusters.
+
+    Memberships of one fit take its centres for granted, and are too sure where clusters overlap.
+    Here rows are drawn with replacement within every known group, and fitted from fresh starts and
+    from the clusters themselves; of the best fit b to each resample the memberships of all rows are
+    taken, and its clusters have the names of those with which they share most rows:
+
+    .. math:: \text{confidence}_i = \frac{1}{B} \sum_b p_b(c_i \mid x_i)
+
+    Fresh starts alone take a poor optimum for doubt, and the clusters alone take none.
+
+    Where there are no clusters, no such number means anything: two halves of a cloud seem sure. So
+    it is withheld if `nrprob.evidence.test` finds nothing. A resample has rows several times, on
+    which full covariances of `MixtureEM` may collapse where rows are few; raise its ``reg_covar``.
+
+    Parameters
+    ----------
+    estimator : ResidualMixture or MixtureEM
+        As in `nrprob.evidence.test`. The clusters in question are its ``labels_`` if it was fitted
+        to as many rows, else those of a clone that is fitted to X.
+    X : array-like of shape (n_samples, n_features)
+        Real numbers or measurements.
+    known : array-like, optional
+        As in `nrprob.evidence.test`.
+    evidence : Evidence, optional
+        What `nrprob.evidence.test` said of these rows; by default it is asked.
+    force : bool, default=False
+        Whether to answer even if there is no evidence of clusters.
+    random_state : int, RandomState instance or None, default=None
+        Determines resamples, starts and the test.
+    n_resamples : int, default=25
+        Number of resamples, B, from 2 to 10**6.
+    n_init : int, default=6
+        Restarts of every refit, that from the clusters among them, if the estimator has not fewer.
+
+    Returns
+    -------
+    Confidence
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `nrprob.evidence.test`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob import ResidualMixture, evidence
+    >>> rng = np.random.default_rng(0)
+    >>> known, sought = rng.integers(2, size=(2, 100))
+    >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
+    >>> X[:, 2] += 8 * sought
+    >>> found = evidence.confidence(ResidualMixture(2), X, known=known, random_state=0)
+    >>> bool(found.rows_.mean() > 0.99)
+    True
+    """
+    check_number("n_resamples", n_resamples, low=2, high=ITERATIONS, integer=True)
+    check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
+    rows, codes, _ = testable(estimator, X, known)
+    n = len(rows)
+    random = check_random_state(random_state)
+    reference = estimator
+    if np.size(getattr(estimator, "labels_", ())) != n:
+        reference = clone(estimator).set_params(random_state=random.randint(2**31 - 1))
+        reference.fit(rows, known=codes)
+    labels = reference.labels_
+    if evidence is None:
+        seed = random.randint(2**31 - 1)
+        evidence = test(reference, X, known=known, random_state=seed)
+    if not force and evidence.p_structure_ > evidence.alpha:
+        withheld = f"{evidence}; pass force=True to have it all the same"
+        return Confidence(labels, None, None, None, None, evidence, withheld, n_resamples)
+    k = reference.membership_.shape[1]
+    bare = clone(reference).set_params(n_clusters=k, n_init=min(n_init, reference.n_init))
+    groups = np.zeros(n, int) if codes is None else codes
+    membership, jaccard = np.zeros((n, k)), np.zeros(k)
+    with few_threads(n):
+        for _ in range(n_resamples):
+            drawn = _resample(groups, random)
+            seed = random.randint(2**31 - 1)
+            fits = [
+                refit(bare, rows, codes, drawn, random_state=seed, **settings)
+                for settings in bare._starts_near(labels[drawn])
+            ]
+            found = min(fits, key=lambda fit: fit.objective_).predict_proba(rows, known=codes)
+            table = np.zeros((k, k))
+            np.add.at(table, (labels, found.argmax(1)), 1)
+            names = linear_sum_assignment(table, maximize=True)[1]
+            membership += found[:, names] / n_resamples
+            either = table.sum(1) + table.sum(0)[names] - table[np.arange(k), names]
+            jaccard += table[np.arange(k), names] / np.maximum(either, 1) / n_resamples
+    sure = membership[np.arange(n), labels]
+    sizes = np.bincount(labels, minlength=k)
+    with np.errstate(invalid="ignore"):
+        clusters = np.bincount(labels, sure, k) / sizes
+    return Confidence(labels, sure, clusters, membership, jaccard, evidence, "", n_resamples)
+
+
+def _resample(groups: np.ndarray, random: np.random.RandomState) -> np.ndarray:
+    """Numbers (n,) of rows, with replacement, as many of every group as it has."""
+    order = np.argsort(groups, kind="stable")
+    sizes = np.bincount(groups)
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    drawn = order[first + (random.rand(groups.size) * np.repeat(sizes, sizes)).astype(int)]
+    return np.sort(drawn)

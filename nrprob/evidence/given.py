@@ -1,0 +1,111 @@
+"""What can be held out and tested: estimators with a density, rows of real numbers, groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import BaseEstimator
+
+from nrprob.known import read
+from nrprob.statistics.features import kind_of
+from nrprob.validation import check_rows, check_same_order
+
+_FEWEST = 10  # rows of the median known group
+_DISTINCT = 20  # values of a column below which it is a lattice
+_PARTS = ("_place", "_log_density", "_spread", "_supple")  # of `nrprob.evidence.held_out.Density`
+
+
+class TooFewRows(ValueError):
+    """Known groups are too small to test anything within them."""
+
+
+def testable(
+    estimator: Any, X: Any, known: Any = None, n_folds: int = 5
+) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
+    """Rows (n, m), known groups (n,) or None, and their names, as all here take them.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If these cannot be held out and tested.
+    """
+    _check_estimator(estimator)
+    check_same_order(X, known=known)
+    rows = _rows(X)
+    return rows, *_groups(known, len(rows), n_folds)
+
+
+def _check_estimator(estimator: Any) -> None:
+    """Refuse what has no density of rows."""
+    if not isinstance(estimator, BaseEstimator):
+        raise TypeError(
+            f"estimator must be a clusterer; got {type(estimator).__name__}; "
+            "pass for example ResidualMixture()"
+        )
+    # Of the class: what is computed from a fit is not there before it.
+    if not all(hasattr(type(estimator), name) for name in _PARTS):
+        raise TypeError(
+            "this needs a clusterer with a density of real rows; got "
+            f"{type(estimator).__name__}; use ResidualMixture, or MixtureEM if nothing is known"
+        )
+    features = getattr(estimator, "features", "auto")
+    if features not in ("auto", "gaussian"):
+        raise ValueError(
+            f"rows can be of real features only; got features={features!r}; use "
+            "features='gaussian' for real numbers; for counts and zeros and ones there is no test"
+        )
+
+
+def _rows(X: Any) -> np.ndarray:
+    """Rows of real numbers, in float32 or float64."""
+    from sklearn.utils import check_array
+
+    if sparse.issparse(X):
+        raise TypeError(
+            "rows have to be dense, of real numbers; got a sparse matrix; pass X.toarray() "
+            "if it holds measurements; for counts there is no test"
+        )
+    rows = check_rows(X, check_array, dtype=[np.float64, np.float32], input_name="X")
+    kind = {"binary": "zeros and ones", "counts": "counts"}.get(kind_of(rows))
+    most = max(np.unique(column).size for column in rows.T)
+    if kind is None and most < min(_DISTINCT, len(rows)):
+        kind = f"columns of {most} distinct values at most"
+    if kind is not None:
+        raise ValueError(
+            f"clusters are tested in real numbers only; got {kind}, which are "
+            "no cloud whatever there is; compare clusterings by metrics or by their objectives"
+        )
+    return rows
+
+
+def _groups(known: Any, n: int, n_folds: int) -> tuple[np.ndarray | None, list[str]]:
+    """Known groups (n,) as numbers, or None, and their names."""
+    read_ = read(known, n)
+    if read_.kind in ("soft", "continuous"):
+        raise ValueError(
+            f"known structure has to be labels; got {read_.kind} known structure; pass labels, "
+            "such as the most probable ones, or a number cut into ranges"
+        )
+    codes = read_.groups.codes
+    sizes = np.bincount(codes)
+    if np.median(sizes) < _FEWEST or sizes.min() < n_folds:
+        raise TooFewRows(
+            "too few rows per known group to test for structure; got groups of "
+            f"{sizes.min()} rows at least, {np.median(sizes):g} in the median, for "
+            f"n_folds={n_folds}; merge known labels, so that groups have {_FEWEST} rows or more"
+        )
+    if read_.kind == "nothing":
+        return None, ["all rows"]
+    return codes, _group_names(read_)
+
+
+def _group_names(known: Any) -> list[str]:
+    """What the user calls the groups."""
+    labels = [list(categories) for categories in known.categories]
+    combinations = known.product[1]
+    return [
+        ", ".join(str(names[c]) for names, c in zip(labels, codes, strict=True))
+        for codes in combinations
+    ]

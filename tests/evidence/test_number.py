@@ -1,0 +1,97 @@
+"""The number of clusters by rows held out, and estimators that find it themselves."""
+
+import numpy as np
+import pytest
+from remembering import Remembering
+from sklearn.base import clone
+
+from nrprob import CCIB, MixtureEM, ResidualMixture, evidence, explore, stored
+
+N = 61
+Z = np.arange(N) % 2
+NOISE = np.random.default_rng(0).normal(size=(N, 2))
+THREE = NOISE + 9 * np.array([[0, 0], [1, 0], [0, 1]])[np.arange(N) % 3] + 5 * Z[:, None]
+MODEL = ResidualMixture("auto", n_init=2, weights="uniform", random_state=0)
+
+
+@pytest.fixture(scope="module")
+def three():
+    return clone(MODEL).fit(THREE, known=Z)
+
+
+def test_three_are_found_and_one_where_there_are_none(three):
+    assert three.n_clusters == "auto" and three.n_clusters_ == 3
+    found = three.number_
+    assert found.n_clusters_ == 3 and found.tried_.tolist() == [1, 2, 3, 4, 5]
+    table = found.table
+    assert table.below_best[3] == 0 and (table.below_best.drop(3) > 0).all()
+    np.testing.assert_allclose(table.log_likelihood, found.log_likelihood_.mean(1))
+    rows = np.random.default_rng(1).normal(size=(N, 2))
+    assert evidence.n_clusters(MODEL, rows, known=Z, random_state=0).n_clusters_ == 1
+
+
+def test_the_fit_is_that_of_the_number(three):
+    same = clone(MODEL).set_params(n_clusters=3).fit(THREE, known=Z)
+    np.testing.assert_array_equal(three.labels_, same.labels_)
+    assert three.objective_ == same.objective_
+    np.testing.assert_array_equal(
+        three.predict_proba(THREE, known=Z), same.predict_proba(THREE, known=Z)
+    )
+    assert three.score(THREE, known=Z) == same.score(THREE, known=Z)
+    three.set_params(n_clusters=2).fit(THREE, known=Z)
+    assert not hasattr(three, "number_")
+    three.set_params(n_clusters="auto")
+
+
+def test_log_likelihoods_are_those_of_rows_held_out():
+    """Of an estimator that gives one density to what it has seen, and another to all else."""
+    found = evidence.n_clusters(Remembering(), NOISE, candidates=(2, 1), random_state=0)
+    np.testing.assert_array_equal(found.log_likelihood_, np.full((2, N), [[-100.0], [-103.0]]))
+    assert found.n_clusters_ == 1 and found.tried_.tolist() == [1, 2]
+    better = evidence.n_clusters(Remembering(unseen=200.0), NOISE, candidates=(1, 2))
+    assert better.n_clusters_ == 2 and better.gain_.mean() > 0
+    assert evidence.n_clusters(Remembering(), NOISE, candidates=[2]).gain_ is None
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_clusters_that_follow_tails_are_one_cloud():
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(N, 2)) / np.sqrt(rng.chisquare(1.5, size=N) / 1.5)[:, None]
+    model = clone(MODEL).set_params(weights="free")
+    found = evidence.n_clusters(model, X, known=Z, candidates=(1, 2, 3), random_state=0)
+    assert found.log_likelihood_.mean(1).argmax() == 1  # by which there would be two
+    assert found.gain_.mean() <= 0 and found.n_clusters_ == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: CCIB("auto").fit(THREE), "needs a density by which rows that were held out"),
+        (lambda: clone(MODEL).fit(THREE, np.where(Z, Z, -1)), "does not look at wanted labels"),
+        (lambda: clone(MODEL).fit(NOISE > 0), "clusters are tested in real numbers only"),
+        (lambda: clone(MODEL).prepare(THREE, None), "is found by fit, of rows in memory"),
+        (lambda: ResidualMixture("all").fit(THREE), "n_clusters must be one of 'auto'"),
+        (lambda: evidence.n_clusters(MODEL, THREE, candidates=[]), "candidates must have a number"),
+        (lambda: evidence.n_clusters(MODEL, THREE, candidates=[0]), "candidates must be at least"),
+        (lambda: explore(THREE, n_clusters="many"), "n_clusters must be one of 'auto'"),
+    ],
+)
+def test_refusals(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_stored_rows_are_refused():
+    with pytest.raises(TypeError, match="n_clusters='auto' looks at rows in memory"):
+        clone(MODEL).fit(stored(THREE))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_mixtures_find_theirs_and_exploring_goes_on_with_it():
+    assert MixtureEM("auto", random_state=0).fit(THREE - 5 * Z[:, None]).n_clusters_ == 3
+    found = explore(THREE, clone(MODEL), n_clusters="auto", known=Z, random_state=0)
+    assert found.estimators_[0].n_clusters_ == 3
+    assert found.evidence_[0].n_clusters == 3 and found.evidence_[0].p_structure_ < 1e-3
+    none = evidence.test(clone(MODEL), NOISE, known=Z, n_splits=1, random_state=0)
+    assert none.p_structure_ > 0.05
