@@ -35,8 +35,9 @@ class Confidence:
         Probabilities of all clusters, of which ``rows_`` are those of ``labels_``.
     jaccard_ : ndarray of shape (n_clusters,) or None
         How much of a cluster refits find again: rows in both, of rows in either; the mean.
-    evidence_ : Evidence
-        The test on which it depends whether there is anything to be sure of.
+    evidence_ : Evidence or None
+        The test on which it depends whether there is anything to be sure of; None if the answer was
+        forced for rows that cannot be tested.
     withheld_ : str
         Why nothing is said; empty where something is.
     n_resamples : int
@@ -47,7 +48,7 @@ class Confidence:
     clusters_: np.ndarray | None
     membership_: np.ndarray | None
     jaccard_: np.ndarray | None
-    evidence_: Evidence
+    evidence_: Evidence | None
     withheld_: str
     n_resamples: int
 
@@ -60,7 +61,7 @@ class Confidence:
         return (
             f"{100 * self.rows_.mean():.0f} % of the rows are expected to be in the right cluster, "
             f"{100 * self.clusters_[least]:.0f} % in cluster {least}, the least certain "
-            f"({self.n_resamples} resamples; {self.evidence_})"
+            f"({self.n_resamples} resamples; {self.evidence_ or 'whether there are any: no test'})"
         )
 
     def __str__(self) -> str:
@@ -108,7 +109,8 @@ def confidence(
     evidence : Evidence, optional
         What `nrprob.evidence.test` said of these rows; by default it is asked.
     force : bool, default=False
-        Whether to answer even if there is no evidence of clusters.
+        Whether to answer even if there is no evidence of clusters, or no test for rows as these:
+        counts, zeros and ones, columns of few values.
     random_state : int, RandomState instance or None, default=None
         Determines resamples, starts and the test.
     n_resamples : int, default=25
@@ -139,7 +141,7 @@ def confidence(
     """
     check_number("n_resamples", n_resamples, low=2, high=ITERATIONS, integer=True)
     check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
-    rows, codes, _ = testable(estimator, X, known)
+    rows, codes, _ = testable(estimator, X, known, any_values=force)
     n = len(rows)
     random = check_random_state(random_state)
     reference = estimator
@@ -149,8 +151,12 @@ def confidence(
     labels = reference.labels_
     if evidence is None:
         seed = random.randint(2**31 - 1)
-        evidence = test(reference, X, known=known, random_state=seed)
-    if not force and evidence.p_structure_ > evidence.alpha:
+        try:
+            evidence = test(reference, X, known=known, random_state=seed)
+        except ValueError:
+            if not force:
+                raise
+    if evidence is not None and not force and evidence.p_structure_ > evidence.alpha:
         withheld = f"{evidence}; pass force=True to have it all the same"
         return Confidence(labels, None, None, None, None, evidence, withheld, n_resamples)
     k = reference.membership_.shape[1]

@@ -22,9 +22,11 @@ class TooFewRows(ValueError):
 
 
 def testable(
-    estimator: Any, X: Any, known: Any = None, n_folds: int = 5
+    estimator: Any, X: Any, known: Any = None, n_folds: int = 5, any_values: bool = False
 ) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
     """Rows (n, m), known groups (n,) or None, and their names, as all here take them.
+
+    With ``any_values``, counts, zeros and ones and columns of few values are rows as well.
 
     Raises
     ------
@@ -33,7 +35,7 @@ def testable(
     """
     _check_estimator(estimator)
     check_same_order(X, known=known)
-    rows = _rows(X)
+    rows = _rows(X, any_values)
     return rows, *_groups(known, len(rows), n_folds)
 
 
@@ -58,7 +60,7 @@ def _check_estimator(estimator: Any) -> None:
         )
 
 
-def _rows(X: Any) -> np.ndarray:
+def _rows(X: Any, any_values: bool) -> np.ndarray:
     """Rows of real numbers, in float32 or float64."""
     from sklearn.utils import check_array
 
@@ -68,6 +70,8 @@ def _rows(X: Any) -> np.ndarray:
             "if it holds measurements; for counts there is no test"
         )
     rows = check_rows(X, check_array, dtype=[np.float64, np.float32], input_name="X")
+    if any_values:
+        return rows
     kind = {"binary": "zeros and ones", "counts": "counts"}.get(kind_of(rows))
     most = max(np.unique(column).size for column in rows.T)
     if kind is None and most < min(_DISTINCT, len(rows)):

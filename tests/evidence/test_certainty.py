@@ -65,6 +65,15 @@ def test_it_is_withheld_where_nothing_is_found():
     assert forced.rows_.shape == (N,) and forced.withheld_ == ""
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_rows_that_cannot_be_tested_have_to_be_forced():
+    ones = (APART > 6).astype(float)
+    with pytest.raises(ValueError, match="in real numbers only; got zeros and ones"):
+        evidence.confidence(MODEL, ones, known=Z)
+    sure = evidence.confidence(MODEL, ones, known=Z, force=True, n_resamples=2, random_state=0)
+    assert sure.evidence_ is None and str(sure).endswith("whether there are any: no test)")
+
+
 @pytest.mark.parametrize("wrong", [{"n_resamples": 1}, {"n_init": 0}])
 def test_refusals(wrong):
     with pytest.raises(ValueError, match="must be at least"):
