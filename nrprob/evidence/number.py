@@ -44,6 +44,10 @@ class NumberOfClusters:
     log_likelihood_: np.ndarray
     gain_: np.ndarray | None
 
+    def __repr__(self) -> str:
+        tried = ", ".join(map(str, self.tried_))
+        return f"<NumberOfClusters: {self.n_clusters_} (of {tried})>"
+
     @property
     def table(self) -> pd.DataFrame:
         """Mean log-likelihood per row, how far it is below the best, and that one's standard error.
@@ -164,7 +168,10 @@ def n_clusters(
         return out / n_splits
 
     with few_threads(len(rows)):
+        most = min(seen.size for (seen, _), _ in rows_by_fold) - groups.max() - 1
         for k in sorted(set(given)):
+            if tried and k > most:
+                break  # than rows that are free
             found = held_out(int(k))
             clouds = found if k == 1 else clouds
             tried.append(int(k))

@@ -89,8 +89,8 @@ def test(
     width, and the smaller of the two sides no larger. Groups may differ in the side. The sum over
     groups has an exact p-value for every fold. That of the folds of a split is taken as if they
     were independent, which their fits are not: conditional means are right, and the spread if fits
-    are stable, as above. Of the splits twice the median is taken, a p-value however they depend on
-    each other (Rueschendorf, 1982).
+    are stable, as above. Splits are merged by the mean of their normal scores, taken for as wide as
+    one of them; it is narrower, however they depend on each other, if they are normal together.
 
     *What is heuristic.* Stability is not verified, and is doubtful where clusters and cloud nearly
     coincide. And q_1 is an estimate: clusters could mend its mistakes and be no clusters. So they
@@ -112,8 +112,7 @@ def test(
     References
     ----------
     Bayle, Bayle, Janson and Mackey (2020), Cross-validation confidence intervals for test error;
-    Berger (1982), the largest p-value of several; Rueschendorf (1982), twice the median; Ledoit and
-    Wolf (2004).
+    Berger (1982), the largest p-value of several; Ledoit and Wolf (2004).
 
     Examples
     --------

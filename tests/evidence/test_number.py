@@ -23,6 +23,7 @@ def test_three_are_found_and_one_where_there_are_none(three):
     assert three.n_clusters == "auto" and three.n_clusters_ == 3
     found = three.number_
     assert found.n_clusters_ == 3 and found.tried_.tolist() == [1, 2, 3, 4, 5]
+    assert repr(found) == "<NumberOfClusters: 3 (of 1, 2, 3, 4, 5)>"
     table = found.table
     assert table.below_best[3] == 0 and (table.below_best.drop(3) > 0).all()
     np.testing.assert_allclose(table.log_likelihood, found.log_likelihood_.mean(1))
@@ -51,6 +52,11 @@ def test_log_likelihoods_are_those_of_rows_held_out():
     better = evidence.n_clusters(Remembering(unseen=200.0), NOISE, candidates=(1, 2))
     assert better.n_clusters_ == 2 and better.gain_.mean() > 0
     assert evidence.n_clusters(Remembering(), NOISE, candidates=[2]).gain_ is None
+
+
+def test_more_clusters_than_rows_are_left_are_not_tried():
+    found = evidence.n_clusters(Remembering(), NOISE[:12], candidates=(1, 8, 9), random_state=0)
+    assert found.tried_.tolist() == [1, 8]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
