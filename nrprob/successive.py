@@ -11,7 +11,7 @@ from sklearn.utils.validation import _num_samples
 
 from nrprob import information, metrics
 from nrprob.advice import recommend
-from nrprob.evidence.given import TooFewRows, testable
+from nrprob.evidence.given import TooFewRows, as_density, testable
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
 from nrprob.exceptions import warn
@@ -108,7 +108,8 @@ def explore(
         How many clusterings to find. By default as many as a test says: one after another until
         `nrprob.evidence.test` no longer finds more than a cloud per known group, what was found
         before being known. The first is returned whatever the test says of it, with its evidence.
-        That needs rows of real numbers, and `ResidualMixture` (what `recommend` takes for them).
+        That needs rows of real numbers, and is sharpest for `ResidualMixture`, which `recommend`
+        takes for them.
     known : array-like, optional
         Labels that are known already, 1-D or one labeling per column.
     rule : {"structure", "gap"}, default="structure"
@@ -129,8 +130,8 @@ def explore(
     Raises
     ------
     ValueError
-        If ``n_clusterings`` is below 1, or missing where there is no test: for counts, zeros and
-        ones, and estimators that have no density; or whatever the first fit raises.
+        If ``n_clusterings`` is below 1, or missing where there is no test: for counts and zeros and
+        ones; or whatever the first fit raises.
     TypeError
         If ``n_clusterings`` is no integer, or ``estimator`` no estimator.
 
@@ -248,7 +249,7 @@ def _p(evidence: Evidence, rule: str) -> float:
 def _check_testable(model: Any, X: Any, known: Any) -> None:
     """Refuse what no test can stop, before anything is fitted."""
     try:
-        testable(model, X, known)
+        testable(as_density(model), X, known)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"n_clusterings must be given where no test says when to stop; got None: {error}"

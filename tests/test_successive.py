@@ -55,7 +55,7 @@ def test_same_seed_same_result_and_estimator_untouched(four):
 def test_refusals(four):
     X, _ = four
     rng = np.random.default_rng(0)
-    with pytest.raises(ValueError, match="n_clusterings must be given.*ResidualMixture"):
+    with pytest.raises(ValueError, match="n_clusterings must be given.*got zeros and ones"):
         explore(X, CCIB(2))
     with pytest.raises(ValueError, match="n_clusterings must be given.*got zeros and ones"):
         explore(X, ResidualMixture(2))

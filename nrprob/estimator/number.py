@@ -22,6 +22,7 @@ class NumberMixin:
 
     n_clusters: Any
     random_state: Any
+    verbose: int
     number_: Any
 
     @property
@@ -50,7 +51,8 @@ class NumberMixin:
                 "clusters, or leave y out"
             )
         with fitting(self):
-            self.number_ = n_clusters(self, X, random_state=self.random_state, **given)
+            seed, verbose = self.random_state, self.verbose
+            self.number_ = n_clusters(self, X, random_state=seed, verbose=verbose, **given)
             chosen = self.number_.n_clusters_
             model = clone(self).set_params(n_clusters=chosen, random_state=self.random_state)
             model.fit(X, **given)

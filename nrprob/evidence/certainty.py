@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 from nrprob.evidence.given import testable
 from nrprob.evidence.held_out import refit
+from nrprob.evidence.progress import shown
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
 from nrprob.settings import few_threads
@@ -81,6 +82,7 @@ def confidence(
     random_state: Any = None,
     n_resamples: int = 25,
     n_init: int = 6,
+    verbose: int = 0,
 ) -> Confidence:
     r"""Probability of every row that its cluster is right, if there are clusters.
 
@@ -117,6 +119,8 @@ def confidence(
         Number of resamples, B, from 2 to 10**6.
     n_init : int, default=6
         Restarts of every refit, that from the clusters among them, if the estimator has not fewer.
+    verbose : int, default=0
+        Whether a bar shows how many of the resamples are done.
 
     Returns
     -------
@@ -152,7 +156,7 @@ def confidence(
     if evidence is None:
         seed = random.randint(2**31 - 1)
         try:
-            evidence = test(reference, X, known=known, random_state=seed)
+            evidence = test(reference, X, known=known, random_state=seed, verbose=verbose)
         except ValueError:
             if not force:
                 raise
@@ -163,7 +167,7 @@ def confidence(
     bare = clone(reference).set_params(n_clusters=k, n_init=min(n_init, reference.n_init))
     groups = np.zeros(n, int) if codes is None else codes
     membership, jaccard = np.zeros((n, k)), np.zeros(k)
-    with few_threads(n):
+    with few_threads(n), shown("resampling", n_resamples, verbose) as done:
         for _ in range(n_resamples):
             drawn = _resample(groups, random)
             seed = random.randint(2**31 - 1)
@@ -178,6 +182,7 @@ def confidence(
             membership += found[:, names] / n_resamples
             either = table.sum(1) + table.sum(0)[names] - table[np.arange(k), names]
             jaccard += table[np.arange(k), names] / np.maximum(either, 1) / n_resamples
+            done()
     sure = membership[np.arange(n), labels]
     sizes = np.bincount(labels, minlength=k)
     with np.errstate(invalid="ignore"):

@@ -102,14 +102,14 @@ def _log_round(q: np.ndarray, nu: float, p: int) -> np.ndarray:
 
 def _roots(r: np.ndarray, codes: np.ndarray, n_groups: int, own: bool) -> np.ndarray:
     """Inverse roots (L, p, p) of the groups' second moments."""
-    whole = _shrunk_root(r)
+    whole = shrunk_root(r)
     if not own:
         return np.repeat(whole[None], n_groups, 0)
     white = r @ whole
-    return np.stack([whole @ _shrunk_root(white[codes == g]) for g in range(n_groups)])
+    return np.stack([whole @ shrunk_root(white[codes == g]) for g in range(n_groups)])
 
 
-def _shrunk_root(r: np.ndarray) -> np.ndarray:
+def shrunk_root(r: np.ndarray) -> np.ndarray:
     """Inverse root (p, p) of the second moments of rows, shrunk towards a sphere."""
     p = r.shape[1]
     moments = r.T @ r / len(r)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
+from nrprob.evidence.labelled import LabelledClouds
 from nrprob.known import read
 from nrprob.statistics.features import kind_of
 from nrprob.validation import check_rows, check_same_order
@@ -19,6 +21,27 @@ _PARTS = ("_place", "_log_density", "_spread", "_supple")  # of `nrprob.evidence
 
 class TooFewRows(ValueError):
     """Known groups are too small to test anything within them."""
+
+
+def as_density(estimator: Any) -> Any:
+    """An estimator with a density: itself, or clouds about the clusters of one that has none.
+
+    Raises
+    ------
+    TypeError
+        If it is no clusterer of a number of clusters.
+    """
+    _check_clusterer(estimator)
+    if _has_density(estimator):
+        return estimator
+    number = estimator.get_params(deep=False).get("n_clusters")
+    if not isinstance(number, numbers.Integral) or not hasattr(estimator, "fit"):
+        raise TypeError(
+            "this needs a clusterer with a number of clusters, n_clusters; got "
+            f"{type(estimator).__name__}; use for example ResidualMixture"
+        )
+    _check_features(estimator)
+    return LabelledClouds.of(estimator)
 
 
 def testable(
@@ -41,17 +64,29 @@ def testable(
 
 def _check_estimator(estimator: Any) -> None:
     """Refuse what has no density of rows."""
+    _check_clusterer(estimator)
+    if not _has_density(estimator):
+        raise TypeError(
+            "this needs a clusterer with a density of real rows; got "
+            f"{type(estimator).__name__}; use ResidualMixture, or MixtureEM if nothing is known"
+        )
+    _check_features(estimator)
+
+
+def _check_clusterer(estimator: Any) -> None:
     if not isinstance(estimator, BaseEstimator):
         raise TypeError(
             f"estimator must be a clusterer; got {type(estimator).__name__}; "
             "pass for example ResidualMixture()"
         )
+
+
+def _has_density(estimator: Any) -> bool:
     # Of the class: what is computed from a fit is not there before it.
-    if not all(hasattr(type(estimator), name) for name in _PARTS):
-        raise TypeError(
-            "this needs a clusterer with a density of real rows; got "
-            f"{type(estimator).__name__}; use ResidualMixture, or MixtureEM if nothing is known"
-        )
+    return all(hasattr(type(estimator), name) for name in _PARTS)
+
+
+def _check_features(estimator: Any) -> None:
     features = getattr(estimator, "features", "auto")
     if features not in ("auto", "gaussian"):
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -103,6 +104,7 @@ def hold_out(
     fold: np.ndarray,
     n_init: int,
     random: np.random.RandomState,
+    done: Callable[[], None] = lambda: None,
 ) -> HeldOut:
     """Fit on all folds but one, for each, and look at the rows of that one.
 
@@ -114,6 +116,7 @@ def hold_out(
     fold : (n,) fold of every row
     n_init : restarts of a fit
     random : of the seeds of the fits
+    done : is called after every fold
     """
     n = len(X)
     groups = np.zeros(n, int) if codes is None else codes
@@ -142,6 +145,7 @@ def hold_out(
         first = found if first is None else first
         names = _names(found, first)
         labels[new] = names[found[new]]
+        done()
         cut = choose_cut(old, names[found[seen]], groups[seen])
         counts.append(NO_CUT if cut is None else cut(y[new], groups[new]))
         if cut is None:

@@ -12,6 +12,7 @@ from sklearn.base import clone
 from nrprob.evidence.gains import mixed_gain
 from nrprob.evidence.given import testable
 from nrprob.evidence.held_out import RIVALS, folds, log_rivals, parts, refit, widened
+from nrprob.evidence.progress import shown
 from nrprob.settings import few_threads
 from nrprob.validation import ITERATIONS, check_number, check_random_state
 
@@ -76,6 +77,7 @@ def n_clusters(
     n_folds: int = 5,
     n_splits: int = 1,
     n_init: int = 12,
+    verbose: int = 0,
 ) -> NumberOfClusters:
     """Choose the number of clusters that predicts rows best which the fit has not seen.
 
@@ -106,6 +108,8 @@ def n_clusters(
         Divisions that are averaged; each takes ``n_folds`` fits for every number.
     n_init : int, default=12
         Restarts of a fit, if the estimator has not fewer.
+    verbose : int, default=0
+        Whether a bar shows how many of the numbers were tried.
 
     Returns
     -------
@@ -167,7 +171,7 @@ def n_clusters(
                 out[1:, new] += log_rivals(fitted, y[seen], groups[seen], wide, groups[new], True)
         return out / n_splits
 
-    with few_threads(len(rows)):
+    with few_threads(len(rows)), shown("trying numbers", len(set(given)), verbose) as done:
         most = min(seen.size for (seen, _), _ in rows_by_fold) - groups.max() - 1
         for k in sorted(set(given)):
             if tried and k > most:
@@ -175,6 +179,7 @@ def n_clusters(
             found = held_out(int(k))
             clouds = found if k == 1 else clouds
             tried.append(int(k))
+            done()
             values.append(found[0])
             means = [float(v.mean()) for v in values]
             if len(means) - 1 - int(np.argmax(means)) >= _PATIENCE:

@@ -9,8 +9,9 @@ from sklearn.base import clone
 
 from nrprob.evidence import gaps
 from nrprob.evidence.gains import one_sided
-from nrprob.evidence.given import testable
+from nrprob.evidence.given import as_density, testable
 from nrprob.evidence.held_out import RIVALS, folds, hold_out
+from nrprob.evidence.progress import shown
 from nrprob.evidence.record import Evidence
 from nrprob.settings import few_threads
 from nrprob.validation import ITERATIONS, check_number, check_random_state
@@ -26,6 +27,7 @@ def test(
     n_splits: int = 3,
     n_init: int = 12,
     alpha: float = 0.05,
+    verbose: int = 0,
 ) -> Evidence:
     r"""Test whether there is more in the rows than one elliptical cloud per known group, and gaps.
 
@@ -40,9 +42,12 @@ def test(
 
     Parameters
     ----------
-    estimator : ResidualMixture or MixtureEM
-        Fitted or not; it is left as it is, and clones of it are fitted. `MixtureEM` with gaussian
-        features, for nothing known. With ``n_clusters="auto"`` the number is found anew in each.
+    estimator : clusterer
+        Fitted or not; it is left as it is, and clones of it are fitted. `ResidualMixture` and
+        `MixtureEM` (gaussian features, nothing known) predict rows by their own density, and may
+        have ``n_clusters="auto"``: the number is found anew in each fit. Of any other, the clusters
+        that it makes of real rows are described by clouds of one covariance about their centres,
+        once the means of known groups are taken off.
     X : array-like of shape (n_samples, n_features)
         Real numbers or measurements.
     known : array-like, optional
@@ -60,6 +65,8 @@ def test(
         ``benchmarks/evidence.py``, 60 found no more.
     alpha : float, default=0.05
         p-value up to which the sentence says that there is structure.
+    verbose : int, default=0
+        Whether a bar shows how many of the fits are done.
 
     Returns
     -------
@@ -68,7 +75,7 @@ def test(
     Raises
     ------
     TypeError
-        If the estimator has no density of rows, or ``X`` is sparse.
+        If the estimator is no clusterer with ``n_clusters``, or ``X`` is sparse.
     ValueError
         If that cannot be tested: counts, zeros and ones, columns of few values; structure other
         than labels; known groups of too few rows.
@@ -130,6 +137,7 @@ def test(
     check_number("n_splits", n_splits, low=1, high=1000, integer=True)
     check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
     check_number("alpha", alpha, low=0, high=1)
+    estimator = as_density(estimator)
     rows, codes, names = testable(estimator, X, known, n_folds)
     groups = np.zeros(len(rows), int) if codes is None else codes
     n_init = min(n_init, estimator.n_init)
@@ -144,9 +152,10 @@ def test(
         return Evidence(1.0, 1.0, 0.0, none, *_OWN, none.astype(int), none, 0.0, no_counts, **made)
     random = check_random_state(random_state)
     bare = clone(estimator)
-    with few_threads(len(rows)):
+    bar = shown("testing", n_splits * n_folds, verbose)
+    with few_threads(len(rows)), bar as done:
         splits = [
-            hold_out(bare, rows, codes, folds(groups, n_folds, random), n_init, random)
+            hold_out(bare, rows, codes, folds(groups, n_folds, random), n_init, random, done)
             for _ in range(n_splits)
         ]
     tried = list(RIVALS)[: max(split.n_rivals for split in splits)]

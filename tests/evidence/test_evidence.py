@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 from remembering import Remembering
 from scipy import sparse, stats
+from sklearn.base import BaseEstimator
 
-from nrprob import CCIB, MixtureEM, ResidualMixture, evidence
+from nrprob import CCIB, DecKMeans, MDLMixture, MixtureEM, ResidualMixture, evidence
 from nrprob.evidence.clouds import Clouds
 from nrprob.evidence.gains import mixed_gain, one_sided
 from nrprob.evidence.held_out import RIVALS, Density, folds, parts
+from nrprob.evidence.labelled import LabelledClouds
 from nrprob.known import Memberships
 from nrprob.methods.residual.solver import solve_residuals
 
@@ -149,6 +151,46 @@ def test_the_same_seed_and_other_names_give_the_same():
     assert found[2].group_names_ == ["0, 0", "1, 1"]
 
 
+def test_labels_are_described_by_clouds_of_one_covariance():
+    labels = np.arange(N) // 2 % 2
+
+    class Told(BaseEstimator):
+        def __init__(self, n_clusters=2):
+            self.n_clusters = n_clusters
+
+        def fit(self, X, y=None, *, known=None):
+            self.labels_ = (7 * labels + 1)[: len(X)]
+            return self
+
+    model = LabelledClouds.of(Told()).fit(APART, known=Z)
+    y = model._place(APART, Z)
+    for g in range(2):
+        np.testing.assert_allclose(y[Z == g].mean(0), 0, atol=1e-12)
+    within = y - np.stack([y[labels == c].mean(0) for c in range(2)])[labels]
+    inverse = np.linalg.inv(model._root)
+    np.testing.assert_allclose(inverse.T @ inverse, within.T @ within / N, rtol=0.2, atol=0.2)
+    parts = [
+        np.mean(labels == c)
+        * stats.multivariate_normal(y[labels == c].mean(0), inverse.T @ inverse).pdf(y)
+        for c in range(2)
+    ]
+    np.testing.assert_allclose(model._log_density(y), np.log(sum(parts)))
+    np.testing.assert_array_equal(model.predict(APART, known=Z), labels)
+    one = LabelledClouds.of(Told()).set_params(n_clusters=1).fit(NOISE)
+    law = stats.multivariate_normal(np.zeros(2), one._spread)
+    np.testing.assert_allclose(one._log_density(y), law.logpdf(y))
+
+
+@pytest.mark.parametrize("model", [CCIB(2, n_init=2), DecKMeans(2)])
+def test_clusters_of_other_estimators_are_tested_too(model):
+    known = None if isinstance(model, DecKMeans) else Z
+    rows = APART if known is not None else APART - 5 * Z[:, None]
+    found = evidence.test(model, rows, known=known, **FEW)
+    assert found.p_structure_ < 1e-6 and found.p_gap_ < 0.05
+    assert evidence.test(model, NOISE, known=known, **FEW).p_structure_ > 0.05
+    assert not hasattr(model, "labels_")
+
+
 def test_one_cluster_is_no_structure():
     found = evidence.test(ResidualMixture(1), NOISE, known=Z)
     assert found.p_structure_ == 1
@@ -159,7 +201,8 @@ def test_one_cluster_is_no_structure():
 @pytest.mark.parametrize(
     ("estimator", "given", "error", "message"),
     [
-        (CCIB(2), {}, TypeError, "needs a clusterer with a density of real rows; got CCIB"),
+        (MDLMixture(), {}, TypeError, "with a number of clusters, n_clusters; got MDLMixture"),
+        (CCIB(2, features="bernoulli"), {}, ValueError, "got features='bernoulli'"),
         (3, {}, TypeError, "must be a clusterer; got int"),
         (MixtureEM(2, features="multinomial"), {}, ValueError, "got features='multinomial'"),
         (ResidualMixture(2), {"X": NOISE > 0}, ValueError, "got zeros and ones"),

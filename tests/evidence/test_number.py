@@ -44,6 +44,14 @@ def test_the_fit_is_that_of_the_number(three):
     three.set_params(n_clusters="auto")
 
 
+def test_a_bar_is_shown_where_it_is_asked_for(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a terminal
+    evidence.n_clusters(Remembering(), NOISE, random_state=0)
+    assert capsys.readouterr().err == ""
+    evidence.n_clusters(Remembering(), NOISE, random_state=0, verbose=1)
+    assert "trying numbers" in capsys.readouterr().err
+
+
 def test_log_likelihoods_are_those_of_rows_held_out():
     """Of an estimator that gives one density to what it has seen, and another to all else."""
     found = evidence.n_clusters(Remembering(), NOISE, candidates=(2, 1), random_state=0)

@@ -1,0 +1,17 @@
+"""A bar that shows how many fits of a long answer are done."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def shown(what: str, total: int, verbose: int) -> Iterator[Callable[[], None]]:
+    """Show a bar on the standard error, if asked; what it gives is called after every step."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), disable=not verbose, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda: progress.advance(task)
