@@ -1,8 +1,9 @@
-"""The pages under docs/: their model files are ones that can be read."""
+"""The pages under docs/: links lead somewhere, examples run, and model files can be read."""
 
 import re
 import tomllib
 
+import pytest
 from places import DOCS
 
 from nrprob.batch.modelfile import read_model
@@ -26,3 +27,21 @@ def test_every_key_is_on_the_page():
     for kind in (ModelFile, Data, Measure, Save, Setting, Table, Figure):
         for key in kind.model_fields:
             assert re.search(rf"\b{key}\b", PAGE), f"{kind.__name__}.{key}"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_links_lead_to_files(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+        if not target.startswith("http"):
+            assert (DOCS / target).is_file(), target
+
+
+@pytest.mark.slow
+def test_what_the_page_on_evidence_shows_is_so():
+    page = (DOCS / "is-it-real.md").read_text(encoding="utf-8")
+    scope: dict = {}
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S):
+        exec(block, scope)
+    assert scope["found"].p_structure_ < 0.001 and scope["found"].p_gap_ < 0.05
+    assert scope["sure"].rows_.mean() > 0.95
+    assert scope["model"].n_clusters_ == 2
