@@ -6,7 +6,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 
 from nrprob import MixtureEM, ResidualMixture, evidence
-from nrprob.evidence import certainty
+from nrprob.evidence import certainty, held_out
 
 N = 61
 Z = np.arange(N) % 2
@@ -40,6 +40,23 @@ def test_where_nothing_is_resampled_it_is_the_fit(tested, monkeypatch):
     expected = [own[model.labels_ == c].mean() for c in range(2)]
     np.testing.assert_allclose(sure.clusters_, expected)
     np.testing.assert_allclose(sure.jaccard_, 1, atol=0.1)
+
+
+def test_refits_are_to_resamples_and_start_from_the_clusters_too(tested, monkeypatch):
+    made = []
+
+    def refit(estimator, X, codes, drawn, **settings):
+        made.append((drawn, settings["init"]))
+        return held_out.refit(estimator, X, codes, drawn, **settings)
+
+    monkeypatch.setattr(certainty, "refit", refit)
+    model = clone(MODEL).fit(APART, known=Z)
+    evidence.confidence(model, APART, known=Z, evidence=tested, n_resamples=2, random_state=0)
+    assert len(made) == 2
+    for drawn, init in made:
+        assert len(np.unique(drawn)) < N
+        np.testing.assert_array_equal(np.bincount(Z[drawn]), np.bincount(Z))
+        np.testing.assert_array_equal(init, model.labels_[drawn])
 
 
 def test_far_apart_is_certain_and_said(tested):
