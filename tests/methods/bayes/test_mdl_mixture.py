@@ -78,7 +78,6 @@ def test_fitted_attributes(fitted, three):
     assert fitted.score(X) > fitted.score(X[:, ::-1]) + 1
 
 
-@pytest.mark.smoke
 def test_same_seed_same_draws_also_after_pickling(fitted, three):
     X, y, _ = three
     again = clone(fitted).fit(X, y)
