@@ -73,7 +73,6 @@ def test_fit_finds_the_structure_that_is_not_known(invoke, data, tmp_path):
     assert (out / "summary.png").stat().st_size > 5_000
 
 
-@pytest.mark.smoke
 def test_fit_again_is_the_same(invoke, data, tmp_path):
     for name in ("one", "two"):
         arguments = ["--known", "species", "--out", tmp_path / name, "--no-picture", *FAST]
@@ -458,7 +457,6 @@ def test_version(invoke):
     assert invoke("--version").stdout.strip() == f"nrprob {nrprob.__version__}"
 
 
-@pytest.mark.smoke
 def test_help_is_fast_because_it_is_light():
     code = """
 import sys

@@ -38,7 +38,6 @@ def test_an_estimator_brings_no_plotting_or_sampling_library():
     assert not ours & {"arviz", "numpyro", "matplotlib", "pandas", "xarray", "optax", "typer"}
 
 
-@pytest.mark.smoke
 def test_jax_configuration_is_left_alone():
     statement = """
 import jax

@@ -42,7 +42,6 @@ def test_contingency_counts_and_labels(labelings):
     assert cells == ["20\n100 %", "0\n0 %", "10\n50 %", "10\n50 %", "10\n50 %", "10\n50 %"]
 
 
-@pytest.mark.smoke
 def test_contingency_draws_where_it_is_told(labelings):
     _, ax = plt.subplots()
     assert plot_contingency(*labelings, ax) is ax

@@ -56,7 +56,8 @@ def plane(k, orthogonality):
     ],
 )
 def test_binary_partitions_with_the_defaults(k, m, floor):
-    found = precision(binary(k, m), k)[:, 1]
+    # Larger sets are fewer; what their mean is less sure of is part of the bar.
+    found = precision(binary(k, m), k, sets=SETS if k == 2 else SETS[:10])[:, 1]
     reaches(found, floor)
     # Nothing can be better than Bayes' rule with the true model; more would mean leaking labels.
     assert found.mean() < bayes_precision(4, k) + 0.015

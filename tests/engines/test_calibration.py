@@ -29,6 +29,7 @@ def wide():
         yield
 
 
+@functools.cache
 def prior_tables(n):
     """Weights of blocks by size, and the log of their sums B[k, m] over partitions.
 

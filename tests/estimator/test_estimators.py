@@ -43,10 +43,14 @@ def binary():
     return make_binary_partitions(200, (6, 4), random_state=3)
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize(
-    "model", [IB(2, random_state=0), IBSI(2, gamma=8.0, random_state=0), CCIB(2, random_state=0)]
+    "model",
+    [
+        IB(2, random_state=0),
+        IBSI(2, gamma=8.0, random_state=0),
+        pytest.param(CCIB(2, random_state=0), marks=pytest.mark.smoke),
+    ],
 )
 def test_fitted_attributes(model, solver, binary):
     X, labels = binary

@@ -28,7 +28,6 @@ def draws():
     return {"weight": rng.normal(size=(4, 250, 3)), "n_clusters": rng.integers(1, 5, (4, 250))}
 
 
-@pytest.mark.smoke
 def test_names_dims_and_coords_arrive(draws):
     data = to_arviz(
         draws,
@@ -45,7 +44,6 @@ def test_names_dims_and_coords_arrive(draws):
     assert data["observed_data"]["x"].dims == ("row",)
 
 
-@pytest.mark.smoke
 def test_the_installed_arviz_reads_it(draws):
     import arviz
 

@@ -71,6 +71,7 @@ def problem(rows, dtype):
     return build(rows, settings), settings
 
 
+@pytest.mark.smoke
 def test_passes_give_the_cells_of_rows_in_memory():
     # Five passes from a given start, at one temperature, by the update of rows in memory.
     X, known, _ = make()

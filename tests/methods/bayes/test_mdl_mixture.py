@@ -78,7 +78,6 @@ def test_fitted_attributes(fitted, three):
     assert fitted.score(X) > fitted.score(X[:, ::-1]) + 1
 
 
-@pytest.mark.smoke
 def test_same_seed_same_draws_also_after_pickling(fitted, three):
     X, y, _ = three
     again = clone(fitted).fit(X, y)
@@ -467,8 +466,8 @@ def test_four_components_are_found(kernel, energy):
     truth = truth[:, 0]
     y = np.where(np.random.default_rng(0).random(1000) < 0.1, truth, -1)
     model = MDLMixture(
-        20, kernel=kernel, energy=energy, variance_floor=0.2, unordered=False, num_warmup=1500,
-        num_samples=4000 if kernel == "collapsed" else 2500, random_state=0,
+        20, kernel=kernel, energy=energy, variance_floor=0.2, unordered=False, num_warmup=1000,
+        num_samples=2000 if kernel == "collapsed" else 1000, random_state=0,
     ).fit(X, y)  # fmt: skip
     k = model.posterior_["n_clusters"].values
     assert (k == 4).mean() > 0.5 and model.n_clusters_ == 4
@@ -483,7 +482,7 @@ def test_four_components_are_found(kernel, energy):
 @pytest.mark.slow
 def test_both_kernels_have_one_target_under_the_conjugate_prior(three):
     X, y, _ = three
-    runs = {"num_warmup": 1000, "num_samples": 4000, "num_chains": 4, "random_state": 0}
+    runs = {"num_warmup": 500, "num_samples": 2000, "num_chains": 4, "random_state": 0}
     models = [
         MDLMixture(6, kernel=kernel, energy="conjugate", **runs).fit(X, y)
         for kernel in ("collapsed", "six-move")

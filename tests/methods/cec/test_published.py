@@ -79,6 +79,7 @@ def best_of_five(objective, score):
     return comb(others, 4) @ score[np.argsort(objective)] / comb(len(score), 5)
 
 
+@pytest.mark.contract  # seven programs, which take longer to compile than to run
 @pytest.mark.filterwarnings("ignore:columns of X are nearly collinear")
 def test_what_labels_right_and_wrong_do():
     """Claims of the paper, of the mean over its sets; a fit is the best of five starts.

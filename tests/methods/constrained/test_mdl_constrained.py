@@ -548,8 +548,11 @@ def test_limits_on_sizes_are_kept():
 MODELS = [MDLConstrained(K, n_init=4, random_state=0), COPKMeans(K, n_init=4, random_state=0)]
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("model", MODELS, ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(MODELS[0], marks=pytest.mark.smoke), MODELS[1]],
+    ids=lambda m: type(m).__name__,
+)
 def test_fitted_attributes(model):
     X = rows(8)
     link, apart = pairs((0, 1), (1, 0), (0, 1), (2, 2)), pairs((0, 3), (3, 0))
@@ -764,14 +767,14 @@ def test_soft_constraints_withstand_wrong_ones(load):
     # Section 5.6 of the thesis, which has figures only: the directions are tested.
     (soft, _, _), _ = paired(load, "none", 60, 10)
     assert (soft >= -0.03).all()
-    (soft, _, _), (error, _, _) = paired(load, "coin", 60, 20)
+    (soft, _, _), (error, _, _) = paired(load, "coin", 60, 10)
     assert soft[0] > 2 * error[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("load", [load_iris, load_wine])
 def test_soft_constraints_withstand_biased_ones(load):
-    (soft, told, rest), (error, told_error, _) = paired(load, "bias", 40, 40)
+    (soft, told, rest), (error, told_error, _) = paired(load, "bias", 40, 20)
     assert soft[0] > 2 * error[0]
     if load is load_wine:
         assert soft[1] > 2 * error[1]
