@@ -19,6 +19,7 @@ from nrprob.statistics.terms import objective
 N, D, K = 60, 3, 3
 FIXED = np.array([[1.0, 0.3, 0.0], [0.3, 2.0, 0.1], [0.0, 0.1, 0.5]])
 KINDS = ("full", "diag", "spherical", "fixed")
+pytestmark = pytest.mark.contract  # for they compile more than they compute
 ONE_FAST = ["full", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
 
 
