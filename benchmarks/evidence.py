@@ -280,7 +280,8 @@ def tests(chosen: argparse.Namespace) -> None:
                 X, rows = make(cell.draw, number, seed, n=cell.n, d=cell.d)
                 model = ResidualMixture(cell.k, weights=chosen.weights)
                 one = evidence.test(model, X, known=rows.z, random_state=seed, n_init=chosen.n_init)
-                found.append((one.p_structure_, one.p_gap_))
+                # Where there is no test of a gap, none is found.
+                found.append((one.p_structure_, 1.0 if one.p_gap_ is None else one.p_gap_))
             seconds = (time.process_time() - start) / chosen.sets
             for which, p in zip(pooled, zip(*found, strict=True), strict=True):
                 rate = float(np.mean(np.array(p) <= LEVEL))

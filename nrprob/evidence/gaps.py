@@ -18,8 +18,8 @@ _SIDES = range(3, 9)
 _RIDGE = 1e-3  # of the covariance within clusters, in units of its mean variance
 _SMOOTH = 0.5  # share of what clusters expect in the counts by which intervals are chosen
 _NEAR, _FAR = 0.02, 0.2  # standard deviations within which rows are compared for ties
-_SMOOTH_PAIRS, _TIED = 0.1, 0.2  # of the latter, that are the former: smooth rows, and too many
-_SURE = 3.0  # standard deviations by which they have to be more
+_SMOOTH_PAIRS, _TIED = 0.1, 0.13  # of the latter, that are the former: smooth rows, and too many
+_SURE = 6.0  # standard deviations by which they have to be more, for many fits are looked at
 
 
 class Count(NamedTuple):
@@ -160,15 +160,22 @@ def p_value(splits: Sequence[Sequence[Count]]) -> float:
     return float(stats.norm.sf(stats.norm.isf(p).mean()))
 
 
-def tied(y: np.ndarray, cut: Cut, codes: np.ndarray) -> bool:
-    """Whether rows lie on a lattice along the direction, in steps that intervals do not average.
-
-    That is where many of the pairs of a known group that are near are tied, or nearly.
-    """
+def pairs(y: np.ndarray, cut: Cut, codes: np.ndarray) -> np.ndarray:
+    """Pairs (2,) of rows of one known group that are near along the direction, and not far."""
     place = y @ cut.direction
-    near = far = 0
+    found = np.zeros(2)
     for g in range(codes.max() + 1):
         own = np.sort(place[codes == g])
-        near += int((np.searchsorted(own, own + _NEAR, "right") - np.arange(own.size) - 1).sum())
-        far += int((np.searchsorted(own, own + _FAR, "right") - np.arange(own.size) - 1).sum())
+        after = np.arange(own.size) + 1
+        found += [
+            (np.searchsorted(own, own + width, "right") - after).sum() for width in (_NEAR, _FAR)
+        ]
+    return found
+
+
+def tied(near: float, far: float) -> bool:
+    """Whether rows lie on a lattice, in steps that intervals do not average; by `pairs`.
+
+    That is where more of the pairs that are not far are nearly tied than chance makes so.
+    """
     return near > _TIED * far + _SURE * math.sqrt(_SMOOTH_PAIRS * far)

@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from nrprob.evidence.clouds import Clouds, inverse_root
 from nrprob.evidence.gains import mixed_gain
-from nrprob.evidence.gaps import NO_CUT, Count, Cut, choose_cut, tied
+from nrprob.evidence.gaps import NO_CUT, Count, Cut, choose_cut, pairs
 
 # What clusters have to beat: the first two always, all where they are supple (see `Density`), by
 # whether every group has a scale matrix of its own and whether tails are fitted.
@@ -74,7 +74,7 @@ class HeldOut:
         deviations within clusters; 0 is the middle of the valley between them
     n_rivals : how many were tried; over the others the gain is that over the first
     counts : of every fold, the rows about the gap; see `nrprob.evidence.gaps`
-    tied : whether rows lie on a lattice in the direction of a gap
+    pairs : of the rows of every fit, in the direction of its gap; see the same
     valley : its width, the mean over folds
     numbers : of clusters, in the fit for every fold
     """
@@ -84,7 +84,7 @@ class HeldOut:
     place: np.ndarray
     n_rivals: int
     counts: list[Count]
-    tied: bool
+    pairs: list[np.ndarray]
     valley: float
     numbers: list[int]
 
@@ -123,7 +123,8 @@ def hold_out(
     gain, labels, place = np.empty((len(RIVALS), n)), np.empty(n, int), np.zeros(n)
     first, n_rivals = None, _ALWAYS
     shown: Cut | None = None
-    counts, widths, numbers, lattice = [], [], [], False
+    counts, widths, numbers = [], [], []
+    near: list[np.ndarray] = []
     for f in range(fold.max() + 1):
         seen, new = parts(fold, f, groups)
         seed = random.randint(2**31 - 1)
@@ -150,14 +151,14 @@ def hold_out(
         counts.append(NO_CUT if cut is None else cut(y[new], groups[new]))
         if cut is None:
             continue
-        lattice |= tied(old, cut, groups[seen])
+        near.append(pairs(old, cut, groups[seen]))
         # What is shown is of one cluster, whichever tells most: a choice by other folds' rows.
         like = None if shown is None else shown.cluster
         shown = choose_cut(old, names[found[seen]], groups[seen], like) or cut
         place[new] = y[new] @ shown.direction - shown.middle
         widths.append(shown.edges[2] - shown.edges[1])
     valley = float(np.mean(widths)) if widths else 0.0
-    return HeldOut(gain, labels, place, n_rivals, counts, lattice, valley, numbers)
+    return HeldOut(gain, labels, place, n_rivals, counts, near, valley, numbers)
 
 
 def refit(

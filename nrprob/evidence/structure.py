@@ -165,7 +165,8 @@ def test(
     t, p = one_sided(gains[rival])
     first = splits[0]
     counts = [split.counts for split in splits]
-    p_gap = None if any(split.tied for split in splits) else gaps.p_value(counts)
+    lattice = any(gaps.tied(*own) for split in splits for own in split.pairs)
+    p_gap = None if lattice else gaps.p_value(counts)
     numbers = np.concatenate([split.numbers for split in splits])
     made["n_clusters"] = int(np.bincount(numbers).argmax())
     if (numbers == 1).all():

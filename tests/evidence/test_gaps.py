@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from nrprob import ResidualMixture, evidence
-from nrprob.evidence.gaps import Count, Cut, choose_cut, p_value, tail, tied
+from nrprob.evidence.gaps import Count, Cut, choose_cut, p_value, pairs, tail, tied
 
 N = 61
 Z = np.arange(N) % 2
@@ -92,8 +92,19 @@ def test_lattices_are_seen_where_they_are_as_coarse_as_intervals(step, is_tied):
     y = np.random.default_rng(3).normal(size=(300, 2))
     y[:, 0] = np.round(y[:, 0] / step) * step
     cut = Cut(0, AXIS, np.array([-2.0, -0.5, 0.5, 2.0]))
-    assert tied(y, cut, np.arange(300) % 3) == is_tied
-    assert not tied(y[:, ::-1], cut, np.arange(300) % 3)
+    assert tied(*pairs(y, cut, np.arange(300) % 3)) == is_tied
+    assert not tied(*pairs(y[:, ::-1], cut, np.arange(300) % 3))
+
+
+def test_pairs_by_their_definition():
+    y = np.random.default_rng(5).normal(size=(40, 2))
+    codes = np.arange(40) % 2
+    apart = np.abs(y[:, :1] - y[:, 0])[np.triu_indices(40, 1)]
+    alike = (codes[:, None] == codes)[np.triu_indices(40, 1)]
+    expected = [(apart[alike] <= width).sum() for width in (0.02, 0.2)]
+    cut = Cut(0, AXIS, np.array([-2.0, -0.5, 0.5, 2.0]))
+    np.testing.assert_array_equal(pairs(y, cut, codes), expected)
+    assert not tied(*pairs(y, cut, codes))
 
 
 @pytest.fixture(scope="module")
