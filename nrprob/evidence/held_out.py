@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -164,12 +165,23 @@ def hold_out(
 def refit(
     estimator: Any, X: np.ndarray, codes: np.ndarray | None, seen: np.ndarray, **settings: Any
 ) -> Any:
-    """A clone with these settings, fitted to the rows whose numbers are ``seen``."""
-    model = clone(estimator).set_params(**settings)
+    """A clone with these settings, fitted to the rows whose numbers are ``seen``.
+
+    It starts afresh: places to start from, one for each row, are of all rows.
+    """
+    model = clone(estimator)
+    model.set_params(**(without_starts(model) | settings))
     with warnings.catch_warnings():
         # What a fit to some of the rows has to say of itself is no news of the test.
         warnings.simplefilter("ignore")
         return model.fit(X[seen], known=None if codes is None else codes[seen])
+
+
+def without_starts(estimator: Any) -> dict[str, Any]:
+    """The parameter by which an estimator starts as it does by default, if it has rows' starts."""
+    if np.ndim(estimator.get_params(deep=False).get("init")) == 0:
+        return {}
+    return {"init": inspect.signature(type(estimator)).parameters["init"].default}
 
 
 def widened(y: np.ndarray, groups: np.ndarray, seen: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from scipy.special import logsumexp
 from sklearn.base import BaseEstimator, clone
 
 from nrprob.evidence.clouds import shrunk_root
+from nrprob.evidence.held_out import without_starts
 
 _FEW = (
     0.5  # of an equal share of the rows: a cluster that holds less may be there for a few of them
@@ -50,7 +51,9 @@ class LabelledClouds(BaseEstimator):
             model = clone(self.estimator)
             own = model.get_params(deep=False)
             wanted = {name: getattr(self, name) for name in _SHARED if name in own}
-            model.set_params(**wanted).fit(X, **({} if known is None else {"known": known}))
+            model.set_params(**without_starts(model), **wanted).fit(
+                X, **({} if known is None else {"known": known})
+            )
             labels = np.unique(model.labels_, return_inverse=True)[1]
         groups = np.zeros(len(X), int) if known is None else known
         size = np.bincount(groups)

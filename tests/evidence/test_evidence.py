@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from remembering import Remembering
 from scipy import sparse, stats
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 
-from nrprob import CCIB, DecKMeans, MDLMixture, MixtureEM, ResidualMixture, evidence
+from nrprob import CCIB, CECIB, DecKMeans, MDLMixture, MixtureEM, ResidualMixture, evidence
 from nrprob.evidence.clouds import Clouds
 from nrprob.evidence.gains import mixed_gain, one_sided
 from nrprob.evidence.held_out import RIVALS, Density, folds, parts
@@ -189,6 +189,20 @@ def test_clusters_of_other_estimators_are_tested_too(model):
     assert found.p_structure_ < 1e-6 and found.p_gap_ < 0.05
     assert evidence.test(model, NOISE, known=known, **FEW).p_structure_ > 0.05
     assert not hasattr(model, "labels_")
+
+
+@pytest.mark.parametrize("model", [ResidualMixture(2), CECIB(2)])
+def test_places_to_start_from_are_of_all_rows_and_left_out(model, monkeypatch):
+    asked = []
+
+    def fit(self, X, y=None, *, known=None):
+        asked.append(self.init)
+        raise InterruptedError
+
+    monkeypatch.setattr(type(model), "fit", fit)
+    with pytest.raises(InterruptedError):
+        evidence.test(clone(model).set_params(init=np.zeros(N)), APART, **FEW)
+    assert asked == [model.init]
 
 
 def test_one_cluster_is_no_structure():
