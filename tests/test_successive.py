@@ -145,7 +145,6 @@ def test_ends_where_groups_are_too_small_for_a_test():
 
 
 @pytest.mark.slow
-@pytest.mark.contract
 def test_a_second_clustering_that_is_not_there_is_seldom_found():
     """Of 6 sets; the bar is passed by chance once in 450, if the rate is .05."""
     more = 0
