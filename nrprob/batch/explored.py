@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,7 +75,7 @@ def save(
         "versions": versions(),
     }
     labels = pd.DataFrame(columns).to_csv(index=False)
-    summary = json.dumps(result, indent=2, default=str) + "\n"
+    summary = json.dumps(result, indent=2) + "\n"
     contents = dict(zip(NAMES, (labels.encode(), summary.encode()), strict=True))
     if pictures:
         for name, model, own in zip(names, found.estimators_, evidence, strict=True):
@@ -84,17 +83,7 @@ def save(
             run = single.Single(name.replace("_", " "), table, known, [fit])
             contents[f"{name}.png"] = single.draw(run, "png")
             if own is not None:
-                contents[f"{name}_evidence.png"] = _drawn(own)
+                contents[f"{name}_evidence.png"] = single.as_file(own.plot().figure, "png")
     for name, content in contents.items():
         write_whole(out / name, content)
     return [out / name for name in contents]
-
-
-def _drawn(evidence: Any) -> bytes:
-    import matplotlib.pyplot as plt
-
-    figure = evidence.plot().figure
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=110)
-    plt.close(figure)
-    return drawn.getvalue()

@@ -20,8 +20,9 @@ from nrprob.files import make_folder, write_whole
 
 if TYPE_CHECKING:
     import xarray
+    from matplotlib.figure import Figure
 
-__all__ = ["Single", "draw", "names", "plain", "read", "save"]
+__all__ = ["Single", "as_file", "draw", "names", "plain", "read", "save"]
 
 
 @dataclass
@@ -112,8 +113,6 @@ def _of_views(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
 
 def draw(run: Single, kind: str) -> bytes:
     """Draw the clusters of the first fit, as a file of this kind; nothing where it has none."""
-    import matplotlib.pyplot as plt
-
     from nrprob.plotting import plot_centroids
 
     name = run.known[0] if run.known else "everything"
@@ -138,6 +137,13 @@ def draw(run: Single, kind: str) -> bytes:
         others={key: labelings[key] for key in others},
         title=run.title or None,
     )
+    return as_file(figure, kind)
+
+
+def as_file(figure: Figure, kind: str) -> bytes:
+    """Contents of a file of this kind that shows a figure, which is closed."""
+    import matplotlib.pyplot as plt
+
     drawn = io.BytesIO()
     figure.savefig(drawn, format=kind, dpi=110)
     plt.close(figure)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Option
+from typer import Option
 
-from nrprob.cli.given import listed, read_given
+from nrprob.cli.given import Columns, Data, Drop, Known, Out, Seed, Standardize, listed, read_given
 from nrprob.cli.terminal import console, in_one_line, say, warn, working
 from nrprob.exceptions import InputError
 
@@ -19,14 +19,8 @@ __all__ = ["explore"]
 
 @in_one_line()
 def explore(
-    data: Annotated[Path, Argument(help="Rows: a CSV, TSV, Parquet or NPZ file.")],
-    known: Annotated[
-        list[str] | None,
-        Option(
-            help="What is known, FILE:COLUMN (FILE:KEY for NPZ; COLUMN alone is one of DATA). "
-            "Repeat for several labelings."
-        ),
-    ] = None,
+    data: Data,
+    known: Known = None,
     compare: Annotated[
         list[str] | None,
         Option(help="A labeling to keep beside the result, FILE:COLUMN; never used to fit."),
@@ -43,15 +37,11 @@ def explore(
         str, Option(help="What a clustering has to pass: structure, or gap between clusters.")
     ] = "structure",
     alpha: Annotated[float, Option(help="p-value up to which the search goes on.")] = 0.05,
-    out: Annotated[Path, Option(help="Folder to write to.")] = Path("results"),
-    columns: Annotated[
-        str | None, Option(help="Feature columns, separated by commas; default all numeric.")
-    ] = None,
-    drop: Annotated[str | None, Option(help="Columns to leave out, separated by commas.")] = None,
-    seed: Annotated[int | None, Option(help="Makes the run repeatable.")] = 0,
-    standardize: Annotated[
-        bool, Option(help="Give every feature mean 0 and standard deviation 1.")
-    ] = False,
+    out: Out = Path("results"),
+    columns: Columns = None,
+    drop: Drop = None,
+    seed: Seed = 0,
+    standardize: Standardize = False,
     picture: Annotated[bool, Option(help="Draw pictures.")] = True,
 ) -> None:
     """Find clusterings one after another, each new to all before, while there is evidence."""
@@ -119,8 +109,8 @@ def _show(found: Exploration) -> None:
             line.append(f"{before.max():.3f}" if len(before) else "–")
         table.add_row(*line)
     console().print(table)
-    for own in found.evidence_:
-        say(f"{found.evidence_.index(own) + 1}: {own}")
+    for number, own in enumerate(found.evidence_, 1):
+        say(f"{number}: {own}")
     say(f"no more, since {found.reason_}" if tested else found.reason_)
     if found.failure_ is not None:
         warn("the search did not end by itself; what was found before is kept")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
+from typer import Option
 
-from nrprob.cli.given import listed, read_given
+from nrprob.cli.given import Columns, Data, Drop, Known, Out, Seed, Standardize, listed, read_given
 from nrprob.cli.single import show
 from nrprob.cli.terminal import in_one_line, note, working
 from nrprob.exceptions import InputError
@@ -22,14 +22,8 @@ __all__ = ["fit"]
 
 @in_one_line()
 def fit(
-    data: Annotated[Path, Argument(help="Rows: a CSV, TSV, Parquet or NPZ file.")],
-    known: Annotated[
-        list[str] | None,
-        Option(
-            help="What is known, FILE:COLUMN (FILE:KEY for NPZ; COLUMN alone is one of DATA). "
-            "Repeat for several labelings."
-        ),
-    ] = None,
+    data: Data,
+    known: Known = None,
     labels: Annotated[
         str | None,
         Option(help="Wanted labels of some rows, FILE:COLUMN; empty or -1 where unknown."),
@@ -45,11 +39,9 @@ def fit(
         int | None,
         Option("--k", help="Number of clusters, 2 by default; the most, where it is sampled."),
     ] = None,
-    out: Annotated[Path, Option(help="Folder to write to.")] = Path("results"),
-    columns: Annotated[
-        str | None, Option(help="Feature columns, separated by commas; default all numeric.")
-    ] = None,
-    drop: Annotated[str | None, Option(help="Columns to leave out, separated by commas.")] = None,
+    out: Out = Path("results"),
+    columns: Columns = None,
+    drop: Drop = None,
     features: Annotated[
         str | None, Option(help="auto, multinomial, bernoulli or gaussian.")
     ] = None,
@@ -57,10 +49,8 @@ def fit(
         str | None, Option(help="anneal, sequential, batched or agglomerative.")
     ] = None,
     n_init: Annotated[int | None, Option(help="Number of restarts.")] = None,
-    seed: Annotated[int | None, Option(help="Makes the run repeatable.")] = 0,
-    standardize: Annotated[
-        bool, Option(help="Give every feature mean 0 and standard deviation 1.")
-    ] = False,
+    seed: Seed = 0,
+    standardize: Standardize = False,
     settings: Annotated[
         list[str] | None,
         Option("--set", metavar="NAME=VALUE", help="Any other parameter of the method."),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Argument, Option
 
 from nrprob.cli.terminal import note
 from nrprob.exceptions import InputError
@@ -14,7 +16,35 @@ if TYPE_CHECKING:
 
     from nrprob.batch.tables import Table
 
-__all__ = ["Given", "listed", "read_given"]
+__all__ = [
+    "Columns",
+    "Data",
+    "Drop",
+    "Given",
+    "Known",
+    "Out",
+    "Seed",
+    "Standardize",
+    "listed",
+    "read_given",
+]
+
+# Options of every such command.
+Data = Annotated[Path, Argument(help="Rows: a CSV, TSV, Parquet or NPZ file.")]
+Known = Annotated[
+    list[str] | None,
+    Option(
+        help="What is known, FILE:COLUMN (FILE:KEY for NPZ; COLUMN alone is one of DATA). "
+        "Repeat for several labelings."
+    ),
+]
+Out = Annotated[Path, Option(help="Folder to write to.")]
+Columns = Annotated[
+    str | None, Option(help="Feature columns, separated by commas; default all numeric.")
+]
+Drop = Annotated[str | None, Option(help="Columns to leave out, separated by commas.")]
+Seed = Annotated[int | None, Option(help="Makes the run repeatable.")]
+Standardize = Annotated[bool, Option(help="Give every feature mean 0 and standard deviation 1.")]
 
 
 def listed(text: str | None) -> list[str]:

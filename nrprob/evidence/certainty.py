@@ -146,6 +146,11 @@ def confidence(
     check_number("n_resamples", n_resamples, low=2, high=ITERATIONS, integer=True)
     check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
     rows, codes, _ = testable(estimator, X, known, any_values=force)
+    if not hasattr(type(estimator), "_starts_near"):
+        raise TypeError(
+            "confidence needs a clusterer that can start from clusters; got "
+            f"{type(estimator).__name__}; use ResidualMixture, or MixtureEM if nothing is known"
+        )
     n = len(rows)
     random = check_random_state(random_state)
     reference = estimator

@@ -76,9 +76,9 @@ def choose_cut(
     """Direction and intervals in which the rows of a fit speak most for a gap.
 
     A direction is W^-1 (centre of one cluster - mean of the centres of the others), W the
-    covariance within clusters. Rows are counted half as they are, and
-    half as normal clusters have them; of all intervals these are taken whose sides exceed most, in
-    standard deviations, what they have where there is no gap.
+    covariance within clusters. Rows are counted half as they are, and half as normal clusters have
+    them; of all intervals these are taken whose sides exceed most, in standard deviations, what
+    they have where there is no gap.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def p_value(splits: Sequence[Sequence[Count]]) -> float:
 
 
 def pairs(y: np.ndarray, cut: Cut, codes: np.ndarray) -> np.ndarray:
-    """Pairs (2,) of rows of one known group that are near along the direction, and not far."""
+    """Pairs (2,) of rows of one known group: nearly tied along the direction, and not far apart."""
     place = y @ cut.direction
     found = np.zeros(2)
     for g in range(codes.max() + 1):

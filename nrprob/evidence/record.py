@@ -80,11 +80,12 @@ class Evidence:
     def summary(self) -> str:
         """What was found, in a sentence."""
         n = len(self.groups_)
-        if self.n_clusters == 1:
+        one = self.n_clusters == 1
+        if one and self.p_structure_ == 1:
             return f"no evidence of further structure: one cluster describes {n} rows"
         how = (
-            f"{self.n_clusters} clusters, {n} rows, each held out once in "
-            f"{self.n_splits} x {self.n_folds} fits"
+            f"{'one cluster in most fits' if one else f'{self.n_clusters} clusters'}, {n} rows, "
+            f"each held out once in {self.n_splits} x {self.n_folds} fits"
         )
         each = " per known group" if len(self.group_names_) > 1 else ""
         p, gap = _words(self.p_structure_), "no test of a gap: rows lie on a lattice"

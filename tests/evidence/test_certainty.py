@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from remembering import Remembering
 from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 
@@ -89,6 +90,11 @@ def test_rows_that_cannot_be_tested_have_to_be_forced():
         evidence.confidence(MODEL, ones, known=Z)
     sure = evidence.confidence(MODEL, ones, known=Z, force=True, n_resamples=2, random_state=0)
     assert sure.evidence_ is None and str(sure).endswith("whether there are any: no test)")
+
+
+def test_who_cannot_start_from_clusters_is_refused():
+    with pytest.raises(TypeError, match="can start from clusters; got Remembering"):
+        evidence.confidence(Remembering(), NOISE)
 
 
 @pytest.mark.parametrize("wrong", [{"n_resamples": 1}, {"n_init": 0}])

@@ -123,6 +123,8 @@ def test_a_gap_is_found_and_said(apart):
     other = replace(apart, p_structure_=0.3, p_gap_=0.4)
     assert str(other).startswith("no evidence of further structure")
     assert "no test of a gap: rows lie on a lattice" in str(replace(apart, p_gap_=None))
+    # Where the number is found anew in every fit, some may have one cluster.
+    assert "(p < .001; one cluster in most fits, 61 rows" in str(replace(apart, n_clusters=1))
 
 
 def test_the_gap_is_where_the_picture_has_no_rows(apart):
