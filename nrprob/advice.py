@@ -10,14 +10,15 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 
 from nrprob.estimator.base import read_labels
-from nrprob.known import is_continuous, read
+from nrprob.frames import check_same_order, take_out
+from nrprob.known import read
 from nrprob.methods.bottleneck.ccib import CCIB
 from nrprob.methods.mixture.em import MixtureEM
 from nrprob.methods.residual.mixture import ResidualMixture
 from nrprob.methods.residual.spectral import ResidualSpectral
 from nrprob.statistics.features import kind_of
 from nrprob.storage.stored import refuse_stored
-from nrprob.validation import MOST, check_number, check_rows, check_same_order
+from nrprob.validation import MOST, check_number, check_rows
 
 __all__ = ["recommend"]
 
@@ -72,7 +73,8 @@ def recommend(
     ('ResidualSpectral', 4)
     """
     refuse_stored(X, "recommend")
-    check_same_order(X, y=y, known=known)
+    X, known = take_out(X, known)
+    check_same_order(X, y=y)
     X = _table(X)
     n = X.shape[0]
     classes = np.empty(0) if y is None else read_labels(y, n)[0]
@@ -93,7 +95,7 @@ def recommend(
     estimator, reason = _choose(kind, known is not None, bool(len(classes)), n_clusters, modelled)
     if isinstance(estimator, MixtureEM) and kind == "counts":
         estimator.set_params(features="multinomial")  # weights of terms need not be whole
-    if columns and not is_continuous(known):
+    if columns and read(known, n).kind == "labels":
         estimator.set_params(multi="additive")
         reason += (
             "; the combinations of the known labelings have too few rows each, so their effects "
@@ -155,8 +157,9 @@ def _columns(known: Any, n: int) -> int:
     It does where it holds numbers, or labelings whose combinations have too few rows each.
     """
     told = read(known, n)
-    if told.kind == "continuous":
-        return int(np.shape(known)[1])
     codes = told.labelings
+    if told.modelled:
+        labels = codes.shape[1]
+        return int(np.shape(known)[1]) - labels + (int(codes.max(0).sum()) if labels else 0)
     many = codes.shape[1] > 1 and told.groups.n_groups * _ROWS_PER_GROUP > n
     return int(codes.max(0).sum()) if many else 0

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from nrprob.exceptions import warn
-from nrprob.validation import as_array, is_frame, is_pandas
+from nrprob.frames import as_frame, is_frame, is_pandas, is_table, listed
+from nrprob.validation import as_array
 
 
 class Memberships:
@@ -34,7 +35,7 @@ class Memberships:
                 f"known memberships must be numbers; got dtype {z.dtype}; pass probabilities"
             )
         z = np.array(z, float)
-        # Whose rows they are, where that is said: see `nrprob.validation.check_same_order`.
+        # Whose rows they are, where that is said: see `nrprob.frames.check_same_order`.
         self.index = probabilities.index if is_pandas(probabilities) else None
         if z.ndim != 2:
             raise ValueError(
@@ -76,10 +77,11 @@ class Known:
 
     Attributes
     ----------
-    kind : "nothing", "labels", "soft" or "continuous"
+    kind : "nothing", "labels", "soft", "continuous", or "mixed": a frame of labels and of numbers
     n_samples : int
     given : what the user passed
-    labelings : (n_samples, m) labels of "labels" as numbers, in the order of first appearance
+    labelings : (n_samples, m) labels of "labels" and "mixed" as numbers, in the order of first
+        appearance
     categories : of every labeling, the labels and their numbers
     """
 
@@ -88,6 +90,11 @@ class Known:
     given: Any
     labelings: np.ndarray
     categories: list[dict[Any, int]] | None
+
+    @property
+    def modelled(self) -> bool:
+        """Whether it holds numbers, of which a linear model makes use and nothing else does."""
+        return self.kind in ("continuous", "mixed")
 
     @cached_property
     def product(self) -> tuple[np.ndarray, dict[tuple[int, ...], int]]:
@@ -104,10 +111,10 @@ class Known:
         Raises
         ------
         ValueError
-            If the structure is continuous.
+            If the structure holds numbers.
         """
-        if self.kind == "continuous":
-            raise ValueError(_CONTINUOUS)
+        if self.modelled:
+            raise ValueError(_numbers(self.given))
         if self.kind == "labels":
             codes, combinations = self.product
             return Groups(codes, len(combinations))
@@ -119,8 +126,8 @@ class Known:
         """Return ``labelings``; refuse what is no labels, and cannot be joined with others."""
         if self.kind == "soft":
             raise ValueError(_SOFT)
-        if self.kind == "continuous":
-            raise ValueError(_CONTINUOUS)
+        if self.modelled:
+            raise ValueError(_numbers(self.given))
         return self.labelings
 
 
@@ -130,22 +137,27 @@ def read(known: Any, n_samples: int) -> Known:
     Raises
     ------
     ValueError
-        If lengths differ, a label is missing, or labels and numbers are mixed.
+        If lengths differ, or a label is missing.
     """
     if isinstance(known, Known):
         return known
     none = np.empty((n_samples, 0), int)
     if known is None:
         return Known("nothing", n_samples, None, none, None)
+    if is_table(known):
+        known = as_frame(known)
     if isinstance(known, Memberships):
         if len(known.probabilities) != n_samples:
             raise ValueError(_length(len(known.probabilities), n_samples))
         return Known("soft", n_samples, known, none, None)
     if is_continuous(known):
         return Known("continuous", n_samples, known, none, None)
-    encoded = [factorize(column) for column in _labelings(known, n_samples)]
+    numbers = _numeric(known)
+    labels = known.loc[:, ~numbers] if numbers.any() else known
+    encoded = [factorize(column) for column in _labelings(labels, n_samples)]
     codes = np.stack([codes for codes, _ in encoded], 1)
-    return Known("labels", n_samples, known, codes, [categories for _, categories in encoded])
+    kind = "mixed" if numbers.any() else "labels"
+    return Known(kind, n_samples, known, codes, [categories for _, categories in encoded])
 
 
 class KnownEncoder:
@@ -217,10 +229,12 @@ class DesignEncoder:
     """Turns known structure, of the fit or of new rows, into the columns of a linear model.
 
     Continuous columns are standardised. Labelings become one column of 0 and 1 per category but the
-    first, so that their effects add up. The first column is 1 throughout.
+    first, so that their effects add up. The first column is 1 throughout; of a frame that has both,
+    numbers come before labelings.
     """
 
     categories_: list[dict[Any, int]] | None
+    _numbers: np.ndarray  # which columns of a frame hold numbers; none where it has no others
 
     def fit(self, known: Any, n_samples: int) -> np.ndarray:
         """Learn centre, scale and categories; returns the columns (n_samples, 1 + q).
@@ -231,25 +245,32 @@ class DesignEncoder:
             If lengths differ, a value is missing or infinite, or no column varies.
         """
         known = read(known, n_samples)
-        self.categories_ = known.categories
-        if known.kind == "continuous":
-            z = _covariates(known.given, n_samples)
-            self.n_columns_ = z.shape[1]
-            self._centre, self._scale = z.mean(0), z.std(0)
-            # Relative to the values, because the mean of equal ones is off by rounding.
-            self._varies = self._scale > 1e-12 * abs(z).max(0)
-        else:
-            z = self._indicators(known.columns())
-            self._centre, self._scale = np.zeros(z.shape[1]), np.ones(z.shape[1])
-            self._varies = np.ones(z.shape[1], bool)
+        self.categories_, self._numbers = known.categories, np.zeros(0, bool)
+        if known.kind == "mixed":
+            self._numbers = _numeric(known.given)
+        parts = []
+        if known.modelled:
+            given = known.given.loc[:, self._numbers] if known.kind == "mixed" else known.given
+            parts.append(_covariates(given, n_samples))
+        self.n_columns_ = parts[0].shape[1] if parts else 0
+        if known.kind != "continuous":
+            if known.kind == "soft":
+                raise ValueError(_SOFT)
+            parts.append(self._indicators(known.labelings))
+        z = np.concatenate(parts, 1)
+        q, width = self.n_columns_, z.shape[1]
+        self._centre, self._scale = np.zeros(width), np.ones(width)
+        self._centre[:q], self._scale[:q] = z[:, :q].mean(0), z[:, :q].std(0)
+        # Relative to the values, because the mean of equal ones is off by rounding.
+        self._varies = np.ones(width, bool)
+        self._varies[:q] = self._scale[:q] > 1e-12 * abs(z[:, :q]).max(0)
         if not self._varies.any():
             raise ValueError(
                 "known does not vary, so there is nothing to avoid; got constant columns only; "
                 "leave known out"
             )
-        dropped = [j for j, varies in enumerate(self._varies) if not varies]
-        if self.categories_ is not None:
-            dropped = [j for j, names in enumerate(self.categories_) if len(names) == 1]
+        dropped = [j for j, varies in enumerate(self._varies[:q]) if not varies]
+        dropped += [j for j, names in enumerate(self.categories_ or []) if len(names) == 1]
         if dropped:
             warn(
                 f"known has constant columns, which say nothing; found columns {dropped}; "
@@ -267,6 +288,8 @@ class DesignEncoder:
         """
         if known is None:
             raise ValueError(_REQUIRED)
+        if self._numbers.any():
+            return self._design(self._both(known, n_samples))
         if self.categories_ is not None:
             columns = _labelings(known, n_samples)
             return self._design(self._indicators(_look_up(columns, self.categories_)))
@@ -283,6 +306,18 @@ class DesignEncoder:
             )
         return self._design(z)
 
+    def _both(self, known: Any, n_samples: int) -> np.ndarray:
+        known = as_frame(known) if is_table(known) else known
+        if not is_frame(known) or known.shape[1] != len(self._numbers):
+            raise ValueError(
+                f"known must be a frame of {len(self._numbers)} columns, as it was in fit; got "
+                f"{type(known).__name__} of shape {np.shape(known)}; pass the same columns"
+            )
+        z = _covariates(known.loc[:, self._numbers], n_samples)
+        columns = _labelings(known.loc[:, ~self._numbers], n_samples)
+        assert self.categories_ is not None
+        return np.concatenate([z, self._indicators(_look_up(columns, self.categories_))], 1)
+
     def _design(self, z: np.ndarray) -> np.ndarray:
         z = ((z - self._centre) / np.where(self._varies, self._scale, 1))[:, self._varies]
         return np.concatenate([np.ones((len(z), 1)), z], 1)
@@ -298,15 +333,25 @@ def is_continuous(known: Any) -> bool:
     """Whether ``known`` is a table of floats: a 2-D array, or a frame of no other columns."""
     if known is None or isinstance(known, Memberships):
         return False
-    if is_frame(known):
-        kinds = [getattr(dtype, "kind", "O") for dtype in known.infer_objects().dtypes]
-        return bool(kinds) and all(kind == "f" for kind in kinds)
+    if is_table(known):
+        numbers = _numeric(as_frame(known))
+        return bool(numbers.size and numbers.all())
     array = plain(known, "known")
     return array.ndim == 2 and array.dtype.kind == "f" and array.size > 0
 
 
+def _numeric(known: Any) -> np.ndarray:
+    """Which columns of a frame hold floats; none of what is no frame."""
+    if not is_frame(known):
+        return np.zeros(1, bool)
+    kinds = [getattr(dtype, "kind", "O") for dtype in known.infer_objects().dtypes]
+    return np.array([kind == "f" for kind in kinds], bool)
+
+
 def _covariates(known: Any, n_samples: int) -> np.ndarray:
     """Columns of floats (n_samples, q); refuses what is missing."""
+    if is_table(known):
+        known = as_frame(known)
     if hasattr(known, "to_numpy"):
         z = known.to_numpy(np.float64, na_value=np.nan)
     else:
@@ -357,22 +402,16 @@ def some(values: Any) -> str:
 
 def _labelings(known: Any, n_samples: int) -> list[np.ndarray]:
     """Split ``known`` into 1-D arrays of labels, one per labeling; refuse what is not labels."""
-    if is_frame(known):
-        known = known.infer_objects()
+    if is_table(known):
+        known = as_frame(known).infer_objects()
         columns = [known.iloc[:, j] for j in range(known.shape[1])]
-        continuous = [getattr(c.dtype, "kind", "O") == "f" for c in columns]
-        if any(continuous) and not all(continuous):
-            raise ValueError(
-                "known mixes categorical and continuous columns; "
-                f"got dtypes {[str(c.dtype) for c in columns]}; pass the ones or the others"
-            )
-        if any(continuous):
-            raise ValueError(_CONTINUOUS)
+        if _numeric(known).any():
+            raise ValueError(_numbers(known))
         arrays = [np.asarray(c) for c in columns]
     else:
         array = plain(known, "known")
         if array.ndim == 2 and array.dtype.kind in "fc":
-            raise ValueError(_CONTINUOUS)
+            raise ValueError(_numbers(known))
         if array.ndim not in (1, 2) or array.size == 0:
             raise ValueError(
                 f"known must be 1-D labels or a 2-D array of labelings; got shape {array.shape}; "
@@ -398,11 +437,22 @@ _REQUIRED = (
     "known is required to predict, because the model was fitted with it; got None; "
     "pass known= for the new rows"
 )
-_CONTINUOUS = (
-    "continuous known structure is not supported by this estimator; got a 2-D array of floats; "
-    "pass labels (1-D of any type, or 2-D of integers or strings), or known.Memberships for "
-    "probabilities"
-)
+
+
+def _numbers(known: Any) -> str:
+    """What to say of numbers that are known where labels are needed."""
+    what, got = "continuous known structure is", "a 2-D array of floats"
+    if is_frame(known):
+        numbers = _numeric(known)
+        got = f"floats in {listed(known.columns[numbers])}"
+        if not numbers.all():
+            what = "known structure of labels and numbers together is"
+            got += f" beside labels in {listed(known.columns[~numbers])}"
+    return (
+        f"{what} not supported by this estimator; got {got}; pass labels "
+        "(1-D of any type, or 2-D of integers or strings), or known.Memberships for "
+        "probabilities, or use CCIB, ResidualMixture or ResidualSpectral"
+    )
 
 
 def plain(values: Any, name: str) -> np.ndarray:

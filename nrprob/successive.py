@@ -15,6 +15,7 @@ from nrprob.evidence.given import TooFewRows, as_density, testable
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
 from nrprob.exceptions import warn
+from nrprob.frames import take_out
 from nrprob.known import read
 from nrprob.storage.stored import refuse_stored
 from nrprob.validation import (
@@ -22,7 +23,6 @@ from nrprob.validation import (
     check_choice,
     check_number,
     check_random_state,
-    check_same_order,
 )
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def explore(
         raise TypeError(
             f"estimator must be an estimator; got {type(estimator).__name__}; pass an instance"
         )
-    check_same_order(X, known=known)
+    X, known = take_out(X, known)
     random = check_random_state(random_state)
     n = _num_samples(X)
     start, words = _columns(known, n)

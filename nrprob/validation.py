@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from nrprob.frames import as_frame, is_frame, is_table, listed
+
 MOST = 2**31 - 1  # that a number of things may be
 ITERATIONS = 10**6  # restarts, or steps of a loop
 LARGEST = 1e140  # of a feature: sums of the squares of larger ones are no numbers
@@ -56,9 +58,9 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...], extra: str = "
         If it is another word, or no word.
     """
     if not isinstance(value, str) or value not in choices:
-        listed = ", ".join(map(repr, choices))
+        words = ", ".join(map(repr, choices))
         raise ValueError(
-            f"{name} must be one of {listed} {extra}".rstrip() + f"; got {value!r}; "
+            f"{name} must be one of {words} {extra}".rstrip() + f"; got {value!r}; "
             "choose one of these"
         )
 
@@ -73,6 +75,8 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
         out of range; and whatever ``validate`` raises.
     """
     check_not_masked(X, "X")
+    if is_table(X):
+        X = as_frame(X)
     if sparse.issparse(X):
         _check_indices(X)
     frame = is_frame(X)
@@ -97,11 +101,27 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
             f"X must hold numbers within the range of floats; got {error}; divide them"
         ) from None
     except ValueError as error:
+        missing = _columns(X, lambda column: column.isna().any())
+        if "contains NaN" in str(error) and missing:
+            raise ValueError(
+                f"Input X contains NaN; found missing values in {missing}; leave out or fill in "
+                "what is missing, as nrprob.prepare does"
+            ) from None
         if "could not convert string" not in str(error):
             raise
+        texts = _columns(X, lambda column: any(isinstance(v, str) for v in column))
         raise ValueError(
-            f"X must hold numbers; got text ({error}); encode such columns or drop them"
+            f"X must hold numbers; got text ({texts or error}); encode such columns, as "
+            "nrprob.prepare does, or drop them"
         ) from None
+
+
+def _columns(X: Any, chosen: Callable[[Any], bool]) -> str:
+    """Columns of a frame that are chosen, for a message; nothing of what is no frame."""
+    if not is_frame(X):
+        return ""
+    names = [name for name in X.columns if chosen(X[name])]
+    return f"column{'s' * (len(names) > 1)} {listed(names)}" if names else ""
 
 
 def as_array(values: Any, name: str) -> np.ndarray:
@@ -150,25 +170,6 @@ def check_not_masked(values: Any, name: str) -> None:
         )
 
 
-def check_same_order(X: Any, **others: Any) -> None:
-    """Refuse what names the rows by the same pandas index as ``X``, but in another order.
-
-    All are used by position. Other labels than those of ``X`` are no statement about its rows.
-    """
-    if not is_pandas(X):
-        return
-    for name, other in others.items():
-        index: Any = getattr(other, "index", None)  # of a list, a method
-        if not hasattr(index, "isin") or len(index) != len(X) or index.equals(X.index):
-            continue
-        if X.index.isin(index).all() and index.isin(X.index).all():
-            raise ValueError(
-                f"{name} must have its rows in the order of X; got the same index in another "
-                f"order; pass {name}.loc[X.index], or {name}.to_numpy() if the rows belong "
-                "together as they stand"
-            )
-
-
 def check_random_state(random_state: Any) -> np.random.RandomState:
     """As scikit-learn's, but with a word on integers that are no seeds.
 
@@ -184,16 +185,6 @@ def check_random_state(random_state: Any) -> np.random.RandomState:
             f"random_state must be from 0 to 2**32 - 1; got {random_state}; pass such an integer"
         )
     return check_random_state(random_state)
-
-
-def is_pandas(values: Any) -> bool:
-    """Whether ``values`` is a pandas frame or series."""
-    return hasattr(values, "iloc") and hasattr(values, "index")
-
-
-def is_frame(values: Any) -> bool:
-    """Whether ``values`` is a pandas frame."""
-    return is_pandas(values) and hasattr(values, "columns")
 
 
 def _check_indices(X: Any) -> None:

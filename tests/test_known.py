@@ -191,13 +191,32 @@ def test_continuous_structure_is_refused(known):
         KnownEncoder().fit(known, 3)
 
 
-def test_mixed_frames_are_refused():
-    frame = pd.DataFrame({"a": ["x", "y", "x"], "b": [0.1, 0.2, 0.3]})
-    with pytest.raises(ValueError, match="mixes categorical and continuous"):
+@pytest.mark.parametrize("labels", [["x", "y", "x"], [1, 2, 1]])
+def test_labels_beside_numbers_are_no_groups(labels):
+    frame = pd.DataFrame({"a": labels, "b": [0.1, 0.2, 0.3]})
+    with pytest.raises(ValueError, match="together is not supported .* 'b' beside labels in 'a'"):
         KnownEncoder().fit(frame, 3)
-    frame = pd.DataFrame({"a": [1, 2, 1], "b": [0.1, 0.2, 0.3]})
-    with pytest.raises(ValueError, match="mixes categorical and continuous"):
-        KnownEncoder().fit(frame, 3)
+
+
+def test_labels_beside_numbers_are_a_design():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.choice(["x", "y", "z"], 50), "b": 5 + 3 * rng.normal(size=50)})
+    known = read(frame, 50)
+    assert known.kind == "mixed" and known.modelled
+    encoder = DesignEncoder()
+    design = encoder.fit(known, 50)
+    seen = list(dict.fromkeys(frame["a"]))
+    b = (frame["b"] - frame["b"].mean()) / frame["b"].std(ddof=0)
+    expected = [np.ones(50), b, *(frame["a"] == name for name in seen[1:])]
+    np.testing.assert_allclose(design, np.column_stack(expected), atol=1e-12)
+    again = encoder.transform(frame.iloc[::-1], 50)
+    np.testing.assert_allclose(again, design[::-1], atol=1e-12)
+    whole = frame.assign(b=[5] * 50)  # numbers of new rows may be whole
+    assert encoder.transform(whole, 50).shape == design.shape
+    with pytest.raises(ValueError, match="must be a frame of 2 columns"):
+        encoder.transform(frame[["b"]], 50)
+    with pytest.raises(ValueError, match="the label 'w' at row 3"):
+        encoder.transform(frame.assign(a=["x", "y", "z", *"w" * 47]), 50)
 
 
 @pytest.mark.parametrize("known", [5, np.zeros((3, 1, 1), int), []], ids=["0-d", "3-d", "empty"])

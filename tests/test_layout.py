@@ -14,7 +14,7 @@ KNOWS = {
 }
 # From the ground up: a floor imports nothing from those above it.
 FLOORS = (
-    {"exceptions", "settings", "validation", "files", "scheduler"},
+    {"exceptions", "settings", "frames", "validation", "files", "scheduler"},
     {"information", "codelength", "known", "colouring"},
     {"links", "metrics", "posterior", "statistics"},
     {"storage"},

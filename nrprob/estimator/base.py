@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from nrprob.engines import sharding
 from nrprob.estimator.parameters import check_parameters
 from nrprob.exceptions import DegenerateClusterWarning, warn
+from nrprob.frames import check_same_order, take_out
 from nrprob.known import Groups, Known, is_missing, plain
 from nrprob.settings import standard
 from nrprob.statistics.features import largest
@@ -27,7 +28,6 @@ from nrprob.validation import (
     check_choice,
     check_number,
     check_rows,
-    check_same_order,
 )
 
 
@@ -147,6 +147,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     labelings sets ``alternatives_`` (n, m), and the chosen one as ``labels_`` (n,).
     """
 
+    # By which keyword `fit` takes what is known.
+    _known_as = "known"
     # Results that may be infinite, or NaN, as the docstring says.
     _rarely_finite: tuple[str, ...] = ()
     # Whether ``n_clusters`` is the number of clusters that there should be, not only the first one.
@@ -215,7 +217,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+        X : array-like, sparse matrix, JAX array or frame of shape (n_samples, n_features)
             Float32 input is computed in float32, all else in float64. Some estimators also take
             rows that do not fit into memory; see `nrprob.stored`.
         y : array-like of shape (n_samples,), optional
@@ -223,8 +225,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
             clusters are free.
         known : array-like, optional
             Structure to avoid: labels of shape (n_samples,), several labelings as a 2-D array of
-            integers or strings, `nrprob.known.Memberships`, or (`CCIB`) continuous structure as a
-            2-D array of floats.
+            integers or strings, `nrprob.known.Memberships`, or (`CCIB`, `ResidualMixture`,
+            `ResidualSpectral`) continuous structure as a 2-D array of floats, or a frame that has
+            columns of both. Where ``X`` is a frame, the name of one of its columns or a list of
+            such, which then are no features.
 
         Returns
         -------
@@ -235,7 +239,6 @@ class Clusterer(ClusterMixin, BaseEstimator):
         ValueError
             If the data do not fit the parameters; the message says what to change.
         """
-        check_same_order(X, known=known)
         return self._fit(X, y, known=known)
 
     def _fit(self, X, y, **given):
@@ -243,6 +246,9 @@ class Clusterer(ClusterMixin, BaseEstimator):
         rows = as_stored(X) if self._takes_stored or isinstance(X, Stored) else None
         if rows is not None:
             return self._fit_stored(rows, y, **given)
+        X, told = take_out(X, given.get(self._known_as), self._known_as)
+        if told is not None:
+            given[self._known_as] = told
         check_same_order(X, y=y)
         with fitting(self), standard():
             task = self.prepare(X, y, **given)
@@ -464,7 +470,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         if isinstance(X, Stored):
             parts = [self.predict(x, known=own) for x, own in in_pieces(X, known)]
             return np.concatenate(parts)
-        check_same_order(X, known=known)
+        X, known = take_out(X, known)
         return self._log_membership(X, known).argmax(1)
 
     def predict_proba(self, X, *, known=None):

@@ -12,11 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines import sharding, solve
 from nrprob.estimator.base import Clusterer
+from nrprob.frames import take_out
 from nrprob.known import Groups, Known, KnownEncoder, read
 from nrprob.settings import standard
 from nrprob.statistics import families
 from nrprob.statistics.rows import Layout, Rows, arrange, make_rows, rounded
-from nrprob.validation import check_same_order
 
 
 @dataclass
@@ -216,7 +216,7 @@ class LinearClusterer(Clusterer):
         check_is_fitted(self)
         if np.isinf(self.beta_):
             return super().predict_proba(X, known=known)
-        check_same_order(X, known=known)
+        X, known = take_out(X, known)
         return softmax(self._log_membership(X, known), axis=1)
 
     def _row_scores(self, X, known) -> np.ndarray:
@@ -270,7 +270,7 @@ class ScoreMixin:
         float
             In nats per row; higher is better.
         """
-        check_same_order(X, known=known)
+        X, known = take_out(X, known)
         return float(self._row_scores(X, known).mean())  # type: ignore[attr-defined]
 
 

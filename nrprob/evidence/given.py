@@ -10,9 +10,10 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 
 from nrprob.evidence.labelled import LabelledClouds
+from nrprob.frames import take_out
 from nrprob.known import read
 from nrprob.statistics.features import kind_of
-from nrprob.validation import check_rows, check_same_order
+from nrprob.validation import check_rows
 
 _FEWEST = 10  # rows of the median known group
 _DISTINCT = 20  # values of a column below which it is a lattice
@@ -57,7 +58,7 @@ def testable(
         If these cannot be held out and tested.
     """
     _check_estimator(estimator)
-    check_same_order(X, known=known)
+    X, known = take_out(X, known)
     rows = _rows(X, any_values)
     return rows, *_groups(known, len(rows), n_folds)
 
@@ -122,7 +123,7 @@ def _rows(X: Any, any_values: bool) -> np.ndarray:
 def _groups(known: Any, n: int, n_folds: int) -> tuple[np.ndarray | None, list[str]]:
     """Known groups (n,) as numbers, or None, and their names."""
     read_ = read(known, n)
-    if read_.kind in ("soft", "continuous"):
+    if read_.kind == "soft" or read_.modelled:
         raise ValueError(
             f"known structure has to be labels; got {read_.kind} known structure; pass labels, "
             "such as the most probable ones, or a number cut into ranges"

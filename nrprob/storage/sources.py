@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nrprob.exceptions import InputError
+from nrprob.frames import listed
 
 _PIECE = 1 << 16  # rows that are read at once
 _SUFFIXES = (".parquet", ".arrow", ".feather", ".npy")
@@ -122,12 +123,12 @@ def asked(source: Source, others: Sequence[str]) -> Source:
     for name in others:
         if name not in names:
             raise InputError(
-                f"there is no column {name!r}; the rows have {_some(names)}; choose of these"
+                f"there is no column {name!r}; the rows have {listed(names)}; choose of these"
             )
     texts = [n for n, kind in source.kinds.items() if kind is None and n not in others]
     if texts and not source.chosen:
         raise InputError(
-            f"features are numbers; columns {_some(texts)} hold none; name the features by "
+            f"features are numbers; columns {listed(texts)} hold none; name the features by "
             "columns=, or what is known by known="
         )
     if source.features is None:
@@ -289,7 +290,7 @@ def _chosen(
         for name in features:
             if name not in kinds:
                 raise InputError(
-                    f"there is no column {name!r}; the rows have {_some(names)}; choose of these"
+                    f"there is no column {name!r}; the rows have {listed(names)}; choose of these"
                 )
             if kinds[name] is None:
                 raise InputError(
@@ -297,7 +298,7 @@ def _chosen(
                     "as known="
                 )
     if not features:
-        raise InputError(f"no column holds numbers; got {_some(names)}; pass others")
+        raise InputError(f"no column holds numbers; got {listed(names)}; pass others")
     dtype = _common(kinds, features)
     return Source(list(parts), names, features, dtype, kinds, columns is not None)
 
@@ -310,7 +311,3 @@ def _common(kinds: Mapping[str, np.dtype | None], features: Sequence[str]) -> np
 def _float(kind: Any) -> np.dtype:
     """Type in which numbers of a kind are computed with: float32 where they come in it."""
     return np.dtype(np.float32 if np.dtype(kind) == np.float32 else np.float64)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")

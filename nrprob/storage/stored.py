@@ -17,6 +17,7 @@ import numpy as np
 
 from nrprob.exceptions import InputError
 from nrprob.files import try_write
+from nrprob.frames import column_names
 from nrprob.known import Known, read
 from nrprob.statistics.features import LARGEST
 from nrprob.storage.blocks import Blocks, Here, Processes, Workers, gathered_bytes
@@ -150,14 +151,6 @@ def in_pieces(rows: Stored, known: Any) -> Iterator[tuple[Any, Any]]:
                 x = pd.DataFrame(x, columns=list(source.features))
             yield x, own
             start = stop
-
-
-def column_names(known: Any) -> list[str]:
-    """Names of columns that hold what is known; none if it is passed itself."""
-    if isinstance(known, str):
-        return [known]
-    named = isinstance(known, list | tuple) and known and all(isinstance(k, str) for k in known)
-    return list(known) if named else []
 
 
 def refuse_stored(X: Any, who: str) -> None:

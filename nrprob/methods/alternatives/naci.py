@@ -15,6 +15,7 @@ from scipy.spatial.distance import pdist, squareform
 from nrprob.engines import merge
 from nrprob.estimator import parameters
 from nrprob.exceptions import warn
+from nrprob.frames import take_out
 from nrprob.methods.alternatives.pairs import (
     Approximation,
     Padded,
@@ -26,7 +27,7 @@ from nrprob.methods.alternatives.pairs import (
 from nrprob.metrics import contingency
 from nrprob.settings import standard
 from nrprob.statistics.rows import bucket
-from nrprob.validation import LARGEST, check_choice, check_number, check_same_order
+from nrprob.validation import LARGEST, check_choice, check_number
 
 # Rule -> width of n rows of d features of mean variance 1, to the power of d + 4.
 RULES = {"seed": lambda n, d: 4 / (n * (2 * d + 1)), "normal": lambda n, d: 4 / (n * (d + 2))}
@@ -491,5 +492,5 @@ class NACI(PairClusterer):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        check_same_order(X, known=known)
+        X, known = take_out(X, known)
         return np.exp(self._log_membership(X, known))

@@ -252,7 +252,7 @@ class CCIB(BottleneckEstimator):
 
     def _grouped(self, X, known, mesh):
         self._columns = None
-        if known.kind != "continuous" and (known.kind == "nothing" or self.multi == "product"):
+        if not known.modelled and (known.kind == "nothing" or self.multi == "product"):
             return super()._grouped(X, known, mesh)
         self._check_modelled(X, mesh)
         self._columns = DesignEncoder()

@@ -17,6 +17,7 @@ from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer
 from nrprob.estimator.calls import collect, padded, restart_calls
 from nrprob.exceptions import warn
+from nrprob.frames import take_out
 from nrprob.methods.cec.critical import critical_betas
 from nrprob.methods.cec.inputs import COVARIANCES, Prepared, check_fixed, prepare_features
 from nrprob.methods.cec.solver import STARTS, Objective, numbers_of, solve_cec
@@ -386,7 +387,7 @@ class CECIB(Clusterer):
         -------
         ndarray of shape (n_samples, n_clusters_)
         """
-        return softmax(self._log_membership(X, known), axis=1)
+        return softmax(self._log_membership(*take_out(X, known)), axis=1)
 
     def score(self, X, y=None):
         r"""Mean over new rows of the largest ``log p_i f_i(x)``: minus what they add to E, per row.

@@ -371,7 +371,7 @@ class CMBC(ScoreMixin, LinearClusterer):
         float
             In nats per row.
         """
-        return super().score(X)
+        return super().score(X, known=known)
 
     def predict(self, X, *, known=None):
         """Cluster of new rows: the one under which they are most probable.
@@ -386,7 +386,7 @@ class CMBC(ScoreMixin, LinearClusterer):
         -------
         ndarray of shape (n_samples,)
         """
-        return super().predict(X)
+        return super().predict(X, known=known)
 
     def predict_proba(self, X, *, known=None):
         """p(cluster given row) of new rows.
@@ -401,7 +401,7 @@ class CMBC(ScoreMixin, LinearClusterer):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        return super().predict_proba(X)
+        return super().predict_proba(X, known=known)
 
 
 def _redundancy(labels: np.ndarray, labelings: list[np.ndarray]) -> Any:

@@ -25,7 +25,7 @@ from nrprob.methods.crosspartition.inputs import (
 )
 from nrprob.settings import standard
 from nrprob.statistics.rows import Layout, arrange, make_rows, rounded
-from nrprob.validation import check_random_state, check_same_order
+from nrprob.validation import check_random_state
 
 # variant -> whether p*(c) enters the features' step, and p(c) the rows'.
 VARIANTS = {
@@ -211,6 +211,7 @@ class CrossPartition(Clusterer):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
+    _known_as = "subsets"
     _takes_sparse = True
     _rarely_finite = ("feature_membership_", "critical_beta_")
     _unit = "the path of splits"
@@ -245,7 +246,6 @@ class CrossPartition(Clusterer):
         ValueError
             If the data do not fit the parameters; the message says what to change.
         """
-        check_same_order(X, subsets=subsets)
         return self._fit(X, y, subsets=subsets)
 
     def prepare(self, X, y, *, subsets=None) -> SubsetTask:  # type: ignore[override]

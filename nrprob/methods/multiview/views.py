@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_array
 
+from nrprob.frames import check_same_order
 from nrprob.statistics.features import check_range
 from nrprob.statistics.rows import bucket
-from nrprob.validation import MOST, check_number, check_rows, check_same_order
+from nrprob.validation import MOST, check_number, check_rows
 
 
 @dataclass

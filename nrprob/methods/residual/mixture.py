@@ -22,6 +22,7 @@ from nrprob.estimator.calls import at_once, collect, memberships
 from nrprob.estimator.linear import ScoreMixin
 from nrprob.estimator.number import NumberMixin
 from nrprob.exceptions import warn
+from nrprob.frames import take_out
 from nrprob.known import Groups, Known, KnownEncoder, factorize, read
 from nrprob.methods.residual.coordinates import Coordinates
 from nrprob.methods.residual.em import Numbers
@@ -31,7 +32,6 @@ from nrprob.methods.residual.starts import schedule
 from nrprob.methods.residual.task import ResidualTask, lay_out, start_from
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
-from nrprob.validation import check_same_order
 
 COVARIANCES = ("tied", "diag", "spherical")
 ERRORS = ("gauss", "t", "auto")
@@ -262,7 +262,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         r, self._removal, groups = remove(X, known, self.multi)
         if groups is not None:
             self._check_groups(groups, known)
-        if self.balance > 0 and known.kind in ("continuous", "soft"):
+        if self.balance > 0 and (known.modelled or known.kind == "soft"):
             raise ValueError(
                 f"balance needs known groups; got balance={self.balance} and {known.kind} known; "
                 "set balance=0, or pass labels"
@@ -333,7 +333,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         """Groups by which starts are aligned and balanced, where known structure is not labels."""
         if groups is not None and groups.share is not None:
             return _groups(groups.share.argmax(1))
-        if known.kind == "continuous":
+        if known.modelled:
             # The rows in order of the direction in which what is known varies most, cut up.
             columns: Any = self._removal.encoder.transform(known.given, n)
             design = columns[:, 1:]
@@ -586,7 +586,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        check_same_order(X, known=known)
+        X, known = take_out(X, known)
         return softmax(self._log_membership(X, known), axis=1)
 
 

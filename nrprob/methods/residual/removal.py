@@ -58,7 +58,7 @@ def remove(
     """
     x = np.asarray(x, np.float64)
     n = len(x)
-    if known.kind == "continuous" or (known.kind == "labels" and multi == "additive"):
+    if known.modelled or (known.kind == "labels" and multi == "additive"):
         columns = DesignEncoder()
         design = columns.fit(known, n)
         effects, rank = _least_squares(design, x)

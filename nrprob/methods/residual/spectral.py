@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
 from nrprob.exceptions import warn
+from nrprob.frames import take_out
 from nrprob.known import DesignEncoder, Groups, KnownEncoder, read
 from nrprob.methods.residual.consensus import agree, match, votes
 from nrprob.methods.residual.moments import (
@@ -31,7 +32,7 @@ from nrprob.methods.residual.spectral_mixture import fit_mixtures, row_keys
 from nrprob.settings import few_threads
 from nrprob.statistics.ensembles import indicators, nearness
 from nrprob.statistics.features import refuse
-from nrprob.validation import check_random_state, check_same_order
+from nrprob.validation import check_random_state
 
 _MODES = ("within", "across")
 # Settings in the order in which they are used up: the one to take alone comes first.
@@ -278,7 +279,7 @@ class ResidualSpectral(Clusterer):
         self._encoder: Any = KnownEncoder()
         groups = design = None
         additive = self.multi == "additive" and known.labelings.shape[1] > 1
-        if known.kind == "continuous" or additive:
+        if known.modelled or additive:
             self._encoder = DesignEncoder()
             design = self._encoder.fit(known, n)
         else:
@@ -490,7 +491,7 @@ class ResidualSpectral(Clusterer):
         ValueError
             If ``known`` is missing, or holds a group that did not occur in the fit.
         """
-        check_same_order(X, known=known)
+        X, known = take_out(X, known)
         columns = self._columns(X, known)
         x = indicators(columns, [np.arange(self.n_clusters)] * columns.shape[1])
         return nearness(x, self.member_centers_, self._holds_rows).argmax(1)
@@ -507,5 +508,5 @@ class ResidualSpectral(Clusterer):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        check_same_order(X, known=known)
+        X, known = take_out(X, known)
         return votes(self._columns(X, known), self._names)

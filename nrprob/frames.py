@@ -1,0 +1,149 @@
+"""Tables whose columns have names: what they are, and which of their columns are known."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+_FOREIGN = "dask"  # its frames may be larger than memory: see `nrprob.stored`
+
+
+def is_pandas(values: Any) -> bool:
+    """Whether ``values`` is a pandas frame or series."""
+    return hasattr(values, "iloc") and hasattr(values, "index")
+
+
+def is_frame(values: Any) -> bool:
+    """Whether ``values`` is a pandas frame."""
+    return is_pandas(values) and hasattr(values, "columns")
+
+
+def is_table(values: Any) -> bool:
+    """Whether ``values`` is a table with named columns: of pandas, polars, Arrow or the like."""
+    if is_pandas(values) or type(values).__module__.split(".")[0] == _FOREIGN:
+        return is_frame(values)
+    if hasattr(values, "__dataframe__"):
+        return True
+    # One column alone, of polars or Arrow, is a stream as well; such are arrays.
+    column = hasattr(values, "__array__") and not hasattr(values, "columns")
+    return hasattr(values, "__arrow_c_stream__") and not column
+
+
+def as_frame(table: Any) -> Any:
+    """A pandas frame of a table of whatever library; one of pandas as it is.
+
+    Raises
+    ------
+    ValueError
+        If it can be read by Arrow only, which is not there, or has columns without a counterpart.
+    """
+    if is_frame(table):
+        return table
+    import pandas as pd
+
+    kind = f"{type(table).__module__.split('.')[0]}.{type(table).__name__}"
+    try:
+        import pyarrow as pa
+    except ImportError:
+        pa = None
+    try:
+        if pa is not None and hasattr(table, "__arrow_c_stream__"):
+            return pa.table(table).to_pandas()
+        if hasattr(table, "__dataframe__"):
+            with warnings.catch_warnings():  # pandas means the library, not its user
+                warnings.simplefilter("ignore")
+                return pd.api.interchange.from_dataframe(table)
+    except (AttributeError, TypeError, ValueError, NotImplementedError, RuntimeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(
+            f"the table cannot be read; got {kind}: {reason}; pass a pandas frame or an array"
+        ) from error
+    raise ValueError(
+        f"a table that only Arrow reads needs the package pyarrow; got {kind}; run "
+        "pip install 'nrprob[parquet]', or pass a pandas frame"
+    )
+
+
+def column_names(known: Any) -> list[str]:
+    """Names of columns that hold what is known; none if it is passed itself."""
+    if isinstance(known, str):
+        return [known]
+    named = isinstance(known, list | tuple) and known and all(isinstance(k, str) for k in known)
+    return list(known) if named else []
+
+
+def names_among(known: Any, columns: Sequence[Any], n_samples: int, what: str) -> list[str]:
+    """Names of the columns that ``known`` names; none if it is a label for every row.
+
+    Raises
+    ------
+    ValueError
+        If there is no such column, or one is named twice.
+    """
+    names = column_names(known)
+    if not isinstance(known, str) and len(names) == n_samples:
+        return []
+    for name in names:
+        if name not in columns:
+            raise ValueError(
+                f"{what} names a column that X does not have; got {name!r}, and X has "
+                f"{listed(columns)}; name one of these, or pass one label per row"
+            )
+    if len(set(names)) < len(names):
+        raise ValueError(f"a column is known once; got {names}; name each column once")
+    return names
+
+
+def take_out(X: Any, known: Any, what: str = "known") -> tuple[Any, Any]:
+    """Rows, and what is known of them: columns of ``X`` that it names leave ``X`` for it.
+
+    Tables of other libraries than pandas become frames of pandas; all else is returned as it is.
+
+    Raises
+    ------
+    ValueError
+        If rows of both are named by the same index in another order, or ``known`` names columns
+        that are not there.
+    """
+    if is_table(X):
+        X = as_frame(X)
+        if names := names_among(known, X.columns, len(X), what):
+            if len(names) == X.shape[1]:
+                raise ValueError(
+                    f"no feature is left in X; got {what}={known!r} of columns "
+                    f"{listed(X.columns)}; pass a frame that has others"
+                )
+            return X.drop(columns=names), X[names]
+    elif isinstance(known, str):
+        raise ValueError(
+            f"{what} names a column, and X has no columns with names; got {what}={known!r} and a "
+            f"{type(X).__name__}; pass X as a frame, or one label per row"
+        )
+    check_same_order(X, **{what: known})
+    return X, known
+
+
+def check_same_order(X: Any, **others: Any) -> None:
+    """Refuse what names the rows by the same pandas index as ``X``, but in another order.
+
+    All are used by position. Other labels than those of ``X`` are no statement about its rows.
+    """
+    if not is_pandas(X):
+        return
+    for name, other in others.items():
+        index: Any = getattr(other, "index", None)  # of a list, a method
+        if not hasattr(index, "isin") or len(index) != len(X) or index.equals(X.index):
+            continue
+        if X.index.isin(index).all() and index.isin(X.index).all():
+            raise ValueError(
+                f"{name} must have its rows in the order of X; got the same index in another "
+                f"order; pass {name}.loc[X.index], or {name}.to_numpy() if the rows belong "
+                "together as they stand"
+            )
+
+
+def listed(names: Any, most: int = 8) -> str:
+    """The first of some names, quoted, for a message."""
+    names = list(names)
+    return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")

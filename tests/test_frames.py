@@ -1,0 +1,227 @@
+"""Tables of named columns, of any library, and which of their columns are known."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+from nrprob import CCIB, CMBC, CondEns, CrossPartition, ResidualMixture, ResidualSpectral
+from nrprob.evidence import test as evidence_of
+from nrprob.frames import as_frame, is_table, take_out
+from nrprob.validation import check_rows
+
+
+class Stream:
+    """A table of which nothing is known but that Arrow can read it."""
+
+    def __init__(self, table):
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self.table.__arrow_c_stream__(requested_schema)
+
+
+class Interchange:
+    """A table of which nothing is known but the dataframe interchange."""
+
+    def __init__(self, frame):
+        self.frame = frame
+
+    def __dataframe__(self, *args, **kwargs):
+        return self.frame.__dataframe__(*args, **kwargs)
+
+
+def arrow(frame):
+    return pytest.importorskip("pyarrow").Table.from_pandas(frame, preserve_index=False)
+
+
+def polars(frame):
+    pl = pytest.importorskip("polars")
+    return pl.DataFrame({name: frame[name].to_list() for name in frame})
+
+
+LIBRARIES = {
+    "pandas": lambda frame: frame,
+    "arrow": arrow,
+    "polars": polars,
+    "stream": lambda frame: Stream(arrow(frame)),
+    "interchange": Interchange,
+}
+
+
+def table(n=60, seed=0):
+    """Rows with two clusterings, one by "batch", and a number "age" that moves them."""
+    rng = np.random.default_rng(seed)
+    known, sought = rng.integers(2, size=(2, n))
+    age = rng.normal(40, 10, n)
+    X = 4 * np.outer(known, [1, 1, 0]) + 3 * np.outer(sought, [0, 1, -1]) + rng.normal(size=(n, 3))
+    X += 0.2 * age[:, None]
+    frame = pd.DataFrame(X, columns=["x", "y", "z"])
+    frame.insert(1, "batch", np.array(["a", "b"])[known])
+    return frame.assign(donor=rng.integers(2, size=n), age=age)
+
+
+@pytest.fixture(params=sorted(LIBRARIES))
+def library(request):
+    return LIBRARIES[request.param]
+
+
+def test_tables_of_all_libraries_are_the_same_frame(library):
+    frame = table(8)
+    given = library(frame)
+    assert is_table(given)
+    found = as_frame(given)
+    assert list(found.columns) == list(frame.columns)
+    np.testing.assert_allclose(found[["x", "age"]], frame[["x", "age"]])
+    assert found["batch"].tolist() == frame["batch"].tolist()
+    np.testing.assert_allclose(
+        check_rows(library(frame[["x", "y"]]), np.asarray), frame[["x", "y"]]
+    )
+
+
+def test_columns_and_arrays_are_no_tables():
+    pa = pytest.importorskip("pyarrow")
+    for values in (np.zeros((2, 2)), [[1, 2]], pd.Series([1, 2]), pa.chunked_array([[1]]), "x"):
+        assert not is_table(values)
+
+
+def test_named_columns_leave_the_rows():
+    frame = table(8)
+    X, known = take_out(frame, "batch")
+    assert list(X.columns) == ["x", "y", "z", "donor", "age"] and list(known.columns) == ["batch"]
+    X, known = take_out(frame, ["donor", "batch"])
+    assert list(known.columns) == ["donor", "batch"] and "donor" not in X
+    # What is known may be the labels themselves, though they be the names of columns.
+    labels = ["x", "batch"] * 4
+    X, known = take_out(frame, labels)
+    assert X is frame and known is labels
+
+
+@pytest.mark.parametrize(
+    "columns, known, message",
+    [
+        (["x", "batch"], "bach", "does not have; got 'bach', and X has 'x', 'batch'; name one"),
+        (["x", "batch"], ["batch", "bach"], "does not have; got 'bach'"),
+        (["x", "batch"], ["batch", "batch"], "a column is known once"),
+        (["batch"], "batch", "no feature is left"),
+    ],
+)
+def test_names_that_name_nothing(columns, known, message):
+    with pytest.raises(ValueError, match=message) as error:
+        take_out(table(8)[columns], known)
+    assert "\n" not in str(error.value)
+
+
+def test_arrays_have_no_names():
+    with pytest.raises(ValueError, match="no columns with names; got known='batch' and a ndarray"):
+        CCIB(2).fit(np.zeros((8, 2)), known="batch")
+
+
+def test_a_table_that_cannot_be_read_is_refused_by_name():
+    class Broken(Interchange):
+        def __dataframe__(self, *args, **kwargs):
+            raise TypeError("no such thing")
+
+    with pytest.raises(ValueError, match=r"cannot be read; got .*Broken: no such thing; pass"):
+        as_frame(Broken(None))
+
+
+MODELS = {
+    "CCIB": CCIB(2, n_init=2, random_state=0),
+    "ResidualMixture": ResidualMixture(2, n_init=3, random_state=0),
+    "CMBC": CMBC(2, binarize=12, n_init=2, random_state=0),
+    "CondEns": CondEns(2, random_state=0),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_names_are_their_columns(name):
+    frame = table()[["x", "batch", "y", "z"]]
+    rows, labels = frame.drop(columns="batch"), frame["batch"].to_numpy()
+    expected = clone(MODELS[name]).fit(rows, known=labels)
+    found = clone(MODELS[name]).fit(frame, known="batch")
+    np.testing.assert_array_equal(found.labels_, expected.labels_)
+    assert found.feature_names_in_.tolist() == ["x", "y", "z"]
+    # The order of the columns that are taken out is not that of the fit.
+    new = frame.iloc[:7][["batch", "x", "y", "z"]]
+    for method in ("predict", "predict_proba"):
+        np.testing.assert_array_equal(
+            getattr(found, method)(new, known="batch"),
+            getattr(expected, method)(rows.iloc[:7], known=labels[:7]),
+        )
+    if hasattr(found, "score"):
+        assert found.score(new, known="batch") == expected.score(rows[:7], known=labels[:7])
+
+
+def test_several_names_in_every_library(library):
+    frame = table()[["x", "batch", "y", "donor"]]
+    model = ResidualMixture(2, n_init=2, random_state=0)
+    found = model.fit(library(frame), known=["batch", "donor"])
+    codes = np.unique(frame[["batch", "donor"]].astype(str).sum(axis=1), return_inverse=True)[1]
+    expected = clone(model).fit(frame[["x", "y"]], known=codes)
+    np.testing.assert_array_equal(found.labels_, expected.labels_)
+    predicted = found.predict(library(frame), known=["batch", "donor"])
+    np.testing.assert_array_equal(predicted, expected.predict(frame[["x", "y"]], known=codes))
+
+
+@pytest.mark.parametrize("model", [MODELS["CCIB"], MODELS["ResidualMixture"]], ids=str)
+def test_labels_and_numbers_are_one_linear_model(model):
+    """It is the one that 0/1 columns and the numbers make, given as continuous structure."""
+    frame = table()[["x", "batch", "age", "y", "z"]]
+    found = clone(model).fit(frame, known=["batch", "age"])
+    seen = frame["batch"][0]
+    design = np.column_stack([frame["age"], frame["batch"] != seen]).astype(float)
+    expected = clone(model).fit(frame[["x", "y", "z"]], known=design)
+    np.testing.assert_array_equal(found.labels_, expected.labels_)
+    # The ridge of CCIB's model is of the columns as they are.
+    np.testing.assert_allclose(found.objective_, expected.objective_, rtol=2e-3)
+    np.testing.assert_array_equal(
+        found.predict(frame[:9], known=["age", "batch"][::-1]), found.labels_[:9]
+    )
+
+
+@pytest.mark.parametrize("model", [MODELS["CMBC"], MODELS["CondEns"]], ids=str)
+def test_who_has_no_model_of_both_refuses_by_name(model):
+    with pytest.raises(ValueError, match="got floats in 'age' beside labels in 'batch'"):
+        clone(model).fit(table()[["x", "batch", "age"]], known=["batch", "age"])
+
+
+def test_counts_with_labels_and_numbers():
+    frame = table(80)
+    rng = np.random.default_rng(0)
+    rates = 2 + 4 * np.outer(frame["batch"] == "a", [1, 0, 0, 1, 0, 0])
+    counts = pd.DataFrame(rng.poisson(rates), columns=list("stuvwx"))
+    counts = counts.assign(batch=frame["batch"], age=frame["age"])
+    model = ResidualSpectral(2, members=2, random_state=0).fit(counts, known=["batch", "age"])
+    assert model.feature_names_in_.tolist() == list("stuvwx")
+    model.predict(counts[:5], known=["batch", "age"])
+
+
+def test_subsets_may_be_a_column():
+    frame = table(80)
+    rng = np.random.default_rng(0)
+    counts = pd.DataFrame(rng.poisson(3, (80, 5)), columns=list("stuvw"))
+    expected = CrossPartition(2, random_state=0).fit(counts, subsets=frame["batch"])
+    counts["batch"] = frame["batch"]
+    found = CrossPartition(2, random_state=0).fit(counts, subsets="batch")
+    np.testing.assert_array_equal(found.labels_, expected.labels_)
+
+
+def test_the_evidence_takes_names():
+    frame = table(80)[["x", "batch", "y", "z"]]
+    model = ResidualMixture(2, n_init=2, random_state=0)
+    settings = {"n_splits": 1, "random_state": 0}
+    found = evidence_of(model, frame, known="batch", **settings)
+    expected = evidence_of(
+        model, frame.drop(columns="batch"), known=frame["batch"].to_numpy(), **settings
+    )
+    assert found.p_structure_ == expected.p_structure_
+
+
+def test_columns_are_named_where_there_is_text_or_nothing():
+    frame = table()[["x", "batch", "y"]]
+    with pytest.raises(ValueError, match="X must hold numbers; got text \\(column 'batch'\\)"):
+        CCIB(2).fit(frame)
+    frame.loc[3, ["x", "y"]] = np.nan
+    with pytest.raises(ValueError, match="contains NaN; found missing values in columns 'x', 'y'"):
+        CCIB(2).fit(frame, known="batch")
