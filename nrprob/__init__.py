@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from nrprob.methods.multiview.estimator import MDLMultiView
     from nrprob.methods.residual.mixture import ResidualMixture
     from nrprob.methods.residual.spectral import ResidualSpectral
+    from nrprob.preparation.prepare import prepare
     from nrprob.storage.stored import stored
     from nrprob.successive import Exploration, explore
 
@@ -83,6 +84,7 @@ _OBJECTS = {
     "explore": "nrprob.successive",
     "recommend": "nrprob.advice",
     "Exploration": "nrprob.successive",
+    "prepare": "nrprob.preparation.prepare",
     "sharded": "nrprob.engines.sharding",
     "stored": "nrprob.storage.stored",
     "cache": "nrprob.caching",
@@ -128,6 +130,7 @@ __all__ = [
     "explore",
     "Exploration",
     "recommend",
+    "prepare",
     "sharded",
     "stored",
     "cache",

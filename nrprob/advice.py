@@ -10,12 +10,14 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 
 from nrprob.estimator.base import read_labels
-from nrprob.frames import check_same_order, take_out
+from nrprob.exceptions import warn
+from nrprob.frames import check_same_order, is_table, take_out
 from nrprob.known import read
 from nrprob.methods.bottleneck.ccib import CCIB
 from nrprob.methods.mixture.em import MixtureEM
 from nrprob.methods.residual.mixture import ResidualMixture
 from nrprob.methods.residual.spectral import ResidualSpectral
+from nrprob.preparation.prepare import prepared
 from nrprob.statistics.features import kind_of
 from nrprob.storage.stored import refuse_stored
 from nrprob.validation import MOST, check_number, check_rows
@@ -33,7 +35,8 @@ def recommend(
 
     Parameters
     ----------
-    X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+    X : array-like, sparse matrix, JAX array or frame of shape (n_samples, n_features)
+        Of a frame, it looks at what `prepare` makes of it, and warns of what that is.
     known : array-like, optional
         Structure to avoid, in any form that `fit` takes.
     y : array-like of shape (n_samples,) or (n_samples, 1), optional
@@ -73,8 +76,15 @@ def recommend(
     ('ResidualSpectral', 4)
     """
     refuse_stored(X, "recommend")
-    X, known = take_out(X, known)
     check_same_order(X, y=y)
+    if is_table(X):
+        ready = prepared(X, known=known)
+        if ready.notes:
+            warn(f"X should go through nrprob.prepare before a fit; {'; '.join(ready.notes)}")
+        for line in ready.warnings:
+            warn(line)
+        X, known = ready.X, ready.known
+    X, known = take_out(X, known)
     X = _table(X)
     n = X.shape[0]
     classes = np.empty(0) if y is None else read_labels(y, n)[0]

@@ -27,6 +27,7 @@ from nrprob.exceptions import InputError
 
 __all__ = [
     "check_seal",
+    "digest",
     "is_sealed",
     "make_folder",
     "read_npz",
@@ -75,6 +76,12 @@ def _is_left_over(path: Path) -> bool:
     except (OSError, ValueError, OverflowError):
         pass  # it lives, but is not ours; or somebody has removed the file
     return False
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of the content of a file, in hexadecimal digits."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def remove_left_over(folder: Path) -> None:

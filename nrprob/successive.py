@@ -15,8 +15,9 @@ from nrprob.evidence.given import TooFewRows, as_density, testable
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
 from nrprob.exceptions import warn
-from nrprob.frames import take_out
+from nrprob.frames import is_table, take_out
 from nrprob.known import read
+from nrprob.preparation.prepare import Prepared, prepared
 from nrprob.storage.stored import refuse_stored
 from nrprob.validation import (
     MOST,
@@ -51,6 +52,8 @@ class Exploration:
         Why the search ended.
     failure_ : BaseException or None
         What ended the search before all clusterings were found; None where nothing did.
+    prepared_ : Prepared or None
+        What `prepare` made of the rows, if they were a frame.
     """
 
     labels_: np.ndarray
@@ -60,6 +63,7 @@ class Exploration:
     rejected_: Any = None
     failure_: BaseException | None = None
     reason_: str = ""
+    prepared_: Prepared | None = None
 
     @property
     def table(self) -> pd.DataFrame:
@@ -97,7 +101,8 @@ def explore(
 
     Parameters
     ----------
-    X : array-like or sparse matrix of shape (n_samples, n_features)
+    X : array-like, sparse matrix or frame of shape (n_samples, n_features)
+        A frame goes through `prepare`, and what that did is said in warnings.
     estimator : estimator or "auto", default="auto"
         Anything whose ``fit(X, known=...)`` avoids known labels; "auto" is what `recommend` says,
         asked anew for every clustering.
@@ -111,7 +116,8 @@ def explore(
         That needs rows of real numbers, and is sharpest for `ResidualMixture`, which `recommend`
         takes for them.
     known : array-like, optional
-        Labels that are known already, 1-D or one labeling per column.
+        Labels that are known already, 1-D or one labeling per column; of a frame, also names of its
+        columns.
     rule : {"structure", "gap"}, default="structure"
         What a clustering has to pass: "structure" asks whether its clusters describe rows better
         than one elliptical cloud per known group does, and "gap" whether there are gaps between
@@ -138,8 +144,9 @@ def explore(
     Warns
     -----
     UserWarning
-        If a later fit fails or is interrupted (:class:`KeyboardInterrupt`). The clusterings that
-        were found before are returned, and ``failure_`` is what was raised.
+        Of what `prepare` did to a frame; or if a later fit fails or is interrupted
+        (:class:`KeyboardInterrupt`). The clusterings that were found before are returned, and
+        ``failure_`` is what was raised.
 
     Examples
     --------
@@ -165,6 +172,11 @@ def explore(
         raise TypeError(
             f"estimator must be an estimator; got {type(estimator).__name__}; pass an instance"
         )
+    ready = prepared(X, known=known) if is_table(X) else None
+    if ready is not None:
+        for line in [*ready.notes, *ready.warnings]:
+            warn(line)
+        X, known = ready.frame, ready.known
     X, known = take_out(X, known)
     random = check_random_state(random_state)
     n = _num_samples(X)
@@ -176,7 +188,7 @@ def explore(
     def choose(told: np.ndarray | None) -> Any:
         if isinstance(estimator, str):
             fixed = None if isinstance(n_clusters, str) else n_clusters
-            model = recommend(X, known=told, n_clusters=fixed)
+            model = recommend(np.asarray(X) if ready else X, known=told, n_clusters=fixed)
         else:
             model = clone(estimator)
         parameters = model.get_params(deep=False)
@@ -231,7 +243,7 @@ def explore(
         if over:
             break
     labels = seen[:, start.shape[1] :]
-    return Exploration(labels, estimators, start, tests, rejected, failure, reason)
+    return Exploration(labels, estimators, start, tests, rejected, failure, reason, ready)
 
 
 def _p(evidence: Evidence, rule: str) -> float:

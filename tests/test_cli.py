@@ -1,6 +1,7 @@
 """The command line: what it writes, and how it refuses."""
 
 import gc
+import hashlib
 import json
 import signal
 import subprocess
@@ -191,7 +192,8 @@ def test_fit_without_known_says_how_it_agrees(invoke, data, tmp_path):
         (["--set", "random_state=x"], "a seed is a whole number"),
         (["--set", "cooling"], "a setting is NAME=VALUE"),
         (["--set", "coling=2"], "--set coling; did you mean 'cooling'?"),
-        (["--columns", "species"], "features have to be numeric"),
+        (["--columns", "speces"], "no such column; 'speces'; did you mean 'species'?"),
+        (["--missing", "none"], "--missing is error, drop or mean; got 'none'"),
         (["--k", "1000"], "1000"),
         (["--solver", "magic"], "magic"),
     ],
@@ -214,7 +216,78 @@ def test_missing_values_are_told(invoke, data, tmp_path):
     frame.loc[0, "x0"] = np.nan
     frame.to_csv(data, index=False)
     line = refused(invoke("fit", data, "--known", "species", "--out", tmp_path / "o"))
-    assert "missing or infinite values; 1 of 800, the first in row 0, column x0; fill" in line
+    assert "got gaps: 1 in 'x0' (1 of 80 rows); --missing drop leaves out such rows, or" in line
+    assert "or --drop x0 the columns, or --missing mean fills them in" in line
+
+
+@pytest.fixture
+def untidy(tmp_path):
+    """A table as it comes: names, numbers of rows, years, text, gaps, and scales far apart."""
+    rng = np.random.default_rng(0)
+    known, sought = rng.integers(2, size=(2, 60))
+    X = np.outer(sought, [6, 0]) + np.outer(known, [4, 9]) + rng.normal(size=(60, 2))
+    frame = pd.DataFrame(X * [1, 1000], columns=["size", "weight"])
+    frame.insert(0, "sample", [f"s{i}" for i in range(60)])
+    frame["sample_id"] = 1000 + np.arange(60)
+    frame["year"] = rng.integers(1990, 2020, 60)
+    frame["site"] = rng.choice(["north", "south"], 60)
+    frame["group"] = np.array(["a", "b"])[known]
+    frame["sought"] = sought
+    frame.loc[[3, 8], "weight"] = np.nan
+    frame.loc[5, "group"] = None
+    path = tmp_path / "untidy.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize("command", ["fit", "explore"])
+def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, command, monkeypatch):
+    arguments = ["--known", "group", "--compare", "sought", "--missing", "drop"]
+    arguments += ["--no-picture", "--out", str(tmp_path / "out")]
+    arguments += ["--n", "1"] if command == "explore" else ["--n-init", "5"]
+    monkeypatch.setattr("sys.argv", ["/usr/bin/nrprob", command, "untidy.csv", "--known", "a b"])
+    result = invoke(command, untidy, *arguments)
+    assert result.exit_code == 0, result.output
+    said = [line for line in result.stderr.splitlines() if line.startswith("note: ")]
+    for line in (
+        "'sample' is left out: text that differs in every row names rows",
+        "3 of 60 rows left out, for gaps: 2 in 'weight', 1 in known 'group'",
+        "text 'site' became 0/1 in 'site=south'",
+        "to 'weight': 'size', 'weight', 'sample_id', 'year'",
+    ):
+        assert any(line in own for own in said), (line, result.stderr)
+    warned = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
+    assert "'sample_id' looks like an identifier; if so, leave out with --drop" in warned[0]
+    assert "'year' looks like a year; if so, leave out with --drop year" in warned[1]
+    stored = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert stored["command"] == f"nrprob {command} untidy.csv --known 'a b'"
+    digest = hashlib.sha256(untidy.read_bytes()).hexdigest()
+    assert stored["files"] == {str(untidy): digest}
+    assert stored["versions"]["pandas"]
+    done = stored["prepared"]
+    assert done["features"] == ["size", "weight", "sample_id", "year", "site=south"]
+    assert done["rows_left_out"] == [3, 5, 8]
+    assert set(done["scales"]) == {"size", "weight", "sample_id", "year"}
+    assert all(f"note: {line}" in said for line in done["notes"])
+    assert all(f"warning: {line}" in warned for line in done["warnings"])
+    # Rows keep their numbers, and labelings go with them.
+    labels = pd.read_csv(tmp_path / "out" / "labels.csv")
+    frame = pd.read_csv(untidy).drop(index=[3, 5, 8])
+    assert labels["row"].tolist() == frame.index.tolist()
+    for name in ("group", "sought"):
+        assert labels[name].tolist() == frame[name].tolist()
+
+
+def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
+    arguments = ["--known", "group", "--known", "weight", "--missing", "drop", "--drop"]
+    arguments += ["sample,sample_id,year,site,sought", "--no-picture", "--out", tmp_path / "out"]
+    result = invoke("fit", untidy, *arguments, "--n-init", "5")
+    assert result.exit_code == 0, result.output
+    stored = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert stored["known"] == ["group"] and stored["prepared"]["known"] == ["group", "weight"]
+    assert stored["n_features"] == 1 and stored["n_samples"] == 57
+    line = refused(invoke("fit", untidy, *arguments, "--method", "condens"))
+    assert "got floats in 'weight' beside labels in 'group'" in line
 
 
 @pytest.mark.parametrize(
@@ -223,9 +296,9 @@ def test_missing_values_are_told(invoke, data, tmp_path):
         ("", "cannot read the file as CSV; "),
         ("a,b,species\n", "the table has no rows; "),
         ("a,a,species\n1,2,x\n3,4,y\n", "columns need different names; a in "),
-        ("a,b,species\nu,v,x\nw,z,y\n", "no numeric column is left; "),
-        ("a,b,species\n1,2,\n3,4,y\n", "--known species has missing values; 1 of 2; "),
-        ("a,b,species\n1,2,x\n3,inf,y\n", "infinite values; 1 of 4, the first in row 1, column b"),
+        ("a,b,species\nu,v,x\nu,v,y\n", "no feature is left; got 'a', 'b', none of which"),
+        ("a,b,species\n1,2,\n3,4,y\n", "got gaps: 1 in known 'species' (1 of 2 rows); --missing"),
+        ("a,b,species\n1,2,x\n3,inf,y\n", "values must be finite; got infinity: 1 in 'b'; "),
         ("a,b,species\n1,2,x\n1,2,3,4,5,6\n", "cannot read the file as CSV; "),
         (b"\xff\xfe\x00a", "cannot read the file as CSV; "),
     ],

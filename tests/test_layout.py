@@ -17,7 +17,7 @@ FLOORS = (
     {"exceptions", "settings", "frames", "validation", "files", "scheduler"},
     {"information", "codelength", "known", "colouring"},
     {"links", "metrics", "posterior", "statistics"},
-    {"storage"},
+    {"preparation", "storage"},
     {"engines"},
     {"estimator"},
     {"methods"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,12 @@ def _summary(model: Any, evidence: Any) -> dict[str, Any]:
 
 
 def save(
-    found: Exploration, table: Table, known: Sequence[str], out: Path, pictures: bool
+    found: Exploration,
+    table: Table,
+    known: Sequence[str],
+    out: Path,
+    pictures: bool,
+    origin: Mapping[str, Any],
 ) -> list[Path]:
     """Write an exploration into a folder.
 
@@ -50,6 +55,7 @@ def save(
     known : names of the labelings that were known
     out : folder
     pictures : whether to draw, of every clustering, its centres and, if it was tested, its rows
+    origin : what is to be said of the data and of the command
 
     Returns
     -------
@@ -68,6 +74,7 @@ def save(
         "n_samples": int(table.X.shape[0]),
         "n_features": int(table.X.shape[1]),
         "known": list(known),
+        **origin,
         "clusterings": [_summary(*own) for own in zip(found.estimators_, evidence, strict=True)],
         "rejected": rejected,
         "reason": found.reason_,

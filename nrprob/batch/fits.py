@@ -267,7 +267,7 @@ def _class_rates(fit: Fit, parts: Parts, told: bool) -> dict[str, float]:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
-    names = ("nrprob", "jax", "jaxlib", "numpy", "scipy", "scikit-learn")
+    names = ("nrprob", "jax", "jaxlib", "numpy", "scipy", "scikit-learn", "pandas")
     found = {"python": platform.python_version()}
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -27,13 +27,17 @@ __all__ = ["Single", "as_file", "draw", "names", "plain", "read", "save"]
 
 @dataclass
 class Single:
-    """One data set and the fits of it, the first of which matters; ``files`` hold what is kept."""
+    """One data set and the fits of it, the first of which matters.
+
+    ``files`` hold what is kept, and ``origin`` what is to be said of the data and of the command.
+    """
 
     title: str
     table: tables.Table
     known: Sequence[str]
     fits: list[Fit]
     files: list[Path] = field(default_factory=list)
+    origin: dict[str, Any] = field(default_factory=dict)
 
 
 def plain(value: Any) -> Any:
@@ -92,6 +96,7 @@ def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
         "n_samples": int(run.table.X.shape[0]),
         "n_features": int(run.table.X.shape[1]),
         "known": list(run.known),
+        **run.origin,
         "contrast": [_summary(other) for other in run.fits[1:]],
         "versions": versions(),
     }

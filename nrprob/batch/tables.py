@@ -18,7 +18,17 @@ from nrprob.batch.registry import refuse_unknown
 from nrprob.exceptions import InputError
 from nrprob.files import read_npz, read_sparse, reading
 
-__all__ = ["Table", "as_labels", "generate", "load", "read", "read_column", "scaler"]
+__all__ = [
+    "Table",
+    "as_labels",
+    "contents",
+    "generate",
+    "load",
+    "read",
+    "read_column",
+    "require_columns",
+    "scaler",
+]
 
 _NPZ_DEFAULT = "X"
 
@@ -113,7 +123,7 @@ def _read_npz(path: Path) -> dict[str, Any]:
     return arrays
 
 
-def _open(path: Path) -> Any:
+def contents(path: Path) -> Any:
     """Contents of a file: a pandas frame, or a dictionary of arrays."""
     readers = dict.fromkeys((".csv", ".tsv", ".parquet"), _read_frame) | {".npz": _read_npz}
     if not path.is_file():
@@ -145,7 +155,8 @@ def _matrix(arrays: Mapping[str, Any], path: Path) -> Any:
     return X.astype(np.int8) if X.dtype == bool else X
 
 
-def _require(names: Collection[str], available: Collection[str], path: Path) -> None:
+def require_columns(names: Collection[str], available: Collection[str], path: Path) -> None:
+    """Refuse columns that a file does not have."""
     for name in names:
         refuse_unknown(name, available, f"{path} has no such column; {name!r}")
 
@@ -176,18 +187,18 @@ def read(
     Table
         With ``left_out`` naming the columns that are neither numeric nor labelings.
     """
-    source = _open(path)
+    source = contents(path)
     if isinstance(source, dict):
         if columns or drop:
             raise InputError(f"columns of an NPZ file have no names; {path}; cut the array itself")
         X = _matrix(source, path)
-        _require(labelings, source, path)
+        require_columns(labelings, source, path)
         return Table(X, labelings={name: np.asarray(source[name]) for name in labelings})
 
     import pandas as pd
 
     frame = source
-    _require([*columns, *drop, *labelings], list(frame.columns), path)
+    require_columns([*columns, *drop, *labelings], list(frame.columns), path)
     others = [c for c in frame.columns if c not in {*drop, *labelings}]
     wanted = list(dict.fromkeys(columns)) or others
     numeric = [c for c in wanted if pd.api.types.is_numeric_dtype(frame[c])]
@@ -214,8 +225,8 @@ def read(
 
 def read_column(path: Path, name: str) -> np.ndarray:
     """Read one column of a table, or one array of an NPZ file."""
-    source = _open(path)
-    _require([name], list(source), path)
+    source = contents(path)
+    require_columns([name], list(source), path)
     if not isinstance(source, dict):
         return source[name].to_numpy()
     values = source[name]

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from nrprob.cli.given import Columns, Data, Drop, Known, Out, Seed, Standardize, listed, read_given
+from nrprob.cli.given import (
+    Columns,
+    Data,
+    Drop,
+    Known,
+    Missing,
+    Out,
+    Seed,
+    Standardize,
+    listed,
+    read_given,
+)
 from nrprob.cli.terminal import console, in_one_line, say, warn, working
 from nrprob.exceptions import InputError
 
@@ -41,7 +52,8 @@ def explore(
     columns: Columns = None,
     drop: Drop = None,
     seed: Seed = 0,
-    standardize: Standardize = False,
+    missing: Missing = "error",
+    standardize: Standardize = None,
     picture: Annotated[bool, Option(help="Draw pictures.")] = True,
 ) -> None:
     """Find clusterings one after another, each new to all before, while there is evidence."""
@@ -55,17 +67,17 @@ def explore(
         try_write(out / name)
     with working(f"reading {data.name}"):
         options = {"known": known or [], "compare": compare or [], "labels": []}
-        given = read_given(data, options, listed(columns), listed(drop), standardize)
-    given.tell_left_out()
+        given = read_given(data, options, listed(columns), listed(drop), standardize, missing)
+    given.tell()
     from nrprob.successive import explore as search
 
     with working("looking for clusterings"):
         found = search(
-            given.table.X, n_clusters=number, n_clusterings=n, known=given.all_known(), rule=rule,
+            given.table.X, n_clusters=number, n_clusterings=n, known=given.known, rule=rule,
             alpha=alpha, random_state=seed,
         )  # fmt: skip
     with working("writing the results"):
-        files = explored.save(found, given.table, given.names, out, picture)
+        files = explored.save(found, given.table, given.names, out, picture, given.origin)
     _show(found)
     for path in files:
         say(f"wrote {path}")

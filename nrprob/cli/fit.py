@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from nrprob.cli.given import Columns, Data, Drop, Known, Out, Seed, Standardize, listed, read_given
+from nrprob.cli.given import (
+    Columns,
+    Data,
+    Drop,
+    Known,
+    Missing,
+    Out,
+    Seed,
+    Standardize,
+    listed,
+    read_given,
+)
 from nrprob.cli.single import show
 from nrprob.cli.terminal import in_one_line, note, working
 from nrprob.exceptions import InputError
@@ -50,7 +61,8 @@ def fit(
     ] = None,
     n_init: Annotated[int | None, Option(help="Number of restarts.")] = None,
     seed: Seed = 0,
-    standardize: Standardize = False,
+    missing: Missing = "error",
+    standardize: Standardize = None,
     settings: Annotated[
         list[str] | None,
         Option("--set", metavar="NAME=VALUE", help="Any other parameter of the method."),
@@ -75,13 +87,13 @@ def fit(
     with working(f"reading {data.name}"):
         options = {"known": known or [], "compare": compare or []}
         options["labels"] = [labels] if labels else []
-        given = read_given(data, options, listed(columns), listed(drop), standardize)
+        given = read_given(data, options, listed(columns), listed(drop), standardize, missing)
     table = given.table
-    given.tell_left_out()
+    given.tell()
     if given.y is not None:
         legend = ", ".join(f"{c} = {name}" for c, name in enumerate(given.classes))
         note(f"wanted classes: {legend}")
-    z = given.all_known()
+    z = given.known
     if chosen is None:
         from nrprob.advice import recommend
 
@@ -92,7 +104,7 @@ def fit(
     with working(f"fitting {chosen.class_name}"):
         fitted = fits.fit_method(method, parameters, table.X, z, y=given.y, where="--set ")
     fits.score(fitted, table.labelings, fits.default_measures([*table.labelings]))
-    result = single.Single("", table, given.names, [fitted])
+    result = single.Single("", table, given.names, [fitted], origin=given.origin)
     with working("writing the results"):
         single.save(result, out, shown)
     show(result)

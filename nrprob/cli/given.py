@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from nrprob.cli.terminal import note
+from nrprob.cli.terminal import note, warn
 from nrprob.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ __all__ = [
     "Drop",
     "Given",
     "Known",
+    "Missing",
     "Out",
     "Seed",
     "Standardize",
@@ -40,11 +44,21 @@ Known = Annotated[
 ]
 Out = Annotated[Path, Option(help="Folder to write to.")]
 Columns = Annotated[
-    str | None, Option(help="Feature columns, separated by commas; default all numeric.")
+    str | None, Option(help="Feature columns, separated by commas; all others by default.")
 ]
 Drop = Annotated[str | None, Option(help="Columns to leave out, separated by commas.")]
 Seed = Annotated[int | None, Option(help="Makes the run repeatable.")]
-Standardize = Annotated[bool, Option(help="Give every feature mean 0 and standard deviation 1.")]
+Missing = Annotated[
+    str, Option(help="Missing values: error, drop (their rows), or mean (fill them in).")
+]
+Standardize = Annotated[
+    bool | None,
+    Option(
+        "--standardize/--no-standardize",
+        help="Give features mean 0 and standard deviation 1; by default measurements of a table "
+        "whose scales differ tenfold.",
+    ),
+]
 
 
 def listed(text: str | None) -> list[str]:
@@ -59,31 +73,27 @@ class Given:
     Attributes
     ----------
     table : rows, and all labelings of them
-    known, names : what is known; the names of those of them that are labelings
+    known, names : what is known, as estimators take it; the names of what of it is labelings
     y, classes : wanted labels, -1 where unknown, and the names of the classes; None for none
+    origin : what `result.json` says of the data: the command, files, and how they were prepared
+    notes, warnings : what was done to the rows, and what looks wrong about them
     """
 
     table: Table
-    known: list[np.ndarray] = field(default_factory=list)
+    known: Any = None
     names: list[str] = field(default_factory=list)
     y: np.ndarray | None = None
     classes: list[str] = field(default_factory=list)
+    origin: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
-    def tell_left_out(self) -> None:
-        """Say which columns are no features."""
-        if self.table.left_out:
-            note(f"not numeric and left out: {', '.join(self.table.left_out)}")
-
-    def all_known(self) -> np.ndarray | None:
-        """What is known, as estimators take it."""
-        from nrprob.batch import sources
-
-        if len(self.known) > 1 and any(z.ndim > 1 for z in self.known):
-            raise InputError(
-                "several --known have to be labelings, one column each; one of them is a matrix; "
-                "give the matrix alone"
-            )
-        return sources.known_array(self.known)
+    def tell(self) -> None:
+        """Say what was done to the rows."""
+        for line in self.notes:
+            note(line)
+        for line in self.warnings:
+            warn(line)
 
 
 def read_given(
@@ -91,47 +101,131 @@ def read_given(
     options: dict[str, list[str]],
     columns: list[str],
     drop: list[str],
-    standardize: bool,
+    standardize: bool | None,
+    missing: str,
 ) -> Given:
     """Read the rows, and the columns that the options --known, --compare and --labels name."""
+    import numpy as np
+    import scipy.sparse
+
     from nrprob.batch import sources, tables
+    from nrprob.files import digest
+    from nrprob.preparation.prepare import prepared
 
+    if missing not in ("error", "drop", "mean"):
+        raise InputError(
+            f"--missing is error, drop or mean; got {missing!r}; pass for example --missing drop"
+        )
     places = {option: [_place(text, data) for text in texts] for option, texts in options.items()}
-    if data.suffix != ".npz":
-        everything = [place for group in places.values() for place in group]
-        drop += [column for file, column in everything if file.resolve() == data.resolve()]
-    table = tables.read(data, columns=columns, drop=drop)
-    sources.require_numbers(table)
-    if standardize:
-        table.X = tables.scaler(table.X).transform(table.X)
-    given = Given(table)
-
-    def read(option: str, file: Path, column: str) -> np.ndarray:
-        values, n = tables.read_column(file, column), table.X.shape[0]
-        if len(values) != n:
-            raise InputError(
-                f"--{option} {column} does not go with the data; {len(values)} values for {n} "
-                "rows; give one value per row, in the same order"
-            )
-        return values
-
-    def label(option: str, file: Path, column: str, values: np.ndarray) -> str:
-        name = column if column not in table.labelings else f"{file}:{column}"
-        table.labelings[name] = tables.as_labels(values, f"--{option} {column}")
-        return name
-
-    for place in places["known"]:
-        values = read("known", *place)
-        # A float matrix is continuous known structure: what to do is the method's business.
-        if values.ndim == 1:
-            given.names.append(label("known", *place, values))
-            values = table.labelings[given.names[-1]]
-        given.known.append(values)
-    for place in places["compare"]:
-        label("compare", *place, read("compare", *place))
+    everything = [place for group in places.values() for place in group]
+    named = [column for file, column in everything if file.resolve() == data.resolve()]
+    X, row_names = _rows(data, columns, drop, named)
+    n, scaled = X.shape[0], "auto" if standardize is None else standardize
+    read = {place: _column(*place, n) for place in dict.fromkeys(everything)}
+    known = _named(places["known"], read)
+    if scipy.sparse.issparse(X):
+        sources.require_numbers(tables.Table(X))
+        X, scaled = tables.scaler(X).transform(X) if standardize else X, False
+    told = _together(known, getattr(X, "index", None))
+    ready = prepared(X, known=told, missing=missing, standardize=scaled, say=_as_option)
+    rows = ready.rows_
+    if row_names is None and len(rows) < n:
+        row_names = np.arange(n)
+    table = tables.Table(
+        ready.X,
+        ready.feature_names_ if hasattr(X, "columns") else None,
+        row_names=None if row_names is None else row_names[rows],
+    )
+    given = Given(table, ready.known, notes=ready.notes, warnings=ready.warnings)
+    labels = {n: v for n, v in known.items() if v.ndim == 1 and not _is_measured(ready.known, n)}
+    given.names = list(labels)
+    for name, values in (labels | _named(places["compare"], read, known)).items():
+        where = f"--{'known' if name in labels else 'compare'} {name}"
+        table.labelings[name] = tables.as_labels(values[rows], where)
     for place in places["labels"]:
-        given.y, given.classes = _classes(read("labels", *place))
+        given.y, given.classes = _classes(read[place][rows])
+    given.origin = {
+        "command": shlex.join(["nrprob", *sys.argv[1:]]),
+        "files": {str(file): digest(file) for file in [data, *(file for file, _ in everything)]},
+        "prepared": {
+            "missing": missing,
+            "features": ready.feature_names_,
+            "known": list(known),
+            "rows_left_out": np.setdiff1d(np.arange(n), rows).tolist(),
+            "scales": ready.scales_,
+            "notes": ready.notes,
+            "warnings": ready.warnings,
+        },
+    }
     return given
+
+
+def _rows(
+    data: Path, columns: list[str], drop: list[str], named: list[str]
+) -> tuple[Any, np.ndarray | None]:
+    """Rows of a file: features with their names, and names of the rows; or a matrix, and None."""
+    from nrprob.batch import tables
+
+    frame = tables.contents(data)
+    if isinstance(frame, dict):
+        return tables.read(data, columns=columns, drop=drop).X, None
+    tables.require_columns([*columns, *drop, *named], list(frame.columns), data)
+    left = list(dict.fromkeys(columns)) or [c for c in frame if c not in {*drop, *named}]
+    if not left:
+        raise InputError(f"no column is left; {data}; drop fewer, or choose with --columns")
+    return frame[left], frame.index.to_numpy()
+
+
+def _column(file: Path, column: str, n: int) -> np.ndarray:
+    from nrprob.batch import tables
+
+    values = tables.read_column(file, column)
+    if len(values) != n:
+        raise InputError(
+            f"{column} of {file} does not go with the data; {len(values)} values for {n} rows; "
+            "give one value per row, in the same order"
+        )
+    return values
+
+
+def _named(
+    places: list[tuple[Path, str]],
+    read: dict[tuple[Path, str], np.ndarray],
+    others: Collection[str] = (),
+) -> dict[str, np.ndarray]:
+    """Columns by their names, with the file where a name is taken."""
+    found: dict[str, np.ndarray] = {}
+    for file, column in places:
+        name = column if column not in {*found, *others} else f"{file}:{column}"
+        found[name] = read[file, column]
+    return found
+
+
+def _together(known: dict[str, np.ndarray], index: Any) -> Any:
+    """What is known as one table, or a matrix, which is numbers."""
+    import pandas as pd
+
+    if not known:
+        return None
+    matrices = [values for values in known.values() if values.ndim > 1]
+    if matrices and len(known) > 1:
+        raise InputError(
+            "several --known have to be columns; one of them is a matrix; "
+            f"{', '.join(known)}; give the matrix alone, or its columns"
+        )
+    return matrices[0] if matrices else pd.DataFrame(known, index=index)
+
+
+def _is_measured(known: Any, name: str) -> bool:
+    """Whether a known column is one of numbers."""
+    return hasattr(known, "columns") and known[name].dtype.kind == "f"
+
+
+def _as_option(option: str, value: Any) -> str:
+    """How an argument of `nrprob.prepare` is written here."""
+    if isinstance(value, bool):
+        return f"--{option}" if value else f"--no-{option}"
+    return f"--{option} {','.join(value) if isinstance(value, list) else value}"
 
 
 def _place(text: str, data: Path) -> tuple[Path, str]:

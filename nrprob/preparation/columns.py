@@ -1,0 +1,118 @@
+"""What a column of a table holds, and what it looks like."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import numbers
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+MOST_VALUES = 20  # different ones of a text that becomes columns of 0 and 1
+_FEW = 10  # rows, of which nothing looks like anything
+_MOSTLY = 0.8  # share of a text's values that are numbers, if the column means numbers
+
+_DATE = re.compile(
+    r"\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{4}/\d{1,2}/\d{1,2})"
+    r"([T ]\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?\s*(Z|[+-]\d{2}:?\d{2})?)?\s*"
+)
+_IDENTIFIER = re.compile(
+    r"(.*[\s_.:-])?(id|ids|index|idx|uuid|guid|key|rowid|rownum|row|nr|no)([\s_.:-].*)?"
+    r"|unnamed: \d+|identifier|record[\s_]?number"
+)
+_YEAR = re.compile(r"(.*[\s_.:-])?(year|years|yr)([\s_.:-].*)?")
+
+
+def kind_of_column(column: Any) -> str:
+    """What a column of a frame holds: "number", "boolean", "text", "date", "empty" or "mixed"."""
+    kind = getattr(column.dtype, "kind", "O")
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return "text" if column.notna().any() else "empty"
+    if kind in "mM" or isinstance(column.dtype, pd.PeriodDtype):
+        return "date"
+    if kind in "biuf":
+        return "boolean" if kind == "b" else "number"
+    values = column.dropna()
+    kinds = {_kind_of_value(value) for value in values}
+    if kinds == {"text"}:
+        return "date" if all(_DATE.fullmatch(value) for value in values) else "text"
+    if kinds == {"boolean", "number"}:
+        return "number"
+    return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "empty"
+
+
+def _kind_of_value(value: Any) -> str:
+    if isinstance(value, bool | np.bool_):
+        return "boolean"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, numbers.Real | decimal.Decimal):
+        return "number"
+    moment = datetime.date | datetime.time | datetime.timedelta | np.datetime64 | np.timedelta64
+    return "date" if isinstance(value, moment | pd.Period) else "mixed"
+
+
+def is_float(column: Any) -> bool:
+    """Whether a column is one of floats."""
+    return getattr(column.dtype, "kind", "O") == "f"
+
+
+def as_numbers(column: Any) -> np.ndarray:
+    """Values (n,) of a column of numbers or booleans, NaN where one is missing.
+
+    Raises
+    ------
+    ValueError
+        If one is beyond the range of floats.
+    """
+    single = column.dtype == np.float32
+    try:
+        return column.to_numpy(np.float32 if single else np.float64, na_value=np.nan)
+    except OverflowError as error:
+        raise ValueError(
+            f"X must hold numbers within the range of floats; got others in {column.name!r}: "
+            f"{error}; divide them"
+        ) from None
+
+
+def is_01(values: np.ndarray) -> bool:
+    """Whether all values are 0 or 1, or missing."""
+    return bool(((values == 0) | (values == 1) | np.isnan(values)).all())
+
+
+def differs_in_every_row(values: Any) -> bool:
+    """Whether no value of a text, without those that are missing, occurs twice."""
+    return len(values) > 2 and values.is_unique
+
+
+def odd_one(values: Any) -> str | None:
+    """The first value of a text that is no number, where nearly all are; None of other texts."""
+    numeric = pd.to_numeric(values.astype(object), errors="coerce").notna().to_numpy()
+    if numeric.all() or numeric.mean() < _MOSTLY:
+        return None
+    return str(values.iloc[int(np.flatnonzero(~numeric)[0])])
+
+
+def is_identifier(name: str, values: np.ndarray) -> bool:
+    """Whether numbers look like those that tell rows apart: by their name, or in their order."""
+    whole = len(values) > 0 and bool((values == np.round(values)).all())
+    if not whole or len(values) < _FEW or is_01(values):
+        return False
+    # A name in camel case is one of several words.
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    if _IDENTIFIER.fullmatch(words):
+        return True
+    steps = np.diff(values)
+    return bool((steps > 0).all() or (steps < 0).all())
+
+
+def is_year(name: str, values: np.ndarray) -> bool:
+    """Whether numbers look like years: by their name, or all of them being of a century or two."""
+    whole = len(values) >= _FEW and bool((values == np.round(values)).all())
+    if not whole or not 1000 <= values.min() <= values.max() <= 3000:
+        return False
+    modern = 1900 <= values.min() and values.max() <= 2100
+    return bool(_YEAR.fullmatch(name.lower())) or bool(modern)

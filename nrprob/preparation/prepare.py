@@ -1,0 +1,388 @@
+"""A table made ready for a fit, with a record of what was done to it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+from nrprob.exceptions import warn
+from nrprob.frames import as_frame, is_table, listed, take_out
+from nrprob.known import Memberships, plain
+from nrprob.preparation.columns import (
+    MOST_VALUES,
+    as_numbers,
+    differs_in_every_row,
+    is_01,
+    is_float,
+    is_identifier,
+    is_year,
+    kind_of_column,
+    odd_one,
+)
+from nrprob.preparation.gaps import complete, gaps_of
+from nrprob.preparation.record import Record, Say, in_python
+from nrprob.preparation.scales import scale
+from nrprob.validation import check_choice, check_not_masked
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Prepared", "prepare"]
+
+
+@dataclass
+class Prepared:
+    """What `prepare` made of a table: ``model.fit(prepared.X, known=prepared.known)``.
+
+    Attributes
+    ----------
+    X : ndarray of shape (n_kept, n_features)
+        The features; a sparse matrix as it was given.
+    known : ndarray, DataFrame or None
+        What is known of these rows: the labels of one labeling, or the columns of several, or of
+        numbers.
+    feature_names_ : list of str
+        The columns of ``X``; ``column=value`` is 1 where a text has this value.
+    rows_ : ndarray of shape (n_kept,)
+        Places of the rows that were kept.
+    scales_ : dict
+        Of every column that was standardised, the mean and the standard deviation.
+    notes : list of str
+        What was done, a sentence each.
+    warnings : list of str
+        What looks wrong and was left as it is, a sentence each.
+    """
+
+    X: Any
+    known: Any
+    feature_names_: list[str]
+    rows_: np.ndarray
+    scales_: dict[str, tuple[float, float]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """``X`` with the names of its columns."""
+        import pandas as pd
+
+        return pd.DataFrame(self.X, columns=self.feature_names_)
+
+
+def prepare(
+    X: Any,
+    *,
+    known: Any = None,
+    missing: str = "error",
+    standardize: bool | str = "auto",
+    drop: Collection[str] = (),
+) -> Prepared:
+    """Make a table ready for a fit, and say what was done.
+
+    Of a frame, numbers are features as they are, booleans are 0 and 1, and text and categories of
+    up to 20 values become columns of 0 and 1: ``column=value`` for every value, or for the second
+    of two. Text that differs in every row, or in none, is left out, as are empty columns. Dates are
+    refused, as are texts of more values. An array has numbers only, and no names.
+
+    Parameters
+    ----------
+    X : frame of pandas or polars, other table, or array of shape (n_samples, n_features)
+        Anything with the Arrow PyCapsule interface or the dataframe interchange is a table.
+    known : str, list of str or array-like, optional
+        Names of columns that are known and no features; or what is known, as `fit` takes it. A
+        column of floats is a number, and others are labels; so are floats of at most 20 different
+        whole numbers, which is what gaps make of integers.
+    missing : {"error", "drop", "mean"}, default="error"
+        Whether missing values are refused, or leave out their rows, or become the mean of their
+        column, which for columns of 0 and 1 is a share. Labels that are known have no mean.
+        Infinite values are refused, but for "drop".
+    standardize : {"auto", True, False}, default="auto"
+        Whether features get mean 0 and standard deviation 1. "auto" does so to columns of
+        measurements of a frame, if standard deviations differ tenfold (columns of 0 and 1 count as
+        1), or if beside columns of 0 and 1 they would be taken for counts. Counts (whole numbers
+        from 0, at least half of which are 0), columns of 0 and 1, and arrays stay as they are.
+    drop : collection of str, default=()
+        Columns of a frame that are no features.
+
+    Returns
+    -------
+    Prepared
+
+    Raises
+    ------
+    ValueError
+        If a column cannot be a feature or is not there, values are missing or infinite and to be
+        refused, or nothing is left. The message names the columns.
+
+    Warns
+    -----
+    UserWarning
+        If columns that are features look like identifiers or years; if scales differ tenfold and
+        are left so; if more than half of the rows are left out.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from nrprob import prepare
+    >>> frame = pd.DataFrame({"size": [1.5, 2.0, None, 4.0], "kind": ["a", "b", "b", "c"]})
+    >>> ready = prepare(frame.assign(batch=[0, 1, 0, 1]), known="batch", missing="drop")
+    >>> ready.feature_names_, ready.known.tolist()
+    (['size', 'kind=a', 'kind=b', 'kind=c'], [0, 1, 1])
+    """
+    found = prepared(X, known=known, missing=missing, standardize=standardize, drop=drop)
+    for line in found.warnings:
+        warn(line)
+    return found
+
+
+def prepared(
+    X: Any,
+    *,
+    known: Any = None,
+    missing: str = "error",
+    standardize: bool | str = "auto",
+    drop: Collection[str] = (),
+    say: Say = in_python,
+) -> Prepared:
+    """As `prepare`, without a warning; ``say`` writes what to ask for; see `Record`."""
+    check_choice("missing", missing, ("error", "drop", "mean"))
+    if isinstance(standardize, bool | np.bool_):
+        standardize = bool(standardize)
+    else:
+        check_choice("standardize", standardize, ("auto",), "or True or False")
+    drop = [drop] if isinstance(drop, str) else list(drop)
+    if not is_table(X):
+        return _of_array(X, known, missing, standardize, drop, say)
+    X, known = take_out(_named(as_frame(X), drop), known)
+    X = X.drop(columns=[name for name in drop if name in X.columns])
+    if not X.shape[1]:
+        raise ValueError(f"no feature is left; got {say('drop', drop)}; leave fewer columns out")
+    work = _Columns(say)
+    columns = work.features(X)
+    told = work.read_known(known)
+    rows = complete(columns, told, gaps_of(known, len(X)), len(X), missing, work)
+    columns = {name: column.iloc[rows] for name, column in columns.items()}
+    names, values, is_number = work.encode(columns)
+    work.look(names, values)
+    values, scales = scale(names, values, is_number, standardize, work)
+    known = _rows_of(known if told is None else told, rows, len(X))
+    return Prepared(values, known, names, rows, scales, work.notes, work.warnings)
+
+
+def _of_array(
+    X: Any, known: Any, missing: str, standardize: Any, drop: list[str], say: Say
+) -> Prepared:
+    """As `prepared`, of an array, whose columns go by their numbers."""
+    X, known = take_out(X, known)
+    if drop:
+        raise ValueError(
+            f"drop names columns, and X has no columns with names; got drop={drop!r} and a "
+            f"{type(X).__name__}; pass X as a frame, or cut the array"
+        )
+    check_not_masked(X, "X")
+    array = X if sparse.issparse(X) else plain(X, "X")
+    if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "biuf":
+        raise ValueError(
+            f"X must be a table of numbers; got shape {array.shape} of {array.dtype}; pass rows of "
+            "numbers, or a frame, whose columns may hold other things"
+        )
+    work, names = _Columns(say), [f"column {j}" for j in range(array.shape[1])]
+    if sparse.issparse(array):
+        if standardize is True or not np.isfinite(array.data).all():
+            raise ValueError(
+                "sparse X must be finite, and stays as it is; got "
+                + ("standardize=True" if standardize is True else "NaN or infinity")
+                + "; pass X.toarray(), if it is small, or change its entries"
+            )
+    n = array.shape[0]
+    told = work.read_known(known)
+    if sparse.issparse(array):
+        rows = complete({}, told, gaps_of(known, n), n, missing, work)
+        known = _rows_of(known if told is None else told, rows, n)
+        array = array if len(rows) == n else sparse.csr_array(array)[rows]
+        return Prepared(array, known, names, rows, notes=work.notes)
+    import pandas as pd
+
+    values = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
+    columns = {name: pd.Series(column) for name, column in zip(names, values.T, strict=True)}
+    rows = complete(columns, told, gaps_of(known, n), n, missing, work)
+    columns = {name: column.iloc[rows] for name, column in columns.items()}
+    names, values, is_number = work.encode(columns)
+    values, scales = scale(names, values, is_number, standardize is True, work)
+    known = _rows_of(known if told is None else told, rows, n)
+    # Scales of an array are its maker's business.
+    return Prepared(values, known, names, rows, scales, work.notes)
+
+
+class _Columns(Record):
+    """What becomes of the columns of a table."""
+
+    def features(self, X: pd.DataFrame) -> dict[str, pd.Series]:
+        """Columns that are features, of numbers, booleans or few values of text."""
+        kinds = {name: kind_of_column(X[name]) for name in X}
+        self._refuse(kinds, "date", "dates", "turn them into numbers of a unit of your choice")
+        self._refuse(kinds, "mixed", "several kinds of values", "give each one kind of value")
+        texts = {name: X[name].dropna() for name, kind in kinds.items() if kind == "text"}
+        odd = {name: odd_one(values) for name, values in texts.items()}
+        if wrong := {name: value for name, value in odd.items() if value is not None}:
+            some = ", ".join(f"{value!r} in {name!r}" for name, value in wrong.items())
+            raise ValueError(
+                f"columns of numbers must hold no text; got {some}; leave such cells empty, or "
+                f"leave the columns out with {self.say('drop', list(wrong))}"
+            )
+        unique = [name for name, values in texts.items() if differs_in_every_row(values)]
+        same = [name for name, values in texts.items() if values.nunique() == 1]
+        empty = [n for n, kind in kinds.items() if kind == "empty" or not X[n].notna().any()]
+        many = {
+            name: values.nunique()
+            for name, values in texts.items()
+            if name not in unique and values.nunique() > MOST_VALUES
+        }
+        if many:
+            some = ", ".join(f"{count} in {name!r}" for name, count in many.items())
+            raise ValueError(
+                f"text can have up to {MOST_VALUES} different values to be a feature; got {some}; "
+                f"merge values, name such columns as known, or leave them out with "
+                f"{self.say('drop', list(many))}"
+            )
+        self._note(unique, "{} left out: text that differs in every row names rows")
+        self._note(same, "{} left out: text of one value says nothing")
+        self._note(empty, "{} left out: no row has a value")
+        left = {name: X[name] for name in X if name not in {*unique, *same, *empty}}
+        if not left:
+            raise ValueError(
+                f"no feature is left; got {listed(kinds)}, none of which holds numbers or a text "
+                "of a few values; pass other columns"
+            )
+        return left
+
+    def _refuse(self, kinds: dict[str, str], kind: str, what: str, remedy: str) -> None:
+        if names := [name for name, own in kinds.items() if own == kind]:
+            raise ValueError(
+                f"columns must hold numbers, text or booleans; got {what} in {listed(names)}; "
+                f"{remedy}, or leave the columns out with {self.say('drop', names)}"
+            )
+
+    def _note(self, names: list[str], line: str) -> None:
+        if names:
+            self.notes.append(line.format(listed(names) + (" is" if len(names) == 1 else " are")))
+
+    def read_known(self, known: Any) -> pd.DataFrame | None:
+        """Columns that are known, of a table; None of what comes as an array, or not at all."""
+        if not is_table(known):
+            return None
+        told = as_frame(known).copy()
+        for name in told:
+            column, whole = told[name], False
+            if getattr(column.dtype, "kind", "O") == "f":
+                values = column.dropna().to_numpy(np.float64)
+                whole = bool((values == np.round(values)).all())
+            if whole and 0 < column.nunique() <= MOST_VALUES:
+                told[name] = column.astype("Int64")
+                self.notes.append(f"known {name!r} holds few whole numbers and is read as labels")
+            elif (number := column.nunique()) > MOST_VALUES and column.dtype.kind in "iu":
+                self.warnings.append(
+                    f"known {name!r} is labels of {number} different whole numbers; cut it into "
+                    "groups, or make it floats, if it measures something"
+                )
+        return told
+
+    def encode(self, columns: dict[str, pd.Series]) -> tuple[list[str], np.ndarray, np.ndarray]:
+        """Names and values (n, m) of features, and which (m,) are more than 0 and 1."""
+        names: list[str] = []
+        is_number: list[bool] = []
+        parts: list[np.ndarray] = []
+        for name, column in columns.items():
+            if kind_of_column(column) not in ("text", "empty"):
+                names.append(name)
+                parts.append(_filled(as_numbers(column)))
+                is_number.append(not is_01(as_numbers(column)))
+                continue
+            values = _values(column)
+            shown = values if len(values) != 2 else values[1:]
+            own = [f"{name}={value}" for value in shown]
+            lacks = column.isna().to_numpy(bool)
+            for value in shown:
+                is_value = (column == value).to_numpy(bool, na_value=False).astype(np.float64)
+                parts.append(_filled(np.where(lacks, np.nan, is_value)))
+            names += own
+            is_number += [False] * len(own)
+            if len(values) > 1:
+                self.notes.append(f"text {name!r} became 0/1 in {listed(own, 20)}")
+            else:
+                self.notes.append(f"{name!r} is constant in the rows that are left")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(
+                f"columns must have different names; got {listed(twice)} twice, once from a value "
+                "of a text; rename a column"
+            )
+        dtype = np.float32 if {p.dtype for p in parts} == {np.dtype(np.float32)} else np.float64
+        return names, np.column_stack(parts).astype(dtype), np.array(is_number)
+
+    def look(self, names: list[str], values: np.ndarray) -> None:
+        """Warn of features that look as if they were none."""
+        own = list(zip(names, values.T, strict=True))
+        years = [name for name, v in own if is_year(name, v)]
+        ids = [name for name, v in own if name not in years and is_identifier(name, v)]
+        for found, what in ((ids, "an identifier"), (years, "a year")):
+            if found:
+                each = f"{'each of ' * (len(found) > 1)}{listed(found)}"
+                self.warnings.append(
+                    f"features should be measurements; {each} looks like {what}; if so, leave out "
+                    f"with {self.say('drop', found)}"
+                )
+
+
+def _filled(values: np.ndarray) -> np.ndarray:
+    """Values with their mean in place of those that are missing."""
+    lacks = np.isnan(values)
+    return np.where(lacks, values[~lacks].mean(), values) if lacks.any() else values
+
+
+def _values(column: pd.Series) -> list[Any]:
+    """Values of a text: in their order if they are categories, else sorted."""
+    found = column.dropna().unique().tolist()
+    if hasattr(column, "cat"):
+        return [value for value in column.cat.categories if value in found]
+    return sorted(found)
+
+
+def _named(frame: pd.DataFrame, drop: list[str]) -> pd.DataFrame:
+    """The frame with text for names, of which those to drop are some."""
+    names = frame.columns.map(str)
+    if not names.is_unique:
+        raise ValueError(
+            f"X must have columns of different names; got {names[names.duplicated()][0]!r} more "
+            "than once; rename them"
+        )
+    for name in drop:
+        if name not in names:
+            raise ValueError(
+                f"drop names a column that X does not have; got {name!r}, and X has "
+                f"{listed(names)}; name one of these"
+            )
+    return frame.set_axis(names, axis=1)
+
+
+def _rows_of(known: Any, rows: np.ndarray, n: int) -> Any:
+    """What is known of some rows, as estimators take it."""
+    if known is None:
+        return None
+    if is_table(known):
+        known = known.iloc[rows].reset_index(drop=True)
+        whole = [name for name in known if str(known[name].dtype) == "Int64"]
+        known = known.astype(dict.fromkeys(whole, np.int64))
+        one = known.shape[1] == 1 and not is_float(known.iloc[:, 0])
+        return known.iloc[:, 0].to_numpy() if one else known
+    if len(rows) == n:
+        return known
+    if isinstance(known, Memberships):
+        return Memberships(known.probabilities[rows])
+    array = plain(known, "known")
+    if len(array) != n:
+        raise ValueError(f"known has {len(array)} rows for {n} of X; got other rows; pass as many")
+    return array[rows]

@@ -1,0 +1,30 @@
+"""What a preparation did, and how it tells its user."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Say = Callable[[str, Any], str]
+
+
+def in_python(option: str, value: Any) -> str:
+    """How an argument is written."""
+    return f"{option}={value!r}"
+
+
+@dataclass
+class Record:
+    """Sentences about a table.
+
+    Attributes
+    ----------
+    say : writes what to ask for, by the name of an argument and its value
+    notes : what was done
+    warnings : what looks wrong
+    """
+
+    say: Say = in_python
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)

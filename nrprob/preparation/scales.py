@@ -1,0 +1,59 @@
+"""Scales of features, and what brings them together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nrprob.frames import listed
+from nrprob.preparation.record import Record
+from nrprob.statistics.features import kind_of
+
+_APART = 10  # scales that differ so many times are of different units
+
+
+def scale(
+    names: list[str],
+    values: np.ndarray,
+    is_number: np.ndarray,
+    standardize: bool | str,
+    record: Record,
+) -> tuple[np.ndarray, dict[str, tuple[float, float]]]:
+    """Standardised values, and the mean and standard deviation of columns that were changed."""
+    wide = values.astype(np.float64)
+    mean, deviation = wide.mean(0), wide.std(0)
+    # Relative to the values, because the mean of equal ones is off by rounding.
+    varies = np.isfinite(deviation) & (deviation > 1e-12 * abs(wide).max(0))
+    measured = is_number & varies
+    chosen = varies if standardize is True else np.zeros(len(names), bool)
+    if standardize is not True and measured.any() and kind_of(wide[:, is_number]) == "real":
+        apart = _apart(names, deviation, measured, not is_number.all())
+        if standardize == "auto" and (apart or kind_of(wide) != "real"):
+            chosen = measured
+            why = apart or "they would be taken for counts beside columns of 0 and 1"
+            shown = listed([names[j] for j in np.flatnonzero(chosen)])
+            record.notes.append(f"standardised, since {why}: {shown}")
+        elif not standardize and apart:
+            record.warnings.append(
+                f"features should share a scale; {apart}; "
+                f"{record.say('standardize', True)} brings them to one"
+            )
+    scales = {names[j]: (float(mean[j]), float(deviation[j])) for j in np.flatnonzero(chosen)}
+    if not scales:
+        return values, scales
+    wide[:, chosen] = (wide[:, chosen] - mean[chosen]) / deviation[chosen]
+    return wide.astype(values.dtype), scales
+
+
+def _apart(names: list[str], deviation: np.ndarray, measured: np.ndarray, others: bool) -> str:
+    """How far scales are apart, if tenfold: those of measurements, and 1 for other columns."""
+    at = np.flatnonzero(measured)
+    low, high = at[deviation[at].argmin()], at[deviation[at].argmax()]
+    ends = [(deviation[low], repr(names[low])), (deviation[high], repr(names[high]))]
+    if others:
+        ends.append((1.0, "columns of 0 and 1"))
+    (least, small), (most, large) = min(ends), max(ends)
+    if most < _APART * least:
+        return ""
+    times = most / least
+    shown = f"{times:.0f}" if times < 1e5 else f"{times:.0e}"
+    return f"scales are {shown}-fold apart, from {small} to {large}"
