@@ -25,7 +25,7 @@ from nrprob.preparation.columns import (
 )
 from nrprob.preparation.gaps import complete, gaps_of
 from nrprob.preparation.record import Record, Say, in_python
-from nrprob.preparation.scales import scale
+from nrprob.preparation.scales import Features, scale
 from nrprob.validation import check_choice, check_not_masked
 
 if TYPE_CHECKING:
@@ -166,11 +166,11 @@ def prepared(
     told = work.read_known(known)
     rows = complete(columns, told, gaps_of(known, len(X)), len(X), missing, work)
     columns = {name: column.iloc[rows] for name, column in columns.items()}
-    names, values, is_number = work.encode(columns)
-    work.look(names, values)
-    values, scales = scale(names, values, is_number, standardize, work)
+    features = work.encode(columns)
+    work.look(features)
+    values, scales = scale(features, standardize, work)
     known = _rows_of(known if told is None else told, rows, len(X))
-    return Prepared(values, known, names, rows, scales, work.notes, work.warnings)
+    return Prepared(values, known, features.names, rows, scales, work.notes, work.warnings)
 
 
 def _of_array(
@@ -211,11 +211,11 @@ def _of_array(
     columns = {name: pd.Series(column) for name, column in zip(names, values.T, strict=True)}
     rows = complete(columns, told, gaps_of(known, n), n, missing, work)
     columns = {name: column.iloc[rows] for name, column in columns.items()}
-    names, values, is_number = work.encode(columns)
-    values, scales = scale(names, values, is_number, standardize is True, work)
+    features = work.encode(columns)
+    values, scales = scale(features, standardize is True, work)
     known = _rows_of(known if told is None else told, rows, n)
     # Scales of an array are its maker's business.
-    return Prepared(values, known, names, rows, scales, work.notes)
+    return Prepared(values, known, features.names, rows, scales, work.notes)
 
 
 class _Columns(Record):
@@ -291,16 +291,18 @@ class _Columns(Record):
                 )
         return told
 
-    def encode(self, columns: dict[str, pd.Series]) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """Names and values (n, m) of features, and which (m,) are more than 0 and 1."""
+    def encode(self, columns: dict[str, pd.Series]) -> Features:
+        """Features of complete columns, or of columns whose gaps get their mean."""
         names: list[str] = []
-        is_number: list[bool] = []
         parts: list[np.ndarray] = []
+        is_number: list[bool] = []
+        is_text: list[bool] = []
         for name, column in columns.items():
-            if kind_of_column(column) not in ("text", "empty"):
+            if (kind := kind_of_column(column)) not in ("text", "empty"):
                 names.append(name)
                 parts.append(_filled(as_numbers(column)))
                 is_number.append(not is_01(as_numbers(column)))
+                is_text.append(kind == "boolean")
                 continue
             values = _values(column)
             shown = values if len(values) != 2 else values[1:]
@@ -311,6 +313,7 @@ class _Columns(Record):
                 parts.append(_filled(np.where(lacks, np.nan, is_value)))
             names += own
             is_number += [False] * len(own)
+            is_text += [True] * len(own)
             if len(values) > 1:
                 self.notes.append(f"text {name!r} became 0/1 in {listed(own, 20)}")
             else:
@@ -321,11 +324,12 @@ class _Columns(Record):
                 "of a text; rename a column"
             )
         dtype = np.float32 if {p.dtype for p in parts} == {np.dtype(np.float32)} else np.float64
-        return names, np.column_stack(parts).astype(dtype), np.array(is_number)
+        table = np.column_stack(parts).astype(dtype)
+        return Features(names, table, np.array(is_number), np.array(is_text))
 
-    def look(self, names: list[str], values: np.ndarray) -> None:
+    def look(self, features: Features) -> None:
         """Warn of features that look as if they were none."""
-        own = list(zip(names, values.T, strict=True))
+        own = list(zip(features.names, features.values.T, strict=True))
         years = [name for name, v in own if is_year(name, v)]
         ids = [name for name, v in own if name not in years and is_identifier(name, v)]
         for found, what in ((ids, "an identifier"), (years, "a year")):

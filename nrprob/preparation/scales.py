@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from nrprob.frames import listed
@@ -11,21 +13,44 @@ from nrprob.statistics.features import kind_of
 _APART = 10  # scales that differ so many times are of different units
 
 
+class Features(NamedTuple):
+    """Columns that are features.
+
+    Attributes
+    ----------
+    names, values : (m,) and (n, m)
+    is_number : (m,) whether there is more in a column than 0 and 1
+    is_text : (m,) whether it was made of text or of booleans, which are no counts
+    """
+
+    names: list[str]
+    values: np.ndarray
+    is_number: np.ndarray
+    is_text: np.ndarray
+
+
 def scale(
-    names: list[str],
-    values: np.ndarray,
-    is_number: np.ndarray,
-    standardize: bool | str,
-    record: Record,
+    features: Features, standardize: bool | str, record: Record
 ) -> tuple[np.ndarray, dict[str, tuple[float, float]]]:
     """Standardised values, and the mean and standard deviation of columns that were changed."""
+    names, values, is_number, is_text = features
     wide = values.astype(np.float64)
-    mean, deviation = wide.mean(0), wide.std(0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = wide.mean(0), wide.std(0)
     # Relative to the values, because the mean of equal ones is off by rounding.
     varies = np.isfinite(deviation) & (deviation > 1e-12 * abs(wide).max(0))
     measured = is_number & varies
     chosen = varies if standardize is True else np.zeros(len(names), bool)
-    if standardize is not True and measured.any() and kind_of(wide[:, is_number]) == "real":
+    kind = "counts" if is_text.all() else kind_of(wide[:, ~is_text])
+    if standardize is not True and measured.any() and kind == "counts":
+        if (wide[:, is_number] != 0).all():
+            # As ages beside many columns of 0 and 1 are, and counts hardly ever.
+            record.warnings.append(
+                "whole numbers are taken for counts where half of all numbers are 0; got "
+                f"{listed(np.array(names)[is_number].tolist())}, which never are; "
+                f"{record.say('standardize', True)} has them as measurements"
+            )
+    elif standardize is not True and measured.any():
         apart = _apart(names, deviation, measured, not is_number.all())
         if standardize == "auto" and (apart or kind_of(wide) != "real"):
             chosen = measured
