@@ -235,6 +235,7 @@ def untidy(tmp_path):
     frame["sought"] = sought
     frame.loc[[3, 8], "weight"] = np.nan
     frame.loc[5, "group"] = None
+    frame["partly"] = frame["sought"].where(frame.index != 7)
     path = tmp_path / "untidy.csv"
     frame.to_csv(path, index=False)
     return path
@@ -242,8 +243,8 @@ def untidy(tmp_path):
 
 @pytest.mark.parametrize("command", ["fit", "explore"])
 def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, command, monkeypatch):
-    arguments = ["--known", "group", "--compare", "sought", "--missing", "drop"]
-    arguments += ["--no-picture", "--out", str(tmp_path / "out")]
+    arguments = ["--known", "group", "--compare", "sought", "--compare", "partly"]
+    arguments += ["--missing", "drop", "--no-picture", "--out", str(tmp_path / "out")]
     arguments += ["--n", "1"] if command == "explore" else ["--n-init", "5"]
     monkeypatch.setattr("sys.argv", ["/usr/bin/nrprob", command, "untidy.csv", "--known", "a b"])
     result = invoke(command, untidy, *arguments)
@@ -252,6 +253,7 @@ def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, com
     for line in (
         "'sample' is left out: text that differs in every row names rows",
         "3 of 60 rows left out, for gaps: 2 in 'weight', 1 in known 'group'",
+        "--compare partly: 1 rows without a value are a group of their own",
         "text 'site' became 0/1 in 'site=south'",
         "to 'weight': 'size', 'weight', 'sample_id', 'year'",
     ):
@@ -280,7 +282,12 @@ def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, com
 
 def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
     arguments = ["--known", "group", "--known", "weight", "--missing", "drop", "--drop"]
-    arguments += ["sample,sample_id,year,site,sought", "--no-picture", "--out", tmp_path / "out"]
+    arguments += [
+        "sample,sample_id,year,site,sought,partly",
+        "--no-picture",
+        "--out",
+        tmp_path / "out",
+    ]
     result = invoke("fit", untidy, *arguments, "--n-init", "5")
     assert result.exit_code == 0, result.output
     stored = json.loads((tmp_path / "out" / "result.json").read_text())

@@ -98,12 +98,12 @@ def test_kinds_of_columns(values, kind):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (pd.Timestamp("2020-01-01"), "got dates in 'new'; turn them into numbers"),
+        (pd.Timestamp("2020-01-01"), "got dates in 'new'; turn dates into numbers of a unit"),
         ("2020-01-01", "got dates in 'new'"),
         (["a", 1] * (ROWS // 2), "got several kinds of values in 'new'"),
         (
             ["?", *map(str, range(ROWS - 1))],
-            "columns of numbers must hold no text; got .* in 'new'",
+            "got .* among the numbers in 'new'; leave cells without a number empty",
         ),
         ([np.inf, *range(ROWS - 1)], "must be finite; got infinity: 1 in 'new'; missing='drop'"),
         ([10**400, *range(ROWS - 1)], "within the range of floats; got others in 'new'"),
@@ -117,10 +117,19 @@ def test_columns_that_are_no_features_are_refused_by_name(frame, column, message
     assert "new" not in prepare(frame.assign(new=column), known="batch", drop="new").feature_names_
 
 
+def test_all_columns_that_are_refused_are_named_at_once(frame):
+    frame = frame.assign(when="2020-01-01", what=["a", 1] * (ROWS // 2))
+    with pytest.raises(ValueError, match="got dates in 'when', several kinds of values in 'what'"):
+        prepare(frame)
+    quietly(frame, drop=["when", "what"])
+
+
 def test_text_of_many_values_is_refused_by_name(frame):
     frame = pd.concat([frame] * 2, ignore_index=True)
     many = frame.assign(new=[f"t{i % 21}" for i in range(2 * ROWS)])
-    with pytest.raises(ValueError, match="up to 20 different values .* got 21 in 'new'; merge"):
+    with pytest.raises(
+        ValueError, match="text of up to 20 values; got 21 values of text in 'new'; merge"
+    ):
         prepare(many, known="batch")
     few = frame.assign(new=[f"t{i % 20}" for i in range(2 * ROWS)])
     assert len(prepare(few, known="batch").feature_names_) == 26

@@ -106,6 +106,7 @@ def read_given(
 ) -> Given:
     """Read the rows, and the columns that the options --known, --compare and --labels name."""
     import numpy as np
+    import pandas as pd
     import scipy.sparse
 
     from nrprob.batch import sources, tables
@@ -141,7 +142,11 @@ def read_given(
     given.names = list(labels)
     for name, values in (labels | _named(places["compare"], read, known)).items():
         where = f"--{'known' if name in labels else 'compare'} {name}"
-        table.labelings[name] = tables.as_labels(values[rows], where)
+        own = values[rows]
+        if name not in labels and missing != "error" and (gaps := int(pd.isna(own).sum())):
+            own = np.where(pd.isna(own), "(missing)", pd.Series(own).astype(str))
+            given.notes.append(f"{where}: {gaps} rows without a value are a group of their own")
+        table.labelings[name] = tables.as_labels(own, where)
     for place in places["labels"]:
         given.y, given.classes = _classes(read[place][rows])
     given.origin = {

@@ -224,31 +224,13 @@ class _Columns(Record):
     def features(self, X: pd.DataFrame) -> dict[str, pd.Series]:
         """Columns that are features, of numbers, booleans or few values of text."""
         kinds = {name: kind_of_column(X[name]) for name in X}
-        self._refuse(kinds, "date", "dates", "turn them into numbers of a unit of your choice")
-        self._refuse(kinds, "mixed", "several kinds of values", "give each one kind of value")
         texts = {name: X[name].dropna() for name, kind in kinds.items() if kind == "text"}
         odd = {name: odd_one(values) for name, values in texts.items()}
-        if wrong := {name: value for name, value in odd.items() if value is not None}:
-            some = ", ".join(f"{value!r} in {name!r}" for name, value in wrong.items())
-            raise ValueError(
-                f"columns of numbers must hold no text; got {some}; leave such cells empty, or "
-                f"leave the columns out with {self.say('drop', list(wrong))}"
-            )
-        unique = [name for name, values in texts.items() if differs_in_every_row(values)]
+        unique = [n for n, v in texts.items() if differs_in_every_row(v) and odd[n] is None]
         same = [name for name, values in texts.items() if values.nunique() == 1]
         empty = [n for n, kind in kinds.items() if kind == "empty" or not X[n].notna().any()]
-        many = {
-            name: values.nunique()
-            for name, values in texts.items()
-            if name not in unique and values.nunique() > MOST_VALUES
-        }
-        if many:
-            some = ", ".join(f"{count} in {name!r}" for name, count in many.items())
-            raise ValueError(
-                f"text can have up to {MOST_VALUES} different values to be a feature; got {some}; "
-                f"merge values, name such columns as known, or leave them out with "
-                f"{self.say('drop', list(many))}"
-            )
+        number = {n: v.nunique() for n, v in texts.items() if n not in unique}
+        self._refuse(kinds, {n: v for n, v in odd.items() if v is not None}, number)
         self._note(unique, "{} left out: text that differs in every row names rows")
         self._note(same, "{} left out: text of one value says nothing")
         self._note(empty, "{} left out: no row has a value")
@@ -260,11 +242,30 @@ class _Columns(Record):
             )
         return left
 
-    def _refuse(self, kinds: dict[str, str], kind: str, what: str, remedy: str) -> None:
-        if names := [name for name, own in kinds.items() if own == kind]:
+    def _refuse(self, kinds: dict[str, str], odd: dict[str, str], number: dict[str, int]) -> None:
+        """Refuse all columns that are no features, in one sentence.
+
+        ``odd`` are texts among numbers by column, and ``number`` how many values texts have.
+        """
+        got: dict[str, str] = {}
+        ways: list[str] = []
+        if dates := [name for name, kind in kinds.items() if kind == "date"]:
+            got |= {name: f"dates in {name!r}" for name in dates}
+            ways.append("turn dates into numbers of a unit of your choice")
+        if mixed := [name for name, kind in kinds.items() if kind == "mixed"]:
+            got |= {name: f"several kinds of values in {name!r}" for name in mixed}
+            ways.append("give a column one kind of values")
+        if odd:
+            got |= {name: f"{value!r} among the numbers in {name!r}" for name, value in odd.items()}
+            ways.append("leave cells without a number empty")
+        if many := {n: k for n, k in number.items() if k > MOST_VALUES and n not in odd}:
+            got |= {name: f"{k} values of text in {name!r}" for name, k in many.items()}
+            ways.append("merge values of text, or name the column as known")
+        if got:
             raise ValueError(
-                f"columns must hold numbers, text or booleans; got {what} in {listed(names)}; "
-                f"{remedy}, or leave the columns out with {self.say('drop', names)}"
+                f"columns must hold numbers, booleans or text of up to {MOST_VALUES} values; got "
+                f"{', '.join(got.values())}; {', '.join(ways)}, or leave columns out with "
+                f"{self.say('drop', list(got))}"
             )
 
     def _note(self, names: list[str], line: str) -> None:
