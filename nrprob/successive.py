@@ -271,6 +271,11 @@ def _check_testable(model: Any, X: Any, known: Any) -> None:
 def _columns(known: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Known labelings as integer columns, so that found ones can join them, and their words."""
     told = read(known, n)
+    if told.modelled:
+        raise ValueError(
+            "explore joins what is known with what it finds, which are labels; got numbers that "
+            "are known; cut them into groups, or fit ResidualMixture or CCIB"
+        )
     codes = told.columns()
     names = [
         np.array([str(label) for label in categories])[own]

@@ -253,7 +253,7 @@ def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, com
     for line in (
         "'sample' is left out: text that differs in every row names rows",
         "3 of 60 rows left out, for gaps: 2 in 'weight', 1 in known 'group'",
-        "--compare partly: 1 rows without a value are a group of their own",
+        "--compare partly: rows without a value (1) are a group of their own",
         "text 'site' became 0/1 in 'site=south'",
         "to 'weight': 'size', 'weight', 'sample_id', 'year'",
     ):

@@ -145,7 +145,7 @@ def read_given(
         own = values[rows]
         if name not in labels and missing != "error" and (gaps := int(pd.isna(own).sum())):
             own = np.where(pd.isna(own), "(missing)", pd.Series(own).astype(str))
-            given.notes.append(f"{where}: {gaps} rows without a value are a group of their own")
+            given.notes.append(f"{where}: rows without a value ({gaps}) are a group of their own")
         table.labelings[name] = tables.as_labels(own, where)
     for place in places["labels"]:
         given.y, given.classes = _classes(read[place][rows])

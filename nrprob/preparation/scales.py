@@ -40,7 +40,11 @@ def scale(
     # Relative to the values, because the mean of equal ones is off by rounding.
     varies = np.isfinite(deviation) & (deviation > 1e-12 * abs(wide).max(0))
     measured = is_number & varies
-    chosen = varies if standardize is True else np.zeros(len(names), bool)
+    chosen = np.zeros(len(names), bool)
+    if standardize is True and varies.any():
+        chosen = varies
+        shown = listed([names[j] for j in np.flatnonzero(chosen)])
+        record.notes.append(f"standardised, as was asked for: {shown}")
     kind = "counts" if is_text.all() else kind_of(wide[:, ~is_text])
     if standardize is not True and measured.any() and kind == "counts":
         if (wide[:, is_number] != 0).all():
