@@ -303,6 +303,7 @@ def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
         ("", "cannot read the file as CSV; "),
         ("a,b,species\n", "the table has no rows; "),
         ("a,a,species\n1,2,x\n3,4,y\n", "columns need different names; a in "),
+        ("a;b;species\n1;2;x\n3;4;y\n", "columns are separated by commas; "),
         ("a,b,species\nu,v,x\nu,v,y\n", "no feature is left; got 'a', 'b', none of which"),
         ("a,b,species\n1,2,\n3,4,y\n", "got gaps: 1 in known 'species' (1 of 2 rows); --missing"),
         ("a,b,species\n1,2,x\n3,inf,y\n", "values must be finite; got infinity: 1 in 'b'; "),

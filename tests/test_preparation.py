@@ -299,6 +299,8 @@ def test_scales_that_are_left_apart_are_told(frame):
         ("ID", np.repeat([4, 2, 9, 7], 5), True),
         ("Unnamed: 0", np.repeat([4, 2, 9, 7], 5), True),
         ("uuid", np.repeat([4, 2, 9, 7], 5), True),
+        ("row no", np.random.default_rng(0).permutation(20), True),
+        ("no", np.repeat([4, 2, 9, 7], 5), False),
         ("paid", np.repeat([4, 2, 9, 7], 5), False),
         ("width", np.repeat([4, 2, 9, 7], 5), False),
         ("id", np.tile([0, 1], 10), False),

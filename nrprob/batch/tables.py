@@ -110,6 +110,11 @@ def _read_frame(path: Path) -> Any:
     if names.has_duplicates:
         twice = ", ".join(map(str, names[names.duplicated()].unique()))
         raise InputError(f"columns need different names; {twice} in {path}; rename one of each")
+    if len(frame.columns) == 1 and ";" in str(frame.columns[0]):
+        raise InputError(
+            f"columns are separated by commas; {path} has {names[0]!r} for all of them; save it "
+            "with commas, or as TSV with tabs"
+        )
     if not len(frame):
         raise InputError(f"the table has no rows; {path}; check its contents")
     frame.columns = [str(c) for c in frame.columns]

@@ -20,9 +20,10 @@ _DATE = re.compile(
     r"([T ]\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?\s*(Z|[+-]\d{2}:?\d{2})?)?\s*"
 )
 _IDENTIFIER = re.compile(
-    r"(.*[\s_.:-])?(id|ids|index|idx|uuid|guid|key|rowid|rownum|row|nr|no)([\s_.:-].*)?"
-    r"|unnamed: \d+|identifier|record[\s_]?number"
+    r"(.*[\s_.:-])?(id|ids|idx|uuid|guid|rowid|rownum|identifier)([\s_.:-].*)?|unnamed: \d+"
 )
+# Words of texts as well, whose counts may be features.
+_PERHAPS = re.compile(r"(.*[\s_.:-])?(index|key|row|nr|no|number)([\s_.:-].*)?")
 _YEAR = re.compile(r"(.*[\s_.:-])?(year|years|yr)([\s_.:-].*)?")
 
 
@@ -104,6 +105,8 @@ def is_identifier(name: str, values: np.ndarray) -> bool:
     # A name in camel case is one of several words.
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
     if _IDENTIFIER.fullmatch(words):
+        return True
+    if _PERHAPS.fullmatch(words) and len(np.unique(values)) == len(values):
         return True
     steps = np.diff(values)
     return bool((steps > 0).all() or (steps < 0).all())

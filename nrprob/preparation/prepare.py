@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -319,7 +320,7 @@ class _Columns(Record):
                 self.notes.append(f"text {name!r} became 0/1 in {listed(own, 20)}")
             else:
                 self.notes.append(f"{name!r} is constant in the rows that are left")
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        if twice := [name for name, times in Counter(names).items() if times > 1]:
             raise ValueError(
                 f"columns must have different names; got {listed(twice)} twice, once from a value "
                 "of a text; rename a column"
