@@ -229,7 +229,7 @@ def untidy(tmp_path):
     frame = pd.DataFrame(X * [1, 1000], columns=["size", "weight"])
     frame.insert(0, "sample", [f"s{i}" for i in range(60)])
     frame["sample_id"] = 1000 + np.arange(60)
-    frame["year"] = rng.integers(1990, 2020, 60)
+    frame["year built"] = rng.integers(1990, 2020, 60)
     frame["site"] = rng.choice(["north", "south"], 60)
     frame["group"] = np.array(["a", "b"])[known]
     frame["sought"] = sought
@@ -255,21 +255,21 @@ def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, com
         "3 of 60 rows left out, for gaps: 2 in 'weight', 1 in known 'group'",
         "--compare partly: rows without a value (1) are a group of their own",
         "text 'site' became 0/1 in 'site=south'",
-        "to 'weight': 'size', 'weight', 'sample_id', 'year'",
+        "to 'weight': 'size', 'weight', 'sample_id', 'year built'",
     ):
         assert any(line in own for own in said), (line, result.stderr)
     warned = [line for line in result.stderr.splitlines() if line.startswith("warning: ")]
     assert "'sample_id' looks like an identifier; if so, leave out with --drop" in warned[0]
-    assert "'year' looks like a year; if so, leave out with --drop year" in warned[1]
+    assert "'year built' looks like a year; if so, leave out with --drop 'year built'" in warned[1]
     stored = json.loads((tmp_path / "out" / "result.json").read_text())
     assert stored["command"] == f"nrprob {command} untidy.csv --known 'a b'"
     digest = hashlib.sha256(untidy.read_bytes()).hexdigest()
     assert stored["files"] == {str(untidy): digest}
     assert stored["versions"]["pandas"]
     done = stored["prepared"]
-    assert done["features"] == ["size", "weight", "sample_id", "year", "site=south"]
+    assert done["features"] == ["size", "weight", "sample_id", "year built", "site=south"]
     assert done["rows_left_out"] == [3, 5, 8]
-    assert set(done["scales"]) == {"size", "weight", "sample_id", "year"}
+    assert set(done["scales"]) == {"size", "weight", "sample_id", "year built"}
     assert all(f"note: {line}" in said for line in done["notes"])
     assert all(f"warning: {line}" in warned for line in done["warnings"])
     # Rows keep their numbers, and labelings go with them.
@@ -281,13 +281,9 @@ def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, com
 
 
 def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
-    arguments = ["--known", "group", "--known", "weight", "--missing", "drop", "--drop"]
-    arguments += [
-        "sample,sample_id,year,site,sought,partly",
-        "--no-picture",
-        "--out",
-        tmp_path / "out",
-    ]
+    arguments = ["--known", "group", "--known", "weight", "--missing", "drop", "--no-picture"]
+    arguments += ["--drop", "sample,sample_id,year built,site,sought,partly"]
+    arguments += ["--out", tmp_path / "out"]
     result = invoke("fit", untidy, *arguments, "--n-init", "5")
     assert result.exit_code == 0, result.output
     stored = json.loads((tmp_path / "out" / "result.json").read_text())

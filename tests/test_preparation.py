@@ -218,6 +218,8 @@ def test_most_rows_left_out_is_worth_a_warning(frame):
     frame.loc[:14, "size"] = np.nan
     with pytest.warns(UserWarning, match="most rows are left out; got gaps in 15 of 24, most of"):
         prepare(frame, known="batch", missing="drop")
+    with pytest.warns(UserWarning, match="most rows are left out; .* in 'column 0'"):
+        prepare(frame[["size", "weight"]].to_numpy(), missing="drop")
     frame.loc[10:, "weight"] = np.nan
     with pytest.raises(ValueError, match="a row must be complete; got none, for gaps: 15 in 'size"):
         prepare(frame, known="batch", missing="drop")

@@ -230,7 +230,8 @@ def _as_option(option: str, value: Any) -> str:
     """How an argument of `nrprob.prepare` is written here."""
     if isinstance(value, bool):
         return f"--{option}" if value else f"--no-{option}"
-    return f"--{option} {','.join(value) if isinstance(value, list) else value}"
+    text = ",".join(value) if isinstance(value, list) else value
+    return f"--{option} {shlex.quote(text)}"
 
 
 def _place(text: str, data: Path) -> tuple[Path, str]:

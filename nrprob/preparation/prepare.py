@@ -163,15 +163,7 @@ def prepared(
     if not X.shape[1]:
         raise ValueError(f"no feature is left; got {say('drop', drop)}; leave fewer columns out")
     work = _Columns(say)
-    columns = work.features(X)
-    told = work.read_known(known)
-    rows = complete(columns, told, gaps_of(known, len(X)), len(X), missing, work)
-    columns = {name: column.iloc[rows] for name, column in columns.items()}
-    features = work.encode(columns)
-    work.look(features)
-    values, scales = scale(features, standardize, work)
-    known = _rows_of(known if told is None else told, rows, len(X))
-    return Prepared(values, known, features.names, rows, scales, work.notes, work.warnings)
+    return work.made(work.features(X), known, len(X), missing, standardize)
 
 
 def _of_array(
@@ -191,7 +183,8 @@ def _of_array(
             f"X must be a table of numbers; got shape {array.shape} of {array.dtype}; pass rows of "
             "numbers, or a frame, whose columns may hold other things"
         )
-    work, names = _Columns(say), [f"column {j}" for j in range(array.shape[1])]
+    work, n = _Columns(say), array.shape[0]
+    names = [f"column {j}" for j in range(array.shape[1])]
     if sparse.issparse(array):
         if standardize is True or not np.isfinite(array.data).all():
             raise ValueError(
@@ -199,28 +192,42 @@ def _of_array(
                 + ("standardize=True" if standardize is True else "NaN or infinity")
                 + "; pass X.toarray(), if it is small, or change its entries"
             )
-    n = array.shape[0]
-    told = work.read_known(known)
-    if sparse.issparse(array):
-        rows = complete({}, told, gaps_of(known, n), n, missing, work)
-        known = _rows_of(known if told is None else told, rows, n)
+        rows, known = work.rows({}, known, n, missing)
         array = array if len(rows) == n else sparse.csr_array(array)[rows]
-        return Prepared(array, known, names, rows, notes=work.notes)
+        return Prepared(array, known, names, rows, notes=work.notes, warnings=work.warnings)
     import pandas as pd
 
     values = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
     columns = {name: pd.Series(column) for name, column in zip(names, values.T, strict=True)}
-    rows = complete(columns, told, gaps_of(known, n), n, missing, work)
-    columns = {name: column.iloc[rows] for name, column in columns.items()}
-    features = work.encode(columns)
-    values, scales = scale(features, standardize is True, work)
-    known = _rows_of(known if told is None else told, rows, n)
-    # Scales of an array are its maker's business.
-    return Prepared(values, known, features.names, rows, scales, work.notes)
+    # Scales of an array, and what its columns are, are its maker's business.
+    return work.made(columns, known, n, missing, standardize, named=False)
 
 
 class _Columns(Record):
     """What becomes of the columns of a table."""
+
+    def made(
+        self, columns: dict[str, pd.Series], known: Any, n: int, missing: str,
+        standardize: bool | str, named: bool = True,
+    ) -> Prepared:  # fmt: skip
+        """What becomes of columns that are features; without names, they stay as they are."""
+        rows, known = self.rows(columns, known, n, missing)
+        features = self._encode({name: column.iloc[rows] for name, column in columns.items()})
+        ready = Prepared(features.values, known, features.names, rows)
+        if named:
+            self._look(features)
+        if named or standardize is True:
+            ready.X, ready.scales_ = scale(features, standardize, self)
+        ready.notes, ready.warnings = self.notes, self.warnings
+        return ready
+
+    def rows(
+        self, columns: dict[str, pd.Series], known: Any, n: int, missing: str
+    ) -> tuple[np.ndarray, Any]:
+        """Places of the rows to keep, and what is known of them."""
+        told = self._read_known(known)
+        kept = complete(columns, told, gaps_of(known, n), n, missing, self)
+        return kept, _rows_of(known if told is None else told, kept, n)
 
     def features(self, X: pd.DataFrame) -> dict[str, pd.Series]:
         """Columns that are features, of numbers, booleans or few values of text."""
@@ -273,7 +280,7 @@ class _Columns(Record):
         if names:
             self.notes.append(line.format(listed(names) + (" is" if len(names) == 1 else " are")))
 
-    def read_known(self, known: Any) -> pd.DataFrame | None:
+    def _read_known(self, known: Any) -> pd.DataFrame | None:
         """Columns that are known, of a table; None of what comes as an array, or not at all."""
         if not is_table(known):
             return None
@@ -293,7 +300,7 @@ class _Columns(Record):
                 )
         return told
 
-    def encode(self, columns: dict[str, pd.Series]) -> Features:
+    def _encode(self, columns: dict[str, pd.Series]) -> Features:
         """Features of complete columns, or of columns whose gaps get their mean."""
         names: list[str] = []
         parts: list[np.ndarray] = []
@@ -329,7 +336,7 @@ class _Columns(Record):
         table = np.column_stack(parts).astype(dtype)
         return Features(names, table, np.array(is_number), np.array(is_text))
 
-    def look(self, features: Features) -> None:
+    def _look(self, features: Features) -> None:
         """Warn of features that look as if they were none."""
         own = list(zip(features.names, features.values.T, strict=True))
         years = [name for name, v in own if is_year(name, v)]
