@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -106,11 +107,17 @@ def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
 def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     out = tmp_path / "out"
     options = "--known", "species", "--n", "1", "--k", "2", "--no-picture", "--out", out
-    result = invoke("explore", data, "--drop", "other", *options)
+    out.mkdir()
+    (out / "clustering_3.png").touch()
+    assert "clustering_3.png; choose another with --out" in refused(
+        invoke("explore", data, *options)
+    )
+    result = invoke("explore", data, "--drop", "other", *options, "--force")
     assert result.exit_code == 0, result.output
     assert "1 clusterings were asked for" in result.stdout
     assert {p.name for p in out.iterdir()} == {"labels.csv", "result.json"}
-    assert "n_clusterings must be given" in refused(invoke("explore", data, "--out", out))
+    line = refused(invoke("explore", data, "--out", tmp_path / "other"))
+    assert "n_clusterings must be given" in line
     assert "--k is a number or auto; got 'two'" in refused(invoke("explore", data, "--k", "two"))
 
 
@@ -195,6 +202,11 @@ def test_fit_without_known_says_how_it_agrees(invoke, data, tmp_path):
         (["--columns", "speces"], "no such column; 'speces'; did you mean 'species'?"),
         (["--missing", "none"], "--missing is error, drop or mean; got 'none'"),
         (["--k", "1000"], "1000"),
+        (["--k", "few"], "--k is a number or auto; got 'few'"),
+        (["--k", "auto", "--method", "ccib"], "--k auto with ccib; pass a number, or use one of "),
+        (["--k", "auto", "--method", "mixture"], "got zeros and ones"),
+        (["--feature-names", "species"], "have names of their own; --feature-names species"),
+        (["--known", "data.npz:z"], "no such data file; data.npz"),
         (["--solver", "magic"], "magic"),
     ],
 )
@@ -203,6 +215,129 @@ def test_user_errors_are_one_line(invoke, data, tmp_path, arguments, message):
     assert line.startswith("error: ")
     assert message in line
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_wrong_is_told_before_anything_heavy_is_loaded(data, tmp_path):
+    """Importing JAX alone takes longer than anybody should wait for a slip."""
+    file = tmp_path / "file"
+    file.touch()
+    refusals = {
+        "no such column; 'speces'": ["--known", "speces"],
+        "no such column; 'x11'": ["--drop", "x11"],
+        "no such data file; none.csv": ["--known", "none.csv:z"],
+        "unknown method; 'ccbi'": ["--method", "ccbi"],
+        "--k auto with ccib": ["--k", "auto", "--method", "ccib"],
+        "cannot write": ["--out", str(file)],
+    }
+    code = f"""
+import sys
+from nrprob.cli import app
+for arguments in {[*refusals.values()]}:
+    try:
+        app(["fit", {str(data)!r}, *arguments])
+    except SystemExit as end:
+        assert end.code == 2
+heavy = {{"jax", "sklearn", "scipy", "pandas", "matplotlib"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(refusals), done.stderr
+    for line, message in zip(lines, refusals, strict=True):
+        assert message in line
+
+
+def test_results_are_not_overwritten_in_silence(invoke, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--known", "species", "--method", "residual-mixture", "--n-init", "1"]
+    fit = lambda *more: invoke("fit", data, *options, *more)  # noqa: E731
+    assert fit().exit_code == 0
+    first = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()}
+    assert set(first) == {"labels.csv", "result.json", "summary.png"}
+    line = refused(fit("--out", "results"))
+    assert "the folder has results; results/labels.csv; choose another with --out, or add" in line
+    # Without --out, results go to a folder of their own.
+    again = fit("--k", "3", "--no-picture")
+    assert again.exit_code == 0, again.output
+    (other,) = tmp_path.glob("results-*")
+    assert f"note: results has results, which stay; these go to {other.name}" in again.stderr
+    assert {path.name for path in other.iterdir()} == {"labels.csv", "result.json"}
+    assert {p.name: p.read_bytes() for p in (tmp_path / "results").iterdir()} == first
+    # What is overwritten is so as a whole, and only once there is something new.
+    assert refused(fit("--out", "results", "--force", "--k", "0"))
+    assert {p.name: p.read_bytes() for p in (tmp_path / "results").iterdir()} == first
+    assert fit("--out", "results", "--force", "--no-picture", "--k", "3").exit_code == 0
+    written = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()}
+    assert set(written) == {"labels.csv", "result.json"}
+    assert written["labels.csv"] == (other / "labels.csv").read_bytes() != first["labels.csv"]
+
+
+def test_a_report_is_not_written_over_another_file(invoke, tmp_path):
+    (tmp_path / "mine.html").write_text("mine")
+    line = refused(invoke("report", tmp_path, "--out", tmp_path / "mine.html"))
+    assert "there is such a file; " in line and "--force" in line
+    forced = refused(invoke("report", tmp_path, "--out", tmp_path / "mine.html", "--force"))
+    assert "there is such a file" not in forced
+    assert (tmp_path / "mine.html").read_text() == "mine"
+
+
+def test_features_of_a_matrix_may_have_names(invoke, tmp_path):
+    rng = np.random.default_rng(0)
+    X = scipy.sparse.csr_array(rng.poisson(0.5, (60, 6)))
+    scipy.sparse.save_npz(tmp_path / "counts.npz", X)
+    np.savez(tmp_path / "dense.npz", X=X.toarray(), z=np.arange(60) % 2, words=[*"abcdef"])
+    (tmp_path / "words.txt").write_text("a\nb\nc\nd\ne\nf\n")
+    pd.DataFrame({"word": [*"abcdef"]}).to_csv(tmp_path / "words.csv", index=False)
+    options = ["--no-picture", "--force", "--out", tmp_path / "out"]
+    options += ["--method", "ib", *FAST]
+
+    def features(file, names, *more):
+        arguments = ["--feature-names", names, "--compare", f"{tmp_path / 'dense.npz'}:z"]
+        result = invoke("fit", tmp_path / file, *arguments, *more, *options)
+        assert result.exit_code == 0, result.output
+        return json.loads((tmp_path / "out" / "result.json").read_text())["prepared"]["features"]
+
+    assert features("counts.npz", tmp_path / "words.txt") == [*"abcdef"]
+    assert features("counts.npz", f"{tmp_path}/words.csv:word", "--drop", "b,e") == [*"acdf"]
+    assert features("dense.npz", "words", "--columns", "f,b") == [*"fb"]
+    np.savetxt(tmp_path / "few.txt", [1, 2])
+    for names, message in (
+        (tmp_path / "few.txt", "2 names, 2 of them different, for 6 columns"),
+        ("wrods", "no such column; 'wrods'; did you mean 'words'?"),
+    ):
+        line = refused(invoke("fit", tmp_path / "dense.npz", "--feature-names", names, *options))
+        assert message in line
+    line = refused(invoke("fit", tmp_path / "dense.npz", "--drop", "a", *options))
+    assert "no names; " in line and "name them with --feature-names" in line
+
+
+@pytest.mark.parametrize("method", ["residual-mixture", "mixture", "auto"])
+def test_the_number_of_clusters_is_found_where_it_can_be(invoke, tmp_path, method):
+    rng = np.random.default_rng(0)
+    sought = np.arange(90) % 3
+    X = rng.normal(size=(90, 2)) + np.eye(3)[sought][:, :2] * 20
+    pd.DataFrame(X, columns=["x", "y"]).to_csv(tmp_path / "rows.csv", index=False)
+    options = ["--k", "auto", "--no-picture", "--n-init", "2", "--out", tmp_path / "out"]
+    result = invoke("fit", tmp_path / "rows.csv", "--method", method, *options)
+    assert result.exit_code == 0, result.output
+    stored = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert stored["n_clusters"] == 3 and stored["parameters"]["n_clusters"] == "auto"
+
+
+def test_methods_that_find_the_number_of_clusters_are_listed():
+    from nrprob.batch.registry import METHODS
+
+    for method in METHODS.values():
+        said = re.search(r' (n|max)_clusters : .*"auto"', method.load().__doc__)
+        assert method.finds_number == bool(said), method.class_name
+
+
+def test_python_runs_the_package_as_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "nrprob", "--version"], capture_output=True, text=True
+    )
+    assert done.stdout == f"nrprob {nrprob.__version__}\n", done.stderr
 
 
 def test_known_of_another_length(invoke, data, tmp_path):
@@ -289,7 +424,7 @@ def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
     stored = json.loads((tmp_path / "out" / "result.json").read_text())
     assert stored["known"] == ["group"] and stored["prepared"]["known"] == ["group", "weight"]
     assert stored["n_features"] == 1 and stored["n_samples"] == 57
-    line = refused(invoke("fit", untidy, *arguments, "--method", "condens"))
+    line = refused(invoke("fit", untidy, *arguments, "--force", "--method", "condens"))
     assert "got floats in 'weight' beside labels in 'group'" in line
 
 

@@ -11,13 +11,12 @@ import numpy as np
 
 from nrprob.batch import single
 from nrprob.batch.fits import cluster_sizes, outcome, versions
+from nrprob.batch.formats import RESULTS
 from nrprob.batch.tables import Table
 from nrprob.files import make_folder, write_whole
 from nrprob.successive import Exploration
 
-__all__ = ["NAMES", "save"]
-
-NAMES = ("labels.csv", "result.json")
+__all__ = ["save"]
 
 
 def _summary(model: Any, evidence: Any) -> dict[str, Any]:
@@ -83,7 +82,7 @@ def save(
     }
     labels = pd.DataFrame(columns).to_csv(index=False)
     summary = json.dumps(result, indent=2) + "\n"
-    contents = dict(zip(NAMES, (labels.encode(), summary.encode()), strict=True))
+    contents = dict(zip(RESULTS, (labels.encode(), summary.encode()), strict=True))
     if pictures:
         for name, model, own in zip(names, found.estimators_, evidence, strict=True):
             fit = outcome(type(model).__name__, model, 0.0, [])

@@ -24,6 +24,7 @@ from nrprob.batch.reported import Measure
 from nrprob.batch.schema import MOST_SEED, MethodSpec, ModelFile
 from nrprob.batch.supervision import MOST_FITS
 from nrprob.exceptions import InputError
+from nrprob.files import digest
 
 __all__ = [
     "Batch",
@@ -201,7 +202,7 @@ def file_digest(path: Path) -> str:
         If it cannot be read.
     """
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return digest(path)
     except OSError as error:
         raise InputError(f"no such data file; {path}; check the path") from error
 

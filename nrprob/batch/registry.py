@@ -34,6 +34,7 @@ class Method:
     takes_pairs : whether `fit` takes ``must_link`` and ``cannot_link``
     takes_views : whether `fit` takes a list of tables, one for every view of the rows
     says_classes : whether `predict` says classes where `fit` was told some; else clusters are free
+    finds_number : whether it finds the number of clusters itself, where it is told "auto" or none
     alone : whether each fit is a program of its own, which cannot run side by side with others
     """
 
@@ -46,6 +47,7 @@ class Method:
     takes_views: bool = False
     known_as: str = "known"
     says_classes: bool = True
+    finds_number: bool = False
     alone: bool = False
 
     def load(self) -> type[Any]:
@@ -84,6 +86,7 @@ METHODS = {
     "residual-mixture": Method(
         "nrprob.methods.residual.mixture:ResidualMixture",
         "clusters of tables and images, by a mixture of what the known groups leave of the rows",
+        finds_number=True,
     ),
     "ib": Method(
         "nrprob.methods.bottleneck.ib:IB",
@@ -95,11 +98,13 @@ METHODS = {
         "nrprob.methods.mixture.em:MixtureEM",
         "components of a mixture; with labels of some rows, a semi-supervised classifier",
         takes_known=False,
+        finds_number=True,
     ),
     "mdl_mixture": Method(
         "nrprob.methods.bayes.estimator:MDLMixture",
         "a posterior over clusterings of every size; with labels of some rows, a classifier",
         takes_known=False,
+        finds_number=True,
         alone=True,
     ),
     "mdl_multiview": Method(
@@ -108,6 +113,7 @@ METHODS = {
         takes_known=False,
         takes_wanted=False,
         takes_views=True,
+        finds_number=True,
         alone=True,
     ),
     "mdl_constrained": Method(

@@ -14,6 +14,7 @@ import numpy as np
 from nrprob.batch import registry, tables
 from nrprob.batch.draws import PARTS
 from nrprob.batch.fits import Fit, cluster_sizes, combined, versions
+from nrprob.batch.formats import RESULTS
 from nrprob.batch.plan import Plan
 from nrprob.batch.sources import load_data
 from nrprob.files import make_folder, write_whole
@@ -66,7 +67,7 @@ def _summary(fit: Fit) -> dict[str, Any]:
 
 def names(picture: str | None) -> list[str]:
     """Names of the files that `save` writes."""
-    return ["labels.csv", "result.json", *([picture] if picture else [])]
+    return [*RESULTS, *([picture] if picture else [])]
 
 
 def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
@@ -101,7 +102,7 @@ def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
         "versions": versions(),
     }
     summary = json.dumps(result, indent=2) + "\n"
-    contents = {"labels.csv": table.encode(), "result.json": summary.encode()}
+    contents = dict(zip(RESULTS, (table.encode(), summary.encode()), strict=True))
     if picture and (drawn := draw(run, Path(picture).suffix[1:])):
         contents[picture] = drawn
     for name, content in contents.items():

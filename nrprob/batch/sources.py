@@ -14,7 +14,7 @@ from nrprob.batch import registry, tables
 from nrprob.batch.schema import SELECTORS, Data, ModelFile
 from nrprob.exceptions import InputError
 
-__all__ = ["known_array", "load_data", "require", "require_numbers"]
+__all__ = ["known_array", "load_data", "require"]
 
 
 def known_array(labelings: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -95,22 +95,6 @@ def _components(wanted: float, table: tables.Table) -> tables.Table:
     X = PCA(wanted, svd_solver="full").fit_transform(X)
     names = [f"component {i + 1}" for i in range(X.shape[1])]
     return replace(table, X=X, feature_names=names, image_shape=None)
-
-
-def require_numbers(table: tables.Table) -> None:
-    """Refuse values that are missing or infinite, and say where the first one is."""
-    values = table.X.data if scipy.sparse.issparse(table.X) else np.asarray(table.X)
-    wrong = ~np.isfinite(values)
-    if wrong.any():
-        where = ""
-        if values.ndim == 2:
-            row, column = np.argwhere(wrong)[0]
-            names = table.feature_names
-            where = f", the first in row {row}, column {names[column] if names else column}"
-        raise InputError(
-            f"the data have missing or infinite values; {wrong.sum()} of {values.size}{where}; "
-            "fill them in or leave them out"
-        )
 
 
 def _cut_views(views: Sequence[Any], table: tables.Table) -> list[np.ndarray]:
@@ -203,7 +187,7 @@ def load_data(
     for place, named in of.items():
         if named.labeling is not None:
             require(named.labeling, table, f"{place}.labeling")
-    require_numbers(table)
+    tables.require_numbers(table)
     if data.binarize is not None:
         table.X = (table.X > data.binarize).astype(np.int8)
     if data.standardize:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from nrprob.batch import formats
+from nrprob.batch.formats import ROWS, require_columns
 from nrprob.batch.registry import refuse_unknown
 from nrprob.exceptions import InputError
 from nrprob.files import read_npz, read_sparse, reading
@@ -21,16 +23,15 @@ from nrprob.files import read_npz, read_sparse, reading
 __all__ = [
     "Table",
     "as_labels",
+    "column",
     "contents",
     "generate",
     "load",
+    "matrix",
     "read",
-    "read_column",
-    "require_columns",
+    "require_numbers",
     "scaler",
 ]
-
-_NPZ_DEFAULT = "X"
 
 
 @dataclass
@@ -90,31 +91,12 @@ def _read_frame(path: Path) -> Any:
     import pandas as pd
 
     if path.suffix == ".parquet":
-        try:
-            frame = pd.read_parquet(path)
-        except ImportError:
-            raise InputError(
-                f"reading Parquet needs pyarrow, which is not installed; {path}; "
-                "run pip install 'nrprob[parquet]'"
-            ) from None
-        names = frame.columns
+        frame = pd.read_parquet(path)
     else:
-        separator = "\t" if path.suffix == ".tsv" else ","
-        # By itself, since pandas renames what occurs twice.
-        first = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str)
-        names = pd.Index(first.iloc[0].dropna())
-        frame = pd.read_csv(path, sep=separator)
+        frame = pd.read_csv(path, sep=formats.separator(path))
         if len(frame.columns) and str(frame.columns[0]).startswith("Unnamed: 0"):
             # A first column without a name is the index that pandas writes by default.
             frame = frame.set_index(frame.columns[0])
-    if names.has_duplicates:
-        twice = ", ".join(map(str, names[names.duplicated()].unique()))
-        raise InputError(f"columns need different names; {twice} in {path}; rename one of each")
-    if len(frame.columns) == 1 and ";" in str(frame.columns[0]):
-        raise InputError(
-            f"columns are separated by commas; {path} has {names[0]!r} for all of them; save it "
-            "with commas, or as TSV with tabs"
-        )
     if not len(frame):
         raise InputError(f"the table has no rows; {path}; check its contents")
     frame.columns = [str(c) for c in frame.columns]
@@ -123,32 +105,28 @@ def _read_frame(path: Path) -> Any:
 
 def _read_npz(path: Path) -> dict[str, Any]:
     arrays = read_npz(path)
-    if {"format", "shape", "data"} <= set(arrays):
-        return {_NPZ_DEFAULT: read_sparse(path)}
-    return arrays
+    if formats.npz_names(list(arrays)) == list(arrays):
+        return arrays
+    return {ROWS: read_sparse(path)}
 
 
 def contents(path: Path) -> Any:
     """Contents of a file: a pandas frame, or a dictionary of arrays."""
-    readers = dict.fromkeys((".csv", ".tsv", ".parquet"), _read_frame) | {".npz": _read_npz}
-    if not path.is_file():
-        raise InputError(f"no such data file; {path}; check the path")
-    if path.suffix not in readers:
-        raise InputError(
-            f"cannot tell the format from the file's name; {path}; use one of {', '.join(readers)}"
-        )
+    formats.column_names(path)  # which refuses names that do not serve
+    read = _read_npz if path.suffix == ".npz" else _read_frame
     with reading(path, f"the file as {path.suffix[1:].upper()}", "check its contents"):
-        return readers[path.suffix](path)
+        return read(path)
 
 
-def _matrix(arrays: Mapping[str, Any], path: Path) -> Any:
-    name = _NPZ_DEFAULT
+def matrix(arrays: Mapping[str, Any], path: Path) -> Any:
+    """Rows that an NPZ file of these arrays holds."""
+    name = ROWS
     if name not in arrays:
         matrices = [key for key, value in arrays.items() if value.ndim == 2]
         if len(matrices) != 1:
             raise InputError(
                 f"cannot tell which array holds the rows; {path} has "
-                f"{', '.join(arrays) or 'none'}; call it {_NPZ_DEFAULT!r}"
+                f"{', '.join(arrays) or 'none'}; call it {ROWS!r}"
             )
         name = matrices[0]
     X = arrays[name]
@@ -158,12 +136,6 @@ def _matrix(arrays: Mapping[str, Any], path: Path) -> Any:
             f"{X.dtype}; store such a one"
         )
     return X.astype(np.int8) if X.dtype == bool else X
-
-
-def require_columns(names: Collection[str], available: Collection[str], path: Path) -> None:
-    """Refuse columns that a file does not have."""
-    for name in names:
-        refuse_unknown(name, available, f"{path} has no such column; {name!r}")
 
 
 def read(
@@ -196,7 +168,7 @@ def read(
     if isinstance(source, dict):
         if columns or drop:
             raise InputError(f"columns of an NPZ file have no names; {path}; cut the array itself")
-        X = _matrix(source, path)
+        X = matrix(source, path)
         require_columns(labelings, source, path)
         return Table(X, labelings={name: np.asarray(source[name]) for name in labelings})
 
@@ -228,9 +200,8 @@ def read(
     )
 
 
-def read_column(path: Path, name: str) -> np.ndarray:
-    """Read one column of a table, or one array of an NPZ file."""
-    source = contents(path)
+def column(source: Any, name: str, path: Path) -> np.ndarray:
+    """Take one column of a table, or one array of an NPZ file, out of what the file holds."""
     require_columns([name], list(source), path)
     if not isinstance(source, dict):
         return source[name].to_numpy()
@@ -238,6 +209,22 @@ def read_column(path: Path, name: str) -> np.ndarray:
     if scipy.sparse.issparse(values) or not values.ndim:
         raise InputError(f"{name} of {path} has no value for every row; store an array of them")
     return values
+
+
+def require_numbers(table: Table) -> None:
+    """Refuse values that are missing or infinite, and say where the first one is."""
+    values = table.X.data if scipy.sparse.issparse(table.X) else np.asarray(table.X)
+    wrong = ~np.isfinite(values)
+    if wrong.any():
+        where = ""
+        if values.ndim == 2:
+            row, column = np.argwhere(wrong)[0]
+            names = table.feature_names
+            where = f", the first in row {row}, column {names[column] if names else column}"
+        raise InputError(
+            f"the data have missing or infinite values; {wrong.sum()} of {values.size}{where}; "
+            "fill them in or leave them out"
+        )
 
 
 def as_labels(values: np.ndarray, what: str) -> np.ndarray:

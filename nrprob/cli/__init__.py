@@ -19,6 +19,7 @@ from nrprob.cli.explore import explore
 from nrprob.cli.fit import fit
 from nrprob.cli.run import check, run
 from nrprob.cli.terminal import in_one_line, say, working
+from nrprob.exceptions import InputError
 
 __all__ = ["app"]
 
@@ -41,8 +42,11 @@ def report(
     out: Annotated[
         Path | None, Option(help="File to write; report.html in FOLDER by default.")
     ] = None,
+    force: Annotated[bool, Option("--force", help="Overwrite the file that --out names.")] = False,
 ) -> None:
     """Write results as one HTML page: tables beside published values, figures, timing."""
+    if out is not None and out.is_file() and not force:
+        raise InputError(f"there is such a file; {out}; choose another, or add --force")
     from nrprob.batch.report import write_report
 
     with working("writing the report"):

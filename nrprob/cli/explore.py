@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from nrprob.cli.given import (
+from nrprob.cli.asked import (
     Columns,
     Data,
     Drop,
     Known,
     Missing,
-    Out,
+    Names,
+    Number,
     Seed,
     Standardize,
-    listed,
-    read_given,
+    as_number,
+    ask,
 )
+from nrprob.cli.given import read_given
+from nrprob.cli.places import Force, Out, find_place
 from nrprob.cli.terminal import console, in_one_line, say, warn, working
-from nrprob.exceptions import InputError
 
 if TYPE_CHECKING:
     from nrprob.successive import Exploration
@@ -36,10 +37,7 @@ def explore(
         list[str] | None,
         Option(help="A labeling to keep beside the result, FILE:COLUMN; never used to fit."),
     ] = None,
-    k: Annotated[
-        str | None,
-        Option("--k", help="Number of clusters of every clustering, or auto; 2 by default."),
-    ] = None,
+    k: Number = None,
     n: Annotated[
         int | None,
         Option("--n", help="How many clusterings; by default until a test finds no more."),
@@ -48,27 +46,29 @@ def explore(
         str, Option(help="What a clustering has to pass: structure, or gap between clusters.")
     ] = "structure",
     alpha: Annotated[float, Option(help="p-value up to which the search goes on.")] = 0.05,
-    out: Out = Path("results"),
+    out: Out = None,
+    force: Force = False,
     columns: Columns = None,
     drop: Drop = None,
+    feature_names: Names = None,
     seed: Seed = 0,
     missing: Missing = "error",
     standardize: Standardize = None,
     picture: Annotated[bool, Option(help="Draw pictures.")] = True,
 ) -> None:
     """Find clusterings one after another, each new to all before, while there is evidence."""
-    from nrprob.batch import explored
+    from nrprob.batch.formats import RESULTS
     from nrprob.batch.plan import check_seed
-    from nrprob.files import try_write
 
     check_seed(seed, "--seed")
-    number = _number(k)
-    for name in explored.NAMES:
-        try_write(out / name)
+    number = as_number(k)
+    options = {"known": known or [], "compare": compare or [], "labels": []}
+    asked = ask(data, options, columns, drop, feature_names, standardize, missing)
+    place = find_place(out, force, RESULTS, ["clustering_*.png"])
     with working(f"reading {data.name}"):
-        options = {"known": known or [], "compare": compare or [], "labels": []}
-        given = read_given(data, options, listed(columns), listed(drop), standardize, missing)
+        given = read_given(asked)
     given.tell()
+    from nrprob.batch import explored
     from nrprob.successive import explore as search
 
     with working("looking for clusterings"):
@@ -77,19 +77,11 @@ def explore(
             alpha=alpha, random_state=seed,
         )  # fmt: skip
     with working("writing the results"):
-        files = explored.save(found, given.table, given.names, out, picture, given.origin)
+        files = explored.save(found, given.table, given.names, place.folder, picture, given.origin)
+        place.remove_others(files)
     _show(found)
     for path in files:
         say(f"wrote {path}")
-
-
-def _number(k: str | None) -> int | str | None:
-    if k is None or k == "auto":
-        return k
-    try:
-        return int(k)
-    except ValueError:
-        raise InputError(f"--k is a number or auto; got {k!r}; pass for example --k 3") from None
 
 
 def _show(found: Exploration) -> None:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from nrprob.cli.given import (
+from nrprob.cli.asked import (
     Columns,
     Data,
     Drop,
     Known,
     Missing,
-    Out,
+    Names,
+    Number,
     Seed,
     Standardize,
-    listed,
-    read_given,
+    as_number,
+    ask,
 )
+from nrprob.cli.given import read_given
+from nrprob.cli.places import Force, Out, find_place
 from nrprob.cli.single import show
 from nrprob.cli.terminal import in_one_line, note, working
 from nrprob.exceptions import InputError
@@ -46,13 +48,12 @@ def fit(
     method: Annotated[
         str, Option(help="See `nrprob methods`; auto looks at the data, and says why.")
     ] = "auto",
-    k: Annotated[
-        int | None,
-        Option("--k", help="Number of clusters, 2 by default; the most, where it is sampled."),
-    ] = None,
-    out: Out = Path("results"),
+    k: Number = None,
+    out: Out = None,
+    force: Force = False,
     columns: Columns = None,
     drop: Drop = None,
+    feature_names: Names = None,
     features: Annotated[
         str | None, Option(help="auto, multinomial, bernoulli or gaussian.")
     ] = None,
@@ -70,68 +71,85 @@ def fit(
     picture: Annotated[bool, Option(help="Draw summary.png.")] = True,
 ) -> None:
     """Cluster the rows of a file, beyond what is known about them."""
-    from nrprob.batch import fits, registry, single
-    from nrprob.files import try_write
+    from nrprob.batch import registry
+    from nrprob.batch.formats import RESULTS
+    from nrprob.batch.plan import check_seed
 
     chosen = None if method.lower() == "auto" else registry.method(method)
-    named = {"features": features, "solver": solver, "n_init": n_init}
-    parameters = _parameters(chosen, k, seed, named, settings or [])
+    number = as_number(k)
+    if chosen and number == "auto":
+        _check_finds_number(chosen, method)
     if known and chosen and not chosen.takes_known:
         raise InputError(
             f"{method} takes no known structure; --known {known[0]}; "
             "use --method auto, or --compare to see how they agree"
         )
-    shown = "summary.png" if picture else None
-    for name in single.names(shown):
-        try_write(out / name)
+    named = {"random_state": seed, "features": features, "solver": solver, "n_init": n_init}
+    parameters = {name: value for name, value in named.items() if value is not None}
+    parameters |= _settings(settings or [])
+    check_seed(parameters.get("random_state"), "--seed")
+    options = {"known": known or [], "compare": compare or [], "labels": [labels] if labels else []}
+    asked = ask(data, options, columns, drop, feature_names, standardize, missing)
+    picture_name = "summary.png"
+    place = find_place(out, force, [*RESULTS, *([picture_name] if picture else [])], [picture_name])
     with working(f"reading {data.name}"):
-        options = {"known": known or [], "compare": compare or []}
-        options["labels"] = [labels] if labels else []
-        given = read_given(data, options, listed(columns), listed(drop), standardize, missing)
+        given = read_given(asked)
     table = given.table
     given.tell()
     if given.y is not None:
         legend = ", ".join(f"{c} = {name}" for c, name in enumerate(given.classes))
         note(f"wanted classes: {legend}")
     z = given.known
+    from nrprob.batch import fits, single
+
+    recommended: dict[str, Any] = {}
     if chosen is None:
         from nrprob.advice import recommend
 
-        model = recommend(table.X, known=z, y=given.y, n_clusters=parameters["n_clusters"])
+        fixed = number if isinstance(number, int) else 2
+        model = recommend(table.X, known=z, y=given.y, n_clusters=fixed)
         method, chosen = registry.entry(type(model))
-        parameters = model.get_params(deep=False) | parameters
+        recommended = model.get_params(deep=False)
         note(model.reason_)
+        if number == "auto":
+            _check_finds_number(chosen, method)
+    parameters = recommended | _clusters(chosen, number) | parameters
     with working(f"fitting {chosen.class_name}"):
         fitted = fits.fit_method(method, parameters, table.X, z, y=given.y, where="--set ")
     fits.score(fitted, table.labelings, fits.default_measures([*table.labelings]))
     result = single.Single("", table, given.names, [fitted], origin=given.origin)
     with working("writing the results"):
-        single.save(result, out, shown)
+        single.save(result, place.folder, picture_name if picture else None)
+        place.remove_others(result.files)
     show(result)
 
 
-def _parameters(
-    chosen: Method | None,
-    k: int | None,
-    seed: int | None,
-    named: dict[str, Any],
-    settings: Sequence[str],
-) -> dict[str, Any]:
-    """Parameters of the estimator; ``chosen`` is None where the data are to choose it."""
-    from nrprob.batch.plan import check_seed
+def _check_finds_number(chosen: Method, method: str) -> None:
+    from nrprob.batch.registry import METHODS
 
-    parameters: dict[str, Any] = {"random_state": seed}
-    if chosen is not None and hasattr(chosen.load()(), "max_clusters"):
-        parameters |= {} if k is None else {"max_clusters": k}
-    else:
-        parameters["n_clusters"] = 2 if k is None else k
-    parameters |= {name: value for name, value in named.items() if value is not None}
+    if not chosen.finds_number:
+        able = ", ".join(name for name, one in METHODS.items() if one.finds_number)
+        raise InputError(
+            f"the number of clusters is found where rows that are held out can be scored; --k auto "
+            f"with {method}; pass a number, or use one of {able}"
+        )
+
+
+def _clusters(chosen: Method, number: int | str | None) -> dict[str, Any]:
+    """The parameter of the estimator that says how many clusters there are."""
+    if "max_clusters" in chosen.load()._get_param_names():
+        return {} if number in (None, "auto") else {"max_clusters": number}
+    return {"n_clusters": 2 if number is None else number}
+
+
+def _settings(settings: Sequence[str]) -> dict[str, Any]:
+    """Parameters that --set names."""
+    parameters: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
             raise InputError(f"a setting is NAME=VALUE; --set {setting}; add the value")
         parameters[name.strip()] = _value(text.strip())
-    check_seed(parameters["random_state"], "--seed")
     return parameters
 
 

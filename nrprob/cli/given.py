@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from typer import Argument, Option
-
+from nrprob.cli.asked import Asked, Column
 from nrprob.cli.terminal import note, warn
 from nrprob.exceptions import InputError
 
@@ -19,51 +18,7 @@ if TYPE_CHECKING:
 
     from nrprob.batch.tables import Table
 
-__all__ = [
-    "Columns",
-    "Data",
-    "Drop",
-    "Given",
-    "Known",
-    "Missing",
-    "Out",
-    "Seed",
-    "Standardize",
-    "listed",
-    "read_given",
-]
-
-# Options of every such command.
-Data = Annotated[Path, Argument(help="Rows: a CSV, TSV, Parquet or NPZ file.")]
-Known = Annotated[
-    list[str] | None,
-    Option(
-        help="What is known, FILE:COLUMN (FILE:KEY for NPZ; COLUMN alone is one of DATA). "
-        "Repeat for several labelings."
-    ),
-]
-Out = Annotated[Path, Option(help="Folder to write to.")]
-Columns = Annotated[
-    str | None, Option(help="Feature columns, separated by commas; all others by default.")
-]
-Drop = Annotated[str | None, Option(help="Columns to leave out, separated by commas.")]
-Seed = Annotated[int | None, Option(help="Makes the run repeatable.")]
-Missing = Annotated[
-    str, Option(help="Missing values: error, drop (their rows), or mean (fill them in).")
-]
-Standardize = Annotated[
-    bool | None,
-    Option(
-        "--standardize/--no-standardize",
-        help="Give features mean 0 and standard deviation 1; by default measurements of a table "
-        "whose scales differ tenfold.",
-    ),
-]
-
-
-def listed(text: str | None) -> list[str]:
-    """Parts of a text between commas."""
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
+__all__ = ["Given", "read_given"]
 
 
 @dataclass
@@ -96,64 +51,54 @@ class Given:
             warn(line)
 
 
-def read_given(
-    data: Path,
-    options: dict[str, list[str]],
-    columns: list[str],
-    drop: list[str],
-    standardize: bool | None,
-    missing: str,
-) -> Given:
+def read_given(asked: Asked) -> Given:
     """Read the rows, and the columns that the options --known, --compare and --labels name."""
     import numpy as np
     import pandas as pd
     import scipy.sparse
 
-    from nrprob.batch import sources, tables
+    from nrprob.batch import tables
     from nrprob.files import digest
     from nrprob.preparation.prepare import prepared
 
-    if missing not in ("error", "drop", "mean"):
-        raise InputError(
-            f"--missing is error, drop or mean; got {missing!r}; pass for example --missing drop"
-        )
-    places = {option: [_place(text, data) for text in texts] for option, texts in options.items()}
-    everything = [place for group in places.values() for place in group]
-    named = [column for file, column in everything if file.resolve() == data.resolve()]
-    X, row_names = _rows(data, columns, drop, named)
-    n, scaled = X.shape[0], "auto" if standardize is None else standardize
-    read = {place: _column(*place, n) for place in dict.fromkeys(everything)}
-    known = _named(places["known"], read)
+    files = dict.fromkeys([asked.data, *(file for file, _ in asked.others)])
+    sources = {file: tables.contents(file) for file in files}
+    X, row_names, names = _rows(asked, sources[asked.data])
+    n, scaled = X.shape[0], asked.standardize
+    read = {place: _column(sources[place[0]], place, n) for place in asked.others}
+    known = _named(asked.labelings["known"], read)
     if scipy.sparse.issparse(X):
-        sources.require_numbers(tables.Table(X))
-        X, scaled = tables.scaler(X).transform(X) if standardize else X, False
+        tables.require_numbers(tables.Table(X, names))
+        X, scaled = tables.scaler(X).transform(X) if scaled is True else X, False
     told = _together(known, getattr(X, "index", None))
-    ready = prepared(X, known=told, missing=missing, standardize=scaled, say=_as_option)
+    ready = prepared(
+        X, known=told, missing=asked.missing, standardize=scaled, names=names, say=_as_option
+    )
     rows = ready.rows_
     if row_names is None and len(rows) < n:
         row_names = np.arange(n)
     table = tables.Table(
         ready.X,
-        ready.feature_names_ if hasattr(X, "columns") else None,
+        None if names is None else ready.feature_names_,
         row_names=None if row_names is None else row_names[rows],
     )
     given = Given(table, ready.known, notes=ready.notes, warnings=ready.warnings)
     labels = {n: v for n, v in known.items() if v.ndim == 1 and not _is_measured(ready.known, n)}
     given.names = list(labels)
-    for name, values in (labels | _named(places["compare"], read, known)).items():
+    for name, values in (labels | _named(asked.labelings["compare"], read, known)).items():
         where = f"--{'known' if name in labels else 'compare'} {name}"
         own = values[rows]
-        if name not in labels and missing != "error" and (gaps := int(pd.isna(own).sum())):
+        if name not in labels and asked.missing != "error" and (gaps := int(pd.isna(own).sum())):
             own = np.where(pd.isna(own), "(missing)", pd.Series(own).astype(str))
             given.notes.append(f"{where}: rows without a value ({gaps}) are a group of their own")
         table.labelings[name] = tables.as_labels(own, where)
-    for place in places["labels"]:
+    for place in asked.labelings["labels"]:
         given.y, given.classes = _classes(read[place][rows])
     given.origin = {
         "command": shlex.join(["nrprob", *sys.argv[1:]]),
-        "files": {str(file): digest(file) for file in [data, *(file for file, _ in everything)]},
+        "files": {str(file): digest(file) for file in files},
         "prepared": {
-            "missing": missing,
+            "missing": asked.missing,
             "features": ready.feature_names_,
             "known": list(known),
             "rows_left_out": np.setdiff1d(np.arange(n), rows).tolist(),
@@ -165,26 +110,50 @@ def read_given(
     return given
 
 
-def _rows(
-    data: Path, columns: list[str], drop: list[str], named: list[str]
-) -> tuple[Any, np.ndarray | None]:
-    """Rows of a file: features with their names, and names of the rows; or a matrix, and None."""
+def _rows(asked: Asked, source: Any) -> tuple[Any, np.ndarray | None, list[str] | None]:
+    """Features; names of the rows, and of the features of a matrix, where there are any."""
     from nrprob.batch import tables
 
-    frame = tables.contents(data)
-    if isinstance(frame, dict):
-        return tables.read(data, columns=columns, drop=drop).X, None
-    tables.require_columns([*columns, *drop, *named], list(frame.columns), data)
-    left = list(dict.fromkeys(columns)) or [c for c in frame if c not in {*drop, *named}]
-    if not left:
-        raise InputError(f"no column is left; {data}; drop fewer, or choose with --columns")
-    return frame[left], frame.index.to_numpy()
+    if isinstance(source, Mapping):
+        X = tables.matrix(source, asked.data)
+        if asked.names is None:
+            return X, None, None
+        names = _feature_names(asked.names, source, asked.data, X.shape[1])
+        tables.require_columns([*asked.columns, *asked.drop], names, asked.data)
+        kept = [j for j, name in enumerate(names) if name not in asked.drop]
+        if asked.columns:
+            kept = [names.index(name) for name in asked.columns]
+        return X[:, kept], None, [names[j] for j in kept]
+    left = asked.columns or [c for c in source if c not in {*asked.drop, *asked.own}]
+    return source[left], source.index.to_numpy(), left
 
 
-def _column(file: Path, column: str, n: int) -> np.ndarray:
+def _feature_names(
+    place: Column, source: Mapping[str, Any], data: Path, n_features: int
+) -> list[str]:
+    """Names of the columns of a matrix, from a column or from the lines of a file."""
     from nrprob.batch import tables
 
-    values = tables.read_column(file, column)
+    file, column = place
+    if column:
+        source = source if file.resolve() == data.resolve() else tables.contents(file)
+        names = [str(name) for name in tables.column(source, column, file).tolist()]
+    else:
+        names = [line.strip() for line in file.read_text().splitlines() if line.strip()]
+    if len(names) != n_features or len(set(names)) < n_features:
+        raise InputError(
+            f"--feature-names do not go with the data; {len(names)} names, {len(set(names))} of "
+            f"them different, for {n_features} columns; give a name of its own to each"
+        )
+    return names
+
+
+def _column(source: Any, place: Column, n: int) -> np.ndarray:
+    """Values of a column (n,)."""
+    from nrprob.batch import tables
+
+    file, column = place
+    values = tables.column(source, column, file)
     if len(values) != n:
         raise InputError(
             f"{column} of {file} does not go with the data; {len(values)} values for {n} rows; "
@@ -194,8 +163,8 @@ def _column(file: Path, column: str, n: int) -> np.ndarray:
 
 
 def _named(
-    places: list[tuple[Path, str]],
-    read: dict[tuple[Path, str], np.ndarray],
+    places: list[Column],
+    read: dict[Column, np.ndarray],
     others: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
     """Columns by their names, with the file where a name is taken."""
@@ -232,14 +201,6 @@ def _as_option(option: str, value: Any) -> str:
         return f"--{option}" if value else f"--no-{option}"
     text = ",".join(value) if isinstance(value, list) else value
     return f"--{option} {shlex.quote(text)}"
-
-
-def _place(text: str, data: Path) -> tuple[Path, str]:
-    """Split FILE:COLUMN; a bare COLUMN is one of DATA."""
-    file, _, column = text.rpartition(":")
-    if not column:
-        raise InputError(f"a labeling is FILE:COLUMN; {text!r}; name the column after the colon")
-    return (Path(file) if file else data), column
 
 
 def _classes(values: np.ndarray) -> tuple[np.ndarray, list[str]]:

@@ -58,7 +58,7 @@ def complete(
     unlabelled |= unnamed is not None and bool(unnamed.any())
     if missing == "error":
         ways = [f"{record.say('missing', 'drop')} leaves out such rows"]
-        if features:
+        if features and record.named:
             ways.append(f"{record.say('drop', features)} the columns")
         if not unlabelled:
             ways.append(f"{record.say('missing', 'mean')} fills them in")

@@ -147,9 +147,13 @@ def prepared(
     missing: str = "error",
     standardize: bool | str = "auto",
     drop: Collection[str] = (),
+    names: list[str] | None = None,
     say: Say = in_python,
 ) -> Prepared:
-    """As `prepare`, without a warning; ``say`` writes what to ask for; see `Record`."""
+    """As `prepare`, without a warning.
+
+    ``names`` are those of the columns of an array; ``say`` writes what to ask for: see `Record`.
+    """
     check_choice("missing", missing, ("error", "drop", "mean"))
     if isinstance(standardize, bool | np.bool_):
         standardize = bool(standardize)
@@ -157,19 +161,20 @@ def prepared(
         check_choice("standardize", standardize, ("auto",), "or True or False")
     drop = [drop] if isinstance(drop, str) else list(drop)
     if not is_table(X):
-        return _of_array(X, known, missing, standardize, drop, say)
+        return _of_array(X, known, missing, standardize, drop, names, say)
     X, known = take_out(_named(as_frame(X), drop), known)
     X = X.drop(columns=[name for name in drop if name in X.columns])
     if not X.shape[1]:
         raise ValueError(f"no feature is left; got {say('drop', drop)}; leave fewer columns out")
     work = _Columns(say)
-    return work.made(work.features(X), known, len(X), missing, standardize)
+    return work.made(work.features(X), known, len(X), missing, standardize, looks=True)
 
 
 def _of_array(
-    X: Any, known: Any, missing: str, standardize: Any, drop: list[str], say: Say
-) -> Prepared:
-    """As `prepared`, of an array, whose columns go by their numbers."""
+    X: Any, known: Any, missing: str, standardize: bool | str, drop: list[str],
+    names: list[str] | None, say: Say,
+) -> Prepared:  # fmt: skip
+    """As `prepared`, of an array, whose columns go by their numbers where they have no names."""
     X, known = take_out(X, known)
     if drop:
         raise ValueError(
@@ -183,8 +188,8 @@ def _of_array(
             f"X must be a table of numbers; got shape {array.shape} of {array.dtype}; pass rows of "
             "numbers, or a frame, whose columns may hold other things"
         )
-    work, n = _Columns(say), array.shape[0]
-    names = [f"column {j}" for j in range(array.shape[1])]
+    work, n = _Columns(say, named=names is not None), array.shape[0]
+    names = names or [f"column {j}" for j in range(array.shape[1])]
     if sparse.issparse(array):
         if standardize is True or not np.isfinite(array.data).all():
             raise ValueError(
@@ -200,7 +205,7 @@ def _of_array(
     values = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
     columns = {name: pd.Series(column) for name, column in zip(names, values.T, strict=True)}
     # Scales of an array, and what its columns are, are its maker's business.
-    return work.made(columns, known, n, missing, standardize, named=False)
+    return work.made(columns, known, n, missing, standardize is True)
 
 
 class _Columns(Record):
@@ -208,15 +213,15 @@ class _Columns(Record):
 
     def made(
         self, columns: dict[str, pd.Series], known: Any, n: int, missing: str,
-        standardize: bool | str, named: bool = True,
+        standardize: bool | str, looks: bool = False,
     ) -> Prepared:  # fmt: skip
-        """What becomes of columns that are features; without names, they stay as they are."""
+        """What becomes of columns that are features; ``looks`` at what they look like as well."""
         rows, known = self.rows(columns, known, n, missing)
         features = self._encode({name: column.iloc[rows] for name, column in columns.items()})
         ready = Prepared(features.values, known, features.names, rows)
-        if named:
+        if looks:
             self._look(features)
-        if named or standardize is True:
+        if looks or standardize:
             ready.X, ready.scales_ = scale(features, standardize, self)
         ready.notes, ready.warnings = self.notes, self.warnings
         return ready

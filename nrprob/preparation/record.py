@@ -21,10 +21,12 @@ class Record:
     Attributes
     ----------
     say : writes what to ask for, by the name of an argument and its value
+    named : whether columns have names, by which they can be left out
     notes : what was done
     warnings : what looks wrong
     """
 
     say: Say = in_python
+    named: bool = True
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)

@@ -1,5 +1,6 @@
 """Model files and the tables they name."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -462,11 +463,8 @@ def test_an_index_column_names_rows(frame, tmp_path):
 
 
 def test_parquet_without_an_engine_says_what_to_install(tmp_path, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise ImportError("no engine")
-
     (tmp_path / "data.parquet").write_bytes(b"")
-    monkeypatch.setattr(pd, "read_parquet", refuse)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"pip install 'nrprob\[parquet\]'"):
         tables.read(tmp_path / "data.parquet")
 
@@ -539,7 +537,7 @@ def test_a_labeling_has_a_value_for_every_row(tmp_path):
     scipy.sparse.save_npz(tmp_path / "b.npz", scipy.sparse.csr_array(np.eye(3)))
     for name, file in (("z", "a.npz"), ("X", "b.npz")):
         with pytest.raises(InputError, match=f"{name} of .*{file} has no value for every row"):
-            tables.read_column(tmp_path / file, name)
+            tables.column(tables.contents(tmp_path / file), name, tmp_path / file)
 
 
 def test_labelings_are_groups():

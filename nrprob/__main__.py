@@ -1,0 +1,6 @@
+"""``python -m nrprob``, where the command ``nrprob`` is not on the path."""
+
+from nrprob.cli import app
+
+if __name__ == "__main__":
+    app()

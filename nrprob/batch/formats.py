@@ -1,0 +1,105 @@
+"""Files of rows and of results: what can be said before one is read, or written.
+
+Nothing heavy is imported, so that a wrong name is told of at once.
+"""
+
+from __future__ import annotations
+
+import csv
+import zipfile
+from collections import Counter
+from collections.abc import Collection
+from importlib.util import find_spec
+from pathlib import Path
+
+from nrprob.batch.registry import refuse_unknown
+from nrprob.exceptions import InputError
+from nrprob.files import reading
+
+__all__ = ["RESULTS", "check_file", "column_names", "npz_names", "require_columns"]
+
+RESULTS = ("labels.csv", "result.json")  # files of a clustering, pictures apart
+ROWS = "X"  # the array of rows in an NPZ file
+_SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that is not there, or whose format its name does not tell, or nothing reads.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+    """
+    if not path.is_file():
+        raise InputError(f"no such data file; {path}; check the path")
+    if path.suffix not in _SUFFIXES:
+        raise InputError(
+            "cannot tell the format from the file's name; "
+            f"{path}; use one of {', '.join(_SUFFIXES)}"
+        )
+    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise InputError(
+            f"reading Parquet needs pyarrow, which is not installed; {path}; "
+            "run pip install 'nrprob[parquet]'"
+        )
+
+
+def separator(path: Path) -> str:
+    """What is between the columns of a file of text."""
+    return "\t" if path.suffix == ".tsv" else ","
+
+
+def require_columns(names: Collection[str], available: Collection[str], path: Path) -> None:
+    """Refuse columns that a file does not have."""
+    for name in names:
+        refuse_unknown(name, available, f"{path} has no such column; {name!r}")
+
+
+def column_names(path: Path) -> list[str]:
+    """Names of the columns of a file, or of the arrays of an NPZ file, read from its first bytes.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If the file is not there, or damaged.
+    """
+    check_file(path)
+    with reading(path, f"the file as {path.suffix[1:].upper()}", "check its contents"):
+        if path.suffix == ".npz":
+            with zipfile.ZipFile(path) as archive:
+                return npz_names([name.removesuffix(".npy") for name in archive.namelist()])
+        names = _of_parquet(path) if path.suffix == ".parquet" else _of_text(path)
+    if len(names) == 1 and ";" in names[0]:
+        raise InputError(
+            f"columns are separated by commas; {path} has {names[0]!r} for all of them; save it "
+            "with commas, or as TSV with tabs"
+        )
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
+        raise InputError(
+            f"columns need different names; {', '.join(twice)} in {path}; rename one of each"
+        )
+    return names
+
+
+def npz_names(arrays: list[str]) -> list[str]:
+    """Names of what an NPZ file of these arrays holds, which may be a sparse matrix."""
+    return [ROWS] if {"format", "shape", "data"} <= set(arrays) else arrays
+
+
+def _of_text(path: Path) -> list[str]:
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        try:
+            names = next(line for line in csv.reader(file, delimiter=separator(path)) if line)
+        except (csv.Error, StopIteration) as error:
+            raise ValueError(str(error) or "there is nothing in it") from error
+    # As pandas calls columns without a name; the first of all is the index that it writes.
+    names = [name or f"Unnamed: {j}" for j, name in enumerate(names)]
+    return names[1:] if names[0].startswith("Unnamed: 0") else names
+
+
+def _of_parquet(path: Path) -> list[str]:
+    from pyarrow.parquet import read_schema
+
+    schema = read_schema(path)
+    index = (schema.pandas_metadata or {}).get("index_columns", [])
+    return [name for name in schema.names if name not in index]

@@ -1,6 +1,0 @@
-"""``python -m nrprob.cli``, where the command ``nrprob`` is not on the path."""
-
-from nrprob.cli import app
-
-if __name__ == "__main__":
-    app()
