@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         posterior,
     )
     from nrprob.advice import recommend
+    from nrprob.annotated import annotate, rows_of
     from nrprob.caching import cache
     from nrprob.engines.sharding import sharded
     from nrprob.exceptions import DegenerateClusterWarning
@@ -85,6 +86,8 @@ _OBJECTS = {
     "recommend": "nrprob.advice",
     "Exploration": "nrprob.successive",
     "prepare": "nrprob.preparation.prepare",
+    "rows_of": "nrprob.annotated",
+    "annotate": "nrprob.annotated",
     "sharded": "nrprob.engines.sharding",
     "stored": "nrprob.storage.stored",
     "cache": "nrprob.caching",
@@ -131,6 +134,8 @@ __all__ = [
     "Exploration",
     "recommend",
     "prepare",
+    "rows_of",
+    "annotate",
     "sharded",
     "stored",
     "cache",

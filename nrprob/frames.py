@@ -6,6 +6,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from nrprob.annotated import is_annotated, matrix_of
+
 _FOREIGN = "dask"  # its frames may be larger than memory: see `nrprob.stored`
 
 
@@ -98,7 +100,8 @@ def names_among(known: Any, columns: Sequence[Any], n_samples: int, what: str) -
 def take_out(X: Any, known: Any, what: str = "known") -> tuple[Any, Any]:
     """Rows, and what is known of them: columns of ``X`` that it names leave ``X`` for it.
 
-    Tables of other libraries than pandas become frames of pandas; all else is returned as it is.
+    Tables of other libraries than pandas become frames of pandas, and annotated data their rows,
+    what is known of which are columns of its ``obs``; all else is returned as it is.
 
     Raises
     ------
@@ -106,6 +109,11 @@ def take_out(X: Any, known: Any, what: str = "known") -> tuple[Any, Any]:
         If rows of both are named by the same index in another order, or ``known`` names columns
         that are not there.
     """
+    if is_annotated(X):
+        if names := names_among(known, X.obs.columns, len(X.obs), what):
+            known = X.obs[names]
+        check_same_order(X, **{what: known})
+        return matrix_of(X), known
     if is_table(X):
         X = as_frame(X)
         if names := names_among(known, X.columns, len(X), what):
@@ -129,6 +137,7 @@ def check_same_order(X: Any, **others: Any) -> None:
 
     All are used by position. Other labels than those of ``X`` are no statement about its rows.
     """
+    X = X.obs if is_annotated(X) else X
     if not is_pandas(X):
         return
     for name, other in others.items():

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from nrprob.annotated import is_annotated, matrix_of
 from nrprob.frames import as_frame, is_frame, is_table, listed
 
 MOST = 2**31 - 1  # that a number of things may be
@@ -75,7 +76,9 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
         out of range; and whatever ``validate`` raises.
     """
     check_not_masked(X, "X")
-    if is_table(X):
+    if is_annotated(X):
+        X = matrix_of(X)
+    elif is_table(X):
         X = as_frame(X)
     if sparse.issparse(X):
         _check_indices(X)

@@ -14,7 +14,7 @@ KNOWS = {
 }
 # From the ground up: a floor imports nothing from those above it.
 FLOORS = (
-    {"exceptions", "settings", "frames", "validation", "files", "scheduler"},
+    {"exceptions", "settings", "annotated", "frames", "validation", "files", "scheduler"},
     {"information", "codelength", "known", "colouring"},
     {"links", "metrics", "posterior", "statistics"},
     {"preparation", "storage"},

@@ -16,11 +16,15 @@ from nrprob.batch.registry import refuse_unknown
 from nrprob.exceptions import InputError
 from nrprob.files import reading
 
-__all__ = ["RESULTS", "check_file", "column_names", "npz_names", "require_columns"]
+__all__ = [
+    "RESULTS", "check_file", "column_names", "npz_names", "require_columns", "require_part",
+]  # fmt: skip
 
 RESULTS = ("labels.csv", "result.json")  # files of a clustering, pictures apart
 ROWS = "X"  # the array of rows in an NPZ file
-_SUFFIXES = (".csv", ".tsv", ".parquet", ".npz")
+_SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".h5ad")
+# Format -> what reads it, and the extra of the package that brings it.
+_NEEDED = {".parquet": ("pyarrow", "parquet"), ".h5ad": ("anndata", "cells")}
 
 
 def check_file(path: Path) -> None:
@@ -37,10 +41,11 @@ def check_file(path: Path) -> None:
             "cannot tell the format from the file's name; "
             f"{path}; use one of {', '.join(_SUFFIXES)}"
         )
-    if path.suffix == ".parquet" and find_spec("pyarrow") is None:
+    package, extra = _NEEDED.get(path.suffix, ("", ""))
+    if package and find_spec(package) is None:
         raise InputError(
-            f"reading Parquet needs pyarrow, which is not installed; {path}; "
-            "run pip install 'nrprob[parquet]'"
+            f"reading {path.suffix[1:]} needs {package}, which is not installed; {path}; "
+            f"run pip install 'nrprob[{extra}]'"
         )
 
 
@@ -56,7 +61,9 @@ def require_columns(names: Collection[str], available: Collection[str], path: Pa
 
 
 def column_names(path: Path) -> list[str]:
-    """Names of the columns of a file, or of the arrays of an NPZ file, read from its first bytes.
+    """Names of the columns of a file, read from its beginning.
+
+    Of an NPZ file, they are its arrays; of annotated data, what is said of their rows.
 
     Raises
     ------
@@ -68,6 +75,8 @@ def column_names(path: Path) -> list[str]:
         if path.suffix == ".npz":
             with zipfile.ZipFile(path) as archive:
                 return npz_names([name.removesuffix(".npy") for name in archive.namelist()])
+        if path.suffix == ".h5ad":
+            return _of_annotated(path)
         names = _of_parquet(path) if path.suffix == ".parquet" else _of_text(path)
     if len(names) == 1 and ";" in names[0]:
         raise InputError(
@@ -103,3 +112,28 @@ def _of_parquet(path: Path) -> list[str]:
     schema = read_schema(path)
     index = (schema.pandas_metadata or {}).get("index_columns", [])
     return [name for name in schema.names if name not in index]
+
+
+def _of_annotated(path: Path) -> list[str]:
+    import h5py
+
+    with h5py.File(path) as file:
+        return [str(name) for name in file["obs"].attrs["column-order"]]
+
+
+def require_part(path: Path, kind: str, name: str) -> None:
+    """Refuse a layer, or an entry of obsm, that a file of annotated data does not have.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+    """
+    if path.suffix != ".h5ad":
+        raise InputError(
+            f"only H5AD files have a part of that kind; --{kind} {name} of {path}; leave it out"
+        )
+    import h5py
+
+    with reading(path, "the file as H5AD", "check its contents"), h5py.File(path) as file:
+        there = "layers" if kind == "layer" else kind
+        refuse_unknown(name, list(file.get(there, ())), f"{path} has no such {kind}; {name!r}")

@@ -6,6 +6,7 @@ generator.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from nrprob.annotated import is_annotated, matrix_of
 from nrprob.batch import formats
 from nrprob.batch.formats import ROWS, require_columns
 from nrprob.batch.registry import refuse_unknown
@@ -23,6 +25,7 @@ from nrprob.files import read_npz, read_sparse, reading
 __all__ = [
     "Table",
     "as_labels",
+    "chosen",
     "column",
     "contents",
     "generate",
@@ -110,10 +113,18 @@ def _read_npz(path: Path) -> dict[str, Any]:
     return {ROWS: read_sparse(path)}
 
 
+def _read_h5ad(path: Path) -> Any:
+    import anndata
+
+    with warnings.catch_warnings():  # of the package, on files of earlier versions
+        warnings.simplefilter("ignore")
+        return anndata.read_h5ad(path)
+
+
 def contents(path: Path) -> Any:
-    """Contents of a file: a pandas frame, or a dictionary of arrays."""
+    """Contents of a file: a pandas frame, a dictionary of arrays, or annotated data."""
     formats.column_names(path)  # which refuses names that do not serve
-    read = _read_npz if path.suffix == ".npz" else _read_frame
+    read = {".npz": _read_npz, ".h5ad": _read_h5ad}.get(path.suffix, _read_frame)
     with reading(path, f"the file as {path.suffix[1:].upper()}", "check its contents"):
         return read(path)
 
@@ -138,6 +149,19 @@ def matrix(arrays: Mapping[str, Any], path: Path) -> Any:
     return X.astype(np.int8) if X.dtype == bool else X
 
 
+def chosen(
+    X: Any, names: list[str], columns: Collection[str], drop: Collection[str], path: Path
+) -> tuple[Any, list[str]]:
+    """Columns of a matrix by their names, as `read` takes them, and what is left of the names."""
+    require_columns([*columns, *drop], names, path)
+    kept = [names.index(name) for name in columns] or [
+        j for j, name in enumerate(names) if name not in drop
+    ]
+    if not kept:
+        raise InputError(f"no column is left; {path}; drop fewer, or choose others")
+    return (X if len(kept) == len(names) else X[:, kept]), [names[j] for j in kept]
+
+
 def read(
     path: Path,
     *,
@@ -150,8 +174,9 @@ def read(
     Parameters
     ----------
     path : Path
-        CSV, TSV or Parquet with named columns; or NPZ, as written by ``numpy.savez`` (array ``X``,
-        or the only matrix) or by ``scipy.sparse.save_npz``.
+        CSV, TSV or Parquet with named columns; NPZ, as written by ``numpy.savez`` (array ``X``,
+        or the only matrix) or by ``scipy.sparse.save_npz``; or H5AD, of which it takes ``X`` and
+        columns of ``obs``.
     columns : collection of str
         Columns to use as features; all numeric ones when empty.
     drop : collection of str
@@ -165,6 +190,10 @@ def read(
         With ``left_out`` naming the columns that are neither numeric nor labelings.
     """
     source = contents(path)
+    if is_annotated(source):
+        X, names = chosen(matrix_of(source), [*source.var_names], columns, drop, path)
+        found = {name: column(source, name, path) for name in labelings}
+        return Table(X, names, found, row_names=source.obs_names.to_numpy())
     if isinstance(source, dict):
         if columns or drop:
             raise InputError(f"columns of an NPZ file have no names; {path}; cut the array itself")
@@ -202,6 +231,7 @@ def read(
 
 def column(source: Any, name: str, path: Path) -> np.ndarray:
     """Take one column of a table, or one array of an NPZ file, out of what the file holds."""
+    source = source.obs if is_annotated(source) else source
     require_columns([name], list(source), path)
     if not isinstance(source, dict):
         return source[name].to_numpy()

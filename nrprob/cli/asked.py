@@ -19,9 +19,11 @@ __all__ = [
     "Data",
     "Drop",
     "Known",
+    "Layer",
     "Missing",
     "Names",
     "Number",
+    "Obsm",
     "Seed",
     "Standardize",
     "as_number",
@@ -29,11 +31,12 @@ __all__ = [
 ]
 
 # Options of every such command.
-Data = Annotated[Path, Argument(help="Rows: a CSV, TSV, Parquet or NPZ file.")]
+Data = Annotated[Path, Argument(help="Rows: a CSV, TSV, Parquet, NPZ or H5AD file.")]
 Known = Annotated[
     list[str] | None,
     Option(
-        help="What is known, FILE:COLUMN (FILE:KEY for NPZ; COLUMN alone is one of DATA). "
+        help="What is known, FILE:COLUMN (FILE:KEY for NPZ, a column of obs for H5AD; COLUMN alone "
+        "is one of DATA). "
         "Repeat for several labelings."
     ),
 ]
@@ -48,6 +51,10 @@ Names = Annotated[
         "DATA."
     ),
 ]
+Layer = Annotated[
+    str | None, Option(help="Layer of an H5AD file that holds the rows; X by default.")
+]
+Obsm = Annotated[str | None, Option(help="Entry of obsm of an H5AD file that holds the rows.")]
 Number = Annotated[
     str | None,
     Option("--k", help="Number of clusters, or auto; 2 by default. The most, where it is sampled."),
@@ -78,6 +85,7 @@ class Asked:
     labelings : option -> the columns that it names
     columns, drop : features to take, all where there are none; and to leave out
     names : where the names of the features are; no column where they are lines of a file
+    part : which part of annotated data the rows are, as `nrprob.rows_of` takes it
     standardize, missing : as `nrprob.prepare` takes them
     """
 
@@ -86,6 +94,7 @@ class Asked:
     columns: list[str]
     drop: list[str]
     names: Column | None
+    part: dict[str, str]
     standardize: bool | str
     missing: str
 
@@ -106,6 +115,7 @@ def ask(
     columns: str | None,
     drop: str | None,
     names: str | None,
+    part: dict[str, str | None],
     standardize: bool | None,
     missing: str,
 ) -> Asked:
@@ -123,25 +133,40 @@ def ask(
             f"--missing is error, drop or mean; got {missing!r}; pass for example --missing drop"
         )
     there = {data: formats.column_names(data)}
-    scaled = "auto" if standardize is None else standardize
-    places = {option: [_place(text, data) for text in texts] for option, texts in labelings.items()}
-    asked = Asked(data, places, _listed(columns), _listed(drop), None, scaled, missing)
-    if names is not None:
-        asked.names = _names_place(names, data)
-    arrays = data.suffix == ".npz"
-    if not arrays:
+    asked = Asked(
+        data,
+        {option: [_place(text, data) for text in texts] for option, texts in labelings.items()},
+        _listed(columns),
+        _listed(drop),
+        None if names is None else _names_place(names, data),
+        {kind: name for kind, name in part.items() if name is not None},
+        "auto" if standardize is None else standardize,
+        missing,
+    )
+    for kind, name in asked.part.items():
+        formats.require_part(data, kind, name)
+    if len(asked.part) > 1:
+        raise InputError("rows are of a layer or of obsm; got --layer and --obsm; choose one")
+    if data.suffix not in (".npz", ".h5ad"):
         formats.require_columns([*asked.columns, *asked.drop], there[data], data)
-    elif (asked.columns or asked.drop) and names is None:
-        raise InputError(
-            f"columns of an NPZ file have no names; {data}; name them with --feature-names, or cut "
-            "the array itself"
-        )
-    for file, name in [*asked.others, *([asked.names] if asked.names and asked.names[1] else [])]:
+        if not asked.columns and not set(there[data]) - {*asked.drop, *asked.own}:
+            raise InputError(f"no column is left; {data}; drop fewer, or choose with --columns")
+    elif (asked.columns or asked.drop) and asked.names is None:
+        if data.suffix == ".npz":
+            raise InputError(
+                f"columns of an NPZ file have no names; {data}; name them with --feature-names, or "
+                "cut the array itself"
+            )
+        if "obsm" in asked.part:
+            raise InputError(
+                f"columns of obsm have no names; --obsm {asked.part['obsm']}; leave out --columns "
+                "and --drop"
+            )
+    others = [*asked.others, *([asked.names] if asked.names and asked.names[1] else [])]
+    for file, name in others:
         if file not in there:
             there[file] = formats.column_names(file)
         formats.require_columns([name], there[file], file)
-    if not arrays and not asked.columns and not set(there[data]) - {*asked.drop, *asked.own}:
-        raise InputError(f"no column is left; {data}; drop fewer, or choose with --columns")
     return asked
 
 

@@ -11,9 +11,11 @@ from nrprob.cli.asked import (
     Data,
     Drop,
     Known,
+    Layer,
     Missing,
     Names,
     Number,
+    Obsm,
     Seed,
     Standardize,
     as_number,
@@ -51,6 +53,8 @@ def explore(
     columns: Columns = None,
     drop: Drop = None,
     feature_names: Names = None,
+    layer: Layer = None,
+    obsm: Obsm = None,
     seed: Seed = 0,
     missing: Missing = "error",
     standardize: Standardize = None,
@@ -63,7 +67,8 @@ def explore(
     check_seed(seed, "--seed")
     number = as_number(k)
     options = {"known": known or [], "compare": compare or [], "labels": []}
-    asked = ask(data, options, columns, drop, feature_names, standardize, missing)
+    part = {"layer": layer, "obsm": obsm}
+    asked = ask(data, options, columns, drop, feature_names, part, standardize, missing)
     place = find_place(out, force, RESULTS, ["clustering_*.png"])
     with working(f"reading {data.name}"):
         given = read_given(asked)

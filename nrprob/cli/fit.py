@@ -13,9 +13,11 @@ from nrprob.cli.asked import (
     Data,
     Drop,
     Known,
+    Layer,
     Missing,
     Names,
     Number,
+    Obsm,
     Seed,
     Standardize,
     as_number,
@@ -54,6 +56,8 @@ def fit(
     columns: Columns = None,
     drop: Drop = None,
     feature_names: Names = None,
+    layer: Layer = None,
+    obsm: Obsm = None,
     features: Annotated[
         str | None, Option(help="auto, multinomial, bernoulli or gaussian.")
     ] = None,
@@ -89,7 +93,8 @@ def fit(
     parameters |= _settings(settings or [])
     check_seed(parameters.get("random_state"), "--seed")
     options = {"known": known or [], "compare": compare or [], "labels": [labels] if labels else []}
-    asked = ask(data, options, columns, drop, feature_names, standardize, missing)
+    part = {"layer": layer, "obsm": obsm}
+    asked = ask(data, options, columns, drop, feature_names, part, standardize, missing)
     picture_name = "summary.png"
     place = find_place(out, force, [*RESULTS, *([picture_name] if picture else [])], [picture_name])
     with working(f"reading {data.name}"):

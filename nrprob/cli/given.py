@@ -112,20 +112,25 @@ def read_given(asked: Asked) -> Given:
 
 def _rows(asked: Asked, source: Any) -> tuple[Any, np.ndarray | None, list[str] | None]:
     """Features; names of the rows, and of the features of a matrix, where there are any."""
+    from nrprob.annotated import matrix_of, rows_of
     from nrprob.batch import tables
+    from nrprob.frames import is_frame
 
+    if is_frame(source):
+        left = asked.columns or [c for c in source if c not in {*asked.drop, *asked.own}]
+        return source[left], source.index.to_numpy(), left
+    names, row_names = None, None
     if isinstance(source, Mapping):
         X = tables.matrix(source, asked.data)
-        if asked.names is None:
-            return X, None, None
-        names = _feature_names(asked.names, source, asked.data, X.shape[1])
-        tables.require_columns([*asked.columns, *asked.drop], names, asked.data)
-        kept = [j for j, name in enumerate(names) if name not in asked.drop]
-        if asked.columns:
-            kept = [names.index(name) for name in asked.columns]
-        return X[:, kept], None, [names[j] for j in kept]
-    left = asked.columns or [c for c in source if c not in {*asked.drop, *asked.own}]
-    return source[left], source.index.to_numpy(), left
+        if asked.names is not None:
+            names = _feature_names(asked.names, source, asked.data, X.shape[1])
+    else:
+        X = matrix_of(rows_of(source, **asked.part))
+        row_names = source.obs_names.to_numpy()
+        names = None if "obsm" in asked.part else [*source.var_names]
+    if names is not None:
+        X, names = tables.chosen(X, names, asked.columns, asked.drop, asked.data)
+    return X, row_names, names
 
 
 def _feature_names(

@@ -217,9 +217,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like, sparse matrix, JAX array or frame of shape (n_samples, n_features)
-            Float32 input is computed in float32, all else in float64. Some estimators also take
-            rows that do not fit into memory; see `nrprob.stored`.
+        X : array-like, sparse matrix, JAX array, frame or AnnData of shape (n_samples, n_features)
+            Float32 input is computed in float32, all else in float64. Annotated data stand for
+            their ``X``, or for what `nrprob.rows_of` names. Some estimators also take rows that do
+            not fit into memory; see `nrprob.stored`.
         y : array-like of shape (n_samples,), optional
             Wanted labels, -1 where unknown. Cluster i is the i-th of the sorted labels; further
             clusters are free.
@@ -228,7 +229,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
             integers or strings, `nrprob.known.Memberships`, or (`CCIB`, `ResidualMixture`,
             `ResidualSpectral`) continuous structure as a 2-D array of floats, or a frame that has
             columns of both. Where ``X`` is a frame, the name of one of its columns or a list of
-            such, which then are no features.
+            such, which then are no features; where it is annotated data, of columns of ``obs``.
 
         Returns
         -------
@@ -246,10 +247,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
         rows = as_stored(X) if self._takes_stored or isinstance(X, Stored) else None
         if rows is not None:
             return self._fit_stored(rows, y, **given)
+        check_same_order(X, y=y)
         X, told = take_out(X, given.get(self._known_as), self._known_as)
         if told is not None:
             given[self._known_as] = told
-        check_same_order(X, y=y)
         with fitting(self), standard():
             task = self.prepare(X, y, **given)
             return self.finish(task, self.compute(task))

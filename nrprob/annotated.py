@@ -1,0 +1,200 @@
+"""Annotated data, as AnnData holds cells: which of it are rows, and where results are written.
+
+The package anndata is not imported: an object of it says what there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["annotate", "rows_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class AnnotatedRows:
+    """Rows of annotated data that are not its ``X``; see `rows_of`."""
+
+    data: Any
+    layer: str | None = None
+    obsm: str | None = None
+
+    def __len__(self) -> int:
+        return int(self.data.n_obs)
+
+    @property
+    def obs(self) -> Any:
+        """What is said of the rows."""
+        return self.data.obs
+
+
+def rows_of(adata: Any, *, layer: str | None = None, obsm: str | None = None) -> Any:
+    """Rows of annotated data other than its ``X``, for `fit`, `predict` and the like.
+
+    Parameters
+    ----------
+    adata : AnnData
+        Its ``obs`` has the columns that ``known="batch"`` names.
+    layer : str, optional
+        Name of a layer, such as one of raw counts.
+    obsm : str, optional
+        Name of an entry of ``obsm`` instead, such as "X_pca".
+
+    Returns
+    -------
+    object
+        What a fit takes as ``X``.
+
+    Raises
+    ------
+    TypeError
+        If ``adata`` is something else.
+    ValueError
+        If it has no such entry, or both are named.
+
+    See Also
+    --------
+    annotate : writes what a fit has found.
+
+    Examples
+    --------
+    >>> from nrprob import CCIB, rows_of
+    >>> model = CCIB(n_clusters=4)
+    >>> model.fit(rows_of(adata, layer="counts"), known="batch")  # doctest: +SKIP
+    """
+    _check(adata)
+    if layer is not None and obsm is not None:
+        raise ValueError(
+            f"rows are of a layer or of obsm; got layer={layer!r} and obsm={obsm!r}; name one"
+        )
+    for what, name, there in (("layer", layer, adata.layers), ("obsm", obsm, adata.obsm)):
+        if name is not None and name not in there:
+            # Some versions have X among the layers, under no name.
+            listed = ", ".join(repr(own) for own in there if own is not None) or "none"
+            raise ValueError(
+                f"{what} names what adata does not have; got {name!r}, and it has {listed}; "
+                "name one of these"
+            )
+    return AnnotatedRows(adata, layer, obsm)
+
+
+def is_annotated(X: Any) -> bool:
+    """Whether ``X`` is annotated data, or rows of such."""
+    if isinstance(X, AnnotatedRows):
+        return True
+    return type(X).__module__.split(".")[0] == "anndata" and hasattr(X, "obs")
+
+
+def _check(adata: Any) -> None:
+    if not is_annotated(adata) or isinstance(adata, AnnotatedRows):
+        raise TypeError(
+            f"adata must be annotated data; got {type(adata).__name__}; pass an AnnData object"
+        )
+
+
+def matrix_of(X: Any) -> Any:
+    """Rows of annotated data as an array or a sparse matrix.
+
+    Raises
+    ------
+    ValueError
+        If it has none.
+    """
+    rows = X if isinstance(X, AnnotatedRows) else AnnotatedRows(X)
+    data = rows.data.to_memory() if rows.data.isbacked else rows.data
+    found = data.X
+    if rows.layer is not None:
+        found = data.layers[rows.layer]
+    elif rows.obsm is not None:
+        found = data.obsm[rows.obsm]
+    if found is None:
+        raise ValueError(
+            "annotated data have no rows; got X=None; name a layer by nrprob.rows_of, or set X"
+        )
+    if not data.is_view:
+        return found
+    # Of a part of other data: an array that knows of them.
+    return np.array(found) if isinstance(found, np.ndarray) else found.copy()
+
+
+def annotate(adata: Any, model: Any, *, key_added: str = "nrprob") -> None:
+    """Write what a fit has found into annotated data.
+
+    Parameters
+    ----------
+    adata : AnnData
+        The data whose rows ``model`` was fitted to, which is changed:
+        ``obs[key_added]`` holds the clusters as categories "0", "1", and so on, and none of rows
+        that are in no cluster; with several clusterings of the rows, as `explore` returns them,
+        ``obs[key_added + "_1"]`` and so on. ``uns[key_added]`` says how they were found, and
+        ``obsm[key_added + "_membership"]`` holds p(cluster given row), where the model has it.
+    model : fitted estimator or Exploration
+        What has ``labels_``.
+    key_added : str, default="nrprob"
+        Under which names; what has these already is overwritten.
+
+    Raises
+    ------
+    TypeError
+        If ``adata`` is no annotated data, or ``model`` is not fitted.
+    ValueError
+        If they do not have as many rows.
+
+    See Also
+    --------
+    rows_of : rows of annotated data other than its ``X``.
+
+    Examples
+    --------
+    >>> from nrprob import CCIB, annotate
+    >>> model = CCIB(n_clusters=4).fit(adata, known="batch")  # doctest: +SKIP
+    >>> annotate(adata, model)  # doctest: +SKIP
+    >>> adata.obs["nrprob"]  # doctest: +SKIP
+    """
+    _check(adata)
+    if not hasattr(model, "labels_"):
+        raise TypeError(
+            f"model must be fitted; got {type(model).__name__} without labels_; fit it first"
+        )
+    labels = np.asarray(model.labels_)
+    if len(labels) != adata.n_obs:
+        raise ValueError(
+            f"model must be one of the rows of adata; got one of {len(labels)} rows for "
+            f"{adata.n_obs}; pass the data of the fit"
+        )
+    import pandas as pd
+
+    columns = {key_added: labels}
+    if labels.ndim > 1:
+        columns = {f"{key_added}_{r}": column for r, column in enumerate(labels.T, 1)}
+    for name, column in columns.items():
+        names = [str(cluster) for cluster in range(int(column.max(initial=-1)) + 1)]
+        adata.obs[name] = pd.Categorical.from_codes(np.maximum(column, -1), names)
+    membership = getattr(model, "membership_", None)
+    if isinstance(membership, np.ndarray) and len(membership) == len(labels):
+        adata.obsm[f"{key_added}_membership"] = membership
+    adata.uns[key_added] = {"method": type(model).__name__, **_said(model)}
+
+
+def _said(model: Any) -> dict[str, Any]:
+    """What is said of a fit, of types that an h5ad file holds."""
+    from nrprob import __version__
+
+    said: dict[str, Any] = {"version": __version__}
+    if hasattr(model, "get_params"):
+        given = model.get_params(deep=False)
+        said["params"] = {name: _plain(v) for name, v in given.items() if v is not None}
+    for name in ("objective_", "n_clusters_", "converged_", "reason_"):
+        if (value := getattr(model, name, None)) is not None:
+            said[name.removesuffix("_")] = _plain(value)
+    return said
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return value.item()
+    return repr(value)

@@ -1,0 +1,262 @@
+"""Annotated data: their rows and what is known of them, and what a fit writes into them."""
+
+import json
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.base import clone
+from typer.testing import CliRunner
+
+from nrprob import (
+    CCIB,
+    IBSI,
+    CrossPartition,
+    MixtureEM,
+    ResidualMixture,
+    annotate,
+    evidence,
+    explore,
+    recommend,
+    rows_of,
+)
+from nrprob.batch import tables
+from nrprob.cli import app
+
+anndata = pytest.importorskip("anndata")
+
+FIT = {"n_clusters": 2, "n_init": 2, "random_state": 0}
+
+
+@pytest.fixture
+def cells():
+    """Counts in which batches move some genes and types others; an embedding, and raw counts."""
+    rng = np.random.default_rng(0)
+    batch, kind = rng.integers(2, size=(2, 60))
+    rate = np.exp(np.outer(batch, [1, 1, 0, 0]) + np.outer(kind, [0, 0, 2, 0]))
+    counts = rng.poisson(rate).astype(np.float32)
+    obs = pd.DataFrame(
+        {
+            "batch": pd.Categorical(np.array(["x", "y"])[batch]),
+            "donor": rng.integers(3, size=60),
+            "depth": rng.normal(size=60),
+        },
+        index=[f"cell {i}" for i in range(60)],
+    )
+    adata = anndata.AnnData(sparse.csr_matrix(np.log1p(counts)), obs=obs)
+    adata.var_names = [*"abcd"]
+    adata.layers["counts"] = sparse.csr_matrix(counts)
+    adata.obsm["X_pca"] = rng.normal(size=(60, 3)) + 5 * kind[:, None] + 3 * batch[:, None]
+    return adata
+
+
+def same(model, rows, labels, X, known):
+    """Fit annotated data, and the same rows as arrays: one result, in what is predicted as well."""
+    expected = clone(model).fit(rows, known=labels)
+    found = clone(model).fit(X, known=known)
+    np.testing.assert_array_equal(found.labels_, expected.labels_)
+    assert found.objective_ == expected.objective_
+    predicted = found.predict(X, known=known)
+    np.testing.assert_array_equal(predicted, expected.predict(rows, known=labels))
+
+
+def test_rows_and_what_is_known_of_them(cells):
+    batch = cells.obs["batch"].to_numpy()
+    log, counts, pca = cells.X, cells.layers["counts"], cells.obsm["X_pca"]
+    same(CCIB(**FIT), log, batch, cells, "batch")
+    same(CCIB(**FIT), log, batch, cells, cells.obs["batch"])
+    same(CCIB(**FIT), counts, batch, rows_of(cells, layer="counts"), "batch")
+    two = cells.obs[["batch", "donor"]]
+    same(CCIB(**FIT), counts, two, rows_of(cells, layer="counts"), ["batch", "donor"])
+    embedded = rows_of(cells, obsm="X_pca")
+    same(ResidualMixture(**FIT), pca, batch, embedded, "batch")
+    counted = CrossPartition(2, random_state=0).fit(rows_of(cells, layer="counts"), subsets="batch")
+    expected = clone(counted).fit(counts, subsets=batch)
+    np.testing.assert_array_equal(counted.labels_, expected.labels_)
+    # Labels and numbers are a design.
+    both = ["batch", "depth"]
+    same(ResidualMixture(**FIT), pca, cells.obs[both], embedded, both)
+    with pytest.raises(ValueError, match="floats in 'depth' beside labels in 'batch'"):
+        IBSI(**FIT, gamma=1.0).fit(rows_of(cells, layer="counts"), known=both)
+
+
+def test_a_part_of_the_cells_and_a_file(cells, tmp_path):
+    part = cells[cells.obs["donor"] < 2]
+    batch = part.obs["batch"].to_numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same(CCIB(**FIT), cells.X[(cells.obs["donor"] < 2).to_numpy()], batch, part, "batch")
+    cells.write_h5ad(tmp_path / "cells.h5ad")
+    stored = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    same(CCIB(**FIT), cells.X, cells.obs["batch"].to_numpy(), stored, "batch")
+    stored.file.close()
+
+
+def test_all_that_takes_rows_takes_annotated_data(cells):
+    pca, batch = rows_of(cells, obsm="X_pca"), cells.obs["batch"].to_numpy()
+    plain = cells.obsm["X_pca"]
+    model = recommend(pca, known="batch", n_clusters=2)
+    assert isinstance(model, ResidualMixture)
+    model.set_params(n_init=2, random_state=0).fit(pca, known="batch")
+    assert model.score(pca, known="batch") == model.score(plain, known=batch)
+    found = evidence.test(model, pca, known="batch", random_state=0)
+    expected = evidence.test(model, plain, known=batch, random_state=0)
+    assert found.p_structure_ == expected.p_structure_
+    searched = explore(pca, ResidualMixture(**FIT), known="batch", n_clusterings=1, random_state=0)
+    other = explore(plain, ResidualMixture(**FIT), known=batch, n_clusterings=1, random_state=0)
+    np.testing.assert_array_equal(searched.labels_, other.labels_)
+    mixture = MixtureEM(**FIT, features="gaussian").fit(pca)
+    np.testing.assert_array_equal(mixture.predict(pca), mixture.labels_)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(known="bach"), "known names a column that X does not have; got 'bach', and X has"),
+        (dict(known=["batch", "batch"]), "a column is known once"),
+        (dict(known=["x"] * 3), "column that X does not have; got 'x'"),
+    ],
+)
+def test_names_that_are_not_there(cells, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        CCIB(**FIT).fit(cells, **arguments)
+
+
+def test_rows_that_are_not_there(cells):
+    with pytest.raises(ValueError, match="layer names what .* got 'raw', and it has 'counts'"):
+        rows_of(cells, layer="raw")
+    with pytest.raises(ValueError, match="got layer='counts' and obsm='X_pca'; name one"):
+        rows_of(cells, layer="counts", obsm="X_pca")
+    with pytest.raises(TypeError, match="adata must be annotated data; got ndarray"):
+        rows_of(np.zeros((3, 2)), layer="counts")
+    empty = anndata.AnnData(obs=cells.obs)
+    with pytest.raises(ValueError, match="annotated data have no rows; got X=None"):
+        CCIB(**FIT).fit(empty, known="batch")
+    mixed = cells.obs["batch"][::-1]
+    with pytest.raises(ValueError, match="known must have its rows in the order of X"):
+        CCIB(**FIT).fit(cells, known=mixed)
+    with pytest.raises(ValueError, match="y must have its rows in the order of X"):
+        CCIB(**FIT).fit(cells, cells.obs["donor"][::-1], known="batch")
+
+
+def test_what_a_fit_writes(cells, tmp_path):
+    model = CCIB(**FIT).fit(cells, known="batch")
+    assert annotate(cells, model) is None
+    annotate(cells, model, key_added="again")
+    cells.write_h5ad(tmp_path / "cells.h5ad")
+    read = anndata.read_h5ad(tmp_path / "cells.h5ad")
+    for adata in (cells, read):
+        np.testing.assert_array_equal(adata.obs["nrprob"].astype(int), model.labels_)
+        assert list(adata.obs["again"].cat.categories) == ["0", "1"]
+        np.testing.assert_array_equal(adata.obsm["nrprob_membership"], model.membership_)
+        told = adata.uns["nrprob"]
+        assert told["method"] == "CCIB" and told["params"]["n_clusters"] == 2
+        assert told["objective"] == pytest.approx(model.objective_, rel=1e-12)
+    found = explore(
+        rows_of(cells, obsm="X_pca"), ResidualMixture(**FIT), n_clusterings=2, random_state=0
+    )
+    annotate(cells, found, key_added="found")
+    for r in (0, 1):
+        np.testing.assert_array_equal(cells.obs[f"found_{r + 1}"].astype(int), found.labels_[:, r])
+    assert cells.uns["found"]["reason"] == found.reason_
+    model.labels_ = np.where(np.arange(60) == 3, -1, model.labels_)
+    annotate(cells, model)
+    assert cells.obs["nrprob"].isna().tolist() == [i == 3 for i in range(60)]
+
+
+def test_what_cannot_be_written(cells):
+    model = CCIB(**FIT).fit(cells, known="batch")
+    with pytest.raises(ValueError, match="got one of 60 rows for 10; pass the data of the fit"):
+        annotate(cells[:10], model)
+    with pytest.raises(TypeError, match="model must be fitted; got CCIB without labels_"):
+        annotate(cells, CCIB(2))
+    with pytest.raises(TypeError, match="adata must be annotated data; got ndarray"):
+        annotate(model.labels_, model)
+
+
+@pytest.fixture
+def invoke(cells, tmp_path, monkeypatch):
+    """The command that fits a file of cells, and what it writes or says."""
+    monkeypatch.setenv("COLUMNS", "200")
+    cells.obs["batch"] = cells.obs["batch"].where(np.arange(60) != 7)
+    cells.write_h5ad(tmp_path / "cells.h5ad")
+
+    def fit(*options):
+        out = ["--force", "--no-picture", "--out", str(tmp_path / "out"), "--n-init", "2"]
+        arguments = ["fit", str(tmp_path / "cells.h5ad"), *options, *out]
+        done = CliRunner().invoke(app, arguments)
+        if done.exit_code:
+            return done.stderr.splitlines()[-1]
+        labels = pd.read_csv(tmp_path / "out" / "labels.csv")
+        return labels, json.loads((tmp_path / "out" / "result.json").read_text())
+
+    return fit
+
+
+def test_cells_at_the_command_line(cells, invoke):
+    drop = ["--known", "batch", "--missing", "drop"]
+    labels, told = invoke(*drop, "--layer", "counts", "--method", "ccib", "--drop", "d")
+    kept = cells[np.arange(60) != 7]
+    rows = kept.layers["counts"].toarray()[:, :3]
+    expected = CCIB(**FIT).fit(sparse.csr_matrix(rows), known=kept.obs["batch"].to_numpy())
+    np.testing.assert_array_equal(labels["cluster"], expected.labels_)
+    assert labels["row"].tolist() == kept.obs_names.tolist()
+    assert labels["batch"].tolist() == kept.obs["batch"].tolist()
+    assert told["prepared"]["features"] == [*"abc"]
+    labels, told = invoke(*drop, "--known", "depth", "--obsm", "X_pca")
+    assert told["method"] == "ResidualMixture" and told["n_features"] == 3
+    assert told["prepared"]["known"] == ["batch", "depth"] and len(labels) == 59
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--known", "bach"], "cells.h5ad has no such column; 'bach'; did you mean 'batch'?"),
+        (
+            ["--known", "batch"],
+            "got gaps: 1 in known 'batch' (1 of 60 rows); --missing drop",
+        ),
+        (["--layer", "count"], "cells.h5ad has no such layer; 'count'; did you mean 'counts'?"),
+        (["--obsm", "X_pcs"], "cells.h5ad has no such obsm; 'X_pcs'; did you mean 'X_pca'?"),
+        (["--layer", "counts", "--obsm", "X_pca"], "got --layer and --obsm; choose one"),
+        (["--obsm", "X_pca", "--drop", "a"], "columns of obsm have no names; --obsm X_pca; "),
+        (["--drop", "e"], "cells.h5ad has no such column; 'e'; choose from a, b, c, d"),
+        (["--feature-names", "a"], "have names of their own; --feature-names a; leave it out"),
+    ],
+)
+def test_cells_that_do_not_serve(invoke, options, message):
+    assert message in invoke(*options)
+
+
+def test_cells_of_a_model_file(cells, tmp_path):
+    cells.write_h5ad(tmp_path / "cells.h5ad")
+    found = tables.read(tmp_path / "cells.h5ad", labelings=["batch"], drop=["b"])
+    np.testing.assert_array_equal(found.X.toarray(), cells.X.toarray()[:, [0, 2, 3]])
+    assert found.feature_names == ["a", "c", "d"]
+    assert found.labelings["batch"].tolist() == cells.obs["batch"].tolist()
+    assert found.row_names.tolist() == cells.obs_names.tolist()
+
+
+def test_the_package_does_without_anndata(tmp_path):
+    """It imports none of it, and says what brings it where a file needs it."""
+    (tmp_path / "cells.h5ad").touch()
+    code = f"""
+import sys
+from pathlib import Path
+from nrprob import CCIB, annotate, rows_of
+from nrprob.batch.formats import check_file
+assert "anndata" not in sys.modules
+sys.modules["anndata"] = None
+try:
+    check_file(Path({str(tmp_path / "cells.h5ad")!r}))
+except ValueError as error:
+    assert "needs anndata" in str(error) and "nrprob[cells]" in str(error), error
+else:
+    raise AssertionError
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
