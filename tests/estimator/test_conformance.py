@@ -1,7 +1,7 @@
 """scikit-learn's checks of every estimator, one line each.
 
-The fast tests keep some of the checks that our own contract does not make: sparse rows, and fitting
-twice. The others are slow; further settings of a class get those, dtypes and pickles only.
+The fast tests keep those that our own contract does not make: of sparse rows. The others are slow;
+further settings of a class get those, fits twice, dtypes and pickles only.
 """
 
 import pytest
@@ -30,8 +30,8 @@ SETTINGS = [
 ]
 _COUNTS = {"check_clustering": "the check passes negative values, and counts are not negative"}
 WAIVED = {"ResidualSpectral": _COUNTS, "CrossPartition": _COUNTS}
-FAST = ("sparse", "idempotent")
-OWN = (*FAST, "dtype", "pickle")
+FAST = ("sparse",)
+OWN = (*FAST, "idempotent", "dtype", "pickle")
 
 pytestmark = pytest.mark.filterwarnings("ignore:the chains do not agree yet")
 

@@ -94,7 +94,9 @@ def test_the_best_restart_is_reported(name, quiet):
 def test_a_fit_again_is_the_same(name, quiet):
     model, X, known = fitted(name)
     labels, objective = model.labels_.copy(), model.objective_
+    predicted = model.predict(X, **known)
     assert (model.fit(X, **known).labels_ == labels).all() and model.objective_ == objective
+    assert (model.predict(X, **known) == predicted).all()
 
 
 def test_whole_numbers_of_numpy_will_do(name, quiet):
