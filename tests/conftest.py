@@ -31,6 +31,15 @@ def _compile_quickly(optimised: bool) -> None:
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}=false".strip()
 
 
+def _share_processors() -> None:
+    # NumPy's and scikit-learn's threads wait busily for each other, which takes the time of other
+    # workers. They count the processors at their import.
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+
+
+_share_processors()
 set_environment(seconds=0)  # most of a test run would be compilation
 os.environ.setdefault("MPLBACKEND", "Agg")
 

@@ -32,6 +32,7 @@ from nrprob.metrics import matched_accuracy
 from nrprob.statistics.terms import objective
 
 K, L, M, N = small.K, small.L, small.M, small.N
+SLOW = (pytest.mark.slow, pytest.mark.contract)  # for they compile more than they compute
 
 
 @pytest.fixture(autouse=True)
@@ -300,8 +301,8 @@ def _rises(found):
         ("multinomial", "marginal", "entropy"),
         ("bernoulli", "residual", "information"),
         ("gaussian", "residual", "information"),
-        pytest.param("bernoulli", "residual", "entropy", marks=pytest.mark.slow),
-        pytest.param("gaussian", "residual", "entropy", marks=pytest.mark.slow),
+        pytest.param("bernoulli", "residual", "entropy", marks=SLOW),
+        pytest.param("gaussian", "residual", "entropy", marks=SLOW),
     ],
 )
 def test_updates_never_raise_the_free_energy(family, kind, rule, labelled):
@@ -497,11 +498,11 @@ def _solve(setting, solver, *, labels=None, labelled=0, active=None, max_iter=10
         ("multinomial", "marginal", "sequential"),
         ("multinomial", "marginal", "batched"),
         ("gaussian", "residual", "batched"),
-        pytest.param("gaussian", "residual", "sequential", marks=pytest.mark.slow),
-        pytest.param("bernoulli", "residual", "sequential", marks=pytest.mark.slow),
-        pytest.param("bernoulli", "residual", "batched", marks=pytest.mark.slow),
-        pytest.param("multinomial", "side", "sequential", marks=pytest.mark.slow),
-        pytest.param("multinomial", "side", "batched", marks=pytest.mark.slow),
+        pytest.param("gaussian", "residual", "sequential", marks=SLOW),
+        pytest.param("bernoulli", "residual", "sequential", marks=SLOW),
+        pytest.param("bernoulli", "residual", "batched", marks=SLOW),
+        pytest.param("multinomial", "side", "sequential", marks=SLOW),
+        pytest.param("multinomial", "side", "batched", marks=SLOW),
     ],
 )
 def test_reassignment_ends_in_a_local_optimum(family, kind, solver):
@@ -565,8 +566,8 @@ def _give_up(terms, rows, labels, smallest, *, solver):
     ("family", "kind"),
     [
         ("multinomial", "residual"),
-        pytest.param("gaussian", "residual", marks=pytest.mark.slow),
-        pytest.param("multinomial", "side", marks=pytest.mark.slow),
+        pytest.param("gaussian", "residual", marks=SLOW),
+        pytest.param("multinomial", "side", marks=SLOW),
     ],
 )
 def test_rows_of_a_cluster_that_is_given_up_go_where_they_cost_least(family, kind):
@@ -589,6 +590,7 @@ def test_rows_of_a_cluster_that_is_given_up_go_where_they_cost_least(family, kin
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_reassignment_keeps_count_where_clusters_are_given_up():
     x, _, mass, layout, rows, terms, arguments = _setting("residual", "multinomial")
     start = np.where(np.arange(N) < 5, 3, np.arange(N) % 3)
@@ -846,8 +848,7 @@ MODELS = {
 
 
 SOME = ["CCIB residual"]
-SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in MODELS if n not in SOME]
-QUICK = [*SOME, *SLOW]
+QUICK = [*SOME, *(pytest.param(n, marks=SLOW) for n in MODELS if n not in SOME)]
 
 
 def _data(name, seed):

@@ -30,7 +30,13 @@ def told(y, share, wrong, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "labeling"), [("iris", "species"), ("wine", "cultivar"), ("vertebral", "class3")]
+    ("name", "labeling"),
+    [
+        # Of few rows, which take longer to compile than to run.
+        pytest.param("iris", "species", marks=pytest.mark.contract),
+        pytest.param("wine", "cultivar", marks=pytest.mark.contract),
+        ("vertebral", "class3"),
+    ],
 )
 def test_where_three_in_ten_labels_are_wrong_they_fall_below_what_they_find_alone(
     name, labeling, request, monkeypatch
