@@ -229,12 +229,38 @@ def test_what_is_wrong_is_told_before_anything_heavy_is_loaded(data, tmp_path):
         "--k auto with ccib": ["--k", "auto", "--method", "ccib"],
         "cannot write": ["--out", str(file)],
     }
+    model = f"""
+known = "species"
+[data]
+file = "{data.name}"
+label_columns = ["species"]
+[[methods]]
+name = "ccib"
+"""
+    wrong = [("ccib", "ccbi"), (data.name, "none.csv"), ('["species"]', '["speces"]')]
+    for name, (right, slip) in zip("abc", wrong, strict=True):
+        (tmp_path / f"{name}.toml").write_text(model.replace(right, slip))
+    (tmp_path / "good.toml").write_text(model)
+    commands = [["fit", str(data), *arguments] for arguments in refusals.values()]
+    commands += [["run", str(tmp_path / f"{name}.toml")] for name in ("a", "b", "c", "none")]
+    commands += [["run", str(tmp_path / "good.toml"), "--out", str(file)]]
+    commands += [["report", str(tmp_path / "none")], ["report", str(tmp_path), "--out", str(data)]]
+    messages = [
+        *refusals,
+        "unknown method; 'ccbi'; did you mean 'ccib'?",
+        "no such data file; ",
+        "no such column; 'speces'",
+        "cannot read the model file",
+        "cannot write",
+        "there is no such folder",
+        "there is such a file",
+    ]
     code = f"""
 import sys
 from nrprob.cli import app
-for arguments in {[*refusals.values()]}:
+for arguments in {commands}:
     try:
-        app(["fit", {str(data)!r}, *arguments])
+        app(arguments)
     except SystemExit as end:
         assert end.code == 2
 heavy = {{"jax", "sklearn", "scipy", "pandas", "matplotlib"}} & set(sys.modules)
@@ -243,8 +269,8 @@ assert not heavy, heavy
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
-    assert len(lines) == len(refusals), done.stderr
-    for line, message in zip(lines, refusals, strict=True):
+    assert len(lines) == len(messages), done.stderr
+    for line, message in zip(lines, messages, strict=True):
         assert message in line
 
 
@@ -631,7 +657,7 @@ def test_an_interrupt_that_is_swallowed_comes_again(invoke, tmp_path, monkeypatc
     # A shell without job control has its background processes ignore the signal.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        result = invoke(command, tmp_path / "a.toml")
+        result = invoke(command, tmp_path / "a.toml" if command == "run" else tmp_path)
     finally:
         signal.signal(signal.SIGINT, handler)
     assert calls and result.exit_code in (1, 130)

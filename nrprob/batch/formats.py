@@ -17,7 +17,8 @@ from nrprob.exceptions import InputError
 from nrprob.files import reading
 
 __all__ = [
-    "RESULTS", "check_file", "column_names", "npz_names", "require_columns", "require_part",
+    "RESULTS", "check_file", "column_names", "is_table", "npz_names", "require_columns",
+    "require_part", "separator",
 ]  # fmt: skip
 
 RESULTS = ("labels.csv", "result.json")  # files of a clustering, pictures apart
@@ -47,6 +48,11 @@ def check_file(path: Path) -> None:
             f"reading {path.suffix[1:]} needs {package}, which is not installed; {path}; "
             f"run pip install 'nrprob[{extra}]'"
         )
+
+
+def is_table(path: Path) -> bool:
+    """Whether all of a file are columns of one table, and no matrix."""
+    return path.suffix not in (".npz", ".h5ad")
 
 
 def separator(path: Path) -> str:

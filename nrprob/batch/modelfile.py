@@ -45,7 +45,7 @@ from nrprob.batch import registry
 from nrprob.batch.schema import ModelFile
 from nrprob.exceptions import InputError
 
-__all__ = ["read_model"]
+__all__ = ["default_folder", "read_model"]
 
 
 def _fields_at(path: tuple[Any, ...]) -> list[str]:
@@ -131,3 +131,8 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
         # Relative to the model file, so that the pair can be moved together.
         model.data.file = folder / model.data.file
     return model
+
+
+def default_folder(model: ModelFile, path: Path | str) -> Path:
+    """Where results go unless the user says where."""
+    return model.report.out or Path("results") / Path(path).stem

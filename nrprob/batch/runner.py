@@ -18,7 +18,7 @@ import jax
 
 from nrprob.batch.cluster import Cluster, connect
 from nrprob.batch.executor import Executor
-from nrprob.batch.modelfile import read_model
+from nrprob.batch.modelfile import default_folder, read_model
 from nrprob.batch.plan import Batch, Experiment, Plan, expand
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import xarray
     from distributed import Client
 
-__all__ = ["Outcome", "Progress", "default_folder", "run", "run_plan"]
+__all__ = ["Outcome", "Progress", "run", "run_plan"]
 
 
 class Progress:
@@ -258,8 +258,3 @@ def run(
         for reason, count in result.skipped.items():
             warn(f"{count} cells were skipped; {reason}")
         return dataset
-
-
-def default_folder(model: ModelFile, path: Path | str) -> Path:
-    """Where results go unless the user says where."""
-    return model.report.out or Path("results") / Path(path).stem

@@ -45,8 +45,15 @@ def report(
     force: Annotated[bool, Option("--force", help="Overwrite the file that --out names.")] = False,
 ) -> None:
     """Write results as one HTML page: tables beside published values, figures, timing."""
-    if out is not None and out.is_file() and not force:
-        raise InputError(f"there is such a file; {out}; choose another, or add --force")
+    from nrprob.files import try_write
+
+    if not folder.is_dir():
+        raise InputError(f"there is no such folder; {folder}; name one that `nrprob run` wrote")
+    if out is not None:
+        page = out / "report.html" if out.is_dir() else out
+        if page.is_file() and not force:
+            raise InputError(f"there is such a file; {page}; choose another, or add --force")
+        try_write(page)
     from nrprob.batch.report import write_report
 
     with working("writing the report"):

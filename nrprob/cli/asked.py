@@ -147,7 +147,7 @@ def ask(
         formats.require_part(data, kind, name)
     if len(asked.part) > 1:
         raise InputError("rows are of a layer or of obsm; got --layer and --obsm; choose one")
-    if data.suffix not in (".npz", ".h5ad"):
+    if formats.is_table(data):
         formats.require_columns([*asked.columns, *asked.drop], there[data], data)
         if not asked.columns and not set(there[data]) - {*asked.drop, *asked.own}:
             raise InputError(f"no column is left; {data}; drop fewer, or choose with --columns")

@@ -51,25 +51,17 @@ def run(
     ] = None,
 ) -> None:
     """Do what model files say, or go on with it: what is finished is not done again."""
+    plans = _read_plans(files)
+    folders = _folders(plans, out)
+    _check_plans(plans)
     from nrprob.batch import runner, trial
     from nrprob.batch.cluster import connect
     from nrprob.cli.progress import Bar
 
-    plans = _checked_plans(files)
     chosen = None if scheduler else _devices(devices)
     failed = False
-    folders: dict[Path, Path] = {}
     for path, plan in plans:
-        folder = out / path.stem if out and len(files) > 1 else out
-        folder = folder or runner.default_folder(plan.model, path)
-        for other, taken in folders.items():
-            if other != path and taken.resolve() == folder.resolve():
-                raise InputError(
-                    f"two model files have the same folder of results; {other} and {path}: "
-                    f"{folder}; rename one, or run each by itself with --out"
-                )
-        folders[path] = folder
-        trial.try_out(plan, folder, only or ())
+        trial.try_out(plan, folders[path], only or ())
     try:
         with _warnings_in_one_line(), connect(scheduler, devices) as client:
             for path, plan in plans:
@@ -103,28 +95,72 @@ def _warnings_in_one_line() -> Iterator[None]:
 @in_one_line()
 def check(files: _Files) -> None:
     """Check model files: keys, names, data and parameters; nothing is fitted or written."""
-    for path, plan in _checked_plans(files):
+    plans = _read_plans(files)
+    _check_plans(plans)
+    for path, plan in plans:
         sets = len({(c.case, c.repeat) for c in plan.cells})
         say(f"{path}: good; {len(plan.cells)} fits on {sets} data sets")
 
 
-def _checked_plans(files: list[Path]) -> list[tuple[Path, Plan]]:
-    """Plans of all files: a mistake in the last should not wait for the first to finish."""
-    from nrprob.batch import modelfile, plan, trial
+def _read_plans(files: list[Path]) -> list[tuple[Path, Plan]]:
+    """Plans of all files, refused where that needs nothing heavy, and no data."""
+    from nrprob.batch import formats, modelfile, plan
 
-    plans, wrong = [], []
+    plans, wrong = [], list[str]()
     for path in files:
-        try:
+        with _keeping(wrong, path):
             one = plan.expand(modelfile.read_model(path))
-            for reason, count in trial.check(one).items():
-                warn(f"{path}: {count} of {len(one.cells)} fits will be skipped; {reason}")
+            if (data := one.model.data).file is not None:
+                names = [*data.columns, *data.drop] if formats.is_table(data.file) else []
+                there = formats.column_names(data.file)
+                formats.require_columns([*names, *data.label_columns], there, data.file)
             plans.append((path, one))
-        except InputError as error:
-            lines = str(error).splitlines()
-            wrong += [line if line.startswith(str(path)) else f"{path}: {line}" for line in lines]
     if wrong:
         raise InputError("\n".join(wrong))
     return plans
+
+
+def _check_plans(plans: list[tuple[Path, Plan]]) -> None:
+    """Try what needs data and estimators: a mistake in the last should not wait for the first."""
+    from nrprob.batch import trial
+
+    wrong: list[str] = []
+    for path, one in plans:
+        with _keeping(wrong, path):
+            for reason, count in trial.check(one).items():
+                warn(f"{path}: {count} of {len(one.cells)} fits will be skipped; {reason}")
+    if wrong:
+        raise InputError("\n".join(wrong))
+
+
+@contextlib.contextmanager
+def _keeping(wrong: list[str], path: Path) -> Iterator[None]:
+    """Keep what is wrong with one file, to tell it with what is wrong with others."""
+    try:
+        yield
+    except InputError as error:
+        lines = str(error).splitlines()
+        wrong += [line if line.startswith(str(path)) else f"{path}: {line}" for line in lines]
+
+
+def _folders(plans: list[tuple[Path, Plan]], out: Path | None) -> dict[Path, Path]:
+    """Folder of the results of every file, which can be written to."""
+    from nrprob.batch.modelfile import default_folder
+    from nrprob.files import try_write
+
+    folders: dict[Path, Path] = {}
+    for path, plan in plans:
+        folder = out / path.stem if out and len(plans) > 1 else out
+        folder = folder or default_folder(plan.model, path)
+        for other, taken in folders.items():
+            if other != path and taken.resolve() == folder.resolve():
+                raise InputError(
+                    f"two model files have the same folder of results; {other} and {path}: "
+                    f"{folder}; rename one, or run each by itself with --out"
+                )
+        try_write(folder / "plan.json")
+        folders[path] = folder
+    return folders
 
 
 def _devices(text: str | None) -> list[Any]:
