@@ -5,6 +5,7 @@ The package anndata is not imported: an object of it says what there is.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +118,24 @@ def matrix_of(X: Any) -> Any:
         return found
     # Of a part of other data: an array that knows of them.
     return np.array(found) if isinstance(found, np.ndarray) else found.copy()
+
+
+def names_of(X: Any) -> list[str] | None:
+    """Names of the columns of annotated data; none of an entry of obsm, or of anything else.
+
+    Names that occur again get a number, as anndata itself would give them: "a", "a-1".
+    """
+    if not is_annotated(X) or (isinstance(X, AnnotatedRows) and X.obsm is not None):
+        return None
+    data = X.data if isinstance(X, AnnotatedRows) else X
+    names = [str(name) for name in data.var_names]
+    taken, found = set(names), dict[str, None]()
+    for name in names:
+        numbered = (f"{name}-{number}" for number in itertools.count(1))
+        own = name if name not in found else next(new for new in numbered if new not in taken)
+        taken.add(own)
+        found[own] = None
+    return list(found)
 
 
 def annotate(adata: Any, model: Any, *, key_added: str = "nrprob") -> None:

@@ -16,11 +16,13 @@ from nrprob import (
     CCIB,
     IBSI,
     CrossPartition,
+    MDLMultiView,
     MixtureEM,
     ResidualMixture,
     annotate,
     evidence,
     explore,
+    prepare,
     recommend,
     rows_of,
 )
@@ -109,6 +111,16 @@ def test_all_that_takes_rows_takes_annotated_data(cells):
     searched = explore(pca, ResidualMixture(**FIT), known="batch", n_clusterings=1, random_state=0)
     other = explore(plain, ResidualMixture(**FIT), known=batch, n_clusterings=1, random_state=0)
     np.testing.assert_array_equal(searched.labels_, other.labels_)
+    views = [rows_of(cells, layer="counts"), pca]
+    both = MDLMultiView(2, n_init=2, random_state=0).fit([cells.layers["counts"].toarray(), plain])
+    cells.layers["counts"] = cells.layers["counts"].toarray()
+    again = clone(both).fit(views)
+    assert again.objective_ == both.objective_
+    ready = prepare(rows_of(cells, layer="counts"), known="batch")
+    fewer = prepare(rows_of(cells, layer="counts"), drop=["b", "d"])
+    assert fewer.feature_names_ == [*"ac"]
+    np.testing.assert_array_equal(fewer.X, ready.X[:, [0, 2]])
+    assert ready.feature_names_ == [*"abcd"] and ready.known.tolist() == batch.tolist()
     mixture = MixtureEM(**FIT, features="gaussian").fit(pca)
     np.testing.assert_array_equal(mixture.predict(pca), mixture.labels_)
 
@@ -141,6 +153,18 @@ def test_rows_that_are_not_there(cells):
         CCIB(**FIT).fit(cells, known=mixed)
     with pytest.raises(ValueError, match="y must have its rows in the order of X"):
         CCIB(**FIT).fit(cells, cells.obs["donor"][::-1], known="batch")
+
+
+def test_columns_of_one_name_are_told_apart(cells):
+    cells.var_names = ["a", "b", "a", "a-1"]
+    counts = cells.layers["counts"].toarray()
+    ready = prepare(rows_of(cells, layer="counts"), drop="b")
+    assert ready.feature_names_ == ["a", "a-2", "a-1"]
+    np.testing.assert_array_equal(ready.X.toarray(), counts[:, [0, 2, 3]])
+    cells.layers["counts"] = counts
+    np.testing.assert_array_equal(prepare(rows_of(cells, layer="counts")).X, counts)
+    with pytest.raises(ValueError, match=r"must be a table of numbers; got shape \(60, 0\)"):
+        prepare(cells, drop=["a", "b", "a-1", "a-2"])
 
 
 def test_what_a_fit_writes(cells, tmp_path):

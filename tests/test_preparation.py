@@ -106,7 +106,10 @@ def test_kinds_of_columns(values, kind):
             "got .* among the numbers in 'new'; leave cells without a number empty",
         ),
         ([np.inf, *range(ROWS - 1)], "must be finite; got infinity: 1 in 'new'; missing='drop'"),
-        ([10**400, *range(ROWS - 1)], "within the range of floats; got others in 'new'"),
+        (
+            pd.Series([10**400, *range(ROWS - 1)], dtype=object),
+            "within the range of floats; got others in 'new'",
+        ),
     ],
 )
 def test_columns_that_are_no_features_are_refused_by_name(frame, column, message):

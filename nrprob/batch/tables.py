@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from nrprob.annotated import is_annotated, matrix_of
+from nrprob.annotated import is_annotated, matrix_of, names_of
 from nrprob.batch import formats
 from nrprob.batch.formats import ROWS, require_columns
 from nrprob.batch.registry import refuse_unknown
@@ -191,7 +191,7 @@ def read(
     """
     source = contents(path)
     if is_annotated(source):
-        X, names = chosen(matrix_of(source), [*source.var_names], columns, drop, path)
+        X, names = chosen(matrix_of(source), names_of(source) or [], columns, drop, path)
         found = {name: column(source, name, path) for name in labelings}
         return Table(X, names, found, row_names=source.obs_names.to_numpy())
     if isinstance(source, dict):

@@ -112,7 +112,7 @@ def read_given(asked: Asked) -> Given:
 
 def _rows(asked: Asked, source: Any) -> tuple[Any, np.ndarray | None, list[str] | None]:
     """Features; names of the rows, and of the features of a matrix, where there are any."""
-    from nrprob.annotated import matrix_of, rows_of
+    from nrprob.annotated import matrix_of, names_of, rows_of
     from nrprob.batch import tables
     from nrprob.frames import is_frame
 
@@ -125,9 +125,8 @@ def _rows(asked: Asked, source: Any) -> tuple[Any, np.ndarray | None, list[str] 
         if asked.names is not None:
             names = _feature_names(asked.names, source, asked.data, X.shape[1])
     else:
-        X = matrix_of(rows_of(source, **asked.part))
-        row_names = source.obs_names.to_numpy()
-        names = None if "obsm" in asked.part else [*source.var_names]
+        cells = rows_of(source, **asked.part)
+        X, names, row_names = matrix_of(cells), names_of(cells), source.obs_names.to_numpy()
     if names is not None:
         X, names = tables.chosen(X, names, asked.columns, asked.drop, asked.data)
     return X, row_names, names

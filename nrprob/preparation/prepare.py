@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from nrprob.annotated import names_of
 from nrprob.exceptions import warn
 from nrprob.frames import as_frame, is_table, listed, take_out
 from nrprob.known import Memberships, plain
@@ -175,14 +176,19 @@ def _of_array(
     names: list[str] | None, say: Say,
 ) -> Prepared:  # fmt: skip
     """As `prepared`, of an array, whose columns go by their numbers where they have no names."""
+    names = names or names_of(X)
     X, known = take_out(X, known)
-    if drop:
+    if drop and names is None:
         raise ValueError(
             f"drop names columns, and X has no columns with names; got drop={drop!r} and a "
             f"{type(X).__name__}; pass X as a frame, or cut the array"
         )
     check_not_masked(X, "X")
     array = X if sparse.issparse(X) else plain(X, "X")
+    if drop and names is not None:
+        _check_dropped(drop, names)
+        kept = [j for j, name in enumerate(names) if name not in drop]
+        array, names = array[:, kept], [names[j] for j in kept]
     if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "biuf":
         raise ValueError(
             f"X must be a table of numbers; got shape {array.shape} of {array.dtype}; pass rows of "
@@ -369,6 +375,15 @@ def _values(column: pd.Series) -> list[Any]:
     return sorted(found)
 
 
+def _check_dropped(drop: list[str], names: Collection[str]) -> None:
+    for name in drop:
+        if name not in names:
+            raise ValueError(
+                f"drop names a column that X does not have; got {name!r}, and X has "
+                f"{listed(names)}; name one of these"
+            )
+
+
 def _named(frame: pd.DataFrame, drop: list[str]) -> pd.DataFrame:
     """The frame with text for names, of which those to drop are some."""
     names = frame.columns.map(str)
@@ -377,12 +392,7 @@ def _named(frame: pd.DataFrame, drop: list[str]) -> pd.DataFrame:
             f"X must have columns of different names; got {names[names.duplicated()][0]!r} more "
             "than once; rename them"
         )
-    for name in drop:
-        if name not in names:
-            raise ValueError(
-                f"drop names a column that X does not have; got {name!r}, and X has "
-                f"{listed(names)}; name one of these"
-            )
+    _check_dropped(drop, names)
     return frame.set_axis(names, axis=1)
 
 

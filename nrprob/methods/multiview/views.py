@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_array
 
+from nrprob.annotated import is_annotated
 from nrprob.frames import check_same_order
 from nrprob.statistics.features import check_range
 from nrprob.statistics.rows import bucket
@@ -42,7 +43,9 @@ class View:
 
 def several(X: Any) -> bool:
     """Whether an argument is a list of tables, and not one table that is a list."""
-    return isinstance(X, list | tuple) and len(X) > 0 and np.ndim(X[0]) == 2
+    if not isinstance(X, list | tuple) or not X:
+        return False
+    return is_annotated(X[0]) or np.ndim(X[0]) == 2
 
 
 def check_tables(X: Sequence[Any], estimator: Any) -> list[np.ndarray]:
