@@ -355,7 +355,7 @@ def test_methods_that_find_the_number_of_clusters_are_listed():
     from nrprob.batch.registry import METHODS
 
     for method in METHODS.values():
-        said = re.search(r' (n|max)_clusters : .*"auto"', method.load().__doc__)
+        said = re.search(r'\b(n|max)_clusters : .*"auto"', method.load().__doc__)
         assert method.finds_number == bool(said), method.class_name
 
 
