@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import scipy.sparse
 
+from nrprob.statistics.groups import group_means
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -59,16 +61,6 @@ def _groups(
 def _with_sizes(names: Sequence[str], codes: np.ndarray) -> list[str]:
     sizes = np.bincount(codes, minlength=len(names))
     return [f"{name}\nn = {size}" for name, size in zip(names, sizes, strict=True)]
-
-
-def _means(X: Any, codes: np.ndarray, n_groups: int) -> np.ndarray:
-    """Mean row of each group, shape (n_groups, n_features); sparse input stays sparse."""
-    n = len(codes)
-    member = scipy.sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=(n_groups, n))
-    sums = member @ X
-    if scipy.sparse.issparse(sums):
-        sums = sums.toarray()
-    return np.asarray(sums) / np.bincount(codes, minlength=n_groups)[:, None]
 
 
 def plot_contingency(
@@ -248,8 +240,8 @@ def plot_centroids(
 
     group_sizes = _with_sizes(group_names, group_codes)
     cluster_sizes = _with_sizes(cluster_names, cluster_codes)
-    by_group = _means(X, group_codes, n_groups)
-    by_cluster = _means(X, cluster_codes, n_clusters)
+    by_group = group_means(X, group_codes, n_groups)
+    by_cluster = group_means(X, cluster_codes, n_clusters)
     labelings = {known_name: known, **(others or {})}
     draw_cells = image_shape is not None and (
         n_groups * n_clusters <= 20 if cells == "auto" else bool(cells)
@@ -307,7 +299,7 @@ def plot_centroids(
         codes = group_codes * n_clusters + cluster_codes
         counts = np.bincount(codes, minlength=n_groups * n_clusters)
         with np.errstate(invalid="ignore"):  # an empty combination is 0/0 and is not drawn
-            means = _means(X, codes, n_groups * n_clusters)
+            means = group_means(X, codes, n_groups * n_clusters)
         shape = (n_groups, n_clusters)
         parts[0].suptitle("mean of each combination", fontsize=11)
         cell_limits = (np.nanmin(means), np.nanmax(means))

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from nrprob.datasets.generators import RandomState, _fraction, _positive_int
-from nrprob.validation import check_number
+from nrprob.validation import check_number, check_random_state
 
 __all__ = ["make_cell_counts"]
 
@@ -78,8 +78,6 @@ def make_cell_counts(
     >>> X.shape, labels.shape
     ((100, 50), (100, 2))
     """
-    from nrprob.validation import check_random_state
-
     n = _positive_int(n_samples, "n_samples")
     m = _positive_int(n_genes, "n_genes")
     k = _positive_int(n_types, "n_types")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nrprob.validation import MOST, check_number
+from nrprob.validation import MOST, check_number, check_random_state
 
 __all__ = ["bayes_precision", "make_binary_partitions", "make_multinomial_2d"]
 
@@ -96,8 +96,6 @@ def make_binary_partitions(
     columns that do not divide evenly are split, is not stated there; both follow the published
     sample and accuracies.
     """
-    from nrprob.validation import check_random_state
-
     n_samples = _positive_int(n_samples, "n_samples")
     n_clusters = _positive_int(n_clusters, "n_clusters")
     sizes = [dims] if np.ndim(dims) == 0 else list(dims)  # type: ignore[arg-type]
@@ -164,8 +162,6 @@ def make_multinomial_2d(
     spaced on [0, 1]") and how draws are shared out; these choices reproduce its tables. They
     use 50 K^2 rows and 50 K^2 + 50 K + 100 draws.
     """
-    from nrprob.validation import check_random_state
-
     n_samples = _positive_int(n_samples, "n_samples")
     n_clusters = _positive_int(n_clusters, "n_clusters")
     n_draws = _positive_int(n_draws, "n_draws")

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nrprob.datasets.generators import RandomState, _positive_int
-from nrprob.validation import check_number
+from nrprob.validation import check_number, check_random_state
 
 __all__ = ["make_four_components"]
 
@@ -74,8 +74,6 @@ def make_four_components(
     >>> X.shape, labels.shape
     ((80, 2), (80, 1))
     """
-    from nrprob.validation import check_random_state
-
     n_samples = _positive_int(n_samples, "n_samples")
     check_number("separation", separation, low=0, high=1e100)
     check_number("elongation", elongation, low=1e-6, high=1e6)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nrprob.datasets.generators import RandomState, _positive_int
-from nrprob.validation import check_choice, check_number
+from nrprob.validation import check_choice, check_number, check_random_state
 
 __all__ = ["make_planar_shapes"]
 
@@ -77,8 +77,6 @@ def make_planar_shapes(
     >>> X.shape, labels.max(0)
     ((300, 2), array([2, 2]))
     """
-    from nrprob.validation import check_random_state
-
     n, k = _positive_int(n_samples, "n_samples"), _positive_int(n_clusters, "n_clusters")
     check_choice("shape", shape, tuple(NOISE))
     ring = shape in ("blobs", "crescents")

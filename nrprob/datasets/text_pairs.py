@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from nrprob.datasets.generators import RandomState, _fraction, _positive_int
+from nrprob.validation import check_random_state
 
 __all__ = ["make_crossed_counts", "make_dialect_counts"]
 
@@ -71,8 +72,6 @@ def make_crossed_counts(
     >>> X.shape, labels.shape
     ((20, 4), (20, 2))
     """
-    from nrprob.validation import check_random_state
-
     X, labels = _checked(X, labels)
     both = [*known, *sought]
     if len(set(both)) < len(both):
@@ -146,8 +145,6 @@ def make_dialect_counts(
     ValueError
         If counts are negative, lengths differ or a probability is none.
     """
-    from nrprob.validation import check_random_state
-
     X, labels = _checked(X, labels)
     n_dialects = _positive_int(n_dialects, "n_dialects")
     dropped, respelt = _fraction(dropped, "dropped"), _fraction(respelt, "respelt")

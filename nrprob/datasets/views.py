@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nrprob.datasets.generators import RandomState, _fraction, _positive_int
-from nrprob.validation import check_number
+from nrprob.validation import check_number, check_random_state
 
 __all__ = ["make_gaussian_views"]
 
@@ -69,8 +69,6 @@ def make_gaussian_views(
     >>> X.shape, labels.shape
     ((100, 4), (100, 2))
     """
-    from nrprob.validation import check_random_state
-
     n_samples = _positive_int(n_samples, "n_samples")
     sizes = [_positive_int(d, "every entry of dims") for d in np.atleast_1d(dims)]
     if not sizes:

@@ -10,7 +10,7 @@ import numpy as np
 from nrprob.posterior.draws import as_draws, as_labels, canonical
 from nrprob.posterior.estimates import estimate
 from nrprob.posterior.losses import as_loss, distances
-from nrprob.validation import as_number
+from nrprob.validation import as_number, check_random_state
 
 __all__ = ["CredibleBall", "credible_ball"]
 
@@ -101,8 +101,6 @@ def credible_ball(
     >>> ball.radius, int(ball.members.sum())
     (0.0, 2)
     """
-    from nrprob.validation import check_random_state
-
     if not 0 < as_number(level, "level") <= 1:
         raise ValueError(f"level is a probability in (0, 1]; got {level}; 0.95 is the usual choice")
     checked = as_draws(draws, weights)

@@ -14,6 +14,7 @@ from nrprob.posterior.estimates import estimate
 from nrprob.posterior.export import _import_arviz
 from nrprob.posterior.losses import as_loss, distances
 from nrprob.posterior.similarity import similarity
+from nrprob.validation import check_random_state
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -247,8 +248,6 @@ def label_free(
     {'n_clusters': [[2, 2]], 'entropy': [[0.6931471805599453, 0.5623351446188083]],
      'largest_share': [[0.5, 0.75]], 'together[0,2]': [[0, 1]]}
     """
-    from nrprob.validation import check_random_state
-
     checked = as_draws(draws)
     n, shape = checked.n_samples, _chains(checked)
     random = check_random_state(random_state)

@@ -11,6 +11,7 @@ from nrprob.posterior.draws import Draws, as_draws, canonical
 from nrprob.posterior.losses import Loss, as_loss, distances
 from nrprob.posterior.search import CellSearch, PairSearch, Search
 from nrprob.posterior.similarity import similarity
+from nrprob.validation import check_random_state
 
 __all__ = ["estimate", "point_estimate"]
 
@@ -199,8 +200,6 @@ def point_estimate(
     >>> point_estimate([[0, 0, 1, 1], [5, 5, 2, 2], [0, 0, 0, 1]], random_state=0)
     array([0, 0, 1, 1])
     """
-    from nrprob.validation import check_random_state
-
     checked = as_draws(draws, weights)
     table = as_loss(loss, split_cost, checked.n_samples)
     n = checked.n_samples

@@ -11,6 +11,7 @@ from nrprob.posterior.draws import as_draws, as_labels, canonical
 from nrprob.posterior.estimates import estimate
 from nrprob.posterior.losses import as_loss
 from nrprob.posterior.similarity import similarity
+from nrprob.validation import check_random_state
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,8 +83,6 @@ def plot_coclustering(
     """
     import matplotlib.pyplot as plt
     from matplotlib.patches import Rectangle
-
-    from nrprob.validation import check_random_state
 
     checked = as_draws(draws, weights)
     n = checked.n_samples

@@ -9,7 +9,7 @@ import numpy as np
 from nrprob.posterior.draws import Draws, as_draws, as_labels, read_draws
 from nrprob.posterior.estimates import estimate
 from nrprob.posterior.losses import as_loss
-from nrprob.validation import MOST, check_number
+from nrprob.validation import MOST, check_number, check_random_state
 
 __all__ = ["align", "relabel"]
 
@@ -17,7 +17,6 @@ _BLOCK = 2**22
 
 
 def _reference(draws: Draws, reference: Any, random_state: Any) -> np.ndarray:
-    from nrprob.validation import check_random_state
 
     if reference is not None:
         return as_labels(reference, draws.n_samples, "reference")

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from scipy.linalg import solve_triangular
 
 _PRECISION = jax.lax.Precision.HIGHEST
 _STATIC: dict[str, Any] = {"static": True}
@@ -49,6 +50,22 @@ def second_moments(x: Any, covariance: str) -> Any:
     if covariance == "diag":
         return x * x
     return (x * x).sum(-1, keepdims=True)
+
+
+def log_normals(x: np.ndarray, means: np.ndarray, roots: np.ndarray) -> np.ndarray:
+    """Log densities (n, k) of rows (n, m) under normals, but for m/2 log 2 pi; in NumPy.
+
+    ``roots`` are lower triangular factors of covariances (k, m, m), or standard deviations (k, m).
+    """
+    out = np.empty((len(x), len(means)))
+    for c, (mean, root) in enumerate(zip(means, roots, strict=True)):
+        away = (x - mean).T
+        if root.ndim == 2:
+            white, root = solve_triangular(root, away, lower=True), np.diagonal(root)
+        else:
+            white = away / root[:, None]
+        out[:, c] = -np.log(root).sum() - 0.5 * (white**2).sum(0)
+    return out
 
 
 @jax.tree_util.register_dataclass

@@ -13,7 +13,7 @@ from nrprob.estimator import parameters
 from nrprob.exceptions import warn
 from nrprob.known import Groups, Known
 from nrprob.methods.alternatives.moved import MovedClusterer
-from nrprob.methods.alternatives.orthogonalization import group_means
+from nrprob.statistics.groups import group_means
 
 _PAIRS = 4000  # of rows of different groups
 _RANK = 1e-10  # of the largest singular value: a direction in which rows do not vary

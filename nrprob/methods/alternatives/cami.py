@@ -10,7 +10,6 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.spatial.distance import cdist
 from scipy.special import softmax
 
 from nrprob.engines.iterate import blank, iterate, restarts
@@ -24,6 +23,7 @@ from nrprob.methods.alternatives.simultaneous import (
     Run,
     best_of,
 )
+from nrprob.statistics.gaussians import log_normals
 from nrprob.statistics.xlogx import xlogx
 
 COVARIANCES = ("diag", "spherical")
@@ -328,7 +328,8 @@ class CAMI(PairClusterer):
         return memberships[:, :n, :k]
 
     def _log_memberships(self, x: np.ndarray) -> np.ndarray:
-        log_p = np.stack([self._log_component(x, v) for v in (0, 1)])
+        each = zip(self._log_weights, self._means, np.sqrt(self._variances), strict=True)
+        log_p = np.stack([log_w + log_normals(x, means, roots) for log_w, means, roots in each])
         first, second = log_p
         for _ in range(_PLACING):
             before = first
@@ -337,15 +338,6 @@ class CAMI(PairClusterer):
             if np.abs(softmax(first, axis=1) - softmax(before, axis=1)).max() < 1e-9:
                 break
         return np.stack([first, second])
-
-    def _log_component(self, x: np.ndarray, v: int) -> np.ndarray:
-        """Log densities (n, k) of rows in the clusters of one mixture, up to a constant."""
-        square = [
-            cdist(x, mean[None], "seuclidean", V=variance)[:, 0] ** 2
-            for mean, variance in zip(self._means[v], self._variances[v], strict=True)
-        ]
-        own = self._log_weights[v] - 0.5 * np.log(self._variances[v]).sum(1)
-        return own - 0.5 * np.stack(square, 1)
 
     def predict_proba(self, X, *, known=None):
         """p(cluster given row) of new rows, in the clustering that is ``labels_``.

@@ -10,16 +10,10 @@ import numpy as np
 from nrprob.estimator import parameters
 from nrprob.known import Groups, Known
 from nrprob.methods.alternatives.moved import MovedClusterer
+from nrprob.statistics.groups import group_means
 
 _NOTHING = 1e-12  # of the mean square of the rows: a mean, or what is left, that is none
 _KEPT = 1 - 1e-6  # share of the variance that is kept where directions are dropped
-
-
-def group_means(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Means (groups, m) of rows (n, m)."""
-    sums = np.zeros((codes.max() + 1, x.shape[1]))
-    np.add.at(sums, codes, x)
-    return sums / np.bincount(codes)[:, None]
 
 
 def own_directions(x: np.ndarray, codes: np.ndarray) -> np.ndarray:

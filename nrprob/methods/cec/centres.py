@@ -14,9 +14,11 @@ from nrprob.engines.iterate import Iterated
 from nrprob.engines.kmeans import plus_plus
 from nrprob.engines.shuffle import stream, uniform
 from nrprob.engines.solve import Solution
+from nrprob.estimator.calls import collect, memberships
 from nrprob.estimator.linear import Task
 from nrprob.known import Groups, read
 from nrprob.statistics.families import FeatureMap, fit_features
+from nrprob.statistics.features import ALIKE
 from nrprob.statistics.rows import Layout, Rows, coarse, make_rows, wide
 
 CAPACITY = 1024  # steps that a trace may have; the last entry is always that of the last step
@@ -122,6 +124,37 @@ def best_of(
         trace.at[last].set(objective[best].astype(trace.dtype)),
         jax.tree.map(lambda a: a[best], fit),
     )
+
+
+def keep(
+    model: Any,
+    task: Task,
+    found: list[Solution],
+    *,
+    named: bool = True,
+    unit: float = 1.0,
+    shift: float = 0.0,
+) -> tuple[Solution, np.ndarray]:
+    """Set what every estimator has; returns the best solution, and the order (k,) of its clusters.
+
+    Clusters are ``named`` after the classes that they agree with, if not by the program. Objectives
+    are multiplied by ``unit``, and ``shift`` is added.
+    """
+    restarts, best = collect(found, task.layout)
+    order = np.arange(model.n_clusters)
+    if named:
+        labels = restarts.labels[restarts.objective.argmin()]
+        order = name_clusters(labels, codes(task.fixed, len(task.X)), model.n_clusters)
+    model._store(
+        restarts._replace(
+            labels=np.argsort(order)[restarts.labels], objective=restarts.objective * unit + shift
+        ),
+        membership=memberships(best, task.layout, model.n_clusters)[:, order],
+        trace=best.trace.astype(float) * unit + shift,
+        n_iter=best.n_iter,
+        nothing_left=ALIKE if (task.X == task.X[:1]).all() else "",
+    )
+    return best, order
 
 
 def name_clusters(labels: np.ndarray, fixed: np.ndarray, k: int) -> np.ndarray:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
@@ -18,15 +17,15 @@ from nrprob.engines.iterate import Iterated, blank, iterate, restarts
 from nrprob.engines.shuffle import stream
 from nrprob.engines.solve import Solution
 from nrprob.estimator import parameters
-from nrprob.estimator.calls import collect, memberships, restart_calls
+from nrprob.estimator.calls import restart_calls
 from nrprob.estimator.pairs import PairEstimator
 from nrprob.methods.cec.centres import (
     CAPACITY,
     best_of,
     codes,
     first_centres,
+    keep,
     lay_out,
-    name_clusters,
     one_hot,
     squares,
     table,
@@ -34,7 +33,7 @@ from nrprob.methods.cec.centres import (
 )
 from nrprob.methods.cec.link_posterior import SETS, Links, posterior, settle
 from nrprob.methods.cec.units import read_units
-from nrprob.statistics.features import ALIKE
+from nrprob.statistics.gaussians import log_normals
 from nrprob.statistics.rows import Rows, existing
 
 _COVARIANCES = ("full", "diag", "spherical")
@@ -357,20 +356,9 @@ class ConstrainedMixture(PairEstimator):
 
     def finish(self, task, found):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        restarts, best = collect(found, task.layout)
-        X, k = task.X, self.n_clusters
-        order = name_clusters(restarts.labels[restarts.objective.argmin()], task.fixed, k)
         # Densities are per unit of the features.
-        shift = X.shape[0] * self._varies.sum() * math.log(self._features.scale)
-        self._store(
-            restarts._replace(
-                labels=np.argsort(order)[restarts.labels], objective=restarts.objective + shift
-            ),
-            membership=memberships(best, task.layout, k)[:, order],
-            trace=best.trace.astype(float) + shift,
-            n_iter=best.n_iter,
-            nothing_left="" if self._varies.any() else ALIKE,
-        )
+        shift = len(task.X) * self._varies.sum() * math.log(self._features.scale)
+        best, order = keep(self, task, found, shift=shift)
         self._mixture = Mixture(*(a[order].astype(np.float64) for a in best.fit))
         self._describe(self._mixture)
         return self
@@ -408,14 +396,9 @@ class ConstrainedMixture(PairEstimator):
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
         x = self._features(self._validate(X, reset=False)).astype(np.float64)[:, self._varies]
-        scores, at = [], np.flatnonzero(self._varies)
-        for log_weight, mean, spread in zip(*self._mixture, strict=True):
-            away = (x - mean[at]).T
-            if self.covariance == "full":
-                root = np.linalg.cholesky(spread[np.ix_(at, at)])
-                white, size = solve_triangular(root, away, lower=True), np.diagonal(root)
-            else:
-                size = np.sqrt(spread[at])
-                white = away / size[:, None]
-            scores.append(log_weight - np.log(size).sum() - 0.5 * (white**2).sum(0))
-        return np.stack(scores, 1)
+        (log_weights, means, spread), at = self._mixture, np.flatnonzero(self._varies)
+        if self.covariance == "full":
+            roots = np.linalg.cholesky(spread[:, at[:, None], at])
+        else:
+            roots = np.sqrt(spread[:, at])
+        return log_weights + log_normals(x, means[:, at], roots)

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import numpy as np
 from scipy import sparse
-from scipy.linalg import solve_triangular
 from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
@@ -22,7 +21,7 @@ from nrprob.methods.cec.critical import critical_betas
 from nrprob.methods.cec.inputs import COVARIANCES, Prepared, check_fixed, prepare_features
 from nrprob.methods.cec.solver import STARTS, Objective, numbers_of, solve_cec
 from nrprob.settings import standard
-from nrprob.statistics.gaussians import Moments
+from nrprob.statistics.gaussians import Moments, log_normals
 from nrprob.statistics.rows import Layout, Rows, arrange, bucket, make_rows
 
 DELETIONS = ("sparing", "always")
@@ -351,7 +350,7 @@ class CECIB(Clusterer):
         self.weights_ = sizes / sizes.sum()
         means = member.T @ prepared.x / sizes[:, None]
         self._means = means
-        self._roots, self._log_dets, covariances = prepared.spreads(labels, means, self.covariance)
+        self._roots, covariances = prepared.spreads(labels, means, self.covariance)
         self._prepared = prepared.without_rows()
         self.means_ = prepared.means(means)
         self.covariances_ = prepared.covariances(covariances, self.covariance)
@@ -367,13 +366,8 @@ class CECIB(Clusterer):
         check_is_fitted(self)
         with standard():
             x = self._prepared.transform(self._validate(X, reset=False))
-        constant = np.log(self.weights_) - 0.5 * self._log_dets + self._prepared.log_density
-        log_p = np.tile(constant, (len(x), 1))
-        for c, (mean, root) in enumerate(zip(self._means, self._roots, strict=True)):
-            away = (x - mean).T
-            z = solve_triangular(root, away, lower=True) if root.ndim == 2 else away / root[:, None]
-            log_p[:, c] -= 0.5 * (z * z).sum(0)
-        return log_p
+        constant = np.log(self.weights_) + self._prepared.log_density
+        return constant + log_normals(x, self._means, self._roots)
 
     def predict_proba(self, X, *, known=None):
         """p(cluster given row) of new rows, by the weights and densities of the clusters.

@@ -16,20 +16,20 @@ from nrprob.engines.iterate import Iterated, blank, iterate, restarts
 from nrprob.engines.shuffle import stream
 from nrprob.engines.solve import Solution
 from nrprob.estimator import parameters
-from nrprob.estimator.calls import collect, memberships, padded, restart_calls
+from nrprob.estimator.calls import padded, restart_calls
 from nrprob.estimator.dense import PlainClusterer
 from nrprob.methods.cec.centres import (
     CAPACITY,
     best_of,
     codes,
     first_centres,
+    keep,
     lay_out,
     one_hot,
     squares,
     table,
     weighted_means,
 )
-from nrprob.statistics.features import ALIKE
 from nrprob.statistics.rows import Rows
 
 _LEAST = 1e-12  # squared distance, of rows whose features have a mean variance of 1
@@ -238,17 +238,10 @@ class SemiSupervisedFCM(PlainClusterer):
 
     def finish(self, task, found):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        restarts, best = collect(found, task.layout)
-        X, scale = task.X, self._features.scale
-        centre, centres = self._features.centre, best.fit[: self.n_clusters, : X.shape[1]]
-        self.cluster_centers_ = centres.astype(np.float64) * scale + centre
-        self._store(
-            restarts._replace(objective=restarts.objective * scale**2),
-            membership=memberships(best, task.layout, self.n_clusters),
-            trace=best.trace.astype(float) * scale**2,
-            n_iter=best.n_iter,
-            nothing_left=ALIKE if (X == X[:1]).all() else "",
-        )
+        scale = self._features.scale
+        best, _ = keep(self, task, found, named=False, unit=scale**2)
+        centres = best.fit[: self.n_clusters, : task.X.shape[1]].astype(np.float64)
+        self.cluster_centers_ = centres * scale + self._features.centre
         return self
 
     # New rows

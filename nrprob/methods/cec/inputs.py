@@ -57,8 +57,8 @@ class Prepared:
 
     def spreads(
         self, labels: np.ndarray, means: np.ndarray, covariance: str
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Factors, log determinants (k,) and covariances of clusters, with their ridge.
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Factors and covariances of clusters, with their ridge.
 
         Factors are lower triangular (k, d, d) for "full", else standard deviations (k, d).
         """
@@ -68,15 +68,14 @@ class Prepared:
         if covariance == "full":
             both = np.stack([away[labels == c].T @ away[labels == c] for c in range(k)])
             both = (both + np.diag(self.ridge)) / sizes[:, None, None]
-            roots = np.linalg.cholesky(both)
-            return roots, 2 * np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(1), both
+            return np.linalg.cholesky(both), both
         squares = np.stack([(away[labels == c] ** 2).sum(0) for c in range(k)]) + self.ridge
         spread = squares / sizes[:, None]
         if covariance == "spherical":
             spread = np.tile(spread.mean(1, keepdims=True), d)
         if covariance == "fixed":
             spread = np.ones((k, d))
-        return np.sqrt(spread), np.log(spread).sum(1), spread
+        return np.sqrt(spread), spread
 
     def means(self, means: np.ndarray) -> np.ndarray:
         """Means (k, m) of all columns in the user's units."""

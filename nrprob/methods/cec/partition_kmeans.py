@@ -14,24 +14,24 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines.iterate import Iterated, blank, iterate, restarts
 from nrprob.engines.shuffle import stream
-from nrprob.engines.solve import Solution
+from nrprob.engines.solve import Call, Solution
 from nrprob.estimator import parameters
 from nrprob.estimator.base import row_means
-from nrprob.estimator.calls import collect, memberships, padded, restart_calls
+from nrprob.estimator.calls import padded, restart_calls
 from nrprob.estimator.dense import PlainClusterer
+from nrprob.estimator.linear import Task
 from nrprob.methods.cec.centres import (
     CAPACITY,
     best_of,
     codes,
     first_centres,
+    keep,
     lay_out,
-    name_clusters,
     one_hot,
     squares,
     table,
     weighted_means,
 )
-from nrprob.statistics.features import ALIKE
 from nrprob.statistics.rows import Rows, coarse
 
 
@@ -106,6 +106,21 @@ def solve_partition_kmeans(
     return best_of(
         rows, found, labels, objective, lambda best: one_hot(labels[best], mass, n_clusters)
     )
+
+
+def kmeans_calls(model: Any, task: Task, strength: float) -> list[Call]:
+    """Restarts that an estimator asks for, with labels of a weight in squared units of the rows."""
+    fixed = codes(task.fixed, len(task.X))
+    count, most = (np.asarray(value, np.int32) for value in (model.n_clusters, model.max_iter))
+    numbers = Numbers(count, np.asarray(strength, task.x.dtype), most)
+    k = padded(task.rows, task.layout, model.n_clusters)
+    return restart_calls(
+        solve_partition_kmeans,
+        {"n_clusters": k, "n_classes": coarse(fixed.max() + 1, 4)},
+        task.rows, task.layout, fixed, [numbers],
+        n_init=model.n_init, random_state=model.random_state,
+        each=task.rows.mass.size * (k + 3) * 4,
+    )  # fmt: skip
 
 
 @parameters.constructor
@@ -208,40 +223,17 @@ class PartitionKMeans(PlainClusterer):
     def prepare(self, X, y, known=None):
         """Check the input and lay it out; see `Clusterer.prepare`."""
         X, fixed = self._take_in(X, y)
-        fixed = codes(fixed, len(X))
-        self._features, task = lay_out(X, fixed)
+        self._features, task = lay_out(X, codes(fixed, len(X)))
         trace = float(task.x.astype(np.float64).var(0).sum())
-        strength = np.asarray(self.strength * trace, task.x.dtype)
-        numbers = Numbers(
-            np.asarray(self.n_clusters, np.int32), strength, np.asarray(self.max_iter, np.int32)
-        )
-        k = padded(task.rows, task.layout, self.n_clusters)
-        static = {"n_clusters": k, "n_classes": coarse(fixed.max() + 1, 4)}
-        each = task.rows.mass.size * (k + 3) * 4
-        task.calls = restart_calls(
-            solve_partition_kmeans, static, task.rows, task.layout, task.fixed, [numbers],
-            n_init=self.n_init, random_state=self.random_state, each=each,
-        )  # fmt: skip
+        task.calls = kmeans_calls(self, task, self.strength * trace)
         return task
 
     def finish(self, task, found):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        restarts, best = collect(found, task.layout)
-        X, fixed, k = task.X, task.fixed, self.n_clusters
-        scale = self._features.scale
-        order = name_clusters(restarts.labels[restarts.objective.argmin()], fixed, k)
-        membership = memberships(best, task.layout, k)[:, order]
-        self._store(
-            restarts._replace(
-                labels=np.argsort(order)[restarts.labels], objective=restarts.objective * scale**2
-            ),
-            membership=membership,
-            trace=best.trace.astype(float) * scale**2,
-            n_iter=best.n_iter,
-            nothing_left=ALIKE if (X == X[:1]).all() else "",
-        )
-        self.cluster_centers_ = row_means(X, membership)
-        told = np.zeros((k, fixed.max() + 1))
+        keep(self, task, found, unit=self._features.scale**2)
+        self.cluster_centers_ = row_means(task.X, self.membership_)
+        fixed = task.fixed
+        told = np.zeros((self.n_clusters, fixed.max() + 1))
         np.add.at(told, (self.labels_[fixed >= 0], fixed[fixed >= 0]), 1)
         self.label_shares_ = told / np.maximum(told.sum(1, keepdims=True), 1)
         return self

@@ -13,13 +13,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.estimator import parameters
 from nrprob.estimator.base import row_means
-from nrprob.estimator.calls import collect, memberships, padded, restart_calls
 from nrprob.estimator.pairs import PairEstimator, PairTask
 from nrprob.links import Components
-from nrprob.methods.cec.centres import codes, lay_out, name_clusters
-from nrprob.methods.cec.partition_kmeans import Numbers, solve_partition_kmeans
+from nrprob.methods.cec.centres import codes, keep, lay_out
+from nrprob.methods.cec.partition_kmeans import kmeans_calls
 from nrprob.settings import few_threads
-from nrprob.statistics.features import ALIKE, check_range
+from nrprob.statistics.features import check_range
 from nrprob.statistics.rows import coarse, rounded
 
 _MOST = 10_000  # rows, for n^2 affinities
@@ -207,17 +206,11 @@ class SemiSupervisedSpectral(PairEstimator):
         self.embedding_ = vectors / np.where(length > 0, length, 1)
         least = rounded(self.n_clusters, coarse(len(X), 64) * coarse(self.n_clusters, 16))
         features, among = lay_out(self.embedding_, codes(None, len(X)), least)
-        count, most = (np.asarray(value, np.int32) for value in (self.n_clusters, self.max_iter))
-        numbers = Numbers(count, np.asarray(0.0), most)
-        k = padded(among.rows, among.layout, self.n_clusters)
-        static = {"n_clusters": k, "n_classes": 4}  # none, as `PartitionKMeans` has it
-        task.calls = restart_calls(
-            solve_partition_kmeans, static, among.rows, among.layout, among.fixed, [numbers],
-            n_init=self.n_init, random_state=self.random_state,
-            each=among.rows.mass.size * (k + 3) * 4,
-        )  # fmt: skip
-        found = super().compute(task)
-        return [(features.scale, among.layout, found)]
+        among.calls = kmeans_calls(self, among, 0.0)
+        found = super().compute(among)
+        # Clusters are named after classes of the rows, which k-means is not told.
+        among.X, among.fixed = task.X, task.fixed
+        return [(features.scale**2, among, found)]
 
     def _eigenvectors(self, task: PairTask) -> tuple[np.ndarray, np.ndarray]:
         """Eigenvalues (k,) and eigenvectors (n, k) of the chosen matrix."""
@@ -236,22 +229,9 @@ class SemiSupervisedSpectral(PairEstimator):
 
     def finish(self, task, found):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        scale, layout, solutions = found[0]
-        restarts, best = collect(solutions, layout)
-        X, k = task.X, self.n_clusters
-        labels = restarts.labels[restarts.objective.argmin()]
-        order = name_clusters(labels, codes(task.fixed, len(X)), k)
-        membership = memberships(best, layout, k)[:, order]
-        self._store(
-            restarts._replace(
-                labels=np.argsort(order)[restarts.labels], objective=restarts.objective * scale**2
-            ),
-            membership=membership,
-            trace=best.trace.astype(float) * scale**2,
-            n_iter=best.n_iter,
-            nothing_left=ALIKE if (X == X[:1]).all() else "",
-        )
-        self.cluster_centers_ = row_means(X, membership)
+        unit, among, solutions = found[0]
+        keep(self, among, solutions, unit=unit)
+        self.cluster_centers_ = row_means(task.X, self.membership_)
         return self
 
     # New rows

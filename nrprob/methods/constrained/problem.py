@@ -18,6 +18,7 @@ from nrprob.links import Components, Pairs, feasible_start
 from nrprob.methods.constrained.codes import APART, SOFT_APART, SOFT_LINK, Nodes
 from nrprob.methods.constrained.label_codes import flags_length, savings, words
 from nrprob.statistics.features import Scaled
+from nrprob.statistics.groups import group_means
 from nrprob.statistics.rows import cluster_means, coarse, wide
 
 _ENTRIES = 100_000_000  # of the table of neighbours
@@ -247,9 +248,7 @@ def lay_out(
     """
     x, node, n = data.x, parts.node, parts.n_nodes
     mass = np.bincount(node, minlength=n)
-    mean = np.zeros((n, x.shape[1]))
-    np.add.at(mean, node, x)
-    mean /= mass[:, None]
+    mean = group_means(x, node, n)
     within = np.bincount(node, ((x - mean[node]) ** 2).sum(1), minlength=n)
     kinds = (APART, parts.edges), (SOFT_APART, soft_apart), (SOFT_LINK, soft_link)
     ends = np.concatenate([p for _, p in kinds])

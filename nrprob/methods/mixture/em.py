@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
-from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
 
@@ -26,6 +25,7 @@ from nrprob.statistics.features import refuse
 from nrprob.statistics.gaussians import (
     Normal,
     common_shape,
+    log_normals,
     second_moments,
     square,
     volumes,
@@ -390,13 +390,9 @@ class MixtureEM(NumberMixin, FeatureParameters, ScoreMixin, TermEstimator):
         """Log density (n,) of the mixture at rows about its mean."""
         centres = self.means_ - self.weights_ @ self.means_
         with np.errstate(divide="ignore"):
-            log_p = np.log(self.weights_) - y.shape[1] / 2 * math.log(2 * math.pi)
-        log_p = np.repeat(log_p[None], len(y), 0)
-        for k, covariance in enumerate(self._covariances()):
-            root = np.linalg.cholesky(covariance)
-            white = solve_triangular(root, (y - centres[k]).T, lower=True)
-            log_p[:, k] -= np.log(np.diagonal(root)).sum() + 0.5 * (white**2).sum(0)
-        return logsumexp(log_p, axis=1)
+            constant = np.log(self.weights_) - y.shape[1] / 2 * math.log(2 * math.pi)
+        log_p = log_normals(y, centres, np.linalg.cholesky(self._covariances()))
+        return logsumexp(constant + log_p, axis=1)
 
     def _covariances(self) -> np.ndarray:
         """Covariances (k, m, m), whatever their form."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nrprob.known import DesignEncoder, Groups, Known, KnownEncoder
+from nrprob.statistics.groups import group_means
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,9 @@ def remove(
     if groups.share is not None:
         effects, rank = _least_squares(groups.share, x)
     else:
-        sums = np.zeros((groups.n_groups, x.shape[1]))
-        np.add.at(sums, groups.codes, x)
-        effects = sums / np.bincount(groups.codes, minlength=groups.n_groups)[:, None]
+        effects = group_means(x, groups.codes, groups.n_groups)
         # A second pass takes off what rounding left of large means.
-        sums[:] = 0
-        np.add.at(sums, groups.codes, x - effects[groups.codes])
-        effects += sums / np.bincount(groups.codes, minlength=groups.n_groups)[:, None]
+        effects += group_means(x - effects[groups.codes], groups.codes, groups.n_groups)
         rank = groups.n_groups
     return x - fitted(effects, groups), Removal(encoder, effects, rank, False), groups
 
