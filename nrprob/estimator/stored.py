@@ -106,29 +106,6 @@ def read_back(survey: Survey, parts: Any, n_columns: int) -> tuple[np.ndarray, n
     return labels, membership
 
 
-def store(
-    estimator: Any,
-    survey: Survey,
-    labels: np.ndarray,
-    membership: np.ndarray | None,
-    sizes: np.ndarray,
-    objective: np.ndarray,
-    converged: np.ndarray,
-    trace: np.ndarray,
-    n_iter: int,
-    nothing_left: str = "",
-) -> None:
-    """Set what every estimator has, of the best restart; ``sizes`` (k,) are rows of all clusters.
-
-    There is no ``membership_`` where none was asked for, and ``restarts_`` has no labels.
-    """
-    restarts = Restarts(None, objective, converged)
-    estimator._store(
-        restarts, labels=labels, membership=membership, trace=trace, n_iter=n_iter,
-        nothing_left=nothing_left, sizes=sizes,
-    )  # fmt: skip
-
-
 def fit_terms(estimator: Any, survey: Survey) -> Any:
     """Anneal the cells of a `nrprob.estimator.terms.TermEstimator`, pass by pass over the rows."""
     fixed = take_in(estimator, survey)
@@ -174,9 +151,11 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
     parts = cells.labelled(blocks, found, active, survey.rows.membership)
     labels, membership = read_back(survey, parts, k)
     hard = found.hard[:, found.best].sum(0)
-    store(
-        estimator, survey, labels, membership, hard[:, -1], found.objective, found.converged,
-        found.trace[:, found.best], found.n_iter, estimator._nothing_left(estimator._told(task)),
+    estimator._store(
+        Restarts(None, found.objective, found.converged),
+        labels=labels, sizes=hard[:, -1], membership=membership,
+        trace=found.trace[:, found.best], n_iter=found.n_iter,
+        nothing_left=estimator._nothing_left(estimator._told(task)),
     )  # fmt: skip
     estimator.cluster_centers_ = _centres(estimator._features, found.cells[:, found.best].sum(0), m)
     return estimator

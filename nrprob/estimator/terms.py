@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 from nrprob.engines import merge, sharding, solve
 from nrprob.estimator.calls import collect, memberships, padded, restart_calls
 from nrprob.estimator.linear import LinearClusterer, Task
+from nrprob.links import cluster_order
 from nrprob.statistics import families
 from nrprob.statistics.costs import SeparableCost
 from nrprob.statistics.rows import bucket
@@ -170,7 +171,8 @@ class TermEstimator(LinearClusterer):
         self.merge_costs_ = costs
         labels = merge.cut(pairs, used.size, self.n_clusters)
         if fixed is not None:
-            labels = _class_order(labels, classes[: used.size], fixed.max() + 1)
+            order = cluster_order(labels, classes[: used.size], labels.max() + 1)
+            labels = np.argsort(order)[labels]
         labels = layout.spread(labels[cluster].astype(np.int32))
         found = solve.evaluate(
             rows, settings, labels, None if fixed is None else layout.spread(fixed, -1),
@@ -261,13 +263,3 @@ class TermEstimator(LinearClusterer):
         if information:
             log_prior = log_prior - logsumexp(log_prior)
         return logsumexp(log_prior - beta * cost, axis=1) / beta
-
-
-def _class_order(labels: np.ndarray, classes: np.ndarray, n_classes: int) -> np.ndarray:
-    """Rename clusters so that those of class c are called c, and the free ones come after."""
-    name = np.full(labels.max() + 1, -1)
-    for c in range(n_classes):
-        name[labels[np.flatnonzero(classes == c)[0]]] = c
-    free = np.flatnonzero(name < 0)
-    name[free] = n_classes + np.arange(free.size)
-    return name[labels]

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.iterate import restarts as one_by_one
-from nrprob.estimator.base import fitting
-from nrprob.estimator.stored import read_back, start_seed, store, take_in
+from nrprob.estimator.base import Restarts, fitting
+from nrprob.estimator.stored import read_back, start_seed, take_in
 from nrprob.known import Groups, KnownEncoder, factorize
 from nrprob.methods.residual.coordinates import Coordinates
 from nrprob.methods.residual.em import Model, Numbers, Parameters, Residuals
@@ -340,11 +340,11 @@ def _finish(
     table = blocks.total(
         partial(tables, n_groups=groups.n_groups, **search.static), narrow, search.common
     )[2]
-    store(
-        model, seen, labels, membership, table.sum(0),
-        np.concatenate([-e.objective for _, e, _ in fits]),
-        np.concatenate([e.done for _, e, _ in fits]),
-        np.array(ends.trace), int(ends.n_iter[at]),
+    objective = np.concatenate([-e.objective for _, e, _ in fits])
+    done = np.concatenate([e.done for _, e, _ in fits])
+    model._store(
+        Restarts(None, objective, done), labels=labels, sizes=table.sum(0), membership=membership,
+        trace=np.array(ends.trace), n_iter=ends.n_iter[at],
     )  # fmt: skip
     model._steps = np.concatenate([e.n_iter for _, e, _ in fits])
     model._freed = [f for _, _, f in fits]
