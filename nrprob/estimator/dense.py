@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.spatial.distance import cdist
+from sklearn.utils.validation import check_is_fitted
 
 from nrprob.estimator.base import DenseClusterer
 
 
 class PlainClusterer(DenseClusterer):
-    """Clusterer of dense rows that is told of no structure to avoid: new rows come alone."""
+    """Clusterer of dense rows that is told of no structure to avoid: new rows come alone.
+
+    They go to the nearest of ``cluster_centers_``, unless a class says otherwise.
+    """
+
+    cluster_centers_: np.ndarray
 
     def predict(self, X):  # type: ignore[override]
         """Cluster of new rows, of which no label and no pair is told: the best by `fit`'s measure.
@@ -37,3 +44,10 @@ class PlainClusterer(DenseClusterer):
         ndarray of shape (n_samples, n_clusters)
         """
         return np.eye(self.n_clusters)[self.predict(X)]
+
+    def _log_membership(self, X, known) -> np.ndarray:
+        """Minus the squared distances (n, n_clusters) from the centres of clusters with rows."""
+        check_is_fitted(self)
+        X = self._validate(X, reset=False).astype(np.float64)
+        square = cdist(X, self.cluster_centers_, "sqeuclidean")
+        return np.where(self._holds_rows, -square, -np.inf)

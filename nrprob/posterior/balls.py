@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.posterior.draws import as_draws, as_labels, canonical
-from nrprob.posterior.estimates import estimate
+from nrprob.posterior.draws import as_draws, canonical
+from nrprob.posterior.estimates import given_or_estimated
 from nrprob.posterior.losses import as_loss, distances
-from nrprob.validation import as_number, check_random_state
+from nrprob.validation import as_number
 
 __all__ = ["CredibleBall", "credible_ball"]
 
@@ -105,12 +105,8 @@ def credible_ball(
         raise ValueError(f"level is a probability in (0, 1]; got {level}; 0.95 is the usual choice")
     checked = as_draws(draws, weights)
     table = as_loss(loss, 1.0, checked.n_samples)
-    if center is None:
-        n = checked.n_samples
-        middle, _ = estimate(checked, table, n, 10, check_random_state(random_state))
-    else:
-        labels = as_labels(center, checked.n_samples, "center")
-        middle = canonical(labels[None])[0].astype(np.int64)
+    labels = given_or_estimated(checked, center, "center", random_state, table)
+    middle = canonical(labels[None])[0].astype(np.int64)
 
     far = distances(middle, checked, table)
     slack = 1e-12 * max(1.0, float(far.max()))  # equal distances may differ in their last bits

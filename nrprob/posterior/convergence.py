@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import xlogy
 
-from nrprob.posterior.draws import Draws, as_draws, as_labels, by_dims, canonical
-from nrprob.posterior.estimates import estimate
+from nrprob.posterior.draws import Draws, as_draws, by_dims, canonical
+from nrprob.posterior.estimates import given_or_estimated
 from nrprob.posterior.export import _import_arviz
 from nrprob.posterior.losses import as_loss, distances
 from nrprob.posterior.similarity import similarity
@@ -252,10 +252,8 @@ def label_free(
     n, shape = checked.n_samples, _chains(checked)
     random = check_random_state(random_state)
     loss = as_loss("vi", 1.0, n)
-    if reference is None:
-        centre, _ = estimate(checked, loss, n, 10, random)
-    else:
-        centre = canonical(as_labels(reference, n, "reference")[None])[0]
+    centre = given_or_estimated(checked, reference, "reference", random, loss)
+    centre = canonical(centre[None])[0]
     if np.ndim(pairs) == 0:
         if not isinstance(pairs, (int, np.integer)) or isinstance(pairs, bool) or pairs < 0:
             raise ValueError(

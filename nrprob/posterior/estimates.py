@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.posterior.draws import Draws, as_draws, canonical
+from nrprob.posterior.draws import Draws, as_draws, as_labels, canonical
 from nrprob.posterior.losses import Loss, as_loss, distances
 from nrprob.posterior.search import CellSearch, PairSearch, Search
 from nrprob.posterior.similarity import similarity
 from nrprob.validation import check_random_state
 
-__all__ = ["estimate", "point_estimate"]
+__all__ = ["estimate", "given_or_estimated", "point_estimate"]
 
 _SEARCH_DRAWS = 256
 """Draws that every start is searched on; the best starts are then refined on all draws."""
@@ -111,6 +111,17 @@ def estimate(
     values = [risk(codes, draws) for codes in finalists]
     best = int(np.argmin(values))
     return finalists[best].astype(np.int64), values[best]
+
+
+def given_or_estimated(
+    draws: Draws, labels: Any, what: str, random_state: Any, loss: Loss | None = None
+) -> np.ndarray:
+    """Labels (n_samples,) of the partition that is given, else of the one of least loss, by VI."""
+    n = draws.n_samples
+    if labels is not None:
+        return as_labels(labels, n, what)
+    loss = as_loss("vi", 1.0, n) if loss is None else loss
+    return estimate(draws, loss, n, 10, check_random_state(random_state))[0]
 
 
 def _count(value: Any, name: str) -> int:

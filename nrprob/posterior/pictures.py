@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob.posterior.convergence import n_clusters
-from nrprob.posterior.draws import as_draws, as_labels, canonical
-from nrprob.posterior.estimates import estimate
-from nrprob.posterior.losses import as_loss
+from nrprob.posterior.draws import as_draws, canonical
+from nrprob.posterior.estimates import given_or_estimated
 from nrprob.posterior.similarity import similarity
-from nrprob.validation import check_random_state
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,11 +84,7 @@ def plot_coclustering(
 
     checked = as_draws(draws, weights)
     n = checked.n_samples
-    if labels is None:
-        random = check_random_state(random_state)
-        names, _ = estimate(checked, as_loss("vi", 1.0, n), n, 10, random)
-    else:
-        names = as_labels(labels, n, "labels")
+    names = given_or_estimated(checked, labels, "labels", random_state)
     codes = canonical(names[None])[0].astype(np.int64)
     own_names = np.empty(codes.max() + 1, dtype=names.dtype)
     own_names[codes] = names

@@ -6,22 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.posterior.draws import Draws, as_draws, as_labels, read_draws
-from nrprob.posterior.estimates import estimate
-from nrprob.posterior.losses import as_loss
-from nrprob.validation import MOST, check_number, check_random_state
+from nrprob.posterior.draws import Draws, as_draws, read_draws
+from nrprob.posterior.estimates import given_or_estimated
+from nrprob.validation import MOST, check_number
 
 __all__ = ["align", "relabel"]
 
 _BLOCK = 2**22
-
-
-def _reference(draws: Draws, reference: Any, random_state: Any) -> np.ndarray:
-
-    if reference is not None:
-        return as_labels(reference, draws.n_samples, "reference")
-    n = draws.n_samples
-    return estimate(draws, as_loss("vi", 1.0, n), n, 10, check_random_state(random_state))[0]
 
 
 def _matches(draws: Draws, codes: np.ndarray) -> list[np.ndarray]:
@@ -95,7 +86,7 @@ def relabel(draws: Any, reference: Any = None, *, random_state: Any = None) -> n
            [0, 0, 2, 1, 1]])
     """
     checked = as_draws(draws)
-    names = _reference(checked, reference, random_state)
+    names = given_or_estimated(checked, reference, "reference", random_state)
     values, codes = np.unique(names, return_inverse=True)
     values = values.astype(np.int64)
     result = np.empty(checked.codes.shape, dtype=np.int64)
@@ -168,7 +159,8 @@ def align(
             f"{labels.min()} to {labels.max()} for {width} components; "
             "use relabel for arbitrary names, or raise n_components"
         )
-    values, codes = np.unique(_reference(checked, reference, random_state), return_inverse=True)
+    names = given_or_estimated(checked, reference, "reference", random_state)
+    values, codes = np.unique(names, return_inverse=True)
     k = len(values)
     if k > width:
         raise ValueError(

@@ -9,8 +9,6 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.spatial.distance import cdist
-from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines.iterate import Iterated, blank, iterate, restarts
 from nrprob.engines.shuffle import stream
@@ -237,9 +235,3 @@ class PartitionKMeans(PlainClusterer):
         np.add.at(told, (self.labels_[fixed >= 0], fixed[fixed >= 0]), 1)
         self.label_shares_ = told / np.maximum(told.sum(1, keepdims=True), 1)
         return self
-
-    def _log_membership(self, X, known) -> np.ndarray:
-        check_is_fitted(self)
-        X = self._validate(X, reset=False).astype(np.float64)
-        square = cdist(X, self.cluster_centers_, "sqeuclidean")
-        return np.where(self._holds_rows, -square, -np.inf)

@@ -9,8 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.spatial.distance import cdist
-from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines.iterate import blank, iterate, restarts
 from nrprob.estimator import parameters
@@ -235,9 +233,3 @@ class COPKMeans(ConstrainedSearch):
             In squared units of the features; higher is better.
         """
         return float(self._log_membership(X, None).max(1).mean())
-
-    def _log_membership(self, X, known) -> np.ndarray:
-        check_is_fitted(self)
-        X = self._validate(X, reset=False)
-        square = cdist(X.astype(np.float64), self.cluster_centers_, "sqeuclidean")
-        return np.where(self._holds_rows, -square, -np.inf)
