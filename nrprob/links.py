@@ -5,14 +5,14 @@ Must-links make components, which are clustered as wholes; cannot-links are edge
 
 from __future__ import annotations
 
-from collections import deque
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.csgraph import connected_components
+from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from nrprob import colouring
 from nrprob.known import factorize
@@ -147,8 +147,8 @@ class Components:
         self.must_rows, self._must_sources = _join(self.must)
         self.cannot_rows, self._cannot_sources = _join(self.cannot)
         ones = np.ones(len(self.must_rows), bool)
-        links = sparse.coo_array((ones, self.must_rows.T), shape=(self.n, self.n))
-        self.n_nodes, node = connected_components(links, directed=False)
+        self._links = sparse.coo_array((ones, self.must_rows.T), shape=(self.n, self.n))
+        self.n_nodes, node = connected_components(self._links, directed=False)
         self.node = factorize(node)[0]
         lifted = np.sort(self.node[self.cannot_rows], axis=1)
         if (lifted[:, 0] == lifted[:, 1]).any():
@@ -161,24 +161,17 @@ class Components:
 
     def _path(self, a: int, b: int) -> list[int]:
         """Must-links, by number, on a shortest way from row ``a`` to row ``b``."""
-        if not hasattr(self, "_links"):
-            self._links: dict[int, list[tuple[int, int]]] = {}
-            for i, (u, v) in enumerate(self.must_rows.tolist()):
-                self._links.setdefault(u, []).append((v, i))
-                self._links.setdefault(v, []).append((u, i))
-        before = {a: (a, -1)}
-        queue = deque([a])
-        while queue and b not in before:
-            u = queue.popleft()
-            for v, i in self._links.get(u, ()):
-                if v not in before:
-                    before[v] = (u, i)
-                    queue.append(v)
+        before = breadth_first_order(self._links, a, directed=False)[1]
         path = []
         while b != a:
-            b, i = before[b]
-            path.append(i)
+            path.append(self._number[frozenset((b, int(before[b])))])
+            b = int(before[b])
         return path[::-1]
+
+    @functools.cached_property
+    def _number(self) -> dict[frozenset[int], int]:
+        """Number of the must-link between two rows."""
+        return {frozenset(pair): i for i, pair in enumerate(self.must_rows.tolist())}
 
     def _refuse_contradiction(self, inside: np.ndarray) -> None:
         """Say which must-links contradict a cannot-link; of many the one with the fewest."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import scipy.sparse
 
-from nrprob.statistics.groups import group_means
+from nrprob.statistics.groups import cross_table, group_means
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,8 +98,7 @@ def plot_contingency(
 
     rows, row_codes = _groups(known, "known")
     columns, column_codes = _groups(labels, "labels", "cluster", len(row_codes))
-    table = np.zeros((len(rows), len(columns)), dtype=int)
-    np.add.at(table, (row_codes, column_codes), 1)
+    table = cross_table(row_codes, column_codes, (len(rows), len(columns)))
     share = table / table.sum(axis=1, keepdims=True)
     if show_share is None:
         show_share = table.size <= 40

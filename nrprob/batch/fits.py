@@ -20,6 +20,7 @@ from nrprob.batch.parameters import look_up
 from nrprob.batch.reported import OF_SPLIT, Measure, Metric
 from nrprob.estimator.base import labelings
 from nrprob.exceptions import InputError
+from nrprob.statistics.groups import cross_table
 
 __all__ = ["Fit", "cluster_sizes", "combined", "fit_method", "outcome", "score", "versions"]
 
@@ -255,8 +256,8 @@ def _class_rates(fit: Fit, parts: Parts, told: bool) -> dict[str, float]:
         n = codes.size
         found = fit.labels if fit.predicted is None else np.maximum(fit.labels, fit.predicted)
         number = combined(found.reshape(n, -1))
-        counts = np.zeros((number.max() + 1, codes.max() + 1))
-        np.add.at(counts, (number[labelled], codes[labelled]), 1)
+        shape = number.max() + 1, codes.max() + 1
+        counts = cross_table(number[labelled], codes[labelled], shape)
         most = np.where(counts.any(1), counts.argmax(1), counts.sum(0).argmax())
         said = most[number]
     right = said == codes

@@ -15,6 +15,7 @@ from nrprob.evidence.progress import shown
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
 from nrprob.settings import few_threads
+from nrprob.statistics.groups import cross_table
 from nrprob.validation import ITERATIONS, check_number, check_random_state
 
 
@@ -181,8 +182,7 @@ def confidence(
                 for settings in bare._starts_near(labels[drawn])
             ]
             found = min(fits, key=lambda fit: fit.objective_).predict_proba(rows, known=codes)
-            table = np.zeros((k, k))
-            np.add.at(table, (labels, found.argmax(1)), 1)
+            table = cross_table(labels, found.argmax(1), (k, k))
             names = linear_sum_assignment(table, maximize=True)[1]
             membership += found[:, names] / n_resamples
             either = table.sum(1) + table.sum(0)[names] - table[np.arange(k), names]

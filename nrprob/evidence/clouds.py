@@ -15,6 +15,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import gammaln
 from sklearn.covariance import ledoit_wolf_shrinkage
 
+from nrprob.statistics.groups import group_sums
+
 _STEPS = 40  # of EM for t clouds
 _STILL = 1e-4  # relative change of the rows' weights at which it ends
 _LEAST = 1e-6  # variance of a cloud, where that of all rows is about 1
@@ -63,8 +65,7 @@ class Clouds:
             last, weight = weight, (nu + p) / (nu + q)
             if np.abs(weight - last).max() < _STILL * weight.max():
                 break
-            sums = np.zeros((n_groups, p))
-            np.add.at(sums, codes, weight[:, None] * y)
+            sums = group_sums(weight[:, None] * y, codes, n_groups)
             centre = sums / np.bincount(codes, weight, n_groups)[:, None]
             around = np.sqrt(weight)[:, None] * (y - centre[codes])
             clouds = cls(centre, _roots(around, codes, n_groups, own), nu)

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from nrprob.statistics.groups import cross_table, group_sums
+
 _BINS = 24  # of equal width, between the quantiles
 _ENDS = (0.02, 0.98)  # of the rows along a direction
 _VALLEYS = range(2, 7)  # widths that are tried, in bins
@@ -62,8 +64,7 @@ class Cut:
     def __call__(self, y: np.ndarray, codes: np.ndarray) -> Count:
         """Count rows (n, p) of known groups (n,)."""
         place = np.searchsorted(self.edges, y @ self.direction)
-        table = np.zeros((codes.max(initial=0) + 1, 5), int)
-        np.add.at(table, (codes, place), 1)
+        table = cross_table(codes, place, (codes.max(initial=0) + 1, 5))
         return Count(int(table[:, [1, 3]].min(1).sum()), int(table[:, 2].sum()), self.share)
 
 
@@ -100,8 +101,7 @@ def choose_cut(
     centres = membership.T @ y / size[:, None]
     within = (y.T @ y - (centres.T * size) @ centres) / n
     within += _RIDGE * np.trace(within) / len(within) * np.eye(len(within))
-    shares = np.zeros((codes.max() + 1, k))
-    np.add.at(shares, codes, membership)
+    shares = group_sums(membership, codes)
     best, cut = -math.inf, None
     tried = range(k if k > 2 else 1) if cluster not in names else np.flatnonzero(names == cluster)
     for j in tried:
@@ -114,8 +114,7 @@ def choose_cut(
         low, high = np.quantile(place, _ENDS)
         edges = np.linspace(low, high, _BINS + 1)
         expected = shares @ np.diff(stats.norm.cdf(edges - (centres @ direction)[:, None]), axis=1)
-        seen = np.zeros((len(shares), _BINS + 2))
-        np.add.at(seen, (codes, np.searchsorted(edges, place)), 1)
+        seen = cross_table(codes, np.searchsorted(edges, place), (len(shares), _BINS + 2))
         excess, ends = _widest((1 - _SMOOTH) * seen[:, 1:-1] + _SMOOTH * expected)
         if excess > best:
             best, cut = excess, Cut(int(names[j]), direction, edges[list(ends)])

@@ -15,6 +15,7 @@ from sklearn.base import clone
 from nrprob.evidence.clouds import Clouds, inverse_root
 from nrprob.evidence.gains import mixed_gain
 from nrprob.evidence.gaps import NO_CUT, Count, Cut, choose_cut, pairs
+from nrprob.statistics.groups import cross_table
 
 # What clusters have to beat: the first two always, all where they are supple (see `Density`), by
 # whether every group has a scale matrix of its own and whether tails are fitted.
@@ -231,6 +232,4 @@ def log_rivals(
 def _names(found: np.ndarray, first: np.ndarray) -> np.ndarray:
     """Names (k,) of clusters by which most rows have that of another labeling."""
     k = 1 + max(found.max(), first.max())
-    table = np.zeros((k, k), int)
-    np.add.at(table, (found, first), 1)
-    return linear_sum_assignment(table, maximize=True)[1]
+    return linear_sum_assignment(cross_table(found, first, (k, k)), maximize=True)[1]

@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, clone
 
 from nrprob.evidence.clouds import shrunk_root
 from nrprob.evidence.held_out import without_starts
+from nrprob.statistics.groups import group_sums
 
 _FEW = (
     0.5  # of an equal share of the rows: a cluster that holds less may be there for a few of them
@@ -56,10 +57,7 @@ class LabelledClouds(BaseEstimator):
             )
             labels = np.unique(model.labels_, return_inverse=True)[1]
         groups = np.zeros(len(X), int) if known is None else known
-        size = np.bincount(groups)
-        sums = np.zeros((size.size, X.shape[1]))
-        np.add.at(sums, groups, X)
-        self._effects = sums / np.maximum(size, 1)[:, None]
+        self._effects = group_sums(X, groups) / np.maximum(np.bincount(groups), 1)[:, None]
         r = X - self._effects[groups]
         hits = np.eye(labels.max() + 1)[labels]
         self._shares = hits.mean(0)

@@ -1,4 +1,4 @@
-"""Means of rows by group, in plain NumPy."""
+"""Rows by group, in plain NumPy: sums, means, and how many are in which groups."""
 
 from __future__ import annotations
 
@@ -8,9 +8,19 @@ import numpy as np
 from scipy import sparse
 
 
+def group_sums(x: Any, codes: np.ndarray, n_groups: int = 0) -> np.ndarray:
+    """Sums (groups, m) of rows (n, m), which may be sparse, in float64."""
+    n, size = len(codes), max(n_groups, codes.max(initial=-1) + 1)
+    member = sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=(size, n))
+    sums = member @ x
+    return np.asarray(sums.toarray() if sparse.issparse(sums) else sums)
+
+
 def group_means(x: Any, codes: np.ndarray, n_groups: int = 0) -> np.ndarray:
     """Means (groups, m) of rows (n, m), which may be sparse; 0/0 where a group has no row."""
-    n, sizes = len(codes), np.bincount(codes, minlength=n_groups)
-    member = sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=(sizes.size, n))
-    sums = member @ x
-    return np.asarray(sums.toarray() if sparse.issparse(sums) else sums) / sizes[:, None]
+    return group_sums(x, codes, n_groups) / np.bincount(codes, minlength=n_groups)[:, None]
+
+
+def cross_table(one: np.ndarray, other: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Numbers of rows in group i of one labeling (n,) and group j of another."""
+    return np.bincount(one * shape[1] + other, minlength=shape[0] * shape[1]).reshape(shape)

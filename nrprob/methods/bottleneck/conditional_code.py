@@ -22,6 +22,7 @@ from nrprob.statistics.codes import (
     normal_nml,
 )
 from nrprob.statistics.families import fit_features, lacking
+from nrprob.statistics.groups import group_sums
 from nrprob.validation import check_choice
 
 __all__ = ["conditional_code"]
@@ -164,8 +165,7 @@ def conditional_code(
 
 def _weight(code: CellCode, x: np.ndarray, group: np.ndarray) -> float:
     """Weight at which the known groups gain half of their own entropy."""
-    cells = np.zeros((group.max() + 1, x.shape[1]))
-    np.add.at(cells, group, x)
+    cells = group_sums(x, group)
     gain = float(code(cells.sum(0))) - float(code(cells).sum())
     size = cells[:, -1]
     entropy = float(size @ np.log(size.sum() / size))

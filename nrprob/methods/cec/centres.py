@@ -19,6 +19,7 @@ from nrprob.estimator.linear import Task
 from nrprob.known import Groups, read
 from nrprob.statistics.families import FeatureMap, fit_features
 from nrprob.statistics.features import ALIKE
+from nrprob.statistics.groups import cross_table
 from nrprob.statistics.rows import Layout, Rows, coarse, make_rows, wide
 
 CAPACITY = 1024  # steps that a trace may have; the last entry is always that of the last step
@@ -164,8 +165,7 @@ def name_clusters(labels: np.ndarray, fixed: np.ndarray, k: int) -> np.ndarray:
     is possible; free clusters come after them.
     """
     told = fixed >= 0
-    count = np.zeros((k, fixed.max() + 1))
-    np.add.at(count, (labels[told], fixed[told]), 1)
+    count = cross_table(labels[told], fixed[told], (k, fixed.max() + 1))
     own, classes = linear_sum_assignment(-count)
     own = own[np.argsort(classes)]
     return np.concatenate([own, np.setdiff1d(np.arange(k), own)])

@@ -351,7 +351,7 @@ class CECIB(Clusterer):
         means = member.T @ prepared.x / sizes[:, None]
         self._means = means
         self._roots, covariances = prepared.spreads(labels, means, self.covariance)
-        self._prepared = prepared.without_rows()
+        self._prepared = replace(prepared, x=prepared.x[:0])
         self.means_ = prepared.means(means)
         self.covariances_ = prepared.covariances(covariances, self.covariance)
         if task.fixed is not None:

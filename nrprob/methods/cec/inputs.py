@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -46,10 +46,6 @@ class Prepared:
     constant: float
     log_density: float
     nothing: str
-
-    def without_rows(self) -> Prepared:
-        """The same for new rows."""
-        return replace(self, x=self.x[:0])
 
     def transform(self, X: np.ndarray) -> np.ndarray:
         """New rows (n, m) in these units."""

@@ -30,6 +30,7 @@ from nrprob.methods.cec.centres import (
     table,
     weighted_means,
 )
+from nrprob.statistics.groups import cross_table
 from nrprob.statistics.rows import Rows, coarse
 
 
@@ -230,8 +231,7 @@ class PartitionKMeans(PlainClusterer):
         """Set the fitted attributes; see `Clusterer.finish`."""
         keep(self, task, found, unit=self._features.scale**2)
         self.cluster_centers_ = row_means(task.X, self.membership_)
-        fixed = task.fixed
-        told = np.zeros((self.n_clusters, fixed.max() + 1))
-        np.add.at(told, (self.labels_[fixed >= 0], fixed[fixed >= 0]), 1)
+        fixed, some = task.fixed, task.fixed >= 0
+        told = cross_table(self.labels_[some], fixed[some], (self.n_clusters, fixed.max() + 1))
         self.label_shares_ = told / np.maximum(told.sum(1, keepdims=True), 1)
         return self

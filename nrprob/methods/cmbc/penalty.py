@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import sparse
 
+from nrprob.statistics.groups import group_sums
 from nrprob.statistics.rows import rounded
 
 FORMS = ("chi2", "balanced", "pairs", "printed")
@@ -99,9 +99,7 @@ def make_penalty(
         if isinstance(x, jax.Array):
             ones = np.asarray(jax.ops.segment_sum(x.astype(jnp.float64), codes, sizes.size))
         else:
-            member = sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=(sizes.size, n))
-            ones = member @ x
-            ones = ones.toarray() if sparse.issparse(ones) else np.asarray(ones)
+            ones = group_sums(x, codes)
         total = ones.sum(0)
         varies = (total > 0) & (total < n)
         share = (sizes / n)[:, None]

@@ -18,7 +18,7 @@ from nrprob.links import Components, Pairs, feasible_start
 from nrprob.methods.constrained.codes import APART, SOFT_APART, SOFT_LINK, Nodes
 from nrprob.methods.constrained.label_codes import flags_length, savings, words
 from nrprob.statistics.features import Scaled
-from nrprob.statistics.groups import group_means
+from nrprob.statistics.groups import group_means, group_sums
 from nrprob.statistics.rows import cluster_means, coarse, wide
 
 _ENTRIES = 100_000_000  # of the table of neighbours
@@ -146,9 +146,7 @@ class ConstrainedProblem:
         """Length of a clustering, and which of the pairs that may be ignored shorten it."""
         x, k, bounds = self.data.x, self.k, self.bounds
         size = np.bincount(labels, minlength=k)
-        total = np.zeros((k, x.shape[1]))
-        np.add.at(total, labels, x)
-        centres = cluster_means(total, size)
+        centres = cluster_means(group_sums(x, labels, k), size)
         scatter = np.bincount(labels, ((x - centres[labels]) ** 2).sum(1), minlength=k)
         if self.shared:
             distances = exponential_length(len(x), scatter.sum(), *bounds, shape=self.weight)
@@ -220,10 +218,8 @@ class ConstrainedProblem:
     def costs(self, found: Described) -> np.ndarray:
         """Cost (n_nodes, k) of every component in every cluster, in nats."""
         square = ((self.data.x[:, None] - found.centres) ** 2).sum(2)
-        cost = np.zeros((self.parts.n_nodes, self.k))
-        np.add.at(
-            cost, self.parts.node, self.weight * (np.log(found.scales) + square / found.scales)
-        )
+        each = self.weight * (np.log(found.scales) + square / found.scales)
+        cost = group_sums(each, self.parts.node)
         return cost - np.log(np.maximum(found.weights, 0.5 / self.parts.n_nodes))
 
 

@@ -267,7 +267,8 @@ class CondEns(Clusterer):
     def compute(self, given):
         """Cluster every known group, and find the consensus; see `Clusterer.compute`."""
         codes, x = given.groups.codes, given.x
-        first = self._cluster_groups(given)
+        with few_threads(len(codes)):
+            first = self._fit_members(given)
         shifts = np.zeros((given.groups.n_groups, x.shape[1]), x.dtype)
         starts = [shifts]
         adjusted = self.extension == "adjusted" and len(shifts) > 1
@@ -307,12 +308,8 @@ class CondEns(Clusterer):
                 columns.append(np.asarray(member.predict(moved.astype(self._dtype, copy=False))))
         return np.stack(columns, 1)
 
-    def _cluster_groups(self, given: EnsembleInput) -> np.ndarray:
-        """Fit the members of the ensemble, and extend them to all rows (n, members)."""
-        with few_threads(len(given.groups.codes)):
-            return self._fit_members(given)
-
     def _fit_members(self, given: EnsembleInput) -> np.ndarray:
+        """Fit the members of the ensemble, and extend them to all rows (n, members)."""
         n_groups = len(given.names)
         random = check_random_state(self.random_state)
         seeds = [random.randint(2**31 - 1) for _ in range(n_groups)]

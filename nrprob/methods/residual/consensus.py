@@ -14,6 +14,7 @@ from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
 from nrprob.statistics.ensembles import indicators, nearness
+from nrprob.statistics.groups import cross_table
 from nrprob.statistics.rows import cluster_means
 
 
@@ -115,8 +116,7 @@ def match(labels: np.ndarray, consensus: np.ndarray, k: int, n_classes: int) -> 
 
     The first ``n_classes`` of both have the same meaning already.
     """
-    common = np.zeros((k, k))
-    np.add.at(common, (labels, consensus), 1)
+    common = cross_table(labels, consensus, (k, k))
     name = np.arange(k)
     left, right = linear_sum_assignment(-common[n_classes:, n_classes:])
     name[n_classes + left] = n_classes + right

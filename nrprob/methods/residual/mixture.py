@@ -32,6 +32,7 @@ from nrprob.methods.residual.starts import schedule
 from nrprob.methods.residual.task import ResidualTask, lay_out, start_from
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
+from nrprob.statistics.groups import cross_table
 
 COVARIANCES = ("tied", "diag", "spherical")
 ERRORS = ("gauss", "t", "auto")
@@ -442,9 +443,8 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         """Say what makes the result doubtful."""
         codes = None if self._removal.design else task.groups.codes
         if codes is not None:
-            table = np.zeros((task.groups.n_groups, self.n_clusters), int)
-            np.add.at(table, (codes, self.labels_), 1)
-            self._tell_alone(table)
+            shape = task.groups.n_groups, self.n_clusters
+            self._tell_alone(cross_table(codes, self.labels_, shape))
         self._tell_gap(self._restarts.labels)
 
     def _tell_alone(self, table: np.ndarray) -> None:

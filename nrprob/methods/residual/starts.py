@@ -15,6 +15,7 @@ from scipy.optimize import linear_sum_assignment
 
 from nrprob.known import factorize
 from nrprob.settings import few_threads
+from nrprob.statistics.groups import cross_table, group_sums
 from nrprob.statistics.rows import Layout
 
 _LLOYD = 50  # iterations of k-means at most
@@ -237,10 +238,9 @@ def align(
             own = (common**2).sum(-1)
             cost = sizes[i][..., None] * (own - 2 * centres[i] @ common.T)
             new = np.array([linear_sum_assignment(each)[1] for each in cost])
-            total, sums = np.zeros((k, 1)), np.zeros(common.shape)
-            np.add.at(total, new.reshape(-1), sizes[i].reshape(-1, 1))
-            weighted = sizes[i][..., None] * centres[i]
-            np.add.at(sums, new.reshape(-1), weighted.reshape(-1, common.shape[1]))
+            weighted = (sizes[i][..., None] * centres[i]).reshape(-1, common.shape[1])
+            total = group_sums(sizes[i].reshape(-1, 1), new.ravel(), k)
+            sums = group_sums(weighted, new.ravel(), k)
             common = np.where(total > 0, sums / np.maximum(total, 1), common)
             if (new == names).all():
                 break
@@ -257,8 +257,7 @@ def name_classes(labels: np.ndarray, fixed: np.ndarray, k: int) -> np.ndarray:
     told = fixed >= 0
     out = np.empty_like(labels)
     for i, own in enumerate(labels):
-        overlap = np.zeros((k, k))
-        np.add.at(overlap, (own[told], fixed[told]), 1)
+        overlap = cross_table(own[told], fixed[told], (k, k))
         out[i] = linear_sum_assignment(overlap, maximize=True)[1][own]
     out[:, told] = fixed[told]
     return out
