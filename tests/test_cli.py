@@ -13,11 +13,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from pages import page_of
 from places import MODELS
 from typer.testing import CliRunner
 
 import nrprob
 from nrprob.cli import app
+
+RESULTS = {"labels.csv", "report.html", "result.json"}  # of a clustering without pictures
 
 FAST = ["--n-init", "2", "--seed", "0"]
 
@@ -73,6 +76,11 @@ def test_fit_finds_the_structure_that_is_not_known(invoke, data, tmp_path):
     labels = pd.read_csv(out / "labels.csv")
     assert len(labels) == 80
     assert (out / "summary.png").stat().st_size > 5_000
+    assert f"wrote {out / 'report.html'}" in result.stdout
+    page = page_of(out / "report.html")
+    assert f"beyond {stored['known'][0]}" in page.headings[0][1]
+    assert stored["command"] in page.text
+    assert len(page.images) == 1
 
 
 def test_fit_again_is_the_same(invoke, data, tmp_path):
@@ -102,6 +110,10 @@ def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
     assert told["clusterings"][0]["p_gap"] < 0.05 and told["known"] == ["group"]
     assert told["reason"] in result.stdout
     assert {p.name for p in out.glob("*.png")} == {"clustering_1.png", "clustering_1_evidence.png"}
+    page = page_of(out / "report.html")
+    assert len(page.images) == 2
+    text = " ".join(page.text.split())
+    assert "Clusters with a gap between them" in text and "The search ended: clustering 2" in text
 
 
 def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
@@ -115,7 +127,7 @@ def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     result = invoke("explore", data, "--drop", "other", *options, "--force")
     assert result.exit_code == 0, result.output
     assert "1 clusterings were asked for" in result.stdout
-    assert {p.name for p in out.iterdir()} == {"labels.csv", "result.json"}
+    assert {p.name for p in out.iterdir()} == RESULTS
     line = refused(invoke("explore", data, "--out", tmp_path / "other"))
     assert "n_clusterings must be given" in line
     assert "--k is a number or auto; got 'two'" in refused(invoke("explore", data, "--k", "two"))
@@ -280,7 +292,7 @@ def test_results_are_not_overwritten_in_silence(invoke, data, tmp_path, monkeypa
     fit = lambda *more: invoke("fit", data, *options, *more)  # noqa: E731
     assert fit().exit_code == 0
     first = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()}
-    assert set(first) == {"labels.csv", "result.json", "summary.png"}
+    assert set(first) == RESULTS | {"summary.png"}
     line = refused(fit("--out", "results"))
     assert "the folder has results; results/labels.csv; choose another with --out, or add" in line
     # Without --out, results go to a folder of their own.
@@ -288,14 +300,14 @@ def test_results_are_not_overwritten_in_silence(invoke, data, tmp_path, monkeypa
     assert again.exit_code == 0, again.output
     (other,) = tmp_path.glob("results-*")
     assert f"note: results has results, which stay; these go to {other.name}" in again.stderr
-    assert {path.name for path in other.iterdir()} == {"labels.csv", "result.json"}
+    assert {path.name for path in other.iterdir()} == RESULTS
     assert {p.name: p.read_bytes() for p in (tmp_path / "results").iterdir()} == first
     # What is overwritten is so as a whole, and only once there is something new.
     assert refused(fit("--out", "results", "--force", "--k", "0"))
     assert {p.name: p.read_bytes() for p in (tmp_path / "results").iterdir()} == first
     assert fit("--out", "results", "--force", "--no-picture", "--k", "3").exit_code == 0
     written = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()}
-    assert set(written) == {"labels.csv", "result.json"}
+    assert set(written) == RESULTS
     assert written["labels.csv"] == (other / "labels.csv").read_bytes() != first["labels.csv"]
 
 
@@ -476,7 +488,7 @@ def test_tables_that_do_not_serve(invoke, tmp_path, content, message):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", ["labels.csv", "result.json", "summary.png"])
+@pytest.mark.parametrize("name", ["labels.csv", "report.html", "result.json", "summary.png"])
 def test_places_are_tried_before_the_fit(invoke, data, tmp_path, monkeypatch, name):
     monkeypatch.setattr("nrprob.batch.fits.fit_method", lambda *_, **__: pytest.fail("fitted"))
     (tmp_path / "out" / name).mkdir(parents=True)

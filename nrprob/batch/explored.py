@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def save(
     out: Path,
     pictures: bool,
     origin: Mapping[str, Any],
+    measured: np.ndarray | None = None,
 ) -> list[Path]:
     """Write an exploration into a folder.
 
@@ -55,6 +57,7 @@ def save(
     out : folder
     pictures : whether to draw, of every clustering, its centres and, if it was tested, its rows
     origin : what is to be said of the data and of the command
+    measured : numbers (n, m) that were known as well
 
     Returns
     -------
@@ -62,6 +65,8 @@ def save(
         The files that were written.
     """
     import pandas as pd
+
+    from nrprob.batch.report import found as pages
 
     make_folder(out)
     rows = table.row_names if table.row_names is not None else np.arange(len(found.labels_))
@@ -82,14 +87,32 @@ def save(
     }
     labels = pd.DataFrame(columns).to_csv(index=False)
     summary = json.dumps(result, indent=2) + "\n"
-    contents = dict(zip(RESULTS, (labels.encode(), summary.encode()), strict=True))
-    if pictures:
-        for name, model, own in zip(names, found.estimators_, evidence, strict=True):
-            fit = outcome(type(model).__name__, model, 0.0, [])
-            run = single.Single(name.replace("_", " "), table, known, [fit])
-            contents[f"{name}.png"] = single.draw(run, "png")
+    drawn: dict[str, bytes] = {}
+    chapters = []
+    for r, (model, own) in enumerate(zip(found.estimators_, evidence, strict=True)):
+        fit = outcome(type(model).__name__, model, 0.0, [])
+        name, title = names[r], names[r].replace("_", " ")
+        # What was found before is known to the next one.
+        before = dict(zip(names[:r], found.labels_.T, strict=False))
+        own_table = replace(table, labelings=table.labelings | before)
+        run = single.Single(
+            title, own_table, [*known, *before], [fit], origin=dict(origin), measured=measured
+        )
+        chapter = pages.Chapter(run, evidence="" if own is None else str(own))
+        if pictures:
+            drawn[f"{name}.png"] = picture = single.draw(run, "png")
+            chapter.pictures = single.seen(run, {f"{name}.png": picture})
             if own is not None:
-                contents[f"{name}_evidence.png"] = single.as_file(own.plot().figure, "png")
+                drawn[f"{name}_evidence.png"] = picture = single.as_file(own.plot().figure, "png")
+                told = (
+                    "Rows along the direction that tells clusters apart, by known group, each "
+                    "where a fit that has not seen it puts it; grey is the valley between clusters."
+                )
+                chapter.pictures.append((pages.source(picture, "png"), "Rows by cluster", told))
+        chapters.append(chapter)
+    page = pages.page(chapters, ending=found.reason_)
+    files = (labels.encode(), summary.encode(), page.encode())
+    contents = dict(zip(RESULTS, files, strict=True)) | drawn
     for name, content in contents.items():
         write_whole(out / name, content)
     return [out / name for name in contents]

@@ -17,11 +17,12 @@ from nrprob.exceptions import InputError
 from nrprob.files import reading
 
 __all__ = [
-    "RESULTS", "check_file", "column_names", "is_table", "npz_names", "require_columns",
+    "PAGE", "RESULTS", "check_file", "column_names", "is_table", "npz_names", "require_columns",
     "require_part", "separator",
 ]  # fmt: skip
 
-RESULTS = ("labels.csv", "result.json")  # files of a clustering, pictures apart
+PAGE = "report.html"
+RESULTS = ("labels.csv", "result.json", PAGE)  # files of a clustering, pictures apart
 ROWS = "X"  # the array of rows in an NPZ file
 _SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".h5ad")
 # Format -> what reads it, and the extra of the package that brings it.

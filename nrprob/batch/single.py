@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
-__all__ = ["Single", "as_file", "draw", "names", "plain", "read", "save"]
+__all__ = ["Single", "as_file", "draw", "names", "plain", "read", "save", "seen"]
 
 
 @dataclass
 class Single:
     """One data set and the fits of it, the first of which matters.
 
+    ``known`` names the labelings that were known, and ``measured`` (n, m) holds numbers that were.
     ``files`` hold what is kept, and ``origin`` what is to be said of the data and of the command.
     """
 
@@ -39,6 +40,7 @@ class Single:
     fits: list[Fit]
     files: list[Path] = field(default_factory=list)
     origin: dict[str, Any] = field(default_factory=dict)
+    measured: np.ndarray | None = None
 
 
 def plain(value: Any) -> Any:
@@ -71,8 +73,10 @@ def names(picture: str | None) -> list[str]:
 
 
 def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
-    """Write ``labels.csv``, ``result.json`` and the picture of a run into a folder."""
+    """Write ``labels.csv``, ``result.json``, ``report.html`` and the picture of a run."""
     import pandas as pd
+
+    from nrprob.batch.report import found
 
     make_folder(out)
     fit = run.fits[0]
@@ -102,9 +106,12 @@ def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
         "versions": versions(),
     }
     summary = json.dumps(result, indent=2) + "\n"
-    contents = dict(zip(RESULTS, (table.encode(), summary.encode()), strict=True))
+    pictures = {}
     if picture and (drawn := draw(run, Path(picture).suffix[1:])):
-        contents[picture] = drawn
+        pictures[picture] = drawn
+    page = found.page([found.Chapter(run, seen(run, pictures))], run.title)
+    files = (table.encode(), summary.encode(), page.encode())
+    contents = dict(zip(RESULTS, files, strict=True)) | pictures
     for name, content in contents.items():
         write_whole(out / name, content)
     run.files = [out / name for name in contents]
@@ -144,6 +151,21 @@ def draw(run: Single, kind: str) -> bytes:
         title=run.title or None,
     )
     return as_file(figure, kind)
+
+
+def seen(run: Single, pictures: Mapping[str, bytes]) -> list[tuple[str, str, str]]:
+    """Of the pictures of `draw`: addresses that hold them, a name, and how to read them."""
+    from nrprob.batch.report.found import source
+
+    groups = f"the groups of {run.known[0]}" if run.known else "all rows"
+    unit = "images" if run.table.image_shape else "profiles, in standard deviations from the mean"
+    told = (
+        f"Above, means of {groups} and of the clusters as {unit}; below, how many rows of each "
+        "group are in each cluster, which a table says as well."
+    )
+    addresses = (source(drawn, Path(file).suffix[1:]) for file, drawn in pictures.items())
+    return [(one, f"Means and numbers of rows of clusters and {groups}", told)
+            for one in addresses if one]  # fmt: skip
 
 
 def as_file(figure: Figure, kind: str) -> bytes:

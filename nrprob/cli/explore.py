@@ -82,7 +82,9 @@ def explore(
             alpha=alpha, random_state=seed,
         )  # fmt: skip
     with working("writing the results"):
-        files = explored.save(found, given.table, given.names, place.folder, picture, given.origin)
+        files = explored.save(
+            found, given.table, given.names, place.folder, picture, given.origin, given.measured
+        )
         place.remove_others(files)
     _show(found)
     for path in files:

@@ -122,7 +122,9 @@ def fit(
     with working(f"fitting {chosen.class_name}"):
         fitted = fits.fit_method(method, parameters, table.X, z, y=given.y, where="--set ")
     fits.score(fitted, table.labelings, fits.default_measures([*table.labelings]))
-    result = single.Single("", table, given.names, [fitted], origin=given.origin)
+    result = single.Single(
+        "", table, given.names, [fitted], origin=given.origin, measured=given.measured
+    )
     with working("writing the results"):
         single.save(result, place.folder, picture_name if picture else None)
         place.remove_others(result.files)

@@ -43,6 +43,17 @@ class Given:
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
+    @property
+    def measured(self) -> np.ndarray | None:
+        """Known numbers (n, m); None where there are none."""
+        import numpy as np
+
+        if hasattr(self.known, "select_dtypes"):
+            numbers = self.known.select_dtypes("float").to_numpy()
+            return numbers if numbers.size else None
+        known = np.asarray(self.known)
+        return known if known.ndim == 2 and known.dtype.kind == "f" else None
+
     def tell(self) -> None:
         """Say what was done to the rows."""
         for line in self.notes:
@@ -107,6 +118,9 @@ def read_given(asked: Asked) -> Given:
             "warnings": ready.warnings,
         },
     }
+    if given.y is not None:
+        told = int((given.y >= 0).sum())
+        given.origin["wanted"] = {"rows": told, "classes": given.classes}
     return given
 
 

@@ -1,12 +1,7 @@
-"""Results as one page: tables beside published values, figures, timing.
-
-The page is a single HTML file without scripts that loads nothing, so that it can be sent, kept and
-printed.
-"""
+"""Results as one page: tables beside published values, figures, timing."""
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import re
 from collections.abc import Mapping
@@ -14,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nrprob.batch.formats import PAGE
 from nrprob.batch.report import wording
 from nrprob.batch.report.account import Facts, facts, timings
 from nrprob.batch.report.chart import chart
 from nrprob.batch.report.comparison import Comparison, compare, overview
 from nrprob.batch.report.picture import Picture, draw
 from nrprob.batch.report.results import collect
+from nrprob.batch.report.template import render
 from nrprob.batch.report.wording import listed
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import load, read_plan
@@ -30,8 +27,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["write_report"]
-
-_PAGE = "report.html"
 
 
 @dataclass
@@ -80,9 +75,9 @@ def write_report(folder: Path | str, out: Path | str | None = None) -> Path:
         first two cases nothing is written.
     """
     folder = Path(folder)
-    path = Path(out) if out is not None else folder / _PAGE
+    path = Path(out) if out is not None else folder / PAGE
     if path.is_dir():
-        path = path / _PAGE
+        path = path / PAGE
     runs = [folder] if (folder / "plan.json").exists() else _folders(folder)
     sections = [_section(run, f"run-{i}") for i, run in enumerate(runs or [folder], 1)]
     if not any(section.facts.n_done for section in sections):
@@ -159,18 +154,9 @@ def _alerts(facts: Facts, notes: Mapping[str, Any]) -> list[str]:
 
 
 def _render(sections: list[_Section], name: str) -> str:
-    import jinja2
-
-    import nrprob
-
-    environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters |= {name: getattr(wording, name) for name in wording.__all__}
-    source = importlib.resources.files("nrprob.batch.report").joinpath("page.html.jinja")
-    return environment.from_string(source.read_text(encoding="utf-8")).render(
+    return render(
+        "page.html.jinja",
         sections=sections,
         title=sections[0].title if len(sections) == 1 else f"Results in {name}",
         marks=wording.MARKS,
-        version=nrprob.__version__,
     )

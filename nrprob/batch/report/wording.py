@@ -16,8 +16,8 @@ from nrprob.batch.report.comparison import Comparison
 from nrprob.batch.schema import ModelFile
 
 __all__ = [
-    "basis", "constraints", "counted", "duration", "formats", "heads", "label", "listed", "moment",
-    "place", "sentence", "shown", "split", "told", "unbroken", "with_error",
+    "basis", "constraints", "counted", "digits", "duration", "formats", "heads", "label", "listed",
+    "moment", "place", "sentence", "shown", "signed", "split", "told", "unbroken", "with_error",
 ]  # fmt: skip
 
 # What a mark is called, beside its symbol and its colour.
@@ -49,6 +49,18 @@ def shown(value: float | None, measure: str = "", statistic: str = "mean") -> st
     if measure == "seconds" and abs(value) < 1000:
         return f"{value:#.3g}".rstrip(".")
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def digits(value: float) -> str:
+    """Four digits of a feature, whatever its unit."""
+    return f"{value:.4g}".replace("-", "\N{MINUS SIGN}")
+
+
+def signed(value: float) -> str:
+    """A difference in standard deviations; beyond a hundred, clusters do not overlap at all."""
+    if abs(value) >= 100:
+        return "over 100" if value > 0 else "below \N{MINUS SIGN}100"
+    return f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
 
 
 def with_error(value: float, error: float, measure: str, statistic: str = "mean") -> list[str]:

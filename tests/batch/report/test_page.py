@@ -1,6 +1,5 @@
 """The page of a report as a reader and a browser get it."""
 
-import html.parser
 import json
 import re
 import shutil
@@ -8,65 +7,12 @@ import subprocess
 
 import pytest
 from made_up_results import METHODS, WANTED, make_model, make_run, table
+from pages import Page, page_of
 
 from nrprob.batch import write_report
 from nrprob.batch.report import wording
 from nrprob.batch.schema import ModelFile
 from nrprob.exceptions import InputError
-
-
-class Page(html.parser.HTMLParser):
-    """What a page consists of; complains about tags that do not match."""
-
-    VOID = ("meta", "img", "link", "br")
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.ids, self.images, self.loads, self.captions = [], [], [], [], []
-        self.scopes, self.text, self.tables = [], "", 0
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
-        if tag not in self.VOID:
-            self.open.append(tag)
-        if "id" in found:
-            self.ids.append(found["id"])
-        if tag == "table":
-            self.tables += 1
-        if tag == "caption":
-            self.captions.append("")
-        if tag == "img":
-            self.images.append(found.get("alt", ""))
-        if tag == "th":
-            self.scopes.append(found.get("scope"))
-        self.loads += [found[k] for k in ("src", "href", "srcset", "action") if k in found]
-        assert tag not in ("script", "link", "iframe", "object")
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.text += data
-        if "caption" in self.open:
-            self.captions[-1] += data
-
-
-def page_of(path):
-    text = path.read_text(encoding="utf-8")
-    page = Page(text)
-    assert len(set(page.ids)) == len(page.ids)
-    assert all(page.images)
-    assert len(page.captions) == page.tables
-    assert all(caption.strip() for caption in page.captions)
-    assert set(page.scopes) <= {"row", "col", "rowgroup", "colgroup"}
-    assert all(at.startswith(("#", "data:")) for at in page.loads)
-    assert {at[1:] for at in page.loads if at.startswith("#")} <= set(page.ids)
-    assert '<html lang="en">' in text
-    assert not re.search(r"url\(|@import", text)
-    return page
 
 
 def test_the_page_says_which_labels_were_told(tmp_path):

@@ -1,0 +1,165 @@
+"""What tells clusters apart once what is known is taken off, and rows that are examples of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+__all__ = ["Crossing", "Findings", "cross", "find"]
+
+_ENTRIES = 2**23  # of a block of features at a time, so that no dense copy of all rows is made
+_ROUNDING = 1e-12  # of the largest entry: a difference of means below it is none
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Features and rows of some clusters.
+
+    Attributes
+    ----------
+    differences : (c, p) mean of the cluster's rows less that of all others, in pooled standard
+        deviations of the two, after what is known is taken off
+    inside, outside : (c, p) means of the cluster's rows and of all others, nothing taken off
+    nearest : rows of every cluster, those nearest to its centre first
+    """
+
+    differences: np.ndarray
+    inside: np.ndarray
+    outside: np.ndarray
+    nearest: list[np.ndarray]
+
+    def telling(self, cluster: int, n: int) -> np.ndarray:
+        """The features by which a cluster differs most, at most ``n``, those of no use left out."""
+        size = np.abs(self.differences[cluster])
+        order = np.argsort(-size, kind="stable")[:n]
+        return order[size[order] > 0]
+
+
+def find(
+    X: Any,
+    codes: np.ndarray,
+    clusters: Sequence[int],
+    groups: np.ndarray,
+    measured: np.ndarray | None = None,
+    n_nearest: int = 5,
+) -> Findings:
+    """Compare clusters in what known groups, and known numbers, leave of the features.
+
+    Parameters
+    ----------
+    X : (n, p) rows, dense or sparse
+    codes : (n,) numbers of their clusters, at least two of which have rows
+    clusters : those to compare with all other rows
+    groups : (n,) numbers of known groups, whose means are taken off; zeros for none
+    measured : (n, m) known numbers, whose least-squares fit within groups is taken off as well
+    n_nearest : how many rows to name of every cluster
+    """
+    n, p = X.shape
+    member, sizes = _indicator(codes), np.bincount(codes)
+    rest_of_known = _Known(groups, measured)
+    own, away = sizes[clusters, None], n - sizes[clusters, None]
+    differences, inside, outside = np.zeros((3, len(clusters), p))
+    distances = np.zeros(n)
+    for columns, block in _blocks(X):
+        raw = member @ block
+        inside[:, columns] = raw[clusters] / own
+        outside[:, columns] = (raw.sum(0) - raw[clusters]) / away
+        rest = rest_of_known.taken_off(block)
+        sums, squares = member @ rest, member @ rest**2
+        ours, theirs = sums[clusters], sums.sum(0) - sums[clusters]
+        gap = ours / own - theirs / away
+        largest = np.abs(block).max(0)
+        gap[np.abs(gap) <= _ROUNDING * largest] = 0
+        spread = squares.sum(0) - ours**2 / own - theirs**2 / away
+        differences[:, columns] = _over(gap, np.sqrt(np.maximum(spread, 0) / max(n - 2, 1)))
+        centres = sums / np.maximum(sizes, 1)[:, None]
+        # Per degree of freedom or not makes no difference to who is nearest.
+        within = np.sqrt(np.maximum(squares.sum(0) - (sums * centres).sum(0), 0))
+        varies = within > np.sqrt(_ROUNDING) * largest
+        away_from_centre = (rest - centres[codes])[:, varies] / within[varies]
+        distances += (away_from_centre**2).sum(1)
+    nearest = []
+    for cluster in clusters:
+        rows = np.flatnonzero(codes == cluster)
+        nearest.append(rows[np.argsort(distances[rows], kind="stable")[:n_nearest]])
+    return Findings(differences, inside, outside, nearest)
+
+
+class _Known:
+    """What is known, to be taken off blocks of features."""
+
+    def __init__(self, groups: np.ndarray, measured: np.ndarray | None):
+        self.groups, self.member = groups, _indicator(groups)
+        self.sizes = np.maximum(np.bincount(groups), 1)[:, None]
+        self.design = None if measured is None else self._centred(np.asarray(measured, float))
+        self.inverse = None if self.design is None else np.linalg.pinv(self.design)
+
+    def _centred(self, block: np.ndarray) -> np.ndarray:
+        return block - (self.member @ block / self.sizes)[self.groups]
+
+    def taken_off(self, block: np.ndarray) -> np.ndarray:
+        rest = self._centred(block)
+        return rest if self.design is None else rest - self.design @ (self.inverse @ rest)
+
+
+def _indicator(codes: np.ndarray) -> scipy.sparse.csr_array:
+    """A matrix (k, n) that sums the rows of every number."""
+    n = len(codes)
+    return scipy.sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=(codes.max() + 1, n))
+
+
+def _blocks(X: Any) -> Iterator[tuple[slice, np.ndarray]]:
+    """Some features of all rows at a time, dense."""
+    n, p = X.shape
+    sparse = scipy.sparse.issparse(X)
+    X = X.tocsc() if sparse else X
+    width = max(1, _ENTRIES // n)
+    for start in range(0, p, width):
+        columns = slice(start, min(start + width, p))
+        block = X[:, columns]
+        yield columns, np.asarray(block.toarray() if sparse else block, float)
+
+
+def _over(values: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """Values in units of a spread; 0 where they are 0 by all means."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(values == 0, 0.0, values / spread)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """How many rows of every cluster are in every group of a labeling.
+
+    Attributes
+    ----------
+    name : of the labeling
+    groups : names of the groups, the smallest of many of them as one
+    counts : (c, g) rows
+    totals : (g,) rows, also those of clusters that are not shown
+    """
+
+    name: str
+    groups: list[str]
+    counts: np.ndarray
+    totals: np.ndarray
+
+
+def cross(
+    name: str, labels: np.ndarray, codes: np.ndarray, clusters: Sequence[int], most: int
+) -> Crossing:
+    """Cross clusters with the groups of a labeling, of which there are columns for ``most``."""
+    values, group = np.unique(labels, return_inverse=True)
+    names = [str(value) for value in values]
+    if len(names) > most:
+        largest = np.sort(np.argsort(-np.bincount(group), kind="stable")[: most - 1])
+        place = np.full(len(names), most - 1)
+        place[largest] = np.arange(most - 1)
+        names = [*(names[g] for g in largest), f"{len(names) - most + 1} others"]
+        group = place[group]
+    counts = np.zeros((codes.max() + 1, len(names)), int)
+    np.add.at(counts, (codes, group.ravel()), 1)
+    return Crossing(name, names, counts[clusters], counts.sum(0))

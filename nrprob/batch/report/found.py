@@ -1,0 +1,191 @@
+"""What fits of one data set found, as one page."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nrprob.batch.fits import Fit, combined, versions
+from nrprob.batch.registry import METHODS
+from nrprob.batch.report.findings import Crossing, Findings, cross, find
+from nrprob.batch.report.template import render
+
+if TYPE_CHECKING:
+    from nrprob.batch.single import Single
+
+__all__ = ["Chapter", "page", "source"]
+
+_CLUSTERS = 20  # the largest, of which features and examples are shown
+_GROUPS = 8  # columns of a labeling that fit on paper
+_FEATURES = 8
+_VALUES = 4  # of an example
+_TYPES = {"jpg": "jpeg", "svg": "svg+xml"}
+
+
+def source(picture: bytes, kind: str) -> str:
+    """Address of an image that holds it; empty for what no page can show, or for nothing."""
+    if not picture or kind == "pdf":
+        return ""
+    return f"data:image/{_TYPES.get(kind, kind)};base64,{base64.b64encode(picture).decode()}"
+
+
+@dataclass
+class Chapter:
+    """One clustering as it stands on a page.
+
+    Attributes
+    ----------
+    run : the data set and its fits, of which the first is shown
+    pictures : addresses of images, a name of each, and how to read it
+    evidence : what a test of it said; empty where there was none
+    """
+
+    run: Single
+    pictures: list[tuple[str, str, str]] = field(default_factory=list)
+    evidence: str = ""
+
+    @property
+    def fit(self) -> Fit:
+        """The fit that is shown."""
+        return self.run.fits[0]
+
+    @property
+    def title(self) -> str:
+        """What it is called among others."""
+        return self.run.title or self.fit.title
+
+    @property
+    def prepared(self) -> dict[str, Any]:
+        """What was done to the rows before the fit."""
+        return self.run.origin.get("prepared", {})
+
+    @property
+    def purpose(self) -> str:
+        """What its method looks for."""
+        return next((m.purpose for m in METHODS.values() if m.class_name == self.fit.method), "")
+
+    @cached_property
+    def fitted(self) -> np.ndarray:
+        """Rows (n,) that have a cluster."""
+        return self.fit.labels.reshape(len(self.fit.labels), -1)[:, 0] >= 0
+
+    @cached_property
+    def codes(self) -> np.ndarray:
+        """Clusters of the fitted rows, or the combinations of those of all views."""
+        return combined(self.fit.labels[self.fitted])
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """Rows of every cluster."""
+        return np.bincount(self.codes)
+
+    @cached_property
+    def clusters(self) -> list[int]:
+        """The clusters that are shown."""
+        largest = np.argsort(-self.sizes, kind="stable")[:_CLUSTERS]
+        return sorted(c for c in largest.tolist() if self.sizes[c])
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the clusters that are shown."""
+        labels = self.fit.labels[self.fitted]
+        first = [labels[np.argmax(self.codes == cluster)] for cluster in self.clusters]
+        return [", ".join(map(str, np.atleast_1d(label).tolist())) for label in first]
+
+    @property
+    def left(self) -> tuple[int, int]:
+        """How many clusters are not shown, and how many rows these have."""
+        rows = int(self.sizes.sum() - self.sizes[self.clusters].sum())
+        return int((self.sizes > 0).sum()) - len(self.clusters), rows
+
+    @property
+    def memberships(self) -> list[float] | None:
+        """Of every cluster shown, the mean of its rows' largest membership; None without any."""
+        if self.fit.membership is None:
+            return None
+        largest = np.fmax.reduce(np.asarray(self.fit.membership), axis=1)[self.fitted]
+        return [float(largest[self.codes == cluster].mean()) for cluster in self.clusters]
+
+    @cached_property
+    def crossings(self) -> list[tuple[bool, Crossing]]:
+        """Clusters against every labeling, and whether that was known."""
+        found = []
+        for name, labels in self.run.table.labelings.items():
+            own = np.asarray(labels)[self.fitted]
+            crossing = cross(name, own, self.codes, self.clusters, _GROUPS)
+            found.append((name in self.run.known, crossing))
+        return found
+
+    @cached_property
+    def features(self) -> Findings | None:
+        """What tells the clusters apart; None for a single one."""
+        if len(self.clusters) < 2:
+            return None
+        known = [self.run.table.labelings[name][self.fitted] for name in self.run.known]
+        groups = [np.unique(labels, return_inverse=True)[1].ravel() for labels in known]
+        number = combined(np.stack(groups, 1)) if groups else np.zeros(len(self.codes), int)
+        measured = self.run.measured
+        return find(
+            self.run.table.rows(self.fitted).X,
+            self.codes,
+            self.clusters,
+            number,
+            None if measured is None else measured[self.fitted],
+        )
+
+    def name(self, feature: int) -> str:
+        """Name of a feature."""
+        names = self.run.table.feature_names
+        return f"feature {feature}" if names is None else str(names[feature])
+
+    def telling(self, place: int) -> list[tuple[str, float, float, float]]:
+        """Of the cluster at a place: features, their differences, and means within and without."""
+        features = self.features
+        assert features is not None
+        shown = features.telling(place, _FEATURES)
+        parts = (features.differences, features.inside, features.outside)
+        differences, inside, outside = (part[place, shown].tolist() for part in parts)
+        names = [self.name(j) for j in shown]
+        return [*zip(names, differences, inside, outside, strict=True)]
+
+    def examples(self, place: int) -> tuple[list[str], list[tuple[str, list[float]]]]:
+        """Of the cluster at a place: names of some features, and rows with their values."""
+        features, table = self.features, self.run.table.rows(self.fitted)
+        assert features is not None
+        shown = features.telling(place, _VALUES)
+        nearest = features.nearest[place]
+        names = table.row_names
+        rows = np.flatnonzero(self.fitted)[nearest] if names is None else names[nearest]
+        cells = table.X[nearest][:, shown]
+        values = (cells.toarray() if hasattr(cells, "toarray") else np.asarray(cells)).tolist()
+        return [self.name(j) for j in shown], [*zip(map(str, rows), values, strict=True)]
+
+
+def page(chapters: Sequence[Chapter], title: str = "", ending: str = "") -> str:
+    """Write the page of some clusterings of one data set.
+
+    Parameters
+    ----------
+    chapters : the clusterings; what the first says of the data and of the command holds for all
+    title : of the page; by default what it is about
+    ending : why there are no more
+    """
+    run = chapters[0].run
+    files = run.origin.get("files", {})
+    what = " of ".join(["Clusters", *(Path(file).name for file in [*files][:1])])
+    return render(
+        "found.html.jinja",
+        title=title or (f"{what} beyond {', '.join(run.known)}" if run.known else what),
+        chapters=chapters,
+        files=files,
+        prepared=chapters[0].prepared,
+        command=run.origin.get("command"),
+        ending=ending,
+        versions=versions(),
+    )

@@ -1,0 +1,161 @@
+"""The page of a single fit: its numbers are those of their definitions, and it can be read."""
+
+import numpy as np
+import pytest
+import scipy.sparse
+from pages import page_of
+
+from nrprob.batch import single
+from nrprob.batch.fits import Fit
+from nrprob.batch.report import findings, wording
+from nrprob.batch.report.found import Chapter
+from nrprob.batch.tables import Table
+
+NAMES = ["a", "<script>alert(1)</script>", "c & d", 'e" onload="f()', "{{ 7 * 7 }}", "long" * 8]
+GROUPS = np.array(["<b>x</b>", "y", "z"])
+
+
+@pytest.fixture
+def drawn():
+    """Rows with a known and a sought structure, which overlap."""
+    rng = np.random.default_rng(3)
+    known, age = rng.integers(3, size=90), rng.normal(size=90)
+    sought = (rng.random(90) < 0.3 + 0.2 * known).astype(int) + (rng.random(90) < 0.2)
+    X = rng.normal(size=(90, 6)) + 20
+    X[:, 0] += 7 * known
+    X[:, 1] -= 3 * (sought == 2)
+    X[:, 2] += 2 * sought + 4 * age
+    X[:, 5] = 3
+    return X, known, age, sought
+
+
+def make(X, labels, known=(), **more):
+    labelings = {"group <i>": GROUPS[known]} if len(known) else {}
+    table = Table(X, NAMES, labelings, row_names=np.array([f"row <{i}>" for i in range(len(X))]))
+    fit = Fit("CCIB", "CCIB", {"n_clusters": 3, "init": "<u>"}, labels, 1.0, objective=1.5,
+              n_clusters=3, warnings=["it <s>said</s> so"])  # fmt: skip
+    return single.Single("", table, [*labelings], [fit], **more)
+
+
+def left_of_known(X, known, age=None):
+    """What least squares on indicators, and on a number, leave of the features."""
+    design = np.eye(known.max() + 1)[known]
+    if age is not None:
+        design = np.column_stack([design, age])
+    return X - design @ np.linalg.lstsq(design, X, rcond=None)[0]
+
+
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("as_rows", [np.asarray, scipy.sparse.csr_array])
+@pytest.mark.parametrize("entries", [90, 10**6])
+def test_differences_and_examples_are_those_of_their_definitions(
+    drawn, measured, as_rows, entries, monkeypatch
+):
+    X, known, age, sought = drawn
+    monkeypatch.setattr(findings, "_ENTRIES", entries)
+    found = findings.find(
+        as_rows(X), sought, [0, 2], known, age[:, None] if measured else None, n_nearest=4
+    )
+    rest = left_of_known(X, known, age if measured else None)
+    spread = np.sqrt(sum(rest[sought == c].var(0) * (sought == c).sum() for c in range(3)))[:5]
+    for place, cluster in enumerate((0, 2)):
+        ours, theirs = rest[sought == cluster][:, :5], rest[sought != cluster][:, :5]
+        pooled = (ours.var(0) * len(ours) + theirs.var(0) * len(theirs)) / (90 - 2)
+        expected = (ours.mean(0) - theirs.mean(0)) / np.sqrt(pooled)
+        np.testing.assert_allclose(found.differences[place, :5], expected, rtol=1e-9)
+        assert found.differences[place, 5] == 0  # a constant
+        np.testing.assert_allclose(found.inside[place], X[sought == cluster].mean(0))
+        np.testing.assert_allclose(found.outside[place], X[sought != cluster].mean(0))
+        distances = (((ours - ours.mean(0)) / spread) ** 2).sum(1)
+        rows = np.flatnonzero(sought == cluster)[np.argsort(distances)[:4]]
+        assert found.nearest[place].tolist() == rows.tolist()
+        order = np.argsort(-np.abs(expected))
+        assert found.telling(place, 3).tolist() == order[:3].tolist()
+        assert found.telling(place, 10).tolist() == order.tolist()
+
+
+def test_what_is_known_tells_nothing(drawn):
+    X, known, _, _ = drawn
+    found = findings.find(X, known, [0, 1, 2], known)
+    assert not found.differences.any()
+    assert np.abs(findings.find(X, known, [0], np.zeros(90, int)).differences).max() > 2
+
+
+def test_the_page_of_a_fit(drawn, tmp_path):
+    X, known, _, sought = drawn
+    origin = {
+        "command": "nrprob fit 'a <b>.csv' --known g",
+        "files": {"a <b>.csv": "0123"},
+        "prepared": {"notes": ["a <note>"], "warnings": ["a <warning>"]},
+        "wanted": {"rows": 7, "classes": ["<one>", "two"]},
+    }
+    run = make(X, sought, known, origin=origin)
+    run.fits[0].membership = np.eye(3)[sought] * 0.75
+    run.fits[0].scores = {"NMI of <group>": 0.25}
+    single.save(run, tmp_path)
+    assert tmp_path / "report.html" in run.files
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = page_of(tmp_path / "report.html")
+    for wrong in ("<script", "<b>", "<i>", "<u>", "<s>", "<note>", "<warning>", "<one>"):
+        assert wrong not in text, wrong
+    assert 'onload="' not in text
+    words = " ".join(page.text.split())
+    for part in (
+        "Clusters of a <b>.csv beyond group <i>", *NAMES, origin["command"], "a <note>.", "0123",
+        "a <warning>", "of 7 rows, of the classes <one>, two", "it <s>said</s> so",
+        f"<b>x</b> ({(known == 0).sum()}), y ({(known == 1).sum()})", "init<u>", "numpy 2.",
+    ):  # fmt: skip
+        assert part in words, part
+    assert len(page.images) == 1
+    for c in range(3):
+        size = (sought == c).sum()
+        share = f"{100 * size / 90:.1f} %"
+        assert [str(c), str(size), share, "0.750"] in page.cells
+        counts = [str(((sought == c) & (known == g)).sum()) for g in range(3)]
+        assert [str(c), *counts] in page.cells
+    rest = left_of_known(X, known)
+    found = findings.find(X, sought, [0, 1, 2], known)
+    assert found.telling(2, 1).tolist() == [1]
+    ours, theirs = rest[sought == 2][:, 1], rest[sought != 2][:, 1]
+    pooled = (ours.var() * len(ours) + theirs.var() * len(theirs)) / 88
+    means = [wording.digits(X[side, 1].mean()) for side in (sought == 2, sought != 2)]
+    difference = f"{(ours.mean() - theirs.mean()) / pooled**0.5:.2f}".replace("-", "\u2212")
+    assert [NAMES[1], difference, *means] in page.cells
+    nearest = found.nearest[2][0]
+    values = [wording.digits(X[nearest, j]) for j in found.telling(2, 4)]
+    assert [f"row <{nearest}>", *values] in page.cells
+
+
+def test_other_labels(drawn, tmp_path):
+    X, known, _, sought = drawn
+    views = np.column_stack([sought, known])
+    some = np.where(np.arange(90) < 10, -1, sought)
+    for name, labels in {"views": views, "some": some, "one": sought * 0}.items():
+        single.save(make(X, labels, known), tmp_path / name, picture=None)
+    page = page_of(tmp_path / "views" / "report.html")
+    size = ((sought == 2) & (known == 1)).sum()
+    assert ["2, 1", str(size), f"{100 * size / 90:.1f} %"] in page.cells
+    assert "3 clusters of rows in 2 views" in page.text and not page.images
+    page = page_of(tmp_path / "some" / "report.html")
+    size = (some == 0).sum()
+    assert ["0", str(size), f"{100 * size / 80:.1f} %"] in page.cells
+    assert not {f"row <{i}>" for i in range(10)} & {row[0] for row in page.cells}
+    assert "There is one cluster" in page_of(tmp_path / "one" / "report.html").text
+    run = make(X, np.full(90, -1))
+    run.fits[0].refusal = "pairs <contradict> each other"
+    single.save(run, tmp_path / "refused")
+    page = page_of(tmp_path / "refused" / "report.html")
+    assert "cannot be kept: pairs <contradict> each other" in page.text
+
+
+def test_many_clusters_and_groups():
+    rng = np.random.default_rng(0)
+    X, codes = rng.normal(size=(300, 2)), np.arange(300) % 30
+    codes[codes > 25] = 7
+    chapter = Chapter(make(X, codes))
+    assert len(chapter.clusters) == 20 and 7 in chapter.clusters
+    assert chapter.left == (6, 60)
+    crossing = findings.cross("name", codes, codes, [7, 3], 4)
+    assert crossing.groups == ["0", "1", "7", "23 others"]
+    assert crossing.counts.tolist() == [[0, 0, 50, 0], [0, 0, 0, 10]]
+    assert crossing.totals.sum() == 300
