@@ -548,6 +548,14 @@ def test_run_writes_what_it_promises(invoke, tmp_path):
         f"{short} of partition_{i}" for short in ("NMI", "accuracy") for i in (0, 1)
     }
     assert (tmp_path / "out" / "summary.png").is_file()
+    sizes = [[str(c), str(size)] for c, size in enumerate(stored["cluster_sizes"])]
+    rows = page_of(tmp_path / "out" / "report.html").cells
+    assert all(size in [row[:2] for row in rows] for size in sizes)
+    # The page of its numbers has what the run found as well.
+    assert invoke("report", tmp_path / "out").exit_code == 0
+    page = page_of(tmp_path / "out" / "report.html")
+    assert all(row in page.cells for row in rows)
+    assert page.captions[-1].startswith("Seconds of a device") and len(page.images) == 1
 
 
 SWEEP = """

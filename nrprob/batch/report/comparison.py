@@ -218,7 +218,9 @@ def _best(
 
 def overview(results: Results) -> Comparison:
     """A table of everything: all methods in all settings, means of all measures."""
-    columns = [(measure, "mean") for measure in results.measures]
+    several = len({cell.name for cell in results.cells}) > 1
+    kept = [one for one in results.measures if not (several and one == "objective")]
+    columns = [(measure, "mean") for measure in kept]
     groups: dict[str, list[Row]] = {}
     for data, method, chosen, fits in kinds(results):
         entries = {column: Entry(summarize(fits, *column)) for column in columns}
@@ -226,7 +228,8 @@ def overview(results: Results) -> Comparison:
         groups.setdefault(data, []).append(Row(label, "ours", fits, 1, entries))
     return Comparison(
         "All results",
-        "Every method and setting.",
+        "Every method and setting"
+        + ("; objectives, which compare within a method alone, are in results.nc" * several),
         columns,
         [Group(label, "", rows) for label, rows in groups.items()],
     )

@@ -11,7 +11,7 @@ import scipy.sparse
 
 __all__ = ["Crossing", "Findings", "cross", "find"]
 
-_ENTRIES = 2**23  # of a block of features at a time, so that no dense copy of all rows is made
+_ENTRIES = 2**20  # of a block of features at a time: never a dense copy, nor out of the cache
 _ROUNDING = 1e-12  # of the largest entry: a difference of means below it is none
 
 

@@ -132,7 +132,7 @@ class Chapter:
         number = combined(np.stack(groups, 1)) if groups else np.zeros(len(self.codes), int)
         measured = self.run.measured
         return find(
-            self.run.table.rows(self.fitted).X,
+            self.run.table.X if self.fitted.all() else self.run.table.X[self.fitted],
             self.codes,
             self.clusters,
             number,
@@ -156,12 +156,11 @@ class Chapter:
 
     def examples(self, place: int) -> tuple[list[str], list[tuple[str, list[float]]]]:
         """Of the cluster at a place: names of some features, and rows with their values."""
-        features, table = self.features, self.run.table.rows(self.fitted)
+        features, table = self.features, self.run.table
         assert features is not None
         shown = features.telling(place, _VALUES)
-        nearest = features.nearest[place]
-        names = table.row_names
-        rows = np.flatnonzero(self.fitted)[nearest] if names is None else names[nearest]
+        nearest = np.flatnonzero(self.fitted)[features.nearest[place]]
+        rows = nearest if table.row_names is None else table.row_names[nearest]
         cells = table.X[nearest][:, shown]
         values = (cells.toarray() if hasattr(cells, "toarray") else np.asarray(cells)).tolist()
         return [self.name(j) for j in shown], [*zip(map(str, rows), values, strict=True)]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nrprob.batch import single
 from nrprob.batch.formats import PAGE
+from nrprob.batch.plan import Experiment, Plan
 from nrprob.batch.report import wording
 from nrprob.batch.report.account import Facts, facts, timings
 from nrprob.batch.report.chart import chart
 from nrprob.batch.report.comparison import Comparison, compare, overview
+from nrprob.batch.report.found import Chapter
 from nrprob.batch.report.picture import Picture, draw
 from nrprob.batch.report.results import collect
 from nrprob.batch.report.template import render
@@ -25,6 +28,7 @@ from nrprob.files import make_folder
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray
 
 __all__ = ["write_report"]
 
@@ -41,6 +45,7 @@ class _Section:
     tables: list[Comparison]
     pictures: list[Picture]
     timings: tuple[pd.DataFrame, pd.DataFrame]
+    chapter: Chapter | None
 
     @property
     def marks(self) -> dict[str, int]:
@@ -111,16 +116,38 @@ def _section(folder: Path, anchor: str) -> _Section:
     model, cells = read_plan(folder)
     results = collect(dataset, model, cells)
     told = facts(results)
+    alerts, chapter = _alerts(told, dataset.attrs), None
+    if model.single and told.n_done == told.n_planned:
+        try:
+            chapter = _chapter(folder, model, cells, dataset)
+        except InputError as error:
+            alerts.append(f"What the clusters are is not on this page: {error}.")
     return _Section(
         anchor,
         model.title or folder.resolve().name,
         model,
         told,
-        _alerts(told, dataset.attrs),
+        alerts,
         [compare(results, table) for table in model.tables] or [overview(results)],
         [draw(chart(results, figure)) for figure in model.figures],
         timings(results),
+        chapter,
     )
+
+
+def _chapter(
+    folder: Path, model: ModelFile, cells: Sequence[Experiment], dataset: xarray.Dataset
+) -> Chapter:
+    """What a single run found, which takes its data once more."""
+    run = single.read(Plan(model, tuple(cells), ()), dataset)
+    if len(run.fits[0].labels) != run.table.X.shape[0]:
+        raise InputError(
+            f"the data are not those that were fitted; {run.table.X.shape[0]} rows for "
+            f"{len(run.fits[0].labels)} labels; run the model file in a new folder"
+        )
+    picture = folder / (model.report.picture or "")
+    pictures = {picture.name: picture.read_bytes()} if picture.is_file() else {}
+    return Chapter(run, single.seen(run, pictures))
 
 
 def _alerts(facts: Facts, notes: Mapping[str, Any]) -> list[str]:

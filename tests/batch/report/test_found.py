@@ -7,7 +7,7 @@ from pages import page_of
 
 from nrprob.batch import single
 from nrprob.batch.fits import Fit
-from nrprob.batch.report import findings, wording
+from nrprob.batch.report import findings, found, wording
 from nrprob.batch.report.found import Chapter
 from nrprob.batch.tables import Table
 
@@ -53,7 +53,7 @@ def test_differences_and_examples_are_those_of_their_definitions(
 ):
     X, known, age, sought = drawn
     monkeypatch.setattr(findings, "_ENTRIES", entries)
-    found = findings.find(
+    told = findings.find(
         as_rows(X), sought, [0, 2], known, age[:, None] if measured else None, n_nearest=4
     )
     rest = left_of_known(X, known, age if measured else None)
@@ -62,22 +62,22 @@ def test_differences_and_examples_are_those_of_their_definitions(
         ours, theirs = rest[sought == cluster][:, :5], rest[sought != cluster][:, :5]
         pooled = (ours.var(0) * len(ours) + theirs.var(0) * len(theirs)) / (90 - 2)
         expected = (ours.mean(0) - theirs.mean(0)) / np.sqrt(pooled)
-        np.testing.assert_allclose(found.differences[place, :5], expected, rtol=1e-9)
-        assert found.differences[place, 5] == 0  # a constant
-        np.testing.assert_allclose(found.inside[place], X[sought == cluster].mean(0))
-        np.testing.assert_allclose(found.outside[place], X[sought != cluster].mean(0))
+        np.testing.assert_allclose(told.differences[place, :5], expected, rtol=1e-9)
+        assert told.differences[place, 5] == 0  # a constant
+        np.testing.assert_allclose(told.inside[place], X[sought == cluster].mean(0))
+        np.testing.assert_allclose(told.outside[place], X[sought != cluster].mean(0))
         distances = (((ours - ours.mean(0)) / spread) ** 2).sum(1)
         rows = np.flatnonzero(sought == cluster)[np.argsort(distances)[:4]]
-        assert found.nearest[place].tolist() == rows.tolist()
+        assert told.nearest[place].tolist() == rows.tolist()
         order = np.argsort(-np.abs(expected))
-        assert found.telling(place, 3).tolist() == order[:3].tolist()
-        assert found.telling(place, 10).tolist() == order.tolist()
+        assert told.telling(place, 3).tolist() == order[:3].tolist()
+        assert told.telling(place, 10).tolist() == order.tolist()
 
 
 def test_what_is_known_tells_nothing(drawn):
     X, known, _, _ = drawn
-    found = findings.find(X, known, [0, 1, 2], known)
-    assert not found.differences.any()
+    told = findings.find(X, known, [0, 1, 2], known)
+    assert not told.differences.any()
     assert np.abs(findings.find(X, known, [0], np.zeros(90, int)).differences).max() > 2
 
 
@@ -114,15 +114,15 @@ def test_the_page_of_a_fit(drawn, tmp_path):
         counts = [str(((sought == c) & (known == g)).sum()) for g in range(3)]
         assert [str(c), *counts] in page.cells
     rest = left_of_known(X, known)
-    found = findings.find(X, sought, [0, 1, 2], known)
-    assert found.telling(2, 1).tolist() == [1]
+    told = findings.find(X, sought, [0, 1, 2], known)
+    assert told.telling(2, 1).tolist() == [1]
     ours, theirs = rest[sought == 2][:, 1], rest[sought != 2][:, 1]
     pooled = (ours.var() * len(ours) + theirs.var() * len(theirs)) / 88
     means = [wording.digits(X[side, 1].mean()) for side in (sought == 2, sought != 2)]
     difference = f"{(ours.mean() - theirs.mean()) / pooled**0.5:.2f}".replace("-", "\u2212")
     assert [NAMES[1], difference, *means] in page.cells
-    nearest = found.nearest[2][0]
-    values = [wording.digits(X[nearest, j]) for j in found.telling(2, 4)]
+    nearest = told.nearest[2][0]
+    values = [wording.digits(X[nearest, j]) for j in told.telling(2, 4)]
     assert [f"row <{nearest}>", *values] in page.cells
 
 
@@ -146,6 +146,21 @@ def test_other_labels(drawn, tmp_path):
     single.save(run, tmp_path / "refused")
     page = page_of(tmp_path / "refused" / "report.html")
     assert "cannot be kept: pairs <contradict> each other" in page.text
+
+
+def test_the_page_of_several_clusterings(drawn, tmp_path):
+    X, known, _, sought = drawn
+    first, second = make(X, sought, known), make(X, known, sought)
+    first.title, second.title = "clustering <1>", "clustering 2"
+    tested = Chapter(first, evidence="clusters <with> a gap")
+    path = tmp_path / "report.html"
+    path.write_text(found.page([tested, Chapter(second)], ending="it <was> told to"), "utf-8")
+    page = page_of(path)
+    assert [text for level, text in page.headings if level == 2][:2] == [first.title, second.title]
+    words = " ".join(page.text.split())
+    for part in ("Clusters <with> a gap.", "clustering 2: not tested", "ended: it <was> told to."):
+        assert part in words
+    assert words.count("Whether the rows have clusters at all was not tested.") == 1
 
 
 def test_many_clusters_and_groups():

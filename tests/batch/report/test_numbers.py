@@ -222,7 +222,13 @@ def test_the_default_table_has_every_setting_once(tmp_path):
     assert [row.method for row in whole.groups[1].rows] == [
         "ours, n_init = 1", "ours, n_init = 2", "plain"
     ]  # fmt: skip
-    assert [name for name, _ in whole.columns] == [*MEASURES, "n_clusters", "objective", "seconds"]
+    # Objectives of different methods are no column, and that is said.
+    assert [name for name, _ in whole.columns] == [*MEASURES, "n_clusters", "seconds"]
+    assert "objectives, which compare within a method alone" in whole.caption
+    model = make_model(methods=methods[:1])
+    alone = overview(results_of(make_run(tmp_path / "alone", model))[0])
+    assert [name for name, _ in alone.columns] == [*MEASURES, "n_clusters", "objective", "seconds"]
+    assert "objective" not in alone.caption
     values = by_hand(dataset, "old", dims="[12, 4]", n_init="2.0")
     assert whole.groups[1].rows[1].entries["old", "mean"].ours.value == pytest.approx(values.mean())
 

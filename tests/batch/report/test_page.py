@@ -117,8 +117,11 @@ def test_a_data_file_may_be_gone(tmp_path):
     model = {"data": {"file": str(file)}, "methods": METHODS}
     value = lambda cell: {"NMI of b": 0.5}  # noqa: E731
     folder = make_run(tmp_path / "run", model, value)
+    others = "the data are not those that were fitted; 10 rows for 4 labels"
+    assert f"not on this page: {others}" in page_of(write_report(folder)).text
     file.unlink()
     page = page_of(write_report(folder))
+    assert "not on this page: no such data file" in page.text
     assert page.captions[0].startswith("All results")
     assert "NMI of b" in page.text
 
