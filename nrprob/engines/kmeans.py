@@ -11,6 +11,11 @@ import jax.numpy as jnp
 from nrprob.engines.iterate import iterate
 
 
+def away(x: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """Squared distances of rows (n, p) from a centre (p,), as a function of that."""
+    return lambda centre: ((x - centre) ** 2).sum(1)
+
+
 def plus_plus(
     draw: Callable[[jax.Array, jax.Array], jax.Array],
     distance: Callable[[jax.Array], jax.Array],
@@ -35,8 +40,8 @@ def plus_plus(
     def add(j, carry):
         centres, nearest = carry
         centre = draw(j, nearest)
-        away = distance(centre)
-        nearest = jnp.where(j == 0, away, jnp.minimum(nearest, away))
+        square = distance(centre)
+        nearest = jnp.where(j == 0, square, jnp.minimum(nearest, square))
         return jax.lax.dynamic_update_index_in_dim(centres, centre, j, room.ndim - 2), nearest
 
     return jax.lax.fori_loop(0, room.shape[-2], add, (room, weights))

@@ -155,6 +155,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     _fixes_number = True
     # Whether a fit that is interrupted, and has set ``labels_``, keeps what it has.
     _keeps_interrupted = False
+    # Whether rows must not be negative.
+    _only_counts = False
     # Whether several classes of wanted labels may be in one cluster.
     _classes_share = False
 
@@ -162,6 +164,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         """Return scikit-learn's description of what the estimator accepts."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = self._takes_sparse
+        tags.input_tags.positive_only = self._only_counts
         # scikit-learn's checks take whoever has `predict_proba` for a classifier of two classes, or
         # of as many as its data have.
         tags.classifier_tags = ClassifierTags(multi_class=self._many_clusters)

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from nrprob.engines.iterate import Iterated
-from nrprob.engines.kmeans import plus_plus
+from nrprob.engines.kmeans import away, plus_plus
 from nrprob.engines.shuffle import stream, uniform
 from nrprob.engines.solve import Solution
 from nrprob.estimator.calls import collect, memberships
@@ -87,10 +87,7 @@ def first_centres(
         time = jnp.where((mass > 0) & (weights > 0), -jnp.log1p(-u) / weights, jnp.inf)
         return jnp.where(given[j], centres[j], x[time.argmin()])
 
-    def distance(centre):
-        return ((x - centre) ** 2).sum(1)
-
-    centres = plus_plus(draw, distance, centres, jnp.ones_like(mass))[0]
+    centres = plus_plus(draw, away(x), centres, jnp.ones_like(mass))[0]
     far = jnp.finfo(x.dtype).max ** 0.25  # the square of which is a number, and so are its sums
     return centres if exist is None else jnp.where(exist[:, None], centres, far)
 

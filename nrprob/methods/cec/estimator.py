@@ -409,8 +409,5 @@ class CECIB(Clusterer):
 
 def _by_size(labels: np.ndarray) -> np.ndarray:
     """Labels (S, n) in which every restart's clusters are numbered by falling size."""
-    out = np.empty_like(labels)
-    for s, one in enumerate(labels):
-        order = np.argsort(-np.bincount(one), kind="stable")
-        out[s] = np.argsort(order)[one]
-    return out
+    orders = (np.argsort(-np.bincount(one), kind="stable") for one in labels)
+    return np.stack([np.argsort(order)[one] for order, one in zip(orders, labels, strict=True)])

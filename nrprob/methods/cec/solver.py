@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines import solve
-from nrprob.engines.kmeans import plus_plus
+from nrprob.engines.kmeans import away, plus_plus
 from nrprob.engines.moves import Giving, label_cells
 from nrprob.engines.reassign import batched, sequential
 from nrprob.engines.shuffle import stream, uniform
@@ -103,20 +103,16 @@ def _plus_plus(rows: Rows, seed: jax.Array, metric: jax.Array, active: jax.Array
     m = metric.shape[0]
     x = rows.x.x.reshape(-1, rows.x.x.shape[-1])[:, :m] * jnp.sqrt(metric)
     mass = rows.mass.reshape(-1)
-    square = (x * x).sum(1)
 
     def draw(j, nearest):
         steps = jnp.cumsum(nearest * mass)
         at = jnp.searchsorted(steps, uniform(stream(seed, j), (), x.dtype) * steps[-1], "right")
         return x[jnp.minimum(at, (jnp.arange(mass.size) * (mass > 0)).max())]
 
-    def distance(centre):
-        return jnp.maximum(((x - centre) ** 2).sum(1), 0)
-
     room = jnp.zeros((active.shape[0], m), x.dtype)
-    centres, _ = plus_plus(draw, distance, room, jnp.ones_like(square))
-    away = (centres * centres).sum(1) - 2 * x @ centres.T
-    nearest = jnp.where(active, away, jnp.inf).argmin(1)
+    centres, _ = plus_plus(draw, away(x), room, jnp.ones_like(mass))
+    square = (centres * centres).sum(1) - 2 * x @ centres.T
+    nearest = jnp.where(active, square, jnp.inf).argmin(1)
     return nearest.astype(jnp.int32).reshape(rows.mass.shape)
 
 

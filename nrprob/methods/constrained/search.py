@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.iterate import blank, iterate, restarts
-from nrprob.engines.kmeans import plus_plus
+from nrprob.engines.kmeans import away, plus_plus
 from nrprob.engines.shuffle import stream, uniform
 from nrprob.methods.constrained.codes import (
     TINY,
@@ -85,11 +85,8 @@ def seeds(nodes: Nodes, seed: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
         chance = jnp.log(jnp.maximum(nodes.mass * square, TINY * (nodes.mass > 0)))
         return nodes.mean[(chance + _gumbel(stream(seed, i), chance.shape, chance.dtype)).argmax()]
 
-    def distance(centre):
-        return ((nodes.mean - centre) ** 2).sum(1)
-
     room = jnp.zeros((k, nodes.mean.shape[1]), nodes.mean.dtype)
-    return plus_plus(draw, distance, room, jnp.ones_like(nodes.mass))
+    return plus_plus(draw, away(nodes.mean), room, jnp.ones_like(nodes.mass))
 
 
 class _Search(Coder):

@@ -213,14 +213,9 @@ class CrossPartition(Clusterer):
 
     _known_as = "subsets"
     _takes_sparse = True
+    _only_counts = True
     _rarely_finite = ("feature_membership_", "critical_beta_")
     _unit = "the path of splits"
-
-    def __sklearn_tags__(self):
-        """Return scikit-learn's description of what the estimator accepts."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = True
-        return tags
 
     # Fitting
 

@@ -229,14 +229,9 @@ class ResidualSpectral(Clusterer):
     verbose: parameters.Verbosity = 0
 
     _takes_sparse = True
+    _only_counts = True
     centroids_ = Renamed("member_centers_")
     _unit = "the consensus"
-
-    def __sklearn_tags__(self):
-        """Return scikit-learn's description of what the estimator accepts."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.positive_only = True
-        return tags
 
     # Input
 
