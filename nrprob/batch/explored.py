@@ -64,6 +64,7 @@ def save(
     list of Path
         The files that were written.
     """
+    import matplotlib
     import pandas as pd
 
     from nrprob.batch.report import found as pages
@@ -103,7 +104,9 @@ def save(
             drawn[f"{name}.png"] = picture = single.draw(run, "png")
             chapter.pictures = single.seen(run, {f"{name}.png": picture})
             if own is not None:
-                drawn[f"{name}_evidence.png"] = picture = single.as_file(own.plot().figure, "png")
+                with matplotlib.rc_context(single.NAMES):
+                    figure = own.plot().figure
+                drawn[f"{name}_evidence.png"] = picture = single.as_file(figure, "png")
                 told = (
                     "Rows along the direction that tells clusters apart, by known group, each "
                     "where a fit that has not seen it puts it; grey is the valley between clusters."

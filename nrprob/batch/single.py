@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
-__all__ = ["Single", "as_file", "draw", "names", "plain", "read", "save", "seen"]
+__all__ = ["NAMES", "Single", "as_file", "draw", "names", "plain", "read", "save", "seen"]
+
+NAMES = {"text.parse_math": False}  # of matplotlib: a dollar in a column's name is a dollar
 
 
 @dataclass
@@ -126,6 +128,8 @@ def _of_views(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
 
 def draw(run: Single, kind: str) -> bytes:
     """Draw the clusters of the first fit, as a file of this kind; nothing where it has none."""
+    import matplotlib
+
     from nrprob.plotting import plot_centroids
 
     name = run.known[0] if run.known else "everything"
@@ -139,17 +143,18 @@ def draw(run: Single, kind: str) -> bytes:
     known = labelings[name] if run.known else np.full(len(labels), "all rows")
     # Tables with more rows than this cannot be read; three is what fits beside each other.
     others = [key for key, z in labelings.items() if key != name and len(np.unique(z)) <= 12][:3]
-    figure = plot_centroids(
-        table.X,
-        labels,
-        known,
-        table.image_shape,
-        table.feature_names,
-        labels_name=run.fits[0].title,
-        known_name=name,
-        others={key: labelings[key] for key in others},
-        title=run.title or None,
-    )
+    with matplotlib.rc_context(NAMES):
+        figure = plot_centroids(
+            table.X,
+            labels,
+            known,
+            table.image_shape,
+            table.feature_names,
+            labels_name=run.fits[0].title,
+            known_name=name,
+            others={key: labelings[key] for key in others},
+            title=run.title or None,
+        )
     return as_file(figure, kind)
 
 

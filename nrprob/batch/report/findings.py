@@ -139,13 +139,11 @@ class Crossing:
     name : of the labeling
     groups : names of the groups, the smallest of many of them as one
     counts : (c, g) rows
-    totals : (g,) rows, also those of clusters that are not shown
     """
 
     name: str
     groups: list[str]
     counts: np.ndarray
-    totals: np.ndarray
 
 
 def cross(
@@ -160,6 +158,6 @@ def cross(
         place[largest] = np.arange(most - 1)
         names = [*(names[g] for g in largest), f"{len(names) - most + 1} others"]
         group = place[group]
-    counts = np.zeros((codes.max() + 1, len(names)), int)
+    counts = np.zeros((codes.max(initial=-1) + 1, len(names)), int)
     np.add.at(counts, (codes, group.ravel()), 1)
-    return Crossing(name, names, counts[clusters], counts.sum(0))
+    return Crossing(name, names, counts[np.asarray(clusters, int)])

@@ -122,6 +122,16 @@ class Chapter:
             found.append((name in self.run.known, crossing))
         return found
 
+    @property
+    def known(self) -> list[tuple[str, list[tuple[str, int]]]]:
+        """What was known of all rows: every labeling, with its groups and their sizes."""
+        found = []
+        for name in self.run.known:
+            labels = np.asarray(self.run.table.labelings[name])
+            groups = cross(name, labels, np.zeros(len(labels), int), [0], _GROUPS)
+            found.append((name, [*zip(groups.groups, groups.counts[0].tolist(), strict=True)]))
+        return found
+
     @cached_property
     def features(self) -> Findings | None:
         """What tells the clusters apart; None for a single one."""
