@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 from hypothesis import strategies as st
+from scipy import stats
 
 
 def all_partitions(n):
@@ -12,6 +13,18 @@ def all_partitions(n):
     for _ in range(n - 1):
         grown = [row + [c] for row in grown for c in range(max(row) + 2)]
     return np.array(grown)
+
+
+def p_value(counts, p):
+    """Chi-squared test of counts, the rarest outcomes taken together."""
+    order = np.argsort(p)[::-1]
+    counts, p = counts[order], p[order]
+    expected = p * counts.sum()
+    many = expected >= 8
+    observed = np.append(counts[many], counts[~many].sum())
+    expected = np.append(expected[many], expected[~many].sum())
+    keep = expected > 0
+    return stats.chisquare(observed[keep], expected[keep] * observed.sum() / expected.sum()).pvalue
 
 
 def vi(a, b):

@@ -95,13 +95,11 @@ class CollapsedKernel(PartitionKernel):
     ----------
     block : rows that a Gibbs move visits together; 1 is the usual sweep
     n_split_merge : proposals of a split or merge in a step
-    allocation : "launched" or "sequential"
     n_launch : hard assignments that lead to the launching state
     """
 
     block: int = 1
     n_split_merge: int = 3
-    allocation: str = "launched"
     n_launch: int = 3
 
     def begin(self, target: Target, labels: jax.Array, key: jax.Array) -> ChainState:
@@ -118,7 +116,7 @@ class CollapsedKernel(PartitionKernel):
         return sweep(
             target, state, key,
             block=self.block, n_split_merge=self.n_split_merge,
-            allocation=self.allocation, n_launch=self.n_launch,
+            n_launch=self.n_launch,
         )  # fmt: skip
 
 

@@ -13,9 +13,10 @@ Moves leave it invariant, each by itself:
 - *Split or merge, launched*: two rows are drawn, by a law that the state has no part in. If they
   share a cluster, it is split between them, else their clusters are merged. Both directions look at
   the same launching state, which hard assignments to the two clusters reach from the two rows
-  alone; every other row then takes a side by itself.
-- *Split or merge, sequential* (Dahl, 2005): the other rows take sides one by one, in random order,
-  given those before them.
+  alone; from there all other rows draw their sides anew, half of them at a time (after Jain and
+  Neal, 2004, who launch by Gibbs sweeps and draw one by one).
+- *Split or merge, doubling*: the other rows take sides in random order, 1, 2, 4, 8, ... at a time,
+  given those before them. One by one (Dahl, 2005) would be as many steps as rows.
 - *Swap*, where there are known groups: within one of them, two clusters exchange their rows. Few
   rows at a time could not get there, since names mean the same in all groups.
 
@@ -24,10 +25,10 @@ Chains are vectorised by ``jax.vmap``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +38,9 @@ from nrprob.statistics.codes import CodeTerm
 from nrprob.statistics.rows import bucket
 
 _STATIC: dict[str, Any] = {"static": True}
+# Log odds (n',) of the second of two clusters, from their cells (groups, 2, p), whether each of the
+# rows (n',) is in these, and whether it is in the second.
+Odds: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 @jax.tree_util.register_dataclass
@@ -79,6 +83,19 @@ class Target:
             cost = term.cost(term.cells(cells[:, None])).sum() + term.constant
             total = total + term.weight * cost
         return self.scale * total
+
+    def odds(self, state: Partition, a: jax.Array, b: jax.Array, member: jax.Array) -> Odds:
+        """Log odds by which rows that leave clusters ``a`` and ``b`` join one of two new ones.
+
+        Any law will do that is the same whether the two are one or apart; here it is that of the
+        rows given the cells.
+        """
+
+        def given(cells, taken, side):
+            cost = self.joining(cells, self.x, self.group)
+            return self.scale * (cost[0] - cost[1])
+
+        return given
 
     def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
         """What rows (b, p) of groups (b,) add to every one of cells (groups, K, p): (K, b).
@@ -136,6 +153,7 @@ def make_target(
     group: np.ndarray | None = None,
     partners: np.ndarray | None = None,
     scale: float = 1.0,
+    sent: frozenset[str] = frozenset(),
 ) -> Target:
     """Check that terms make a complete code, and lay out the rows.
 
@@ -153,6 +171,8 @@ def make_target(
         Rows near each row. Half of the pairs for splits and merges are drawn from them.
     scale : float, default=1.0
         Factor of the code length; other than 1, the result is a tempered distribution.
+    sent : frozenset of str, optional
+        What is coded elsewhere; see `nrprob.statistics.codes.CellCode`.
 
     Returns
     -------
@@ -164,7 +184,7 @@ def make_target(
         If the terms do not tell the receiver everything: their minimum would then always be at the
         most clusters, and their exponential no posterior.
     """
-    missing = {"data", "parameters", "labels"}
+    missing = {"data", "parameters", "labels"} - sent
     for term in terms:
         if isinstance(term, CodeTerm):
             missing -= getattr(term.cost, "sends", frozenset())
@@ -176,8 +196,8 @@ def make_target(
             "labels": "the cells of the rows (n H(C) and a function of the number of clusters)",
         }
         if plain:  # fitted costs charge for the data alone
-            sent = set().union(*(t.cost.sends for t in terms if isinstance(t, CodeTerm)))
-            missing = {"parameters", "labels"} - (sent & {"labels"})
+            told = set().union(*(t.cost.sends for t in terms if isinstance(t, CodeTerm)))
+            missing = {"parameters", "labels"} - (told & {"labels"})
         raise ValueError(
             "only complete code lengths can be sampled, since fitted costs always choose the most "
             f"clusters; missing is a code of {'; and of '.join(what[w] for w in sorted(missing))}; "
@@ -359,62 +379,94 @@ def _two_cells(target: Target, pair: _Pair, side: jax.Array) -> jax.Array:
     return pair.seeds.at[target.group, side.astype(jnp.int32)].add(members)
 
 
-def _launched(target: Target, pair: _Pair, u: jax.Array, noise: jax.Array, n_launch: int):
+def _launched(target: Target, pair: _Pair, odds: Odds, u: jax.Array, noise: jax.Array, n: int):
     """Sides of the members, given a state that depends on the two rows and the members alone.
 
-    Half of the time hard assignments divide the members between the two rows, ``n_launch`` times
-    over; else all of them begin with the first row, and what leaves is near the second.
+    Half of the time hard assignments divide the members between the two rows, ``n`` times over;
+    else all of them begin with the first row, and what leaves is near the second. Then one half of
+    the members, and after it the other, draw their sides given those of the others.
     """
+    size = target.x.shape[0]
 
-    def assign(cells):
-        cost = target.joining(cells, target.x, target.group)
-        return cost[1] - cost[0]
+    def refine(_, carry):
+        side = odds(*carry) > 0
+        return _two_cells(target, pair, side), pair.member, side
 
-    def refine(_, cells):
-        return _two_cells(target, pair, assign(cells) < 0)
+    whole, first = u[0] < 0.5, jnp.zeros_like(pair.side)
+    cells = jnp.where(whole, _two_cells(target, pair, first), pair.seeds)
+    begin = cells, pair.member & whole, first
+    _, _, side = jax.lax.fori_loop(0, n, refine, begin)
+    half = _order(u[1:3], size, jnp.asarray(size)) % 2
 
-    whole = u[0] < 0.5
-    cells = jnp.where(whole, _two_cells(target, pair, jnp.zeros_like(pair.side)), pair.seeds)
-    cells = jax.lax.fori_loop(0, jnp.where(whole, 0, n_launch), refine, cells)
-    logit = -target.scale * assign(cells)  # log odds of b
-    side = jnp.where(pair.together, noise < logit, pair.side)
-    log_q = jax.nn.log_sigmoid(jnp.where(side, logit, -logit))
-    return _two_cells(target, pair, side), side, jnp.where(pair.member, log_q, 0).sum()
+    def scan(t, carry):
+        side, log_q = carry
+        now = pair.member & (half == t)
+        taken = pair.member & ~now
+        logit = odds(_two_cells(target, pair._replace(member=taken), side), taken, side)
+        return _take_sides(pair, now, logit, noise, side, log_q)
+
+    side, log_q = jax.lax.fori_loop(0, 2, scan, (side, jnp.zeros((), target.x.dtype)))
+    return _two_cells(target, pair, side), side, log_q
 
 
-def _sequential(target: Target, pair: _Pair, u: jax.Array, noise: jax.Array):
-    """Sides of the members, one by one in random order, given those before them."""
+def _take_sides(pair: _Pair, now: jax.Array, logit: jax.Array, noise: jax.Array, side, log_q):
+    """Sides after rows ``now`` drew theirs, or kept them, and what that adds to log q."""
+    side = jnp.where(now, jnp.where(pair.together, noise < logit, pair.side), side)
+    mine = jax.nn.log_sigmoid(jnp.where(side, logit, -logit))
+    return side, log_q + jnp.where(now, mine, 0).sum()
+
+
+_USUAL = 4.0  # rows
+
+
+def _doubling(target: Target, pair: _Pair, odds: Odds, u: jax.Array, noise: jax.Array):
+    """Sides of the members in random order, 1, 2, 4, 8, ... at a time, given those before them.
+
+    Each draws as the sides that were drawn before it say. So clusters that overlap can merge: of
+    the way back, every row but a few sees what the two are like.
+    """
     size = target.x.shape[0]
     members = jnp.nonzero(pair.member, size=size, fill_value=0)[0]
     n_members = pair.member.sum()
+    position = jnp.arange(size)
     order = members[_order(u, size, jnp.maximum(n_members, 1))]
+    order = jnp.where(position < n_members, order, size)
+    doubled = 31 - jax.lax.clz(1 + position.astype(jnp.int32))  # whole logarithms to base 2
+    turn = jnp.zeros(size, jnp.int32).at[order].set(doubled, mode="drop")
+
+    # A few rows of the usual kind on either side, or the first ones would be taken at their word.
+    both = _two_cells(target, pair, pair.side).sum(1)
+    usual = both[:, None] * (_USUAL / both[..., -1].sum())
 
     def allocate(t, carry):
-        cells, side, log_q = carry
-        i = order[t]
-        row, group = target.x[i], target.group[i]
-        cost = target.joining(cells, row[None], group[None])[:, 0]
-        logit = target.scale * (cost[0] - cost[1])
-        to = jnp.where(pair.together, noise[t] < logit, pair.side[i])
-        cells = cells.at[group, to.astype(jnp.int32)].add(row)
-        log_q = log_q + jax.nn.log_sigmoid(jnp.where(to, logit, -logit))
-        return cells, side.at[i].set(to), log_q
+        side, log_q = carry
+        taken = pair.member & (turn < t)
+        cells = _two_cells(target, pair._replace(member=taken), side)
+        logit = odds(cells + usual, taken, side)
+        return _take_sides(pair, pair.member & (turn == t), logit, noise, side, log_q)
 
-    begin = pair.seeds, pair.side, jnp.zeros((), target.x.dtype)
-    return jax.lax.fori_loop(0, n_members, allocate, begin)
+    begin = jnp.zeros_like(pair.side), jnp.zeros((), target.x.dtype)
+    n_turns = jnp.where(n_members > 0, turn[order[jnp.maximum(n_members - 1, 0)]] + 1, 0)
+    side, log_q = jax.lax.fori_loop(0, n_turns, allocate, begin)
+    return _two_cells(target, pair, side), side, log_q
+
+
+Allocation: TypeAlias = Callable[..., tuple[jax.Array, jax.Array, jax.Array]]
 
 
 def split_merge(
-    target: Target, state: Partition, key: jax.Array, *, allocation: str, n_launch: int
+    target: Target, state: Partition, key: jax.Array, kinds: Sequence[Allocation], which: jax.Array
 ) -> tuple[Partition, jax.Array, jax.Array]:
-    """Propose to split or to merge; returns whether it was a split, and whether it was accepted."""
+    """Propose to split or to merge; returns whether it was a split, and whether it was accepted.
+
+    ``which`` of the ``kinds`` of allocation it is by must not depend on the state.
+    """
     u = jax.random.uniform(key, (8 + target.x.shape[0],), minval=jnp.finfo(float).tiny)
     pair = _choose(target, state, u[:4])
     noise = jnp.log(u[8:]) - jnp.log1p(-u[8:])  # logistic
-    if allocation == "launched":
-        cells, side, log_q = _launched(target, pair, u[4:], noise, n_launch)
-    else:
-        cells, side, log_q = _sequential(target, pair, u[4:], noise)
+    odds = target.odds(state, pair.a, pair.b, pair.member)
+    kinds = [partial(allocate, target, pair, odds) for allocate in kinds]
+    cells, side, log_q = jax.lax.switch(which, kinds, u[4:], noise)
     split = pair.together
     joint = jnp.stack([cells.sum(1), jnp.zeros_like(cells[:, 0])], 1)
     changed = jnp.where(split, cells, joint)
@@ -423,7 +475,7 @@ def split_merge(
     proposed = state.cells.at[:, pair.a].set(changed[:, 0]).at[:, pair.b].set(changed[:, 1])
     length = target.length(proposed)
     ratio = state.length - length + jnp.where(split, -log_q, log_q)
-    accept = possible & (jnp.log(u[6]) < ratio)
+    accept = possible & (jnp.log(u[7]) < ratio)
     labels = jnp.where(pair.member, jnp.where(split & side, pair.b, pair.a), state.labels)
     labels = labels.at[pair.j].set(jnp.where(split, pair.b, pair.a))
     moved = Partition(labels, proposed, length)
@@ -463,18 +515,28 @@ def sweep(
     *,
     block: int,
     n_split_merge: int,
-    allocation: str,
     n_launch: int,
 ) -> tuple[Partition, Moves]:
-    """One sweep of Gibbs moves, ``n_split_merge`` proposals of a split or a merge, and of swaps."""
-    gibbs_key, pair_key, swap_key = jax.random.split(key, 3)
+    """One sweep of Gibbs moves, then of `jumps`."""
+    gibbs_key, jump_key = jax.random.split(key)
     state, n_blocks, accepted = gibbs(target, state, gibbs_key, block)
+    state, moves = jumps(target, state, jump_key, n_split_merge=n_split_merge, n_launch=n_launch)
+    return state, moves._replace(gibbs=n_blocks, gibbs_accepted=accepted)
+
+
+def jumps(
+    target: Target, state: Partition, key: jax.Array, *, n_split_merge: int, n_launch: int
+) -> tuple[Partition, Moves]:
+    """``n_split_merge`` proposals of a split or a merge, of both kinds in turn, and of swaps."""
+    if not n_split_merge:
+        return state, no_moves()
+    pair_key, swap_key = jax.random.split(key)
+    allocations = partial(_launched, n=n_launch), _doubling
 
     def propose(t, carry):
         state, moves = carry
-        state, split, accept = split_merge(
-            target, state, jax.random.fold_in(pair_key, t), allocation=allocation, n_launch=n_launch
-        )
+        now = jax.random.fold_in(pair_key, t)
+        state, split, accept = split_merge(target, state, now, allocations, t % 2)
         one = split.astype(jnp.int32), (~split).astype(jnp.int32), accept.astype(jnp.int32)
         moves = moves._replace(
             split=moves.split + one[0],
@@ -491,8 +553,7 @@ def sweep(
         moves = moves._replace(swap=moves.swap + 1, swap_accepted=moves.swap_accepted + one)
         return state, moves
 
-    moves = no_moves()._replace(gibbs=n_blocks, gibbs_accepted=accepted)
-    state, moves = jax.lax.fori_loop(0, n_split_merge, propose, (state, moves))
+    state, moves = jax.lax.fori_loop(0, n_split_merge, propose, (state, no_moves()))
     if target.n_groups > 1:
         state, moves = jax.lax.fori_loop(0, n_split_merge, exchange, (state, moves))
     return state, moves

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from partitions import all_partitions
-from scipy import stats
+from partitions import all_partitions, p_value
 
 from nrprob.engines import chains, sample
 from nrprob.engines.chains import CollapsedKernel
@@ -86,18 +85,6 @@ def exact(target):
     return wide, p / p.sum()
 
 
-def p_value(counts, p):
-    """Chi-squared test of counts, the rarest outcomes taken together."""
-    order = np.argsort(p)[::-1]
-    counts, p = counts[order], p[order]
-    expected = p * counts.sum()
-    many = expected >= 8
-    observed = np.append(counts[many], counts[~many].sum())
-    expected = np.append(expected[many], expected[~many].sum())
-    keep = expected > 0
-    return stats.chisquare(observed[keep], expected[keep] * observed.sum() / expected.sum()).pvalue
-
-
 def after(kernel, target, steps=8, n=20_000, seed=0):
     """P-value of the states of chains that began at draws of the target, and the moves."""
     z, p = exact(target)
@@ -116,19 +103,19 @@ def after(kernel, target, steps=8, n=20_000, seed=0):
 NEIGHBOURS = (np.arange(N)[:, None] + [1, 2]) % N
 
 CASES = {
-    "launched": (lambda: mixture("nml"), CollapsedKernel(2, 3)),
-    "sequential, known groups": (grouped, CollapsedKernel(2, 3, "sequential")),
+    "splits and merges": (lambda: mixture("nml"), CollapsedKernel(2, 4)),
+    "known groups": (grouped, CollapsedKernel(2, 4)),
 }
 MORE = {
     "one row at a time": (lambda: mixture("nml"), CollapsedKernel(1, 0)),
     "blocks of rows": (lambda: mixture("conjugate"), CollapsedKernel(3, 0)),
-    "launched, near pairs": (
-        lambda: mixture("conjugate", partners=NEIGHBOURS), CollapsedKernel(2, 3)
+    "near pairs": (
+        lambda: mixture("conjugate", partners=NEIGHBOURS), CollapsedKernel(2, 4)
     ),
-    "sequential": (lambda: mixture("conjugate"), CollapsedKernel(1, 4, "sequential")),
-    "launched, known groups": (grouped, CollapsedKernel(1, 4, n_launch=1)),
-    "tempered": (lambda: mixture("nml", scale=0.4), CollapsedKernel(3, 3)),
-    "binary": (binary, CollapsedKernel(2, 3)),
+    "launched alone": (lambda: mixture("conjugate"), CollapsedKernel(1, 1)),
+    "known groups, short launch": (grouped, CollapsedKernel(1, 4, n_launch=1)),
+    "tempered": (lambda: mixture("nml", scale=0.4), CollapsedKernel(3, 4)),
+    "binary": (binary, CollapsedKernel(2, 4)),
 }  # fmt: skip
 
 
@@ -159,19 +146,45 @@ def test_the_target_is_invariant_with_more_codes(case):
     _check(case, MORE[case])
 
 
+def test_splits_and_merges_alone_keep_the_target():
+    """Fast, for the program holds nothing else: what leaves a factor out is found here."""
+    target = mixture("nml")
+    z, p = exact(target)
+    n = 5_000
+    at = np.random.default_rng(1).choice(len(z), size=n, p=p)
+    kinds = functools.partial(sample._launched, n=2), sample._doubling
+
+    @jax.jit
+    @jax.vmap
+    def run(labels, key):
+        def propose(t, state):
+            return sample.split_merge(target, state, jax.random.fold_in(key, t), kinds, t % 2)[0]
+
+        return jax.lax.fori_loop(0, 4, propose, sample.start(target, labels)).labels
+
+    found = np.asarray(run(jnp.asarray(z[at]), jax.random.split(jax.random.PRNGKey(1), n)))
+    own = np.argmax(z[:, :N, None] == z[:, None, :N], 2)
+    names = {tuple(row): i for i, row in enumerate(own)}
+    first = np.argmax(found[:, :N, None] == found[:, None, :N], 2)
+    which = np.asarray([names[tuple(row)] for row in first])
+    assert (which != at).mean() > 0.2
+    assert p_value(np.bincount(which, minlength=len(z)), p) > LEVEL
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["split", "block"])
+@pytest.mark.parametrize("what", ["_launched", "_doubling", "block"])
 def test_without_the_ratio_of_proposals_it_is_not(what, monkeypatch):
     """The same test finds samplers that leave a factor of Hastings out."""
-    if what == "split":
-        launched = sample._launched
+    if what != "block":
+        allocate = getattr(sample, what)
 
-        def symmetric(*args):
-            cells, side, log_q = launched(*args)
+        def symmetric(*args, **settings):
+            cells, side, log_q = allocate(*args, **settings)
             return cells, side, 0 * log_q
 
-        monkeypatch.setattr(sample, "_launched", symmetric)
-        kernel = CollapsedKernel(1, 3, n_launch=2)  # settings of no other test: compiled afresh
+        monkeypatch.setattr(sample, what, symmetric)
+        # Settings of no other test: compiled afresh.
+        kernel = CollapsedKernel(1, 4, n_launch=2 if what == "_launched" else 4)
     else:
         # Rows of a block that cannot see each other, and are believed all the same.
         gibbs = sample.gibbs
@@ -212,7 +225,7 @@ def test_every_proposal_of_a_sweep_has_its_own_key(monkeypatch):
     with jax.disable_jit():
         sample.sweep(
             target, state, jax.random.PRNGKey(0),
-            block=1, n_split_merge=4, allocation="launched", n_launch=1,
+            block=1, n_split_merge=4, n_launch=1,
         )  # fmt: skip
     assert len(keys) == len(set(keys)) == 9
 
