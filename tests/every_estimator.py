@@ -61,8 +61,15 @@ ENTRIES = {
     "condens": Entry(CondEns(3, n_init_base=2, **QUICK), CondEns(n_init=2, n_init_base=2)),
     "mixture": Entry(MixtureEM(3, covariance="diag", **QUICK), MixtureEM(2, **QUICK)),
     "mdl_mixture": Entry(
-        MDLMixture(num_warmup=2, num_samples=8, num_chains=2, random_state=0),
-        MDLMixture(**_SAMPLED),
+        MDLMixture(
+            covariance="tied",
+            num_warmup=2,
+            num_samples=8,
+            num_chains=2,
+            num_split_merge=0,
+            random_state=0,
+        ),
+        MDLMixture(energy="nml", num_split_merge=2, **_SAMPLED),
     ),
     "mdl_multiview": Entry(MDLMultiView(3, **QUICK), MDLMultiView(n_init=2)),
     "mdl_constrained": Entry(MDLConstrained(3, **QUICK), MDLConstrained(n_init=4)),

@@ -103,7 +103,6 @@ METHODS = {
     "mdl_mixture": Method(
         "nrprob.methods.bayes.estimator:MDLMixture",
         "a posterior over clusterings of every size; with labels of some rows, a classifier",
-        takes_known=False,
         finds_number=True,
         alone=True,
     ),

@@ -17,9 +17,12 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import gammaln as gammaln_
+from jax.scipy.special import multigammaln as multigammaln_
 from scipy.special import gammaln, multigammaln, xlogy
 
 from nrprob.codelength import gaussian_complexity, multinomial_table
+from nrprob.statistics.matrices import whitener
 from nrprob.statistics.terms import TracedTerm
 
 Table: TypeAlias = "np.ndarray | jax.Array"
@@ -277,14 +280,18 @@ class NormalInverseWishart(_Differences):
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Nats of statistics (..., p)."""
         m, n = self.n_features, cell[..., -1]
-        at = np.zeros((m, m), int)
-        upper = np.triu_indices(m)
-        at[upper] = np.arange(len(upper[0]))
-        at = np.maximum(at, at.T)
         first = cell[..., :m]
         outer = first[..., :, None] * first[..., None, :] / (self.kappa + n)[..., None, None]
-        matrix = jnp.eye(m) + (cell[..., m + at] - outer) / self.scale
+        matrix = jnp.eye(m) + (cell[..., m + _places(m)] - outer) / self.scale
         return 0.5 * (self.nu + n) * _log_det(matrix) + _look_up(self.table, n)
+
+
+def _places(m: int) -> np.ndarray:
+    """Places (m, m) of a symmetric matrix in its upper triangle, by rows."""
+    at = np.zeros((m, m), int)
+    upper = np.triu_indices(m)
+    at[upper] = np.arange(len(upper[0]))
+    return np.maximum(at, at.T)
 
 
 def _log_det(matrix: jax.Array) -> jax.Array:
@@ -301,6 +308,78 @@ def _log_det(matrix: jax.Array) -> jax.Array:
             row, column = matrix[..., i, :], matrix[..., :, i]
             matrix = matrix - column[..., :, None] * row[..., None, :] / pivot[..., None, None]
     return total
+
+
+def student(away: Any, log_det: Any, factor: Any, freedom: Any, m: int) -> jax.Array:
+    """Nats of a vector (m,) that adds to a normal distribution whose covariance is integrated out.
+
+    Of the scatter with the prior's: ``log_det``, the ``freedom`` with the prior's before the vector
+    came, and the square of the vector's distance in its metric; ``factor`` is the variance of the
+    difference from the mean, in units of the covariance.
+    """
+    constant = gammaln_(0.5 * (freedom + 1 - m)) - gammaln_(0.5 * (freedom + 1))
+    constant = constant + 0.5 * (m * np.log(np.pi) + log_det)
+    return constant + 0.5 * ((freedom + 1) * jnp.log1p(away / factor) + m * jnp.log(factor))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NormalWishart:
+    """Vectors under a normal density with a covariance of their own, prior traced.
+
+    The mean is N(0, S / kappa) given the covariance S, that is inverse-Wishart(m + 1 + freedom,
+    freedom variance I). Unless ``full``, columns are independent, each with a prior of m = 1. First
+    moments come first, then the upper triangle of the second ones, by rows, or its diagonal.
+    """
+
+    sends: ClassVar[frozenset[str]] = _DATA
+    kappa: Table
+    variance: Table
+    freedom: Table
+    n_features: int = field(metadata=_STATIC)
+    full: bool = field(metadata=_STATIC)
+
+    def _scatter(self, cell: jax.Array) -> jax.Array:
+        """Scatter about the shrunken mean with the prior's, (..., m, m) or (..., m)."""
+        m, n = self.n_features, cell[..., -1:]
+        first, own = cell[..., :m], self.freedom * self.variance
+        if not self.full:
+            return own + cell[..., m : 2 * m] - first * first / (self.kappa + n)
+        outer = first[..., :, None] * first[..., None, :] / (self.kappa + n)[..., None]
+        return own * jnp.eye(m) + cell[..., m + _places(m)] - outer
+
+    def __call__(self, cell: jax.Array) -> jax.Array:
+        """Nats of statistics (..., p)."""
+        n, scatter = cell[..., -1], self._scatter(cell)
+        size = self.n_features if self.full else 1
+        freedom, inside = size + 1 + self.freedom, jnp.log(self.freedom * self.variance)
+        log_det = _log_det(scatter) if self.full else _log_product(jnp.moveaxis(scatter, -1, 0))
+        gammas = multigammaln_(0.5 * freedom, size) - multigammaln_(0.5 * (freedom + n), size)
+        rest = 0.5 * n * np.log(np.pi) - 0.5 * freedom * inside
+        rest = rest + 0.5 * jnp.log1p(n / self.kappa) + gammas / size
+        return self.n_features * rest + 0.5 * (freedom + n) * log_det
+
+    def prepare(self, cells: jax.Array) -> Any:
+        """What `join` wants to know of cells (p, K)."""
+        m, n = self.n_features, cells[-1]
+        scatter, mean = self._scatter(cells.T), cells[:m] / (self.kappa + n)
+        if not self.full:
+            return n, mean, scatter.T
+        white, log_det = jax.vmap(whitener)(scatter)
+        return n, jnp.einsum("kij,jk->ik", white, mean), jnp.moveaxis(white, 0, -1), log_det
+
+    def join(self, prepared: Any, row: jax.Array) -> jax.Array:
+        """Nats (K, b) that rows (p, b) add."""
+        n, mean, scatter, *log_det = prepared
+        m = self.n_features
+        factor, row = 1 + 1 / (self.kappa + n), row[:m]
+        if self.full:
+            away = jnp.square(jnp.einsum("ijk,jb->ikb", scatter[..., 0], row) - mean).sum(0)
+            return student(away, log_det[0], factor, m + 1 + self.freedom + n, m)
+        freedom = 2 + self.freedom + n
+        away = jnp.square(row[:, None] - mean) / scatter / factor
+        rest = student(0.0, 0.0, factor, freedom, 1)
+        return m * rest + 0.5 * (_log_product(scatter) + (freedom + 1) * _log_product(1 + away))
 
 
 # Making them

@@ -10,10 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.sample import Target, make_target, occupied
+from nrprob.engines.chains import Draw
+from nrprob.engines.sample import make_target, occupied
+from nrprob.methods.bayes.prior import GRID, Prior, at_draw
+from nrprob.methods.bayes.separate import SeparateTarget
 from nrprob.methods.bayes.six_move_target import MixtureTarget, log_joint, make_mixture_target
+from nrprob.methods.bayes.tied import TiedTarget
 from nrprob.statistics.codes import (
+    CellCode,
     CountCode,
+    NormalWishart,
     code_term,
     count_tables,
     label_code,
@@ -21,6 +27,15 @@ from nrprob.statistics.codes import (
     normal_inverse_wishart,
     normal_nml,
 )
+
+_NEAR, _SEARCHED = 20, 5000  # partners of a row, and rows that they are looked for in
+
+
+class NewRows(NamedTuple):
+    """Statistics (b, p) of new rows, their class unknown, and their known groups (b,)."""
+
+    x: Any
+    group: Any
 
 
 @dataclass(frozen=True)
@@ -30,11 +45,11 @@ class MixtureCode:
     Attributes
     ----------
     energy : "nml" or "conjugate"
-    covariance : "diag" or "full"
+    covariance : "diag", "full" or "tied"
     floor : smallest standard deviation of a cluster, in units of the feature's (nml)
     concentration : of the sizes of clusters (conjugate)
     class_concentration : of the classes of a cluster (conjugate)
-    kappa, shape, scale : of the normal-inverse-gamma prior (conjugate)
+    kappa, shape, scale : of the normal-inverse-gamma prior (conjugate), None where these are drawn
     unordered : whether names of clusters are not sent
     """
 
@@ -43,20 +58,48 @@ class MixtureCode:
     floor: float
     concentration: float
     class_concentration: float
-    kappa: float
-    shape: float
-    scale: float
+    kappa: float | None
+    shape: float | None
+    scale: float | None
     unordered: bool
+
+    def _moments(self, X: np.ndarray) -> list[np.ndarray]:
+        """Moments of rows (n, m) that cells need."""
+        if self.covariance == "tied":
+            return [X]
+        if self.covariance == "diag":
+            return [X, X * X]
+        first, second = np.triu_indices(X.shape[1])
+        return [X, X[:, first] * X[:, second]]
 
     def statistics(self, X: np.ndarray, codes: np.ndarray, n_classes: int) -> np.ndarray:
         """Statistics (n, p) of rows and of their classes, -1 where unknown."""
-        if self.covariance == "full":
-            first, second = np.triu_indices(X.shape[1])
-            moments = X[:, first] * X[:, second]
-        else:
-            moments = X * X
         classes = (codes[:, None] == np.arange(n_classes)).astype(float)
-        return np.concatenate([X, moments, classes], 1)
+        return np.concatenate([*self._moments(X), classes], 1)
+
+    def new_rows(self, X: np.ndarray, n_classes: int, group: Any = None) -> NewRows:
+        """Rows (b, m) to be predicted, of known groups (b,) if there are any."""
+        x = self.statistics(X, np.full(len(X), -1), n_classes)
+        x = np.concatenate([x, np.ones((len(x), 1))], 1)
+        return NewRows(x, np.zeros(len(x), np.int32) if group is None else group)
+
+    def _grid(self, grouped: bool) -> Prior:
+        """Grids of the numbers of the prior, of one value where they are given."""
+        kappa, shape, scale = self.kappa, self.shape, self.scale
+        grid = GRID if grouped else GRID._replace(group_precision=GRID.group_precision[-1:])
+        if kappa is not None:
+            grid = grid._replace(centre_precision=np.asarray([kappa]))
+        if shape is not None:
+            grid = grid._replace(freedom=np.asarray([2.0 * shape - 2]))
+        if shape is not None and scale is not None:
+            grid = grid._replace(variance=np.asarray([scale / (shape - 1)]))
+        return grid
+
+    @property
+    def draws_prior(self) -> bool:
+        """Whether numbers of the prior are drawn beside the partition."""
+        given = self.kappa, self.shape, self.scale
+        return self.energy == "conjugate" and (self.covariance == "tied" or None in given)
 
     def target(
         self,
@@ -64,39 +107,59 @@ class MixtureCode:
         codes: np.ndarray,
         n_classes: int,
         max_clusters: int,
-    ) -> Target:
+        group: np.ndarray | None = None,
+    ) -> Any:
         """Distribution over partitions of standardised rows (n, m) with classes (n,).
 
-        The terms are those of the features, of the sizes and, if there are classes, of these.
+        The terms are those of the features (unless clusters share their covariance), of the sizes
+        and, if there are classes, of these. ``group`` (n,) are known groups with offsets.
+
+        Returns
+        -------
+        Target, or a `PriorTarget` where numbers of the prior are drawn
         """
-        n, m = X.shape
+        n = X.shape[0]
         nml = self.energy == "nml"
-        room = n + 1  # for a row to come
-        if nml:
-            width = np.ptp(X, axis=0)
-            low = np.minimum(self.floor, 0.4 * width)
-            features: Any = normal_nml(room, low, width / 2, width)
-        elif self.covariance == "diag":
-            features = normal_inverse_gamma(
-                room, m, kappa=self.kappa, shape=self.shape, scale=self.scale
-            )
-        else:
-            # The marginal of one feature is the normal-inverse-gamma one of the same parameters.
-            nu, scale = 2 * self.shape + m - 1, 2 * self.scale
-            features = normal_inverse_wishart(room, m, kappa=self.kappa, nu=nu, scale=scale)
         labels, sizes = label_code(
             n,
             max_clusters,
             concentration=None if nml else self.concentration,
             unordered=self.unordered,
         )
-        terms = [code_term(features), code_term(labels)]
+        terms = [code_term(labels)]
+        if self.covariance != "tied":
+            terms.insert(0, code_term(self._features(X)))
         if n_classes:
-            tables = count_tables(n_classes, room, None if nml else self.class_concentration)
-            width_ = m + (m * (m + 1) // 2 if self.covariance == "full" else m)
-            terms.append(code_term(CountCode(*tables, width_, width_ + n_classes, single=True)))
+            tables = count_tables(n_classes, n + 1, None if nml else self.class_concentration)
+            width = sum(part.shape[1] for part in self._moments(X))
+            terms.append(code_term(CountCode(*tables, width, width + n_classes, single=True)))
         x = self.statistics(X, codes, n_classes)
-        return make_target(terms, sizes, x)
+        partners = _near(X)
+        if not self.draws_prior:
+            return make_target(terms, sizes, x, partners=partners)
+        grid = jax.tree.map(jnp.asarray, self._grid(group is not None))
+        prior = jax.tree.map(lambda v: v[v.shape[0] // 2], grid)
+        if self.covariance != "tied":
+            plain = make_target(terms, sizes, x, partners=partners)
+            return SeparateTarget(plain, prior, grid).at(prior)
+        sent = frozenset({"data", "parameters"})  # by what is no term: a sum over clusters
+        plain = make_target(terms, sizes, x, partners=partners, group=group, sent=sent)
+        return TiedTarget(plain, jnp.asarray(X.T @ X), prior, grid, X.shape[1])
+
+    def _features(self, X: np.ndarray) -> CellCode:
+        """Code of the features of a cluster."""
+        m, room = X.shape[1], X.shape[0] + 1  # for a row to come
+        if self.energy == "nml":
+            width = np.ptp(X, axis=0)
+            return normal_nml(room, np.minimum(self.floor, 0.4 * width), width / 2, width)
+        if self.draws_prior:
+            one = np.float64(1)  # for what `SeparateTarget` fills in
+            return NormalWishart(one, one, one, m, self.covariance == "full")
+        kappa, shape, scale = map(float, (self.kappa, self.shape, self.scale))  # type: ignore[arg-type]
+        if self.covariance == "diag":
+            return normal_inverse_gamma(room, m, kappa=kappa, shape=shape, scale=scale)
+        # The marginal of one feature is the normal-inverse-gamma one of the same parameters.
+        return normal_inverse_wishart(room, m, kappa=kappa, nu=2 * shape + m - 1, scale=2 * scale)
 
     def mixture_target(
         self, X: np.ndarray, codes: np.ndarray, n_classes: int, max_clusters: int
@@ -122,6 +185,19 @@ class MixtureCode:
         )  # fmt: skip
 
 
+def _near(X: np.ndarray) -> np.ndarray:
+    """Rows (n, q) near each of ``X`` (n, d): the nearest ones of all, or of evenly spaced ones."""
+    from sklearn.neighbors import NearestNeighbors
+
+    n = len(X)
+    if n < 2 or not X.size:
+        return np.zeros((n, 1), int)
+    some = np.unique(np.linspace(0, n - 1, _SEARCHED).round().astype(int))
+    if n <= _SEARCHED:
+        return NearestNeighbors(n_neighbors=min(_NEAR, n - 1)).fit(X).kneighbors()[1]
+    return some[NearestNeighbors(n_neighbors=_NEAR).fit(X[some]).kneighbors(X)[1]]
+
+
 # Prediction
 
 
@@ -133,20 +209,24 @@ class _Blocks(NamedTuple):
     new: jax.Array
 
 
-def _joining(target: Target, labels: jax.Array, x: jax.Array) -> tuple[_Blocks, jax.Array]:
+def _at(target: Any, draw: Draw) -> tuple[Any, jax.Array]:
+    """The distribution given what was drawn beside the labels, and these."""
+    return at_draw(target, draw) if len(draw) > 1 else target, draw["labels"]
+
+
+def _joining(target: Any, labels: jax.Array, rows: NewRows) -> tuple[_Blocks, jax.Array]:
     cells = target.cells(labels)
     here = occupied(cells)
     k, most = here.sum(), target.max_clusters
     opened = target.sizes[jnp.minimum(k + 1, most)] - target.sizes[k]
     new = (jnp.arange(most) == jnp.argmin(here)) & ~here & jnp.isfinite(opened)
-    cost = target.joining(cells, x, jnp.zeros(x.shape[0], int))
-    cost = cost + jnp.where(new, opened, 0)[:, None]
+    cost = target.joining(cells, *rows) + jnp.where(new, opened, 0)[:, None]
     return _Blocks(cost, here, new), cells
 
 
 @partial(jax.jit, static_argnames="rule")
 def class_probabilities(
-    target: Target, draws: jax.Array, n_draws: jax.Array, x: jax.Array, *, rule: str
+    target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows, *, rule: str
 ) -> jax.Array:
     """p(class | row), averaged over draws of partitions.
 
@@ -154,8 +234,8 @@ def class_probabilities(
     ----------
     target : Target
         With the term of the classes in its last place.
-    draws : (S, n') labels, of which the first ``n_draws`` are used
-    x : (b, p) statistics of new rows, their class unknown
+    draws : ``labels`` (S, n') and what was drawn beside them; the first ``n_draws`` are used
+    rows : NewRows
     rule : "joint" weighs draws by p(row | draw), "cond" does not
 
     Returns
@@ -164,8 +244,8 @@ def class_probabilities(
     """
     code: Any = target.terms[-1].cost
 
-    def one(labels):
-        blocks, cells = _joining(target, labels, x)
+    def one(draw):
+        blocks, cells = _joining(*_at(target, draw), rows)
         cost = jnp.where((blocks.here | blocks.new)[:, None], blocks.cost, jnp.inf)
         least = cost.min(0)
         p = jnp.exp(-code.prepare(cells.sum(0).T)) @ jnp.exp(least - cost)
@@ -176,10 +256,10 @@ def class_probabilities(
 
 @partial(jax.jit, static_argnames="rule")
 def cluster_probabilities(
-    target: Target,
-    draws: jax.Array,
+    target: Any,
+    draws: Draw,
     n_draws: jax.Array,
-    x: jax.Array,
+    rows: NewRows,
     reference: jax.Array,
     *,
     rule: str,
@@ -189,8 +269,9 @@ def cluster_probabilities(
     A block stands for the clusters in ``reference`` (n', C), one-hot, that its rows lie in.
     """
 
-    def one(labels):
-        blocks, cells = _joining(target, labels, x)
+    def one(draw):
+        labels = draw["labels"]
+        blocks, cells = _joining(*_at(target, draw), rows)
         cost = jnp.where(blocks.here[:, None], blocks.cost, jnp.inf)
         least = cost.min(0)
         member = (labels == jnp.arange(target.max_clusters)[:, None]) * target.x[:, -1]
@@ -217,17 +298,21 @@ def mixture_probabilities(
 
 
 @jax.jit
-def log_densities(target: Target, draws: jax.Array, n_draws: jax.Array, x: jax.Array) -> jax.Array:
+def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -> jax.Array:
     """Log of p(row), averaged over draws of partitions; (b,), arguments as above.
 
     Under a draw the row falls into a block, or a new one, as the code of the sizes says. Where the
     features are coded by normalised maximum likelihood, their part is what the row adds to it.
     """
-    features = replace(target, terms=target.terms[:1])
 
-    def one(labels):
-        blocks, cells = _joining(target, labels, x)
-        own = features.joining(cells, x, jnp.zeros(x.shape[0], int))
+    def one(draw):
+        given, labels = _at(target, draw)
+        blocks, cells = _joining(given, labels, rows)
+        if isinstance(given, TiedTarget):
+            own = replace(given, plain=replace(given.plain, terms=())).joining(cells, *rows)
+        else:
+            plain = getattr(given, "plain", given)
+            own = replace(plain, terms=plain.terms[:1]).joining(cells, *rows)
         real = (blocks.here | blocks.new)[:, None]
         into = jax.nn.log_softmax(jnp.where(real, own - blocks.cost, -jnp.inf), axis=0)
         return jax.nn.logsumexp(into - own, axis=0)
@@ -261,26 +346,32 @@ def _average(one: Any, draws: Any, n_draws: jax.Array, rule: str) -> jax.Array:
 
 
 @jax.jit
-def density_of_rows(target: Target, draws: jax.Array) -> jax.Array:
+def density_of_rows(target: Any, draws: Draw) -> jax.Array:
     """Log density (S, n') of every row with its class, given the other rows of its block.
 
-    Normalised for codes that are mixtures over parameters (conjugate), not for NML, where the
-    normaliser is that of all rows of the block together.
+    Where clusters share their covariance, given all other rows. Normalised for codes that are
+    mixtures over parameters (conjugate), not for NML, where the normaliser is that of all rows of
+    the block together.
     """
 
-    def one(labels):
-        cells = target.cells(labels)[0]
-        mine = cells[labels]
-        total = jnp.zeros(labels.shape)
-        for term in target.terms[:1] + target.terms[2:]:
-            total = total + term.cost(mine - target.x) - term.cost(mine)
+    def one(draw):
+        given, labels = _at(target, draw)
+        grouped = given.cells(labels)
+        mine = grouped.sum(0)[labels]
+        total, terms = jnp.zeros(labels.shape), given.terms[2:]
+        if isinstance(given, TiedTarget):
+            total, terms = given.left_out(grouped, labels), given.terms[1:]
+        else:
+            terms = (given.terms[0], *terms)
+        for term in terms:
+            total = total + term.cost(mine - given.x) - term.cost(mine)
         return total
 
     return jax.lax.map(one, draws)
 
 
 @jax.jit
-def leave_one_out(target: Target, draws: jax.Array) -> jax.Array:
+def leave_one_out(target: Any, draws: jax.Array) -> jax.Array:
     """Log p(class | features, all else) of every labelled row, (n',); 0 where there is no label.
 
     Draws given all labels are turned into draws without the row's own by their weights

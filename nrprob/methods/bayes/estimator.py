@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,31 +15,27 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nrprob.engines.chains import PartitionKernel, default_kernel, dispersed
 from nrprob.engines.checkpoints import CheckpointedChains
-from nrprob.engines.sample import Target
 from nrprob.estimator import parameters
-from nrprob.estimator.base import Clusterer, read_labels
+from nrprob.estimator.base import read_labels
 from nrprob.exceptions import warn
+from nrprob.known import KnownEncoder, read
 from nrprob.methods.bayes.code import (
     MixtureCode,
-    class_probabilities,
-    cluster_probabilities,
-    density_of_rows,
     leave_one_out,
-    log_densities,
-    mixture_probabilities,
 )
 from nrprob.methods.bayes.draws import (
     AVERAGED,
     ENTRIES,
     agreement,
     block_shares,
-    padded,
     pooled,
 )
+from nrprob.methods.bayes.pilot import shortest_lengths
+from nrprob.methods.bayes.prior import PriorKernel
+from nrprob.methods.bayes.sampled import Sampled
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 from nrprob.validation import (
-    LARGEST,
     MOST,
     check_random_state,
     check_rows,
@@ -58,19 +53,24 @@ _DIMS = {
 }
 _SIZE = parameters.Number(1, MOST, integer=True, words=("auto",))
 _POSITIVE = parameters.Number(1e-9, 1e9)
+_DRAWN = parameters.Number(1e-9, 1e9, words=("auto",))
 
 
 @dataclass
 class SampledRows:
-    """Checked input of one fit: standardised rows (n, d), and their classes (n,), -1 for none."""
+    """Checked input of one fit: standardised rows (n, d), and their classes (n,), -1 for none.
+
+    ``group`` (n,) are known groups, if there are any.
+    """
 
     X: np.ndarray
     codes: np.ndarray
+    group: np.ndarray | None = None
     calls: tuple = ()  # what is sampled goes on, and is no single call
 
 
 @parameters.constructor
-class MDLMixture(Clusterer):
+class MDLMixture(Sampled):
     r"""Posterior over clusterings of every size, from description length, with few labels or none.
 
     A partition of the rows into k blocks has the description length
@@ -88,12 +88,17 @@ class MDLMixture(Clusterer):
         "collapsed" samples partitions, the parameters of whose clusters are coded. "six-move"
         samples parameters as well, by the moves of Yin (2007) with corrected acceptance; its
         "nml" has parameters uniform within the bounds, and clusters that may be empty.
-    energy : {"nml", "conjugate"}, default="nml"
+    energy : {"auto", "nml", "conjugate"}, default="auto"
         Code of a cluster. "nml" is normalised maximum likelihood of normal features within bounds,
-        of classes and of cluster labels. "conjugate" has a prior for each, and both kernels then
-        have the same target.
-    covariance : {"diag", "full"}, default="diag"
-        Of a cluster's features; "full" needs ``energy="conjugate"`` and ``kernel="collapsed"``.
+        of classes and of cluster labels; its features are independent within a cluster.
+        "conjugate" has a prior for each, and both kernels then have the same target. "auto" is
+        "nml" with ``kernel="six-move"``, and else "conjugate".
+    covariance : {"auto", "diag", "full", "tied"}, default="auto"
+        Of a cluster's features: of its own without or with dependence between columns, or one of
+        all clusters, which is the one that can tell what is known. "full" and "tied" need
+        ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" is "tied" where something is
+        known, "diag" where there is no choice, and else the one under which partitions that EM
+        finds have the shortest description.
     variance_floor : float or "auto", default="auto"
         Smallest standard deviation of a cluster, in units of that of all rows (``energy="nml"``).
         "auto" takes the one of .1, .2 and .4 under which the labels of `fit` are most probable when
@@ -104,21 +109,28 @@ class MDLMixture(Clusterer):
         follow); from 1e-9 to 10**9, as all to follow.
     class_concentration : float, default=0.5
         Of the symmetric Dirichlet prior of the classes of a cluster.
-    mean_precision : float, default=0.3
-        Rows that the prior of a cluster's mean counts for.
-    variance_shape, variance_scale : float, default=2.0 and 0.5
-        Of the inverse-gamma prior of a cluster's variances, in units of those of all rows.
-    unordered : bool, default=True
+    mean_precision : float or "auto", default="auto"
+        Rows that the prior of a cluster's mean counts for. "auto" draws it beside the partition,
+        from .001 to 3.2 (15 values, even in logarithms).
+    variance_shape, variance_scale : float or "auto", default="auto"
+        Of the inverse-gamma prior of a cluster's variances, in units of those of all rows; two
+        numbers, or "auto" for both. "auto" draws the shape from 1.5, 2, 3.5, 6, 11 and 26, and the
+        mean of the prior from .003 to 1 (11 values). Numbers are from 1e-9 to 10**9, and shapes
+        above 1 unless ``mean_precision`` is a number as well. With ``kernel="six-move"``, which
+        draws none of the three, "auto" stands for .3, 2 and .5.
+    unordered : bool, default=False
         Whether the names of clusters are not sent. With False, as published, a clustering of k
-        clusters pays log k! for them, which is a prior that favours few: numbers of clusters are
-        then found with fewer rows, and classes of new rows predicted a little worse.
+        clusters pays log k! for them, which is a prior that falls with k as a Poisson law of mean 1
+        does (Nobile and Fearnside, 2007). True weighs all numbers of clusters about alike: with few
+        rows, a few of these then often are clusters of their own, and classes of new rows are
+        predicted a little better.
     num_warmup, num_samples : int, default=500 and 1000
         Steps that are dropped, and draws that are kept, of every chain; at most 10**8.
     num_chains : int, default=4
         Chains, at most 10,000; they start far from each other.
     thinning : int, default=1
         Steps from one draw to the next; at most 10**6.
-    num_split_merge : int, default=5
+    num_split_merge : int, default=10
         Proposals in a step to split or to merge clusters; at most 10,000.
     block : int or "auto", default="auto"
         Rows that a Gibbs move of the collapsed kernel visits together; 1 is the usual sweep, of
@@ -170,6 +182,10 @@ class MDLMixture(Clusterer):
     converged_ : bool
         Whether all R-hat, of both, are below 1.05; warned of otherwise. That chains agree is
         necessary only: all of them may have missed the same clusterings, which no draws can show.
+    energy_, covariance_ : str
+        Those in use.
+    covariance_lengths_ : dict of str to float
+        Shortest descriptions that the choice of the covariance was made by, in nats.
     variance_floor_ : float
         The one in use (``energy="nml"``).
     variance_floor_scores_ : dict of float to float
@@ -186,8 +202,22 @@ class MDLMixture(Clusterer):
     Notes
     -----
     Yin (2007), chapter 4. Features are centred, and scaled to unit variance, on the rows of `fit`;
-    constant ones are dropped. Features are independent within a cluster, so that a class whose
-    features are correlated takes several clusters, unless ``covariance="full"``.
+    constant ones are dropped. With ``covariance="diag"`` features are independent within a
+    cluster, so that a class whose features are correlated takes several clusters.
+
+    With ``energy="conjugate"``, a cluster's mean is N(0, S / kappa) given its covariance S, kappa
+    being ``mean_precision``, and S inverse-Wishart, whose diagonal is inverse-gamma of
+    ``variance_shape`` and ``variance_scale``. What is "auto" of these three has a uniform prior on
+    its grid, and is drawn given the partition: ``posterior_`` has it.
+
+    With ``known``, row i of group g and cluster c is
+
+    .. math:: x_i = a_g + b_c + e_i, \quad e_i \sim N(0, S), \quad b_c \sim N(0, S / \kappa), \quad
+        a_g \sim N(0, S / \omega),
+
+    the model of `ResidualMixture`, with S, all centres and all offsets integrated out and
+    :math:`\omega` drawn as :math:`\kappa` is: a posterior in the strict sense over clusterings that
+    say what the groups do not.
 
     With n rows, n_j in block j, m_j of them with a class, the code "nml" is
 
@@ -209,7 +239,7 @@ class MDLMixture(Clusterer):
     >>> X = np.concatenate([rng.normal(size=(30, 2)), rng.normal(6, 1, size=(30, 2))])
     >>> y = np.full(60, -1)
     >>> y[[0, 30]] = 0, 1
-    >>> model = MDLMixture(num_samples=200, num_warmup=100, random_state=0).fit(X, y)
+    >>> model = MDLMixture(energy="nml", num_samples=200, num_warmup=100, random_state=0).fit(X, y)
     >>> model.predict([[0, 0], [6, 6]]).tolist()
     [0, 1]
     """
@@ -217,20 +247,20 @@ class MDLMixture(Clusterer):
     max_clusters: Annotated[int | str, _SIZE] = "auto"
     _: KW_ONLY
     kernel: Annotated[str, parameters.Choice(("collapsed", "six-move"))] = "collapsed"
-    energy: Annotated[str, parameters.Choice(("nml", "conjugate"))] = "nml"
-    covariance: Annotated[str, parameters.Choice(("diag", "full"))] = "diag"
+    energy: Annotated[str, parameters.Choice(("auto", "nml", "conjugate"))] = "auto"
+    covariance: Annotated[str, parameters.Choice(("auto", "diag", "full", "tied"))] = "auto"
     variance_floor: Annotated[float | str, parameters.Number(1e-6, 100, words=("auto",))] = "auto"
     concentration: Annotated[float, _POSITIVE] = 1.0
     class_concentration: Annotated[float, _POSITIVE] = 0.5
-    mean_precision: Annotated[float, _POSITIVE] = 0.3
-    variance_shape: Annotated[float, _POSITIVE] = 2.0
-    variance_scale: Annotated[float, _POSITIVE] = 0.5
-    unordered: parameters.Flag = True
+    mean_precision: Annotated[float | str, _DRAWN] = "auto"
+    variance_shape: Annotated[float | str, _DRAWN] = "auto"
+    variance_scale: Annotated[float | str, _DRAWN] = "auto"
+    unordered: parameters.Flag = False
     num_warmup: Annotated[int, parameters.Number(0, 10**8, integer=True)] = 500
     num_samples: Annotated[int, parameters.Number(1, 10**8, integer=True)] = 1000
     num_chains: Annotated[int, parameters.Number(1, 10_000, integer=True)] = 4
     thinning: parameters.Count = 1
-    num_split_merge: Annotated[int, parameters.Number(0, 10_000, integer=True)] = 5
+    num_split_merge: Annotated[int, parameters.Number(0, 10_000, integer=True)] = 10
     block: Annotated[int | str, _SIZE] = "auto"
     rule: Annotated[str, parameters.Choice(("joint", "cond"))] = "joint"
     loss: Annotated[str, parameters.Choice(("vi", "binder"))] = "vi"
@@ -250,14 +280,27 @@ class MDLMixture(Clusterer):
             raise TypeError(
                 f"checkpoint must be the path of a folder; got {self.checkpoint!r}; pass its name"
             )
-        if self.covariance == "full" and (self.energy, self.kernel) != ("conjugate", "collapsed"):
+        needs = self.covariance in ("full", "tied")
+        if needs and (self.energy == "nml" or self.kernel != "collapsed"):
             raise ValueError(
-                "covariance='full' has a code under the conjugate prior only; got "
+                f"covariance={self.covariance!r} has a code under the conjugate prior only; got "
                 f"energy={self.energy!r} and kernel={self.kernel!r}; set energy='conjugate' and "
                 "kernel='collapsed', or covariance='diag'"
             )
+        shape = None if isinstance(self.variance_shape, str) else float(self.variance_shape)
+        if (shape is None) != isinstance(self.variance_scale, str):
+            raise ValueError(
+                "variance_shape and variance_scale are two numbers, or 'auto' both; got "
+                f"{self.variance_shape!r} and {self.variance_scale!r}; set the other one as well"
+            )
+        drawn = isinstance(self.mean_precision, str) or self.covariance == "tied"
+        if shape is not None and shape <= 1 and drawn and self.kernel == "collapsed":
+            raise ValueError(
+                "variance_shape must be above 1 where other numbers of the prior are drawn; got "
+                f"{self.variance_shape!r}; raise it, or set mean_precision to a number"
+            )
 
-    def fit(self, X, y=None):  # type: ignore[override]
+    def fit(self, X, y=None, *, known=None):
         """Sample clusterings of the rows of ``X``.
 
         Parameters
@@ -266,6 +309,10 @@ class MDLMixture(Clusterer):
             Rows. Rows to be predicted may be among them, without their label: they help.
         y : array-like of shape (n_samples,), optional
             Classes, -1 where unknown.
+        known : array-like, optional
+            Labels of a grouping that is known, or several of them, whose combinations then are the
+            groups. A row is the sum of what its group and its cluster contribute, and of noise; so
+            clusters say what the groups do not. Names of columns, if ``X`` is a frame.
 
         Returns
         -------
@@ -276,7 +323,7 @@ class MDLMixture(Clusterer):
         ValueError
             If the data do not fit the parameters; the message says what to change.
         """
-        return self._fit(X, y)
+        return self._fit(X, y, known=known)
 
     def prepare(self, X, y, known=None) -> SampledRows:
         """Check the input and standardise it; see `Clusterer.prepare`."""
@@ -294,11 +341,34 @@ class MDLMixture(Clusterer):
             )
         self._standardise(X)
         self._max_clusters = most
-        return SampledRows(self._scaled(X), codes)
+        return SampledRows(self._scaled(X), codes, self._groups(known, n))
+
+    def _groups(self, known: Any, n: int) -> np.ndarray | None:
+        """Known groups (n,) of the rows, if there are any."""
+        self._known = KnownEncoder()
+        if known is None:
+            self._known.fit(None, n)
+            return None
+        told = read(known, n)
+        if told.kind != "labels":
+            raise ValueError(
+                f"known must be labels, one group for every row; got {told.kind} structure; pass "
+                "labels, or use ResidualMixture"
+            )
+        free = self.energy != "nml" and self.kernel == "collapsed"
+        if not free or self.covariance not in ("auto", "tied"):
+            raise ValueError(
+                "with known, clusters share one covariance under the conjugate prior; got "
+                f"kernel={self.kernel!r}, energy={self.energy!r} and "
+                f"covariance={self.covariance!r}; leave these at their defaults, or known out"
+            )
+        groups = self._known.fit(told, n)
+        self._check_groups(groups, told)
+        return groups.codes if groups.n_groups > 1 else None
 
     def compute(self, task):
         """Sample; see `Clusterer.compute`."""
-        self._begin(task.X, task.codes)
+        self._begin(task)
         self._sample(int(self.num_warmup), int(self.num_samples))
         return []
 
@@ -306,9 +376,9 @@ class MDLMixture(Clusterer):
         """Return the estimator: what is drawn is summarised as it is drawn."""
         return self
 
-    def fit_predict(self, X, y=None):
+    def fit_predict(self, X, y=None, *, known=None):
         """Sample clusterings and return the point estimate ``labels_``; see `fit`."""
-        return self.fit(X, y).labels_
+        return self.fit(X, y, known=known).labels_
 
     def extend(self, num_samples):
         """Go on sampling where `fit` or `extend` ended.
@@ -350,23 +420,27 @@ class MDLMixture(Clusterer):
         self._kept = np.flatnonzero(~constant)
         self._mean, self._sd = mean[self._kept], sd[self._kept]
 
-    def _scaled(self, X: np.ndarray) -> np.ndarray:
-        return (X[:, self._kept] - self._mean) / self._sd
-
     def _code(self, floor: float) -> MixtureCode:
+        three = self.mean_precision, self.variance_shape, self.variance_scale
+        drawn = (0.3, 2.0, 0.5) if self.kernel == "six-move" else (None,) * 3
+        numbers = [
+            other if isinstance(v, str) else float(v) for v, other in zip(three, drawn, strict=True)
+        ]
+        kappa, shape, scale = numbers
         return MixtureCode(
-            self.energy,
-            self.covariance,
+            self.energy_,
+            self.covariance_,
             floor,
             float(self.concentration),
             float(self.class_concentration),
-            float(self.mean_precision),
-            float(self.variance_shape),
-            float(self.variance_scale),
+            kappa,
+            shape,
+            scale,
             bool(self.unordered),
         )
 
-    def _begin(self, X: np.ndarray, codes: np.ndarray) -> None:
+    def _begin(self, task: SampledRows) -> None:
+        X, codes = task.X, task.codes
         n_classes = int(codes.max(initial=-1)) + 1
         random = check_random_state(self.random_state)
         keys = [jax.random.PRNGKey(random.randint(2**31 - 1)) for _ in range(2)]
@@ -376,14 +450,19 @@ class MDLMixture(Clusterer):
                 "checkpoint; set random_state to a number"
             )
 
+        self.energy_ = self.energy
+        if self.energy == "auto":
+            self.energy_ = "conjugate" if self.kernel == "collapsed" else "nml"
+        self.covariance_ = self._choose_covariance(task, n_classes, random)
         floor = 0.2 if isinstance(self.variance_floor, str) else float(self.variance_floor)
-        if isinstance(self.variance_floor, str) and self.energy == "nml" and n_classes > 1:
+        if isinstance(self.variance_floor, str) and self.energy_ == "nml" and n_classes > 1:
+            self._used = self._code(floor)
             floor = self._choose_floor(X, codes, n_classes, keys[1])
-        if self.energy == "nml":
+        if self.energy_ == "nml":
             self.variance_floor_ = floor
         self._n_classes, self._n_rows = n_classes, X.shape[0]
         self._used = self._code(floor)
-        self._partition = self._used.target(X, codes, n_classes, self._max_clusters)
+        self._partition = self._used.target(X, codes, n_classes, self._max_clusters, task.group)
         kernel, target = self._kernel(X.shape[0]), self._partition  # type: tuple[Any, Any]
         if self.kernel == "six-move":
             from nrprob.methods.bayes.six_move import SixMoveKernel
@@ -397,11 +476,29 @@ class MDLMixture(Clusterer):
 
     def _kernel(self, n: int) -> PartitionKernel:
         """Collapsed moves."""
-        kernel = default_kernel(n, int(self.num_split_merge))
+        kernel: Any = default_kernel(n, int(self.num_split_merge))
+        if self._used.draws_prior:
+            kernel = PriorKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
         if isinstance(self.block, str):
             return kernel
         # A block of all rows would always come back as one cluster.
         return replace(kernel, block=min(int(self.block), max(n // 2, 1)))
+
+    def _choose_covariance(
+        self, task: SampledRows, n_classes: int, random: np.random.RandomState
+    ) -> str:
+        """The covariance to use; see the parameter."""
+        if self.covariance != "auto":
+            return self.covariance
+        if self.energy_ == "nml" or self.kernel != "collapsed" or not task.X.size:
+            return "diag"
+        if task.group is not None:
+            return "tied"
+        self.covariance_ = "diag"
+        self.covariance_lengths_ = shortest_lengths(
+            self._code(0.2), task.X, task.codes, n_classes, self._max_clusters, random
+        )
+        return min(self.covariance_lengths_, key=lambda name: self.covariance_lengths_[name])
 
     def _choose_floor(
         self, X: np.ndarray, codes: np.ndarray, n_classes: int, key: jax.Array
@@ -470,174 +567,3 @@ class MDLMixture(Clusterer):
                 "extend, or raise num_warmup and num_samples",
                 ConvergenceWarning,
             )
-
-    def to_arviz(self, *, log_likelihood=True):
-        """Draws, statistics of the moves, log likelihood and data, as ArviZ reads them.
-
-        Parameters
-        ----------
-        log_likelihood : bool, default=True
-            Whether to work out the log density of every row under every draw: as many numbers as
-            there are labels, eight bytes each.
-
-        Returns
-        -------
-        arviz.InferenceData or xarray.DataTree
-            Posterior; ``sample_stats`` with the shares of accepted moves of every kind (NaN where
-            none was proposed); the log density of every row (with its class) given the other rows
-            of its block, which `arviz.loo` takes; the standardised data.
-
-        Notes
-        -----
-        With ``energy="nml"`` these log densities are differences of code lengths, whose
-        exponentials do not add up to 1 over all rows that there might be: per feature, to between
-        .93 and 1.11 given two other rows, and to between .96 and 1.02 given ten. The more columns
-        and the smaller the clusters, the less does `arviz.loo` mean; with ``energy="conjugate"``
-        they are normalised.
-
-        Rows are along the dimension ``sample``, a name that `arviz.extract` wants for itself: pass
-        it ``combined=False``.
-        """
-        check_is_fitted(self)
-        from nrprob.posterior import to_arviz
-
-        stats: dict[str, np.ndarray] = {"lp": -self.posterior_["length"].values}
-        for name in self.sample_stats_:
-            done = f"{name}_accepted"
-            if done in self.sample_stats_:
-                tried = self.sample_stats_[name].values
-                share = self.sample_stats_[done].values / np.where(tried > 0, tried, 1)
-                stats[f"acceptance_{name}"] = np.where(tried > 0, share, np.nan)
-        posterior = {str(name): v.values for name, v in self.posterior_.items()}
-        target = self._partition
-        density = {}
-        if log_likelihood:
-            labels = posterior["labels"].reshape(-1, self._n_rows)
-            with standard():
-                found = np.asarray(density_of_rows(target, padded(labels, target)))
-            found = found[:, : self._n_rows].reshape(posterior["labels"].shape)
-            density = {"rows": found}
-        x = np.asarray(target.x)[: self._n_rows]
-        observed: dict[str, np.ndarray] = {"X": x[:, : self._kept.size]}
-        if self._n_classes:
-            classes = x[:, -1 - self._n_classes : -1]
-            observed["y"] = np.where(classes.any(1), classes.argmax(1), -1)
-        dims = {str(name): list(map(str, v.dims[2:])) for name, v in self.posterior_.items()}
-        return to_arviz(
-            posterior,
-            sample_stats=stats,
-            log_likelihood=density,
-            observed_data=observed,
-            coords={"sample": range(self._n_rows), "feature": self._kept.tolist()},
-            dims=dims | {"rows": ["sample"], "X": ["sample", "feature"], "y": ["sample"]},
-        )
-
-    # New rows
-
-    def predict_proba(self, X):  # type: ignore[override]
-        r"""Probabilities of the classes, averaged over the draws.
-
-        .. math:: p(y | x, D) = \frac{\sum_s p(x, y | s)}{\sum_s p(x | s)}
-
-        (``rule="joint"``; "cond" averages p(y | x, s)), where p(x, y | s) is the sum over the
-        blocks of a draw, and a new one, of what joining them costs, exponentiated. Yin (2007), eqs.
-        (4.7) and (4.9), whose denominator is p(x | D).
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_classes)
-            Columns are ``classes_``. Without classes in `fit`, those of the clusters ``labels_``.
-        """
-        return self._over_draws(X, self._probabilities)
-
-    def score(self, X, y=None):
-        r"""Mean log predictive density of new rows; higher is better.
-
-        .. math:: \frac{1}{n} \sum_i \log \frac{1}{S} \sum_s \sum_b p(b | s) p(x_i | b, s)
-
-        over the draws s and their blocks b, a new one among them. With ``energy="nml"``, p(x | b,
-        s) is ``exp(-l)``, l being what the row adds to the code length of the block's features: no
-        density, but as good for comparisons with the same ``energy``. Constant columns do not
-        count.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-        y : ignored
-
-        Returns
-        -------
-        float
-            In nats per row.
-        """
-        found = self._over_draws(X, log_densities)
-        return float(found.mean() - np.log(self._sd).sum())  # they are those of scaled rows
-
-    def _over_draws(self, X: Any, call: Callable[..., Any]) -> np.ndarray:
-        """Return ``call(target, draws, n_draws, x)`` of new rows, whose statistics are x."""
-        check_is_fitted(self)
-        X = check_rows(X, partial(validate_data, self, reset=False), dtype=np.float64)
-        X = self._scaled(X)
-        if not abs(X).max(initial=0) < LARGEST:
-            raise ValueError(
-                f"new rows must lie within {LARGEST} standard deviations of those of the fit, or "
-                f"squares leave float64; got a distance of {abs(X).max():.3g}; pass them in the "
-                "units of the fit"
-            )
-        draws = pooled(self.posterior_["labels"].values, AVERAGED)
-        with standard():
-            target = self._partition
-            n_draws = len(draws)
-            draws = np.pad(padded(draws, target), ((0, max(AVERAGED - n_draws, 0)), (0, 0)))
-            x = self._used.statistics(X, np.full(X.shape[0], -1), self._n_classes)
-            x = np.concatenate([x, np.ones((X.shape[0], 1))], 1)
-            parts = []
-            for i in range(0, X.shape[0], 1024):
-                part = x[i : i + 1024]
-                # Parts of few sizes, so that programs for other numbers of rows serve again.
-                wide = np.pad(part, ((0, -len(part) % 64), (0, 0)), mode="edge")
-                found = np.asarray(call(target, draws, n_draws, wide))
-                parts.append(found[: len(part)])
-        return np.concatenate(parts)
-
-    def _probabilities(
-        self, target: Target, draws: np.ndarray, n_draws: int, x: np.ndarray
-    ) -> jax.Array:
-        if self._n_classes and self.kernel == "six-move" and self.energy == "nml":
-            return self._from_parameters(x)
-        if self._n_classes:
-            return class_probabilities(target, draws, n_draws, x, rule=self.rule)
-        reference = np.zeros((target.x.shape[0], self.n_clusters_))
-        reference[np.arange(self._n_rows), self.labels_] = 1
-        return cluster_probabilities(target, draws, n_draws, x, reference, rule=self.rule)
-
-    def _from_parameters(self, x: np.ndarray) -> jax.Array:
-        """As the parameters that were drawn say, where they are not coded."""
-        draws = {name: pooled(v.values, AVERAGED) for name, v in self.posterior_.items()}
-        n_draws = len(draws.pop("labels"))
-        pad = max(AVERAGED - n_draws, 0)
-        wide = {
-            name: np.concatenate([a, np.repeat(a[-1:], pad, axis=0)])
-            for name, a in draws.items()
-            if name in ("weights", "means", "scales", "class_probs", "active")
-        }
-        features = x[:, : self._kept.size]
-        return mixture_probabilities(wide, n_draws, features, rule=self.rule)
-
-    def predict(self, X):  # type: ignore[override]
-        """Most probable class; without classes in `fit`, the most probable cluster of ``labels_``.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-        """
-        at = self.predict_proba(X).argmax(1)
-        return self.classes_[at] if self._n_classes else at

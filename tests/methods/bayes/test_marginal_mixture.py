@@ -283,7 +283,11 @@ def test_mdl_mixture_agrees_with_nuts():
     likelihood = np.asarray(marginal.log_likelihood(p, X, y)).reshape(*full.shape, 1)
     their_likelihood = ratio(likelihood, np.exp(np.asarray(log_u)).reshape(full.shape))
 
-    model = MDLMixture(k, energy="conjugate", num_samples=6000, random_state=10).fit(X, y)
+    model = MDLMixture(
+        k, energy="conjugate", mean_precision=PRIOR.mean_precision,
+        variance_shape=PRIOR.variance_shape, variance_scale=PRIOR.variance_scale,
+        num_samples=6000, random_state=10,
+    ).fit(X, y)  # fmt: skip
     draws = model.posterior_["labels"].values.astype(int)
     given = (model.posterior_["n_clusters"].values == k).astype(float)
     assert given.mean() > 0.2
@@ -309,10 +313,9 @@ def test_mdl_mixture_agrees_with_nuts():
         # As many for all parts, so that they share a program.
         found = found[np.linspace(0, len(found) - 1, 400).round().astype(int)]
         at = np.pad(labels[found], ((0, 0), (0, target.x.shape[0] - n)))
-        x = model._used.statistics(new, np.full(len(new), -1), 2)
-        x = np.concatenate([x, np.ones((len(new), 1))], 1)
-        at = at.astype(np.int32)
-        return class_probabilities(target, at, len(at), x, rule="joint")
+        at = {"labels": at.astype(np.int32)}
+        rows = model._used.new_rows(new, 2)
+        return class_probabilities(target, at, len(found), rows, rule="joint")
 
     def of_theirs(*values):
         return marginal.class_probabilities(Parameters(*values[:-1]), new, values[-1])

@@ -17,16 +17,20 @@ from nrprob.codelength import gaussian_length, multinomial_complexity, nml_lengt
 from nrprob.datasets import make_four_components
 from nrprob.engines import checkpoints, sample
 from nrprob.exceptions import InputError
+from nrprob.known import Memberships
 from nrprob.methods.bayes.code import (
     MixtureCode,
     class_probabilities,
     leave_one_out,
     log_densities,
 )
+from nrprob.methods.bayes.pilot import shortest_lengths
 from nrprob.metrics import matched_accuracy
 from nrprob.statistics.codes import normal_inverse_gamma, normal_nml
 
-QUICK = {"num_warmup": 50, "num_samples": 50, "num_chains": 2}
+# The code whose program compiles fastest; others are the business of `test_prior`.
+_FEW = {"num_warmup": 50, "num_samples": 50, "num_chains": 2, "num_split_merge": 2}
+QUICK = {"energy": "nml", **_FEW}
 LONG = {"num_warmup": 100, "num_samples": 200}
 pytestmark = pytest.mark.filterwarnings("ignore:the chains do not agree yet")
 
@@ -218,7 +222,7 @@ def test_arviz_reads_it(fitted):
 @pytest.mark.parametrize("energy", ["nml", pytest.param("conjugate", marks=pytest.mark.slow)])
 def test_without_labels_predictions_are_clusters(energy, three):
     X, _, truth = three
-    model = MDLMixture(6, energy=energy, random_state=0, **QUICK | LONG)
+    model = MDLMixture(6, random_state=0, **QUICK | LONG | {"energy": energy})
     assert matched_accuracy(model.fit_predict(X), truth) > 0.93
     assert not hasattr(model, "classes_")
     assert (model.predict(X) == model.labels_).mean() > 0.93
@@ -278,8 +282,8 @@ def test_bad_input_is_refused(three):
         MDLMixture(61, **QUICK).fit(X)
     with pytest.raises(ValueError, match="one label per row of X; got shape"):
         MDLMixture(**QUICK).fit(X, y[:5])
-    with pytest.raises(ValueError, match="energy must be one of 'nml', 'conjugate'; got 'mml'"):
-        MDLMixture(energy="mml", **QUICK).fit(X)
+    with pytest.raises(ValueError, match="energy must be one of 'auto', 'nml', 'conjugate'; got"):
+        MDLMixture(energy="mml").fit(X)
     with pytest.raises(ValueError, match="covariance='full' has a code under the conjugate prior"):
         MDLMixture(covariance="full", **QUICK).fit(X)
     with pytest.raises(ValueError, match="num_samples must be at least 1"):
@@ -298,8 +302,8 @@ def test_chains_that_disagree_are_warned_of():
     X = rng.normal(size=(300, 2)) + 8 * rng.integers(0, 3, size=(300, 2))
     with pytest.warns(ConvergenceWarning, match="R-hat of length .* go on with extend"):
         model = MDLMixture(
-            9, num_warmup=0, num_samples=8, num_split_merge=0, random_state=0
-        ).fit(X)  # fmt: skip
+            9, energy="nml", num_warmup=0, num_samples=8, num_split_merge=0, random_state=0
+        ).fit(X)
     assert not model.converged_
 
 
@@ -309,7 +313,7 @@ def test_chains_in_different_clusterings_of_one_length_are_warned_of():
     corner = np.arange(80)[:, None] // [1, 2] % 2
     half = np.random.default_rng(0).normal(size=(80, 2)) + 4 * corner
     X = np.concatenate([half, half[:, ::-1]])
-    model = MDLMixture(2, variance_floor=0.2, random_state=0, **QUICK | {"num_chains": 4})
+    model = MDLMixture(2, variance_floor=0.2, random_state=5, **QUICK | {"num_chains": 4})
     with pytest.warns(ConvergenceWarning, match=r"at most inf \(together\[.*look at diagnostics_"):
         model.fit(X)
     last = model.posterior_["labels"].values[:, -1]
@@ -412,10 +416,8 @@ def test_predictions_are_the_definition(rule):
     expected = np.exp(logsumexp(log_p, axis=0))
     expected /= expected.sum(1, keepdims=True)
     with jax.enable_x64(True):
-        x = code.statistics(new, np.full(2, -1), 2)
-        x = np.concatenate([x, np.ones((2, 1))], 1)
         wide = np.pad(draws, ((0, 0), (0, target.x.shape[0] - 6))).astype(np.int32)
-        found = class_probabilities(target, wide, 3, x, rule=rule)
+        found = class_probabilities(target, {"labels": wide}, 3, code.new_rows(new, 2), rule=rule)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
@@ -426,12 +428,10 @@ def test_predictive_densities_integrate_to_one():
     rows = np.stack(np.meshgrid(np.sinh(t), np.sinh(t)), -1).reshape(-1, 2)
     area = np.outer(np.cosh(t), np.cosh(t)).reshape(-1) * (t[1] - t[0]) ** 2
     with jax.enable_x64(True):
-        x = np.concatenate(
-            [code.statistics(rows, np.full(len(rows), -1), 2), np.ones((len(rows), 1))], 1
-        )
         wide = np.pad(draws, ((0, 0), (0, target.x.shape[0] - 6)))
         for n_draws in (1, 3):
-            found = np.asarray(log_densities(target, wide, n_draws, x))
+            x = code.new_rows(rows, 2)
+            found = np.asarray(log_densities(target, {"labels": wide}, n_draws, x))
             assert (area * np.exp(found)).sum() == pytest.approx(1, abs=1e-3)
 
 
@@ -483,8 +483,11 @@ def test_four_components_are_found(kernel, energy):
 def test_both_kernels_have_one_target_under_the_conjugate_prior(three):
     X, y, _ = three
     runs = {"num_warmup": 500, "num_samples": 2000, "num_chains": 4, "random_state": 0}
+    numbers = {"mean_precision": 0.3, "variance_shape": 2.0, "variance_scale": 0.5}
     models = [
-        MDLMixture(6, kernel=kernel, energy="conjugate", **runs).fit(X, y)
+        MDLMixture(6, kernel=kernel, energy="conjugate", covariance="diag", **numbers, **runs).fit(
+            X, y
+        )
         for kernel in ("collapsed", "six-move")
     ]
     a, b = (posterior.n_clusters(m.posterior_["labels"].values) for m in models)
@@ -500,9 +503,8 @@ def test_both_kernels_have_one_target_under_the_conjugate_prior(three):
 @pytest.mark.parametrize("energy", ["nml", "conjugate"])
 def test_the_six_moves_classify_and_go_on(energy, three):
     X, y, truth = three
-    model = MDLMixture(
-        6, kernel="six-move", energy=energy, random_state=0, variance_floor=0.2, **QUICK | LONG
-    ).fit(X, y)  # fmt: skip
+    few = QUICK | LONG | {"energy": energy}
+    model = MDLMixture(6, kernel="six-move", random_state=0, variance_floor=0.2, **few).fit(X, y)
     assert (model.predict(X) == truth).mean() > 0.95
     assert model.posterior_["means"].dims == ("chain", "draw", "cluster", "feature")
     assert pickle.loads(pickle.dumps(model)).extend(10).posterior_.sizes["draw"] == 210
@@ -510,3 +512,70 @@ def test_the_six_moves_classify_and_go_on(energy, three):
     assert data["posterior"]["weights"].shape == (2, 200, 6)
     again = clone(model).set_params(num_samples=150).fit(X, y).extend(50)
     assert again.posterior_.equals(model.posterior_)
+
+
+# Known groups, and the choice of the covariance
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """Rows (90, 3) of two known groups far apart and, across them, of three clusters."""
+    rng = np.random.default_rng(3)
+    known, truth = np.arange(90) % 2, np.arange(90) // 30
+    mixed = rng.normal(size=(90, 3)) @ [[1, 0.8, 0], [0, 0.6, 0], [0, 0, 1]]
+    return mixed + 9 * known[:, None] + 5 * np.eye(3)[truth], known, truth
+
+
+@pytest.fixture(scope="module")
+def apart(planted):
+    X, known, _ = planted
+    chains = {"num_warmup": 100, "num_samples": 100, "num_chains": 2, "num_split_merge": 4}
+    return MDLMixture(6, random_state=0, **chains).fit(X, known=known)
+
+
+def test_clusters_say_what_known_groups_do_not(apart, planted):
+    X, known, truth = planted
+    assert (apart.energy_, apart.covariance_) == ("conjugate", "tied")
+    assert apart.n_clusters_ == 3 and matched_accuracy(apart.labels_, truth) > 0.95
+    # New rows of either group go where their group's own rows went.
+    assert matched_accuracy(apart.predict(X[::-1], known=known[::-1]), truth[::-1]) > 0.95
+    moved = X - 9 * known[:, None]
+    assert (apart.predict(moved, known=0 * known) == apart.predict(X, known=known)).mean() > 0.9
+    assert apart.score(X, known=known) > apart.score(X, known=1 - known) + 3
+    assert apart.to_arviz()["log_likelihood"]["rows"].shape == (2, 100, 90)
+
+
+def test_what_is_known_is_checked(apart, planted):
+    X, known, _ = planted
+    with pytest.raises(ValueError, match="clusters share one covariance under the conjugate"):
+        MDLMixture(energy="nml").fit(X, known=known)
+    with pytest.raises(ValueError, match="clusters share one covariance under the conjugate"):
+        MDLMixture(covariance="full").fit(X, known=known)
+    with pytest.raises(ValueError, match="known must be labels, one group for every row; got soft"):
+        MDLMixture().fit(X, known=Memberships(np.full((90, 2), 0.5)))
+    with pytest.raises(ValueError, match="every row has its own known group"):
+        MDLMixture().fit(X, known=np.arange(90))
+    with pytest.raises(ValueError, match="required"):
+        apart.predict(X)
+    with pytest.raises(ValueError, match="did not occur in fit"):
+        apart.predict(X, known=known + 1)
+
+
+@pytest.mark.parametrize("covariance", ["diag", "tied", "full"])
+def test_the_covariance_is_that_of_the_rows(covariance):
+    """Of 300 rows in three columns, for the reason that their descriptions are shortest."""
+    rng = np.random.default_rng(1)
+    turns = {
+        "diag": [np.diag(s) for s in ([1, 0.2, 0.5], [0.3, 1, 0.4], [0.8, 0.8, 1.5])],
+        "tied": [rng.normal(size=(3, 3))] * 3,
+        "full": list(rng.normal(size=(3, 3, 3))),
+    }
+    truth = np.arange(300) % 3
+    X = np.stack([rng.normal(size=3) @ turns[covariance][c] for c in truth])
+    X = X + 5 * np.eye(3)[truth]
+    code = MixtureCode("conjugate", "diag", 0.2, 1.0, 0.5, None, None, None, True)
+    with jax.enable_x64(True):
+        found = shortest_lengths(
+            code, (X - X.mean(0)) / X.std(0), np.full(300, -1), 0, 8, np.random.RandomState(0)
+        )
+    assert min(found, key=found.get) == covariance

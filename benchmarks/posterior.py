@@ -1,0 +1,102 @@
+"""Whether the posterior of `MDLMixture` finds planted clusters and their number, and how fast.
+
+Rows of normal clusters whose centres are some standard deviations apart at least, with and without
+known groups whose offsets are larger. Of every case: the probability of the right number of
+clusters, the agreement of the reported partition with the planted one (adjusted Rand index), the
+largest R-hat of all quantities that names leave alone, CPU seconds with compilation, and effective
+draws of the number of clusters and of the length per CPU second. The cases were named before any of
+them was run.
+
+    python benchmarks/posterior.py [--unordered 1] [--only 0,3] [--steps 500,1000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from typing import NamedTuple
+
+import arviz
+import numpy as np
+from sklearn.metrics import adjusted_rand_score
+
+from nrprob import MDLMixture
+
+
+class Case(NamedTuple):
+    """Rows, columns, clusters, known groups, least distance of centres, and kind of covariance."""
+
+    n: int
+    d: int
+    k: int
+    groups: int
+    apart: float
+    covariance: str
+
+
+CASES = [
+    Case(300, 2, 5, 1, 5.0, "round"),
+    Case(300, 4, 3, 1, 4.0, "tied"),
+    Case(300, 4, 3, 1, 5.0, "full"),
+    Case(1000, 10, 6, 1, 6.0, "round"),
+    Case(100, 3, 2, 1, 4.0, "tied"),
+    Case(200, 4, 3, 3, 5.0, "tied"),
+    Case(500, 8, 4, 4, 5.0, "tied"),
+    Case(1000, 3, 2, 2, 4.0, "tied"),
+    Case(300, 2, 4, 5, 5.0, "round"),
+    Case(150, 6, 3, 2, 6.0, "tied"),
+]
+
+
+def make(case: Case, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows (n, d), and their planted and known groups."""
+    rng = np.random.default_rng(seed)
+    truth, known = rng.integers(case.k, size=case.n), rng.integers(case.groups, size=case.n)
+    centres = rng.normal(size=(case.k, case.d))
+    between = np.linalg.norm(centres[:, None] - centres, axis=2)
+    centres *= case.apart / between[~np.eye(case.k, dtype=bool)].min()
+    turns = np.eye(case.d) + 0.5 * rng.normal(size=(case.k, case.d, case.d)) / case.d**0.5
+    turns = {"round": 0 * turns + np.eye(case.d), "tied": 0 * turns + turns[0], "full": turns}[
+        case.covariance
+    ]
+    noise = np.einsum("ni,nij->nj", rng.normal(size=(case.n, case.d)), turns[truth])
+    offsets = 2 * case.apart * rng.normal(size=(case.groups, case.d))
+    return centres[truth] + offsets[known] * (case.groups > 1) + noise, truth, known
+
+
+def main() -> None:
+    """Print a line for every case."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--unordered", type=int, choices=(0, 1), default=None)
+    parser.add_argument("--only", default=",".join(map(str, range(len(CASES)))))
+    parser.add_argument("--steps", default="500,1000")
+    given = parser.parse_args()
+    warm, kept = map(int, given.steps.split(","))
+    extra = {} if given.unordered is None else {"unordered": bool(given.unordered)}
+    for which in map(int, given.only.split(",")):
+        case = CASES[which]
+        X, truth, known = make(case, which)
+        begin = time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = MDLMixture(num_warmup=warm, num_samples=kept, random_state=0, **extra)
+            model.fit(X, known=known if case.groups > 1 else None)
+        seconds = time.process_time() - begin
+        k = model.posterior_["n_clusters"].values
+        begin = time.process_time()
+        model.extend(kept // 2)  # compiled already, and a third of all draws then
+        rate = 1 / (3 * (time.process_time() - begin))
+        draws = [model.posterior_[name].values.astype(float) for name in ("n_clusters", "length")]
+        ess = [float(arviz.ess(v)) * rate for v in draws]
+        print(
+            f"{tuple(case)}: P(k) {(k == case.k).mean():.2f}, mean k {k.mean():.1f}, ARI "
+            f"{adjusted_rand_score(truth, model.labels_):.2f}, R-hat "
+            f"{max(model.diagnostics_['r_hat'].max(), *model.r_hat_.values()):.3f}, "
+            f"{seconds:.0f} s, ESS/s {ess[0]:.1f} {ess[1]:.1f}, {model.covariance_}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+r"""Clusters that share one covariance, with all that is common to them integrated out.
+
+Row i of cluster c, and of known group g if there are any, is
+
+    x_i = a_g + b_c + e_i,   e_i ~ N(0, S),   b_c ~ N(0, S / kappa),   a_g ~ N(0, S / omega),
+
+and S ~ inverse-Wishart(d + 1 + nu, nu s I), so that s is the variance to be expected of a column.
+Given a partition, S and all centres are integrated out: a regression on indicators with a
+matrix-normal prior. So a cluster that is cut in two makes S smaller for all clusters at once, which
+it could not if S were given; only rows that move a few at a time see an S that was drawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import multigammaln
+
+from nrprob.engines.sample import Odds, Partition, Target
+from nrprob.methods.bayes.prior import Prior
+from nrprob.methods.bayes.six_move_draws import log_gamma_variate
+from nrprob.statistics.codes import code_term, student
+from nrprob.statistics.matrices import whitener
+
+_STATIC: dict[str, Any] = {"static": True}
+
+
+class _Fit(NamedTuple):
+    """Regression on groups and clusters.
+
+    ``scatter`` (d, d) with the prior's, ``log_det`` of what the coefficients were told, their means
+    (L, d) and (K, d), ``half`` (K, K) whose square is the covariance of the clusters' with the
+    groups' integrated out, and precisions (L,) of the groups' given those.
+    """
+
+    scatter: jax.Array
+    log_det: jax.Array
+    groups: jax.Array
+    centres: jax.Array
+    half: jax.Array
+    precision: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TiedTarget:
+    """A distribution over partitions; see `nrprob.methods.bayes.prior.PriorTarget`.
+
+    Attributes
+    ----------
+    plain : of labels and classes alone; its rows are features, classes and 1
+    square : (d, d) sum of the outer products of the rows
+    prior : the numbers in use
+    grid : their grids
+    """
+
+    plain: Target
+    square: jax.Array
+    prior: Prior
+    grid: Prior
+    n_features: int = field(metadata=_STATIC)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in SHARED:
+            return getattr(self.plain, name)
+        raise AttributeError(name)
+
+    def at(self, prior: Prior) -> TiedTarget:
+        """The distribution given other numbers."""
+        return replace(self, prior=prior)
+
+    def _fit(self, cells: jax.Array) -> _Fit:
+        """Fit cells (groups, K, p)."""
+        d, (kappa, omega, s, nu) = self.n_features, self.prior
+        n, sums = cells[..., -1], cells[..., :d]
+        scatter = s * nu * jnp.eye(d) + self.square
+        per, precision = omega + n.sum(1), kappa + n.sum(0)
+        if self.plain.n_groups == 1:  # which is none: rows are centred
+            right = sums[0] / jnp.sqrt(precision)[:, None]
+            log_det = jnp.log(precision / kappa).sum()
+            half, groups = jnp.diag(1 / jnp.sqrt(precision)), jnp.zeros((1, d), sums.dtype)
+            return _Fit(scatter - right.T @ right, log_det, groups, half @ right, half, per)
+        own = sums.sum(1) / per[:, None]
+        between = n / per[:, None]
+        half, log_det = whitener(jnp.diag(precision) - n.T @ between)
+        right = half @ (sums.sum(0) - n.T @ own)
+        centres = half.T @ right
+        scatter = scatter - own.T @ (own * per[:, None]) - right.T @ right
+        log_det = log_det + jnp.log(per / omega).sum() - n.shape[1] * jnp.log(kappa)
+        return _Fit(scatter, log_det, own - between @ centres, centres, half, per)
+
+    def features(self, cells: jax.Array) -> jax.Array:
+        """Minus the log of the marginal likelihood of the features, in nats."""
+        fit, d, (_, _, s, nu) = self._fit(cells), self.n_features, self.prior
+        n, freedom = cells[..., -1].sum(), d + 1 + nu
+        return (
+            0.5 * n * d * np.log(np.pi)
+            + multigammaln(0.5 * freedom, d)
+            - multigammaln(0.5 * (freedom + n), d)
+            - 0.5 * freedom * d * jnp.log(s * nu)
+            + 0.5 * (freedom + n) * whitener(fit.scatter)[1]
+            + 0.5 * d * fit.log_det
+        )
+
+    def length(self, cells: jax.Array) -> jax.Array:
+        """Minus the log of the probability of data and partition, in nats."""
+        return self.plain.length(cells) + self.features(cells)
+
+    def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
+        """What single rows (b, p) of groups (b,) add to every cluster: (K, b)."""
+        d, fit = self.n_features, self._fit(cells)
+        freedom = d + 1 + self.prior.freedom + cells[..., -1].sum()
+        inverse = fit.half.T @ fit.half
+        means, spread = fit.centres[:, None], jnp.diagonal(inverse)[:, None]
+        if self.plain.n_groups > 1:
+            between = cells[..., -1] / fit.precision[:, None]  # (L, K)
+            inside = between @ inverse
+            spread = spread - 2 * inside.T + 1 / fit.precision + (inside * between).sum(1)
+            means, spread = means + fit.groups[group], spread[:, group]
+        white, log_det = whitener(fit.scatter)
+        away = jnp.square(x[:, :d] @ white.T - means @ white.T).sum(-1)
+        cost = student(away, log_det, 1 + spread, freedom, d)
+        return cost + self.plain.joining(cells, x, group)
+
+    def left_out(self, cells: jax.Array, labels: jax.Array) -> jax.Array:
+        """Log density (n',) of the features of every row given all other rows."""
+        d, fit, x = self.n_features, self._fit(cells), self.plain.x
+        freedom = d + self.prior.freedom + cells[..., -1].sum()  # without the row
+        leverage = jnp.square(fit.half).sum(0)[labels]
+        away = x[:, :d] - fit.centres[labels]
+        if self.plain.n_groups > 1:
+            group, between = self.plain.group, cells[..., -1] / fit.precision[:, None]
+            away = away - fit.groups[group]
+            own = (fit.half @ between.T)[:, group]
+            leverage = leverage - 2 * (fit.half[:, labels] * own).sum(0)
+            leverage = leverage + jnp.square(own).sum(0) + 1 / fit.precision[group]
+        white, log_det = whitener(fit.scatter)
+        left = 1 - leverage
+        share = jnp.square(away @ white.T).sum(1) / left
+        # The scatter without the row has (1 - share) times the determinant.
+        away_then = share / (1 - share)
+        return -student(away_then / left, log_det + jnp.log1p(-share), 1 / left, freedom, d)
+
+    def odds(self, state: Partition, a: jax.Array, b: jax.Array, member: jax.Array) -> Odds:
+        """Log odds by which rows that leave clusters ``a`` and ``b`` join one of two new ones.
+
+        The covariance is that of all rows about the clusters they are in so far, the two old ones
+        taken as one: it is the same whether they are one or apart.
+        """
+        d, kappa = self.n_features, self.prior.centre_precision
+        both = state.cells[:, a] + jnp.where(a == b, 0, 1) * state.cells[:, b]
+        cells = state.cells.at[:, b].set(0).at[:, a].set(both)
+        fit = self._fit(cells)
+        x, labels, mass = self.plain.x, state.labels, self.plain.x[:, -1]
+        rows = x[:, :d] - fit.groups[self.plain.group]
+        inside = (labels == a) | (labels == b)
+        apart = rows - fit.centres[jnp.where(inside, a, labels)]
+        rest, union = (apart * (where * mass)[:, None] for where in (~inside, inside))
+        few = d + 2.0  # rows, spread as the union is: the first rows to come have no other spread
+        base = self.prior.variance * self.prior.freedom * jnp.eye(d)
+        share = few / jnp.maximum((inside * mass).sum(), 1)
+        base = base + rest.T @ rest + share * (union.T @ union)
+        n_base = d + 1 + self.prior.freedom + few + (~inside * mass).sum()
+
+        def given(two, taken, side):
+            n = two[..., -1]
+            sums = (two[..., :d] - n[..., None] * fit.groups[:, None]).sum(0)
+            n = n.sum(0)
+            means = sums / (kappa + n)[:, None]
+            near = rows - means[side.astype(jnp.int32)]
+            near = near * (taken * mass)[:, None]
+            white = whitener((base + near.T @ near) / (n_base + (taken * mass).sum()))[0]
+            factor = 1 + 1 / (kappa + n)[:, None]
+            away = jnp.square(white @ rows.T - (means @ white.T)[..., None]).sum(1) / factor
+            cost = 0.5 * (away + d * jnp.log(factor))
+            cost = cost + self.plain.joining(two, x, self.plain.group)
+            return cost[0] - cost[1]
+
+        return given
+
+    def for_rows(self, cells: jax.Array, key: jax.Array) -> Target:
+        """Distribution given the covariance and the offsets of known groups, which are drawn."""
+        d, (kappa, _, _, nu) = self.n_features, self.prior
+        gamma_key, normal_key, centre_key, group_key = jax.random.split(key, 4)
+        fit, n = self._fit(cells), cells[..., -1]
+        # The precision is ``turn turn'``, a Wishart matrix.
+        shape = 0.5 * (d + 1 + nu + n.sum() - jnp.arange(d))
+        diagonal = jnp.sqrt(2) * jnp.exp(0.5 * log_gamma_variate(gamma_key, shape))
+        bartlett = jnp.tril(jax.random.normal(normal_key, (d, d), shape.dtype), -1)
+        turn = whitener(fit.scatter)[0].T @ (bartlett + jnp.diag(diagonal))
+        x = self.plain.x
+        rows = x[:, :d] @ turn
+        if self.plain.n_groups > 1:
+            noise = jax.random.normal(centre_key, fit.centres.shape, shape.dtype)
+            centres = fit.centres @ turn + fit.half.T @ noise
+            per = fit.precision[:, None]
+            own = cells[..., :d].sum(1) / per @ turn - n @ centres / per
+            own = own + jax.random.normal(group_key, own.shape, own.dtype) / jnp.sqrt(per)
+            rows = (rows - own[self.plain.group]) * x[:, -1:]
+        return replace(
+            self.plain,
+            terms=(code_term(UnitNormal(kappa, d)), *self.plain.terms),
+            x=jnp.concatenate([rows, x[:, d:]], 1),
+            group=jnp.zeros_like(self.plain.group),
+            n_groups=1,
+        )
+
+
+# What a distribution that has a plain one takes from it.
+SHARED = frozenset({
+    "x", "group", "partners", "scale", "n_groups", "sizes", "max_clusters", "terms", "cells",
+})  # fmt: skip
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class UnitNormal:
+    """Rows of covariance I about a centre from N(0, I / kappa), but for what all rows add.
+
+    ``d/2 log((kappa + n) / kappa) - |sum|^2 / (2 (kappa + n))``.
+    """
+
+    sends: ClassVar[frozenset[str]] = frozenset({"data", "parameters"})
+    kappa: jax.Array
+    n_features: int = field(metadata=_STATIC)
+
+    def __call__(self, cell: jax.Array) -> jax.Array:
+        """Nats of statistics (..., p)."""
+        d, n = self.n_features, self.kappa + cell[..., -1]
+        return 0.5 * (d * jnp.log(n / self.kappa) - jnp.square(cell[..., :d]).sum(-1) / n)
+
+    def prepare(self, cells: jax.Array) -> Any:
+        """What `join` wants to know of cells (p, K)."""
+        d, n = self.n_features, self.kappa + cells[-1]
+        square = jnp.square(cells[:d]).sum(0)
+        constant = d * jnp.log1p(1 / n) + square / (n * (n + 1))
+        return cells[:d] / (n + 1), 0.5 * constant, 0.5 / (n + 1)
+
+    def join(self, prepared: Any, row: jax.Array) -> jax.Array:
+        """Nats (K, b) that rows (p, b) add."""
+        slope, constant, curvature = prepared
+        row = row[: self.n_features]
+        return constant - slope[..., 0].T @ row - curvature * jnp.square(row).sum(0)

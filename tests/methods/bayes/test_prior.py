@@ -1,0 +1,289 @@
+"""Normal clusters whose prior is drawn: densities, and draws against all partitions and numbers."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from partitions import all_partitions, p_value
+from scipy import stats
+from scipy.special import multigammaln
+
+from nrprob.engines import chains
+from nrprob.methods.bayes.code import MixtureCode
+from nrprob.methods.bayes.prior import Prior, PriorKernel
+
+N, D, K = 6, 2, 4
+LEVEL = 1e-4
+GROUP = np.arange(N) // 3
+# Far from each other, so that what is drawn says much of the partition.
+GRID = Prior(
+    np.asarray([0.05, 1.0]), np.asarray([0.2, 2.0]), np.asarray([0.1, 0.8]), np.asarray([1.0, 9.0])
+)
+
+
+@pytest.fixture(autouse=True)
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+def rows(seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(N, D)) @ [[1, 0.7], [0, 0.6]] + 2 * (np.arange(N) % 2)[:, None]
+    return X - X.mean(0)
+
+
+def made(covariance, grouped=False, grid=GRID):
+    """Distribution over partitions of rows, four of which have a class."""
+    code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True)
+    codes = np.asarray([0, 1, -1, 1, 0, -1])
+    target = code.target(rows(), codes, 2, K, GROUP if grouped else None)
+    used = jax.tree.map(jnp.asarray, grid)
+    if not grouped:
+        used = used._replace(group_precision=used.group_precision[:1])
+    return replace(target, grid=used).at(Prior(*(v[0] for v in used)))
+
+
+def padded(target, labels):
+    labels = np.atleast_2d(labels)
+    wide = np.zeros((len(labels), target.x.shape[0]), np.int32)
+    wide[:, :N] = labels
+    return wide
+
+
+# Densities
+
+
+def by_rows(X, labels, group, prior):
+    """Minus the log density of rows: a matrix of t, from the covariance between its rows."""
+    kappa, omega, s, nu = prior
+    n, d = X.shape
+    between = np.eye(n) + (labels[:, None] == labels) / kappa
+    if group is not None:
+        between = between + (group[:, None] == group) / omega
+    v = d + 1 + nu
+    scatter = s * nu * np.eye(d) + X.T @ np.linalg.solve(between, X)
+    return -(
+        multigammaln((v + n) / 2, d)
+        - multigammaln(v / 2, d)
+        - 0.5 * n * d * np.log(np.pi)
+        + 0.5 * v * d * np.log(s * nu)
+        - 0.5 * d * np.linalg.slogdet(between)[1]
+        - 0.5 * (v + n) * np.linalg.slogdet(scatter)[1]
+    )
+
+
+def test_a_column_of_t_is_that_of_scipy():
+    x, labels, prior = rows()[:, :1], np.asarray([0, 1, 0, 1, 2, 2]), Prior(0.3, 0.7, 0.4, 3.0)
+    v = 2 + prior.freedom
+    between = np.eye(N) + (labels[:, None] == labels) / 0.3 + (GROUP[:, None] == GROUP) / 0.7
+    expected = stats.multivariate_t.logpdf(x[:, 0], None, 0.4 * 3.0 / v * between, v)
+    assert by_rows(x, labels, GROUP, prior) == pytest.approx(-expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_tied_rows_have_the_density_of_their_model(grouped):
+    target, X = made("tied", grouped), rows()
+    prior = Prior(0.3, 0.7, 0.4, 3.0)
+    target = target.at(jax.tree.map(jnp.asarray, prior))
+    some = np.asarray([[0] * N, [0, 1, 0, 1, 2, 2], [3, 1, 2, 2, 2, 0]])
+    wide = padded(target, some)
+
+    @jax.jit
+    def found(z):
+        cells = target.cells(z)
+        return target.features(cells), target.left_out(cells, z)
+
+    def length(z, chosen=slice(None)):
+        return by_rows(X[chosen], z[chosen], GROUP[chosen] if grouped else None, prior)
+
+    for z, own in zip(wide, some, strict=True):
+        features, left_out = found(z)
+        assert float(features) == pytest.approx(length(own), rel=1e-10)
+        for i in range(N):
+            others = np.delete(np.arange(N), i)
+            assert float(left_out[i]) == pytest.approx(length(own, others) - length(own), rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("covariance", "grouped"), [("tied", False), ("tied", True), ("full", False), ("diag", False)]
+)
+def test_what_a_row_adds_is_a_difference_of_lengths(covariance, grouped):
+    target, X = made(covariance, grouped), rows()
+    labels = padded(target, [0, 1, 0, 1, 1, 0])[0]
+    here = np.asarray([0, 1, 2, 5])  # two rows are yet to come
+    nothing = jnp.zeros((target.n_groups, K, target.x.shape[1]))
+    cells = nothing.at[target.group[here], labels[here]].add(target.x[here])
+
+    def of(rows):
+        """The distribution whose rows are these."""
+        return replace(target, square=X[rows].T @ X[rows]) if covariance == "tied" else target
+
+    @jax.jit
+    def length(own, cells):
+        terms = own.plain.terms[covariance != "tied" :]  # the others are in `features`
+        rest = sum(t.cost(t.cells(cells[:, None])).sum() for t in terms)
+        return own.features(cells) + rest
+
+    found = np.asarray(jax.jit(of(here).joining)(cells, target.x[3:5], target.group[3:5]))
+    before = length(of(here), cells)
+    for i in (3, 4):
+        for c in range(K):
+            more = length(of(np.append(here, i)), cells.at[target.group[i], c].add(target.x[i]))
+            assert found[c, i - 3] == pytest.approx(float(more - before), abs=1e-9)
+
+
+# Draws
+
+
+def exact(target):
+    """All partitions with all numbers of the prior, and their probabilities."""
+    z = all_partitions(N)
+    z = z[z.max(1) < K]
+    wide = padded(target, z)
+    mesh = jnp.meshgrid(*target.grid, indexing="ij")
+    numbers = Prior(*(m.ravel() for m in mesh))
+
+    @jax.jit
+    def lengths(labels):
+        cells = target.cells(labels)
+        return jax.vmap(lambda prior: target.at(prior).length(cells))(numbers)
+
+    found = np.asarray(jax.lax.map(lengths, jnp.asarray(wide)))
+    p = np.exp(found.min() - found)
+    return wide, numbers, p / p.sum()
+
+
+def after(kernel, target, steps=5, n=8_000, seed=0):
+    """P-values of partitions and of numbers of chains that began at draws, and their moves."""
+    z, numbers, p = exact(target)
+    at = np.random.default_rng(seed).choice(len(z), size=n, p=p.sum(1))
+    keys = jax.random.split(jax.random.PRNGKey(seed), n)
+    states = jax.vmap(functools.partial(kernel.begin, target))(jnp.asarray(z[at]), keys)
+    _, draws, moves = chains.run(kernel, target, states, 1, steps, capacity=1)
+    labels = np.asarray(draws["labels"])[0, :, :N]
+    first = np.argmax(labels[:, :, None] == labels[:, None, :], 2)  # the first row of the same name
+    own = np.argmax(z[:, :N, None] == z[:, None, :N], 2)
+    names = {tuple(row): i for i, row in enumerate(own)}
+    which = [names[tuple(row)] for row in first]
+    prior = np.stack([np.asarray(draws[name])[0] for name in Prior._fields], 1)
+    known = np.stack(numbers, 1)
+    value = np.abs(prior[:, None] - known).sum(2).argmin(1)
+    counts = np.zeros_like(p)
+    np.add.at(counts, (which, value), 1)
+    found = (
+        p_value(counts.sum(1), p.sum(1)),
+        p_value(counts.sum(0), p.sum(0)),
+        p_value(counts.ravel(), p.ravel()),
+    )
+    return found, {name: int(np.asarray(v).sum()) for name, v in moves.items()}
+
+
+CASES = {
+    "tied": lambda: made("tied"),
+    "tied, known groups": lambda: made("tied", True),
+    "full": lambda: made("full"),
+    "diag": lambda: made("diag"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize("case", CASES)
+def test_partitions_and_numbers_keep_their_distribution(case):
+    kernel = PriorKernel(1 if case == "diag" else 2, 4)
+    found, moves = after(kernel, CASES[case]())
+    assert min(found) > LEVEL / 3, (found, moves)
+    accepted = moves["split_accepted"], moves["merge_accepted"]
+    assert min(accepted) > 100 and moves["gibbs_accepted"] > 0
+    assert abs(accepted[0] - accepted[1]) < 5 * np.sqrt(sum(accepted))
+    assert (moves["swap_accepted"] > 100) == ("groups" in case)
+
+
+def _rows_given(prior, labels, grouped, full, key):
+    """Rows (n', D) of given clusters, their parameters drawn from the prior."""
+    kappa, omega, s, nu = prior
+    keys = jax.random.split(key, 6)
+    shape = (K, D, D)
+    # Bartlett: the precision is turn turn' / (nu s), of D + 1 + nu degrees of freedom.
+    turn = jnp.tril(jax.random.normal(keys[0], shape), -1)
+    chi2 = 2 * jax.random.gamma(keys[1], 0.5 * (D + 1 + nu - jnp.arange(D)), (K, D))
+    turn = turn + jnp.sqrt(chi2)[:, None] * jnp.eye(D)
+    root = jnp.sqrt(nu * s) * jnp.swapaxes(jnp.linalg.inv(turn), 1, 2)
+    root = root if full else jnp.broadcast_to(root[0], shape)
+    centres = jnp.einsum("kij,kj->ki", root, jax.random.normal(keys[2], (K, D))) / jnp.sqrt(kappa)
+    x = jnp.einsum("nij,nj->ni", root[labels], jax.random.normal(keys[3], (len(labels), D)))
+    x = x + centres[labels]
+    if grouped:
+        offsets = jax.random.normal(keys[4], (2, D)) @ root[0].T / jnp.sqrt(omega)
+        x = x + offsets[jnp.pad(jnp.asarray(GROUP), (0, len(labels) - N))]
+    return x
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize("case", ["tied", "tied, known groups", "full"])
+def test_joint_distribution(case):
+    """Geweke's test: data given partition and numbers, and both given the data, by turns.
+
+    Chains that begin at draws of the prior stay distributed as the prior; of two tests, a correct
+    sampler fails one once in 5,000 times.
+    """
+    grouped, covariance = "groups" in case, case.split(",")[0]
+    turns, many = 3, 4_000
+    code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True)
+    target = code.target(rows(), np.full(N, -1), 0, K, GROUP if grouped else None)
+    used = jax.tree.map(jnp.asarray, GRID)
+    target = replace(target, grid=used if grouped else used._replace(group_precision=used[1][:1]))
+    kernel = PriorKernel(2, 2)
+    mask = target.x[:, -1:]
+    z = all_partitions(N)
+    z = z[z.max(1) < K]
+    labels_only = replace(target.plain, terms=target.plain.terms[-1:])
+    lengths = jax.vmap(lambda a: labels_only.length(labels_only.cells(a)))(padded(target, z))
+    p = np.exp(lengths.min() - lengths)
+    p = p / p.sum()
+    rng = np.random.default_rng(5)
+    begin = padded(target, z[rng.choice(len(z), many, p=p)])
+    numbers = Prior(*(rng.choice(np.asarray(values), many) for values in target.grid))
+
+    @jax.jit
+    @jax.vmap
+    def run(prior, labels, key):
+        def turn(t, carry):
+            prior, labels = carry
+            now = jax.random.fold_in(key, t)
+            X = _rows_given(prior, labels, grouped, covariance == "full", now) * mask
+            first, second = np.triu_indices(D)
+            more = [X[:, first] * X[:, second]] if covariance == "full" else []
+            plain = replace(target.plain, x=jnp.concatenate([X, *more, mask], 1))
+            fresh = replace(target, plain=plain)
+            fresh = replace(fresh, square=X.T @ X) if covariance == "tied" else fresh
+            state = _at(fresh.at(prior), labels, jax.random.fold_in(now, 1))
+            found = kernel.step(fresh, state).draw
+            return Prior(*(found[name] for name in Prior._fields)), found["labels"]
+
+        return jax.lax.fori_loop(0, turns, turn, (prior, labels))
+
+    after_prior, after_labels = run(numbers, begin, jax.random.split(jax.random.PRNGKey(4), many))
+    end = np.asarray(after_labels)[:, :N]
+    assert (np.ptp(end - begin[:, :N], axis=1) > 0).mean() > 0.2  # they did move
+    own = np.argmax(z[:, :, None] == z[:, None, :], 2)
+    names = {tuple(row): i for i, row in enumerate(own)}
+    at = [names[tuple(row)] for row in np.argmax(end[:, :, None] == end[:, None, :], 2)]
+    assert p_value(np.bincount(at, minlength=len(z)), p) > LEVEL
+    drawn = [np.asarray(v) for v, g in zip(after_prior, target.grid, strict=True) if len(g) > 1]
+    grids = [np.asarray(g) for g in target.grid if len(g) > 1]
+    which = [np.abs(v[:, None] - g).argmin(1) for v, g in zip(drawn, grids, strict=True)]
+    cell = np.ravel_multi_index(which, [len(g) for g in grids])
+    size = int(np.prod([len(g) for g in grids]))
+    assert p_value(np.bincount(cell, minlength=size), np.full(size, 1 / size)) > LEVEL
+
+
+def _at(target, labels, key):
+    """State of a chain at given labels and numbers of the prior."""
+    numbers = {name: jnp.asarray(v) for name, v in target.prior._asdict().items()}
+    return chains.ChainState({"labels": labels, **numbers}, {}, key)
