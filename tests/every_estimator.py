@@ -106,7 +106,6 @@ KINDS = {
     "condens of adjusted rows": ("condens", {"extension": "adjusted"}),
     "ib that merges": ("ib", {"solver": "agglomerative"}),
     "ib that splits": ("ib", {"solver": "split"}),
-    "mdl_mixture of six moves": ("mdl_mixture", {"kernel": "six-move"}),
     "naci of present information": ("naci", {"normaliser": "current"}),
     "naci of a sample": ("naci", {"approx": "subsample", "n_subsample": 20}),
 }

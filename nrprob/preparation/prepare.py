@@ -163,7 +163,13 @@ def prepared(
     drop = [drop] if isinstance(drop, str) else list(drop)
     if not is_table(X):
         return _of_array(X, known, missing, standardize, drop, names, say)
-    X, known = take_out(_named(as_frame(X), drop), known)
+    X = as_frame(X)
+    if 0 in X.shape:
+        raise ValueError(
+            f"X must have rows and columns; got {X.shape[0]} sample(s) and {X.shape[1]} "
+            "feature(s); pass a frame that holds something"
+        )
+    X, known = take_out(_named(X, drop), known)
     X = X.drop(columns=[name for name in drop if name in X.columns])
     if not X.shape[1]:
         raise ValueError(f"no feature is left; got {say('drop', drop)}; leave fewer columns out")
