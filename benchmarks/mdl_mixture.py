@@ -107,7 +107,7 @@ KERNELS = {
     DEFAULT: Entry(chains.default_kernel, partitions),
     "collapsed, wider blocks": Entry(wide, partitions),
     "collapsed, one row at a time": Entry(lambda n: CollapsedKernel(1, 3), partitions),
-    "the same, sequential splits": Entry(lambda n: CollapsedKernel(1, 20), partitions),
+    "the same, 20 proposals": Entry(lambda n: CollapsedKernel(1, 20), partitions),
     "six-move": Entry(lambda n: SixMoveKernel(), mixtures),
 }
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.chains import ChainState, Draw, PartitionKernel
+from nrprob.engines.chains import ChainState, CollapsedKernel, Draw
 from nrprob.engines.sample import Partition, Target, gibbs, jumps, no_moves, occupied, start
 
 
@@ -100,19 +100,8 @@ def _renewed(target: Kind, cells: jax.Array, choose: Any, rounds: int) -> Kind:
 
 
 @dataclass(frozen=True)
-class PriorKernel(PartitionKernel):
-    """Collapsed moves over partitions, and draws of the numbers of the prior.
-
-    Attributes
-    ----------
-    block : rows that a Gibbs move visits together; 1 is the usual sweep
-    n_split_merge : proposals of a split or merge in a step
-    n_launch : hard assignments that lead to the launching state
-    """
-
-    block: int = 1
-    n_split_merge: int = 10
-    n_launch: int = 3
+class PriorKernel(CollapsedKernel):
+    """Collapsed moves over partitions, and draws of the numbers of the prior."""
 
     def begin(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
         """State of one chain that starts at labels (n',)."""
