@@ -284,7 +284,8 @@ def test_mdl_mixture_agrees_with_nuts():
     their_likelihood = ratio(likelihood, np.exp(np.asarray(log_u)).reshape(full.shape))
 
     model = MDLMixture(
-        k, energy="conjugate", mean_precision=PRIOR.mean_precision,
+        k, energy="conjugate", covariance="diag", unordered=True,
+        mean_precision=PRIOR.mean_precision,
         variance_shape=PRIOR.variance_shape, variance_scale=PRIOR.variance_scale,
         num_samples=6000, random_state=10,
     ).fit(X, y)  # fmt: skip
