@@ -247,6 +247,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     def _fit(self, X, y, **given):
         """Fit, with what else `prepare` takes."""
+        self.check_parameters()
         rows = as_stored(X) if self._takes_stored or isinstance(X, Stored) else None
         if rows is not None:
             return self._fit_stored(rows, y, **given)

@@ -46,7 +46,6 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
         return self.solver == "anneal" and not self._descent().damped
 
     def _fit_stored(self, rows, y, known=None):
-        self.check_parameters()
         if self.solver != "anneal":
             raise ValueError(
                 f"stored rows need solver='anneal'; got solver={self.solver!r}; use that one, or "
