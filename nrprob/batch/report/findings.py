@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from nrprob.statistics.groups import cross_table
+
 __all__ = ["Crossing", "Findings", "cross", "find"]
 
 _ENTRIES = 2**20  # of a block of features at a time: never a dense copy, nor out of the cache
@@ -158,6 +160,5 @@ def cross(
         place[largest] = np.arange(most - 1)
         names = [*(names[g] for g in largest), f"{len(names) - most + 1} others"]
         group = place[group]
-    counts = np.zeros((codes.max(initial=-1) + 1, len(names)), int)
-    np.add.at(counts, (codes, group.ravel()), 1)
+    counts = cross_table(codes, group.ravel(), (codes.max(initial=-1) + 1, len(names)))
     return Crossing(name, names, counts[np.asarray(clusters, int)])

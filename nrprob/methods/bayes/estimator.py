@@ -98,7 +98,7 @@ class MDLMixture(Sampled):
         all clusters, which is the one that can tell what is known. "full" and "tied" need
         ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" is "tied" where something is
         known, "diag" where there is no choice, and else the one under which partitions that EM
-        finds have the shortest description.
+        finds have the shortest description; "full" has its say up to 30 columns.
     variance_floor : float or "auto", default="auto"
         Smallest standard deviation of a cluster, in units of that of all rows (``energy="nml"``).
         "auto" takes the one of .1, .2 and .4 under which the labels of `fit` are most probable when

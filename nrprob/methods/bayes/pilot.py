@@ -16,6 +16,7 @@ from nrprob.methods.bayes.prior import best_prior
 
 COVARIANCES = ("diag", "tied", "full")
 _ROWS = 2000  # that are looked at
+_FULL = 30  # columns, whose products are columns as well
 _SIZES = (1, 2, 3, 4, 6, 9)
 
 
@@ -53,6 +54,7 @@ def shortest_lengths(
     Returns
     -------
     dict of str to float
+        Without "full" where there are more than 30 columns.
     """
     if len(X) > _ROWS:
         some = np.sort(random.choice(len(X), _ROWS, replace=False))
@@ -60,6 +62,8 @@ def shortest_lengths(
     sizes = [k for k in _SIZES if k <= min(max_clusters, len(X) // 2 + 1)]
     found = {}
     for covariance in COVARIANCES:
+        if covariance == "full" and X.shape[1] > _FULL:
+            continue
         labels = np.stack([_by_em(X, covariance, k, random) for k in sizes])
         target = replace(code, covariance=covariance).target(X, codes, n_classes, max(sizes))
         wide = np.pad(labels, ((0, 0), (0, target.x.shape[0] - len(X)))).astype(np.int32)

@@ -183,16 +183,10 @@ class Sampled(Clusterer):
                 "units of the fit"
             )
         group = self._known.transform(known, len(X)).codes.astype(np.int32)
-        names = "labels", *self._beside()
-        draws = {name: pooled(self.posterior_[name].values, AVERAGED) for name in names}
         with standard():
             target = self._partition
-            n_draws = len(draws["labels"])
+            draws, n_draws = self._averaged("labels", *self._beside())
             draws["labels"] = padded(draws["labels"], target)
-            pad = max(AVERAGED - n_draws, 0)
-            draws = {
-                name: np.concatenate([a, np.repeat(a[-1:], pad, 0)]) for name, a in draws.items()
-            }
             parts = []
             for i in range(0, X.shape[0], 1024):
                 part = X[i : i + 1024]
@@ -203,6 +197,15 @@ class Sampled(Clusterer):
                 found = np.asarray(call(target, draws, n_draws, rows))
                 parts.append(found[: len(part)])
         return np.concatenate(parts)
+
+    def _averaged(self, *names: str) -> tuple[dict[str, np.ndarray], int]:
+        """Draws that predictions average over, and their number; beyond it, the last again."""
+        draws = {name: pooled(self.posterior_[name].values, AVERAGED) for name in names}
+        n_draws = len(draws[names[0]])
+        pad = max(AVERAGED - n_draws, 0)
+        return {
+            n: np.concatenate([a, np.repeat(a[-1:], pad, 0)]) for n, a in draws.items()
+        }, n_draws
 
     def _beside(self) -> tuple[str, ...]:
         """What is drawn beside the labels, and predictions have to know."""
@@ -221,16 +224,9 @@ class Sampled(Clusterer):
 
     def _from_parameters(self, x: np.ndarray) -> jax.Array:
         """As the parameters that were drawn say, where they are not coded."""
-        draws = {name: pooled(v.values, AVERAGED) for name, v in self.posterior_.items()}
-        n_draws = len(draws.pop("labels"))
-        pad = max(AVERAGED - n_draws, 0)
-        wide = {
-            name: np.concatenate([a, np.repeat(a[-1:], pad, axis=0)])
-            for name, a in draws.items()
-            if name in ("weights", "means", "scales", "class_probs", "active")
-        }
+        draws, n_draws = self._averaged("weights", "means", "scales", "class_probs", "active")
         features = x[:, : self._kept.size]
-        return mixture_probabilities(wide, n_draws, features, rule=self.rule)
+        return mixture_probabilities(draws, n_draws, features, rule=self.rule)
 
     def predict(self, X, *, known=None):
         """Most probable class; without classes in `fit`, the most probable cluster of ``labels_``.

@@ -561,6 +561,14 @@ def test_what_is_known_is_checked(apart, planted):
         apart.predict(X, known=known + 1)
 
 
+def test_many_columns_are_not_multiplied_to_choose_a_covariance():
+    X = np.random.default_rng(0).normal(size=(20, 31))
+    code = MixtureCode("conjugate", "diag", 0.2, 1.0, 0.5, None, None, None, True)
+    with jax.enable_x64(True):
+        found = shortest_lengths(code, X, np.full(20, -1), 0, 2, np.random.RandomState(0))
+    assert list(found) == ["diag", "tied"] and np.isfinite(list(found.values())).all()
+
+
 @pytest.mark.parametrize("covariance", ["diag", "tied", "full"])
 def test_the_covariance_is_that_of_the_rows(covariance):
     """Of 300 rows in three columns, for the reason that their descriptions are shortest."""
