@@ -7,7 +7,7 @@ import re
 class Page(html.parser.HTMLParser):
     """What a page consists of; complains about tags that do not match."""
 
-    VOID = ("meta", "img", "link", "br")
+    VOID = ("meta", "img", "link", "br", "wbr")
 
     def __init__(self, text):
         super().__init__()

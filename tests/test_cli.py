@@ -339,6 +339,7 @@ def test_features_of_a_matrix_may_have_names(invoke, tmp_path):
     assert features("counts.npz", tmp_path / "words.txt") == [*"abcdef"]
     assert features("counts.npz", f"{tmp_path}/words.csv:word", "--drop", "b,e") == [*"acdf"]
     assert features("dense.npz", "words", "--columns", "f,b") == [*"fb"]
+    assert features("dense.npz", "words", "--columns", "f", "--columns", "b") == [*"fb"]
     np.savetxt(tmp_path / "few.txt", [1, 2])
     for names, message in (
         (tmp_path / "few.txt", "2 names, 2 of them different, for 6 columns"),

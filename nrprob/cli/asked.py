@@ -41,9 +41,12 @@ Known = Annotated[
     ),
 ]
 Columns = Annotated[
-    str | None, Option(help="Feature columns, separated by commas; all others by default.")
+    list[str] | None,
+    Option(help="Feature columns, separated by commas, or repeated; all others by default."),
 ]
-Drop = Annotated[str | None, Option(help="Columns to leave out, separated by commas.")]
+Drop = Annotated[
+    list[str] | None, Option(help="Columns to leave out, separated by commas, or repeated.")
+]
 Names = Annotated[
     str | None,
     Option(
@@ -112,8 +115,8 @@ class Asked:
 def ask(
     data: Path,
     labelings: dict[str, list[str]],
-    columns: str | None,
-    drop: str | None,
+    columns: list[str] | None,
+    drop: list[str] | None,
     names: str | None,
     part: dict[str, str | None],
     standardize: bool | None,
@@ -186,9 +189,10 @@ def as_number(k: str | None) -> int | str | None:
         raise InputError(f"--k is a number or auto; got {k!r}; pass for example --k 3") from None
 
 
-def _listed(text: str | None) -> list[str]:
-    """Parts of a text between commas, each once."""
-    return list(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
+def _listed(texts: list[str] | None) -> list[str]:
+    """Parts of texts between commas, each once."""
+    parts = ",".join(texts or []).split(",")
+    return list(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
 
 def _place(text: str, data: Path) -> Column:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,7 +62,7 @@ def run(
     for path, plan in plans:
         trial.try_out(plan, folders[path], only or ())
     try:
-        with _warnings_in_one_line(), connect(scheduler, devices) as client:
+        with connect(scheduler, devices) as client:
             for path, plan in plans:
                 with Bar(path.stem) as bar:
                     result = runner.run_plan(
@@ -83,13 +82,6 @@ def run(
         raise typer.Exit(130) from None
     if failed:
         raise typer.Exit(1)
-
-
-@contextlib.contextmanager
-def _warnings_in_one_line() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: warn(str(message))
-        yield
 
 
 @in_one_line()

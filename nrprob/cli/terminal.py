@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -58,9 +59,13 @@ def working(line: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_one_line() -> Iterator[None]:
-    """What the user can mend ends as one line and exit code 2; a defect of ours keeps its trace."""
+    """What the user can mend ends as one line and exit code 2; a defect of ours keeps its trace.
+
+    Warnings are lines as well, without the place in the code that they come from.
+    """
     try:
-        with _interruptible():
+        with _interruptible(), warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_: warn(str(message))
             yield
     except (ValueError, TypeError) as error:
         if os.environ.get("NRPROB_TRACEBACK") or not _is_refusal(error):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup, escape
 
 from nrprob.batch import registry
 from nrprob.batch.report.chart import Line
@@ -16,8 +17,9 @@ from nrprob.batch.report.comparison import Comparison
 from nrprob.batch.schema import ModelFile
 
 __all__ = [
-    "basis", "constraints", "counted", "digits", "duration", "formats", "heads", "label", "listed",
-    "moment", "place", "sentence", "shown", "signed", "split", "told", "unbroken", "with_error",
+    "basis", "breakable", "constraints", "counted", "digits", "duration", "formats", "heads",
+    "label", "listed", "moment", "place", "sentence", "shown", "signed", "split", "told",
+    "unbroken", "with_error",
 ]  # fmt: skip
 
 # What a mark is called, beside its symbol and its colour.
@@ -49,6 +51,11 @@ def shown(value: float | None, measure: str = "", statistic: str = "mean") -> st
     if measure == "seconds" and abs(value) < 1000:
         return f"{value:#.3g}".rstrip(".")
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def breakable(name: str) -> Markup:
+    """A name that lines may break after its underscores and slashes, and nowhere else."""
+    return Markup(re.sub("([_/])", r"\1<wbr>", str(escape(name))))
 
 
 def digits(value: float) -> str:
