@@ -158,6 +158,12 @@ def kraft_sum(lengths: ArrayLike, *, base: float = e) -> float:
     -----
     Yin (2007), eqs. (2.1) to (2.3). The sum is about lengths, not about words: 1, 10, 110 and 111
     are no prefix code, but one with these lengths exists.
+
+    Examples
+    --------
+    >>> from nrprob.codelength import kraft_sum
+    >>> kraft_sum([1, 2, 2], base=2)
+    1.0
     """
     array = _array(lengths, "lengths")
     if array.size == 0:
@@ -196,6 +202,12 @@ def two_part_length(
     Notes
     -----
     Yin (2007), eqs. (2.14) and (2.15).
+
+    Examples
+    --------
+    >>> from nrprob.codelength import two_part_length
+    >>> two_part_length([4, 4], [[0.5, 0.5], [0.9, 0.1]], [0.5, 0.5], base=2)
+    array([ 9.        , 14.89572475])
     """
     n = _counts(counts)
     p, q = _array(probabilities, "probabilities"), _array(prior, "prior")
@@ -242,6 +254,12 @@ def maximum_likelihood_length(counts: ArrayLike, *, base: float = e) -> float:
     Notes
     -----
     Yin (2007), eq. (2.12) without its factor: the first term of `nml_length`.
+
+    Examples
+    --------
+    >>> from nrprob.codelength import maximum_likelihood_length
+    >>> maximum_likelihood_length([4, 4], base=2)
+    8.0
     """
     n = _counts(counts)
     total = n.sum()
@@ -278,13 +296,19 @@ def multinomial_table(k: int, n: ArrayLike) -> Table:
 
     Returns
     -------
-    ndarray of shape (k, *shape of n)
+    ndarray of shape (k, ...), the shape of ``n`` after k
         Row j - 1 is ``multinomial_complexity(j, n)``.
 
     Raises
     ------
     ValueError
         If `k` is not a whole number from 1 or `n` not one from 0.
+
+    Examples
+    --------
+    >>> from nrprob.codelength import multinomial_table
+    >>> multinomial_table(2, 10).round(4)
+    array([0.    , 1.5391])
     """
     size = int(_sizes(as_number(k, "k"), "k", 1))
     return np.cumsum(_log_ratios(_sizes(n, "n"), size), 0)
@@ -330,6 +354,12 @@ def multinomial_complexity(
     Exact in O(K) operations, whatever N: C(2, N) = 1 + Q(N) with Ramanujan's Q, and Kontkanen and
     Myllymäki (2007), C(K + 2, N) = C(K + 1, N) + (N/K) C(K, N). The asymptotic form is eq. (2.20)
     of Yin (2007) with the Fisher integral of the multinomial; the finer one, Szpankowski (1998).
+
+    Examples
+    --------
+    >>> from nrprob.codelength import multinomial_complexity
+    >>> round(multinomial_complexity(2, 10), 4)
+    1.5391
     """
     size, length = np.broadcast_arrays(_sizes(k, "k", 1), _sizes(n, "n"))
     check_choice("form", form, ("exact", "asymptotic", "szpankowski", "printed"))
@@ -382,6 +412,12 @@ def nml_length(counts: ArrayLike, *, base: float = e) -> float:
     Notes
     -----
     Yin (2007), eqs. (2.19) and (2.27). The Kraft sum over all sequences of N symbols is 1.
+
+    Examples
+    --------
+    >>> from nrprob.codelength import nml_length
+    >>> round(nml_length([4, 4], base=2), 3)  # maximum_likelihood_length, and the complexity
+    10.086
     """
     n = _sizes(_counts(counts), "counts")
     length = maximum_likelihood_length(n) + multinomial_complexity(n.size, n.sum())
@@ -437,6 +473,12 @@ def exponential_complexity(
     Notes
     -----
     Yin (2007), eq. (2.35), is the asymptotic form. Without bounds the complexity is infinite.
+
+    Examples
+    --------
+    >>> from nrprob.codelength import exponential_complexity
+    >>> round(exponential_complexity(100, 0.01, 10.0), 3)
+    3.315
     """
     low, high = _range(low, high, "sigma range")
     check_choice("form", form, ("exact", "asymptotic"))
@@ -491,6 +533,12 @@ def exponential_length(
     Notes
     -----
     Yin (2007), eqs. (2.32) and (3.9), with bounds that hold for every sum of distances.
+
+    Examples
+    --------
+    >>> from nrprob.codelength import exponential_length
+    >>> round(exponential_length(100, 80.0, 0.01, 10.0), 2)
+    81.04
     """
     complexity = exponential_complexity(n, low, high, shape=shape, clamped=True)
     xp = jnp if _traced(n, total, low, high, shape) else np
@@ -536,6 +584,12 @@ def gaussian_complexity(
     Notes
     -----
     This package's own: Yin (2007) has no bounds, and no finite complexity, for this class.
+
+    Examples
+    --------
+    >>> from nrprob.codelength import gaussian_complexity
+    >>> round(gaussian_complexity(100, 0.1, 10.0, 20.0), 3)
+    8.488
     """
     _range(low, high, "sigma range")
     n, width = _sizes(n, "n"), _array(mean_range, "mean_range")
@@ -583,6 +637,12 @@ def gaussian_length(
     ------
     ValueError
         As for `gaussian_complexity`.
+
+    Examples
+    --------
+    >>> from nrprob.codelength import gaussian_length
+    >>> round(gaussian_length(100, 2.0, 0.1, 10.0, 20.0), 2)
+    185.04
     """
     complexity = gaussian_complexity(n, low, high, mean_range)
     n, v = _array(n, "n"), _array(variance, "variance")
@@ -642,6 +702,13 @@ def kmeans_length(
     Notes
     -----
     Yin (2007), eq. (2.36), in which r is a squared distance already.
+
+    Examples
+    --------
+    >>> from nrprob.codelength import kmeans_length
+    >>> X = [[0.0], [0.1], [0.2], [5.0], [5.1], [5.3]]
+    >>> kmeans_length(X, [0, 0, 0, 1, 1, 1]) < kmeans_length(X, [0, 1, 0, 1, 0, 1])
+    True
     """
     from sklearn.utils import check_array, check_consistent_length, column_or_1d
 

@@ -11,6 +11,13 @@ class DegenerateClusterWarning(UserWarning):
 
     It is a result and not a failure: the estimator is fitted, ``n_clusters_`` says how many
     clusters hold rows, and no value is NaN.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from nrprob import DegenerateClusterWarning
+    >>> with warnings.catch_warnings():  # where fewer clusters than asked for will not do
+    ...     warnings.simplefilter("error", DegenerateClusterWarning)
     """
 
 

@@ -13,6 +13,8 @@ from nrprob.exceptions import warn
 from nrprob.frames import as_frame, is_frame, is_pandas, is_table, listed
 from nrprob.validation import as_array
 
+__all__ = ["Memberships"]
+
 
 class Memberships:
     """Soft known structure: every row belongs to every known group with some probability.
@@ -26,6 +28,17 @@ class Memberships:
     ------
     ValueError
         If an entry is negative or not finite, or a row does not sum to 1 within 1e-6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob import CCIB
+    >>> from nrprob.known import Memberships
+    >>> random = np.random.default_rng(0)
+    >>> shares = random.dirichlet([0.3, 0.3], 40)
+    >>> X = random.poisson(4.0, (40, 6)) + 3 * (shares[:, :1] > 0.5)
+    >>> CCIB(2, random_state=0).fit(X, known=Memberships(shares)).labels_.shape
+    (40,)
     """
 
     def __init__(self, probabilities: Any):

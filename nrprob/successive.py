@@ -54,6 +54,16 @@ class Exploration:
         What ended the search before all clusterings were found; None where nothing did.
     prepared_ : Prepared or None
         What `prepare` made of the rows, if they were a frame.
+
+    Examples
+    --------
+    >>> from nrprob import explore
+    >>> from sklearn.datasets import load_iris
+    >>> found = explore(load_iris().data, n_clusters=3, n_clusterings=2, random_state=0)
+    >>> found.labels_.shape
+    (150, 2)
+    >>> found.table.shape
+    (2, 2)
     """
 
     labels_: np.ndarray

@@ -1,6 +1,7 @@
 """The pages under docs/: links lead somewhere, examples run, and model files can be read."""
 
 import ast
+import doctest
 import importlib
 import inspect
 import re
@@ -73,12 +74,80 @@ def test_settings_of_the_errata_are_accepted():
         assert name in parameters, name
 
 
+def test_every_public_name_has_a_page():
+    listed = set(re.findall(r"^   (\w+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.M))
+    assert listed == {name for name in nrprob.__all__ if name != "__version__"} | {"batch"}
+
+
+# What the text beside the examples says of them.
+CLAIMS = {
+    "is-it-real": lambda found, sure, model, **_: (
+        found.p_structure_ < 0.001
+        and found.p_gap_ < 0.05
+        and sure.rows_.mean() > 0.95
+        and model.n_clusters_ == 2
+    ),
+    # with room for the noise of R-hat itself
+    "posterior": lambda sampled, posterior, draws, **_: (
+        sampled.converged_ and posterior.diagnose(draws, random_state=0)["r_hat"].max() < 1.02
+    ),
+    "start": lambda model, found, metrics, parity, **_: (
+        "ResidualMixture" in model.reason_
+        and metrics.normalized_mutual_information(model.labels_, parity) < 0.01
+        and found.p_structure_ < 0.001
+    ),
+}
+PAGES = [p for p in sorted(DOCS.glob("*.md")) if "```python" in p.read_text(encoding="utf-8")]
+
+
 @pytest.mark.slow
-def test_what_the_page_on_evidence_shows_is_so():
-    page = (DOCS / "is-it-real.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_examples_of_pages_run(page, tmp_path, monkeypatch):
+    """One after the other, as somebody reading would type them."""
+    monkeypatch.chdir(tmp_path)
     scope: dict = {}
-    for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S):
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
         exec(block, scope)
-    assert scope["found"].p_structure_ < 0.001 and scope["found"].p_gap_ < 0.05
-    assert scope["sure"].rows_.mean() > 0.95
-    assert scope["model"].n_clusters_ == 2
+    assert CLAIMS.get(page.stem, lambda **_: True)(**scope)
+
+
+def _examples():
+    """Doctests of everything public, by name."""
+    holders = [nrprob, *(getattr(nrprob, m) for m in nrprob.__all__ if m.islower())]
+    holders = [h for h in holders if inspect.ismodule(h)] + [importlib.import_module("nrprob.batch")]
+    finder, found = doctest.DocTestFinder(recurse=False), {}
+    for holder in holders:
+        for name in holder.__all__:
+            thing = getattr(holder, name)
+            if not inspect.ismodule(thing) and callable(thing):
+                found[f"{holder.__name__}.{name}"] = finder.find(thing, name)[0]
+    return found
+
+
+EXAMPLES = _examples()
+
+
+# Records, which the examples of what returns them show.
+RECORDS = {
+    "nrprob.evidence.Confidence",
+    "nrprob.evidence.Evidence",
+    "nrprob.evidence.NumberOfClusters",
+    "nrprob.metrics.IndependenceTest",
+    "nrprob.posterior.CredibleBall",
+}
+
+
+def test_every_public_name_has_an_example():
+    assert {name for name in EXAMPLES if not EXAMPLES[name].examples} == RECORDS
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_of_docstrings_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said: list[str] = []
+    outcome = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(
+        EXAMPLES[name], out=said.append
+    )
+    assert not outcome.failed, "".join(said)

@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["quickstart", "test"])
+@pytest.mark.parametrize("name", ["quickstart", "test", "docs"])
 def test_commands_are_one_line_and_marked(name):
     found = re.search(rf"^<!-- command: {name} -->\n```sh\n(.+)\n```$", README, re.M)
     assert found, f"no command marked {name!r}"
@@ -17,9 +17,10 @@ def test_commands_are_one_line_and_marked(name):
 
 
 def test_pictures_and_pages_exist():
+    assert len(README) < 7000
     for target in re.findall(r"\]\(([^)#]+)\)", README):
         if not target.startswith("http"):
-            assert (ROOT / target).is_file(), target
+            assert (ROOT / target).exists(), target
 
 
 @pytest.mark.slow
@@ -29,7 +30,5 @@ def test_python_examples_run():
     scope: dict = {}
     for block in blocks:  # one after the other, as somebody reading would type them
         exec(block, scope)
-    assert scope["found"].labels_.shape == (len(scope["X"]), 2)
-    # What the text says of the draws, with room for the noise of R-hat itself.
-    assert scope["sampled"].converged_
-    assert scope["posterior"].diagnose(scope["draws"], random_state=0)["r_hat"].max() < 1.02
+    assert "ResidualMixture" in scope["model"].reason_
+    assert scope["model"].labels_.shape == scope["parity"].shape

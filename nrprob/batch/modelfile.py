@@ -116,6 +116,13 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
     ------
     nrprob.exceptions.InputError
         With one line per mistake, each naming its place.
+
+    Examples
+    --------
+    >>> from nrprob import batch
+    >>> spec = {"data": {"loader": "iris"}, "methods": [{"name": "ib", "n_clusters": 3}]}
+    >>> batch.read_model(spec).runs
+    1
     """
     if isinstance(source, Mapping):
         content, name, folder = dict(source), "the model", Path()

@@ -234,6 +234,16 @@ def run(
         If the file, its data or the cluster cannot be used, before anything is written;
         afterwards, if some cells could not be fitted, with the reasons, or if the cluster is lost;
         what was fitted is kept.
+
+    Examples
+    --------
+    >>> from nrprob import batch
+    >>> spec = {"known": "partition_0",
+    ...         "data": {"generator": "make_binary_partitions",
+    ...                  "parameters": {"n_samples": 60, "dims": [8, 4]}},
+    ...         "methods": [{"name": "ccib", "grid": {"coordination_weight": [0.5, 1.0]}}]}
+    >>> batch.run(spec)["labels"].shape
+    (2, 60)
     """
     model = spec if isinstance(spec, ModelFile) else read_model(spec)
     plan = expand(model)

@@ -339,6 +339,14 @@ def load(folder: Path | str) -> xarray.Dataset:
     ------
     nrprob.exceptions.InputError
         If there are no results, or a file is damaged.
+
+    Examples
+    --------
+    >>> from nrprob import batch
+    >>> spec = {"data": {"loader": "iris"}, "methods": [{"name": "ib", "n_clusters": 3}]}
+    >>> results = batch.run(spec, "results/iris")
+    >>> batch.load("results/iris")["labels"].shape
+    (1, 150)
     """
     import xarray
 

@@ -95,6 +95,20 @@ def make_binary_partitions(
     Gondek (2005), appendix E.1. What a row shows on the blocks of other clusters, and how
     columns that do not divide evenly are split, is not stated there; both follow the published
     sample and accuracies.
+
+    Examples
+    --------
+    >>> from nrprob.datasets import make_binary_partitions
+    >>> X, labels = make_binary_partitions(100, dims=[8, 4], random_state=0)
+    >>> X.shape, labels.shape
+    ((100, 12), (100, 2))
+
+    Examples
+    --------
+    >>> from nrprob.datasets import make_multinomial_2d
+    >>> X, labels = make_multinomial_2d(60, 2, 100, random_state=0)
+    >>> X.shape, labels.shape
+    ((60, 3), (60, 2))
     """
     n_samples = _positive_int(n_samples, "n_samples")
     n_clusters = _positive_int(n_clusters, "n_clusters")
@@ -211,6 +225,12 @@ def bayes_precision(m: int, n_clusters: int, p_noise: float = 0.1) -> float:
     The generator is that of Gondek (2005), appendix E.1; the bound is not given there. Rows that
     agree with the profile in equally many columns of each block are equally likely under every
     cluster, so the sum runs over those numbers, not over all 2^m rows.
+
+    Examples
+    --------
+    >>> from nrprob.datasets import bayes_precision
+    >>> round(bayes_precision(4, 2), 4)
+    0.972
     """
     from scipy.special import comb
 

@@ -64,6 +64,19 @@ class DataSet:
         Names of the columns.
     image_shape : tuple of int or None
         Height and width, if a row is an image.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob.datasets import DataSet
+    >>> DataSet(np.eye(2), {"half": np.array([0, 1])}).labelings
+    {'half': array([0, 1])}
+
+    Examples
+    --------
+    >>> from nrprob.datasets import load
+    >>> load("iris").X.shape
+    (150, 4)
     """
 
     X: Any

@@ -144,6 +144,16 @@ def make_dialect_counts(
     ------
     ValueError
         If counts are negative, lengths differ or a probability is none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob.datasets import make_dialect_counts
+    >>> topics = np.repeat([0, 1], 30)
+    >>> counts = np.random.default_rng(0).poisson(3.0, (60, 40))
+    >>> X, dialects = make_dialect_counts(counts, topics, random_state=0)
+    >>> X.shape, dialects.shape
+    ((60, 200), (60, 2))
     """
     X, labels = _checked(X, labels)
     n_dialects = _positive_int(n_dialects, "n_dialects")

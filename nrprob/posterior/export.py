@@ -55,9 +55,9 @@ def to_arviz(
 
     Parameters
     ----------
-    posterior : mapping of str to array of shape (chain, draw, *event)
+    posterior : mapping of str to array of shape (chain, draw, ...)
         Draws of each quantity.
-    sample_stats, log_likelihood : mapping of str to array of shape (chain, draw, *event), optional
+    sample_stats, log_likelihood : mapping of str to array of shape (chain, draw, ...), optional
         Statistics of the sampler, and the pointwise log likelihood in nats. ArviZ takes it for
         normalised, which predictives of single rows by normalised maximum likelihood are not.
     observed_data : mapping of str to array, optional

@@ -78,6 +78,13 @@ def plot_coclustering(
         If labels are not whole numbers.
     ValueError
         If shapes do not fit.
+
+    Examples
+    --------
+    >>> from nrprob.posterior import plot_coclustering
+    >>> ax = plot_coclustering([[0, 0, 1], [5, 2, 2], [1, 1, 1], [0, 0, 3]], [0, 0, 1])
+    >>> ax.images[0].get_array().shape
+    (3, 3)
     """
     import matplotlib.pyplot as plt
     from matplotlib.patches import Rectangle
@@ -149,6 +156,13 @@ def plot_n_clusters(draws: Any, ax: Axes | None = None) -> Axes:
         If labels are not whole numbers.
     ValueError
         If `draws` has other axes or is empty.
+
+    Examples
+    --------
+    >>> from nrprob.posterior import plot_n_clusters
+    >>> ax = plot_n_clusters([[0, 0, 1], [5, 2, 2], [1, 1, 1], [0, 0, 3]])
+    >>> len(ax.patches)
+    2
     """
     import matplotlib.pyplot as plt
 

@@ -78,6 +78,14 @@ def write_report(folder: Path | str, out: Path | str | None = None) -> Path:
     nrprob.exceptions.InputError
         If there are no results, a file of them is damaged, or the page cannot be written; in the
         first two cases nothing is written.
+
+    Examples
+    --------
+    >>> from nrprob import batch
+    >>> spec = {"data": {"loader": "iris"}, "methods": [{"name": "ib", "n_clusters": 3}]}
+    >>> results = batch.run(spec, "results/iris")
+    >>> batch.write_report("results/iris").name
+    'report.html'
     """
     folder = Path(folder)
     path = Path(out) if out is not None else folder / PAGE

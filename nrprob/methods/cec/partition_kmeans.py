@@ -182,10 +182,9 @@ class PartitionKMeans(PlainClusterer):
     --------
     >>> import numpy as np
     >>> from nrprob import PartitionKMeans
-    >>> X = np.array([[0.0], [0.1], [1.0], [1.1]])
-    >>> labels = PartitionKMeans(2, random_state=0).fit(X, [0, 1, -1, -1]).labels_
-    >>> bool(labels[0] == labels[1])
-    False
+    >>> X = np.array([[0.0], [0.4], [0.6], [1.0]])
+    >>> PartitionKMeans(2, random_state=0).fit(X, [0, 1, -1, 1]).labels_
+    array([0, 1, 1, 1])
     """
 
     n_clusters: parameters.Clusters = 2

@@ -1,0 +1,128 @@
+"""The documentation site: ``sphinx-build -W docs docs/_build``.
+
+Notebooks are shown as they are stored, which tests hold to be as they ran. They live beside the
+package and not here, so they are copied in, with their first pictures as thumbnails.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+from importlib import metadata
+from pathlib import Path
+
+import nrprob
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+
+project = "nrprob"
+author = copyright = "The nrprob developers"
+release = version = metadata.version("nrprob")
+
+extensions = [
+    "myst_nb",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "sphinx_design",
+]
+templates_path = ["_templates"]
+exclude_patterns = ["_build"]
+html_static_path = ["_static"]
+html_theme = "furo"
+html_title = "nrprob"
+html_css_files = ["nrprob.css"]
+
+default_role = "autolink"  # `name` in a docstring is a link where there is such a name
+autodoc_typehints = "none"  # numpydoc's sections say them
+autosummary_ignore_module_all = False
+numpydoc_show_class_members = False
+
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+nb_execution_mode = "off"
+
+
+def as_on_the_site(app, name: str, text: list[str]) -> None:
+    """Pages are read where they lie as well: turn their code and links into those of the site.
+
+    Public names in code become links to their pages, and links to files outside of this folder
+    lead to the pages that show them.
+    """
+    if app.env.doc2path(name).suffix != ".md":
+        return
+    for file, page in _SHOWN.items():
+        text[0] = text[0].replace(f"]({file})", f"]({page})")
+    text[0] = re.sub(r"\]\(\.\./notebooks/(\w+\.ipynb)\)", r"](notebooks/\1)", text[0])
+    parts = re.split(r"(^```.*?^```$)", text[0], flags=re.M | re.S)
+    text[0] = "".join(p if p.startswith("```") else _NAMES.sub(_as_link, p) for p in parts)
+
+
+_SHOWN = {"../CONTRIBUTING.md": "adding-a-method.md", "../models/quickstart.toml": "model-files.md"}
+_NAMES = re.compile(r"(?<![`\[])`(?:nrprob\.)?((?:\w+\.)?\w+)`(?!`)")
+
+
+def _as_link(code: re.Match) -> str:
+    of, _, name = code[1].rpartition(".")
+    holder = getattr(nrprob, of, None) if of in nrprob.__all__ else None if of else nrprob
+    if name not in getattr(holder, "__all__", ()) and code[1] != "known.Memberships":
+        return code[0]
+    return f"{{py:obj}}`{code[1]} <nrprob.{code[1]}>`"
+
+
+def keep_underscores(app, what, name, thing, options, lines: list[str]) -> None:
+    """Say that n_clusters_ in the shape of an array is no link, which it would be."""
+    for i, line in enumerate(lines):
+        if "`" not in line and not line.lstrip().startswith((">>>", "...")):
+            lines[i] = re.sub(r"(\w)_(?=[,)])", r"\1\\_", line)
+
+
+def setup(app) -> None:
+    """Connect what is above with Sphinx."""
+    app.connect("source-read", as_on_the_site)
+    app.connect("autodoc-process-docstring", keep_underscores, priority=400)
+
+
+def lay_out_notebooks(source: Path, target: Path) -> None:
+    """Copy notebooks, and write a page of cards, each with the first picture of its notebook."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir()
+    cards = []
+    for path in sorted(source.glob("*.ipynb")):
+        shutil.copy(path, target)
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        title, lead = _opening(cells)
+        (target / f"{path.stem}.png").write_bytes(_first_picture(cells))
+        cards.append(
+            f":::{{grid-item-card}} {title}\n:link: {path.stem}\n:link-type: doc\n"
+            f":img-top: {path.stem}.png\n:img-alt: First picture of “{title}”\n\n{lead}\n:::\n"
+        )
+    names = "\n".join(path.stem for path in sorted(source.glob("*.ipynb")))
+    (target / "index.md").write_text(
+        "# Gallery\n\nNotebooks, as they ran: a question, a picture, and what it says.\n\n"
+        "::::{grid} 1 2 2 3\n:gutter: 3\n\n" + "\n".join(cards) + "::::\n\n"
+        f"```{{toctree}}\n:hidden:\n\n{names}\n```\n",
+        encoding="utf-8",
+    )
+
+
+def _opening(cells: list[dict]) -> tuple[str, str]:
+    """Title of a notebook, and the first sentence below it."""
+    text = "".join(cells[0]["source"]).strip().split("\n", 1)
+    title, rest = text[0].lstrip("# "), text[1] if len(text) > 1 else "".join(cells[1]["source"])
+    return title, rest.strip().replace("\n", " ").split(". ")[0].rstrip(".") + "."
+
+
+def _first_picture(cells: list[dict]) -> bytes:
+    for cell in cells:
+        for output in cell.get("outputs", ()):
+            if "image/png" in output.get("data", {}):
+                return base64.b64decode("".join(output["data"]["image/png"]))
+    raise ValueError("a notebook has no picture")
+
+
+lay_out_notebooks(ROOT / "notebooks", HERE / "notebooks")

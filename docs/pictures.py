@@ -1,0 +1,32 @@
+"""Draw docs/idea.png: the same points by batch, by k-means, and by what is left of both batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.cluster import KMeans
+
+from nrprob import ResidualMixture
+
+
+def main() -> None:
+    """Draw it beside this file."""
+    random = np.random.default_rng(0)
+    batch, kind = random.integers(2, size=(2, 240))
+    X = random.normal(size=(240, 2)) * [0.9, 0.5]
+    X += np.outer(batch, [5.0, 1.5]) + np.outer(kind, [-1.0, 2.6])
+    found = KMeans(2, n_init=10, random_state=0).fit_predict(X)
+    told = ResidualMixture(2, random_state=0).fit(X, known=batch).labels_
+    figure, axes = plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained", sharey=True)
+    titles = "what is known: the batch", "k-means, told nothing", "ResidualMixture, told the batch"
+    for ax, title, labels in zip(axes, titles, (batch, found, told), strict=True):
+        for group, (colour, marker) in enumerate((("#0072b2", "o"), ("#d55e00", "^"))):
+            ax.scatter(*X[labels == group].T, s=16, color=colour, marker=marker, alpha=0.75, lw=0)
+        ax.set(title=title, xticks=[], yticks=[])
+    figure.savefig(Path(__file__).with_name("idea.png"), dpi=130)
+
+
+if __name__ == "__main__":
+    main()
