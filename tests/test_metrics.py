@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2, chi2_contingency, ks_1samp
 
 from nrprob import information, metrics
+from nrprob.metrics import partitions, quality
 
 TOL = 1e-12
 quick = settings(deadline=None, max_examples=60)
@@ -20,6 +21,7 @@ SYMMETRIC = (
     metrics.matching_rate,
     metrics.normalized_mutual_information,
     metrics.rand_index,
+    metrics.adjusted_rand_index,
     metrics.jaccard_index,
     metrics.fowlkes_mallows_index,
     metrics.pair_f_measure,
@@ -154,6 +156,19 @@ def test_pair_indices_against_all_pairs(pair):
     assert metrics.fowlkes_mallows_index(a, b) == pytest.approx(fowlkes_mallows, abs=TOL)
 
 
+@settings(deadline=None, max_examples=30)
+@given(labelings(max_size=6, k=3))
+def test_adjusted_rand_index_against_all_shuffles(pair):
+    a, b = pair
+    alike = [brute_pairs(a, np.array(shuffled))[0] for shuffled in itertools.permutations(b)]
+    both, only_a, only_b, _ = brute_pairs(a, b)
+    expected = np.mean(alike)
+    most = both + (only_a + only_b) / 2
+    assume(abs(most - expected) > TOL)
+    value = (both - expected) / (most - expected)
+    assert metrics.adjusted_rand_index(a, b) == pytest.approx(value, abs=1e-9)
+
+
 @quick
 @given(labelings())
 def test_hubert_gamma_is_a_correlation(pair):
@@ -232,7 +247,7 @@ def test_symmetry(f, pair):
 def test_range_and_equality(f, pair):
     a, b = pair
     upper = math.log(len(a)) if f is metrics.variation_of_information else 1.0
-    lower = -1.0 if "hubert" in f.__name__ else 0.0
+    lower = {"h": -1.0, "a": -0.5}.get(f.__name__[0], 0.0)  # Hubert's, and what is adjusted
     assert type(f(a, b)) is float and lower <= f(a, b) <= upper + TOL
     n_pairs_together = brute_pairs(a, a)[0]
     if f is metrics.variation_of_information:
@@ -391,7 +406,7 @@ def test_dunn_against_loops(separation, diameter, monkeypatch):
     options = {"separation": separation, "diameter": diameter}
     assert metrics.dunn_index(X, labels, **options) == pytest.approx(expected, rel=1e-12)
     # In blocks that cut through clusters.
-    monkeypatch.setattr(metrics, "BLOCK_SIZE", 5 * len(X))
+    monkeypatch.setattr(quality, "BLOCK_SIZE", 5 * len(X))
     assert metrics.dunn_index(X, labels, **options) == pytest.approx(expected, rel=1e-12)
     moved = 3.0 * X[::-1] + [1.0, -2.0, 5.0]
     assert metrics.dunn_index(moved, labels[::-1], **options) == pytest.approx(expected, rel=1e-9)
@@ -508,6 +523,6 @@ def test_permutations_in_batches(monkeypatch):
     rng = np.random.default_rng(2)
     a, b = rng.integers(3, size=50), rng.integers(3, size=50)
     whole = metrics.independence_test(a, b, n_permutations=500, random_state=0).p_permutation
-    monkeypatch.setattr(metrics, "BLOCK_SIZE", 9 * 7)
+    monkeypatch.setattr(partitions, "BLOCK_SIZE", 9 * 7)
     parts = metrics.independence_test(a, b, n_permutations=500, random_state=0).p_permutation
     assert parts == whole

@@ -17,12 +17,13 @@ from nrprob.batch import registry
 from nrprob.batch.fits import Fit, default_measures, outcome, refused, score
 from nrprob.batch.inputs import Inputs, inputs_of
 from nrprob.batch.plan import Experiment
+from nrprob.batch.rivals import fit_rival
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.sources import load_data
 from nrprob.batch.tables import Table
 from nrprob.engines.batching import MEMORY, Batcher
 from nrprob.engines.sharding import asked_for, sharded
-from nrprob.estimator.base import Clusterer, check_finite, labelings
+from nrprob.estimator.base import Clusterer, check_finite
 from nrprob.exceptions import DataUnavailable
 from nrprob.settings import standard
 
@@ -89,7 +90,8 @@ class Executor:
                         estimator.finish(task, solutions)
                         check_finite(estimator)
                     messages = [str(w.message) for w in [*caught, *later]]
-                    fit = self._outcome(cell, inputs, estimator, sum(seconds), messages)
+                    fit = outcome(cell.method, estimator, sum(seconds), messages)
+                    fit = self._outcome(cell, inputs, estimator, fit)
                 except (ValueError, TypeError) as error:
                     done[cell] = error
                     continue
@@ -101,7 +103,11 @@ class Executor:
         """What the lanes need of a cell; its fit where they cannot take it."""
         inputs = inputs_of(self.model, self.data(cell), cell)
         estimator = registry.make_estimator(cell.name, cell.parameters)
-        alone = registry.method(cell.name).alone or not isinstance(estimator, Clusterer)
+        method = registry.method(cell.name)
+        if isinstance(method, registry.Rival):
+            fit = fit_rival(cell.method, cell.name, estimator, inputs.X)
+            return self._outcome(cell, inputs, estimator, fit)
+        alone = method.alone or not isinstance(estimator, Clusterer)
         start = time.perf_counter()
         place: contextlib.AbstractContextManager = contextlib.nullcontext()
         with warnings.catch_warnings(record=True) as caught:
@@ -118,30 +124,23 @@ class Executor:
                 refusal = _fit(estimator, inputs)
         seconds = time.perf_counter() - start
         messages = [str(w.message) for w in caught]
-        return self._outcome(cell, inputs, estimator, seconds, messages, refusal)
+        if refusal:
+            fit = refused(cell.method, estimator, self.data(cell).X.shape[0], seconds, refusal)
+        else:
+            fit = outcome(cell.method, estimator, seconds, messages)
+        return self._outcome(cell, inputs, estimator, fit)
 
     def _too_large(self, size: int) -> bool:
         """Whether a call would fill most of a device, and there are others to share its rows."""
         limit = (self.lanes.devices[0].memory_stats() or {}).get("bytes_limit", math.inf)
         return len(self.lanes.devices) > 1 and size > 0.5 * limit
 
-    def _outcome(
-        self,
-        cell: Experiment,
-        inputs: Inputs,
-        estimator: Any,
-        seconds: float,
-        messages: list[str],
-        refusal: str = "",
-    ) -> Fit:
-        """What is kept of a fit, or of one whose pairs cannot be kept."""
+    def _outcome(self, cell: Experiment, inputs: Inputs, estimator: Any, fit: Fit) -> Fit:
+        """What is kept of a fit, or of one whose pairs cannot be kept, with its measures."""
         model, table = self.model, self.data(cell)
         told = inputs.parts is not None and inputs.y is not None
         told = told and registry.entry(type(estimator))[1].says_classes
-        if refusal:
-            fit = refused(cell.method, estimator, table.X.shape[0], seconds, refusal)
-        else:
-            fit = outcome(cell.method, estimator, seconds, messages)
+        if not fit.refusal:
             fit.labels = inputs.spread(fit.labels, -1)
             if not model.save.memberships:
                 fit.membership = None
@@ -150,7 +149,7 @@ class Executor:
             if not model.save.traces:
                 fit.trace = np.empty(0)
             if model.predicts:
-                fit.predicted = _predicted(estimator, inputs, told)
+                fit.predicted = _predicted(estimator, inputs, told, fit.labels.shape[1:])
             if model.constraints is not None:
                 fit.refusal = ""
         if getattr(table.X, "dtype", None) == np.float32:
@@ -184,13 +183,13 @@ def _fit(estimator: Any, inputs: Inputs) -> str:
     return ""
 
 
-def _predicted(estimator: Any, inputs: Inputs, told: bool) -> np.ndarray:
+def _predicted(estimator: Any, inputs: Inputs, told: bool, views: tuple[int, ...]) -> np.ndarray:
     """What is said of test rows, and of fitted ones by who says classes; -1 for other rows."""
     assert inputs.parts is not None
     rows = [(inputs.parts.rows("test"), inputs.X_test, inputs.known_test)]
     if told:
         rows.append((inputs.parts.fitted, inputs.X, inputs.known))
-    found = np.full((inputs.parts.part.size, *labelings(estimator).shape[1:]), -1)
+    found = np.full((inputs.parts.part.size, *views), -1)
     for at, X, known in rows:
         if at.any():
             found[at] = estimator.predict(X, **known)

@@ -34,7 +34,7 @@ class Fit:
     Attributes
     ----------
     title : name in reports
-    method : name of the estimator's class
+    method : name of the estimator's class; of a rival, its import path
     parameters : of the estimator
     labels : (n,) cluster of each row, or (n, V) of V views; -1 for rows that were not fitted
     seconds : that the fit took
@@ -268,7 +268,7 @@ def _class_rates(fit: Fit, parts: Parts, told: bool) -> dict[str, float]:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
-    names = ("nrprob", "jax", "jaxlib", "numpy", "scipy", "scikit-learn", "pandas")
+    names = ("nrprob", "jax", "jaxlib", "numpy", "scipy", "scikit-learn", "pandas", "clustpy")
     found = {"python": platform.python_version()}
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):

@@ -21,7 +21,8 @@ measure::
 It may ask for many data sets and many settings: ``data.cases`` lists parameters of the data that
 belong together, ``grid`` (of the data, of a method) lists values to combine, ``data.repeats`` draws
 as many data sets of every case, and ``runs`` fits every one of them as many times, with seeds of
-their own. A method's parameter may be taken from the data: ``n_clusters = "data.n_clusters"``.
+their own. A method's parameter may be taken from the data: ``n_clusters = "data.n_clusters"``. A
+method may be an estimator of another package, by its import path: ``"sklearn.cluster.KMeans"``.
 
 ``wanted`` tells methods the sought labels of some rows. ``split`` has them fit some rows, with or
 without their labels, and tests them on others. ``constraints`` tells them pairs of rows.

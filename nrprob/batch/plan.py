@@ -51,7 +51,7 @@ class Experiment:
     case : number of the data's case
     repeat, seed : number of the data set in its case, and the seed that draws it
     method : title of the method
-    name : short name of the method
+    name : short name of the method, or import path of a rival
     run : number of the fit
     data : parameters of the data
     parameters : parameters of the estimator, ``random_state`` included
@@ -340,7 +340,7 @@ def matches(cell: Experiment, where: Mapping[str, Any]) -> bool:
 def select(plan: Plan, only: Sequence[str]) -> set[str]:
     """Identifiers of the cells that meet all conditions NAME=VALUE.
 
-    NAME is ``method`` (a title or a short name), ``table``, ``repeat``, ``run`` or a parameter.
+    NAME is ``method`` (a title or a name), ``table``, ``repeat``, ``run`` or a parameter.
 
     Raises
     ------
@@ -364,9 +364,11 @@ def select(plan: Plan, only: Sequence[str]) -> set[str]:
                 and (not table.methods or cell.method in table.methods)
             ]
             continue
-        if name == "method" and any(text.lower() == cell.name for cell in chosen):
-            chosen = [cell for cell in chosen if text.lower() == cell.name]
-            continue
+        if name == "method":
+            named_so = [cell for cell in chosen if text.lower() == cell.name.lower()]
+            if named_so:
+                chosen = named_so
+                continue
         found = [(cell, value) for cell in chosen if (value := _place(cell, name)) is not None]
         if not found:
             names = {"method", "table", "repeat", "run"}.union(*(c.values for c in plan.cells))

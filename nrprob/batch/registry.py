@@ -1,22 +1,25 @@
-"""The methods by the short names that the command line and model files use.
+"""The methods by the names that the command line and model files use.
 
+Ours have short names. Rivals of other packages, which only model files take, have import paths.
 Nothing is imported until a method is asked for, so that listing them is instant.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nrprob.exceptions import InputError
+from nrprob.exceptions import InputError, one_line
 
 __all__ = [
-    "METHODS", "Method", "entry", "make_estimator", "method", "nearest", "refuse_unknown",
-    "short_name",
+    "METHODS", "PACKAGES", "Method", "Rival", "entry", "make_estimator", "method", "nearest",
+    "refuse_unknown", "short_name",
 ]  # fmt: skip
 
 
@@ -58,6 +61,67 @@ class Method:
     def class_name(self) -> str:
         """Name of the class, which is not imported for it."""
         return self.place.partition(":")[2]
+
+
+# Packages that rivals may come from, and how to install them.
+PACKAGES = {"sklearn": "scikit-learn", "clustpy": "clustpy"}
+
+
+@dataclass(frozen=True)
+class Rival(Method):
+    """An estimator of another package, which is told nothing but the rows."""
+
+    @property
+    def path(self) -> str:
+        """Its import path, which is its name."""
+        return self.place.replace(":", ".")
+
+    def load(self) -> type[Any]:
+        """Class of the estimator.
+
+        Raises
+        ------
+        nrprob.exceptions.InputError
+            If its package is not installed, there is no such class, or it is no clusterer.
+        """
+        where = self.place.partition(":")[0]
+        package = where.partition(".")[0]
+        try:
+            module = importlib.import_module(where)
+        except Exception as error:  # of whatever a package does at its import
+            missing = getattr(error, "name", None)
+            if missing == package:
+                problem = f"{package} is not installed; {self.path}; run pip install "
+                raise InputError(problem + PACKAGES[package]) from error
+            if isinstance(error, ModuleNotFoundError) and f"{where}.".startswith(f"{missing}."):
+                above, _, last = str(missing).rpartition(".")
+                inside = getattr(importlib.import_module(above), "__path__", ())
+                there = [m.name for m in pkgutil.iter_modules(inside) if m.name[0] != "_"]
+                refuse_unknown(last, there, f"{above} has no such module; {self.path}")
+            raise InputError(
+                f"{where} cannot be imported; {one_line(error)}; install what it needs"
+            ) from error
+        found: Any = getattr(module, self.class_name, None)
+        if not _clusters_rows(found, package):
+            names = [n for n, one in vars(module).items() if _clusters_rows(one, package)]
+            complaint = f"{where} has no such estimator that clusters rows; {self.class_name!r}"
+            refuse_unknown(self.class_name, names, complaint)
+        return found
+
+
+def _clusters_rows(found: Any, package: str) -> bool:
+    """Whether this is an estimator of a package that can say clusters, and needs no labels."""
+    from sklearn.base import BaseEstimator
+
+    if not (inspect.isclass(found) and issubclass(found, BaseEstimator)):
+        return False
+    kind: Any = found
+    says = {"fit_predict", "predict"} & {*dir(kind)} or "\n    labels_ " in (kind.__doc__ or "")
+    if kind.__module__.partition(".")[0] != package or not (says and hasattr(kind, "fit")):
+        return False
+    _, *others = inspect.signature(kind.fit).parameters.values()
+    needed = [one for one in others if one.default is one.empty and one.kind < one.VAR_POSITIONAL]
+    return len(needed) <= 1
 
 
 METHODS = {
@@ -239,8 +303,16 @@ def short_name(name: str) -> str:
     Raises
     ------
     nrprob.exceptions.InputError
-        If there is no such method.
+        If there is no such method. That of a rival is its import path, and may not be there.
     """
+    if "." in name:
+        if not re.fullmatch(rf"({'|'.join(PACKAGES)})(\.\w+)+", name):
+            allowed = " or ".join(f"{package}." for package in PACKAGES)
+            raise InputError(
+                f"estimators from elsewhere are those below {allowed}, and no others; got "
+                f"{name!r}; name a class of these packages, or a method of `nrprob methods`"
+            )
+        return name
     for spelling in (name.lower(), name.lower().replace("-", "_"), name.lower().replace("_", "-")):
         if spelling in METHODS:
             return spelling
@@ -248,8 +320,19 @@ def short_name(name: str) -> str:
 
 
 def method(name: str) -> Method:
-    """Look a method up by its short name; see `short_name`."""
-    return METHODS[short_name(name)]
+    """Look a method up by its short name, or a rival by its import path; see `short_name`."""
+    name = short_name(name)
+    if name in METHODS:
+        return METHODS[name]
+    where, _, class_name = name.rpartition(".")
+    return Rival(
+        f"{where}:{class_name}",
+        f"of {PACKAGES[name.partition('.')[0]]}, told nothing but the rows; for comparison",
+        takes_known=False,
+        takes_wanted=False,
+        says_classes=False,
+        alone=True,
+    )
 
 
 def entry(estimator: type[Any]) -> tuple[str, Method]:
@@ -258,18 +341,25 @@ def entry(estimator: type[Any]) -> tuple[str, Method]:
 
 
 def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") -> Any:
-    """Estimator by its short name; ``where`` tells the user where a wrong parameter stands.
+    """Estimator by its name; ``where`` tells the user where a wrong parameter stands.
+
+    A rival without a random state is given none.
 
     Raises
     ------
     nrprob.exceptions.InputError
         If its constructor lacks a parameter that is given, or needs one that is not.
     """
-    cls = method(name).load()
-    needed = inspect.signature(cls).parameters
+    found = method(name)
+    cls = found.load()
+    needed, taken = inspect.signature(cls).parameters, cls._get_param_names()
+    if isinstance(found, Rival) and "random_state" not in taken:
+        parameters = {key: v for key, v in parameters.items() if key != "random_state"}
     for parameter in parameters:
         complaint = f"{cls.__name__} has no such parameter; {where}{parameter}"
-        refuse_unknown(parameter, cls._get_param_names(), complaint)
+        if parameter == "n_clusters" and "n_components" in taken:
+            raise InputError(f"{complaint}; did you mean 'n_components'?")
+        refuse_unknown(parameter, taken, complaint)
     missing = [
         f"{where}{name}"
         for name, one in needed.items()

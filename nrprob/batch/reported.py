@@ -12,9 +12,10 @@ from nrprob.batch.supervision import Strict
 __all__ = ["OF_SPLIT", "Figure", "Measure", "Metric", "Report", "Setting", "Statistic", "Table"]
 
 Metric = Literal[
-    "normalized_mutual_information", "matched_accuracy", "purity", "rand_index", "jaccard_index",
-    "fowlkes_mallows_index", "pair_f_measure", "variation_of_information", "matching_rate",
-    "predictive_rate", "train_accuracy", "test_accuracy", "error",
+    "normalized_mutual_information", "matched_accuracy", "purity", "rand_index",
+    "adjusted_rand_index", "jaccard_index", "fowlkes_mallows_index", "pair_f_measure",
+    "variation_of_information", "matching_rate", "predictive_rate", "train_accuracy",
+    "test_accuracy", "error",
 ]  # fmt: skip
 # Of the classes of a split, which say what they are of.
 OF_SPLIT = ("train_accuracy", "test_accuracy", "error")

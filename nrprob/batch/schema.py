@@ -139,7 +139,7 @@ class Data(Strict):
 
 
 class MethodSpec(BaseModel):
-    """A method by its short name; every other key is a parameter of its estimator.
+    """A method by its name; every other key is a parameter of its estimator.
 
     ``grid`` lists values of parameters to combine; ``title`` names the method in reports and in
     published values; ``runs`` replaces the file's; ``wanted = false`` keeps the file's wanted

@@ -58,7 +58,7 @@ def _summary(fit: Fit) -> dict[str, Any]:
         "method": fit.method,
         "parameters": {k: plain(v) for k, v in fit.parameters.items()},
         "seed": plain(fit.parameters.get("random_state")),
-        "objective": fit.objective,
+        "objective": None if np.isnan(fit.objective) else fit.objective,
         "n_clusters": fit.n_clusters,
         "cluster_sizes": cluster_sizes(fit.labels),
         "converged": fit.converged,
@@ -203,13 +203,15 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
     fits, names = [], dataset["measure"].values.tolist()
     for cell in plan.cells:
         found = dataset.sel(cell=cell.id)
-        estimator = registry.make_estimator(cell.name, cell.parameters)
+        estimator, kind = registry.make_estimator(cell.name, cell.parameters), cell.name
+        if not isinstance(registry.method(kind), registry.Rival):
+            kind = type(estimator).__name__
         labels = _rows(found, "labels")
         assert labels is not None
         fits.append(
             Fit(
                 title=cell.method,
-                method=type(estimator).__name__,
+                method=kind,
                 parameters=estimator.get_params(deep=False),
                 labels=labels,
                 seconds=float(found["seconds"]),

@@ -317,16 +317,17 @@ def load(folder: Path | str) -> xarray.Dataset:
     -------
     xarray.Dataset
         Over ``cell``, in the order of the model file: ``labels`` (cell, sample), -1 beyond the rows
-        of the cell's data, and for rows that were not fitted; ``view_labels`` (cell, sample, view)
-        of methods that cluster views; ``membership`` (cell, sample, cluster) where asked for; if
-        the model wants labels or splits rows, ``n_labelled`` rows that have one, and ``labelled``
-        (cell, sample), 1 for them, 0 for the others and -1 beyond; of a split, ``part``
-        (cell, sample), 1 for labelled rows, 2 for unlabelled ones, 3 for those of the test and 0
-        for those left out, and ``predicted`` or ``view_predicted`` where test rows were scored;
-        if there are constraints, ``refusal``, why they cannot be kept, empty where they can;
-        ``objective``, ``objective_trace`` (cell, step) and ``restart_objective`` (cell, restart) in
-        nats, NaN beyond the last; ``score`` (cell, measure); ``seconds`` of a device per fit, and
-        ``compile_seconds`` of the program that made it; ``converged``, ``n_iter``,
+        of the cell's data, for rows that were not fitted, and for what a rival takes for noise;
+        ``view_labels`` (cell, sample, view) of methods that cluster views; ``membership``
+        (cell, sample, cluster) where asked for; if the model wants labels or splits rows,
+        ``n_labelled`` rows that have one, and ``labelled`` (cell, sample), 1 for them, 0 for the
+        others and -1 beyond; of a split, ``part`` (cell, sample), 1 for labelled rows, 2 for
+        unlabelled ones, 3 for those of the test and 0 for those left out, and ``predicted`` or
+        ``view_predicted`` where test rows were scored; if there are constraints, ``refusal``, why
+        they cannot be kept, empty where they can; ``objective``, ``objective_trace`` (cell, step)
+        and ``restart_objective`` (cell, restart) in nats, NaN beyond the last, and for rivals;
+        ``score`` (cell, measure); ``seconds`` of a device per fit, and ``compile_seconds`` of the
+        program that made it; ``converged``, ``n_iter``,
         ``n_clusters_found``, ``n_rows``, ``warnings`` (one a line), ``started``, ``device``,
         ``dtype``, ``host``, ``versions`` (JSON).
         Coordinates name ``method``, ``case``, ``repeat``, ``run``, ``data_seed``,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import inspect
 import re
 import warnings
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from nrprob.batch import registry, single
 from nrprob.batch.executor import DataSets
 from nrprob.batch.inputs import inputs_of
 from nrprob.batch.plan import Experiment, Plan, select
+from nrprob.batch.rivals import check_rival
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store
 from nrprob.estimator.base import Clusterer, Renamed
@@ -38,6 +40,7 @@ def check(plan: Plan) -> dict[str, int]:
     skipped: dict[str, int] = collections.defaultdict(int)
     wrong: dict[str, None] = {}
     places = {title: f"methods.{i}" for i, title in enumerate(model.titles)}
+    _load_all(model)
     kinds: dict[tuple, list[Experiment]] = {}
     for cell in plan.cells:
         kinds.setdefault((cell.case, cell.method, cell.variant), []).append(cell)
@@ -63,17 +66,36 @@ def _prepare(model: ModelFile, data: DataSets, cell: Experiment, where: str) -> 
             f"{where} ({cell.method}): it says nothing of new rows; got a measure of rows to test; "
             "use another method"
         )
-    if not isinstance(estimator, Clusterer):
+    rival = isinstance(registry.method(cell.name), registry.Rival)
+    if not (rival or isinstance(estimator, Clusterer)):
         return
     with warnings.catch_warnings(), standard():
         warnings.simplefilter("ignore")
         try:
-            if registry.method(cell.name).takes_pairs:
+            if rival:
+                check_rival(estimator, inputs.X)
+            elif registry.method(cell.name).takes_pairs:
                 estimator.check_parameters()
             else:
                 estimator.prepare(inputs.X, inputs.y, **inputs.known)
         except (ValueError, TypeError) as error:
-            raise InputError(f"{where} ({cell.method}): {error}") from error
+            said = " ".join(str(error).split())
+            raise InputError(f"{where} ({cell.method}): {said}") from error
+
+
+def _load_all(model: ModelFile) -> None:
+    """Refuse methods that are not there, and seeds of those that draw nothing."""
+    wrong = []
+    for i, spec in enumerate(model.methods):
+        try:
+            kind = registry.method(spec.name).load()
+            if "random_state" in {*spec.parameters, *spec.grid}:
+                complaint = f"{kind.__name__} has no such parameter; methods.{i}.random_state"
+                registry.refuse_unknown("random_state", kind._get_param_names(), complaint)
+        except InputError as error:
+            wrong.append(f"methods.{i}: {error}")
+    if wrong:
+        raise InputError("\n".join(wrong))
 
 
 def _unknown_attributes(model: ModelFile) -> list[str]:
@@ -82,7 +104,8 @@ def _unknown_attributes(model: ModelFile) -> list[str]:
     for spec in model.methods:
         kind = registry.method(spec.name).load()
         documented |= dict.fromkeys(re.findall(r"\b[a-z]\w*_(?!\w)", kind.__doc__ or ""))
-        documented |= dict.fromkeys(n for n in dir(kind) if isinstance(getattr(kind, n), Renamed))
+        renamed = (n for n in dir(kind) if isinstance(inspect.getattr_static(kind, n), Renamed))
+        documented |= dict.fromkeys(renamed)
     asked = {n: m.attribute.split(".")[0] for n, m in model.measures.items() if m.attribute}
     return [
         f"no method has such an attribute; measures.{name}.attribute = {attribute!r}; "

@@ -66,7 +66,7 @@ def methods() -> None:
     """List the methods: what each is for, and its solvers (the first is the default)."""
     from rich.table import Table
 
-    from nrprob.batch.registry import METHODS
+    from nrprob.batch.registry import METHODS, PACKAGES
 
     table = Table()
     table.add_column("name", style="bold", no_wrap=True)
@@ -78,6 +78,8 @@ def methods() -> None:
         known = "yes" if one.takes_known else "no"
         table.add_row(name, one.class_name, one.purpose, known, ", ".join(one.solvers))
     Console().print(table)
+    packages = " and ".join(PACKAGES.values())
+    Console().print(f"Model files also take estimators of {packages}, by their import paths.")
 
 
 def _version(wanted: bool) -> None:

@@ -80,6 +80,11 @@ def fit(
     from nrprob.batch.plan import check_seed
 
     chosen = None if method.lower() == "auto" else registry.method(method)
+    if isinstance(chosen, registry.Rival):
+        raise InputError(
+            f"estimators from elsewhere are for model files; --method {method}; choose a method of "
+            "`nrprob methods`"
+        )
     number = as_number(k)
     if chosen and number == "auto":
         _check_finds_number(chosen, method)

@@ -28,8 +28,8 @@ def show(run: Single) -> None:
         views = [fit.labels] if fit.labels.ndim == 1 else fit.labels.T
         sizes = " and ".join(", ".join(map(str, cluster_sizes(view))) for view in views)
         found = (
-            f"found {fit.n_clusters} clusters of {sizes} rows in {fit.seconds:.1f} s "
-            f"(objective {fit.objective:.2f} nats)"
+            f"found {fit.n_clusters} clusters of {sizes} rows in {fit.seconds:.1f} s"
+            + f" (objective {fit.objective:.2f} nats)" * (fit.objective == fit.objective)
         )
     say(f"{rows} rows, {features} features; {fit.title} {found}")
     if fit.scores:

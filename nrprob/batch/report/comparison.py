@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from nrprob.batch.parameters import describe, shared
-from nrprob.batch.report.averages import SPREADS, Mark, Value, judge, measured, parts, summarize
+from nrprob.batch.report.averages import (
+    OF,
+    SPREADS,
+    Mark,
+    Value,
+    judge,
+    measured,
+    parts,
+    summarize,
+)
 from nrprob.batch.report.results import Results, kinds
 from nrprob.batch.reported import Setting, Table
 from nrprob.batch.schema import ModelFile
@@ -219,7 +228,8 @@ def _best(
 def overview(results: Results) -> Comparison:
     """A table of everything: all methods in all settings, means of all measures."""
     several = len({cell.name for cell in results.cells}) > 1
-    kept = [one for one in results.measures if not (several and one == "objective")]
+    useless = several or results.frame[OF + "objective"].isna().all()  # rivals have none
+    kept = [one for one in results.measures if not (useless and one == "objective")]
     columns = [(measure, "mean") for measure in kept]
     groups: dict[str, list[Row]] = {}
     for data, method, chosen, fits in kinds(results):

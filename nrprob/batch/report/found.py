@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nrprob.batch import registry
 from nrprob.batch.fits import Fit, combined, versions
-from nrprob.batch.registry import METHODS
+from nrprob.batch.registry import Method
 from nrprob.batch.report.findings import Crossing, Findings, cross, find
 from nrprob.batch.report.template import render
 
@@ -66,9 +67,18 @@ class Chapter:
         return self.run.origin.get("prepared", {})
 
     @property
-    def purpose(self) -> str:
-        """What its method looks for."""
-        return next((m.purpose for m in METHODS.values() if m.class_name == self.fit.method), "")
+    def method(self) -> Method | None:
+        """Its method, if it is one that model files know."""
+        name = self.fit.method
+        if "." in name:
+            return registry.method(name)
+        return next((m for m in registry.METHODS.values() if m.class_name == name), None)
+
+    @property
+    def informed(self) -> bool:
+        """Whether something was known, and its method was told of it."""
+        something = bool(self.run.known) or self.run.measured is not None
+        return something and (self.method is None or self.method.takes_known)
 
     @cached_property
     def fitted(self) -> np.ndarray:

@@ -18,6 +18,7 @@ from nrprob.batch.report.chart import chart
 from nrprob.batch.report.comparison import Comparison, compare, overview
 from nrprob.batch.report.found import Chapter
 from nrprob.batch.report.picture import Picture, draw
+from nrprob.batch.report.quality import Quality, quality
 from nrprob.batch.report.results import collect
 from nrprob.batch.report.template import render
 from nrprob.batch.report.wording import listed
@@ -44,6 +45,7 @@ class _Section:
     alerts: list[str]
     tables: list[Comparison]
     pictures: list[Picture]
+    quality: tuple[list[Quality], list[Quality]]
     timings: tuple[pd.DataFrame, pd.DataFrame]
     chapter: Chapter | None
 
@@ -138,6 +140,7 @@ def _section(folder: Path, anchor: str) -> _Section:
         alerts,
         [compare(results, table) for table in model.tables] or [overview(results)],
         [draw(chart(results, figure)) for figure in model.figures],
+        quality(results),
         timings(results),
         chapter,
     )

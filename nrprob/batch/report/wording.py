@@ -18,8 +18,8 @@ from nrprob.batch.schema import ModelFile
 
 __all__ = [
     "basis", "breakable", "constraints", "counted", "digits", "duration", "formats", "heads",
-    "label", "listed", "moment", "place", "sentence", "shown", "signed", "split", "told",
-    "unbroken", "with_error",
+    "known", "label", "listed", "moment", "place", "rivals", "sentence", "shown", "signed",
+    "split", "told", "unbroken", "with_error",
 ]  # fmt: skip
 
 # What a mark is called, beside its symbol and its colour.
@@ -138,6 +138,25 @@ def heads(table: Comparison) -> dict[str, list[str]]:
     for measure, statistic in table.columns:
         found.setdefault(measure, []).append("mean ± SE" if statistic == "mean" else statistic)
     return found
+
+
+def known(model: ModelFile) -> str:
+    """What is known, and which methods are not told of it."""
+    text = ", ".join(model.known_names)
+    untold = [m.label for m in model.methods if not registry.method(m.name).takes_known]
+    return f"{text} (not told: {', '.join(untold)})" if untold else text
+
+
+def rivals(model: ModelFile) -> str:
+    """Which methods are of other packages; empty if none is."""
+    found = {
+        method.label: method.name
+        for method in model.methods
+        if isinstance(registry.method(method.name), registry.Rival)
+    }
+    named = ", ".join(name if name.endswith(f".{label}") else f"{label} ({name})"
+                      for label, name in found.items())  # fmt: skip
+    return f"{named}: told nothing but the rows, and fitted one after another" if named else ""
 
 
 def told(model: ModelFile) -> str:

@@ -1,7 +1,4 @@
-"""How alike two partitions are, how compact one is, and whether two of them are independent.
-
-Labels are compared only for equality, so they may be of any hashable type.
-"""
+"""How alike two partitions are, and whether they are independent."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlogy
 
 from nrprob.information import _log_base, entropy
-from nrprob.validation import as_number, check_choice, check_not_masked, check_rows
+from nrprob.validation import as_number, check_choice, check_not_masked
 
 __all__ = [
     "IndependenceTest",
+    "adjusted_rand_index",
     "contingency",
-    "dunn_index",
     "fowlkes_mallows_index",
     "hubert_difference",
     "hubert_gamma",
@@ -107,6 +104,23 @@ def _same_length(n_a: int, n_b: int, names: tuple[str, str]) -> None:
             f"{names[0]} and {names[1]} must have the same length; got {n_a} and {n_b}; "
             "pass one label per sample in both"
         )
+
+
+def _encode_all(labelings: ArrayLike | Sequence[Labels], name: str) -> list[Codes]:
+    """Codes of several labelings: columns of a table, elements of a list, or a single one."""
+    columns: list[Any]
+    if hasattr(labelings, "__array__"):
+        check_not_masked(labelings, name)
+        array = np.asarray(labelings)
+        columns = list(array.T) if array.ndim == 2 else [array]
+    elif isinstance(labelings, Sequence) and not isinstance(labelings, str):
+        nested = all(hasattr(v, "__len__") and not isinstance(v, (str, bytes)) for v in labelings)
+        columns = list(labelings) if nested else [labelings]
+    else:
+        columns = [labelings]
+    if not columns:
+        raise ValueError(f"{name} must hold at least one labeling; got none; pass one per view")
+    return [_encode(column, f"{name}[{number}]") for number, column in enumerate(columns)]
 
 
 LABELS_TRUTH = ("labels", "truth")
@@ -278,22 +292,9 @@ def predictive_rate(labelings: ArrayLike | Sequence[Labels], truth: Labels) -> f
     clusters, and is lower.
     """
     truth_codes = _encode(truth, "truth")
-    if hasattr(labelings, "__array__"):
-        check_not_masked(labelings, "labelings")
-        array = np.asarray(labelings)
-        columns = list(array.T) if array.ndim == 2 else [array]
-    elif isinstance(labelings, Sequence) and not isinstance(labelings, str):
-        nested = all(hasattr(v, "__len__") and not isinstance(v, (str, bytes)) for v in labelings)
-        columns = list(labelings) if nested else [labelings]
-    else:
-        columns = [labelings]
-    if not columns:
-        raise ValueError("labelings must hold at least one labeling; got none; pass one per view")
     cells = np.zeros(len(truth_codes), dtype=np.int64)
-    for number, column in enumerate(columns):
-        name = f"labelings[{number}]"
-        codes = _encode(column, name)
-        _same_length(len(codes), len(truth_codes), (name, "truth"))
+    for number, codes in enumerate(_encode_all(labelings, "labelings")):
+        _same_length(len(codes), len(truth_codes), (f"labelings[{number}]", "truth"))
         # Renumbering after each view keeps the product of the numbers of clusters in range.
         cells = np.unique(cells * (codes.max() + 1) + codes, return_inverse=True)[1]
     return _majority_share(cells, truth_codes)
@@ -426,6 +427,38 @@ def rand_index(labels: Labels, truth: Labels) -> float:
 
     a, b = _pair(labels, truth, LABELS_TRUTH)
     return float(rand_score(b, a))
+
+
+def adjusted_rand_index(labels: Labels, truth: Labels) -> float:
+    r"""Agreement on pairs of samples beyond what is expected of shuffled labels.
+
+    .. math:: \frac{n_{11} - E}{\tfrac12 (n_{11} + n_{10} + n_{11} + n_{01}) - E}, \quad
+        E = \frac{(n_{11} + n_{10}) (n_{11} + n_{01})}{n_{11} + n_{10} + n_{01} + n_{00}}
+
+    Parameters
+    ----------
+    labels, truth : sequence of hashable, each of shape (n_samples,)
+        Two labelings of the same samples.
+
+    Returns
+    -------
+    float
+        Between -0.5 and 1; symmetric; 0 on average for shuffled labels. 1 where both labelings
+        have one cluster only, or both have no two samples together.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As for `contingency`.
+
+    Notes
+    -----
+    Hubert and Arabie (1985), by scikit-learn.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    a, b = _pair(labels, truth, LABELS_TRUTH)
+    return float(adjusted_rand_score(b, a))
 
 
 def jaccard_index(labels: Labels, truth: Labels) -> float:
@@ -570,94 +603,6 @@ def hubert_gamma(labels: Labels, truth: Labels) -> float:
         return 0.0
     # One square root of the exact product: a perfect match is 1 without rounding.
     return (both * neither - only_labels * only_truth) / math.sqrt(norm)
-
-
-def dunn_index(
-    X: ArrayLike,
-    labels: Labels,
-    *,
-    separation: Literal["single", "average", "centroid"] = "single",
-    diameter: Literal["max", "mean", "radius"] = "max",
-) -> float:
-    r"""Smallest separation of two clusters over the largest diameter of one.
-
-    .. math:: \min_{i \ne j} \delta(c_i, c_j) \,/\, \max_l \Delta(c_l)
-
-    Parameters
-    ----------
-    X : array-like of shape (n_samples, n_features)
-        Points; distances are Euclidean.
-    labels : sequence of hashable of shape (n_samples,)
-        Clusters.
-    separation : {"single", "average", "centroid"}, default="single"
-        Distance of two clusters: of their nearest points, the mean over pairs of points, or of
-        their means.
-    diameter : {"max", "mean", "radius"}, default="max"
-        Extent of a cluster: the largest or the mean distance of two of its points, or the mean
-        distance of its points to their mean. A single point has diameter 0.
-
-    Returns
-    -------
-    float
-        Non-negative, larger is better; `nan` for fewer than two clusters or if every cluster is
-        a single point; `inf` if every cluster collapses to a point but they lie apart.
-
-    Raises
-    ------
-    ValueError
-        As for `contingency`; also if `X` is not a finite two-dimensional array with a row per
-        label, or for another `separation` or `diameter`.
-    TypeError
-        As for `contingency`.
-
-    Notes
-    -----
-    Dang and Bailey (2010), section 5.1, leave both distances open; values of the size of theirs
-    need ``separation="average", diameter="mean"``. Takes O(n_samples^2) time; memory is bounded.
-    """
-    from scipy.spatial.distance import cdist
-    from sklearn.utils import check_array
-
-    check_choice("separation", separation, ("single", "average", "centroid"))
-    check_choice("diameter", diameter, ("max", "mean", "radius"))
-    points = check_rows(X, check_array, dtype=np.float64, input_name="X")
-    codes = _encode(labels, "labels")
-    _same_length(len(points), len(codes), ("X", "labels"))
-    sizes = np.bincount(codes)
-    k = len(sizes)
-    if k < 2 or sizes.max() == 1:
-        return math.nan
-
-    order = np.argsort(codes, kind="stable")
-    points, codes = points[order], codes[order]
-    starts = np.cumsum(sizes) - sizes
-    centroids = np.add.reduceat(points, starts) / sizes[:, None]
-    nearest, farthest, total = np.full((k, k), np.inf), np.zeros((k, k)), np.zeros((k, k))
-    if separation != "centroid" or diameter != "radius":
-        rows = max(1, BLOCK_SIZE // len(points))
-        for first in range(0, len(points), rows):
-            block = slice(first, first + rows)
-            distances = cdist(points[block], points)
-            np.minimum.at(nearest, codes[block], np.minimum.reduceat(distances, starts, axis=1))
-            np.maximum.at(farthest, codes[block], np.maximum.reduceat(distances, starts, axis=1))
-            np.add.at(total, codes[block], np.add.reduceat(distances, starts, axis=1))
-
-    if separation == "single":
-        between = nearest
-    elif separation == "average":
-        between = total / np.outer(sizes, sizes)
-    else:
-        between = cdist(centroids, centroids)
-    if diameter == "max":
-        within = farthest.diagonal()
-    elif diameter == "mean":
-        within = total.diagonal() / np.maximum(sizes * (sizes - 1), 1)
-    else:
-        radii = np.linalg.norm(points - centroids[codes], axis=1)
-        within = np.bincount(codes, weights=radii) / sizes
-    gap, extent = between[~np.eye(k, dtype=bool)].min(), within.max()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return float(gap / extent)
 
 
 class IndependenceTest(NamedTuple):

@@ -1,0 +1,50 @@
+"""How alike partitions are, how good one is, and whether two of them are independent.
+
+Labels are compared only for equality, so they may be of any hashable type.
+"""
+
+from nrprob.metrics.partitions import (
+    IndependenceTest,
+    adjusted_rand_index,
+    contingency,
+    fowlkes_mallows_index,
+    hubert_difference,
+    hubert_gamma,
+    independence_test,
+    jaccard_index,
+    matched_accuracy,
+    matching_rate,
+    normalized_mutual_information,
+    pair_f_measure,
+    predictive_rate,
+    purity,
+    rand_index,
+    variation_of_information,
+)
+from nrprob.metrics.quality import dunn_index, silhouette_width, vector_quantization_error
+from nrprob.metrics.solutions import mean_dissimilarity, pairwise_agreement, score_solutions
+
+__all__ = [
+    "IndependenceTest",
+    "adjusted_rand_index",
+    "contingency",
+    "dunn_index",
+    "fowlkes_mallows_index",
+    "hubert_difference",
+    "hubert_gamma",
+    "independence_test",
+    "jaccard_index",
+    "matched_accuracy",
+    "matching_rate",
+    "mean_dissimilarity",
+    "normalized_mutual_information",
+    "pair_f_measure",
+    "pairwise_agreement",
+    "predictive_rate",
+    "purity",
+    "rand_index",
+    "score_solutions",
+    "silhouette_width",
+    "variation_of_information",
+    "vector_quantization_error",
+]
