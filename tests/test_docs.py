@@ -106,7 +106,9 @@ def test_examples_of_pages_run(page, tmp_path, monkeypatch):
     """One after the other, as somebody reading would type them."""
     monkeypatch.chdir(tmp_path)
     scope: dict = {}
-    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S):
+    for block in re.findall(
+        r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S
+    ):
         exec(block, scope)
     assert CLAIMS.get(page.stem, lambda **_: True)(**scope)
 
@@ -114,7 +116,9 @@ def test_examples_of_pages_run(page, tmp_path, monkeypatch):
 def _examples():
     """Doctests of everything public, by name."""
     holders = [nrprob, *(getattr(nrprob, m) for m in nrprob.__all__ if m.islower())]
-    holders = [h for h in holders if inspect.ismodule(h)] + [importlib.import_module("nrprob.batch")]
+    holders = [h for h in holders if inspect.ismodule(h)] + [
+        importlib.import_module("nrprob.batch")
+    ]
     finder, found = doctest.DocTestFinder(recurse=False), {}
     for holder in holders:
         for name in holder.__all__:

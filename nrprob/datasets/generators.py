@@ -102,13 +102,6 @@ def make_binary_partitions(
     >>> X, labels = make_binary_partitions(100, dims=[8, 4], random_state=0)
     >>> X.shape, labels.shape
     ((100, 12), (100, 2))
-
-    Examples
-    --------
-    >>> from nrprob.datasets import make_multinomial_2d
-    >>> X, labels = make_multinomial_2d(60, 2, 100, random_state=0)
-    >>> X.shape, labels.shape
-    ((60, 3), (60, 2))
     """
     n_samples = _positive_int(n_samples, "n_samples")
     n_clusters = _positive_int(n_clusters, "n_clusters")
@@ -175,6 +168,13 @@ def make_multinomial_2d(
     Gondek (2005), section 8.3.1, which leaves open the exact spacing of theta (there "equally
     spaced on [0, 1]") and how draws are shared out; these choices reproduce its tables. They
     use 50 K^2 rows and 50 K^2 + 50 K + 100 draws.
+
+    Examples
+    --------
+    >>> from nrprob.datasets import make_multinomial_2d
+    >>> X, labels = make_multinomial_2d(60, 2, 100, random_state=0)
+    >>> X.shape, labels.shape
+    ((60, 3), (60, 2))
     """
     n_samples = _positive_int(n_samples, "n_samples")
     n_clusters = _positive_int(n_clusters, "n_clusters")

@@ -71,12 +71,6 @@ class DataSet:
     >>> from nrprob.datasets import DataSet
     >>> DataSet(np.eye(2), {"half": np.array([0, 1])}).labelings
     {'half': array([0, 1])}
-
-    Examples
-    --------
-    >>> from nrprob.datasets import load
-    >>> load("iris").X.shape
-    (150, 4)
     """
 
     X: Any
@@ -132,6 +126,12 @@ def load(name: str, /, **parameters: Any) -> DataSet:
     not been tried.
 
     Terms of both are what `page_words` and `article_words` keep and at least two rows have.
+
+    Examples
+    --------
+    >>> from nrprob.datasets import load
+    >>> load("iris").X.shape
+    (150, 4)
     """
     if name in SHIPPED:
         _refuse(parameters, name)

@@ -153,6 +153,13 @@ def contingency(a: Labels, b: Labels) -> NDArray[np.int64]:
         If a labeling is empty, not one-dimensional or has missing labels, or lengths differ.
     TypeError
         If an argument is not a sequence or a label is not hashable.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import contingency
+    >>> contingency([0, 0, 1, 1], [1, 1, 0, 2])
+    array([[0, 2, 0],
+           [1, 0, 1]])
     """
     from sklearn.metrics.cluster import contingency_matrix
 
@@ -199,6 +206,12 @@ def matched_accuracy(labels: Labels, truth: Labels) -> float:
     -----
     The precision of Gondek (2005), eq. (8.1.1), with the Hungarian method; there only for equal
     numbers of clusters.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import matched_accuracy
+    >>> matched_accuracy([0, 0, 1, 1], [1, 1, 0, 2])
+    0.75
     """
     return _matched_share(*_pair(labels, truth, LABELS_TRUTH))
 
@@ -226,6 +239,12 @@ def matching_rate(a: Labels, b: Labels) -> float:
     Notes
     -----
     Yin (2007), eq. (3.14); an assignment problem, so no permutation is enumerated.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import matching_rate
+    >>> matching_rate([0, 0, 1, 1], [1, 1, 0, 2])
+    0.75
     """
     return _matched_share(*_pair(a, b, ("a", "b")))
 
@@ -259,6 +278,12 @@ def purity(labels: Labels, truth: Labels) -> float:
     ------
     ValueError, TypeError
         As for `contingency`.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import purity
+    >>> purity([0, 0, 1, 1], [1, 1, 0, 2])
+    0.75
     """
     return _majority_share(*_pair(labels, truth, LABELS_TRUTH))
 
@@ -290,6 +315,12 @@ def predictive_rate(labelings: ArrayLike | Sequence[Labels], truth: Labels) -> f
     -----
     Yin (2007), eq. (3.15). For independent views Table 3.1 there counts only matched pairs of
     clusters, and is lower.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import predictive_rate
+    >>> predictive_rate([0, 0, 1, 1], [1, 1, 0, 2])
+    0.75
     """
     truth_codes = _encode(truth, "truth")
     cells = np.zeros(len(truth_codes), dtype=np.int64)
@@ -340,6 +371,12 @@ def normalized_mutual_information(
     -----
     "truth" is Gondek (2005), eq. (8.1.2). "product" is printed by Dang and Bailey (2010), whose
     tables "geometric" fits better.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import normalized_mutual_information
+    >>> round(normalized_mutual_information([0, 0, 1, 1], [1, 1, 0, 2]), 4)
+    0.8
     """
     from sklearn.metrics import homogeneity_score, mutual_info_score, normalized_mutual_info_score
 
@@ -383,6 +420,12 @@ def variation_of_information(labels: Labels, truth: Labels, *, base: float = e) 
     Notes
     -----
     Gondek (2005), eq. (3.4.2).
+
+    Examples
+    --------
+    >>> from nrprob.metrics import variation_of_information
+    >>> variation_of_information([0, 0, 1, 1], [1, 1, 0, 2], base=2)
+    0.5
     """
     unit = _log_base(base)
     a, b = _pair(labels, truth, LABELS_TRUTH)
@@ -422,6 +465,12 @@ def rand_index(labels: Labels, truth: Labels) -> float:
     ------
     ValueError, TypeError
         As for `contingency`.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import rand_index
+    >>> round(rand_index([0, 0, 1, 1], [1, 1, 0, 2]), 4)
+    0.8333
     """
     from sklearn.metrics import rand_score
 
@@ -454,6 +503,12 @@ def adjusted_rand_index(labels: Labels, truth: Labels) -> float:
     Notes
     -----
     Hubert and Arabie (1985), by scikit-learn.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import adjusted_rand_index
+    >>> round(adjusted_rand_index([0, 0, 1, 1], [1, 1, 0, 2]), 4)
+    0.5714
     """
     from sklearn.metrics import adjusted_rand_score
 
@@ -481,6 +536,12 @@ def jaccard_index(labels: Labels, truth: Labels) -> float:
     ------
     ValueError, TypeError
         As for `contingency`.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import jaccard_index
+    >>> jaccard_index([0, 0, 1, 1], [1, 1, 0, 2])
+    0.5
     """
     both, only_labels, only_truth, _ = _pairs(labels, truth)
     together = both + only_labels + only_truth
@@ -506,6 +567,12 @@ def fowlkes_mallows_index(labels: Labels, truth: Labels) -> float:
     ------
     ValueError, TypeError
         As for `contingency`.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import fowlkes_mallows_index
+    >>> round(fowlkes_mallows_index([0, 0, 1, 1], [1, 1, 0, 2]), 4)
+    0.7071
     """
     from sklearn.metrics import fowlkes_mallows_score
 
@@ -536,6 +603,12 @@ def pair_f_measure(labels: Labels, truth: Labels) -> float:
     Notes
     -----
     The F-measure 2 P R / (P + R) of Dang and Bailey (2010), read over pairs of samples.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import pair_f_measure
+    >>> round(pair_f_measure([0, 0, 1, 1], [1, 1, 0, 2]), 4)
+    0.6667
     """
     both, only_labels, only_truth, _ = _pairs(labels, truth)
     together = 2 * both + only_labels + only_truth
@@ -565,6 +638,12 @@ def hubert_difference(labels: Labels, truth: Labels) -> float:
     Notes
     -----
     Gondek (2005) names Hubert's index without a formula; `hubert_gamma` is the other reading.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import hubert_difference
+    >>> round(hubert_difference([0, 0, 1, 1], [1, 1, 0, 2]), 4)
+    0.6667
     """
     return 2.0 * rand_index(labels, truth) - 1.0
 
@@ -595,6 +674,12 @@ def hubert_gamma(labels: Labels, truth: Labels) -> float:
     -----
     Gondek (2005) names Hubert's index without a formula; `hubert_difference` is the other
     reading.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import hubert_gamma
+    >>> round(hubert_gamma([0, 0, 1, 1], [1, 1, 0, 2]), 4)
+    0.6325
     """
     both, only_labels, only_truth, neither = _pairs(labels, truth)
     norm = (both + only_labels) * (neither + only_truth)
@@ -673,6 +758,12 @@ def independence_test(
     explains the residual values in Gondek (2005), Table 9.2. The chi-square approximation needs
     about five expected samples per cell; the permutation p-value is valid without it. Shuffling
     is done on the contingency table, whose distribution given its margins is known.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import independence_test
+    >>> round(independence_test([0, 0, 1, 1] * 5, [0, 1, 0, 1] * 5).p_chi2, 4)
+    1.0
     """
     from scipy.stats import chi2, random_table
 

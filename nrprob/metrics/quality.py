@@ -65,6 +65,12 @@ def dunn_index(
     -----
     Dang and Bailey (2010), section 5.1, leave both distances open; values of the size of theirs
     need ``separation="average", diameter="mean"``. Takes O(n_samples^2) time; memory is bounded.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import dunn_index
+    >>> dunn_index([[0], [1], [5], [6]], [0, 0, 1, 1])
+    4.0
     """
     from scipy.spatial.distance import cdist
 
@@ -139,6 +145,12 @@ def silhouette_width(X: ArrayLike, labels: Labels) -> float:
     Rousseeuw (1987), by scikit-learn: a is the mean distance to the other points of the own
     cluster, b the smallest mean distance to those of another; a single point counts 0. Takes
     O(n_samples^2) time; memory is bounded.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import silhouette_width
+    >>> round(silhouette_width([[0], [1], [5], [6]], [0, 0, 1, 1]), 4)
+    0.798
     """
     from sklearn.metrics import silhouette_score
 
@@ -176,6 +188,12 @@ def vector_quantization_error(X: ArrayLike, labels: Labels) -> float:
     -----
     What k-means minimises (Lloyd, 1982), per point; papers that print the sum have n_samples times
     as much.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import vector_quantization_error
+    >>> vector_quantization_error([[0], [1], [5], [6]], [0, 0, 1, 1])
+    0.25
     """
     points, codes = _rows_and_codes(X, labels)
     sizes = np.bincount(codes)

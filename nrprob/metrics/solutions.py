@@ -149,6 +149,13 @@ def mean_dissimilarity(
     ------
     ValueError, TypeError
         As for `pairwise_agreement`; also if there is only one labeling.
+
+    Examples
+    --------
+    >>> from nrprob.metrics import mean_dissimilarity
+    >>> upper, left = [0, 1, 0, 1], [0, 0, 1, 1]
+    >>> mean_dissimilarity([upper, left])
+    1.0
     """
     found = pairwise_agreement(labelings, measure=measure)
     if len(found) < 2:
