@@ -7,6 +7,7 @@ package and not here, so they are copied in, with their first pictures as thumbn
 from __future__ import annotations
 
 import base64
+import inspect
 import json
 import re
 import shutil
@@ -69,16 +70,16 @@ _NAMES = re.compile(r"(?<![`\[])`(?:nrprob\.)?((?:\w+\.)?\w+)`(?!`)")
 def _as_link(code: re.Match) -> str:
     of, _, name = code[1].rpartition(".")
     holder = getattr(nrprob, of, None) if of in nrprob.__all__ else None if of else nrprob
-    if name not in getattr(holder, "__all__", ()) and code[1] != "known.Memberships":
-        return code[0]
+    if name not in getattr(holder, "__all__", ()) or inspect.ismodule(getattr(holder, name)):
+        return code[0]  # `known` is an argument more often than a module
     return f"{{py:obj}}`{code[1]} <nrprob.{code[1]}>`"
 
 
 def keep_underscores(app, what, name, thing, options, lines: list[str]) -> None:
     """Say that n_clusters_ in the shape of an array is no link, which it would be."""
     for i, line in enumerate(lines):
-        if "`" not in line and not line.lstrip().startswith((">>>", "...")):
-            lines[i] = re.sub(r"(\w)_(?=[,)])", r"\1\\_", line)
+        if not line.lstrip().startswith((">>>", "...")):
+            lines[i] = re.sub(r"(``.*?``)|(\w)_(?=[,)])", lambda m: m[1] or rf"{m[2]}\_", line)
 
 
 def setup(app) -> None:
