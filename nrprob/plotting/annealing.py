@@ -11,7 +11,7 @@ from nrprob.plotting.style import colour, marker
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_OWN = 0.7  # of the axes for the steps, where restarts are beside them
+_OWN = 0.72  # of the axes for the steps, where restarts are beside them
 _MARKED = 40  # steps that have marks of their own
 
 
@@ -32,7 +32,7 @@ def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
         the end and that of the first split where there are such. Where there were several restarts,
         the right of the axes has their last objectives (``restarts_``) on a scale of its own,
         in ascending order: the first is the best. An open mark is of a restart that did not
-        converge.
+        converge. Of `MDLMultiView` the trace leaves out what the objective has for complexity.
 
     Raises
     ------
@@ -97,9 +97,9 @@ def _cooled(ax: Axes, temperatures: Any, steps: np.ndarray) -> None:
     if cold.size and cold[0]:
         at = steps[cold[0]] - 0.5
         ax.axvline(at, color="0.4", linestyle=":", linewidth=1)
-        ax.text(
-            at, 0.98, " temperature 0", fontsize=8, va="top", transform=ax.get_xaxis_transform()
-        )
+        side = "right" if 2 * at > len(steps) else "left"
+        ax.text(at, 0.98, " temperature 0 ", fontsize=8, ha=side, va="top",
+                transform=ax.get_xaxis_transform())  # fmt: skip
 
 
 def _temperatures(model: Any) -> str:
@@ -122,7 +122,7 @@ def _draw_restarts(ax: Axes, restarts: Any) -> None:
     converged = np.ones(len(objective), bool)
     if "converged" in restarts:
         converged = np.asarray(restarts["converged"], bool).ravel()
-    beside = ax.inset_axes([1.15 * _OWN, 0, 1 - 1.15 * _OWN, 1])
+    beside = ax.inset_axes([1.05 * _OWN, 0, 1 - 1.05 * _OWN, 1])
     faces = [colour(0) if done else "white" for done in converged[order]]
     ranks = np.arange(1, len(order) + 1)
     few = len(order) <= _MARKED
@@ -132,8 +132,9 @@ def _draw_restarts(ax: Axes, restarts: Any) -> None:
                    zorder=4)  # fmt: skip
     beside.set_xticks([])
     beside.margins(x=0.12)
+    beside.yaxis.tick_right()
     beside.tick_params(axis="y", labelsize=8)
     beside.set_xlabel(f"{len(objective)} restarts")
     if len(order) < len(objective):
         beside.set_title(f"{len(objective) - len(order)} not shown", fontsize=8)
-    beside.spines[["top", "right"]].set_visible(False)
+    beside.spines[["top", "left"]].set_visible(False)
