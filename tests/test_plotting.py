@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from nrprob import metrics, plotting
@@ -501,12 +502,46 @@ def test_groups_differ_by_marks_and_hatches_where_colours_begin_anew():
         assert len({other(i) for i in range(8)}) == 8
 
 
+# Machado, Oliveira and Fernandes (2009): linear red, green and blue as seen without some cones.
+SEEN = {
+    "with all cones": np.eye(3),
+    "without red": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "without green": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+}
+
+
+@pytest.mark.parametrize("cones", SEEN)
+def test_colours_differ_from_paper_from_each_other_and_in_grey(cones):
+    colours = np.array([to_rgb(colour) for colour in style.COLOURS])
+    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+    linear = np.clip(linear @ np.transpose(SEEN[cones]), 0, 1)
+    red, green, blue = linear.T
+    white = np.array([0.9505, 1, 1.089])[:, None]
+    xyz = np.array([
+        0.4124 * red + 0.3576 * green + 0.1805 * blue,
+        0.2126 * red + 0.7152 * green + 0.0722 * blue,
+        0.0193 * red + 0.1192 * green + 0.9505 * blue,
+    ])  # fmt: skip
+    x, y, z = np.where(xyz / white > 0.008856, np.cbrt(xyz / white), 7.787 * xyz / white + 4 / 29)
+    light = 116 * y - 16
+    if cones == "with all cones":
+        assert (1.05 / (xyz[1] + 0.05) >= 3).all()
+        assert np.abs(np.diff(light)).min() > 20
+    lab = np.stack([light, 500 * (x - y), 200 * (y - z)], 1)
+    apart = np.linalg.norm(lab[:, None] - lab, axis=2)
+    assert apart[np.triu_indices(8, 1)].min() > 12
+
+
 def test_long_names_are_cut_in_their_middle():
     name = f"a very long name {'of a group ' * 9}in the west"
     cut = style.short(name)
     assert max(map(len, cut.splitlines())) <= 28 and cut.count("\n") == 1
     assert cut.startswith("a very long name") and cut.endswith("in the west")
     assert style.short("a short one") == "a short one"
+    alike = [f"{name} and {i} more of what is to be told apart" for i in range(3)]
+    assert len({*style.shortened(alike)}) == 3
+    assert len({*style.shortened([f"{name}, the {i}th, {name}" for i in range(3)])}) == 3
+    assert style.shortened(["a short one", name]) == ["a short one", cut]
 
 
 def test_evidence_is_told_apart_without_colours():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nrprob.plotting.style import colour, hatch, legend_below, short
+from nrprob.plotting.style import colour, hatch, legend_below, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,8 @@ def draw_rows(
             )  # fmt: skip
             bottom += own * scale
         ax.axhline(row, color="black", linewidth=0.6)
-    ticks = [f"{short(names[g])}\nn = {sizes[g]}" for g in drawn[::-1]]
+    called = shortened([names[g] for g in drawn[::-1]])
+    ticks = [f"{name}\nn = {sizes[g]}" for name, g in zip(called, drawn[::-1], strict=True)]
     ax.set_yticks(np.arange(len(drawn)) + 0.4, ticks, fontsize=8)
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-0.05, len(drawn) + 0.05)

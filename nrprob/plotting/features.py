@@ -9,7 +9,7 @@ import numpy as np
 
 from nrprob.known import DesignEncoder, Known
 from nrprob.plotting.groups import distinct, feature_texts, read_rows, texts, with_sizes
-from nrprob.plotting.style import BAR, as_axes, panels, short
+from nrprob.plotting.style import BAR, as_axes, panels, short, shortened
 from nrprob.statistics.findings import find
 from nrprob.validation import MOST, check_number
 
@@ -109,7 +109,7 @@ def plot_top_features(
         if not own.size:
             ax.text(0.5, 0.5, "no feature differs", ha="center", va="center",
                     transform=ax.transAxes, backgroundcolor="white")  # fmt: skip
-        ax.set_yticks(range(len(own)), [short(names[j]) for j in own], fontsize=8,
+        ax.set_yticks(range(len(own)), shortened([names[j] for j in own]), fontsize=8,
                       parse_math=False)  # fmt: skip
         ax.set_ylim(max(len(own), 1) - 0.4, -0.6)
         ax.set_xlim(-1.05 * top, 1.05 * top)

@@ -11,7 +11,16 @@ import numpy as np
 from nrprob import metrics
 from nrprob.known import Known
 from nrprob.plotting.groups import distinct, named, named_known, read_rows, with_sizes
-from nrprob.plotting.style import as_axes, colour, legend_below, legend_rows, marker, panels, short
+from nrprob.plotting.style import (
+    as_axes,
+    colour,
+    legend_below,
+    legend_rows,
+    marker,
+    panels,
+    short,
+    shortened,
+)
 from nrprob.statistics.planes import NOTHING, Plane, plane
 from nrprob.validation import MOST, as_array, check_number, check_random_state
 
@@ -98,7 +107,7 @@ def plot_residuals(
     codes = distinct(labels, "labels", n)[1]
     found = _plane(X, codes[:, None], told, random)
     shown = _sample(n, n_points, random)
-    told_sizes = [with_sizes(*side, ", ") for side in sides]
+    told_sizes = [with_sizes(shortened(names), own, ", ") for names, own in sides]
     axes = _axes(axes, told_sizes, 2, (4.4, 3.7))
     heads = (known_name, labels_name)
     for ax, head, names, (_, side) in zip(axes, heads, told_sizes, sides, strict=True):
@@ -174,6 +183,7 @@ def plot_alternatives(
     found = _plane(X, np.column_stack([*codes.values()]), told, random)
     shown = _sample(n, n_points, random)
     sides = [named(own, name, "cluster") for name, own in columns.items()]
+    sides = [(shortened(names), side) for names, side in sides]
     axes = _axes(axes, [names for names, _ in sides], 3, (3.6, 3.9))
     for ax, (name, own), (names, side) in zip(axes, codes.items(), sides, strict=True):
         _draw(ax, found, names, side, shown, 3.6)
@@ -259,7 +269,7 @@ def _axes(
     """Axes for panels of these names; new ones have this size and room for the longest legend."""
     if axes is not None:
         return as_axes(axes, len(names))
-    room = max(legend_rows([short(name) for name in own], size[0])[1] for own in names)
+    room = max(legend_rows(own, size[0])[1] for own in names)
     return panels(len(names), per_row, (size[0], size[1] + room))
 
 
@@ -281,7 +291,7 @@ def _draw(
         ax.scatter(
             *places[codes == group].T, s=area * _AREAS.get(mark, 1), color=colour(group),
             marker=mark, edgecolors="white" if len(shown) <= 1000 else "none", linewidths=0.3,
-            zorder=2 + below[group] / len(names), label=short(name),
+            zorder=2 + below[group] / len(names), label=name,
         )  # fmt: skip
     for axis, name, which in zip((ax.xaxis, ax.yaxis), _directions(found.kinds), "xy", strict=True):
         axis.set_label_text(name, fontsize=9)

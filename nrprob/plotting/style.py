@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +12,10 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Each has a contrast of at least 3 with white and differs in lightness from its neighbours.
+# Dark and light take turns, each with a contrast of at least 3 with white, and no two are alike
+# to who lacks a cone for red or for green.
 COLOURS = (
-    "#0072b2", "#c04a00", "#00664a", "#a8327e", "#000000", "#8a6a00", "#5b3fa0", "#767676"
+    "#00407a", "#e8590c", "#1f5134", "#c774b2", "#000000", "#7a9a1e", "#4b1196", "#807a70"
 )  # fmt: skip
 SHARES = "cividis"
 BAR = "#4c566a"  # where one thing is drawn, which needs no colour
@@ -51,6 +53,17 @@ def short(text: Any, width: int = 28, lines: int = 2) -> str:
         head, tail = head.rpartition(" ")[0] or head, tail.partition(" ")[2] or tail
         text = f"{head} … {tail}"
     return "\n".join(textwrap.wrap(text, width)) if text else ""
+
+
+def shortened(names: Sequence[Any]) -> list[str]:
+    """Names as `short` has them, less the words that all begin with where some would be alike."""
+    cut = [short(name) for name in names]
+    if len({*cut}) == len({*map(str, names)}):
+        return cut
+    words = [str(name).split() for name in names]
+    same = sum(1 for _ in takewhile(lambda own: len({*own}) == 1, zip(*words, strict=False)))
+    lead = "… " if same else ""
+    return [short(lead + " ".join(own[same:])) for own in words]
 
 
 def legend_rows(texts: Sequence[str], width: float) -> tuple[int, float]:
