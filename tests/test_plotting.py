@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -278,6 +279,9 @@ def test_of_many_rows_a_sample_is_drawn_and_said_so(clouds):
         np.testing.assert_array_equal(drawn, np.concatenate(twice))
         nearest = np.abs(drawn[:, None] - places).sum(2)
         assert (nearest.min(1) < 1e-9).all() and len(set(nearest.argmin(1))) == 30
+        counts = [len(own) for own in points(ax).values()]
+        of = (known if ax is axes[0] else sought)[nearest.argmin(1)]
+        assert (np.repeat(np.unique(of), counts) == of).all()
 
 
 def test_residuals_of_what_else_may_be_known(clouds):
@@ -349,17 +353,25 @@ def bars(ax):
     return names, widths, texts
 
 
-@pytest.mark.parametrize("kind", ["nothing", "labels", "numbers", "both"])
+@pytest.mark.parametrize("kind", ["nothing", "labels", "numbers", "both", "all"])
 def test_bars_are_effects_after_what_is_known_is_taken_off(clouds, kind):
     X, sought, site = clouds
     age = np.random.default_rng(1).normal(size=90)
     X = X + np.outer(age, [0, 3, 0, -3])
-    frame = pd.DataFrame(X, columns=[*"wxyz"]).assign(site=site, age=age)
-    known = {"nothing": [], "labels": ["site"], "numbers": ["age"], "both": ["site", "age"]}[kind]
-    frame = frame.drop(columns={"site", "age"} - set(known))
+    even = np.arange(90) % 2
+    frame = pd.DataFrame(X, columns=[*"wxyz"]).assign(site=site, even=even, age=age)
+    known = {
+        "nothing": [],
+        "labels": ["site"],
+        "numbers": ["age"],
+        "both": ["site", "age"],
+        "all": ["site", "even", "age"],
+    }[kind]
+    frame = frame.drop(columns={"site", "even", "age"} - set(known))
     design = np.ones((90, 1))
     if "site" in known:
-        design = np.eye(3)[np.unique(site, return_inverse=True)[1]]
+        groups = np.unique(site, return_inverse=True)[1] + 3 * even * ("even" in known)
+        design = np.eye(6)[groups]
     if "age" in known:
         design = np.column_stack([design, age])
     rest = X - design @ np.linalg.lstsq(design, X, rcond=None)[0]
@@ -603,5 +615,5 @@ def test_examples_are_so(name):
 
 def test_every_picture_is_documented():
     for name in plotting.__all__:
-        doc = getattr(plotting, name).__doc__
-        assert all(f"{section}\n    ---" in doc for section in ("Parameters", "Returns"))
+        doc = inspect.getdoc(getattr(plotting, name))
+        assert all(f"{section}\n---" in doc for section in ("Parameters", "Returns"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.statistics.groups import cross_table, group_means, group_sums
+from nrprob.statistics.groups import cross_table, group_means
 
 __all__ = ["DISCRIMINANT", "NOTHING", "PRINCIPAL", "Plane", "plane"]
 
@@ -41,12 +41,12 @@ class _Residuals:
 
     def times(self, v: np.ndarray) -> np.ndarray:
         """Residuals (n, q) along directions (p, q)."""
-        return np.asarray(self.X @ v.astype(self.X.dtype), float) - (self.means @ v)[self.groups]
+        along = np.asarray(self.X @ v.astype(self.X.dtype), float)
+        return along - group_means(along, self.groups)[self.groups]
 
     def back(self, u: np.ndarray) -> np.ndarray:
-        """Sums (p, q) of the residuals, weighted by u (n, q)."""
-        sums = np.asarray(self.X.T @ u.astype(self.X.dtype), float)
-        return sums - self.means.T @ group_sums(u, self.groups)
+        """Sums (p, q) of the residuals, weighted by u (n, q) that sum to 0 in every group."""
+        return np.asarray(self.X.T @ u.astype(self.X.dtype), float)
 
     def centres(self, codes: np.ndarray) -> np.ndarray:
         """Means (k, p) of the residuals of clusters."""
