@@ -578,7 +578,7 @@ WRONG = [
     (plot_alternatives, {"labelings": {"one": [1]}}, "one and the rows do not match; 1 labels"),
     (plot_top_features, {"labels": [0] * 90}, "labels must have two clusters.*got 1"),
     (plot_top_features, {"clusters": [5]}, "clusters must name clusters that have rows; got 5"),
-    (plot_top_features, {"clusters": []}, "clusters must name clusters .* got 'none'"),
+    (plot_top_features, {"clusters": []}, "clusters must name clusters .* got none"),
     (plot_top_features, {"feature_names": ["a"]}, "1 names for 4 columns"),
     (plot_top_features, {"n_features": 0}, "n_features must be at least 1"),
     (plot_top_features, {"known": SOFT}, "soft Memberships"),

@@ -135,9 +135,9 @@ def _chosen(values: np.ndarray, codes: np.ndarray, clusters: Sequence[Any] | Non
     place = {value: number for number, value in enumerate(values.tolist())}
     wrong = [cluster for cluster in clusters if cluster not in place]
     if wrong or not len(clusters):
+        got = repr(wrong[0]) if wrong else "none"
         raise ValueError(
-            f"clusters must name clusters that have rows; got {wrong[0] if wrong else 'none'!r}; "
-            "leave it out for all"
+            f"clusters must name clusters that have rows; got {got}; leave it out for all"
         )
     return [place[cluster] for cluster in clusters]
 
