@@ -16,7 +16,7 @@ KNOWS = {
 FLOORS = (
     {"exceptions", "settings", "annotated", "frames", "validation", "files", "scheduler"},
     {"information", "codelength", "known", "colouring"},
-    {"links", "metrics", "posterior", "statistics"},
+    {"links", "metrics", "plotting", "posterior", "statistics"},
     {"preparation", "storage"},
     {"engines"},
     {"estimator"},

@@ -1,14 +1,38 @@
 """Figures: what they show and how they are labelled."""
 
+import doctest
+import importlib
+import inspect
+from types import SimpleNamespace
+
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from nrprob import metrics, plotting
 from nrprob.estimator.paths import Granularity
-from nrprob.plotting import plot_centroids, plot_contingency, plot_hierarchy, plot_members
+from nrprob.evidence.number import NumberOfClusters
+from nrprob.evidence.pictures import draw_rows
+from nrprob.known import Memberships
+from nrprob.plotting import (
+    plot_alternatives,
+    plot_annealing,
+    plot_by_n_clusters,
+    plot_centroids,
+    plot_contingency,
+    plot_hierarchy,
+    plot_members,
+    plot_residuals,
+    plot_top_features,
+    style,
+)
+from nrprob.statistics.planes import plane
+from nrprob.successive import Exploration
 
 
 @pytest.fixture(autouse=True)
@@ -194,3 +218,402 @@ def test_a_hierarchy_has_every_level_and_weight():
         "2 clusters\n$\\beta$ = 3.5",
     ]
     assert len(ax.lines) == 2
+
+
+# Rows in a plane
+
+
+@pytest.fixture
+def clouds():
+    """Rows (90, 4) of 3 known groups, "a" to "c", and 3 clusters."""
+    rng = np.random.default_rng(0)
+    known, sought = rng.integers(3, size=(2, 90))
+    X = rng.normal(size=(90, 4)) + 5 * rng.normal(size=(3, 4))[sought]
+    return X + 20 * rng.normal(size=(3, 4))[known], sought, np.array(["a", "b", "c"])[known]
+
+
+def points(ax):
+    """Places of the marks of axes, by name in the legend."""
+    return {found.get_label(): np.asarray(found.get_offsets()) for found in ax.collections}
+
+
+def legend(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def expected_places(X, labelings, known):
+    groups = np.unique(known, return_inverse=True)[1]
+    return plane(X, labelings, groups, np.random.RandomState(0)).places
+
+
+def test_residuals_are_drawn_by_group_and_by_cluster(clouds):
+    X, sought, known = clouds
+    left, right = plot_residuals(X, sought, known)
+    places = expected_places(X, sought[:, None], known)
+    for ax, labels, word in ((left, known, ""), (right, sought, "cluster ")):
+        drawn = points(ax)
+        values, sizes = np.unique(labels, return_counts=True)
+        names = [f"{word}{v}, n = {n}" for v, n in zip(values, sizes, strict=True)]
+        assert [*drawn] == legend(ax) == names
+        for value, own in zip(values, drawn.values(), strict=True):
+            np.testing.assert_allclose(own, places[labels == value])
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("discriminant 1", "discriminant 2")
+    assert (left.get_title(), right.get_title()) == ("known groups", "found clusters")
+
+
+def test_residuals_draw_where_they_are_told(clouds):
+    _, axes = plt.subplots(1, 2)
+    drawn = plot_residuals(*clouds, axes, known_name="site", labels_name="types")
+    assert drawn[0] is axes[0] and drawn[1] is axes[1]
+    assert [ax.get_title() for ax in axes] == ["site", "types"]
+
+
+def test_of_many_rows_a_sample_is_drawn_and_said_so(clouds):
+    X, sought, known = clouds
+    axes = plot_residuals(X, sought, known, n_points=30, random_state=1)
+    again = plot_residuals(X, sought, known, n_points=30, random_state=1)
+    places = expected_places(X, sought[:, None], known)
+    for ax, same in zip(axes, again, strict=True):
+        assert "30 of 90 rows" in ax.get_title()
+        drawn, twice = np.concatenate([*points(ax).values()]), [*points(same).values()]
+        np.testing.assert_array_equal(drawn, np.concatenate(twice))
+        nearest = np.abs(drawn[:, None] - places).sum(2)
+        assert (nearest.min(1) < 1e-9).all() and len(set(nearest.argmin(1))) == 30
+        counts = [len(own) for own in points(ax).values()]
+        of = (known if ax is axes[0] else sought)[nearest.argmin(1)]
+        assert (np.repeat(np.unique(of), counts) == of).all()
+
+
+def test_residuals_of_what_else_may_be_known(clouds):
+    X, sought, known = clouds
+    frame = pd.DataFrame(X, columns=["w", "x", "y", "$z$"]).assign(site=known, even=sought % 2)
+    left, _ = plot_residuals(frame, sought, ["site", "even"])
+    assert {name.split(", n")[0] for name in legend(left)} == {
+        f"{site}, {even}" for site in "abc" for even in (0, 1)
+    }
+    left, _ = plot_residuals(X, sought)
+    assert legend(left) == ["all rows, n = 90"]
+    left, _ = plot_residuals(scipy.sparse.csr_array(X), sought, known)
+    dense, _ = plot_residuals(X, sought, known)
+    for one, other in zip(points(left).values(), points(dense).values(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-9)
+
+
+def test_rows_of_one_direction_are_spread_along_the_other(clouds):
+    X, sought, known = clouds
+    for rows in (slice(90), slice(3)):
+        _, right = plot_residuals(X[rows, :1], sought[rows], known[rows], random_state=0)
+        assert "at random" in right.get_ylabel()
+        right.figure.canvas.draw()
+
+
+def test_alternatives_have_a_panel_each_in_one_plane(clouds):
+    X, sought, known = clouds
+    other = np.arange(90) % 2
+    axes = plot_alternatives(X, {"types": sought, "a rival": other}, known)
+    places = expected_places(X, np.column_stack([sought, other]), known)
+    for ax, own, name, rival in zip(
+        axes, (sought, other), ("types", "a rival"), (other, sought), strict=True
+    ):
+        for c, drawn in enumerate(points(ax).values()):
+            np.testing.assert_allclose(drawn, places[own == c])
+        nmi = [metrics.normalized_mutual_information(own, against) for against in (known, rival)]
+        title = ax.get_title().replace("\n", " ")
+        assert title.startswith(f"{name} sizes {', '.join(map(str, np.bincount(own)))} NMI")
+        assert f"{nmi[0]:.2f} with known, {nmi[1]:.2f} with " in title
+        assert legend(ax) == [f"cluster {c}" for c in range(own.max() + 1)]
+
+
+def test_alternatives_of_what_was_fitted(clouds):
+    X, sought, known = clouds
+    labels = np.column_stack([sought, np.arange(90) % 4, np.arange(90) % 9])
+    codes = np.unique(known, return_inverse=True)[1]
+    explored = plot_alternatives(X, Exploration(labels, [], codes[:, None]))
+    fitted = plot_alternatives(X, SimpleNamespace(alternatives_=labels, labels_=sought))
+    _, given = plt.subplots(1, 3)
+    passed = plot_alternatives(X, labels, axes=given)
+    assert [len(axes) for axes in (explored, fitted, passed)] == [3, 3, 3]
+    assert all(one is other for one, other in zip(passed, given, strict=True))
+    assert "with known" in explored[0].get_title() and "known" not in fitted[0].get_title()
+    assert fitted[2].get_title().splitlines()[:2] == ["clustering 3", "9 clusters of 10 to 10 rows"]
+    alone = plot_alternatives(X, SimpleNamespace(labels_=sought))
+    assert len(alone) == 1 and "NMI" not in alone[0].get_title()
+    many = plot_alternatives(X, np.column_stack([labels] * 3))
+    assert "NMI at most 1.00 with 8 labelings" in many[0].get_title()
+
+
+# Features
+
+
+def bars(ax):
+    """Names, lengths and numbers of the bars of axes, from above."""
+    names = [text.get_text() for text in ax.get_yticklabels()]
+    widths = [bar.get_width() for bar in ax.patches]
+    texts = [text.get_text().replace("\N{MINUS SIGN}", "-") for text in ax.texts]
+    return names, widths, texts
+
+
+@pytest.mark.parametrize("kind", ["nothing", "labels", "numbers", "both", "all"])
+def test_bars_are_effects_after_what_is_known_is_taken_off(clouds, kind):
+    X, sought, site = clouds
+    age = np.random.default_rng(1).normal(size=90)
+    X = X + np.outer(age, [0, 3, 0, -3])
+    even = np.arange(90) % 2
+    frame = pd.DataFrame(X, columns=[*"wxyz"]).assign(site=site, even=even, age=age)
+    known = {
+        "nothing": [],
+        "labels": ["site"],
+        "numbers": ["age"],
+        "both": ["site", "age"],
+        "all": ["site", "even", "age"],
+    }[kind]
+    frame = frame.drop(columns={"site", "even", "age"} - set(known))
+    design = np.ones((90, 1))
+    if "site" in known:
+        groups = np.unique(site, return_inverse=True)[1] + 3 * even * ("even" in known)
+        design = np.eye(6)[groups]
+    if "age" in known:
+        design = np.column_stack([design, age])
+    rest = X - design @ np.linalg.lstsq(design, X, rcond=None)[0]
+    axes = plot_top_features(frame, sought, known or None, n_features=3)
+    assert len(axes) == 3
+    for c, ax in enumerate(axes):
+        ours, theirs = rest[sought == c], rest[sought != c]
+        pooled = (ours.var(0) * len(ours) + theirs.var(0) * len(theirs)) / 88
+        effects = (ours.mean(0) - theirs.mean(0)) / np.sqrt(pooled)
+        order = np.argsort(-np.abs(effects))[:3]
+        names, widths, texts = bars(ax)
+        assert names == ["wxyz"[j] for j in order]
+        np.testing.assert_allclose(widths, effects[order])
+        assert texts == [f"{effect:+.2f}" for effect in effects[order]]
+        assert ax.get_title() == f"cluster {c}, n = {len(ours)}"
+        assert ax.get_ylim()[0] > ax.get_ylim()[1]  # the largest above
+    assert len({ax.get_xlim() for ax in axes}) == 1
+
+
+def test_top_features_of_some_clusters_and_of_many(clouds):
+    X, sought, _ = clouds
+    words = np.array(["one", "two", "three"])[sought]
+    _, own = plt.subplots(1, 2)
+    axes = plot_top_features(X, words, axes=own, clusters=["two", "one"], feature_names=[*"abc$"])
+    assert axes[0] is own[0] and axes[0].get_title().startswith("two, n = ")
+    assert set(bars(axes[0])[0]) == set("abc$")
+    axes = plot_top_features(X, np.arange(90) % 30, n_features=1)
+    assert len(axes) == 12
+    assert "the 12 largest of 30 clusters" in texts(axes[0].figure)
+
+
+def test_effects_without_spread_have_bars_as_well():
+    X = np.array([[0, 0, 0.0], [0, 0, 1], [1, 0, 0], [1, 0, 1]])
+    (first, second) = plot_top_features(X, [0, 0, 1, 1])
+    assert bars(first)[2] == ["-∞"] and bars(second)[2] == ["+∞"]
+    assert np.isfinite(bars(first)[1]).all()
+    nothing = plot_top_features(X[:, 1:2], [0, 0, 1, 1])
+    assert bars(nothing[0]) == ([], [], ["no feature differs"])
+
+
+# Paths
+
+
+def test_annealing_is_the_trace_and_the_ends_of_restarts():
+    model = SimpleNamespace(
+        objective_trace_=np.array([5.0, 3.0, 2.0]),
+        beta_=np.inf,
+        critical_beta_=1.25,
+        restarts_={
+            "objective": np.array([4.0, 2.0, np.inf, 3.0]),
+            "converged": np.array([False, True, True, True]),
+        },
+    )
+    _, own = plt.subplots()
+    ax = plot_annealing(model, own)
+    assert ax is own
+    np.testing.assert_array_equal(ax.lines[0].get_xydata(), [[1, 5], [2, 3], [3, 2]])
+    assert (
+        ax.get_title(loc="left") == r"first split at $\beta$ = 1.25, at the end $\beta$ = $\infty$"
+    )
+    assert ax.get_ylabel() == "objective (minimised)"
+    (beside,) = ax.child_axes
+    restarts, best = beside.collections
+    np.testing.assert_array_equal(restarts.get_offsets(), [[1, 2], [2, 3], [3, 4]])
+    np.testing.assert_array_equal(best.get_offsets(), [[1, 2]])
+    open_marks = (restarts.get_facecolors()[:, :3] == 1).all(1)
+    assert open_marks.tolist() == [False, False, True]
+    assert beside.get_xlabel() == "4 restarts" and beside.get_title() == "1 not shown"
+    # What a fit has by way of steps ends where the panel of restarts begins.
+    share = ax.transLimits.transform([[3, 2]])[0, 0]
+    assert share < beside.get_position().x0
+
+
+def test_annealing_of_one_restart_and_of_temperatures():
+    trace = np.array([5.0, 3.0, 2.0, 1.0])
+    one = {"objective": np.array([1.0])}
+    ax = plot_annealing(
+        SimpleNamespace(objective_trace_=trace, temperatures_=[2, 1, 0, 0], restarts_=one)
+    )
+    assert not ax.child_axes and not ax.get_title(loc="left")
+    assert ax.lines[-1].get_xdata()[0] == 2.5 and ax.texts[0].get_text() == " temperature 0 "
+    assert all(tick == int(tick) for tick in ax.get_xticks())
+    long = plot_annealing(SimpleNamespace(objective_trace_=np.arange(1000.0)))
+    assert long.lines[0].get_marker() in (None, "None")
+
+
+def test_held_out_likelihood_by_number_of_clusters():
+    values = np.array([[1.0, 2, 3], [2, 4, 3], [1, 1, 2]])
+    found = NumberOfClusters(3, np.array([2, 3, 5]), values, None)
+    _, own = plt.subplots()
+    ax = plot_by_n_clusters(found, own)
+    assert ax is own and "3 chosen" in ax.get_title()
+    container = ax.containers[0]
+    np.testing.assert_allclose(container.lines[0].get_xydata(), [[2, 2], [3, 3], [5, 4 / 3]])
+    below = values[1] - values
+    error = below.std(1, ddof=1) / np.sqrt(3)
+    whiskers = [segment[:, 1] for segment in container.lines[2][0].get_segments()]
+    np.testing.assert_allclose(np.diff(whiskers, axis=1)[:, 0], 2 * error, atol=1e-12)
+    np.testing.assert_allclose(ax.lines[-1].get_xydata(), [[3, 3]])
+    automatic = plot_by_n_clusters(SimpleNamespace(number_=found, labels_=np.zeros(3)))
+    assert automatic.get_ylabel() == ax.get_ylabel()
+
+
+def test_objective_by_level_of_a_path():
+    model = Split()
+    model.objective_trace_ = np.array([4.0, 1.5])
+    ax = plot_by_n_clusters(model)
+    np.testing.assert_array_equal(ax.lines[0].get_xydata(), [[1, 4], [2, 1.5]])
+    assert [t.get_text() for t in ax.texts] == ["$\\beta$ = 3.5"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sign", "label"),
+    [
+        ("merge_costs_", 1, "cost of the merge (nats)"),
+        ("merge_gains_", -1, "objective lost by the merge"),
+        ("merge_distances_", 1, "mean distance of the merged"),
+    ],
+)
+def test_cost_of_every_merge(kind, sign, label):
+    costs = np.array([0.5, 1, 2, 7])  # of 5 clusters into 4, and so on
+    model = SimpleNamespace(linkage_=np.zeros((4, 4)), n_clusters=3, **{kind: sign * costs})
+    ax = plot_by_n_clusters(model, n_clusters=4)
+    middles = [bar.get_x() + bar.get_width() / 2 for bar in ax.patches]
+    np.testing.assert_allclose(middles, [2, 3, 4])
+    assert [bar.get_height() for bar in ax.patches] == [7, 2, 1]
+    assert [bool(bar.get_hatch()) for bar in ax.patches] == [False, True, False]
+    assert ax.get_ylabel() == label
+    model.classes_ = np.array(["u", "v"])  # which remain apart
+    ax = plot_by_n_clusters(model)
+    assert ax.patches[0].get_x() + 0.4 == pytest.approx(3)
+
+
+# What all have in common
+
+
+def test_groups_differ_by_marks_and_hatches_where_colours_begin_anew():
+    for other in (style.marker, style.hatch):
+        assert len({(style.colour(i), other(i)) for i in range(24)}) == 24
+        assert len({other(i) for i in range(8)}) == 8
+
+
+# Machado, Oliveira and Fernandes (2009): linear red, green and blue as seen without some cones.
+SEEN = {
+    "with all cones": np.eye(3),
+    "without red": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "without green": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+}
+
+
+@pytest.mark.parametrize("cones", SEEN)
+def test_colours_differ_from_paper_from_each_other_and_in_grey(cones):
+    colours = np.array([to_rgb(colour) for colour in style.COLOURS])
+    linear = np.where(colours <= 0.04045, colours / 12.92, ((colours + 0.055) / 1.055) ** 2.4)
+    linear = np.clip(linear @ np.transpose(SEEN[cones]), 0, 1)
+    red, green, blue = linear.T
+    white = np.array([0.9505, 1, 1.089])[:, None]
+    xyz = np.array([
+        0.4124 * red + 0.3576 * green + 0.1805 * blue,
+        0.2126 * red + 0.7152 * green + 0.0722 * blue,
+        0.0193 * red + 0.1192 * green + 0.9505 * blue,
+    ])  # fmt: skip
+    x, y, z = np.where(xyz / white > 0.008856, np.cbrt(xyz / white), 7.787 * xyz / white + 4 / 29)
+    light = 116 * y - 16
+    if cones == "with all cones":
+        assert (1.05 / (xyz[1] + 0.05) >= 3).all()
+        assert np.abs(np.diff(light)).min() > 20
+    lab = np.stack([light, 500 * (x - y), 200 * (y - z)], 1)
+    apart = np.linalg.norm(lab[:, None] - lab, axis=2)
+    assert apart[np.triu_indices(8, 1)].min() > 12
+
+
+def test_long_names_are_cut_in_their_middle():
+    name = f"a very long name {'of a group ' * 9}in the west"
+    cut = style.short(name)
+    assert max(map(len, cut.splitlines())) <= 28 and cut.count("\n") == 1
+    assert cut.startswith("a very long name") and cut.endswith("in the west")
+    assert style.short("a short one") == "a short one"
+    alike = [f"{name} and {i} more of what is to be told apart" for i in range(3)]
+    assert len({*style.shortened(alike)}) == 3
+    assert len({*style.shortened([f"{name}, the {i}th, {name}" for i in range(3)])}) == 3
+    assert style.shortened(["a short one", name]) == ["a short one", cut]
+
+
+def test_evidence_is_told_apart_without_colours():
+    place = np.linspace(-2, 2, 60)
+    ax = draw_rows(place, (place > 0).astype(int) * 4, np.zeros(60, int), ["g"], 0.5, None)
+    assert legend(ax) == ["cluster 0", "cluster 4"]
+    hatches = [patch.get_hatch() for patch in ax.get_legend().get_patches()]
+    assert len(set(hatches)) == 2
+
+
+SOFT = Memberships(np.full((90, 2), 0.5))
+WRONG = [
+    (plot_residuals, {"known": np.zeros((90, 2))}, "known must be labels.*got numbers"),
+    (plot_residuals, {"known": SOFT}, "known must be labels.*got soft memberships"),
+    (plot_residuals, {"labels": np.zeros(3, int)}, "3 labels for 90 rows"),
+    (plot_residuals, {"labels": [None] * 90}, "labels must not have missing labels"),
+    (plot_residuals, {"axes": [None]}, "axes must be one for every panel; got 1 for 2"),
+    (plot_residuals, {"n_points": 0}, "n_points must be at least 1"),
+    (plot_residuals, {"X": np.zeros(90)}, "X must be a table of rows in memory; got a ndarray"),
+    (plot_alternatives, {"labelings": np.zeros((3, 2), int)}, r"got shape \(3, 2\) for 90 rows"),
+    (plot_alternatives, {"labelings": {}}, "labelings must have a labeling; got none"),
+    (plot_alternatives, {"labelings": {"one": [1]}}, "one and the rows do not match; 1 labels"),
+    (plot_top_features, {"labels": [0] * 90}, "labels must have two clusters.*got 1"),
+    (plot_top_features, {"clusters": [5]}, "clusters must name clusters that have rows; got 5"),
+    (plot_top_features, {"clusters": []}, "clusters must name clusters .* got none"),
+    (plot_top_features, {"feature_names": ["a"]}, "1 names for 4 columns"),
+    (plot_top_features, {"n_features": 0}, "n_features must be at least 1"),
+    (plot_top_features, {"known": SOFT}, "soft Memberships"),
+    (plot_by_n_clusters, {"n_clusters": 1}, "n_clusters must be at least 2"),
+]
+
+
+@pytest.mark.parametrize(("draw", "wrong", "message"), WRONG)
+def test_what_does_not_fit_is_refused(clouds, draw, wrong, message):
+    X, sought, _ = clouds
+    good = {
+        plot_residuals: {"X": X, "labels": sought},
+        plot_alternatives: {"X": X, "labelings": sought},
+        plot_top_features: {"X": X, "labels": sought},
+        plot_by_n_clusters: {"found": Split()},
+    }[draw]
+    with pytest.raises(ValueError, match=message):
+        draw(**good | wrong)
+    assert not plt.get_fignums()
+
+
+@pytest.mark.parametrize("draw", [plot_annealing, plot_by_n_clusters])
+def test_what_is_no_fit_is_refused(draw):
+    with pytest.raises(TypeError, match="got SimpleNamespace"):
+        draw(SimpleNamespace(labels_=[0]))
+
+
+@pytest.mark.parametrize("name", ["annealing", "features", "numbers", "rows"])
+def test_examples_are_so(name):
+    module = importlib.import_module(f"nrprob.plotting.{name}")
+    found = doctest.testmod(module)
+    assert found.attempted > 4 and not found.failed
+
+
+def test_every_picture_is_documented():
+    for name in plotting.__all__:
+        doc = inspect.getdoc(getattr(plotting, name))
+        assert all(f"{section}\n---" in doc for section in ("Parameters", "Returns"))

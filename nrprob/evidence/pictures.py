@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from nrprob.plotting.style import colour, hatch, legend_below, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MOST = 12  # groups that are drawn
 _BINS = 36
+_WIDTH = 6.4
 _HIGH = 0.85  # of the distance between groups
 
 
@@ -32,33 +35,33 @@ def draw_rows(
     sizes = np.bincount(codes)
     drawn = np.sort(np.argsort(-sizes, kind="stable")[:_MOST])
     if ax is None:
-        height = 1.4 + 0.8 * len(drawn)
-        _, ax = plt.subplots(figsize=(6.4, height), layout="constrained")
+        height = 1.8 + 0.8 * len(drawn)
+        _, ax = plt.subplots(figsize=(_WIDTH, height), layout="constrained")
     clusters = np.unique(labels)
     edges = np.linspace(place.min(), place.max() + 1e-9, _BINS + 1)
     if valley:
         ax.axvspan(-valley / 2, valley / 2, color="0.9", zorder=0)
-    colours: Any = plt.get_cmap("tab10")
     for row, g in enumerate(drawn[::-1]):
         counts = np.stack(
             [np.histogram(place[(codes == g) & (labels == c)], edges)[0] for c in clusters]
         )
         scale = _HIGH / max(counts.sum(0).max(), 1)
         bottom = np.full(_BINS, float(row))
-        for c, own in zip(clusters, counts, strict=True):
+        for i, (c, own) in enumerate(zip(clusters, counts, strict=True)):
             ax.bar(
                 edges[:-1], own * scale, np.diff(edges), bottom, align="edge",
-                color=colours(c % 10), label=f"cluster {c}" if row == 0 else None,
+                color=colour(i), hatch=hatch(i), label=f"cluster {c}" if row == 0 else None,
                 edgecolor="white", linewidth=0.3,
             )  # fmt: skip
             bottom += own * scale
         ax.axhline(row, color="black", linewidth=0.6)
-    ticks = [f"{names[g]}\nn = {sizes[g]}" for g in drawn[::-1]]
+    called = shortened([names[g] for g in drawn[::-1]])
+    ticks = [f"{name}\nn = {sizes[g]}" for name, g in zip(called, drawn[::-1], strict=True)]
     ax.set_yticks(np.arange(len(drawn)) + 0.4, ticks, fontsize=8)
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(-0.05, len(drawn) + 0.05)
-    ax.set_xlabel("place between clusters, in standard deviations within them (rows held out)")
+    ax.set_xlabel("place of rows held out, in standard deviations within clusters", fontsize=9)
     ax.spines[["top", "right", "left"]].set_visible(False)
     if len(clusters) > 1:
-        ax.legend(frameon=False, fontsize=8, loc="upper right", ncols=min(len(clusters), 5))
+        legend_below(ax, _WIDTH)
     return ax

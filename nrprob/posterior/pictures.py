@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nrprob.plotting.style import BAR, SHARES
 from nrprob.posterior.convergence import n_clusters
 from nrprob.posterior.draws import as_draws, canonical
 from nrprob.posterior.estimates import given_or_estimated
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_coclustering", "plot_n_clusters"]
 
-_COLOURS = "cividis"
-_BAR = "#4c566a"
 _MAX_NAMES = 20
 _MAX_GRID = 12
 _LINES = 24
@@ -103,7 +102,7 @@ def plot_coclustering(
     # Many samples share a pixel: their mean is shown, not whichever comes last.
     image = ax.imshow(
         together[np.ix_(rows, rows)],
-        cmap=_COLOURS,
+        cmap=SHARES,
         vmin=0,
         vmax=1,
         interpolation="auto",
@@ -174,7 +173,7 @@ def plot_n_clusters(draws: Any, ax: Axes | None = None) -> Axes:
         width = max(3.2, 1.4 + 0.55 * (k.max() - k.min() + 1))
         _, ax = plt.subplots(figsize=(min(width, 12.0), 3.2), layout="constrained")
     whiskers = np.array([np.minimum(error, p), np.minimum(error, 1 - p)])
-    ax.bar(k, p, width=0.8, color=_BAR, yerr=whiskers, ecolor="black", capsize=3)
+    ax.bar(k, p, width=0.8, color=BAR, yerr=whiskers, ecolor="black", capsize=3)
     if len(k) <= _MAX_NAMES:
         for x, y, up in zip(k, p, whiskers[1], strict=True):
             text = f"{y:.2f}" if y >= 0.005 else "<.01"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,3 +25,13 @@ def group_means(x: Any, codes: np.ndarray, n_groups: int = 0) -> np.ndarray:
 def cross_table(one: np.ndarray, other: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Numbers of rows in group i of one labeling (n,) and group j of another."""
     return np.bincount(one * shape[1] + other, minlength=shape[0] * shape[1]).reshape(shape)
+
+
+def largest(names: Sequence[str], codes: np.ndarray, most: int) -> tuple[list[str], np.ndarray]:
+    """At most so many groups, the smallest of more as one: their names, and the codes (n,)."""
+    if len(names) <= most:
+        return [*names], codes
+    kept = np.sort(np.argsort(-np.bincount(codes), kind="stable")[: most - 1])
+    place = np.full(len(names), most - 1)
+    place[kept] = np.arange(most - 1)
+    return [*(names[g] for g in kept), f"{len(names) - most + 1} others"], place[codes]

@@ -14,8 +14,8 @@ import numpy as np
 from nrprob.batch import registry
 from nrprob.batch.fits import Fit, combined, versions
 from nrprob.batch.registry import Method
-from nrprob.batch.report.findings import Crossing, Findings, cross, find
 from nrprob.batch.report.template import render
+from nrprob.statistics.findings import Crossing, Findings, cross, find
 
 if TYPE_CHECKING:
     from nrprob.batch.single import Single

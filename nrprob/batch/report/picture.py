@@ -9,14 +9,10 @@ from dataclasses import dataclass
 
 from nrprob.batch.report.chart import Chart, is_number
 from nrprob.batch.report.wording import label, place, shown, with_error
+from nrprob.plotting.style import colour, marker
 
 __all__ = ["Picture", "draw"]
 
-# Each has a contrast of at least 3 with white and differs in lightness from its neighbours.
-_COLOURS = (
-    "#0072b2", "#c04a00", "#00664a", "#a8327e", "#000000", "#8a6a00", "#5b3fa0", "#767676"
-)  # fmt: skip
-_MARKERS = "osD^vPX*"
 _STYLES = ("-", (0, (5, 1.5)), (0, (7, 1.5, 1.5, 1.5)), (0, (3, 1)))
 
 
@@ -56,11 +52,6 @@ def draw(chart: Chart) -> Picture:
     return Picture(chart, _svg(chart) if chart.lines else "", " ".join(told), rows)
 
 
-def _mark(method: int) -> str:
-    """Mark of a method by its number; where colours begin anew, marks are others with them."""
-    return _MARKERS[(method + method // len(_COLOURS)) % len(_MARKERS)]
-
-
 def _svg(chart: Chart) -> str:
     """A chart as the address of an image that holds it."""
     import matplotlib
@@ -92,8 +83,8 @@ def _svg(chart: Chart) -> str:
                 [at[place(x)] for x, _, _ in line.points],
                 [y for _, y, _ in line.points],
                 None if line.published else [error for *_, error in line.points],
-                color=_COLOURS[i % len(_COLOURS)],
-                marker=_mark(shape),
+                color=colour(i),
+                marker=marker(shape),
                 markerfacecolor="white" if line.published else None,
                 linestyle=(0, (1, 1.5 + style % 4)) if line.published else _STYLES[style % 4],
                 # Of lines that coincide, those beneath remain visible.

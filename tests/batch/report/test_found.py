@@ -7,9 +7,10 @@ from pages import page_of
 
 from nrprob.batch import single
 from nrprob.batch.fits import Fit
-from nrprob.batch.report import findings, found, wording
+from nrprob.batch.report import found, wording
 from nrprob.batch.report.found import Chapter
 from nrprob.batch.tables import Table
+from nrprob.statistics import findings
 
 NAMES = ["a", "<script>alert(1)</script>", "c & d", 'e" onload="f()', "{{ 7 * 7 }}", r"$\frac{$"]
 GROUPS = np.array(["<b>x</b>", "y", "z"])

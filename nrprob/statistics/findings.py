@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from nrprob.statistics.groups import cross_table
+from nrprob.statistics.groups import cross_table, largest
 
 __all__ = ["Crossing", "Findings", "cross", "find"]
 
@@ -153,12 +153,6 @@ def cross(
 ) -> Crossing:
     """Cross clusters with the groups of a labeling, of which there are columns for ``most``."""
     values, group = np.unique(labels, return_inverse=True)
-    names = [str(value) for value in values]
-    if len(names) > most:
-        largest = np.sort(np.argsort(-np.bincount(group), kind="stable")[: most - 1])
-        place = np.full(len(names), most - 1)
-        place[largest] = np.arange(most - 1)
-        names = [*(names[g] for g in largest), f"{len(names) - most + 1} others"]
-        group = place[group]
-    counts = cross_table(codes, group.ravel(), (codes.max(initial=-1) + 1, len(names)))
+    names, group = largest([str(value) for value in values], group.ravel(), most)
+    counts = cross_table(codes, group, (codes.max(initial=-1) + 1, len(names)))
     return Crossing(name, names, counts[np.asarray(clusters, int)])

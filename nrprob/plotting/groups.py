@@ -1,0 +1,118 @@
+"""Names of groups, of clusters and of features, as pictures write them; and rows as they read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nrprob.frames import is_frame, take_out
+from nrprob.known import Known, is_missing, plain, read
+from nrprob.statistics.groups import largest
+from nrprob.validation import check_rows
+
+_MAX_GROUPS = 20
+
+
+def read_rows(X: Any, known: Any) -> tuple[Any, Known, list[str] | None]:
+    """Rows as floats, dense or CSR; what is known of them; and the names of a frame's columns.
+
+    Raises
+    ------
+    ValueError
+        If rows are no table of finite numbers in memory, or what is known has another length.
+    """
+    from sklearn.utils import check_array
+
+    if len(getattr(X, "shape", (0, 0))) != 2 or not hasattr(X, "__len__"):
+        raise ValueError(
+            f"X must be a table of rows in memory; got a {type(X).__name__}; pass an array of two "
+            "dimensions, a sparse matrix or a frame"
+        )
+    X, known = take_out(X, known)
+    names = [str(name) for name in X.columns] if is_frame(X) else None
+    rows = check_rows(X, check_array, accept_sparse="csr", dtype=(np.float64, np.float32))
+    return rows, read(known, rows.shape[0]), names
+
+
+def distinct(labels: Any, what: str, n_rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct labels, sorted, and each row's position among them.
+
+    Raises
+    ------
+    ValueError
+        If they are not one label per row, or some are missing.
+    """
+    labels = plain(labels, what)
+    if labels.ndim != 1:
+        raise ValueError(
+            f"{what} is one label per row; its shape is {labels.shape}; pass a 1-D array"
+        )
+    if n_rows is not None and len(labels) != n_rows:
+        raise ValueError(
+            f"{what} and the rows do not match; {len(labels)} labels for {n_rows} rows; "
+            "pass one label per row"
+        )
+    if is_missing(labels):
+        raise ValueError(
+            f"{what} must not have missing labels; got NaN, NaT or None; give such rows a label of "
+            "their own, or leave them out"
+        )
+    try:
+        return np.unique(labels, return_inverse=True)
+    except TypeError:  # numbers beside texts have no order
+        return np.unique(labels.astype(str), return_inverse=True)
+
+
+def texts(values: Any, prefix: str) -> list[str]:
+    """Names of labels; `prefix` goes before bare numbers, which say nothing without a word."""
+    whole = [isinstance(value, int | np.integer) for value in values]
+    return [f"{prefix} {v}".strip() if w else str(v) for v, w in zip(values, whole, strict=True)]
+
+
+def named(
+    labels: Any, what: str, prefix: str = "", n_rows: int | None = None
+) -> tuple[list[str], np.ndarray]:
+    """Names of the distinct labels, and each row's position among them.
+
+    Beyond a legible number the smallest groups are drawn as one.
+    """
+    values, codes = distinct(labels, what, n_rows)
+    return largest(texts(values, prefix), codes, _MAX_GROUPS)
+
+
+def named_known(known: Known, prefix: str = "group") -> tuple[list[str], np.ndarray]:
+    """The same of what is known, one labeling or the combinations of several; one group of none."""
+    if known.categories is None:
+        return ["all rows"], np.zeros(known.n_samples, int)
+    codes, combinations = known.product
+    if len(known.categories) == 1:
+        return named(np.array([*known.categories[0]])[codes], "known", prefix)
+    own = [[*categories] for categories in known.categories]
+    names = [", ".join(str(own[j][c]) for j, c in enumerate(one)) for one in combinations]
+    return largest(names, codes, _MAX_GROUPS)
+
+
+def with_sizes(names: Sequence[str], codes: np.ndarray, between: str = "\n") -> list[str]:
+    """Names with the numbers of their rows."""
+    sizes = np.bincount(codes, minlength=len(names))
+    return [f"{name}{between}n = {size}" for name, size in zip(names, sizes, strict=True)]
+
+
+def feature_texts(given: Sequence[Any] | None, columns: Sequence[str] | None, n: int) -> list[str]:
+    """Names (n,) of features: those that are given, or of the columns, or numbers.
+
+    Raises
+    ------
+    ValueError
+        If there is not one name for every feature.
+    """
+    if given is None:
+        return [f"feature {j}" for j in range(n)] if columns is None else [*columns]
+    if len(given) != n:
+        raise ValueError(
+            f"feature_names does not fit X; {len(given)} names for {n} columns; "
+            "pass one name per column"
+        )
+    return [str(name) for name in given]

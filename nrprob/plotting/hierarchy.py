@@ -1,0 +1,65 @@
+"""How clusters come out of each other."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_hierarchy(model: Any, ax: Axes | None = None) -> Axes:
+    """Draw how clusters come out of each other, level by level.
+
+    Parameters
+    ----------
+    model : CrossPartition, or IB or IBSI with ``solver="split"``
+        Fitted.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure when it is None.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes drawn on. A circle is a cluster, its area and number the share of the rows' weight;
+        a line is as dark as the share of the lower cluster that comes from the upper one. Every
+        level says its number of clusters and its inverse temperature.
+    """
+    import matplotlib.pyplot as plt
+
+    levels = model.path_
+    if ax is None:
+        size = (2 + 0.8 * len(levels), 1 + 0.7 * len(levels))
+        _, ax = plt.subplots(figsize=size, layout="constrained")
+    before: np.ndarray | None = None
+    for depth, level in enumerate(levels):
+        centres = np.arange(level.n_clusters, dtype=float)
+        if before is not None:
+            # Children lie under their parents, so that lines hardly cross.
+            order = np.lexsort((-level.weights, before[level.parents]))
+            centres[order] = np.arange(level.n_clusters)
+        centres -= (level.n_clusters - 1) / 2
+        if before is not None:
+            upper = levels[depth - 1].membership
+            shares = level.membership.T @ upper
+            shares /= np.maximum(level.membership.sum(0)[:, None], 1e-300)
+            for (c, parent), part in np.ndenumerate(shares):
+                if part > 0.01:
+                    ends = [before[parent], centres[c]], [1 - depth, -depth]
+                    ax.plot(*ends, color="black", alpha=float(min(part, 1)), lw=1.5, zorder=1)
+        ax.scatter(centres, np.full(centres.size, -depth), s=900 * level.weights + 60,
+                   color="white", edgecolors="black", zorder=2)  # fmt: skip
+        for x, weight in zip(centres, level.weights, strict=True):
+            ax.text(x, -depth, f"{100 * weight:.0f}", ha="center", va="center", fontsize=7)
+        before = centres
+    names = [
+        f"{level.n_clusters} clusters\n$\\beta$ = {level.beta:.3g}" if depth else "1 cluster"
+        for depth, level in enumerate(levels)
+    ]
+    ax.set_yticks([-depth for depth in range(len(levels))], names)
+    ax.set_xticks([])
+    ax.margins(0.1)
+    ax.set_title("percent of the weight of the rows", fontsize=9)
+    return ax

@@ -1,0 +1,75 @@
+"""Which rows of every subset are in which cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nrprob.plotting.style import SHARES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def plot_members(
+    model: Any,
+    row_names: Sequence[Any] | None = None,
+    *,
+    n: int = 5,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the members of every cluster in every subset, as a table of names.
+
+    Parameters
+    ----------
+    model : CrossPartition
+        Fitted.
+    row_names : sequence of length n_samples, optional
+        Names of the rows; their numbers by default.
+    n : int, default=5
+        Most members in a cell, those of the largest p(c|x) first. Only rows of which the cluster
+        has a larger part than any other are listed.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure when it is None.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes drawn on. Colour is p(c|w), the number is the same in percent: a theme of all
+        subsets has a part in every column.
+
+    Raises
+    ------
+    ValueError
+        If there is not one name for every row.
+    """
+    import matplotlib.pyplot as plt
+
+    labels, share = model.labels_, model.subset_membership_
+    names = np.arange(labels.size) if row_names is None else np.asarray(row_names)
+    if names.shape != labels.shape:
+        raise ValueError(
+            f"row_names does not fit the model; {names.size} names for {labels.size} rows; pass "
+            "one name per row"
+        )
+    subsets = model.subsets_.tolist()
+    clusters = np.flatnonzero(model.cluster_weights_ > 0)
+    if ax is None:
+        size = (1.5 + 1.9 * len(subsets), 1.2 + (0.5 + 0.16 * n) * clusters.size)
+        _, ax = plt.subplots(figsize=size, layout="constrained")
+    ax.imshow(share[:, clusters].T, cmap=SHARES, vmin=0, vmax=1, aspect="auto")
+    for i, c in enumerate(clusters.tolist()):
+        for j, subset in enumerate(subsets):
+            members = model.top_samples(c, subset, labels.size)
+            members = members[labels[members] == c]
+            listed = [str(names[row]) for row in members[:n]]
+            more = ["..."] if members.size > n else []
+            colour = "white" if share[j, c] < 0.55 else "black"
+            text = "\n".join([f"{100 * share[j, c]:.0f} %", *listed, *more])
+            ax.text(j, i, text, ha="center", va="center", color=colour, fontsize=8)
+    ax.set_xticks(range(len(subsets)), [str(subset) for subset in subsets])
+    ax.set_yticks(range(clusters.size), [f"cluster {c}" for c in clusters])
+    ax.set_xlabel("subsets")
+    return ax
