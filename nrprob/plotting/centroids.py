@@ -66,7 +66,7 @@ def _draw_profiles(
     if profiles.shape[0] <= 8:
         for (j, i), value in np.ndenumerate(profiles):
             colour = "white" if abs(value) > 0.6 * top else "black"
-            ax.text(j, i, f"{value:+.1f}", ha="center", va="center", fontsize=7, color=colour)
+            ax.text(j, i, f"{value:+z.1f}", ha="center", va="center", fontsize=7, color=colour)
     return image
 
 
@@ -113,6 +113,14 @@ def plot_centroids(
     matplotlib.figure.Figure
         Above, known and found centroids side by side on one scale; below, the combinations and the
         contingency heat maps. Of more than 20 groups the smallest are drawn as one.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob.plotting import plot_centroids
+    >>> X = np.random.default_rng(0).normal(size=(40, 3))
+    >>> plot_centroids(X, [0, 1] * 20, [0, 0, 1, 1] * 10).get_size_inches().shape
+    (2,)
     """
     import matplotlib.pyplot as plt
 

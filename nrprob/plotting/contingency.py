@@ -44,6 +44,13 @@ def plot_contingency(
     -------
     matplotlib.axes.Axes
         The axes drawn on. Colour is the share within the known group, the number is the count.
+
+    Examples
+    --------
+    >>> from nrprob.plotting import plot_contingency
+    >>> ax = plot_contingency([0, 0, 1, 1, 1], [0, 1, 0, 1, 1])
+    >>> ax.images[0].get_array().shape
+    (2, 2)
     """
     import matplotlib.pyplot as plt
 

@@ -26,6 +26,15 @@ def plot_hierarchy(model: Any, ax: Axes | None = None) -> Axes:
         The axes drawn on. A circle is a cluster, its area and number the share of the rows' weight;
         a line is as dark as the share of the lower cluster that comes from the upper one. Every
         level says its number of clusters and its inverse temperature.
+
+    Examples
+    --------
+    >>> from nrprob import CrossPartition
+    >>> from nrprob.datasets import make_cross_partition
+    >>> from nrprob.plotting import plot_hierarchy
+    >>> counts, labels = make_cross_partition(random_state=0)
+    >>> model = CrossPartition(3).fit(counts, subsets=labels[:, 1])
+    >>> ax = plot_hierarchy(model)
     """
     import matplotlib.pyplot as plt
 

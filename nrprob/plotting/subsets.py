@@ -44,6 +44,15 @@ def plot_members(
     ------
     ValueError
         If there is not one name for every row.
+
+    Examples
+    --------
+    >>> from nrprob import CrossPartition
+    >>> from nrprob.datasets import make_cross_partition
+    >>> from nrprob.plotting import plot_members
+    >>> counts, labels = make_cross_partition(random_state=0)
+    >>> model = CrossPartition(3).fit(counts, subsets=labels[:, 1])
+    >>> ax = plot_members(model, n=3)
     """
     import matplotlib.pyplot as plt
 
