@@ -138,6 +138,7 @@ RECORDS = {
     "nrprob.evidence.NumberOfClusters",
     "nrprob.metrics.IndependenceTest",
     "nrprob.posterior.CredibleBall",
+    "nrprob.posterior.MergePath",
 }
 
 

@@ -80,11 +80,11 @@ def test_expected_loss_agrees_with_the_metrics():
 
 
 def test_expected_loss_in_blocks(monkeypatch):
-    from nrprob.posterior import losses
+    from nrprob.posterior import draws as module
 
     draws, truth = noisy_draws(n=30, n_draws=40)
     whole = [expected_loss(truth, draws, loss) for loss in LOSSES]
-    monkeypatch.setattr(losses, "_BLOCK", 200)
+    monkeypatch.setattr(module, "_BLOCK", 200)
     np.testing.assert_allclose([expected_loss(truth, draws, x) for x in LOSSES], whole, rtol=1e-12)
 
 
