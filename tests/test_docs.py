@@ -139,6 +139,7 @@ RECORDS = {
     "nrprob.metrics.IndependenceTest",
     "nrprob.posterior.CredibleBall",
     "nrprob.posterior.MergePath",
+    "nrprob.posterior.StableClusters",
 }
 
 

@@ -34,6 +34,7 @@ from nrprob.posterior.merging import MergePath, merge_path
 from nrprob.posterior.pictures import plot_coclustering, plot_n_clusters
 from nrprob.posterior.relabelling import align, relabel
 from nrprob.posterior.similarity import coclustering
+from nrprob.posterior.stability import StableClusters, stable_clusters
 
 __all__ = [
     "coclustering",
@@ -43,6 +44,8 @@ __all__ = [
     "CredibleBall",
     "merge_path",
     "MergePath",
+    "stable_clusters",
+    "StableClusters",
     "n_clusters",
     "label_free",
     "diagnose",
