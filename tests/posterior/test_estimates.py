@@ -130,6 +130,18 @@ def test_many_draws_are_refined_over_all(monkeypatch, loss):
     assert labels.dtype == np.int64 and labels.shape == (40,)
 
 
+def test_samples_are_set_apart_without_all_pairs(monkeypatch):
+    draws, _ = noisy_draws(n=200, noise=1.3)
+    draws[:, :, 1] = draws[:, :, 0] = draws.max() + 1  # two that are always together, and alone
+    labels, value = point_estimate(draws, "binder", random_state=0, return_loss=True)
+    assert labels.max() >= 39 and np.bincount(labels)[labels[0]] == 2
+    monkeypatch.setattr(estimates_module, "_PAIR_SAMPLES", 0)
+    monkeypatch.setattr(estimates_module, "_SEARCH_DRAWS", 50)  # the rest sees the whole
+    again, other = point_estimate(draws, "binder", random_state=0, return_loss=True)
+    assert other == pytest.approx(value, abs=1e-12)
+    np.testing.assert_array_equal(labels, again)
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 def test_point_estimate_recovers_the_centre(loss):
     draws, truth = noisy_draws()
