@@ -215,10 +215,17 @@ def stable_clusters(
     >>> from nrprob.posterior import stable_clusters
     >>> draws = [[0, 0, 0, 1, 1, 1, 1, 1], [3, 3, 3, 5, 2, 2, 5, 5]] * 10
     >>> found = stable_clusters(draws, draws[0])
-    >>> found.clusters["probability"].tolist(), found.clusters["mean"].tolist()
-    ([1.0, 0.5], [1.0, 0.8])
-    >>> found.transient["probability"].tolist(), found.core_rows[0].tolist()
-    ([0.5], [4, 5])
+    >>> found.clusters[["size", "mean", "probability"]].round(3)
+             size  mean  probability
+    cluster
+    0           3   1.0          1.0
+    1           5   0.8          0.5
+    >>> found.transient.round(3)
+               probability  size  core  within
+    transient
+    0                  0.5   2.0     2       1
+    >>> found.core_rows
+    [array([4, 5])]
     """
     import pandas as pd
 
