@@ -89,8 +89,9 @@ def _recurring(draws: Draws, apart: np.ndarray, likeness: float, least: float) -
     ones = np.ones(len(row), np.float32)
     member = scipy.sparse.csr_array((ones, (place, row)), (len(listed), draws.n_samples))
     shared, size = (member @ member.T).toarray(), draws.sizes[listed]
-    alike = shared >= (likeness - _SLACK) * (size[:, None] + size - shared)
-    near = alike.astype(np.float32)
+    # Two clusters that have each lost other rows of one core are less like each other than it.
+    loose = likeness / (2 - likeness) - _SLACK
+    near = (shared >= loose * (size[:, None] + size - shared)).astype(np.float32)
 
     cores: list[np.ndarray] = []
     while mass.any():
@@ -98,14 +99,15 @@ def _recurring(draws: Draws, apart: np.ndarray, likeness: float, least: float) -
         middle = int(around.argmax())
         if around[middle] < enough * (1 - 1e-5):
             break
-        group = np.flatnonzero(alike[middle] & (mass > 0))
-        held = mass[group] @ member[group]
-        core = held >= 0.5 * mass[group].sum() * (1 - _SLACK)
-        mass[group] = 0.0
+        group = mass * near[middle]
+        core = group @ member >= 0.5 * group.sum() * (1 - _SLACK)
+        common = member @ core
+        alike = common >= (likeness - _SLACK) * (core.sum() + size - common)
         # What is left of a group's edge has nearly its core.
         both = [np.sum(core & other) / np.sum(core | other) for other in cores]
-        if core.any() and max(both, default=0.0) < likeness:
+        if alike.any() and max(both, default=0.0) < likeness:
             cores.append(core)
+        mass[alike] = mass[middle] = 0.0
     return [np.flatnonzero(core) for core in cores]
 
 
@@ -198,7 +200,8 @@ def stable_clusters(
     Transient clusters are grouped by density: the one that is like the most others takes these, the
     next is found among the rest, and so on until none is frequent. The rows that most of a group
     have are its core, which is then looked for in all draws. At most 3,000 transient clusters are
-    compared with each other, of draws at even steps.
+    compared with each other, of draws at even steps: where every draw has hundreds, groups may be
+    missed.
 
     Half of a cluster that some draws split is transient, and so is what joins three clusters of
     one size. A recovery above 1/2 belongs to one cluster of the draw only.
