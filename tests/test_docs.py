@@ -138,6 +138,8 @@ RECORDS = {
     "nrprob.evidence.NumberOfClusters",
     "nrprob.metrics.IndependenceTest",
     "nrprob.posterior.CredibleBall",
+    "nrprob.posterior.MergePath",
+    "nrprob.posterior.StableClusters",
 }
 
 

@@ -30,9 +30,11 @@ from nrprob.posterior.convergence import chain_distances, diagnose, label_free, 
 from nrprob.posterior.estimates import point_estimate
 from nrprob.posterior.export import to_arviz
 from nrprob.posterior.losses import expected_loss
+from nrprob.posterior.merging import MergePath, merge_path
 from nrprob.posterior.pictures import plot_coclustering, plot_n_clusters
 from nrprob.posterior.relabelling import align, relabel
 from nrprob.posterior.similarity import coclustering
+from nrprob.posterior.stability import StableClusters, stable_clusters
 
 __all__ = [
     "coclustering",
@@ -40,6 +42,10 @@ __all__ = [
     "expected_loss",
     "credible_ball",
     "CredibleBall",
+    "merge_path",
+    "MergePath",
+    "stable_clusters",
+    "StableClusters",
     "n_clusters",
     "label_free",
     "diagnose",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import xlogy
 
-from nrprob.posterior.draws import Draws, as_draws, by_dims, canonical
+from nrprob.posterior.draws import Draws, as_draws, as_pairs, by_dims, canonical
 from nrprob.posterior.estimates import given_or_estimated
 from nrprob.posterior.export import _import_arviz
 from nrprob.posterior.losses import as_loss, distances
@@ -187,21 +187,6 @@ def _informative_pairs(draws: Draws, n_pairs: int, random: np.random.RandomState
     return np.column_stack([rows[i[open_]], rows[j[open_]]])
 
 
-def _given_pairs(pairs: Any, n: int) -> np.ndarray:
-    array = np.asarray(pairs)
-    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
-        raise ValueError(
-            f"pairs is a number, or an integer array of shape (n_pairs, 2); got dtype "
-            f"{array.dtype} and shape {array.shape}; pass positions of samples"
-        )
-    if array.size and not (array.min() >= 0 and array.max() < n):
-        raise ValueError(
-            f"pairs must be positions of samples; got {array.min()} to {array.max()} for {n} "
-            "samples; count from 0"
-        )
-    return array
-
-
 def label_free(
     draws: Any,
     reference: Any = None,
@@ -262,7 +247,7 @@ def label_free(
             )
         chosen = _informative_pairs(checked, int(pairs), random)
     else:
-        chosen = _given_pairs(pairs, n)
+        chosen = as_pairs(pairs, n)
 
     share = checked.sizes / n
     first = checked.offsets[:-1]

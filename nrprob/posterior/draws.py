@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -10,7 +11,19 @@ import numpy as np
 
 from nrprob.validation import as_array
 
-__all__ = ["Draws", "as_draws", "as_labels", "by_dims", "canonical", "read_draws"]
+__all__ = [
+    "Draws",
+    "as_draws",
+    "as_labels",
+    "as_pairs",
+    "by_dims",
+    "canonical",
+    "check_positions",
+    "read_draws",
+]
+
+_BLOCK = 2**22
+"""Entries of the largest temporary array."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +79,22 @@ class Draws:
         """Ranges of draws that have at most `n_entries` labels each (at least one draw)."""
         step = max(1, n_entries // self.n_samples)
         return [(a, min(a + step, self.n_draws)) for a in range(0, self.n_draws, step)]
+
+    def crossed(self, codes: np.ndarray) -> Iterator[tuple[int, int, np.ndarray, np.ndarray]]:
+        """Rows that clusters of the draws share with those of one partition, codes 0 .. k-1.
+
+        Yields for block after block the range of its draws, where each draw's clusters begin in
+        the block's list (one more than there are draws), and the counts, shape (n_listed, k).
+        """
+        k = int(codes.max()) + 1
+        # Counts of a draw are a table of its clusters by k, so both bound the block.
+        widest = int(self.n_clusters.max())
+        step = min(_BLOCK, max(self.n_samples, _BLOCK * self.n_samples // (k * widest)))
+        for a, b in self.blocks(step):
+            first = self.offsets[a : b + 1] - self.offsets[a]
+            cells = self.ids(a, b) * k + codes
+            counts = np.bincount(cells.ravel(), minlength=int(first[-1]) * k)
+            yield a, b, first, counts.reshape(-1, k)
 
     def distinct(self) -> Draws:
         """The distinct partitions of positive weight, in order of first appearance."""
@@ -246,5 +275,26 @@ def as_labels(labels: Any, n_samples: int, what: str) -> np.ndarray:
         raise ValueError(
             f"{what} must have one label per sample; got shape {array.shape} for draws of "
             f"{n_samples} samples; pass an array of shape ({n_samples},)"
+        )
+    return array
+
+
+def as_pairs(pairs: Any, n_samples: int) -> np.ndarray:
+    """Check pairs of positions of samples, shape (n_pairs, 2)."""
+    array = np.asarray(pairs)
+    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"pairs must be an integer array of shape (n_pairs, 2); got dtype {array.dtype} and "
+            f"shape {array.shape}; pass positions of samples"
+        )
+    return check_positions(array, n_samples, "pairs")
+
+
+def check_positions(array: np.ndarray, n_samples: int, what: str) -> np.ndarray:
+    """Refuse what are no positions of `n_samples` samples."""
+    if array.size and not (array.min() >= 0 and array.max() < n_samples):
+        raise ValueError(
+            f"{what} must be positions of samples; got {array.min()} to {array.max()} for "
+            f"{n_samples} samples; count from 0"
         )
     return array

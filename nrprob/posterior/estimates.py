@@ -25,6 +25,8 @@ _REFINED = 2
 """Starts refined on all draws."""
 _PAIR_SAMPLES = 5000
 """Most samples for which co-clustering probabilities are tabulated."""
+_ALONE = 3000
+"""Most of the samples in no cluster for which they are, in the search without such a table."""
 _MEMORY = 2**30
 """Bytes that the tables of a search may take, roughly."""
 
@@ -61,6 +63,41 @@ def _affordable(draws: Draws, n_clusters: int) -> int:
     return max(8, int(_MEMORY / (20 * draws.n_samples + 12 * cells)))
 
 
+def _set_apart(
+    codes: np.ndarray, draws: Draws, loss: Loss, random: np.random.RandomState
+) -> np.ndarray:
+    """Take rows out of their clusters as long as that lowers the pair loss; these may then join.
+
+    Their pairs are tabulated, which those of all rows cannot be.
+    """
+    z, alone = np.array(codes, dtype=np.int64), []
+    for c in range(int(z.max()) + 1):
+        rows = np.flatnonzero(z == c)
+        own = np.ascontiguousarray(draws.codes[:, rows])
+        cost = np.full(len(rows), loss.merge_cost * len(rows))
+        for s, row in enumerate(own):
+            cost -= 2 * draws.weights[s] * np.bincount(row)[row]
+        cost += 2 - loss.merge_cost  # of a row with itself
+        free = np.ones(len(rows), dtype=bool)
+        while free.sum() > 1:
+            worst = int(np.where(free, cost, -np.inf).argmax())
+            if cost[worst] <= 1e-11 * draws.n_samples:
+                break
+            free[worst] = False
+            alone.append(rows[worst])
+            together = draws.weights @ (own == own[:, worst, None])
+            cost -= loss.merge_cost - 2 * together
+    if alone:
+        taken = np.sort(alone)[:_ALONE]
+        some = Draws(canonical(draws.codes[:, taken]), draws.weights, draws.batch)
+        search = PairSearch(similarity(some, equal=False), loss, len(taken), random)
+        search.start(np.arange(len(taken)))
+        search.sweep()
+        z[np.sort(alone)] = int(z.max()) + 1 + np.arange(len(alone))
+        z[taken] = draws.n_samples + search.z
+    return canonical(z[None])[0]
+
+
 def estimate(
     draws: Draws, loss: Loss, max_clusters: int, n_init: int, random: np.random.RandomState
 ) -> tuple[np.ndarray, float]:
@@ -68,17 +105,20 @@ def estimate(
     draws = draws.distinct()
     most = min(max_clusters, int(draws.n_clusters.max()))
     few = draws.thinned(min(_SEARCH_DRAWS, _affordable(draws, most)))
+    by_pairs = loss.pairs and draws.n_samples <= _PAIR_SAMPLES
+    # The pair loss leaves rows in doubt alone, which among many rows makes every sweep slow.
+    narrow = loss.pairs and not by_pairs and max_clusters >= draws.n_samples
+    widest = most + 4 if narrow else max_clusters
 
     def risk(codes: np.ndarray, over: Draws) -> float:
         return float(distances(codes, over, loss) @ over.weights)
 
     # The pair loss needs only P, which is soon had for all draws; P of some will do for starts.
-    by_pairs = loss.pairs and draws.n_samples <= _PAIR_SAMPLES
     over = draws if by_pairs else few
     together = None
     if draws.n_samples <= _PAIR_SAMPLES:
         together = similarity(over, equal=bool(np.ptp(over.weights) == 0))
-    candidates = _candidates(few, together, max_clusters)
+    candidates = _candidates(few, together, widest)
     ranked = candidates[np.argsort([risk(c, few) for c in candidates], kind="stable")]
     starts: list[np.ndarray] = [*ranked[: (n_init + 1) // 2]]
     nowhere = np.full(draws.n_samples, -1)
@@ -100,13 +140,16 @@ def estimate(
         assert together is not None
         search = PairSearch(together, loss, max_clusters, random)
     else:
-        search = CellSearch(few, loss, max_clusters, random)
+        search = CellSearch(few, loss, widest, random)
     finalists = refine(search, starts, "sweep")
     finalists = refine(search, finalists[:_IMPROVED], "improve")
     if over is not draws:
         finalists = finalists[:_REFINED]
         over = draws.thinned(_affordable(draws, max(int(c.max()) + 1 for c in finalists)))
-        finalists += refine(CellSearch(over, loss, max_clusters, random), finalists, "sweep")
+        finalists += refine(CellSearch(over, loss, widest, random), finalists, "sweep")
+    if narrow:
+        finalists.sort(key=lambda codes: risk(codes, draws))
+        finalists += [_set_apart(codes, draws, loss, random) for codes in finalists[:_REFINED]]
     finalists.append(ranked[0])
     values = [risk(codes, draws) for codes in finalists]
     best = int(np.argmin(values))
@@ -197,7 +240,8 @@ def point_estimate(
     see 256 at even steps (fewer where hundreds of clusters would need too much memory); the two
     best results then move single samples over all draws (as many as fit into about 1 GiB), and are
     compared over all. Above 5,000 samples there is no P: no linkages are cut, and "binder" is
-    searched as "vi" is.
+    searched as "vi" is. Without `max_clusters`, that is among four clusters more than any draw has;
+    then samples that are better off alone are set apart, and joined where they gain by it.
 
     References
     ----------

@@ -21,9 +21,6 @@ from nrprob.validation import as_number, check_choice
 
 __all__ = ["Loss", "as_loss", "distances", "expected_loss"]
 
-_BLOCK = 2**22
-"""Entries of the largest temporary array."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
@@ -66,15 +63,9 @@ def as_loss(loss: str, split_cost: float, n_samples: int) -> Loss:
 
 def distances(codes: np.ndarray, draws: Draws, loss: Loss) -> np.ndarray:
     """Loss of one partition, codes 0 .. k-1 of shape (n_samples,), at every draw."""
-    k = int(codes.max()) + 1
     own = loss.cell[np.bincount(codes)].sum()
     result = np.empty(draws.n_draws)
-    # Counts of a draw are a table of its clusters by k, so both bound the block.
-    step = min(_BLOCK, max(draws.n_samples, _BLOCK * draws.n_samples // (k * _widest(draws))))
-    for a, b in draws.blocks(step):
-        first = draws.offsets[a : b + 1] - draws.offsets[a]
-        cells = draws.ids(a, b) * k + codes
-        counts = np.bincount(cells.ravel(), minlength=int(first[-1]) * k).reshape(-1, k)
+    for a, b, first, counts in draws.crossed(codes):
         theirs = np.add.reduceat(loss.cell[counts.sum(axis=1)], first[:-1])
         joint = np.add.reduceat(loss.cell[counts].sum(axis=1), first[:-1])
         result[a:b] = loss.split_cost * (theirs - joint) + loss.merge_cost * (own - joint)
@@ -82,10 +73,6 @@ def distances(codes: np.ndarray, draws: Draws, loss: Loss) -> np.ndarray:
     # Two different partitions are further apart than this: 1 / n_samples squared, or 1 / n_samples.
     rounding = 1e-13 * max(1.0, own * loss.scale)
     return np.where(result < rounding, 0.0, result)
-
-
-def _widest(draws: Draws) -> int:
-    return int(draws.n_clusters.max())
 
 
 def expected_loss(

@@ -12,8 +12,6 @@ from nrprob.validation import MOST, check_number
 
 __all__ = ["align", "relabel"]
 
-_BLOCK = 2**22
-
 
 def _matches(draws: Draws, codes: np.ndarray) -> list[np.ndarray]:
     """For every draw, the reference's cluster that each of its clusters stands for, or -1.
@@ -23,14 +21,8 @@ def _matches(draws: Draws, codes: np.ndarray) -> list[np.ndarray]:
     """
     from scipy.optimize import linear_sum_assignment
 
-    k = int(codes.max()) + 1
-    widest = int(draws.n_clusters.max())
     result = []
-    step = min(_BLOCK, _BLOCK * draws.n_samples // (k * widest))
-    for a, b in draws.blocks(step):
-        first = draws.offsets[a : b + 1] - draws.offsets[a]
-        cells = draws.ids(a, b) * k + codes
-        counts = np.bincount(cells.ravel(), minlength=int(first[-1]) * k).reshape(-1, k)
+    for _, _, first, counts in draws.crossed(codes):
         for low, high in zip(first, first[1:], strict=False):
             table = counts[low:high]
             rows, columns = linear_sum_assignment(table, maximize=True)

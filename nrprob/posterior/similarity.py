@@ -7,16 +7,19 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from nrprob.posterior.draws import Draws, as_draws
+from nrprob.posterior.draws import Draws, as_draws, as_pairs, check_positions
+from nrprob.validation import as_array
 
 __all__ = ["coclustering"]
 
 _BLOCK = 2**24
 """Entries of the largest one-hot block."""
 _CACHED = 2**19
-"""Labels of a sparse block: as many as a processor's cache holds, which makes it 4 times faster."""
+"""Labels of a sparse block, or of pairs: as many as a processor's cache holds, 4 times faster."""
 _LEAST = 64
 """Draws of a sparse block at least, lest adding up the blocks' results take longer."""
+_MOST = 20_000
+"""Samples of a whole matrix at most; squared, the probabilities of a call."""
 
 
 def _sparse_is_faster(draws: Draws) -> bool:
@@ -26,22 +29,43 @@ def _sparse_is_faster(draws: Draws) -> bool:
     return 4.0 * float(np.square(draws.sizes, dtype=float).sum()) < dense
 
 
+def _sparse_products(
+    draws: Draws, weights: np.ndarray, kind: Any, rows: np.ndarray | None = None
+) -> np.ndarray:
+    """Weighted sums over the draws of 1[z_i = z_j], for all samples i, or those in `rows`."""
+    n = draws.n_samples
+    total = np.zeros((n if rows is None else len(rows), n), dtype=kind)
+
+    def members(ids: np.ndarray, values: np.ndarray, width: int) -> scipy.sparse.csr_array:
+        ends = np.arange(len(ids) + 1) * ids.shape[1]
+        mass = np.tile(values.astype(kind), len(ids))
+        return scipy.sparse.csr_array((mass, ids.ravel(), ends), (len(ids), width))
+
+    for a, b in draws.blocks(max(_CACHED, _LEAST * n)):
+        ids, width = draws.ids(a, b).T, int(draws.offsets[b] - draws.offsets[a])
+        of = members(ids if rows is None else ids[rows], weights[a:b], width)
+        total += (of @ members(ids, np.ones(b - a), width).T).toarray()
+    return total
+
+
+def _check_size(n_rows: int, n: int) -> None:
+    if n_rows * n > _MOST**2:
+        raise ValueError(
+            f"a matrix has at most {_MOST:,} x {_MOST:,} probabilities; got {n_rows:,} x {n:,}, "
+            f"which take {8e-9 * n_rows * n:,.0f} GB; call coclustering with rows= for a block of "
+            "fewer rows at a time or with pairs=, or pass draws of fewer samples"
+        )
+
+
 def similarity(draws: Draws, equal: bool) -> np.ndarray:
     """Co-clustering probabilities of checked draws; `equal` says that weights are all the same."""
     n = draws.n_samples
+    _check_size(n, n)
     # Counts are exact in float32 up to 2**24 draws; weighted sums need float64.
     kind: Any = np.float32 if equal and draws.n_draws < 2**24 else np.float64
     weights = np.ones(draws.n_draws) if equal else draws.weights
     if _sparse_is_faster(draws):
-        total = np.zeros((n, n), dtype=kind)
-        for a, b in draws.blocks(max(_CACHED, _LEAST * n)):
-            ids = draws.ids(a, b).T
-            shape = (n, int(draws.offsets[b] - draws.offsets[a]))
-            rows = np.arange(n + 1) * (b - a)
-            member = scipy.sparse.csr_array((np.ones(ids.size, kind), ids.ravel(), rows), shape)
-            mass = np.tile(weights[a:b].astype(kind), n)
-            weighted = scipy.sparse.csr_array((mass, ids.ravel(), rows), shape)
-            total += (weighted @ member.T).toarray()
+        total = _sparse_products(draws, weights, kind)
     else:
         from scipy.linalg.blas import dsyrk, ssyrk
 
@@ -60,7 +84,36 @@ def similarity(draws: Draws, equal: bool) -> np.ndarray:
     return np.clip(result, 0.0, 1.0, out=result)
 
 
-def coclustering(draws: Any, weights: Any = None) -> np.ndarray:
+def _of_rows(draws: Draws, rows: np.ndarray) -> np.ndarray:
+    total = np.clip(_sparse_products(draws, draws.weights, np.float64, rows), 0.0, 1.0)
+    total[np.arange(len(rows)), rows] = 1.0
+    return total
+
+
+def _of_pairs(draws: Draws, pairs: np.ndarray) -> np.ndarray:
+    result = np.empty(len(pairs))
+    step = max(1, _CACHED // draws.n_draws)
+    for a in range(0, len(pairs), step):
+        i, j = pairs[a : a + step].T
+        result[a : a + step] = draws.weights @ (draws.codes[:, i] == draws.codes[:, j])
+    result[pairs[:, 0] == pairs[:, 1]] = 1.0
+    return np.clip(result, 0.0, 1.0, out=result)
+
+
+def _as_rows(rows: Any, n: int) -> np.ndarray:
+    array = as_array(rows, "rows")
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise ValueError(
+            f"rows must be a list of whole numbers; got dtype {array.dtype} and shape "
+            f"{array.shape}; pass positions of samples, such as range(0, 100)"
+        )
+    _check_size(len(array), n)
+    return check_positions(array, n, "rows")
+
+
+def coclustering(
+    draws: Any, weights: Any = None, *, rows: Any = None, pairs: Any = None
+) -> np.ndarray:
     r"""Probability that two samples share a cluster: the posterior similarity matrix.
 
     .. math:: P_{ij} = \sum_s w_s \, 1[z_i^{(s)} = z_j^{(s)}]
@@ -71,19 +124,25 @@ def coclustering(draws: Any, weights: Any = None) -> np.ndarray:
         Labels. Names of clusters are arbitrary within each draw.
     weights : array of shape (chain, draw) or (draw,), optional
         Weights of the draws, of any scale; equal by default.
+    rows : array of int of shape (n_rows,), optional
+        Positions of samples. Only these rows of the matrix are computed.
+    pairs : array of int of shape (n_pairs, 2), optional
+        Positions of samples. Only the probabilities of these pairs are computed.
 
     Returns
     -------
     ndarray of shape (n_samples, n_samples), float64
         Symmetric, with ones on the diagonal. Memory is a few times its size, whatever the number
-        of draws.
+        of draws. With `rows` it has shape (n_rows, n_samples), and with `pairs` (n_pairs,).
 
     Raises
     ------
     TypeError
         If labels are not whole numbers.
     ValueError
-        If `draws` has other axes or is empty, or `weights` do not fit it.
+        If `draws` has other axes or is empty, or `weights`, `rows` or `pairs` do not fit it; if
+        there would be more probabilities than of 20,000 samples with each other; if both `rows` and
+        `pairs` are given.
 
     References
     ----------
@@ -96,5 +155,19 @@ def coclustering(draws: Any, weights: Any = None) -> np.ndarray:
     array([[1. , 0.5, 0. ],
            [0.5, 1. , 0.5],
            [0. , 0.5, 1. ]])
+
+    Of many samples, some rows at a time, or some pairs:
+
+    >>> coclustering([[0, 0, 1], [5, 2, 2]], rows=[0])
+    array([[1. , 0.5, 0. ]])
+    >>> coclustering([[0, 0, 1], [5, 2, 2]], pairs=[[0, 1], [0, 2]])
+    array([0.5, 0. ])
     """
-    return similarity(as_draws(draws, weights), equal=weights is None)
+    if rows is not None and pairs is not None:
+        raise ValueError("rows and pairs exclude each other; got both; call once for each")
+    checked = as_draws(draws, weights)
+    if rows is not None:
+        return _of_rows(checked, _as_rows(rows, checked.n_samples))
+    if pairs is not None:
+        return _of_pairs(checked, as_pairs(pairs, checked.n_samples))
+    return similarity(checked, equal=weights is None)

@@ -80,11 +80,11 @@ def test_expected_loss_agrees_with_the_metrics():
 
 
 def test_expected_loss_in_blocks(monkeypatch):
-    from nrprob.posterior import losses
+    from nrprob.posterior import draws as module
 
     draws, truth = noisy_draws(n=30, n_draws=40)
     whole = [expected_loss(truth, draws, loss) for loss in LOSSES]
-    monkeypatch.setattr(losses, "_BLOCK", 200)
+    monkeypatch.setattr(module, "_BLOCK", 200)
     np.testing.assert_allclose([expected_loss(truth, draws, x) for x in LOSSES], whole, rtol=1e-12)
 
 
@@ -128,6 +128,18 @@ def test_many_draws_are_refined_over_all(monkeypatch, loss):
     assert other == pytest.approx(value, abs=1e-12)
     np.testing.assert_array_equal(labels, again)
     assert labels.dtype == np.int64 and labels.shape == (40,)
+
+
+def test_samples_are_set_apart_without_all_pairs(monkeypatch):
+    draws, _ = noisy_draws(n=200, noise=1.3)
+    draws[:, :, 1] = draws[:, :, 0] = draws.max() + 1  # two that are always together, and alone
+    labels, value = point_estimate(draws, "binder", random_state=0, return_loss=True)
+    assert labels.max() >= 39 and np.bincount(labels)[labels[0]] == 2
+    monkeypatch.setattr(estimates_module, "_PAIR_SAMPLES", 0)
+    monkeypatch.setattr(estimates_module, "_SEARCH_DRAWS", 50)  # the rest sees the whole
+    again, other = point_estimate(draws, "binder", random_state=0, return_loss=True)
+    assert other == pytest.approx(value, abs=1e-12)
+    np.testing.assert_array_equal(labels, again)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
