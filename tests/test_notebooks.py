@@ -6,6 +6,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import pytest
 
+from nrprob.exceptions import DataUnavailable
+
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 
 
@@ -42,5 +44,8 @@ def test_runs(path, monkeypatch, tmp_path):
     namespace = {"__name__": "notebook"}
     for number, cell in enumerate(_code(path), 1):
         code = compile(_source(cell), f"{path.name}, cell {number}", "exec")
-        exec(code, namespace)
+        try:
+            exec(code, namespace)
+        except DataUnavailable as error:
+            pytest.skip(str(error))
     plt.close("all")

@@ -89,7 +89,7 @@ def load(name: str, /, **parameters: Any) -> DataSet:
        ``labels.csv.gz`` (a column for every labeling) and one of ``data.csv.gz`` (features, with a
        header), ``counts.npz`` (as by ``scipy.sparse.save_npz``) with ``vocabulary.txt.gz`` (a term
        a line), and ``images.npz`` (array ``images``, rows x height x width);
-    3. downloads: newsgroups20, webkb.
+    3. downloads: newsgroups20, pbmc68k_reduced, webkb.
 
     Parameters
     ----------
@@ -125,7 +125,15 @@ def load(name: str, /, **parameters: Any) -> DataSet:
     public copy of them: 1087 rows, 8125 terms, 5695 of them with ``min_df=3``. The URL itself has
     not been tried.
 
-    Terms of both are what `page_words` and `article_words` keep and at least two rows have.
+    ``pbmc68k_reduced`` are 700 blood cells of one donor and 765 genes that vary among them: the
+    table of Zheng et al. (2017, doi:10.1038/ncomms14049), thinned by the authors of scanpy. It is a
+    file of scanpy's wheel on PyPI (BSD-3-Clause), of which one version, checked by its SHA-256, is
+    downloaded and kept (2 MB; ``pip install 'nrprob[data]'``); scanpy need not be installed. Values
+    are logarithms, ln(1 + x), of what is in proportion to a cell's counts. Labelings:
+    ``bulk_labels``, the type of sorted cells that a cell is most like; ``phase`` of its cycle, from
+    the scores of some genes; and ``louvain``, clusters that scanpy found.
+
+    Terms of the texts are what `page_words` and `article_words` keep and at least two rows have.
 
     Examples
     --------
@@ -138,9 +146,12 @@ def load(name: str, /, **parameters: Any) -> DataSet:
         return _shipped(name)
     if (folder := _folder(name)) is not None:
         return _read_folder(folder, parameters)
-    if name in _DOWNLOADS:
+    if name in _COUNTS:
         least = _min_df(parameters, name)
-        return _with_min_df(_DOWNLOADS[name](), least)
+        return _with_min_df(_COUNTS[name](), least)
+    if name in _TABLES:
+        _refuse(parameters, name)
+        return _TABLES[name]()
     raise _unknown(name)
 
 
@@ -170,7 +181,7 @@ def _looked() -> str:
 
 
 def _unknown(name: str) -> InputError:
-    ours = [*SHIPPED, *_DOWNLOADS]
+    ours = [*SHIPPED, *sorted((*_COUNTS, *_TABLES))]
     # A misspelling nearly keeps the length: pendigits is a data set, and not digits misspelt.
     candidates = [known for known in ours if abs(len(known) - len(name)) < 2]
     if near := difflib.get_close_matches(name, candidates, n=1):
@@ -226,7 +237,7 @@ def _shipped(name: str) -> DataSet:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading_data(path: Path) -> Iterator[None]:
     """Turn what a damaged file raises into one line about that file."""
     try:
         with reading(path, "a file of the data set", "get it again"):
@@ -258,7 +269,7 @@ def _read_folder(folder: Path, parameters: Mapping[str, Any]) -> DataSet:
 def _labelings(path: Path) -> dict[str, np.ndarray]:
     import pandas as pd
 
-    with _reading(path):
+    with reading_data(path):
         # An empty cell or "NA" may be the name of a group, but not these two.
         frame = pd.read_csv(path, keep_default_na=False, na_values=["nan", "NaN"])
     _require_names(frame, path)
@@ -274,7 +285,7 @@ def _labelings(path: Path) -> dict[str, np.ndarray]:
 def _columns(path: Path) -> DataSet:
     import pandas as pd
 
-    with _reading(path):
+    with reading_data(path):
         frame = pd.read_csv(path)
     _require_names(frame, path)
     text = [str(c) for c in frame.columns if not pd.api.types.is_numeric_dtype(frame[c])]
@@ -289,14 +300,14 @@ def _counts(folder: Path) -> DataSet:
     import gzip
 
     path = folder / "counts.npz"
-    with _reading(path):
+    with reading_data(path):
         X = read_sparse(path)
         X.sum_duplicates()
     _require_finite(X.data, path)
     if (X.data < 0).any() or (X.data != np.round(X.data)).any():
         raise InputError(f"counts are whole numbers from 0; {path} has others; correct the file")
     path = folder / "vocabulary.txt.gz"
-    with _reading(path):
+    with reading_data(path):
         terms = gzip.decompress(path.read_bytes()).decode("utf-8").removesuffix("\n").split("\n")
     if len(terms) != X.shape[1]:
         raise InputError(
@@ -307,7 +318,7 @@ def _counts(folder: Path) -> DataSet:
 
 
 def _images(path: Path) -> DataSet:
-    with _reading(path):
+    with reading_data(path):
         images = read_npz(path)["images"]
     if images.ndim != 3 or images.dtype.kind not in "biuf":
         raise InputError(
@@ -452,9 +463,17 @@ def _webkb() -> DataSet:
             "is then read"
         )
     if "://" in source:
-        return _read_webkb(_download(source, sha256))
+        path = download(
+            "webkb",
+            source,
+            sha256,
+            file="webkb-data.gtar.gz",
+            wrong="what you vouched for; {}; correct NRPROB_WEBKB_SHA256",
+            offline="set NRPROB_WEBKB to the path of a copy",
+        )
+        return _read_webkb(path)
     path = Path(source)
-    with _reading(path):
+    with reading_data(path):
         found = hashlib.sha256(path.read_bytes()).hexdigest()
     if found != sha256:
         raise InputError(
@@ -464,39 +483,46 @@ def _webkb() -> DataSet:
     return _read_webkb(path)
 
 
-def _download(url: str, sha256: str) -> Path:
+def download(name: str, url: str, sha256: str, *, file: str, wrong: str, offline: str) -> Path:
+    """Download a file with a checksum, unless that has been done.
+
+    Parameters
+    ----------
+    name : str
+        Name of the data set.
+    url, sha256 : str
+        Where it is, and its checksum.
+    file : str
+        Under which name it is kept.
+    wrong : str
+        How the sentence goes on that says what was downloaded is not; ``{}`` stands for it.
+    offline : str
+        What to do without a network.
+    """
     try:
         import pooch
     except ImportError:
         raise DataUnavailable(
-            f"webkb is not on this machine; {_looked()}, and downloads need pooch, which is not "
+            f"{name} is not on this machine; {_looked()}, and downloads need pooch, which is not "
             "installed; run pip install 'nrprob[data]'"
         ) from None
     try:
-        return Path(
-            pooch.retrieve(
-                url,
-                known_hash=f"sha256:{sha256}",
-                fname="webkb-data.gtar.gz",
-                path=pooch.os_cache("nrprob"),
-            )
-        )
+        folder = pooch.os_cache("nrprob")
+        return Path(pooch.retrieve(url, known_hash=f"sha256:{sha256}", fname=file, path=folder))
     except ValueError as error:  # another checksum
-        raise InputError(
-            f"what was downloaded is not what you vouched for; {url}: {error}; "
-            "correct NRPROB_WEBKB_SHA256"
-        ) from error
+        what = " ".join(f"{url}: {error}".split())
+        raise InputError(f"what was downloaded is not {wrong.format(what)}") from error
     except OSError as error:
         raise DataUnavailable(
-            f"webkb could not be downloaded ({type(error).__name__}); {_looked()}, and at {url}; "
-            "set NRPROB_WEBKB to the path of a copy"
+            f"{name} could not be downloaded ({type(error).__name__}); {_looked()}, and at {url}; "
+            f"{offline}"
         ) from error
 
 
 def _read_webkb(path: Path) -> DataSet:
     """Count the words of an archive of pages, .../<page type>/<university>/<page>."""
     pages = []
-    with _reading(path):
+    with reading_data(path):
         try:
             with tarfile.open(path) as archive:
                 for member in archive:
@@ -517,4 +543,11 @@ def _read_webkb(path: Path) -> DataSet:
     return DataSet(X, {"page_type": np.array(types), "university": np.array(universities)}, words)
 
 
-_DOWNLOADS: dict[str, Callable[[], DataSet]] = {"newsgroups20": _newsgroups20, "webkb": _webkb}
+def _pbmc68k_reduced() -> DataSet:
+    from nrprob.datasets import wheels
+
+    return wheels.pbmc68k_reduced()
+
+
+_COUNTS: dict[str, Callable[[], DataSet]] = {"newsgroups20": _newsgroups20, "webkb": _webkb}
+_TABLES: dict[str, Callable[[], DataSet]] = {"pbmc68k_reduced": _pbmc68k_reduced}
