@@ -21,12 +21,12 @@ from nrprob.batch.modelfile import read_model
 from nrprob.batch.report.averages import paired_test
 from nrprob.batch.report.chart import chart
 from nrprob.batch.report.comparison import compare
-from nrprob.batch.report.picture import _COLOURS, _mark
 from nrprob.batch.report.results import collect
 from nrprob.batch.supervision import Constraints, Split
 from nrprob.datasets import make_gaussian_views
 from nrprob.exceptions import InputError
 from nrprob.links import InfeasibleConstraints
+from nrprob.plotting.style import colour, marker
 
 PAGE = DOCS / "model-files.md"
 
@@ -737,5 +737,5 @@ def test_a_single_run_of_a_split_says_which_row_was_what(tmp_path, iris):
 
 
 def test_many_methods_look_unlike_each_other():
-    looks = {(_COLOURS[i % len(_COLOURS)], _mark(i)) for i in range(24)}
+    looks = {(colour(i), marker(i)) for i in range(24)}
     assert len(looks) == 24
