@@ -87,6 +87,9 @@ CLAIMS = {
         and sure.rows_.mean() > 0.95
         and model.n_clusters_ == 2
     ),
+    "one-after-another": lambda X, found, both, **_: (
+        found.labels_.shape == both.shape == (len(X), 2)
+    ),
     # with room for the noise of R-hat itself
     "posterior": lambda sampled, posterior, draws, **_: (
         sampled.converged_ and posterior.diagnose(draws, random_state=0)["r_hat"].max() < 1.02
