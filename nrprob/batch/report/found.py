@@ -169,10 +169,17 @@ class Chapter:
         features = self.features
         assert features is not None
         shown = features.telling(place, _FEATURES)
-        parts = (features.differences, features.inside, features.outside)
-        differences, inside, outside = (part[place, shown].tolist() for part in parts)
         names = [self.name(j) for j in shown]
+        differences = features.differences[place, shown].tolist()
+        means = (features.inside[place, shown], features.outside[place, shown])
+        inside, outside = (self._in_units(names, part).tolist() for part in means)
         return [*zip(names, differences, inside, outside, strict=True)]
+
+    def _in_units(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
+        """Values (..., m) of some features in the units that the table came in."""
+        scales = self.prepared.get("scales", {})
+        mean, deviation = np.array([scales.get(n, (0.0, 1.0)) for n in names]).reshape(-1, 2).T
+        return np.asarray(values) * deviation + mean
 
     def examples(self, place: int) -> tuple[list[str], list[tuple[str, list[float]]]]:
         """Of the cluster at a place: names of some features, and rows with their values."""
@@ -182,8 +189,10 @@ class Chapter:
         nearest = np.flatnonzero(self.fitted)[features.nearest[place]]
         rows = nearest if table.row_names is None else table.row_names[nearest]
         cells = table.X[nearest][:, shown]
-        values = (cells.toarray() if hasattr(cells, "toarray") else np.asarray(cells)).tolist()
-        return [self.name(j) for j in shown], [*zip(map(str, rows), values, strict=True)]
+        names = [self.name(j) for j in shown]
+        values = cells.toarray() if hasattr(cells, "toarray") else np.asarray(cells)
+        values = self._in_units(names, values).tolist()
+        return names, [*zip(map(str, rows), values, strict=True)]
 
 
 def page(chapters: Sequence[Chapter], title: str = "", ending: str = "") -> str:

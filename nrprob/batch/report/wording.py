@@ -59,8 +59,8 @@ def breakable(name: str) -> Markup:
 
 
 def digits(value: float) -> str:
-    """Four digits of a feature, whatever its unit."""
-    return f"{value:.4g}".replace("-", "\N{MINUS SIGN}")
+    """Four digits of a feature, whatever its unit, or all before the point of up to seven."""
+    return f"{value:{'.0f' if 1e4 <= abs(value) < 1e7 else '.4g'}}".replace("-", "\N{MINUS SIGN}")
 
 
 def signed(value: float) -> str:

@@ -127,6 +127,32 @@ def test_the_page_of_a_fit(drawn, tmp_path):
     assert [f"row <{nearest}>", *values] in page.cells
 
 
+def test_values_are_in_the_units_of_the_table(drawn):
+    X, known, _, sought = drawn
+    scaled = X.copy()
+    scaled[:, 1] = (X[:, 1] - 5) / 200
+    origin = {"prepared": {"scales": {NAMES[1]: (5.0, 200.0)}}}
+    before, after = Chapter(make(X, sought, known)), Chapter(make(scaled, sought, known))
+    after.run.origin = origin
+    shown, expected = after.telling(2), before.telling(2)
+    assert [row[0] for row in shown] == [row[0] for row in expected]
+    np.testing.assert_allclose([row[1:] for row in shown], [row[1:] for row in expected])
+    (names, rows), (same, expected) = after.examples(2), before.examples(2)
+    assert names == same and NAMES[1] in names
+    np.testing.assert_allclose([row[1] for row in rows], [row[1] for row in expected])
+    alone = Chapter(make(X[:, 5:] * 1.0, sought, known))
+    alone.run.table.feature_names = NAMES[5:]
+    assert alone.telling(0) == [] and alone.examples(0)[0] == []  # nothing differs
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(1995, "1995"), (-12345.6, "\N{MINUS SIGN}12346"), (0.00123456, "0.001235"), (1e7, "1e+07")],
+)
+def test_digits(value, shown):
+    assert wording.digits(value) == shown
+
+
 def test_other_labels(drawn, tmp_path):
     X, known, _, sought = drawn
     views = np.column_stack([sought, known])
