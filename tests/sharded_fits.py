@@ -17,8 +17,8 @@ from scipy import sparse
 
 import nrprob
 from nrprob import CCIB, IB, IBSI
+from nrprob.engines import placement
 from nrprob.engines.sharding import ShardedRows
-from nrprob.estimator import calls as restart_calls
 from nrprob.known import Memberships
 
 N = 1003  # not a multiple of the number of devices
@@ -116,11 +116,11 @@ def in_one_process(case: Case) -> dict:
 
 def calls(case: Case, memory: float) -> list[int]:
     """Number of compiled runs that the restarts need, on one device and on all."""
-    before, restart_calls.MEMORY = restart_calls.MEMORY, memory
+    before, placement.MEMORY = placement.MEMORY, memory
     alone = len(case.prepare().calls)
     with nrprob.sharded():
         many = len(case.prepare().calls)
-    restart_calls.MEMORY = before
+    placement.MEMORY = before
     return [alone, many]
 
 

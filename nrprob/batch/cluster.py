@@ -98,7 +98,6 @@ def _do(run: _Run, content: bytes | None, cells: Sequence[Experiment]) -> Done:
 
 def _executor(run: _Run, content: bytes | None) -> Executor:
     """What fits the cells of a run on this worker."""
-    import jax
     from distributed import get_worker
 
     from nrprob.batch.executor import Executor
@@ -108,7 +107,7 @@ def _executor(run: _Run, content: bytes | None) -> Executor:
     worker = get_worker()
     _refuse_other(worker.address, _version(), run.version)
     model = pickle.loads(run.model)
-    executor = Executor(model, jax.devices(), worker.state.nthreads)
+    executor = Executor(model, threads=worker.state.nthreads)
     if not _has_file(run):
         if content is None:
             raise InputError(

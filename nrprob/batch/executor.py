@@ -21,7 +21,8 @@ from nrprob.batch.rivals import fit_rival
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.sources import load_data
 from nrprob.batch.tables import Table
-from nrprob.engines.batching import MEMORY, Batcher
+from nrprob.engines.batching import Batcher
+from nrprob.engines.placement import cpu_for_steps, memory
 from nrprob.engines.sharding import asked_for, sharded
 from nrprob.estimator.base import Clusterer, check_finite
 from nrprob.exceptions import DataUnavailable
@@ -58,12 +59,21 @@ class DataSets:
 
 
 class Executor:
-    """Fits cells: those that can, side by side in compiled programs, the others one by one."""
+    """Fits cells: those that can, side by side in compiled programs, the others one by one.
 
-    def __init__(self, model: ModelFile, devices: Sequence[jax.Device], threads: int | None = None):
+    Without ``devices``, all that JAX has, and the CPU for chains of tiny steps.
+    """
+
+    def __init__(
+        self,
+        model: ModelFile,
+        devices: Sequence[jax.Device] | None = None,
+        threads: int | None = None,
+    ):
         self.model = model
         self.data = DataSets(model)
-        self.lanes = Batcher(devices, threads)
+        cpu = None if devices else cpu_for_steps()
+        self.lanes = Batcher(devices or jax.devices(), threads, stepwise=cpu)
 
     def fit(self, cells: Sequence[Experiment]) -> dict[Experiment, Fit | Exception]:
         """Fit cells; what goes wrong with one of them is its result."""
@@ -115,7 +125,7 @@ class Executor:
             if not alone and not asked_for():
                 with standard():
                     task = estimator.prepare(inputs.X, inputs.y, **inputs.known)
-                if task.calls and task.calls[0].size <= MEMORY:
+                if task.calls and task.calls[0].size <= memory(self.lanes.devices[0]):
                     return inputs, estimator, task, caught
                 if task.calls and self._too_large(task.calls[0].size):
                     place = sharded(self.lanes.devices)

@@ -125,7 +125,7 @@ def _crew(
     """What does the batches: this process, or the workers of a cluster."""
     with connect(scheduler, devices) as client:
         if client is None:
-            yield Here(Executor(plan.model, list(devices or jax.devices())))
+            yield Here(Executor(plan.model, devices))
             return
         with Cluster(client, plan.model) as crew:
             yield crew

@@ -155,12 +155,12 @@ def _folders(plans: list[tuple[Path, Plan]], out: Path | None) -> dict[Path, Pat
     return folders
 
 
-def _devices(text: str | None) -> list[Any]:
+def _devices(text: str | None) -> list[Any] | None:
     """Devices that --devices names: numbers, or a platform and how many of its devices."""
+    if text is None:
+        return None
     import jax
 
-    if text is None:
-        return jax.devices()
     if all(part.strip().isdigit() for part in text.split(",")):
         found = {str(device.id): device for device in jax.devices()}
         wanted = dict.fromkeys(str(int(part)) for part in text.split(","))

@@ -22,11 +22,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from nrprob.engines.placement import memory
 from nrprob.engines.solve import Call, Solution, one_at_a_time
 from nrprob.settings import standard
 from nrprob.statistics.rows import bucket
 
-MEMORY = 1.5e9  # bytes that the calls of one program may take on a device
 _LANES = 64
 _KEPT = 128  # programs; each holds dozens of memory maps, and the system limits those
 _AXIS = "device"
@@ -86,13 +86,18 @@ class Batcher:
     devices : the devices to spread calls over
     threads : programs to run at a time on a single CPU device; as many as it has cores by default
     compiled : the programs that had to be compiled
+    stepwise : the device for chains of tiny steps, where it is not one of these
     """
 
     devices: Sequence[jax.Device]
     threads: int | None = None
     compiled: list[Program] = field(default_factory=list)
+    stepwise: jax.Device | None = None
 
     def __post_init__(self):
+        self._beside = None
+        if self.stepwise is not None:
+            self._beside = Batcher([self.stepwise], self.threads, self.compiled)
         self._programs = _PROGRAMS.setdefault(tuple(self.devices), {})
 
     def program(self, call: Call, wanted: int = 1) -> Program:
@@ -100,6 +105,8 @@ class Batcher:
 
         One that is too small by less than a factor of four runs several times instead.
         """
+        if self._beside is not None and call.stepwise:
+            return self._beside.program(call, wanted)
         program = self._programs.get(call.signature)
         if program is None or (
             wanted > 4 * program.room * self._workers and self._shape(call, wanted) != program.shape
@@ -129,6 +136,9 @@ class Batcher:
 
         with ThreadPoolExecutor(self._workers) as pool:
             for group in groups.values():
+                if self._beside is not None and group[0].stepwise:
+                    yield from self._beside(group)
+                    continue
                 program = self.program(group[0], len(group))
                 size = min(-(-len(group) // self._workers), program.room)
                 parts = [group[i : i + size] for i in range(0, len(group), size)]
@@ -145,7 +155,7 @@ class Batcher:
 
     def _shape(self, call: Call, wanted: int) -> tuple[int, int, int]:
         share = -(-wanted // (len(self.devices) * self._workers))
-        fit = int(max(MEMORY // call.size, 1))
+        fit = int(max(memory(self.devices[0]) // call.size, 1))
         # Lanes wait for the slowest of them. That pays where one call leaves a device idle; on a
         # CPU, a step with four lanes took 1.4 times as long as four steps.
         n_lanes = min(share, fit, _LANES) if self.devices[0].platform != "cpu" else 1

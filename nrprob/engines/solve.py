@@ -30,6 +30,7 @@ from nrprob.engines.anneal import (
     term_update,
 )
 from nrprob.engines.merge import Merged, agglomerate
+from nrprob.engines.placement import tiny_steps
 from nrprob.engines.reassign import Reassigned, balanced_start, batched, place_empty, sequential
 from nrprob.engines.sharding import fetch
 from nrprob.engines.shuffle import stream
@@ -157,7 +158,8 @@ class Call:
 
     Calls with the same `signature` can share a compiled program; see `nrprob.engines.batching`.
     ``size`` is what the run takes on a device, in bytes. ``factorises`` says that the program calls
-    LAPACK; see `one_at_a_time`.
+    LAPACK; see `one_at_a_time`. ``stepwise`` says that it is a chain of tiny steps; see
+    `nrprob.engines.placement`.
     """
 
     solver: Callable[..., Solution]
@@ -165,10 +167,11 @@ class Call:
     static: tuple[tuple[str, Any], ...]
     size: int
     factorises: bool = False
+    stepwise: bool = False
 
     def __call__(self) -> Solution:
         """Run it alone."""
-        with one_at_a_time(self.factorises):
+        with one_at_a_time(self.factorises), tiny_steps(self.stepwise):
             return fetch(self.solver(*self.arrays, **dict(self.static)))
 
     @property

@@ -8,17 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from nrprob.engines import sharding, solve
+from nrprob.engines import placement, sharding, solve
 from nrprob.estimator.base import Restarts
 from nrprob.statistics.rows import Layout, Rows, bucket, existing, rounded
 from nrprob.validation import check_random_state
 
-MEMORY = 1.5e9  # bytes that the restarts of one compiled run may take on a device
 
-
-def at_once(n: int, each: float) -> int:
+def at_once(n: int, each: float, device: jax.Device | None = None) -> int:
     """Largest part of ``n`` runs of ``each`` bytes that memory holds, all parts being equal."""
-    most = int(max(MEMORY // each, 1))
+    most = int(max(placement.memory(device) // each, 1))
     return max(d for d in range(1, n + 1) if n % d == 0 and d <= most)
 
 
@@ -42,6 +40,7 @@ def restart_calls(
     random_state: Any,
     each: int,
     factorises: bool = False,
+    stepwise: bool = False,
 ) -> list[solve.Call]:
     """Calls of ``solver`` that make ``n_init`` restarts, under each of ``settings`` the same ones.
 
@@ -52,12 +51,13 @@ def restart_calls(
     fixed : (n,) cluster of rows whose cluster is given, else -1; or None
     settings : numbers that the program reads
     each : array elements that one restart takes on a device
-    factorises : whether the program calls LAPACK; see `nrprob.engines.solve.one_at_a_time`
+    factorises, stepwise : what the program does; see `nrprob.engines.solve.Call`
     """
     mesh = rows.mesh if isinstance(rows, sharding.ShardedRows) else None
     random = check_random_state(random_state)
     each *= rows.mass.dtype.itemsize
-    size = at_once(n_init, each)
+    with placement.tiny_steps(stepwise):
+        size = at_once(n_init, each, placement.device_of(rows))
     spread = None if fixed is None else layout.spread(fixed, -1)
     seeds = [random.randint(2**31 - 1) for _ in range(n_init // size)]
     if mesh is not None:
@@ -71,6 +71,7 @@ def restart_calls(
             tuple({**static, "n_init": size}.items()),
             data + each * size,
             factorises,
+            stepwise,
         )
         for numbers in settings
         for seed in seeds

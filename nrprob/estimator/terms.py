@@ -131,6 +131,7 @@ class TermEstimator(LinearClusterer):
             solver, static, rows, layout, task.fixed, [task.settings],
             n_init=self.n_init, random_state=self.random_state, each=each,
             factorises=self._factorises(task),
+            stepwise=descent.solver == "sequential",
         )  # fmt: skip
 
     def compute(self, task: Task) -> list[solve.Solution]:

@@ -330,7 +330,7 @@ def test_fits_that_fill_a_device_share_their_rows(tmp_path, monkeypatch):
     alone = batch.run(spec, tmp_path / "alone")
     with sharding.sharded():
         one = batch.run(spec, tmp_path / "asked")
-    monkeypatch.setattr(executor, "MEMORY", 1)
+    monkeypatch.setattr(executor, "memory", lambda device: 1)
     monkeypatch.setattr(executor.Executor, "_too_large", lambda self, size: True)
     two = batch.run(spec, tmp_path / "large")
     for other in (one, two):

@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from nrprob import CCIB, CMBC, IB, IBSI, MDLMultiView, MixtureEM, ResidualMixture, ResidualSpectral
 from nrprob.datasets import make_binary_partitions
-from nrprob.engines import batching, solve
+from nrprob.engines import batching, placement, solve
 
 
 def prepared(estimator, X, known):
@@ -118,10 +118,26 @@ def test_a_program_that_is_far_too_small_is_replaced(calls, one_worker):
         assert [p.room for p in engine.compiled] == [1, 6]
 
 
+def test_chains_of_tiny_steps_have_a_device_of_their_own(one_worker):
+    X, labels = make_binary_partitions(60, [6, 4], random_state=0)
+    anneal, steps = (
+        prepared(IB(2, solver=solver, n_init=2, random_state=0), X, None)[0]
+        for solver in ("anneal", "sequential")
+    )
+    with jax.enable_x64(True):
+        engine = batching.Batcher(jax.devices(), stepwise=jax.devices()[0])
+        engine._programs = {}  # with one device in all, both would share them
+        found = {id(call): solution for call, solution, _ in engine([anneal, steps])}
+        assert [*engine._programs] == [anneal.signature]
+        assert len(engine.compiled) == 2 and steps.signature in engine._beside._programs
+        np.testing.assert_array_equal(found[id(steps)].labels, steps().labels)
+    assert len(found) == 2
+
+
 def test_a_program_keeps_within_memory(calls, one_worker, monkeypatch):
-    monkeypatch.setattr(batching, "MEMORY", 2.5 * calls[0].size)
+    monkeypatch.setattr(placement, "MEMORY", 2.5 * calls[0].size)
     assert batching.Batcher(jax.devices())._shape(calls[0], 100) == (1, 2, 1)
-    monkeypatch.setattr(batching, "MEMORY", 0.1 * calls[0].size)
+    monkeypatch.setattr(placement, "MEMORY", 0.1 * calls[0].size)
     assert batching.Batcher(jax.devices())._shape(calls[0], 100) == (1, 1, 1)
 
 

@@ -544,7 +544,7 @@ def test_restarts_in_chunks(binary, monkeypatch):
     X, labels = binary
     model = CCIB(4, solver="sequential", random_state=0)
     whole = clone(model).fit(X, known=labels[:, 0])
-    monkeypatch.setattr("nrprob.estimator.calls.MEMORY", 1)
+    monkeypatch.setattr("nrprob.engines.placement.MEMORY", 1)
     parts = clone(model).fit(X, known=labels[:, 0])
     found = parts.restarts_
     objectives = found.objective.values

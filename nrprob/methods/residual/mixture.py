@@ -7,7 +7,6 @@ import math
 from dataclasses import KW_ONLY
 from typing import Annotated, Any
 
-import jax
 import numpy as np
 from scipy import sparse
 from scipy.linalg import solve_triangular
@@ -16,6 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines import solve
+from nrprob.engines.placement import device_of, on_cpu
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed
 from nrprob.estimator.calls import at_once, collect, memberships
@@ -366,7 +366,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         # side by side all took 1.8 times as long.
         slots = data.mass.size
         each = 10 * k * slots * data.y.dtype.itemsize
-        side = 1 if jax.default_backend() == "cpu" else at_once(self.n_init, each)
+        side = 1 if on_cpu(data) else at_once(self.n_init, each, device_of(data))
         calls = []
         for errors in ("gauss", "t"):
             if self.errors not in (errors, "auto"):

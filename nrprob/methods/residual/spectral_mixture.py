@@ -15,6 +15,7 @@ import numpy as np
 
 from nrprob.engines.iterate import iterate, restarts
 from nrprob.engines.kmeans import lloyd, plus_plus
+from nrprob.engines.placement import on_cpu
 from nrprob.engines.shuffle import stream
 from nrprob.engines.solve import one_at_a_time
 from nrprob.statistics.rows import bucket, existing
@@ -88,7 +89,7 @@ def fit_mixtures(
         np.asarray(tol, dtype),
     )
     # On a CPU one after another is faster, since each stops when it is done.
-    together = 1 if jax.default_backend() == "cpu" else s
+    together = 1 if on_cpu(arguments) else s
     with one_at_a_time(True):
         found = Mixtures(*jax.device_get(_fit(*arguments, n_clusters=k, together=together)))
     return found._replace(

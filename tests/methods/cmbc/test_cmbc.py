@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from nrprob import DegenerateClusterWarning
 from nrprob.datasets import bayes_precision, make_binary_partitions
-from nrprob.estimator import calls
+from nrprob.engines import placement
 from nrprob.known import Memberships
 from nrprob.methods.cmbc import estimator, solver, updates
 from nrprob.methods.cmbc import penalty as penalties
@@ -763,7 +763,7 @@ def test_lanes_give_what_a_fit_gives(binary):
 def test_restarts_in_chunks(binary, monkeypatch):
     X, labels = binary
     whole = CMBC(2, n_init=2, random_state=0).fit(X, known=labels[:, 0])
-    monkeypatch.setattr(calls, "MEMORY", 1)
+    monkeypatch.setattr(placement, "MEMORY", 1)
     parts = CMBC(2, n_init=2, random_state=0).fit(X, known=labels[:, 0])
     assert parts.restarts_.sizes["restart"] == 2
     assert parts.objective_ == pytest.approx(whole.objective_, rel=1e-6)

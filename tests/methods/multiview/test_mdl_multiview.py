@@ -425,7 +425,7 @@ def test_runs_do_not_depend_on_how_they_are_divided_into_programs(monkeypatch):
     views, _ = blobs()
     model = MDLMultiView(2, n_init=3, random_state=0)
     whole = clone(model).fit(views)
-    monkeypatch.setattr("nrprob.estimator.calls.MEMORY", 1)
+    monkeypatch.setattr("nrprob.engines.placement.MEMORY", 1)
     parts = clone(model).fit(views)
     for name in ("labels", "objective", "start"):
         np.testing.assert_allclose(parts.restarts_[name], whole.restarts_[name], rtol=1e-12)
