@@ -82,8 +82,16 @@ def keep_underscores(app, what, name, thing, options, lines: list[str]) -> None:
             lines[i] = re.sub(r"(``.*?``)|(\w)_(?=[,)])", lambda m: m[1] or rf"{m[2]}\_", line)
 
 
+def give_headings_a_level(app, page, template, context: dict, tree) -> None:
+    """Say of what rank headings in the list of pages are: without it a screen reader skips them."""
+    pages = context.get("furo_navigation_tree", "")
+    levels = pages.replace('role="heading"', 'role="heading" aria-level="2"')
+    context["furo_navigation_tree"] = levels
+
+
 def setup(app) -> None:
     """Connect what is above with Sphinx."""
+    app.connect("html-page-context", give_headings_a_level, priority=900)  # after the theme
     app.connect("source-read", as_on_the_site)
     app.connect("autodoc-process-docstring", keep_underscores, priority=400)
 
