@@ -160,6 +160,14 @@ def dispersed(kernel: PartitionKernel, target: Any, key: jax.Array, n_chains: in
     return jax.vmap(partial(kernel.begin, target))(labels, keys[:, 1])
 
 
+@partial(jax.jit, static_argnames="kernel")
+def begin_at(
+    kernel: PartitionKernel, target: Any, labels: jax.Array, keys: jax.Array
+) -> ChainState:
+    """States of chains that begin at labels (n_chains, n')."""
+    return jax.vmap(partial(kernel.begin, target))(labels, keys)
+
+
 def advance(
     kernel: PartitionKernel,
     target: Any,

@@ -131,12 +131,15 @@ class CheckpointedChains:
         for leaf in leaves:
             array = np.asarray(leaf)
             digest.update(str((array.shape, array.dtype.str)).encode() + array.tobytes())
+        start = b"".join(
+            np.asarray(a).tobytes() for a in (self._begin.rng_key, self._begin.draw["labels"])
+        )
         return {
             "data": digest.hexdigest(),
             "kernel": repr(self.kernel),
             "thinning": self.thinning,
             "chains": int(jax.tree.leaves(self.states)[0].shape[0]),
-            "start": hashlib.sha256(np.asarray(self._begin.rng_key).tobytes()).hexdigest(),
+            "start": hashlib.sha256(start).hexdigest(),
         }
 
     def __post_init__(self):

@@ -156,6 +156,18 @@ class BinaryCode(_Differences):
         both = _look_up(self.each, ones) + _look_up(self.each, n[..., None] - ones)
         return both.sum(-1) + (self.stop - self.first) * _look_up(self.total, n)
 
+    def prepare(self, cells: jax.Array) -> Any:
+        """What `join` wants to know of cells (p, K)."""
+        ones, n = cells[self.first : self.stop], cells[-1]
+        zero = _step(self.each, n - ones)  # of one more 0, feature by feature
+        rest = zero.sum(0) + (self.stop - self.first) * _step(self.total, n)
+        return _step(self.each, ones) - zero, rest
+
+    def join(self, prepared: Any, row: jax.Array) -> jax.Array:
+        """Nats (K, b) that rows (p, b) add."""
+        one, rest = prepared
+        return (one * row[self.first : self.stop, None]).sum(0) + row[-1] * rest
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -407,7 +419,7 @@ def count_tables(
         if n_symbols * (n_max + 1) > TABLE:
             raise ValueError(
                 "an exact table of complexities takes too long; got "
-                f"{n_symbols} symbols and sequences of up to {n_max}; use prior='conjugate'"
+                f"{n_symbols} symbols and sequences of up to {n_max}; use energy='conjugate'"
             )
         complexity = _complexities(n_symbols, n)
         return -xlogy(n, n), xlogy(n, n) + complexity

@@ -7,9 +7,8 @@ from scipy import sparse
 from scipy.special import xlogy
 from sklearn.metrics import adjusted_rand_score
 
-from nrprob import CCIB, IB, IBSI, MixtureEM
+from nrprob import CCIB, IB, IBSI, MDLMixture, MixtureEM
 from nrprob.estimator.terms import SOLVERS
-from nrprob.methods.bottleneck.conditional_code import conditional_code
 from nrprob.statistics import families
 
 QUICK = {"features": "poisson", "n_init": 2, "random_state": 0}
@@ -82,7 +81,7 @@ def test_a_family_is_no_more_than_it_says(planted):
     with pytest.raises(ValueError, match="features='poisson' has no components, which this"):
         MixtureEM(2, **QUICK).fit(X)
     with pytest.raises(ValueError, match="features='poisson' has no code, which this method"):
-        conditional_code(X, known=z, features="poisson")
+        MDLMixture(features="poisson").fit(X, known=z)
     with pytest.raises(ValueError, match="no such family of features; got 'binomial'; choose"):
         families.of("binomial")
     families.register(poisson.POISSON)  # again, which changes nothing

@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.chains import Draw
-from nrprob.engines.sample import make_target, occupied
+from nrprob.engines.sample import Target, make_target, occupied
 from nrprob.methods.bayes.prior import GRID, Prior, at_draw
 from nrprob.methods.bayes.separate import SeparateTarget
 from nrprob.methods.bayes.six_move_target import MixtureTarget, log_joint, make_mixture_target
 from nrprob.methods.bayes.tied import TiedTarget
 from nrprob.statistics.codes import (
+    BinaryCode,
     CellCode,
     CountCode,
     NormalWishart,
@@ -27,8 +28,11 @@ from nrprob.statistics.codes import (
     normal_inverse_wishart,
     normal_nml,
 )
+from nrprob.statistics.groups import group_sums
 
 _NEAR, _SEARCHED = 20, 5000  # partners of a row, and rows that they are looked for in
+LONGER = 10  # times the most counts of a row, that new rows may have
+_HEAVIEST = 0.3  # weight of the code of clusters without regard to known groups
 
 
 class NewRows(NamedTuple):
@@ -51,6 +55,9 @@ class MixtureCode:
     class_concentration : of the classes of a cluster (conjugate)
     kappa, shape, scale : of the normal-inverse-gamma prior (conjugate), None where these are drawn
     unordered : whether names of clusters are not sent
+    features : "gaussian", "multinomial" or "bernoulli"; of the others, rows are as they came
+    feature_concentration : of their probabilities in a cell (conjugate)
+    coordination : weight of the code of clusters without regard to known groups; None for "auto"
     """
 
     energy: str
@@ -62,10 +69,13 @@ class MixtureCode:
     shape: float | None
     scale: float | None
     unordered: bool
+    features: str = "gaussian"
+    feature_concentration: float = 0.5
+    coordination: float | None = None
 
     def _moments(self, X: np.ndarray) -> list[np.ndarray]:
         """Moments of rows (n, m) that cells need."""
-        if self.covariance == "tied":
+        if self.covariance == "tied" or self.features != "gaussian":
             return [X]
         if self.covariance == "diag":
             return [X, X * X]
@@ -99,7 +109,8 @@ class MixtureCode:
     def draws_prior(self) -> bool:
         """Whether numbers of the prior are drawn beside the partition."""
         given = self.kappa, self.shape, self.scale
-        return self.energy == "conjugate" and (self.covariance == "tied" or None in given)
+        drawn = self.covariance == "tied" or None in given
+        return self.features == "gaussian" and self.energy == "conjugate" and drawn
 
     def target(
         self,
@@ -109,10 +120,12 @@ class MixtureCode:
         max_clusters: int,
         group: np.ndarray | None = None,
     ) -> Any:
-        """Distribution over partitions of standardised rows (n, m) with classes (n,).
+        """Distribution over partitions of rows (n, m) with classes (n,).
 
         The terms are those of the features (unless clusters share their covariance), of the sizes
-        and, if there are classes, of these. ``group`` (n,) are known groups with offsets.
+        and, if there are classes, of these. ``group`` (n,) are known groups: real rows have offsets
+        in them, and of others every cell of a cluster and a group has a code of its own, with a
+        last term for the clusters.
 
         Returns
         -------
@@ -126,17 +139,24 @@ class MixtureCode:
             concentration=None if nml else self.concentration,
             unordered=self.unordered,
         )
-        terms = [code_term(labels)]
-        if self.covariance != "tied":
-            terms.insert(0, code_term(self._features(X)))
+        terms, discrete = [code_term(labels)], self.features != "gaussian"
+        if discrete or self.covariance != "tied":
+            features = self._discrete(X) if discrete else self._features(X)
+            terms.insert(0, code_term(features, by_group=discrete and group is not None))
         if n_classes:
             tables = count_tables(n_classes, n + 1, None if nml else self.class_concentration)
             width = sum(part.shape[1] for part in self._moments(X))
             terms.append(code_term(CountCode(*tables, width, width + n_classes, single=True)))
         x = self.statistics(X, codes, n_classes)
-        partners = _near(X)
+        if discrete and group is not None and self.coordination != 0:
+            weight = self.coordination
+            if weight is None:
+                weight = _weight(features, np.column_stack([x, np.ones(n)]), group)
+            terms.append(code_term(features, weight=weight))
+        partners = _near(_on_sphere(X) if self.features == "multinomial" else X)
         if not self.draws_prior:
-            return make_target(terms, sizes, x, partners=partners)
+            own = group if discrete else None
+            return make_target(terms, sizes, x, partners=partners, group=own)
         grid = jax.tree.map(jnp.asarray, self._grid(group is not None))
         prior = jax.tree.map(lambda v: v[v.shape[0] // 2], grid)
         if self.covariance != "tied":
@@ -161,6 +181,13 @@ class MixtureCode:
         # The marginal of one feature is the normal-inverse-gamma one of the same parameters.
         return normal_inverse_wishart(room, m, kappa=kappa, nu=2 * shape + m - 1, scale=2 * scale)
 
+    def _discrete(self, X: np.ndarray) -> CellCode:
+        """Code of the counts, or of the zeros and ones, of a cell."""
+        m, prior = X.shape[1], None if self.energy == "nml" else self.feature_concentration
+        if self.features == "multinomial":
+            return CountCode(*count_tables(m, room(X), prior), 0, m)
+        return BinaryCode(*count_tables(2, len(X) + 1, prior), 0, m)
+
     def mixture_target(
         self, X: np.ndarray, codes: np.ndarray, n_classes: int, max_clusters: int
     ) -> MixtureTarget:
@@ -183,6 +210,26 @@ class MixtureCode:
             X, classes, max_clusters=max_clusters, energy=self.energy,
             unordered=self.unordered, **prior,
         )  # fmt: skip
+
+
+def room(X: np.ndarray) -> int:
+    """Counts that the code of a cell has room for: all of ``X``, and a row to come."""
+    total = X.sum(1)
+    return int(total.sum() + LONGER * max(total.max(initial=0), 1))
+
+
+def _weight(code: CellCode, x: np.ndarray, group: np.ndarray) -> float:
+    """Weight at which known groups, told as clusters, gain half of what telling them costs."""
+    cells = group_sums(x, group)
+    gain = float(code(cells.sum(0))) - float(code(cells).sum())
+    size = cells[:, -1]
+    entropy = float(size @ np.log(size.sum() / size))
+    return min(_HEAVIEST, 0.5 * entropy / gain) if gain > 0 else _HEAVIEST
+
+
+def _on_sphere(X: np.ndarray) -> np.ndarray:
+    """Roots of proportions, whose distances are those of Hellinger."""
+    return np.sqrt(X / np.maximum(X.sum(1, keepdims=True), 1))
 
 
 def _near(X: np.ndarray) -> np.ndarray:
@@ -209,6 +256,19 @@ class _Blocks(NamedTuple):
     new: jax.Array
 
 
+def _of_classes(target: Any) -> tuple[Any, ...]:
+    """The term of the classes, if there are any: after those of the features and of the sizes."""
+    after = 1 if isinstance(target, TiedTarget) else 2
+    return tuple(t for t in target.terms[after : after + 1] if getattr(t.cost, "single", False))
+
+
+def _counted_once(target: Any) -> Any:
+    """The distribution without what counts rows again, to have a weight, which is no density."""
+    if not isinstance(target, Target):
+        return target
+    return replace(target, terms=(*target.terms[:2], *_of_classes(target)))
+
+
 def _at(target: Any, draw: Draw) -> tuple[Any, jax.Array]:
     """The distribution given what was drawn beside the labels, and these."""
     return at_draw(target, draw) if len(draw) > 1 else target, draw["labels"]
@@ -224,6 +284,17 @@ def _joining(target: Any, labels: jax.Array, rows: NewRows) -> tuple[_Blocks, ja
     return _Blocks(cost, here, new), cells
 
 
+@jax.jit
+def best_blocks(target: Any, draws: Draw, rows: NewRows) -> jax.Array:
+    """Blocks (S, b) of draws that new rows are most probable in, among those that there are."""
+
+    def one(draw):
+        blocks, _ = _joining(*_at(target, draw), rows)
+        return jnp.where(blocks.here[:, None], blocks.cost, jnp.inf).argmin(0)
+
+    return jax.lax.map(one, draws)
+
+
 @partial(jax.jit, static_argnames="rule")
 def class_probabilities(
     target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows, *, rule: str
@@ -233,7 +304,7 @@ def class_probabilities(
     Parameters
     ----------
     target : Target
-        With the term of the classes in its last place.
+        With a term of the classes.
     draws : ``labels`` (S, n') and what was drawn beside them; the first ``n_draws`` are used
     rows : NewRows
     rule : "joint" weighs draws by p(row | draw), "cond" does not
@@ -242,7 +313,7 @@ def class_probabilities(
     -------
     (b, C)
     """
-    code: Any = target.terms[-1].cost
+    code: Any = _of_classes(target)[0].cost
 
     def one(draw):
         blocks, cells = _joining(*_at(target, draw), rows)
@@ -307,6 +378,7 @@ def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -
 
     def one(draw):
         given, labels = _at(target, draw)
+        given = _counted_once(given)
         blocks, cells = _joining(given, labels, rows)
         if isinstance(given, TiedTarget):
             own = replace(given, plain=replace(given.plain, terms=())).joining(cells, *rows)
@@ -358,9 +430,12 @@ def density_of_rows(target: Any, draws: Draw) -> jax.Array:
         given, labels = _at(target, draw)
         grouped = given.cells(labels)
         mine = grouped.sum(0)[labels]
-        total, terms = jnp.zeros(labels.shape), given.terms[2:]
+        total, terms = jnp.zeros(labels.shape), _of_classes(given)
         if isinstance(given, TiedTarget):
-            total, terms = given.left_out(grouped, labels), given.terms[1:]
+            total = given.left_out(grouped, labels)
+        elif given.terms[0].by_group:
+            own, cost = grouped[given.group, labels], given.terms[0].cost
+            total = cost(own - given.x) - cost(own)
         else:
             terms = (given.terms[0], *terms)
         for term in terms:
@@ -377,7 +452,7 @@ def leave_one_out(target: Any, draws: jax.Array) -> jax.Array:
     Draws given all labels are turned into draws without the row's own by their weights
     1 / p(class | draw): the average is harmonic.
     """
-    code: Any = target.terms[-1].cost
+    code: Any = _of_classes(target)[0].cost
 
     def one(labels):
         cells = target.cells(labels)[0]

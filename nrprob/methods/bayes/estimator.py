@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,14 +15,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nrprob.engines.chains import PartitionKernel, default_kernel, dispersed
 from nrprob.engines.checkpoints import CheckpointedChains
+from nrprob.engines.placement import tiny_steps
 from nrprob.estimator import parameters
-from nrprob.estimator.base import read_labels
 from nrprob.exceptions import warn
-from nrprob.known import KnownEncoder, read
-from nrprob.methods.bayes.code import (
-    MixtureCode,
-    leave_one_out,
-)
+from nrprob.methods.bayes import starts
+from nrprob.methods.bayes.code import MixtureCode, leave_one_out
 from nrprob.methods.bayes.draws import (
     AVERAGED,
     ENTRIES,
@@ -30,9 +27,9 @@ from nrprob.methods.bayes.draws import (
     block_shares,
     pooled,
 )
+from nrprob.methods.bayes.inputs import Inputs, SampledRows
 from nrprob.methods.bayes.pilot import shortest_lengths
 from nrprob.methods.bayes.prior import PriorKernel
-from nrprob.methods.bayes.sampled import Sampled
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 from nrprob.validation import (
@@ -56,21 +53,8 @@ _POSITIVE = parameters.Number(1e-9, 1e9)
 _DRAWN = parameters.Number(1e-9, 1e9, words=("auto",))
 
 
-@dataclass
-class SampledRows:
-    """Checked input of one fit: standardised rows (n, d), and their classes (n,), -1 for none.
-
-    ``group`` (n,) are known groups, if there are any.
-    """
-
-    X: np.ndarray
-    codes: np.ndarray
-    group: np.ndarray | None = None
-    calls: tuple = ()  # what is sampled goes on, and is no single call
-
-
 @parameters.constructor
-class MDLMixture(Sampled):
+class MDLMixture(Inputs):
     r"""Posterior over clusterings of every size, from description length, with few labels or none.
 
     A partition of the rows into k blocks has the description length
@@ -118,6 +102,17 @@ class MDLMixture(Sampled):
         mean of the prior from .003 to 1 (11 values). Numbers are from 1e-9 to 10**9, and shapes
         above 1 unless ``mean_precision`` is a number as well. With ``kernel="six-move"``, which
         draws none of the three, "auto" stands for .3, 2 and .5.
+    features : {"auto", "gaussian", "multinomial", "bernoulli"}, default="auto"
+        What the features are: real numbers, counts (each row's tokens are coded, as many as there
+        are), or zeros and ones. "auto" looks at the values, or is "gaussian" where ``kernel`` or
+        ``covariance`` are not their defaults, which the others need.
+    feature_concentration : float, default=0.5
+        Of the symmetric Dirichlet prior of a cell's probabilities of counts, or of zeros and ones
+        (``energy="conjugate"``).
+    coordination_weight : float or "auto", default="auto"
+        With ``known``, and counts or zeros and ones: the weight of the code of clusters without
+        regard to the known groups, which makes their names mean the same in all groups; see Notes.
+        From 0 to 10**6.
     unordered : bool, default=False
         Whether the names of clusters are not sent. With False, as published, a clustering of k
         clusters pays log k! for them, which is a prior that falls with k as a Poisson law of mean 1
@@ -127,7 +122,14 @@ class MDLMixture(Sampled):
     num_warmup, num_samples : int, default=500 and 1000
         Steps that are dropped, and draws that are kept, of every chain; at most 10**8.
     num_chains : int, default=4
-        Chains, at most 10,000; they start far from each other.
+        Chains, at most 10,000.
+    init : {"auto", "far", "some"} or array-like, default="auto"
+        Where chains start. "far" has them far from each other: all rows in one cluster, in as many
+        as there may be, and so on. "some" runs them from there on 4,000 rows, for ``num_warmup``
+        steps, and has every other row join the cluster in which it is most probable. "auto" is
+        "some" above 20,000 rows, and up to 4,000 "some" is "far". Labels (n_samples,), or several
+        in rows, are what chains start from in turn, as those of estimators; chains that start alike
+        agree before they have seen what others would.
     thinning : int, default=1
         Steps from one draw to the next; at most 10**6.
     num_split_merge : int, default=10
@@ -183,7 +185,7 @@ class MDLMixture(Sampled):
         Whether all R-hat, of both, are below 1.05; warned of otherwise. That chains agree is
         necessary only: all of them may have missed the same clusterings, which no draws can show.
     energy_, covariance_ : str
-        Those in use.
+        Those in use; "diag" also where features are no real numbers.
     covariance_lengths_ : dict of str to float
         Shortest descriptions that the choice of the covariance was made by, in nats.
     variance_floor_ : float
@@ -201,8 +203,8 @@ class MDLMixture(Sampled):
 
     Notes
     -----
-    Yin (2007), chapter 4. Features are centred, and scaled to unit variance, on the rows of `fit`;
-    constant ones are dropped. With ``covariance="diag"`` features are independent within a
+    Yin (2007), chapter 4. Real features are centred, and scaled to unit variance, on the rows of
+    `fit`; constant ones are dropped. With ``covariance="diag"`` features are independent within a
     cluster, so that a class whose features are correlated takes several clusters.
 
     With ``energy="conjugate"``, a cluster's mean is N(0, S / kappa) given its covariance S, kappa
@@ -218,6 +220,18 @@ class MDLMixture(Sampled):
     the model of `ResidualMixture`, with S, all centres and all offsets integrated out and
     :math:`\omega` drawn as :math:`\kappa` is: a posterior in the strict sense over clusterings that
     say what the groups do not.
+
+    Counts, and zeros and ones, have with ``known`` the description length
+
+    .. math:: L = \sum_{c, z} \phi(\text{rows of } c \text{ in group } z)
+        + \lambda \sum_c \phi(\text{rows of } c) + \phi(\text{labels})
+
+    every part of which is a complete code. The first sum is the objective of `CCIB` (Gondek, 2005,
+    eq. 4.10) with the parameters of every cell paid for. The data are counted 1 + lambda times, so
+    that this is a *generalised* posterior: lambda is a learning rate, and shares of draws are no
+    probabilities unless it is 0. "auto" is the weight at which the known groups, told as clusters,
+    would gain in the second sum half of what telling them costs, so that repeating them never pays;
+    at most .3.
 
     With n rows, n_j in block j, m_j of them with a class, the code "nml" is
 
@@ -255,10 +269,14 @@ class MDLMixture(Sampled):
     mean_precision: Annotated[float | str, _DRAWN] = "auto"
     variance_shape: Annotated[float | str, _DRAWN] = "auto"
     variance_scale: Annotated[float | str, _DRAWN] = "auto"
+    features: parameters.Features = "auto"
+    feature_concentration: Annotated[float, _POSITIVE] = 0.5
+    coordination_weight: Annotated[Any, parameters.Number(0, 1e6, words=("auto",))] = "auto"
     unordered: parameters.Flag = False
     num_warmup: Annotated[int, parameters.Number(0, 10**8, integer=True)] = 500
     num_samples: Annotated[int, parameters.Number(1, 10**8, integer=True)] = 1000
     num_chains: Annotated[int, parameters.Number(1, 10_000, integer=True)] = 4
+    init: Annotated[Any, parameters.Checked(starts.check_init)] = "auto"
     thinning: parameters.Count = 1
     num_split_merge: Annotated[int, parameters.Number(0, 10_000, integer=True)] = 10
     block: Annotated[int | str, _SIZE] = "auto"
@@ -311,8 +329,9 @@ class MDLMixture(Sampled):
             Classes, -1 where unknown.
         known : array-like, optional
             Labels of a grouping that is known, or several of them, whose combinations then are the
-            groups. A row is the sum of what its group and its cluster contribute, and of noise; so
-            clusters say what the groups do not. Names of columns, if ``X`` is a frame.
+            groups. A row of real numbers is the sum of what its group and its cluster contribute,
+            and of noise; of others, every cell of a group and a cluster has probabilities of its
+            own. So clusters say what the groups do not. Names of columns, if ``X`` is a frame.
 
         Returns
         -------
@@ -339,37 +358,15 @@ class MDLMixture(Sampled):
                 f"max_clusters exceeds the number of rows; got max_clusters={most} and "
                 f"n_samples={n}; lower it, or pass more rows"
             )
-        self._standardise(X)
+        self._read_features(X)
         self._max_clusters = most
         return SampledRows(self._scaled(X), codes, self._groups(known, n))
 
-    def _groups(self, known: Any, n: int) -> np.ndarray | None:
-        """Known groups (n,) of the rows, if there are any."""
-        self._known = KnownEncoder()
-        if known is None:
-            self._known.fit(None, n)
-            return None
-        told = read(known, n)
-        if told.kind != "labels":
-            raise ValueError(
-                f"known must be labels, one group for every row; got {told.kind} structure; pass "
-                "labels, or use ResidualMixture"
-            )
-        free = self.energy != "nml" and self.kernel == "collapsed"
-        if not free or self.covariance not in ("auto", "tied"):
-            raise ValueError(
-                "with known, clusters share one covariance under the conjugate prior; got "
-                f"kernel={self.kernel!r}, energy={self.energy!r} and "
-                f"covariance={self.covariance!r}; leave these at their defaults, or known out"
-            )
-        groups = self._known.fit(told, n)
-        self._check_groups(groups, told)
-        return groups.codes if groups.n_groups > 1 else None
-
     def compute(self, task):
         """Sample; see `Clusterer.compute`."""
-        self._begin(task)
-        self._sample(int(self.num_warmup), int(self.num_samples))
+        with tiny_steps():
+            self._begin(task)
+            self._sample(int(self.num_warmup), int(self.num_samples))
         return []
 
     def finish(self, task, found):
@@ -395,30 +392,9 @@ class MDLMixture(Sampled):
         """
         check_is_fitted(self, "_run")
         self._check_number("num_samples", num_samples, low=1, high=10**8, integer=True)
-        with standard():
+        with standard(), tiny_steps():
             self._sample(int(self.num_warmup), self._run.n_draws + int(num_samples))
         return self
-
-    def _codes(self, y: Any, n: int) -> np.ndarray:
-        if y is None:
-            return np.full(n, -1, np.int32)
-        classes, codes = read_labels(y, n)
-        if classes.size:
-            self.classes_ = classes
-        return codes
-
-    def _standardise(self, X: np.ndarray) -> None:
-        mean, sd = X.mean(0), X.std(0)
-        # Rounding leaves a trace of the size of the numbers themselves.
-        constant = sd <= 1e-10 * np.maximum(np.abs(X).max(0), np.finfo(float).tiny)
-        if X.shape[0] > 1 and constant.any():
-            which = ", ".join(map(str, np.flatnonzero(constant)[:5]))
-            self._degenerate(
-                f"{constant.sum()} constant column(s) say nothing of clusters and are left out; "
-                f"got column {which}{', ...' if constant.sum() > 5 else ''}; drop them"
-            )
-        self._kept = np.flatnonzero(~constant)
-        self._mean, self._sd = mean[self._kept], sd[self._kept]
 
     def _code(self, floor: float) -> MixtureCode:
         three = self.mean_precision, self.variance_shape, self.variance_scale
@@ -427,6 +403,7 @@ class MDLMixture(Sampled):
             other if isinstance(v, str) else float(v) for v, other in zip(three, drawn, strict=True)
         ]
         kappa, shape, scale = numbers
+        weight = self.coordination_weight
         return MixtureCode(
             self.energy_,
             self.covariance_,
@@ -437,6 +414,9 @@ class MDLMixture(Sampled):
             shape,
             scale,
             bool(self.unordered),
+            self._features.features,
+            float(self.feature_concentration),
+            None if isinstance(weight, str) else float(weight),
         )
 
     def _begin(self, task: SampledRows) -> None:
@@ -455,10 +435,11 @@ class MDLMixture(Sampled):
             self.energy_ = "conjugate" if self.kernel == "collapsed" else "nml"
         self.covariance_ = self._choose_covariance(task, n_classes, random)
         floor = 0.2 if isinstance(self.variance_floor, str) else float(self.variance_floor)
-        if isinstance(self.variance_floor, str) and self.energy_ == "nml" and n_classes > 1:
+        floored = self.energy_ == "nml" and self._features.features == "gaussian"
+        if floored and isinstance(self.variance_floor, str) and n_classes > 1:
             self._used = self._code(floor)
             floor = self._choose_floor(X, codes, n_classes, keys[1])
-        if self.energy_ == "nml":
+        if floored:
             self.variance_floor_ = floor
         self._n_classes, self._n_rows = n_classes, X.shape[0]
         self._used = self._code(floor)
@@ -469,10 +450,30 @@ class MDLMixture(Sampled):
 
             kernel = SixMoveKernel(n_split_merge=int(self.num_split_merge))
             target = self._used.mixture_target(X, codes, n_classes, self._max_clusters)
-        states = dispersed(kernel, target, keys[0], int(self.num_chains))
+        labels = self._start(task, n_classes, keys[1], random)
+        if labels is None:
+            states = dispersed(kernel, target, keys[0], int(self.num_chains))
+        else:
+            states = starts.started(kernel, target, labels, keys[0])
         folder = None if self.checkpoint is None else Path(self.checkpoint)
         self._run = CheckpointedChains(kernel, target, states, int(self.thinning), folder)
         self._partition = jax.device_get(self._partition)
+
+    def _start(
+        self, task: SampledRows, n_classes: int, key: jax.Array, random: np.random.RandomState
+    ) -> np.ndarray | None:
+        """Labels (num_chains, n) to start from; None to start far apart."""
+        n, n_chains = len(task.X), int(self.num_chains)
+        if not isinstance(self.init, str):
+            return starts.read_labels(self.init, n, n_chains, self._max_clusters)
+        on_some = self.init == "some" or (self.init == "auto" and n > starts.MANY)
+        if not on_some or n <= starts.SOME:
+            return None
+        return starts.on_some_rows(
+            self._used, task.X, task.codes, n_classes, self._max_clusters, task.group,
+            n_steps=int(self.num_warmup), n_split_merge=int(self.num_split_merge),
+            n_chains=n_chains, key=key, random=random,
+        )  # fmt: skip
 
     def _kernel(self, n: int) -> PartitionKernel:
         """Collapsed moves."""
@@ -490,7 +491,8 @@ class MDLMixture(Sampled):
         """The covariance to use; see the parameter."""
         if self.covariance != "auto":
             return self.covariance
-        if self.energy_ == "nml" or self.kernel != "collapsed" or not task.X.size:
+        real = self._features.features == "gaussian"
+        if not real or self.energy_ == "nml" or self.kernel != "collapsed" or not task.X.size:
             return "diag"
         if task.group is not None:
             return "tied"
@@ -536,8 +538,9 @@ class MDLMixture(Sampled):
         self.posterior_ = xarray.Dataset(
             {name: (("chain", "draw", *_DIMS.get(name, ())), a) for name, a in draws.items()}
         )
+        idle = () if moves["swap"].any() else ("swap", "swap_accepted")  # of known groups only
         self.sample_stats_ = xarray.Dataset(
-            {name: (("chain", "draw"), a) for name, a in moves.items() if "swap" not in name}
+            {name: (("chain", "draw"), a) for name, a in moves.items() if name not in idle}
         )
         lengths = draws["length"]
         best = np.unravel_index(lengths.argmin(), lengths.shape)

@@ -25,6 +25,7 @@ from nrprob.methods.bayes.code import (
 from nrprob.methods.bayes.draws import AVERAGED, padded, pooled
 from nrprob.methods.bayes.prior import Prior
 from nrprob.settings import standard
+from nrprob.statistics.families import FeatureMap
 from nrprob.validation import LARGEST, check_rows
 
 
@@ -51,9 +52,27 @@ class Sampled(Clusterer):
     _known: KnownEncoder
     _n_classes: int
     _n_rows: int
+    _features: FeatureMap
+    _longest: float  # counts that a row may have
     _kept: np.ndarray  # columns that vary
     _mean: np.ndarray
     _sd: np.ndarray
+
+    def _check_coded(self, X: np.ndarray) -> None:
+        """Refuse rows that the features have no code for."""
+        self._features(X)
+        if self._features.features != "multinomial":
+            return
+        if (X != np.round(X)).any():
+            raise ValueError(
+                "counts are coded as they are, in whole numbers; got fractions; pass raw counts, "
+                "or set features='gaussian'"
+            )
+        if (longest := X.sum(1).max(initial=0)) > self._longest:
+            raise ValueError(
+                f"new rows may have up to {self._longest:.0f} counts, ten times those of the "
+                f"longest row of the fit; got {longest:.0f}; scale them down"
+            )
 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         return (X[:, self._kept] - self._mean) / self._sd
@@ -154,7 +173,7 @@ class Sampled(Clusterer):
         over the draws s and their blocks b, a new one among them. With ``energy="nml"``, p(x | b,
         s) is ``exp(-l)``, l being what the row adds to the code length of the block's features: no
         density, but as good for comparisons with the same ``energy``. Constant columns do not
-        count.
+        count. Of counts it is the probability of a row's tokens in an order.
 
         Parameters
         ----------
@@ -175,6 +194,7 @@ class Sampled(Clusterer):
         check_is_fitted(self)
         X, known = take_out(X, known)
         X = check_rows(X, partial(validate_data, self, reset=False), dtype=np.float64)
+        self._check_coded(X)
         X = self._scaled(X)
         if not abs(X).max(initial=0) < LARGEST:
             raise ValueError(

@@ -1,0 +1,102 @@
+"""What chains run on: rows read by the model of their features, classes, and known groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nrprob.estimator.base import read_labels
+from nrprob.known import KnownEncoder, read
+from nrprob.methods.bayes.code import LONGER
+from nrprob.methods.bayes.sampled import Sampled
+from nrprob.statistics.families import fit_features, lacking
+
+
+@dataclass
+class SampledRows:
+    """Checked input of one fit: standardised rows (n, d), and their classes (n,), -1 for none.
+
+    ``group`` (n,) are known groups, if there are any.
+    """
+
+    X: np.ndarray
+    codes: np.ndarray
+    group: np.ndarray | None = None
+    calls: tuple = ()  # what is sampled goes on, and is no single call
+
+
+class Inputs(Sampled):
+    """The part of `nrprob.MDLMixture` that reads what `fit` is given."""
+
+    energy: str
+    covariance: str
+    features: str
+
+    def _groups(self, known: Any, n: int) -> np.ndarray | None:
+        """Known groups (n,) of the rows, if there are any."""
+        self._known = KnownEncoder()
+        if known is None:
+            self._known.fit(None, n)
+            return None
+        told = read(known, n)
+        if told.kind != "labels":
+            raise ValueError(
+                f"known must be labels, one group for every row; got {told.kind} structure; pass "
+                "labels, or use ResidualMixture"
+            )
+        real = self._features.features == "gaussian"
+        free = not real or (self.energy != "nml" and self.kernel == "collapsed")
+        if not free or (real and self.covariance not in ("auto", "tied")):
+            raise ValueError(
+                "with known, clusters of real rows share one covariance under the conjugate prior; "
+                f"got kernel={self.kernel!r}, energy={self.energy!r} and "
+                f"covariance={self.covariance!r}; leave these at their defaults, or known out"
+            )
+        groups = self._known.fit(told, n)
+        self._check_groups(groups, told)
+        return groups.codes if groups.n_groups > 1 else None
+
+    def _codes(self, y: Any, n: int) -> np.ndarray:
+        if y is None:
+            return np.full(n, -1, np.int32)
+        classes, codes = read_labels(y, n)
+        if classes.size:
+            self.classes_ = classes
+        return codes
+
+    def _read_features(self, X: np.ndarray) -> None:
+        """Choose the model of the features, and what rows are scaled by."""
+        plain = self.kernel == "collapsed" and self.covariance == "auto"
+        asked = self.features if plain or self.features != "auto" else "gaussian"
+        self._features = fit_features(X, asked, None)
+        kind = self._features.features
+        if kind == "gaussian":
+            self._standardise(X)
+            return
+        if kind not in ("multinomial", "bernoulli"):
+            raise lacking(kind, "code", ("gaussian", "multinomial", "bernoulli"))
+        if not plain:
+            raise ValueError(
+                f"features={kind!r} have no covariance, and the collapsed kernel only; got "
+                f"kernel={self.kernel!r} and covariance={self.covariance!r}; leave these at their "
+                "defaults, or set features='gaussian'"
+            )
+        self._longest = np.inf
+        self._check_coded(X)
+        self._longest = LONGER * max(X.sum(1).max(), 1)
+        self._kept, self._mean, self._sd = np.arange(X.shape[1]), np.zeros(1), np.ones(1)
+
+    def _standardise(self, X: np.ndarray) -> None:
+        mean, sd = X.mean(0), X.std(0)
+        # Rounding leaves a trace of the size of the numbers themselves.
+        constant = sd <= 1e-10 * np.maximum(np.abs(X).max(0), np.finfo(float).tiny)
+        if X.shape[0] > 1 and constant.any():
+            which = ", ".join(map(str, np.flatnonzero(constant)[:5]))
+            self._degenerate(
+                f"{constant.sum()} constant column(s) say nothing of clusters and are left out; "
+                f"got column {which}{', ...' if constant.sum() > 5 else ''}; drop them"
+            )
+        self._kept = np.flatnonzero(~constant)
+        self._mean, self._sd = mean[self._kept], sd[self._kept]
