@@ -146,11 +146,11 @@ def test_ends_where_groups_are_too_small_for_a_test():
 
 @pytest.mark.slow
 def test_a_second_clustering_that_is_not_there_is_seldom_found():
-    """Of 6 sets; the bar is passed by chance once in 450, if the rate is .05."""
+    """Of 4 sets; the bar is passed by chance once in 70, if the rate is .05 (none of 150 seen)."""
     more = 0
-    for seed in range(6):
+    for seed in range(4):
         X, known, _ = hidden(1, seed=100 + seed)
         found = explore(X, ResidualMixture(2, n_init=12), known=known, random_state=0)
         assert found.evidence_[0].p_structure_ < 0.05
         more += found.labels_.shape[1] > 1
-    assert more <= 2
+    assert more <= 1

@@ -39,6 +39,7 @@ from nrprob.validation import (
 )
 
 FLOORS = (0.1, 0.2, 0.4)
+_PROPOSED, _MODERATE = 10, 10_000  # splits or merges in a step, up to so many rows
 _PILOT = 200  # steps, of which the first half is not used
 _DIMS = {
     "labels": ("sample",),
@@ -132,8 +133,9 @@ class MDLMixture(Inputs):
         agree before they have seen what others would.
     thinning : int, default=1
         Steps from one draw to the next; at most 10**6.
-    num_split_merge : int, default=10
-        Proposals in a step to split or to merge clusters; at most 10,000.
+    num_split_merge : int or "auto", default="auto"
+        Proposals in a step to split or to merge clusters; at most 10,000. Each takes several looks
+        at all rows: "auto" is 10 up to 10,000 rows, and as many less as there are more rows.
     block : int or "auto", default="auto"
         Rows that a Gibbs move of the collapsed kernel visits together; 1 is the usual sweep, of
         which all are accepted. "auto" grows with the square root of the number of rows, whatever
@@ -278,7 +280,9 @@ class MDLMixture(Inputs):
     num_chains: Annotated[int, parameters.Number(1, 10_000, integer=True)] = 4
     init: Annotated[Any, parameters.Checked(starts.check_init)] = "auto"
     thinning: parameters.Count = 1
-    num_split_merge: Annotated[int, parameters.Number(0, 10_000, integer=True)] = 10
+    num_split_merge: Annotated[
+        int | str, parameters.Number(0, 10_000, integer=True, words=("auto",))
+    ] = "auto"
     block: Annotated[int | str, _SIZE] = "auto"
     rule: Annotated[str, parameters.Choice(("joint", "cond"))] = "joint"
     loss: Annotated[str, parameters.Choice(("vi", "binder"))] = "vi"
@@ -448,7 +452,7 @@ class MDLMixture(Inputs):
         if self.kernel == "six-move":
             from nrprob.methods.bayes.six_move import SixMoveKernel
 
-            kernel = SixMoveKernel(n_split_merge=int(self.num_split_merge))
+            kernel = SixMoveKernel(n_split_merge=self._proposals(X.shape[0]))
             target = self._used.mixture_target(X, codes, n_classes, self._max_clusters)
         labels = self._start(task, n_classes, keys[1], random)
         if labels is None:
@@ -471,13 +475,19 @@ class MDLMixture(Inputs):
             return None
         return starts.on_some_rows(
             self._used, task.X, task.codes, n_classes, self._max_clusters, task.group,
-            n_steps=int(self.num_warmup), n_split_merge=int(self.num_split_merge),
+            n_steps=int(self.num_warmup), n_split_merge=self._proposals(starts.SOME),
             n_chains=n_chains, key=key, random=random,
         )  # fmt: skip
 
+    def _proposals(self, n: int) -> int:
+        """Splits and merges that are proposed in a step."""
+        if isinstance(self.num_split_merge, str):
+            return int(np.clip(_PROPOSED * _MODERATE // n, 1, _PROPOSED))
+        return int(self.num_split_merge)
+
     def _kernel(self, n: int) -> PartitionKernel:
         """Collapsed moves."""
-        kernel: Any = default_kernel(n, int(self.num_split_merge))
+        kernel: Any = default_kernel(n, self._proposals(n))
         if self._used.draws_prior:
             kernel = PriorKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
         if isinstance(self.block, str):

@@ -589,7 +589,7 @@ def test_table_3_3_has_optima_of_the_published_code(pens):
 @pytest.mark.slow
 def test_the_complete_length_chooses_the_numbers_of_clusters():
     """Three clusters in one view and two in the other; the printed length always takes more."""
-    for seed in range(4):
+    for seed in range(2):
         views, _ = blobs(seed, n=600, dims=(2, 4), sizes=(3, 2), agree=0.8, apart=4.0)
         model = MDLMultiView("auto", n_init=6, random_state=0).fit(views)
         assert model.n_clusters_ == (3, 2)
