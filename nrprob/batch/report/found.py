@@ -175,6 +175,10 @@ class Chapter:
         inside, outside = (self._in_units(names, part).tolist() for part in means)
         return [*zip(names, differences, inside, outside, strict=True)]
 
+    def mirrored(self, place: int) -> bool:
+        """Whether a cluster is the other one of two, so that its differences are known."""
+        return place == 1 and len(self.clusters) == 2 and not self.left[0]
+
     def _in_units(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
         """Values (..., m) of some features in the units that the table came in."""
         scales = self.prepared.get("scales", {})

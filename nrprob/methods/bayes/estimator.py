@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import KW_ONLY, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines.chains import PartitionKernel, default_kernel, dispersed
 from nrprob.engines.checkpoints import CheckpointedChains
@@ -35,7 +34,6 @@ from nrprob.statistics.features import check_range
 from nrprob.validation import (
     MOST,
     check_random_state,
-    check_rows,
 )
 
 FLOORS = (0.1, 0.2, 0.4)
@@ -293,6 +291,7 @@ class MDLMixture(Inputs):
     # Parameters
 
     _many_clusters = True
+    _takes_sparse = True
     _keeps_interrupted = True
 
     def check_parameters(self):
@@ -327,8 +326,9 @@ class MDLMixture(Inputs):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
-            Rows. Rows to be predicted may be among them, without their label: they help.
+        X : array-like or sparse matrix of shape (n_samples, n_features)
+            Rows, which are made dense. Rows to be predicted may be among them, without their label:
+            they help.
         y : array-like of shape (n_samples,), optional
             Classes, -1 where unknown.
         known : array-like, optional
@@ -352,7 +352,7 @@ class MDLMixture(Inputs):
         """Check the input and standardise it; see `Clusterer.prepare`."""
         self.check_parameters()
         self._check_one_device()
-        X = check_rows(X, partial(validate_data, self, reset=True), dtype=np.float64)
+        X = self._validated(X, reset=True)
         check_range(X)
         n = X.shape[0]
         codes = self._codes(y, n)

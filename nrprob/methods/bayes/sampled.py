@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nrprob.estimator.base import Clusterer
@@ -27,6 +28,8 @@ from nrprob.methods.bayes.prior import Prior
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
 from nrprob.validation import LARGEST, check_rows
+
+_DENSE = 10**8  # entries of rows that come sparse
 
 
 class Sampled(Clusterer):
@@ -57,6 +60,20 @@ class Sampled(Clusterer):
     _kept: np.ndarray  # columns that vary
     _mean: np.ndarray
     _sd: np.ndarray
+
+    def _validated(self, X: Any, *, reset: bool) -> np.ndarray:
+        """Checked rows (n, m), which are made dense if they are sparse."""
+        validate = partial(validate_data, self, reset=reset)
+        X = check_rows(X, validate, dtype=np.float64, accept_sparse="csr")
+        if not sparse.issparse(X):
+            return X
+        if X.shape[0] * X.shape[1] > _DENSE:
+            raise ValueError(
+                f"sparse X is made dense, and may have up to {_DENSE:.0e} entries with its zeros; "
+                f"got {X.shape[0]} x {X.shape[1]}; pass fewer columns, or use CCIB or "
+                "ResidualSpectral"
+            )
+        return X.toarray()
 
     def _check_coded(self, X: np.ndarray) -> None:
         """Refuse rows that the features have no code for."""
@@ -193,7 +210,7 @@ class Sampled(Clusterer):
         """Return ``call(target, draws, n_draws, rows)`` of new rows."""
         check_is_fitted(self)
         X, known = take_out(X, known)
-        X = check_rows(X, partial(validate_data, self, reset=False), dtype=np.float64)
+        X = self._validated(X, reset=False)
         self._check_coded(X)
         X = self._scaled(X)
         if not abs(X).max(initial=0) < LARGEST:

@@ -163,6 +163,11 @@ def test_other_labels(drawn, tmp_path):
     size = ((sought == 2) & (known == 1)).sum()
     assert ["2, 1", str(size), f"{100 * size / 90:.1f} %"] in page.cells
     assert "3 clusters of rows in 2 views" in page.text and not page.images
+    single.save(make(X, np.minimum(sought, 1), known), tmp_path / "two", picture=None)
+    page = page_of(tmp_path / "two" / "report.html")
+    assert page.text.count("differs most from all other rows") == 1
+    assert "The features of cluster 0, with the opposite sign." in page.text
+    assert page.text.count("Rows nearest to the centre of cluster") == 2
     page = page_of(tmp_path / "some" / "report.html")
     size = (some == 0).sum()
     assert ["0", str(size), f"{100 * size / 80:.1f} %"] in page.cells

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from partitions import all_partitions, p_value
+from scipy import sparse
 from scipy.special import gammaln, logsumexp
 from sklearn.base import clone
 
@@ -176,6 +177,17 @@ def test_a_posterior_of_counts_given_groups(fitted):
     found = model.to_arviz()
     assert found.log_likelihood["rows"].shape == (2, 40, 90)
     np.testing.assert_array_equal(found.observed_data["X"], X)
+
+
+def test_sparse_rows_are_made_dense(fitted, monkeypatch):
+    X, known, _, model = fitted
+    rows = sparse.csr_matrix(X)
+    np.testing.assert_array_equal(model.predict(rows, known=known), model.predict(X, known=known))
+    task = clone(model).prepare(rows, None, known)
+    np.testing.assert_array_equal(task.X, X)
+    monkeypatch.setattr("nrprob.methods.bayes.sampled._DENSE", X.size - 1)
+    with pytest.raises(ValueError, match="sparse X is made dense.*got 90 x 12; pass fewer"):
+        clone(model).fit(rows)
 
 
 def test_new_rows_far_longer_than_any_are_refused(fitted):
