@@ -22,7 +22,7 @@ from nrprob.frames import check_same_order, take_out
 from nrprob.known import Groups, Known, is_missing, plain
 from nrprob.settings import standard
 from nrprob.statistics.features import largest
-from nrprob.storage.stored import Stored, as_stored, in_pieces
+from nrprob.storage.stored import Stored, as_stored, over_pieces
 from nrprob.validation import (
     LARGEST,
     check_choice,
@@ -473,8 +473,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         ndarray of shape (n_samples,)
         """
         if isinstance(X, Stored):
-            parts = [self.predict(x, known=own) for x, own in in_pieces(X, known)]
-            return np.concatenate(parts)
+            return over_pieces(lambda x, own: self.predict(x, known=own), X, known)
         X, known = take_out(X, known)
         return self._log_membership(X, known).argmax(1)
 

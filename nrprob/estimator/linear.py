@@ -17,6 +17,7 @@ from nrprob.known import Groups, Known, KnownEncoder, read
 from nrprob.settings import standard
 from nrprob.statistics import families
 from nrprob.statistics.rows import Layout, Rows, arrange, make_rows, rounded
+from nrprob.storage.stored import Stored, over_pieces
 
 
 @dataclass
@@ -207,6 +208,7 @@ class LinearClusterer(Clusterer):
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+            Or `nrprob.stored` rows.
         known : as in `fit`; required if the model was fitted with it
 
         Returns
@@ -216,6 +218,8 @@ class LinearClusterer(Clusterer):
         check_is_fitted(self)
         if np.isinf(self.beta_):
             return super().predict_proba(X, known=known)
+        if isinstance(X, Stored):
+            return over_pieces(lambda x, own: self.predict_proba(x, known=own), X, known)
         X, known = take_out(X, known)
         return softmax(self._log_membership(X, known), axis=1)
 
@@ -262,6 +266,7 @@ class ScoreMixin:
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+            Or `nrprob.stored` rows.
         y : ignored
         known : as in `predict`
 
@@ -270,8 +275,10 @@ class ScoreMixin:
         float
             In nats per row; higher is better.
         """
-        X, known = take_out(X, known)
-        return float(self._row_scores(X, known).mean())  # type: ignore[attr-defined]
+        scores: Any = self._row_scores  # type: ignore[attr-defined]
+        if isinstance(X, Stored):
+            return float(over_pieces(lambda x, own: scores(*take_out(x, own)), X, known).mean())
+        return float(scores(*take_out(X, known)).mean())
 
 
 def _linear(x: Any, groups: Groups, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:

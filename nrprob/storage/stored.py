@@ -153,6 +153,11 @@ def in_pieces(rows: Stored, known: Any) -> Iterator[tuple[Any, Any]]:
             start = stop
 
 
+def over_pieces(call: Callable[[Any, Any], np.ndarray], rows: Stored, known: Any) -> np.ndarray:
+    """What ``call(x, known)`` says of every row, a few of them at a time."""
+    return np.concatenate([call(x, own) for x, own in in_pieces(rows, known)])
+
+
 def refuse_stored(X: Any, who: str) -> None:
     """Refuse stored rows where something has to look at all of them at once."""
     if isinstance(X, Stored):

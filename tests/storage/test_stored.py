@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from places import TESTS
+from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
 
 import nrprob
@@ -138,6 +139,23 @@ def check_alike(one, other, known=None, objective=0.01):
     assert adjusted_rand_score(one.labels_, other.labels_) > 0.99
     assert one.objective_ == pytest.approx(other.objective_, rel=objective)
     assert one.converged_ and one.labels_.shape == other.labels_.shape
+
+
+@pytest.mark.parametrize(
+    "model", [CCIB(K, **QUICK), IB(K, beta=3.0, **QUICK), ResidualMixture(K, n_init=2)]
+)
+def test_new_rows_may_be_stored(tmp_path, model):
+    X, known, _ = make()
+    X, known = X[:400], known[:400]
+    table = pd.DataFrame(X, columns=[*"abcd"]).assign(batch=known)
+    table.to_parquet(tmp_path / "rows.parquet", row_group_size=90)
+    rows = nrprob.stored(tmp_path / "rows.parquet", columns=[*"abcd"])
+    frame, own = table[[*"abcd"]], {} if isinstance(model, IB) else {"known": known}
+    model = clone(model).set_params(random_state=0).fit(frame, **own)
+    for told in [{"known": "batch"}, own] if own else [own]:
+        proba = model.predict_proba(rows, **told)
+        np.testing.assert_allclose(proba, model.predict_proba(frame, **own))
+        assert model.score(rows, **told) == pytest.approx(model.score(frame, **own))
 
 
 @pytest.mark.slow

@@ -548,7 +548,8 @@ class MDLMixture(Inputs):
         self.posterior_ = xarray.Dataset(
             {name: (("chain", "draw", *_DIMS.get(name, ())), a) for name, a in draws.items()}
         )
-        idle = () if moves["swap"].any() else ("swap", "swap_accepted")  # of known groups only
+        swaps = "swap" in moves and moves["swap"].any()  # of known groups only
+        idle = () if swaps else ("swap", "swap_accepted")
         self.sample_stats_ = xarray.Dataset(
             {name: (("chain", "draw"), a) for name, a in moves.items() if name not in idle}
         )

@@ -33,6 +33,7 @@ from nrprob.methods.residual.task import ResidualTask, lay_out, start_from
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 from nrprob.statistics.groups import cross_table
+from nrprob.storage.stored import Stored, over_pieces
 
 COVARIANCES = ("tied", "diag", "spherical")
 ERRORS = ("gauss", "t", "auto")
@@ -563,7 +564,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like of shape (n_samples, n_features), or `nrprob.stored` rows
         y : ignored
         known : as in `predict`
 
@@ -579,13 +580,15 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, n_features)
+        X : array-like of shape (n_samples, n_features), or `nrprob.stored` rows
         known : as in `predict`
 
         Returns
         -------
         ndarray of shape (n_samples, n_clusters)
         """
+        if isinstance(X, Stored):
+            return over_pieces(lambda x, own: self.predict_proba(x, known=own), X, known)
         X, known = take_out(X, known)
         return softmax(self._log_membership(X, known), axis=1)
 

@@ -469,7 +469,8 @@ def test_four_components_are_found(kernel, energy):
     y = np.where(np.random.default_rng(0).random(1000) < 0.1, truth, -1)
     model = MDLMixture(
         20, kernel=kernel, energy=energy, variance_floor=0.2, unordered=False,
-        num_warmup=500 if kernel == "collapsed" else 1000, num_samples=1000, random_state=0,
+        num_warmup=500 if kernel == "collapsed" else 1000,
+        num_samples=2000 if kernel == "collapsed" else 1000, random_state=0,
     ).fit(X, y)  # fmt: skip
     k = model.posterior_["n_clusters"].values
     assert (k == 4).mean() > 0.5 and model.n_clusters_ == 4

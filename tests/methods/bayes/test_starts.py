@@ -131,15 +131,3 @@ def test_a_run_that_starts_elsewhere_is_another_run(rows, tmp_path):
 def test_starts_that_are_none(rows, init, message):
     with pytest.raises(ValueError, match=message):
         MDLMixture(5, **QUICK, init=init).fit(rows[0])
-
-
-@pytest.mark.slow
-def test_many_rows_agree_from_far_starts():
-    """Twenty-five thousand rows, five clusters: chains agree, and their draws are the truth."""
-    rng = np.random.default_rng(1)
-    truth = rng.integers(5, size=25_000)
-    X = 6 * rng.normal(size=(5, 3))[truth] + rng.normal(size=(25_000, 3))
-    model = MDLMixture(10, num_warmup=100, num_samples=60, random_state=0)
-    model.fit(X)
-    assert model.n_clusters_ == 5
-    assert adjusted_rand_score(model.labels_, truth) > 0.99
