@@ -11,7 +11,7 @@ from scipy.special import xlogy
 
 from nrprob.posterior.draws import Draws, as_draws, as_pairs, by_dims, canonical
 from nrprob.posterior.estimates import given_or_estimated
-from nrprob.posterior.export import _import_arviz
+from nrprob.posterior.export import import_arviz
 from nrprob.posterior.losses import as_loss, distances
 from nrprob.posterior.similarity import similarity
 from nrprob.validation import check_random_state
@@ -37,7 +37,7 @@ def _ess(trace: np.ndarray, method: str) -> float:
     """Effective sample size of a trace of shape (chain, draw); NaN below 4 draws per chain."""
     if trace.shape[1] < 4:
         return np.nan
-    arviz = _import_arviz()
+    arviz = import_arviz()
     tails = {"prob": (0.05, 0.95)} if method == "tail" else {}  # ArviZ 1 has no default
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -54,7 +54,7 @@ def r_hat(trace: np.ndarray) -> float:
         return np.nan
     if np.all(np.ptp(trace, axis=1) == 0):
         return np.inf if np.ptp(trace) > 0 else 1.0  # chains that never move: at odds, or agreed
-    arviz = _import_arviz()
+    arviz = import_arviz()
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         return float(arviz.rhat(trace, method="rank"))

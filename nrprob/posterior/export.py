@@ -17,12 +17,18 @@ from nrprob.posterior.draws import by_dims
 __all__ = ["to_arviz"]
 
 
-def _import_arviz() -> Any:
+def import_arviz() -> Any:
+    """ArviZ, without its notice of what is to come."""
     with warnings.catch_warnings():
         # Python 3.11 is served ArviZ 0.23 for good, so its notice of 1.0 has no cure here.
         warnings.filterwarnings("ignore", message=r"\s*ArviZ is undergoing", category=FutureWarning)
         try:
-            import arviz
+            try:
+                import arviz
+            except FileNotFoundError:
+                # Before 1.0 the first import of a day puts a file in place, which another process
+                # that does the same at this moment may just have taken away.
+                import arviz
         except ImportError as error:  # a broken or removed installation: arviz is a dependency
             raise ImportError(
                 f"to_arviz needs ArviZ, which could not be imported; {error}; "
@@ -123,7 +129,7 @@ def to_arviz(
         "dims": {name: list(names) for name, names in given["dims"].items()},
     }
 
-    arviz = _import_arviz()
+    arviz = import_arviz()
     if int(arviz.__version__.split(".")[0]) < 1:
         return arviz.from_dict(**groups, **labels)
     with warnings.catch_warnings():

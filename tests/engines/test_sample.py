@@ -15,6 +15,7 @@ from partitions import all_partitions, p_value
 
 from nrprob.engines import chains, sample
 from nrprob.engines.chains import CollapsedKernel
+from nrprob.posterior.export import import_arviz
 from nrprob.statistics.codes import (
     BinaryCode,
     CountCode,
@@ -317,7 +318,7 @@ def test_numpyro_runs_the_kernel():
     own = np.asarray([len(set(row)) for row in z[:, :N].tolist()])
     mean = p @ own
     spread = np.sqrt(p @ (own - mean) ** 2)
-    import arviz
+    arviz = import_arviz()
 
     k = np.asarray(draws["n_clusters"], float)
     error = spread / np.sqrt(float(arviz.ess(k)))

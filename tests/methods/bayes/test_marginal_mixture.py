@@ -19,6 +19,7 @@ from scipy.special import logsumexp
 from nrprob import MDLMixture
 from nrprob.engines import sample
 from nrprob.methods.bayes.code import MixtureCode, class_probabilities
+from nrprob.posterior.export import import_arviz
 
 LEVEL = 1e-4
 PRIOR = Prior()
@@ -184,7 +185,7 @@ def flat(p):
 
 def ratio(traces, weights):
     """Weighted means of traces (chains, draws, m), and their Monte Carlo standard errors."""
-    import arviz
+    arviz = import_arviz()
 
     u = weights / weights.mean()
     mean = (u[..., None] * traces).mean((0, 1))

@@ -26,6 +26,7 @@ from nrprob.methods.bayes.code import (
 )
 from nrprob.methods.bayes.pilot import shortest_lengths
 from nrprob.metrics import matched_accuracy
+from nrprob.posterior.export import import_arviz
 from nrprob.statistics.codes import normal_inverse_gamma, normal_nml
 
 # The code whose program compiles fastest; others are the business of `test_prior`.
@@ -204,7 +205,7 @@ def test_a_second_fit_of_the_same_shape_compiles_nothing(three):
 
 @pytest.mark.smoke
 def test_arviz_reads_it(fitted):
-    import arviz
+    arviz = import_arviz()
 
     data = fitted.to_arviz()
     assert data["posterior"]["labels"].dims == ("chain", "draw", "sample")

@@ -8,7 +8,6 @@ Seeds are fixed, and a correct sampler fails one such test in 10^4 seeds (P_LIMI
 import itertools
 from functools import cache
 
-import arviz
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,6 +30,7 @@ from nrprob.methods.bayes.six_move_draws import (
     transfer,
 )
 from nrprob.methods.bayes.six_move_jumps import birth_move, launched_move, pivot_move, single_move
+from nrprob.posterior.export import import_arviz
 
 pytestmark = pytest.mark.contract
 P_LIMIT = 1e-4
@@ -353,6 +353,7 @@ def chain(kernel, target, n_draws, seed=0, n_chains=4):
 def test_chains_reach_the_exact_distribution(energy, d):
     target = tiny(energy, d)
     draws, moves = chain(SixMoveKernel(), target, 8_000)
+    arviz = import_arviz()
     states, p = exact_nml(target) if energy == "nml" else exact_conjugate(target)
     exact_k = np.bincount([k for k, _, _ in states], p, KMAX + 1)
     for k in range(1, KMAX + 1):
