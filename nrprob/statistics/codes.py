@@ -99,6 +99,7 @@ def _log_product(x: jax.Array) -> jax.Array:
 
 
 _DATA = frozenset({"data", "parameters"})
+_WHOLE = np.float64(1)  # power of a density as it is
 
 
 @jax.tree_util.register_dataclass
@@ -341,7 +342,8 @@ class NormalWishart:
 
     The mean is N(0, S / kappa) given the covariance S, that is inverse-Wishart(m + 1 + freedom,
     freedom variance I). Unless ``full``, columns are independent, each with a prior of m = 1. First
-    moments come first, then the upper triangle of the second ones, by rows, or its diagonal.
+    moments come first, then the upper triangle of the second ones, by rows, or its diagonal. The
+    density of vectors given mean and covariance is raised to ``power``.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -350,11 +352,13 @@ class NormalWishart:
     freedom: Table
     n_features: int = field(metadata=_STATIC)
     full: bool = field(metadata=_STATIC)
+    power: Table = _WHOLE
 
-    def _scatter(self, cell: jax.Array) -> jax.Array:
+    def scatter(self, cell: jax.Array) -> jax.Array:
         """Scatter about the shrunken mean with the prior's, (..., m, m) or (..., m)."""
-        m, n = self.n_features, cell[..., -1:]
-        first, own = cell[..., :m], self.freedom * self.variance
+        m, cell = self.n_features, self.power * cell
+        n, first = cell[..., -1:], cell[..., :m]
+        own = self.freedom * self.variance
         if not self.full:
             return own + cell[..., m : 2 * m] - first * first / (self.kappa + n)
         outer = first[..., :, None] * first[..., None, :] / (self.kappa + n)[..., None]
@@ -362,7 +366,7 @@ class NormalWishart:
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Nats of statistics (..., p)."""
-        n, scatter = cell[..., -1], self._scatter(cell)
+        n, scatter = self.power * cell[..., -1], self.scatter(cell)
         size = self.n_features if self.full else 1
         freedom, inside = size + 1 + self.freedom, jnp.log(self.freedom * self.variance)
         log_det = _log_det(scatter) if self.full else _log_product(jnp.moveaxis(scatter, -1, 0))
@@ -373,25 +377,33 @@ class NormalWishart:
 
     def prepare(self, cells: jax.Array) -> Any:
         """What `join` wants to know of cells (p, K)."""
-        m, n = self.n_features, cells[-1]
-        scatter, mean = self._scatter(cells.T), cells[:m] / (self.kappa + n)
+        m, n = self.n_features, self.power * cells[-1]
+        size, precision = m if self.full else 1, self.kappa + n
+        freedom = size + 1 + self.freedom + n
+        scatter, mean = self.scatter(cells.T), self.power * cells[:m] / precision
+        more = multigammaln_(0.5 * (freedom + self.power), size)
+        constant = m / size * (multigammaln_(0.5 * freedom, size) - more)
+        constant = constant + 0.5 * self.power * m * np.log(np.pi)
         if not self.full:
-            return n, mean, scatter.T
+            constant = constant + 0.5 * self.power * _log_product(scatter.T)
+            return constant, freedom, precision, mean, scatter.T
         white, log_det = jax.vmap(whitener)(scatter)
-        return n, jnp.einsum("kij,jk->ik", white, mean), jnp.moveaxis(white, 0, -1), log_det
+        constant = constant + 0.5 * self.power * log_det
+        mean = jnp.einsum("kij,jk->ik", white, mean)
+        return constant, freedom, precision, mean, jnp.moveaxis(white, 0, -1)
 
     def join(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
-        n, mean, scatter, *log_det = prepared
-        m = self.n_features
-        factor, row = 1 + 1 / (self.kappa + n), row[:m]
+        constant, freedom, precision, mean, scatter = prepared
+        row, more = row[: self.n_features], self.power
+        less = more * precision / (precision + more)  # of the squared distance from the mean
+        constant = constant + 0.5 * self.n_features * jnp.log1p(more / precision)
         if self.full:
             away = jnp.square(jnp.einsum("ijk,jb->ikb", scatter[..., 0], row) - mean).sum(0)
-            return student(away, log_det[0], factor, m + 1 + self.freedom + n, m)
-        freedom = 2 + self.freedom + n
-        away = jnp.square(row[:, None] - mean) / scatter / factor
-        rest = student(0.0, 0.0, factor, freedom, 1)
-        return m * rest + 0.5 * (_log_product(scatter) + (freedom + 1) * _log_product(1 + away))
+            inside = jnp.log1p(less * away)
+        else:
+            inside = _log_product(1 + less * jnp.square(row[:, None] - mean) / scatter)
+        return constant + 0.5 * (freedom + self.power) * inside
 
 
 # Making them

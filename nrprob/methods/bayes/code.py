@@ -12,8 +12,9 @@ import numpy as np
 
 from nrprob.engines.chains import Draw
 from nrprob.engines.sample import Target, make_target, occupied
-from nrprob.methods.bayes.prior import GRID, Prior, at_draw
+from nrprob.methods.bayes.prior import GRID, Prior
 from nrprob.methods.bayes.separate import SeparateTarget
+from nrprob.methods.bayes.shrunk import SHRINKAGE, SIZES, begin_shrunk
 from nrprob.methods.bayes.six_move_target import MixtureTarget, log_joint, make_mixture_target
 from nrprob.methods.bayes.tied import TiedTarget
 from nrprob.statistics.codes import (
@@ -49,7 +50,8 @@ class MixtureCode:
     Attributes
     ----------
     energy : "nml" or "conjugate"
-    covariance : "diag", "full" or "tied"
+    covariance : "diag", "full", "shrunk" or "tied"
+    power : that the density of real rows given their clusters is raised to
     floor : smallest standard deviation of a cluster, in units of the feature's (nml)
     concentration : of the sizes of clusters (conjugate)
     class_concentration : of the classes of a cluster (conjugate)
@@ -72,6 +74,7 @@ class MixtureCode:
     features: str = "gaussian"
     feature_concentration: float = 0.5
     coordination: float | None = None
+    power: float = 1.0
 
     def _moments(self, X: np.ndarray) -> list[np.ndarray]:
         """Moments of rows (n, m) that cells need."""
@@ -97,6 +100,8 @@ class MixtureCode:
         """Grids of the numbers of the prior, of one value where they are given."""
         kappa, shape, scale = self.kappa, self.shape, self.scale
         grid = GRID if grouped else GRID._replace(group_precision=GRID.group_precision[-1:])
+        if self.covariance == "shrunk":
+            grid = grid._replace(freedom=SHRINKAGE, variance=SIZES)
         if kappa is not None:
             grid = grid._replace(centre_precision=np.asarray([kappa]))
         if shape is not None:
@@ -109,7 +114,8 @@ class MixtureCode:
     def draws_prior(self) -> bool:
         """Whether numbers of the prior are drawn beside the partition."""
         given = self.kappa, self.shape, self.scale
-        drawn = self.covariance == "tied" or None in given
+        drawn = self.covariance in ("tied", "shrunk") or None in given
+        drawn = drawn or self.power < 1
         return self.features == "gaussian" and self.energy == "conjugate" and drawn
 
     def target(
@@ -161,10 +167,13 @@ class MixtureCode:
         prior = jax.tree.map(lambda v: v[v.shape[0] // 2], grid)
         if self.covariance != "tied":
             plain = make_target(terms, sizes, x, partners=partners)
+            if self.covariance == "shrunk":
+                return begin_shrunk(plain, X, prior, grid)
             return SeparateTarget(plain, prior, grid).at(prior)
         sent = frozenset({"data", "parameters"})  # by what is no term: a sum over clusters
         plain = make_target(terms, sizes, x, partners=partners, group=group, sent=sent)
-        return TiedTarget(plain, jnp.asarray(X.T @ X), prior, grid, X.shape[1])
+        square, power = jnp.asarray(X.T @ X), np.float64(self.power)
+        return TiedTarget(plain, square, prior, grid, X.shape[1], power)
 
     def _features(self, X: np.ndarray) -> CellCode:
         """Code of the features of a cluster."""
@@ -174,7 +183,8 @@ class MixtureCode:
             return normal_nml(room, np.minimum(self.floor, 0.4 * width), width / 2, width)
         if self.draws_prior:
             one = np.float64(1)  # for what `SeparateTarget` fills in
-            return NormalWishart(one, one, one, m, self.covariance == "full")
+            full = self.covariance != "diag"
+            return NormalWishart(one, one, one, m, full, np.float64(self.power))
         kappa, shape, scale = map(float, (self.kappa, self.shape, self.scale))  # type: ignore[arg-type]
         if self.covariance == "diag":
             return normal_inverse_gamma(room, m, kappa=kappa, shape=shape, scale=scale)
@@ -271,7 +281,7 @@ def _counted_once(target: Any) -> Any:
 
 def _at(target: Any, draw: Draw) -> tuple[Any, jax.Array]:
     """The distribution given what was drawn beside the labels, and these."""
-    return at_draw(target, draw) if len(draw) > 1 else target, draw["labels"]
+    return target.given(draw) if len(draw) > 1 else target, draw["labels"]
 
 
 def _joining(target: Any, labels: jax.Array, rows: NewRows) -> tuple[_Blocks, jax.Array]:
@@ -380,11 +390,10 @@ def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -
         given, labels = _at(target, draw)
         given = _counted_once(given)
         blocks, cells = _joining(given, labels, rows)
-        if isinstance(given, TiedTarget):
-            own = replace(given, plain=replace(given.plain, terms=())).joining(cells, *rows)
+        if isinstance(given, Target):
+            own = replace(given, terms=given.terms[:1]).joining(cells, *rows)
         else:
-            plain = getattr(given, "plain", given)
-            own = replace(plain, terms=plain.terms[:1]).joining(cells, *rows)
+            own = given.features_of(cells, *rows)
         real = (blocks.here | blocks.new)[:, None]
         into = jax.nn.log_softmax(jnp.where(real, own - blocks.cost, -jnp.inf), axis=0)
         return jax.nn.logsumexp(into - own, axis=0)
@@ -431,8 +440,8 @@ def density_of_rows(target: Any, draws: Draw) -> jax.Array:
         grouped = given.cells(labels)
         mine = grouped.sum(0)[labels]
         total, terms = jnp.zeros(labels.shape), _of_classes(given)
-        if isinstance(given, TiedTarget):
-            total = given.left_out(grouped, labels)
+        if (left_out := getattr(given, "left_out", None)) is not None:
+            total = left_out(grouped, labels)
         elif given.terms[0].by_group:
             own, cost = grouped[given.group, labels], given.terms[0].cost
             total = cost(own - given.x) - cost(own)

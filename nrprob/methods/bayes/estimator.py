@@ -46,7 +46,9 @@ _DIMS = {
     "means": ("cluster", "feature"),
     "scales": ("cluster", "feature"),
     "class_probs": ("cluster", "class"),
+    "common_covariance": ("feature", "feature_2"),
 }
+COVARIANCES = "auto", "diag", "full", "shrunk", "tied"
 _SIZE = parameters.Number(1, MOST, integer=True, words=("auto",))
 _POSITIVE = parameters.Number(1e-9, 1e9)
 _DRAWN = parameters.Number(1e-9, 1e9, words=("auto",))
@@ -76,12 +78,18 @@ class MDLMixture(Inputs):
         of classes and of cluster labels; its features are independent within a cluster.
         "conjugate" has a prior for each, and both kernels then have the same target. "auto" is
         "nml" with ``kernel="six-move"``, and else "conjugate".
-    covariance : {"auto", "diag", "full", "tied"}, default="auto"
-        Of a cluster's features: of its own without or with dependence between columns, or one of
-        all clusters, which is the one that can tell what is known. "full" and "tied" need
-        ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" is "tied" where something is
-        known, "diag" where there is no choice, and else the one under which partitions that EM
-        finds have the shortest description; "full" has its say up to 30 columns.
+    covariance : {"auto", "diag", "full", "shrunk", "tied"}, default="auto"
+        Of a cluster's features: of its own without or with dependence between columns, of its own
+        but shrunk to one that clusters have in common, or one of all clusters, which is the one
+        that can tell what is known. All but "diag" need ``energy="conjugate"`` and
+        ``kernel="collapsed"``. "auto" is "tied" where something is known, "diag" where there is no
+        choice, and else the one of "diag", "full" and "tied" under which partitions that EM finds
+        have the shortest description; "full" has its say up to 30 columns.
+    likelihood_power : float, default=1.0
+        Power, from .01 to 1, that the density of real features given their clusters is raised to.
+        Below 1 clusters need not be quite of the shape that is assumed, and kinds that are not
+        normal are not cut into pieces that are; see Notes. Needs ``energy="conjugate"`` and
+        ``kernel="collapsed"``.
     variance_floor : float or "auto", default="auto"
         Smallest standard deviation of a cluster, in units of that of all rows (``energy="nml"``).
         "auto" takes the one of .1, .2 and .4 under which the labels of `fit` are most probable when
@@ -156,7 +164,8 @@ class MDLMixture(Inputs):
     ----------
     posterior_ : xarray.Dataset
         Draws, over chain, draw and sample: ``labels`` (names differ between draws), ``n_clusters``,
-        ``length`` in nats, and the parameters if the kernel samples them.
+        ``length`` in nats, numbers of the prior that are drawn, and the parameters if the kernel
+        samples them.
     sample_stats_ : xarray.Dataset
         For every draw, how many moves of each kind were proposed and accepted on the way to it.
     labels_ : ndarray of shape (n_samples,)
@@ -212,6 +221,18 @@ class MDLMixture(Inputs):
     ``variance_shape`` and ``variance_scale``. What is "auto" of these three has a uniform prior on
     its grid, and is drawn given the partition: ``posterior_`` has it.
 
+    With ``covariance="shrunk"``, the covariance of a cluster is inverse-Wishart with f degrees of
+    freedom and scale f S, and the common covariance S is Wishart with d + 2 degrees of freedom, its
+    mean a multiple of the identity. S, that multiple and f, from d + 2 to d + 501, are drawn: with
+    f large covariances are alike. ``posterior_`` has S as ``common_covariance``, and lengths are
+    those of rows, partition and S together.
+
+    With ``likelihood_power`` below 1 this is a *generalised* posterior, after Miller and Dunson
+    (2019), whose power 1 / (1 + n / alpha) says that data are taken for no more than roughly of the
+    model: shares of draws are no probabilities under it. Labels are coded in full, so that under a
+    low power a clustering cannot pay for its names any more: in .5 to 1, look at the path of the
+    number of clusters. New rows are predicted with their full density.
+
     With ``known``, row i of group g and cluster c is
 
     .. math:: x_i = a_g + b_c + e_i, \quad e_i \sim N(0, S), \quad b_c \sim N(0, S / \kappa), \quad
@@ -262,7 +283,10 @@ class MDLMixture(Inputs):
     _: KW_ONLY
     kernel: Annotated[str, parameters.Choice(("collapsed", "six-move"))] = "collapsed"
     energy: Annotated[str, parameters.Choice(("auto", "nml", "conjugate"))] = "auto"
-    covariance: Annotated[str, parameters.Choice(("auto", "diag", "full", "tied"))] = "auto"
+    covariance: Annotated[str, parameters.Choice(("auto", "diag", "full", "shrunk", "tied"))] = (
+        "auto"
+    )
+    likelihood_power: Annotated[float, parameters.Number(0.01, 1)] = 1.0
     variance_floor: Annotated[float | str, parameters.Number(1e-6, 100, words=("auto",))] = "auto"
     concentration: Annotated[float, _POSITIVE] = 1.0
     class_concentration: Annotated[float, _POSITIVE] = 0.5
@@ -301,20 +325,24 @@ class MDLMixture(Inputs):
             raise TypeError(
                 f"checkpoint must be the path of a folder; got {self.checkpoint!r}; pass its name"
             )
-        needs = self.covariance in ("full", "tied")
-        if needs and (self.energy == "nml" or self.kernel != "collapsed"):
-            raise ValueError(
-                f"covariance={self.covariance!r} has a code under the conjugate prior only; got "
-                f"energy={self.energy!r} and kernel={self.kernel!r}; set energy='conjugate' and "
-                "kernel='collapsed', or covariance='diag'"
-            )
+        needs = {
+            f"covariance={self.covariance!r}": self.covariance in ("full", "shrunk", "tied"),
+            f"likelihood_power={self.likelihood_power!r}": self.likelihood_power < 1,
+        }
+        for what in (name for name, needed in needs.items() if needed):
+            if self.energy == "nml" or self.kernel != "collapsed":
+                raise ValueError(
+                    f"{what} has a code under the conjugate prior only; got "
+                    f"energy={self.energy!r} and kernel={self.kernel!r}; set energy='conjugate' "
+                    "and kernel='collapsed', or leave it at its default"
+                )
         shape = None if isinstance(self.variance_shape, str) else float(self.variance_shape)
         if (shape is None) != isinstance(self.variance_scale, str):
             raise ValueError(
                 "variance_shape and variance_scale are two numbers, or 'auto' both; got "
                 f"{self.variance_shape!r} and {self.variance_scale!r}; set the other one as well"
             )
-        drawn = isinstance(self.mean_precision, str) or self.covariance == "tied"
+        drawn = isinstance(self.mean_precision, str) or self.covariance in ("shrunk", "tied")
         if shape is not None and shape <= 1 and drawn and self.kernel == "collapsed":
             raise ValueError(
                 "variance_shape must be above 1 where other numbers of the prior are drawn; got "
@@ -421,6 +449,7 @@ class MDLMixture(Inputs):
             self._features.features,
             float(self.feature_concentration),
             None if isinstance(weight, str) else float(weight),
+            float(self.likelihood_power),
         )
 
     def _begin(self, task: SampledRows) -> None:

@@ -32,6 +32,7 @@ class Inputs(Sampled):
 
     energy: str
     covariance: str
+    likelihood_power: float
     features: str
 
     def _groups(self, known: Any, n: int) -> np.ndarray | None:
@@ -82,6 +83,11 @@ class Inputs(Sampled):
                 f"features={kind!r} have no covariance, and the collapsed kernel only; got "
                 f"kernel={self.kernel!r} and covariance={self.covariance!r}; leave these at their "
                 "defaults, or set features='gaussian'"
+            )
+        if self.likelihood_power < 1:
+            raise ValueError(
+                f"likelihood_power is for real features; got features={kind!r} and "
+                f"likelihood_power={self.likelihood_power!r}; set it to 1, or features='gaussian'"
             )
         self._longest = np.inf
         self._check_coded(X)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.chains import ChainState, CollapsedKernel, Draw
-from nrprob.engines.sample import Partition, Target, gibbs, jumps, no_moves, occupied, start
+from nrprob.engines.sample import Target, gibbs, jumps, no_moves, occupied, start
 
 
 class Prior(NamedTuple):
@@ -61,8 +61,45 @@ class PriorTarget(Protocol):
     def for_rows(self, cells: jax.Array, key: jax.Array) -> Target:
         """What rows that move a few at a time see; other unknowns are drawn to make it a sum."""
 
+    @property
+    def unknowns(self) -> tuple[str, ...]:
+        """Names of what is drawn beside the partition."""
 
-Kind = TypeVar("Kind", bound=PriorTarget)
+    def drawn(self) -> Draw:
+        """What is drawn beside the partition, by name."""
+
+    def given(self, draw: Draw) -> Any:
+        """The distribution given what was drawn beside a partition."""
+
+    def renewed(self, labels: jax.Array, cells: jax.Array, key: jax.Array) -> Any:
+        """The distribution given all that is drawn beside a partition, drawn anew."""
+
+
+class NumbersOnly:
+    """Of what is drawn beside the partition: the numbers of the prior, and nothing else."""
+
+    prior: Prior
+    at: Any
+
+    @property
+    def unknowns(self) -> tuple[str, ...]:
+        """Names of what is drawn beside the partition."""
+        return Prior._fields
+
+    def drawn(self) -> Draw:
+        """What is drawn beside the partition, by name."""
+        return {name: jnp.asarray(v) for name, v in self.prior._asdict().items()}
+
+    def given(self, draw: Draw) -> Any:
+        """The distribution given what was drawn beside a partition."""
+        return self.at(Prior(*(draw[name] for name in Prior._fields)))
+
+    def renewed(self, labels: jax.Array, cells: jax.Array, key: jax.Array) -> Any:
+        """The distribution given all that is drawn beside a partition, drawn anew."""
+        return draw_prior(self, cells, key)
+
+
+Kind = TypeVar("Kind", bound=Any)
 
 
 def draw_prior(target: Kind, cells: jax.Array, key: jax.Array) -> Kind:
@@ -101,19 +138,18 @@ def _renewed(target: Kind, cells: jax.Array, choose: Any, rounds: int) -> Kind:
 
 @dataclass(frozen=True)
 class PriorKernel(CollapsedKernel):
-    """Collapsed moves over partitions, and draws of the numbers of the prior."""
+    """Collapsed moves over partitions, and draws of what the target does not know beside them."""
 
     def begin(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
         """State of one chain that starts at labels (n',)."""
         key, now = jax.random.split(key)
-        state = start(target, labels)
-        target = draw_prior(target, state.cells, now)
-        return ChainState(_draw(target, state), no_moves()._asdict(), key)
+        target = target.renewed(labels, target.cells(labels), now)
+        return ChainState(_draw(target, labels), no_moves()._asdict(), key)
 
     def step(self, target: Any, state: ChainState) -> ChainState:
         """Next state of one chain."""
         key, rows_key, gibbs_key, jump_key, prior_key = jax.random.split(state.rng_key, 5)
-        target, labels = at_draw(target, state.draw), state.draw["labels"]
+        target, labels = target.given(state.draw), state.draw["labels"]
         rows = target.for_rows(target.cells(labels), rows_key)
         found, n_blocks, accepted = gibbs(rows, start(rows, labels), gibbs_key, self.block)
         found, moves = jumps(
@@ -121,19 +157,15 @@ class PriorKernel(CollapsedKernel):
             n_split_merge=self.n_split_merge, n_launch=self.n_launch,
         )  # fmt: skip
         moves = moves._replace(gibbs=n_blocks, gibbs_accepted=accepted)
-        target = draw_prior(target, found.cells, prior_key)
-        return ChainState(_draw(target, found), moves._asdict(), key)
+        target = target.renewed(found.labels, found.cells, prior_key)
+        return ChainState(_draw(target, found.labels), moves._asdict(), key)
 
 
-def at_draw(target: Any, draw: Draw) -> Any:
-    """The distribution given the numbers of a draw."""
-    return target.at(Prior(*(draw[name] for name in Prior._fields)))
-
-
-def _draw(target: Any, state: Partition) -> Draw:
+def _draw(target: Any, labels: jax.Array) -> Draw:
+    cells = target.cells(labels)
     return {
-        "labels": state.labels,
-        "n_clusters": occupied(state.cells).sum().astype(jnp.int32),
-        "length": target.length(state.cells),
-        **{name: jnp.asarray(v) for name, v in target.prior._asdict().items()},
+        "labels": labels,
+        "n_clusters": occupied(cells).sum().astype(jnp.int32),
+        "length": target.length(cells),
+        **target.drawn(),
     }

@@ -24,7 +24,6 @@ from nrprob.methods.bayes.code import (
     mixture_probabilities,
 )
 from nrprob.methods.bayes.draws import AVERAGED, padded, pooled
-from nrprob.methods.bayes.prior import Prior
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
 from nrprob.validation import LARGEST, check_rows
@@ -246,7 +245,7 @@ class Sampled(Clusterer):
 
     def _beside(self) -> tuple[str, ...]:
         """What is drawn beside the labels, and predictions have to know."""
-        return Prior._fields if self._used.draws_prior else ()
+        return self._partition.unknowns if self._used.draws_prior else ()
 
     def _probabilities(
         self, target: Any, draws: dict[str, np.ndarray], n_draws: int, rows: NewRows

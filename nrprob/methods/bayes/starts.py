@@ -12,7 +12,7 @@ from nrprob.engines.chains import ChainState, PartitionKernel, begin_at, default
 from nrprob.engines.checkpoints import CheckpointedChains
 from nrprob.known import factorize
 from nrprob.methods.bayes.code import MixtureCode, best_blocks
-from nrprob.methods.bayes.prior import Prior, PriorKernel
+from nrprob.methods.bayes.prior import PriorKernel
 from nrprob.validation import check_choice
 
 WORDS = ("auto", "far", "some")
@@ -89,7 +89,7 @@ def on_some_rows(
         kernel = PriorKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
     chains = CheckpointedChains(kernel, target, dispersed(kernel, target, key, n_chains))
     chains.advance(n_steps, 0)
-    names = ("labels", *(Prior._fields if code.draws_prior else ()))
+    names = ("labels", *(target.unknowns if code.draws_prior else ()))
     draw = {name: chains.states.draw[name] for name in names}
     labels = np.empty((n_chains, n), np.int32)
     labels[:, some] = np.asarray(draw["labels"])[:, : len(some)]

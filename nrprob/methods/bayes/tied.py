@@ -21,12 +21,15 @@ import numpy as np
 from jax.scipy.special import multigammaln
 
 from nrprob.engines.sample import Odds, Partition, Target
-from nrprob.methods.bayes.prior import Prior
+from nrprob.methods.bayes.prior import NumbersOnly, Prior
 from nrprob.methods.bayes.six_move_draws import log_gamma_variate
 from nrprob.statistics.codes import code_term, student
 from nrprob.statistics.matrices import whitener
 
 _STATIC: dict[str, Any] = {"static": True}
+
+
+_WHOLE = np.float64(1)  # power of a density as it is
 
 
 class _Fit(NamedTuple):
@@ -45,9 +48,19 @@ class _Fit(NamedTuple):
     precision: jax.Array
 
 
+def wishart_root(key: jax.Array, white: jax.Array, freedom: jax.Array) -> jax.Array:
+    """Root (d, d) of a Wishart matrix, ``root root'``, whose scale is ``white' white``."""
+    gamma_key, normal_key = jax.random.split(key)
+    d = len(white)
+    shape = 0.5 * (freedom - jnp.arange(d))
+    diagonal = jnp.sqrt(2) * jnp.exp(0.5 * log_gamma_variate(gamma_key, shape))
+    below = jnp.tril(jax.random.normal(normal_key, (d, d), white.dtype), -1)
+    return white.T @ (below + jnp.diag(diagonal))
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class TiedTarget:
+class TiedTarget(NumbersOnly):
     """A distribution over partitions; see `nrprob.methods.bayes.prior.PriorTarget`.
 
     Attributes
@@ -56,6 +69,7 @@ class TiedTarget:
     square : (d, d) sum of the outer products of the rows
     prior : the numbers in use
     grid : their grids
+    power : that the density of rows given all else is raised to
     """
 
     plain: Target
@@ -63,6 +77,7 @@ class TiedTarget:
     prior: Prior
     grid: Prior
     n_features: int = field(metadata=_STATIC)
+    power: jax.Array | np.float64 = _WHOLE
 
     def __getattr__(self, name: str) -> Any:
         if name in SHARED:
@@ -76,8 +91,8 @@ class TiedTarget:
     def _fit(self, cells: jax.Array) -> _Fit:
         """Fit cells (groups, K, p)."""
         d, (kappa, omega, s, nu) = self.n_features, self.prior
-        n, sums = cells[..., -1], cells[..., :d]
-        scatter = s * nu * jnp.eye(d) + self.square
+        n, sums = self.power * cells[..., -1], self.power * cells[..., :d]
+        scatter = s * nu * jnp.eye(d) + self.power * self.square
         per, precision = omega + n.sum(1), kappa + n.sum(0)
         if self.plain.n_groups == 1:  # which is none: rows are centred
             right = sums[0] / jnp.sqrt(precision)[:, None]
@@ -96,7 +111,7 @@ class TiedTarget:
     def features(self, cells: jax.Array) -> jax.Array:
         """Minus the log of the marginal likelihood of the features, in nats."""
         fit, d, (_, _, s, nu) = self._fit(cells), self.n_features, self.prior
-        n, freedom = cells[..., -1].sum(), d + 1 + nu
+        n, freedom = self.power * cells[..., -1].sum(), d + 1 + nu
         return (
             0.5 * n * d * np.log(np.pi)
             + multigammaln(0.5 * freedom, d)
@@ -110,40 +125,47 @@ class TiedTarget:
         """Minus the log of the probability of data and partition, in nats."""
         return self.plain.length(cells) + self.features(cells)
 
-    def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
-        """What single rows (b, p) of groups (b,) add to every cluster: (K, b)."""
+    def features_of(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
+        """What the features of single rows (b, p) of groups (b,) add to every cluster: (K, b)."""
         d, fit = self.n_features, self._fit(cells)
-        freedom = d + 1 + self.prior.freedom + cells[..., -1].sum()
+        n = self.power * cells[..., -1]
+        freedom = d + 1 + self.prior.freedom + n.sum()
         inverse = fit.half.T @ fit.half
         means, spread = fit.centres[:, None], jnp.diagonal(inverse)[:, None]
         if self.plain.n_groups > 1:
-            between = cells[..., -1] / fit.precision[:, None]  # (L, K)
+            between = n / fit.precision[:, None]  # (L, K)
             inside = between @ inverse
             spread = spread - 2 * inside.T + 1 / fit.precision + (inside * between).sum(1)
             means, spread = means + fit.groups[group], spread[:, group]
         white, log_det = whitener(fit.scatter)
         away = jnp.square(x[:, :d] @ white.T - means @ white.T).sum(-1)
-        cost = student(away, log_det, 1 + spread, freedom, d)
-        return cost + self.plain.joining(cells, x, group)
+        return student(away, log_det, 1 + spread, freedom, d)
+
+    def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
+        """What single rows (b, p) of groups (b,) add to every cluster: (K, b)."""
+        return self.features_of(cells, x, group) + self.plain.joining(cells, x, group)
 
     def left_out(self, cells: jax.Array, labels: jax.Array) -> jax.Array:
         """Log density (n',) of the features of every row given all other rows."""
         d, fit, x = self.n_features, self._fit(cells), self.plain.x
-        freedom = d + self.prior.freedom + cells[..., -1].sum()  # without the row
+        power, n = self.power, self.power * cells[..., -1]
+        freedom = d + 1 + self.prior.freedom + n.sum() - power  # without the row
         leverage = jnp.square(fit.half).sum(0)[labels]
         away = x[:, :d] - fit.centres[labels]
         if self.plain.n_groups > 1:
-            group, between = self.plain.group, cells[..., -1] / fit.precision[:, None]
+            group, between = self.plain.group, n / fit.precision[:, None]
             away = away - fit.groups[group]
             own = (fit.half @ between.T)[:, group]
             leverage = leverage - 2 * (fit.half[:, labels] * own).sum(0)
             leverage = leverage + jnp.square(own).sum(0) + 1 / fit.precision[group]
         white, log_det = whitener(fit.scatter)
-        left = 1 - leverage
-        share = jnp.square(away @ white.T).sum(1) / left
+        left = 1 - power * leverage
+        away = jnp.square(away @ white.T).sum(1)
+        share = power * away / left
         # The scatter without the row has (1 - share) times the determinant.
-        away_then = share / (1 - share)
-        return -student(away_then / left, log_det + jnp.log1p(-share), 1 / left, freedom, d)
+        away = away / left**2 / (1 - share)
+        factor = 1 + leverage / left
+        return -student(away, log_det + jnp.log1p(-share), factor, freedom, d)
 
     def odds(self, state: Partition, a: jax.Array, b: jax.Array, member: jax.Array) -> Odds:
         """Log odds by which rows that leave clusters ``a`` and ``b`` join one of two new ones.
@@ -185,25 +207,21 @@ class TiedTarget:
     def for_rows(self, cells: jax.Array, key: jax.Array) -> Target:
         """Distribution given the covariance and the offsets of known groups, which are drawn."""
         d, (kappa, _, _, nu) = self.n_features, self.prior
-        gamma_key, normal_key, centre_key, group_key = jax.random.split(key, 4)
-        fit, n = self._fit(cells), cells[..., -1]
-        # The precision is ``turn turn'``, a Wishart matrix.
-        shape = 0.5 * (d + 1 + nu + n.sum() - jnp.arange(d))
-        diagonal = jnp.sqrt(2) * jnp.exp(0.5 * log_gamma_variate(gamma_key, shape))
-        bartlett = jnp.tril(jax.random.normal(normal_key, (d, d), shape.dtype), -1)
-        turn = whitener(fit.scatter)[0].T @ (bartlett + jnp.diag(diagonal))
-        x = self.plain.x
+        wishart_key, centre_key, group_key = jax.random.split(key, 3)
+        fit, n = self._fit(cells), self.power * cells[..., -1]
+        x, dtype = self.plain.x, n.dtype
+        turn = wishart_root(wishart_key, whitener(fit.scatter)[0], d + 1 + nu + n.sum())
         rows = x[:, :d] @ turn
         if self.plain.n_groups > 1:
-            noise = jax.random.normal(centre_key, fit.centres.shape, shape.dtype)
+            noise = jax.random.normal(centre_key, fit.centres.shape, dtype)
             centres = fit.centres @ turn + fit.half.T @ noise
             per = fit.precision[:, None]
-            own = cells[..., :d].sum(1) / per @ turn - n @ centres / per
+            own = self.power * cells[..., :d].sum(1) / per @ turn - n @ centres / per
             own = own + jax.random.normal(group_key, own.shape, own.dtype) / jnp.sqrt(per)
             rows = (rows - own[self.plain.group]) * x[:, -1:]
         return replace(
             self.plain,
-            terms=(code_term(UnitNormal(kappa, d)), *self.plain.terms),
+            terms=(code_term(UnitNormal(kappa, self.power, d)), *self.plain.terms),
             x=jnp.concatenate([rows, x[:, d:]], 1),
             group=jnp.zeros_like(self.plain.group),
             n_groups=1,
@@ -221,24 +239,28 @@ SHARED = frozenset({
 class UnitNormal:
     """Rows of covariance I about a centre from N(0, I / kappa), but for what all rows add.
 
-    ``d/2 log((kappa + n) / kappa) - |sum|^2 / (2 (kappa + n))``.
+    ``d/2 log((kappa + n) / kappa) - |sum|^2 / (2 (kappa + n))``, of sums and numbers that the
+    ``power`` of their density multiplies.
     """
 
     sends: ClassVar[frozenset[str]] = frozenset({"data", "parameters"})
     kappa: jax.Array
+    power: jax.Array | np.float64
     n_features: int = field(metadata=_STATIC)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Nats of statistics (..., p)."""
-        d, n = self.n_features, self.kappa + cell[..., -1]
+        d, cell = self.n_features, self.power * cell
+        n = self.kappa + cell[..., -1]
         return 0.5 * (d * jnp.log(n / self.kappa) - jnp.square(cell[..., :d]).sum(-1) / n)
 
     def prepare(self, cells: jax.Array) -> Any:
         """What `join` wants to know of cells (p, K)."""
-        d, n = self.n_features, self.kappa + cells[-1]
+        d, cells = self.n_features, self.power * cells
+        n, more = self.kappa + cells[-1], self.power
         square = jnp.square(cells[:d]).sum(0)
-        constant = d * jnp.log1p(1 / n) + square / (n * (n + 1))
-        return cells[:d] / (n + 1), 0.5 * constant, 0.5 / (n + 1)
+        constant = d * jnp.log1p(more / n) + more * square / (n * (n + more))
+        return more * cells[:d] / (n + more), 0.5 * constant, 0.5 * more**2 / (n + more)
 
     def join(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""

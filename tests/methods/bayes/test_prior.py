@@ -36,9 +36,9 @@ def rows(seed=0):
     return X - X.mean(0)
 
 
-def made(covariance, grouped=False, grid=GRID):
+def made(covariance, grouped=False, grid=GRID, power=1.0):
     """Distribution over partitions of rows, four of which have a class."""
-    code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True)
+    code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True, power=power)
     codes = np.asarray([0, 1, -1, 1, 0, -1])
     target = code.target(rows(), codes, 2, K, GROUP if grouped else None)
     used = jax.tree.map(jnp.asarray, grid)
@@ -187,6 +187,8 @@ CASES = {
     "tied, known groups": lambda: made("tied", True),
     "full": lambda: made("full"),
     "diag": lambda: made("diag"),
+    "tied, known groups, powered": lambda: made("tied", True, power=0.5),
+    "full, powered": lambda: made("full", power=0.5),
 }
 
 

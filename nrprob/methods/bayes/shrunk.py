@@ -1,0 +1,157 @@
+r"""Clusters whose covariances are shrunk to one that they have in common, as much as rows say.
+
+Row i of cluster c is
+
+    x_i = b_c + e_i,   e_i ~ N(0, S_c),   b_c ~ N(0, S_c / kappa),
+    S_c ~ inverse-Wishart(f, f S),  f = d + 1 + nu,    S ~ Wishart(d + 2, s I / (d + 2)),
+
+so that the inverse of S is to be expected of that of a cluster's covariance, and s of a column's
+variance. (With S the mean of S_c, nu could not move while S stays.) With nu small a cluster has a
+covariance of its own, and with nu large that of all others; nu is drawn, and so are S and s.
+
+Given S a partition's code is a sum over clusters, their centres and covariances integrated out; S
+is drawn given covariances, which are drawn first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import multigammaln
+
+from nrprob.engines.chains import Draw
+from nrprob.engines.sample import Target
+from nrprob.methods.bayes.prior import Prior, draw_prior
+from nrprob.methods.bayes.separate import SeparateTarget
+from nrprob.methods.bayes.tied import wishart_root
+from nrprob.statistics.matrices import whitener
+
+_STATIC: dict[str, Any] = {"static": True}
+SHRINKAGE = np.asarray([1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0])  # values of nu
+SIZES = np.logspace(-2.5, 0, 41)  # values of s, close to each other as S knows it well
+
+
+def moments(rows: Any) -> jax.Array:
+    """First and second moments of rows (n, d), as columns."""
+    first, second = np.triu_indices(rows.shape[1])
+    return jnp.concatenate([rows, rows[:, first] * rows[:, second]], 1)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ShrunkTarget(SeparateTarget):
+    """A distribution over partitions; see `nrprob.methods.bayes.prior.PriorTarget`.
+
+    Attributes
+    ----------
+    plain : of rows in units of the common covariance; its first term is of a `NormalWishart`
+    rows : (n', d) as they came
+    common : (d, d) the common covariance S
+    """
+
+    rows: jax.Array
+    common: jax.Array
+    n_features: int = field(metadata=_STATIC)
+
+    @property
+    def unknowns(self) -> tuple[str, ...]:
+        """Names of what is drawn beside the partition."""
+        return (*super().unknowns, "common_covariance")
+
+    def drawn(self) -> Draw:
+        """What is drawn beside the partition, by name."""
+        return {**super().drawn(), "common_covariance": self.common}
+
+    def given(self, draw: Draw) -> ShrunkTarget:
+        """The distribution given what was drawn beside a partition."""
+        return super().given(draw).seen_by(draw["common_covariance"])
+
+    def seen_by(self, common: jax.Array) -> ShrunkTarget:
+        """The distribution given another common covariance."""
+        own = moments(self.rows @ whitener(common)[0].T)
+        x = jnp.concatenate([own, self.plain.x[:, own.shape[1] :]], 1)
+        return replace(self, plain=replace(self.plain, x=x), common=common)
+
+    def at(self, prior: Prior) -> ShrunkTarget:
+        """The distribution given other numbers."""
+        found = super().at(prior)
+        term, *rest = found.plain.terms
+        # Rows are in units of the common covariance.
+        unit = (self.n_features + 1 + prior.freedom) / prior.freedom
+        code: Any = term.cost
+        term = replace(term, cost=replace(code, variance=unit))
+        return replace(self, prior=prior, plain=replace(found.plain, terms=(term, *rest)))
+
+    def _of_common(self) -> jax.Array:
+        """Minus the log density of the common covariance."""
+        d, s = self.n_features, self.prior.variance
+        freedom = d + 2
+        inside = jnp.trace(self.common) * freedom / s - whitener(self.common)[1]
+        constant = d * jnp.log(2 * s / freedom)
+        return 0.5 * (inside + freedom * constant) + multigammaln(0.5 * freedom, d)
+
+    def length(self, cells: jax.Array) -> jax.Array:
+        """Minus the log of the density of data, partition and common covariance."""
+        code: Any = self.plain.terms[0].cost
+        volume = 0.5 * code.power * self.plain.x[:, -1].sum() * whitener(self.common)[1]
+        return self.plain.length(cells) + volume + self._of_common()
+
+    def renewed(self, labels: jax.Array, cells: jax.Array, key: jax.Array) -> ShrunkTarget:
+        """The distribution given all that is drawn beside a partition, drawn anew."""
+        number_key, own_key, size_key, common_key = jax.random.split(key, 4)
+        # The variance says nothing of the rows.
+        fewer = replace(self, grid=self.grid._replace(variance=self.grid.variance[:1]))
+        target = replace(draw_prior(fewer, cells, number_key), grid=self.grid)
+
+        def sized(s):
+            return target.at(target.prior._replace(variance=s))
+
+        sizes = self.grid.variance
+        log_p = -jax.vmap(lambda s: sized(s)._of_common())(sizes)
+        target = sized(sizes[jax.random.categorical(size_key, log_p)])
+        return target.seen_by(target._draw_common(cells, target._roots(cells, own_key), common_key))
+
+    def _roots(self, cells: jax.Array, key: jax.Array) -> jax.Array:
+        """Roots (K, d, d) of drawn precisions, ``root root'``, in units of the common one."""
+        code, total = self.seen(cells.sum(0))
+        white = jax.vmap(whitener)(code.scatter(total))[0]
+        freedom = self.n_features + 1 + self.prior.freedom + total[:, -1]
+        return jax.vmap(wishart_root)(jax.random.split(key, len(total)), white, freedom)
+
+    def _draw_common(self, cells: jax.Array, roots: jax.Array, key: jax.Array) -> jax.Array:
+        """The common covariance, given precisions; those of clusters without rows do not count."""
+        d = self.n_features
+        each = d + 1 + self.prior.freedom
+        here = cells[..., -1].sum(0) > 0.5
+        white, _ = whitener(self.common)
+        # From units of the common covariance to those of the rows.
+        turned = white.T @ jnp.where(here[:, None, None], roots, 0)
+        inverse = jnp.einsum("kde,kfe->df", turned, turned)
+        inverse = each * inverse + jnp.eye(d) * (d + 2) / self.prior.variance
+        freedom = d + 2 + here.sum() * each
+        root = wishart_root(key, whitener(inverse)[0], freedom)
+        return root @ root.T
+
+    # Rows as they come: their statistics start with their features
+
+    def features_of(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
+        """What the features of single rows (b, p) add to every cluster: (K, b)."""
+        white, log_det = whitener(self.common)
+        own = moments(x[:, : self.n_features] @ white.T)
+        return super().features_of(cells, own, group) + 0.5 * log_det
+
+    def left_out(self, cells: jax.Array, labels: jax.Array) -> jax.Array:
+        """Log density (n',) of the features of every row given the others of its cluster."""
+        return super().left_out(cells, labels) - 0.5 * whitener(self.common)[1]
+
+
+def begin_shrunk(plain: Target, rows: np.ndarray, prior: Prior, grid: Prior) -> ShrunkTarget:
+    """Distribution over partitions of rows (n, d), with the common covariance to be drawn."""
+    n, d = rows.shape
+    wide = jnp.pad(jnp.asarray(rows), ((0, plain.x.shape[0] - n), (0, 0)))
+    common = jnp.eye(d) * prior.variance
+    return ShrunkTarget(plain, prior, grid, wide, common, d).at(prior).seen_by(common)
