@@ -528,10 +528,12 @@ class MDLMixture(Inputs):
         self, task: SampledRows, n_classes: int, random: np.random.RandomState
     ) -> str:
         """The covariance to use; see the parameter."""
+        if not task.X.size:  # no column varies
+            return "diag"
         if self.covariance != "auto":
             return self.covariance
         real = self._features.features == "gaussian"
-        if not real or self.energy_ == "nml" or self.kernel != "collapsed" or not task.X.size:
+        if not real or self.energy_ == "nml" or self.kernel != "collapsed":
             return "diag"
         if task.group is not None:
             return "tied"

@@ -48,7 +48,7 @@ class SeparateTarget(NumbersOnly):
         """Minus the log of the marginal likelihood of the features, in nats."""
         return self.plain.terms[0].cost(cells.sum(0)).sum()
 
-    def seen(self, cells: jax.Array) -> tuple[Any, jax.Array]:
+    def predicting(self, cells: jax.Array) -> tuple[Any, jax.Array]:
         """Code of the features of whole rows, and cells as rows of less weight make them.
 
         Rows that are predicted are not raised to the power of those that they are predicted from.
@@ -58,7 +58,7 @@ class SeparateTarget(NumbersOnly):
 
     def features_of(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
         """What the features of single rows (b, p) of groups (b,) add to every cluster: (K, b)."""
-        code, cells = self.seen(cells.sum(0))
+        code, cells = self.predicting(cells.sum(0))
         prepared = jax.tree.map(lambda a: a[..., None], code.prepare(cells.T))
         return code.join(prepared, x.T)
 
@@ -69,7 +69,7 @@ class SeparateTarget(NumbersOnly):
 
     def left_out(self, cells: jax.Array, labels: jax.Array) -> jax.Array:
         """Log density (n',) of the features of every row given the others of its cluster."""
-        code, less = self.seen(cells.sum(0)[labels] - self.plain.x)
+        code, less = self.predicting(cells.sum(0)[labels] - self.plain.x)
         return code(less) - code(less + self.plain.x)
 
     def for_rows(self, cells: jax.Array, key: jax.Array) -> Target:

@@ -117,7 +117,7 @@ class ShrunkTarget(SeparateTarget):
 
     def _roots(self, cells: jax.Array, key: jax.Array) -> jax.Array:
         """Roots (K, d, d) of drawn precisions, ``root root'``, in units of the common one."""
-        code, total = self.seen(cells.sum(0))
+        code, total = self.predicting(cells.sum(0))
         white = jax.vmap(whitener)(code.scatter(total))[0]
         freedom = self.n_features + 1 + self.prior.freedom + total[:, -1]
         return jax.vmap(wishart_root)(jax.random.split(key, len(total)), white, freedom)
