@@ -21,7 +21,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from nrprob import MDLMixture
 
-COLUMNS = ("rows", "k", "ARI", "P(3 or 4)", "R-hat", "CPU, s")
+COLUMNS = ("k", "ARI", "P(3 or 4)", "R-hat", "CPU, s")
 
 
 def row(name: tuple[str, ...], X: np.ndarray, truth: np.ndarray, **settings: Any) -> list[Any]:
@@ -67,7 +67,7 @@ def main(quick: bool) -> None:
         ]
     show(
         "likelihood_power, clusters that share a covariance",
-        ("", "likelihood_power", *COLUMNS[1:]),
+        ("rows", "likelihood_power", *COLUMNS),
         rows,
     )
     rows = []
@@ -76,7 +76,7 @@ def main(quick: bool) -> None:
         what = "of their own" if own else "alike"
         kinds = ("shrunk",) if quick else ("diag", "full", "shrunk", "tied")
         rows += [row((what, kind), X, truth, covariance=kind, **short) for kind in kinds]
-    show("300 rows in 15 columns", ("covariances", "covariance=", *COLUMNS[1:]), rows)
+    show("300 rows in 15 columns", ("covariances", "covariance=", *COLUMNS), rows)
 
 
 if __name__ == "__main__":

@@ -99,7 +99,6 @@ def _log_product(x: jax.Array) -> jax.Array:
 
 
 _DATA = frozenset({"data", "parameters"})
-_WHOLE = np.float64(1)  # power of a density as it is
 
 
 @jax.tree_util.register_dataclass
@@ -352,7 +351,7 @@ class NormalWishart:
     freedom: Table
     n_features: int = field(metadata=_STATIC)
     full: bool = field(metadata=_STATIC)
-    power: Table = _WHOLE
+    power: Table
 
     def scatter(self, cell: jax.Array) -> jax.Array:
         """Scatter about the shrunken mean with the prior's, (..., m, m) or (..., m)."""

@@ -29,9 +29,6 @@ from nrprob.statistics.matrices import whitener
 _STATIC: dict[str, Any] = {"static": True}
 
 
-_WHOLE = np.float64(1)  # power of a density as it is
-
-
 class _Fit(NamedTuple):
     """Regression on groups and clusters.
 
@@ -77,7 +74,7 @@ class TiedTarget(NumbersOnly):
     prior: Prior
     grid: Prior
     n_features: int = field(metadata=_STATIC)
-    power: jax.Array | np.float64 = _WHOLE
+    power: jax.Array | np.float64
 
     def __getattr__(self, name: str) -> Any:
         if name in SHARED:

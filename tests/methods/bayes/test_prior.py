@@ -136,6 +136,22 @@ def test_what_a_row_adds_is_a_difference_of_lengths(covariance, grouped):
             assert found[c, i - 3] == pytest.approx(float(more - before), abs=1e-9)
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_row_left_out_is_a_new_row_to_the_others_under_a_power(grouped):
+    target, i = made("tied", grouped, power=0.5), 4
+    labels = jnp.asarray(padded(target, [0, 1, 0, 1, 1, 0])[0])
+
+    @jax.jit
+    def both(target):
+        cells, x, group = target.cells(labels), target.x[i : i + 1], target.group[i : i + 1]
+        others = replace(target, square=target.square - jnp.outer(x[0, :D], x[0, :D]))
+        cost = others.features_of(cells.at[group[0], labels[i]].add(-x[0]), x, group)
+        return target.left_out(cells, labels)[i], -cost[labels[i], 0]
+
+    found, expected = both(target)
+    assert float(found) == pytest.approx(float(expected), rel=1e-9)
+
+
 # Draws
 
 
