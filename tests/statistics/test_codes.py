@@ -115,10 +115,11 @@ def test_normal_inverse_wishart_is_the_product_of_predictions():
     upper = np.triu_indices(m)
     cell = np.concatenate([X.sum(0), (X.T @ X)[upper], [len(X)]])
     assert float(_length(code, cell)) == pytest.approx(total, rel=1e-10)
-    traced = codes.NormalWishart(kappa, 0.65, 2.0, m, True)  # nu = m + 1 + 1, scale = .65 * 2
+    # nu = m + 1 + 2, scale = 2 * .65
+    traced = codes.NormalWishart(kappa, 0.65, 2.0, m, True, 1.0)
     matched = codes.normal_inverse_wishart(8, m, kappa=kappa, nu=m + 3.0, scale=1.3)
     assert float(_length(traced, cell)) == pytest.approx(float(_length(matched, cell)), rel=1e-10)
-    apart = codes.NormalWishart(kappa, 0.65, 2.0, m, False)
+    apart = codes.NormalWishart(kappa, 0.65, 2.0, m, False, 1.0)
     by_column = codes.normal_inverse_gamma(8, m, kappa=kappa, shape=2.0, scale=0.65)
     wide = np.concatenate([X.sum(0), (X**2).sum(0), [len(X)]])
     assert float(_length(apart, wide)) == pytest.approx(float(_length(by_column, wide)), rel=1e-10)
