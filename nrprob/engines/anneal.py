@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +28,17 @@ CAPACITY = 2048  # temperatures that a ladder may have
 RANGE = 1e5  # of inverse temperatures; rows that are tied between clusters never harden
 
 Weigh = Callable[[jax.Array], jax.Array]
+
+
+@dataclass(frozen=True)
+class FixedWeights:
+    """Weights (terms,), whatever the terms' curvatures."""
+
+    weights: jax.Array
+
+    def __call__(self, curvatures: jax.Array) -> jax.Array:
+        """Weights from curvatures (terms,)."""
+        return self.weights
 
 
 class Sums:
@@ -289,7 +300,13 @@ def anneal(
 
 
 def leading_curvatures(
-    terms: Terms, rows: Rows, weigh: Weigh, n_start: int | None = None, max_iter: int = 300
+    terms: Terms,
+    rows: Rows,
+    weigh: Weigh,
+    n_start: int | None = None,
+    max_iter: int = 300,
+    *,
+    whether: bool = False,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Largest eigenvalues of the linearised update at identical clusters, and the terms' weights.
 
@@ -298,7 +315,8 @@ def leading_curvatures(
     eigenvalues (terms,) of the single terms. All these problems, and the one of the first
     ``n_start`` terms together at those weights, are solved by one power iteration on the exact
     derivative of the score. Costs are homogeneous of degree 1, so one cluster that holds everything
-    stands for K identical ones.
+    stands for K identical ones. Asked ``whether`` clusters separate at all, it stops when they do:
+    all but the sign of the last eigenvalue is then too small.
 
     Returns
     -------
@@ -327,14 +345,17 @@ def leading_curvatures(
         total = jnp.where(counts, weigh(real(value[:n])), 0)
         return apply(e, jnp.concatenate([jnp.eye(n, dtype=dtype), total[:, None]], 1))
 
+    def floor(weights):
+        return 20 * eps * jnp.where(counts, jnp.abs(weights) * scale, 0).sum()
+
     value = leading_eigenvalues(
         step,
         spread(stream(stream(0, 0), rows.number), (n + 1,), dtype),
         lambda a, b: (mass * a * b).sum((0, 1)),
         accuracy=1e-6 if dtype == jnp.float64 else 1e-5,
         max_iter=max_iter,
+        enough=(lambda v: v[n] > floor(weigh(real(v[:n])))) if whether else None,
     )
     single = real(value[:n])
     weights = weigh(single)
-    floor = 20 * eps * jnp.where(counts, jnp.abs(weights) * scale, 0).sum()
-    return single, weights, jnp.where(value[n] > floor, value[n], 0)
+    return single, weights, jnp.where(value[n] > floor(weights), value[n], 0)

@@ -19,6 +19,7 @@ def leading_eigenvalues(
     *,
     accuracy: float,
     max_iter: int = 300,
+    enough: Callable[[jax.Array], jax.Array] | None = None,
 ) -> jax.Array:
     """Largest eigenvalues of maps whose eigenvalues are not negative.
 
@@ -29,6 +30,7 @@ def leading_eigenvalues(
     start : the first vectors, of all maps
     inner : inner products (maps,) of vectors and their images, in which the maps are symmetric
     accuracy : relative change of the eigenvalues at which they have converged
+    enough : whether the eigenvalues, which only rise, say by now what is asked
 
     Returns
     -------
@@ -40,7 +42,8 @@ def leading_eigenvalues(
         e = e / jnp.sqrt(jnp.maximum(inner(e, e), SMALLEST))
         image = apply(e, old)
         new = jnp.maximum(inner(e, image), 0)
-        return (image, new), ~(jnp.abs(new - old) > accuracy * jnp.abs(new)), ()
+        done = ~(jnp.abs(new - old) > accuracy * jnp.abs(new))
+        return (image, new), done if enough is None else done | enough(new), ()
 
     one = jnp.ones_like(inner(start, start))
     return iterate(step, (start, one), max_iter, done=jnp.zeros_like(one, bool)).state[1]

@@ -21,13 +21,11 @@ from nrprob.engines.moves import (
     give_up_small,
     join_best,
     label_cells,
-    moves,
-    moving,
-    track,
 )
 from nrprob.engines.shuffle import stream, uniform
+from nrprob.engines.visits import visits
 from nrprob.statistics.costs import SeparableCost
-from nrprob.statistics.rows import Rows, Sparse
+from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Term, Terms, objective, one_hot, score
 
 
@@ -130,35 +128,19 @@ def sequential(
     free = rows.mass.reshape(-1) > 0
     if fixed is not None:
         free = free & (fixed.reshape(-1) < 0)
-    group = jnp.repeat(rows.group, rows.mass.shape[1])
     mass, number = rows.mass.reshape(-1), rows.number.reshape(-1)
     shape = rows.mass.shape
-    if isinstance(rows.x, Sparse):
-        make = _sparse_visit
-    else:
-        make = _moving_visit if moving(terms) else _dense_visit
-    visit, prepare = make(terms, rows, mass, group)
+    prepare, follow = visits(terms, rows)
 
     def run(start):
         labels, seed = start
 
         def sweep(state, count):
-            labels, active = state
+            labels, active, cells = state
             priority = uniform(stream(stream(seed, count), number), (), mass.dtype)
             order = jnp.argsort(jnp.where(free, priority, 2.0))
-            cells = label_cells(rows, labels.reshape(shape), n_clusters)
-            state = prepare(cells)
-
-            # A visit reads the old labels and writes the new ones elsewhere: where one array is
-            # both read and written in a step, XLA may copy all of it every time.
-            def step(j, inner):
-                state, new = inner
-                i = order[j]
-                state, label = visit(i, labels[i], active, state)
-                return state, jax.lax.dynamic_update_index_in_dim(new, label, j, 0)
-
             before = labels[order]
-            _, after = jax.lax.fori_loop(0, free.sum(), step, (state, before))
+            _, after = follow(order, before, free.sum(), active, prepare(cells))
             rest = (after == before).all()
             labels = labels.at[order].set(after, unique_indices=True).reshape(shape)
             labels, new_active = _tidied(terms, rows, labels, active, fixed, giving)
@@ -168,169 +150,16 @@ def sequential(
             if giving is not None:
                 cells = label_cells(rows, labels, n_clusters)
             values = objective(terms, cells)[0], active.sum().astype(mass.dtype)
-            return (labels.reshape(-1), active), rest & ~joined, values
+            return (labels.reshape(-1), active, cells), rest & ~joined, values
 
         room = blank(TRACE, mass.dtype)
         labels, existing = _tidied(terms, rows, labels, active, fixed, giving)
-        start = labels.reshape(-1), existing
+        start = labels.reshape(-1), existing, label_cells(rows, labels, n_clusters)
         found = iterate(sweep, start, max_iter, trace=(room, room))
         return found.state[0].reshape(shape), *found.trace, found.n_iter, found.done
 
     seeds = stream(seed, jnp.arange(labels.shape[0]))
     return Reassigned(*jax.lax.map(run, (labels, seeds)))
-
-
-def _moving_visit(terms, rows, mass, group):
-    """Visit rows under costs that know what a row changes."""
-    x = rows.x.x.reshape(-1, rows.x.x.shape[-1])
-    eps = 2 * jnp.finfo(mass.dtype).eps
-
-    def prepare(cells):
-        # Below the rounding of the cells' costs a difference says nothing.
-        sizes = [jnp.abs(t.weight) * jnp.abs(t.cost(cells[0, 0])).max() for t in terms]
-        return track(terms, cells), eps * functools.reduce(jnp.add, sizes)
-
-    def visit(i, old, active, state):
-        states, rounding = state
-        join, leave = moves(terms, states, x[i][None], old[None])
-        change = jnp.where(active & ~jnp.isnan(join[0]), join[0] + leave, jnp.inf)
-        change = change.at[old].set(-rounding)
-        new = change.argmin().astype(old.dtype)
-
-        def move(states):
-            return tuple(
-                term.cost.moved(own, x[i], old, new)
-                for term, own in zip(terms, states, strict=True)
-            )
-
-        return (jax.lax.cond(new == old, lambda states: states, move, states), rounding), new
-
-    return visit, prepare
-
-
-def _dense_visit(terms, rows, mass, group):
-    x = rows.x.x.reshape(-1, rows.x.n_statistics)
-    eps = 2 * jnp.finfo(mass.dtype).eps
-
-    def prepare(cells):
-        own = tuple(t.cells(cells)[:, 0] for t in terms)
-        return own, tuple(t.cost(c) for t, c in zip(terms, own, strict=True))
-
-    def visit(i, old, active, state):
-        own, costs = state
-        g = group[i]
-        row = x[i] * mass[i]
-        change = jnp.zeros(active.shape, mass.dtype)
-        scale = jnp.zeros((), mass.dtype)
-        parts = []
-        for term, cells, cost in zip(terms, own, costs, strict=True):
-            place = g if term.by_group else 0
-            mine = term.row(row, g)
-            here, cost_here = cells[place], cost[place]
-            less = here[old] - mine
-            without = here.at[old].set(less)
-            cost_without = cost_here.at[old].set(term.cost(less))
-            joined = term.cost(without + mine)
-            change += term.weight * (joined - cost_without)
-            scale += jnp.abs(term.weight) * jnp.abs(joined).max()
-            parts.append((place, without, cost_without, mine, joined))
-        change = jnp.where(active, change, jnp.inf)
-        new = jnp.argmin(change)
-        new = jnp.where(change[old] <= change[new] + eps * scale, old, new).astype(old.dtype)
-        own = tuple(
-            cells.at[place, old].set(without[old]).at[place, new].set(without[new] + mine)
-            for cells, (place, without, _, mine, _) in zip(own, parts, strict=True)
-        )
-        costs = tuple(
-            cost.at[place, old].set(cost_without[old]).at[place, new].set(joined[new])
-            for cost, (place, _, cost_without, _, joined) in zip(costs, parts, strict=True)
-        )
-        return (own, costs), new
-
-    return visit, prepare
-
-
-_CHUNK = 32  # entries of a sparse row that are looked at together
-
-
-def _sparse_visit(terms, rows, mass, group):
-    """Visit a row at the cost of its non-zero entries; for costs that are sums over features."""
-    for term in terms:
-        if not isinstance(term.cost, SeparableCost) or term.view is not None:
-            raise TypeError(
-                "sparse rows are reassigned under costs that are sums over features; got "
-                f"{term.cost!r}; use annealing, or dense rows"
-            )
-    x, p = rows.x, rows.x.n_statistics
-    # A slice of fixed length is far cheaper than a gather, but must not reach past the end.
-    columns = jnp.pad(x.column.reshape(-1), (0, _CHUNK), constant_values=p - 1)
-    values = jnp.pad(x.value.reshape(-1), (0, _CHUNK))
-    eps = 2 * jnp.finfo(mass.dtype).eps
-
-    def prepare(cells):
-        own = [t.cells(cells)[:, 0] for t in terms]
-        tables = tuple(jnp.swapaxes(c, 1, 2).reshape(-1, c.shape[1]) for c in own)
-        return tables, tuple(c[..., :-1].sum(-1) for c in own)
-
-    def visit(i, old, active, state):
-        tables, draws = state
-        k = active.shape[0]
-        places = [group[i] if term.by_group else 0 for term in terms]
-        first, end = x.start[i], x.start[i + 1]
-        chunks = (end - first + _CHUNK - 1) // _CHUNK
-        here = jax.nn.one_hot(old, k, dtype=mass.dtype)
-
-        def entries(c):
-            at = first + c * _CHUNK
-            column = jax.lax.dynamic_slice(columns, (at,), (_CHUNK,))
-            value = jax.lax.dynamic_slice(values, (at,), (_CHUNK,)) * mass[i]
-            return column, jnp.where(jnp.arange(_CHUNK) < end - at, value, 0)
-
-        def tally(c, carry):
-            change, total = carry
-            column, value = entries(c)
-            feature = jnp.where(column < p - 1, value, 0)
-            for term, table, place in zip(terms, tables, places, strict=True):
-                cost = term.cost.column
-                if cost is None:
-                    continue
-                cell = table.at[place * p + column].get(mode="promise_in_bounds")
-                without = cell - feature[:, None] * here
-                more = (cost(without + feature[:, None]) - cost(without)).sum(0)
-                change += term.weight * more
-            return change, total + feature.sum()
-
-        zero = jnp.zeros(k, mass.dtype), jnp.zeros((), mass.dtype)
-        change, total = jax.lax.fori_loop(0, chunks, tally, zero)
-        scale = jnp.zeros((), mass.dtype)
-        for term, table, draw, place in zip(terms, tables, draws, places, strict=True):
-            drawn = draw[place] - total * here
-            held = table[place * p + p - 1] - mass[i] * here
-            before = term.cost.rest(drawn, held)
-            change += term.weight * (term.cost.rest(drawn + total, held + mass[i]) - before)
-            if term.cost.column is not None:
-                scale += jnp.abs(term.weight * before).max()
-        change = jnp.where(active, change, jnp.inf)
-        new = jnp.argmin(change)
-        new = jnp.where(change[old] <= change[new] + eps * scale, old, new).astype(old.dtype)
-
-        shift = jax.nn.one_hot(new, k, dtype=mass.dtype) - here
-
-        def move(c, tables):
-            column, value = entries(c)
-            # One scatter of whole rows of K: two of single numbers cost more than all the rest.
-            return tuple(
-                table.at[place * p + column].add(value[:, None] * shift, mode="promise_in_bounds")
-                for table, place in zip(tables, places, strict=True)
-            )
-
-        tables = jax.lax.fori_loop(0, jnp.where(new == old, 0, chunks), move, tables)
-        draws = tuple(
-            draw.at[place].add(total * shift) for draw, place in zip(draws, places, strict=True)
-        )
-        return (tables, draws), new
-
-    return visit, prepare
 
 
 def batched(

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.anneal import (
+    FixedWeights,
     Ladder,
     Update,
     Weigh,
@@ -213,7 +214,7 @@ class TermFit(NamedTuple):
     slope : (groups, K, p) what a row adds to F, linearly, in every cell
     log_prior : (K,) log mass of the clusters; -inf for those that hold nothing
     beta : final inverse temperature
-    critical_beta : inverse temperature of the first split
+    critical_beta : inverse temperature of the first split; NaN where that was not asked
     weights : (terms,) weights of the terms
     """
 
@@ -224,12 +225,25 @@ class TermFit(NamedTuple):
     weights: jax.Array
 
 
-def weighted(problem: Problem, rows: Rows) -> tuple[Terms, jax.Array, jax.Array]:
-    """Terms with their weights, the weights, and the inverse temperature of the first split."""
-    _, weights, largest = leading_curvatures(problem.terms, rows, problem.weigh, problem.n_start)
+def weighted(
+    problem: Problem, rows: Rows, *, whether: bool = False
+) -> tuple[Terms, jax.Array, jax.Array]:
+    """Terms with their weights, the weights, and the inverse temperature of the first split.
+
+    Asked only ``whether`` there is a split, the temperature is NaN if so, and infinite if not.
+    """
+    _, weights, largest = leading_curvatures(
+        problem.terms, rows, problem.weigh, problem.n_start, whether=whether
+    )
     terms = tuple(replace(t, weight=weights[i]) for i, t in enumerate(problem.terms))
-    critical = jnp.where(largest > 0, 1 / jnp.maximum(largest, 1e-30), jnp.inf)
-    return terms, weights, critical
+    critical = jnp.nan if whether else 1 / jnp.maximum(largest, 1e-30)
+    return terms, weights, jnp.where(largest > 0, critical, jnp.inf)
+
+
+@partial(jax.jit, static_argnames="build")
+def first_split(rows: Rows, settings: Settings, *, build: Build) -> jax.Array:
+    """Inverse temperature of the first split."""
+    return weighted(build(rows, settings), rows)[2]
 
 
 def exact_objective(terms: Terms, cells: jax.Array) -> jax.Array:
@@ -247,8 +261,13 @@ def with_compression(terms: Terms, rows: Rows, inverse_beta: jax.Array) -> Terms
 def _minimised(
     build: Build, rows: Rows, settings: Settings, compressed: bool
 ) -> tuple[Terms, jax.Array, jax.Array]:
-    """As `weighted`, of what ``build`` makes; with n H(C)/beta if hard labels pay for it."""
-    terms, weights, critical = weighted(build(rows, settings), rows)
+    """As `weighted`, of what ``build`` makes; with n H(C)/beta if hard labels pay for it.
+
+    Where the weights do not need the temperature, nothing else does: see `first_split`.
+    """
+    problem = build(rows, settings)
+    whether = isinstance(problem.weigh, FixedWeights)
+    terms, weights, critical = weighted(problem, rows, whether=whether)
     if compressed:
         terms = with_compression(terms, rows, 1 / settings.beta)
     return terms, weights, critical

@@ -78,7 +78,8 @@ SHARED = {
     "critical_beta_": (
         "float",
         """Inverse temperature at which clusters first separate, 1 / (largest eigenvalue of the
-        linearised update).""",
+        linearised update). Where a fit has no use for it, it is computed when first asked for, and
+        the fitted rows are kept until then.""",
     ),
     "linkage_": (
         "ndarray of shape (n_merges, 4)",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -157,22 +159,51 @@ class LinearClusterer(Clusterer):
     # Results
 
     def _keep_costs(
-        self, slope: np.ndarray, log_prior: np.ndarray, m: int, *, beta: float, critical: float
+        self,
+        slope: np.ndarray,
+        log_prior: np.ndarray,
+        m: int,
+        *,
+        beta: float,
+        critical: float | Callable[[], Any],
     ) -> None:
         """Keep what new rows cost: ``slope`` (groups, k', p) by their m statistics and their mass.
 
-        Memberships are proportional to exp(log_prior - beta cost).
+        Memberships are proportional to exp(log_prior - beta cost). Of a ``critical`` inverse
+        temperature that is still to be computed there is one: rows are not all alike.
         """
         k = self.n_clusters
         self._coef = slope[:, :k, :m]
         self._intercept = slope[:, :k, -1]
         self._log_prior = log_prior[:k].astype(np.float64)
         self.beta_ = float(beta)
-        self.critical_beta_ = float(critical)
+        if callable(critical):
+            self._critical_beta = critical
+        else:
+            self.critical_beta_ = float(critical)
+
+    @cached_property
+    def critical_beta_(self) -> float:
+        """Inverse temperature at which clusters first separate; of some computed when asked for."""
+        compute = self.__dict__.pop("_critical_beta", None)
+        if compute is None:
+            raise AttributeError(
+                f"this {type(self).__name__} has no critical_beta_; is it not fitted yet?"
+            )
+        with standard():
+            value = float(compute())
+        self._set_by_fit = [*vars(self).get("_set_by_fit", ()), "critical_beta_"]
+        return value
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A pickle is no place for all rows.
+        if "_critical_beta" in vars(self):
+            _ = self.critical_beta_
+        return super().__getstate__()
 
     def _nothing_left(self, told: bool) -> str:
         """Why there is nothing to find, if so; ``told`` says whether something is known."""
-        if np.isfinite(self.critical_beta_):
+        if not np.isinf(vars(self).get("critical_beta_", 0.0)):
             return ""
         what = "once the known structure is accounted for" if told else "in X"
         return f"there is no structure left {what}; all rows are alike"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -228,9 +229,12 @@ class TermEstimator(LinearClusterer):
         """Set the fitted attributes; see `Clusterer.finish`."""
         restarts, best = collect(found, task.layout)
         fit, n_empty = best.fit, task.rows.n_groups - task.groups.n_groups
+        critical = fit.critical_beta
+        if np.isnan(critical):
+            critical = partial(solve.first_split, task.rows, task.settings, build=task.build)
         self._keep_costs(
             fit.slope[: len(fit.slope) - n_empty], fit.log_prior, task.x.shape[1],
-            beta=fit.beta, critical=fit.critical_beta,
+            beta=fit.beta, critical=critical,
         )  # fmt: skip
         self._keep_weights(fit.weights)
         self._store(

@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from functools import partial
 
 import jax
 import numpy as np
@@ -564,6 +565,21 @@ def test_the_starts_are_those_of_random_state(solver, binary):
         for seed in (0, 0, 1)
     )
     assert (first == again).all() and (first != other).any()
+
+
+@pytest.mark.parametrize("solver", ["sequential", "batched"])
+def test_a_critical_temperature_of_no_use_is_computed_when_asked_for(solver, binary):
+    X, _ = binary
+    hard = IB(2, solver=solver, n_init=2, random_state=0).fit(X)
+    assert "critical_beta_" not in vars(hard)
+    copied = pickle.loads(pickle.dumps(hard))  # without the rows
+    assert not any(isinstance(v, partial) for v in vars(copied).values())
+    expected = IB(2, random_state=0).fit(X).critical_beta_
+    assert copied.critical_beta_ == hard.critical_beta_ == pytest.approx(expected, rel=1e-6)
+    with pytest.warns(DegenerateClusterWarning, match="no structure"):
+        assert np.isinf(hard.fit(np.ones_like(X)).critical_beta_)
+    with pytest.raises(AttributeError, match="not fitted"):
+        _ = IB(2).critical_beta_
 
 
 def test_quench_spreads_the_restarts(binary):

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines.anneal import Weigh
+from nrprob.engines.anneal import FixedWeights, Weigh
 from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator import parameters
 from nrprob.estimator.linear import Task
@@ -50,16 +50,16 @@ def residual_term(rows: Rows) -> Term:
 
 def _weigh(coordination: str, automatic: bool, given: jax.Array) -> Weigh:
     """Weights of the conditional term and its coordination, from their leading curvatures."""
+    if coordination != "residual" and not automatic:
+        return FixedWeights(jnp.stack([jnp.ones_like(given), given]))
 
     def weigh(curvatures):
         first, second = curvatures
         ratio = jnp.where(second > 0, first / jnp.where(second > 0, second, 1), 0)
         if coordination == "residual":
             weight = given * ratio
-        elif automatic:
-            weight = jnp.minimum(0.3, 0.5 * ratio)
         else:
-            weight = given
+            weight = jnp.minimum(0.3, 0.5 * ratio)
         return jnp.stack([jnp.ones_like(weight), weight])
 
     return weigh

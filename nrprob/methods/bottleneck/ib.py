@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.engines.anneal import FixedWeights
 from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator import parameters
 from nrprob.estimator.paths import SplittingEstimator
@@ -29,7 +30,7 @@ class Bottleneck:
     def __call__(self, rows: Rows, settings: Settings) -> Problem:
         """Make the problem from the rows."""
         term = feature_term(rows, self.features, by_group=False)
-        return Problem((term,), jnp.ones_like)
+        return Problem((term,), FixedWeights(jnp.ones(1, rows.mass.dtype)))
 
 
 class SideNumbers(NamedTuple):
@@ -58,7 +59,7 @@ class SideInformation:
             Term(one, zero, None, mass, True),
         )
         weights = jnp.stack([one, gamma, -gamma])
-        return Problem(terms, lambda curvatures: weights, n_start=1, curvature=gamma)
+        return Problem(terms, FixedWeights(weights), n_start=1, curvature=gamma)
 
 
 class SplittingBottleneck(SplittingEstimator, BottleneckEstimator):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines import solve
+from nrprob.engines.anneal import FixedWeights
 from nrprob.engines.kmeans import away, plus_plus
 from nrprob.engines.moves import Giving, label_cells
 from nrprob.engines.reassign import batched, sequential
@@ -95,7 +96,7 @@ class Objective:
         """Make the problem that an annealing solves."""
         terms = self.terms(rows, settings.method)
         weights = jnp.stack([term.weight for term in terms])
-        return solve.Problem(terms, lambda curvatures: weights)
+        return solve.Problem(terms, FixedWeights(weights))
 
 
 def _plus_plus(rows: Rows, seed: jax.Array, metric: jax.Array, active: jax.Array) -> jax.Array:

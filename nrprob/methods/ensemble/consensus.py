@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines import solve
+from nrprob.engines.anneal import FixedWeights
 from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator.base import Restarts
 from nrprob.estimator.calls import collect, restart_calls
@@ -41,7 +42,7 @@ class Consensus:
         one = jnp.ones((), rows.mass.dtype)
         term = Term(one, constant, None, gaussian, False, scale)
         # The Gaussian cost is half a scatter.
-        return Problem((term,), lambda curvatures: jnp.full_like(curvatures, 2))
+        return Problem((term,), FixedWeights(jnp.full(1, 2, rows.mass.dtype)))
 
 
 def agree(

@@ -13,6 +13,7 @@ from scipy import sparse
 from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.engines.anneal import FixedWeights
 from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator import parameters
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin
@@ -143,14 +144,14 @@ class Mixture:
         likelihood = Term(one, constant, None, cost, False, scale)
         if not self.free:
             uniform = replace(likelihood, constant=constant + total * jnp.log(k))
-            return Problem((uniform,), jnp.ones_like, anneal=self.anneal)
+            return Problem((uniform,), FixedWeights(jnp.stack([one])), anneal=self.anneal)
         weights: Any = mass
         constant = xlogx(total + self.alpha * k)
         if self.alpha:
             weights = Smoothed(mass, 0, 0.0, self.alpha)
             constant = constant + k * weights.empty()
         terms = likelihood, Term(one, constant, None, weights, False)
-        return Problem(terms, jnp.ones_like, n_start=1, anneal=self.anneal)
+        return Problem(terms, FixedWeights(jnp.stack([one, one])), n_start=1, anneal=self.anneal)
 
 
 @parameters.constructor
