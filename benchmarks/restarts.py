@@ -231,7 +231,7 @@ def sweeps(quick):
     console.print(
         "A batched fit mostly follows the gradient; a step that computes the exact difference of "
         "every\nmove, of which a fit takes a few, is listed on its own. Sparse rows are looked at "
-        "several at a time,\nup to the first that moves: the fewer rows move, the cheaper is a sweep."
+        "several at a time,\nup to the first that moves: the fewer move, the cheaper is a sweep."
     )
 
 
