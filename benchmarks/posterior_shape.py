@@ -1,9 +1,9 @@
 """`MDLMixture` where clusters are not normal, or have covariances of their own in many columns.
 
 Real kinds that are not normal (iris, wine), from the exact posterior (power 1) to one that features
-count for ever less in, with clusters that share a covariance. Then three planted clusters
-of 300 rows in 15 columns with a dense common covariance, their own departing from it or not, under
-every covariance.
+count for ever less in, with clusters that share a covariance, or whose covariances are shrunk to a
+common one. Then three planted clusters of 300 rows in 15 columns with a dense common covariance,
+their own departing from it or not, under every covariance.
 """
 
 from __future__ import annotations
@@ -61,15 +61,12 @@ def main(quick: bool) -> None:
     rows = []
     for name, load in (("wine", load_wine), ("iris", load_iris)):
         X, truth = load(return_X_y=True)
-        rows += [
-            row((name, str(v)), X, truth, covariance="tied", likelihood_power=v, **short)
-            for v in values
-        ]
-    show(
-        "likelihood_power, clusters that share a covariance",
-        ("rows", "likelihood_power", *COLUMNS),
-        rows,
-    )
+        for kind in ("tied", "shrunk"):
+            rows += [
+                row((name, kind, str(v)), X, truth, covariance=kind, likelihood_power=v, **short)
+                for v in values
+            ]
+    show("powers", ("rows", "covariance=", "likelihood_power=", *COLUMNS), rows)
     rows = []
     for own in (True, False):
         X, truth = planted(own)

@@ -12,23 +12,23 @@ import numpy as np
 from sklearn.mixture import GaussianMixture
 
 from nrprob.methods.bayes.code import MixtureCode
-from nrprob.methods.bayes.prior import best_prior
 
-COVARIANCES = ("diag", "tied", "full")
+# A kind, how mixtures by EM have it, and the fewest and the most columns that it is tried for:
+# products of columns are columns as well, and of few columns clusters know covariances themselves.
+_KINDS = (
+    ("diag", "diag", 1, None),
+    ("tied", "tied", 1, None),
+    ("full", "full", 1, 30),
+    ("shrunk", "full", 11, 30),
+)
 _ROWS = 2000  # that are looked at
-_FULL = 30  # columns, whose products are columns as well
 _SIZES = (1, 2, 3, 4, 6, 9)
 
 
 @jax.jit
 def _shortest(target: Any, labels: jax.Array) -> jax.Array:
     """Shortest length of partitions (S, n') over the numbers of the prior."""
-
-    def one(z):
-        cells = target.cells(z)
-        return best_prior(target, cells).length(cells)
-
-    return jax.lax.map(one, labels)
+    return jax.lax.map(target.shortest, labels)
 
 
 def shortest_lengths(
@@ -54,17 +54,22 @@ def shortest_lengths(
     Returns
     -------
     dict of str to float
-        Without "full" where there are more than 30 columns.
+        Without "full" where there are more than 30 columns, and with "shrunk" from 11 to 30.
     """
     if len(X) > _ROWS:
         some = np.sort(random.choice(len(X), _ROWS, replace=False))
         X, codes = X[some], codes[some]
     sizes = [k for k in _SIZES if k <= min(max_clusters, len(X) // 2 + 1)]
-    found = {}
-    for covariance in COVARIANCES:
-        if covariance == "full" and X.shape[1] > _FULL:
+    found: dict[str, float] = {}
+    by_em: dict[str, np.ndarray] = {}
+    for covariance, kind, fewest, most in _KINDS:
+        if X.shape[1] < fewest or (most and X.shape[1] > most):
             continue
-        labels = np.stack([_by_em(X, covariance, k, random) for k in sizes])
+        if kind not in by_em:
+            by_em[kind] = np.stack([_by_em(X, kind, k, random) for k in sizes])
+        labels = by_em[kind]
+        if covariance == "shrunk":
+            labels = np.concatenate([labels, by_em["tied"]])
         target = replace(code, covariance=covariance).target(X, codes, n_classes, max(sizes))
         wide = np.pad(labels, ((0, 0), (0, target.x.shape[0] - len(X)))).astype(np.int32)
         found[covariance] = float(_shortest(target, jnp.asarray(wide)).min())

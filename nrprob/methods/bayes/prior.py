@@ -74,12 +74,22 @@ class PriorTarget(Protocol):
     def renewed(self, labels: jax.Array, cells: jax.Array, key: jax.Array) -> Any:
         """The distribution given all that is drawn beside a partition, drawn anew."""
 
+    def shortest(self, labels: jax.Array) -> jax.Array:
+        """Length of a partition over the numbers of the prior, all else integrated out."""
+
 
 class NumbersOnly:
     """Of what is drawn beside the partition: the numbers of the prior, and nothing else."""
 
     prior: Prior
     at: Any
+    cells: Any
+
+    def shortest(self, labels: jax.Array) -> jax.Array:
+        """Length of a partition over the numbers of the prior, all else integrated out."""
+        cells = self.cells(labels)
+        target: Any = best_prior(self, cells)
+        return target.length(cells)
 
     @property
     def unknowns(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from nrprob.engines.chains import Draw
 from nrprob.engines.sample import Target
 from nrprob.methods.bayes.prior import Prior, draw_prior
 from nrprob.methods.bayes.separate import SeparateTarget
+from nrprob.methods.bayes.shrunk_length import shortest_length
 from nrprob.methods.bayes.tied import wishart_root
 from nrprob.statistics.matrices import whitener
 
@@ -86,7 +87,7 @@ class ShrunkTarget(SeparateTarget):
         term = replace(term, cost=replace(code, variance=unit))
         return replace(self, prior=prior, plain=replace(found.plain, terms=(term, *rest)))
 
-    def _of_common(self) -> jax.Array:
+    def of_common(self) -> jax.Array:
         """Minus the log density of the common covariance."""
         d, s = self.n_features, self.prior.variance
         freedom = d + 2
@@ -98,7 +99,11 @@ class ShrunkTarget(SeparateTarget):
         """Minus the log of the density of data, partition and common covariance."""
         code: Any = self.plain.terms[0].cost
         volume = 0.5 * code.power * self.plain.x[:, -1].sum() * whitener(self.common)[1]
-        return self.plain.length(cells) + volume + self._of_common()
+        return self.plain.length(cells) + volume + self.of_common()
+
+    def shortest(self, labels: jax.Array) -> jax.Array:
+        """Length of a partition over the numbers of the prior, all else integrated out."""
+        return shortest_length(self, labels)
 
     def renewed(self, labels: jax.Array, cells: jax.Array, key: jax.Array) -> ShrunkTarget:
         """The distribution given all that is drawn beside a partition, drawn anew."""
@@ -111,7 +116,7 @@ class ShrunkTarget(SeparateTarget):
             return target.at(target.prior._replace(variance=s))
 
         sizes = self.grid.variance
-        log_p = -jax.vmap(lambda s: sized(s)._of_common())(sizes)
+        log_p = -jax.vmap(lambda s: sized(s).of_common())(sizes)
         target = sized(sizes[jax.random.categorical(size_key, log_p)])
         return target.seen_by(target._draw_common(cells, target._roots(cells, own_key), common_key))
 

@@ -591,3 +591,19 @@ def test_the_covariance_is_that_of_the_rows(covariance):
             code, (X - X.mean(0)) / X.std(0), np.full(300, -1), 0, 8, np.random.RandomState(0)
         )
     assert min(found, key=found.get) == covariance
+
+
+@pytest.mark.slow
+def test_covariances_that_depart_from_a_common_one_are_shrunk_to_it():
+    """Of 240 rows in 12 columns; of so many, covariances of their own are badly known."""
+    rng = np.random.default_rng(0)
+    truth, common = np.arange(240) % 3, rng.normal(size=(12, 12)) / np.sqrt(12) + np.eye(12)
+    X = rng.normal(size=(3, 12))[truth] @ common.T * 1.5
+    for c in range(3):
+        own = np.eye(12) + 0.4 * rng.normal(size=(12, 12)) / np.sqrt(12)
+        X[truth == c] += rng.normal(size=(80, 12)) @ own @ common.T
+    model = MDLMixture(num_warmup=2, num_samples=2, random_state=0)
+    with pytest.warns(ConvergenceWarning):
+        model.fit(X)
+    assert list(model.covariance_lengths_) == ["diag", "tied", "full", "shrunk"]
+    assert model.covariance_ == "shrunk"

@@ -111,6 +111,41 @@ def _wishart_root(key, freedom, shape):
     return below + jnp.sqrt(chi2)[..., None] * jnp.eye(D)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
+def test_the_length_of_a_partition_has_the_common_covariance_integrated_out():
+    """Against the mean of the density over draws of that covariance from its prior."""
+    labels = np.repeat([0, 1], 12)
+    X = np.random.default_rng(0).normal(size=(24, D)) @ [[1, 0.7], [0, 0.6]] + 2 * labels[:, None]
+    code = MixtureCode("conjugate", "shrunk", 0.2, 1.0, 0.5, None, None, None, True, power=0.8)
+    target = code.target(X, np.full(24, -1), 0, K, None)
+    grid = Prior(np.asarray([0.2]), np.asarray([1.0]), np.asarray([0.7]), np.asarray([6.0, 30.0]))
+    target = replace(target, grid=jax.tree.map(jnp.asarray, grid))
+    target = target.at(Prior(*(v[0] for v in target.grid)))
+    wide = jnp.asarray(np.pad(labels, (0, target.x.shape[0] - 24)))
+
+    @jax.jit
+    def both(target, keys, freedom):
+        fixed = target.prior._replace(freedom=freedom)
+        only = replace(target, grid=target.grid._replace(freedom=freedom[None]))
+
+        def log_density(key):
+            turn = _wishart_root(key, jnp.asarray(D + 2.0), ())
+            now = target.at(fixed).seen_by(turn @ turn.T * fixed.variance / (D + 2))
+            return now.of_common() - now.length(now.cells(wide))
+
+        found = jax.lax.map(log_density, keys, batch_size=1000)
+        return only.shortest(wide), jax.nn.logsumexp(found) - np.log(len(keys))
+
+    keys = jax.random.split(jax.random.key(0), 40_000)
+    lengths = []
+    for freedom in grid.freedom:
+        length, log_mean = both(target, keys, jnp.asarray(freedom))
+        assert abs(length + log_mean) < 0.06, freedom
+        lengths.append(length)
+    assert abs(jax.jit(lambda t: t.shortest(wide))(target) - min(lengths)) < 1e-9
+
+
 def rows_given(target, labels, key):
     """Rows (n', D) of given clusters and common covariance."""
     keys = jax.random.split(key, 3)
