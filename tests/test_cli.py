@@ -92,6 +92,8 @@ def test_fit_again_is_the_same(invoke, data, tmp_path):
     assert not (tmp_path / "one" / "summary.png").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
     known, sought = np.arange(60) % 2, np.arange(60) // 2 % 2
     X = np.random.default_rng(0).normal(size=(60, 2)) + 9 * sought[:, None] + 5 * known[:, None]
@@ -520,6 +522,8 @@ random_state = 0
 """
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_run_several_files(invoke, tmp_path):
     for name in ("one", "two"):
         (tmp_path / f"{name}.toml").write_text(MODEL)

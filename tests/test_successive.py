@@ -130,6 +130,8 @@ def test_goes_on_until_the_test_finds_no_more():
     assert found.reason_ == f"clustering 3: {evidence}" and found.failure_ is None
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_the_first_clustering_is_there_whatever_the_test_says():
     X, known, _ = hidden(0, seed=1)
     found = explore(X, ResidualMixture(2, n_init=12), known=known, random_state=0)

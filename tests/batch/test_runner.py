@@ -325,6 +325,8 @@ def test_without_a_folder_nothing_stays(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_fits_that_fill_a_device_share_their_rows(tmp_path, monkeypatch):
     spec = changed(methods=SPEC["methods"][:1], runs=1, data__repeats=1)
     alone = batch.run(spec, tmp_path / "alone")

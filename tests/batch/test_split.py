@@ -367,6 +367,8 @@ def reference(cell, iris):
     return model, train, test, (said[0] == y[train]).mean(), (said[1] == y[test]).mean()
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_pairs_and_parts_are_drawn_and_scored_as_documented(pairs, iris):
     _, results = pairs
     assert results.sizes["cell"] == 24

@@ -269,6 +269,8 @@ def test_what_y_may_hold(binary):
     assert (unknown.labels_ == model.labels_).all()
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_a_labelled_minority_is_found_where_it_would_not_be():
     """Weak structure (4 columns) beside strong (10): five labels a cluster are enough."""
     X, labels = make_binary_partitions(300, (10, 4), random_state=5)
@@ -309,6 +311,8 @@ def test_sparse_rows_give_what_dense_rows_give(features, solver, binary):
             assert score == pytest.approx(-model.objective_ / 200, rel=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_sparse_counts_are_coordinated_by_the_marginal():
     X, labels = make_multinomial_2d(150, 2, 300, random_state=0)
     thin = sparse.csr_array(X)

@@ -254,6 +254,8 @@ def test_known_labels_that_are_none_are_refused(bad):
         nrprob.recommend(X, known=known)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("form", [np.asarray, pd.DataFrame])
 def test_objects_that_are_numbers_are_numbers(form):
     numbers = rng.normal(size=(60, 2))

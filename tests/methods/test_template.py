@@ -54,6 +54,8 @@ def test_what_is_new_is_found(planted, solver):
     assert adjusted_rand_score(model.labels_, c) > 0.9
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_sparse_counts_are_the_same_counts(planted):
     X, z, _ = planted
     for solver in ("anneal", "sequential"):

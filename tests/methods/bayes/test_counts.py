@@ -135,6 +135,8 @@ def test_chains_have_the_exact_distribution(features):
     assert p_value(found, p) > 1e-4
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_densities_of_new_rows_add_up_to_one():
     X, truth = make_binary_partitions(30, (2, 2), random_state=0)
     model = MDLMixture(4, features="bernoulli", num_warmup=20, num_samples=10, num_chains=1,
@@ -168,6 +170,8 @@ def fitted():
     return X, known, wanted, model.fit(X, y, known=known)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_a_posterior_of_counts_given_groups(fitted):
     X, known, wanted, model = fitted
     assert model.covariance_ == "diag" and not hasattr(model, "variance_floor_")

@@ -251,6 +251,8 @@ def test_new_rows_whose_squares_are_no_numbers_are_refused(fitted, three):
             call(far)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_constant_columns_and_scale_do_not_matter(three):
     X, y, _ = three
     model = MDLMixture(6, random_state=0, variance_floor=0.2, **QUICK)

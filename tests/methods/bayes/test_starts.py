@@ -66,6 +66,8 @@ def test_chains_on_some_rows_of_groups_with_classes(rows, few):
     assert adjusted_rand_score(model.labels_, truth) > 0.95
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_many_rows_start_on_some_of_them(rows, few, monkeypatch):
     X, truth = rows
     seen = []

@@ -350,6 +350,8 @@ def test_additive_labelings():
     assert model.fit(X[rows]).predict(X).shape == (260,)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_wanted_labels_stay():
     X, z, c = planted("bernoulli", n=80)
     y = np.full(80, -1)
@@ -371,6 +373,8 @@ def test_numbers_of_clusters():
     np.testing.assert_allclose(five.membership_.sum(1), 1)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_marginal_and_uncoordinated():
     X, z, c = planted("gaussian", strength=2.0)
     model = Model(2, coordination="marginal", coordination_weight=0.3)
@@ -445,6 +449,8 @@ def test_bad_input_is_refused():
     assert np.isfinite(flat.objective_) and np.isfinite(flat.membership_).all()
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_hard_cases_have_no_nan():
     """Separable clusters, constant and empty columns, structure that explains everything."""
     rng = np.random.default_rng(0)

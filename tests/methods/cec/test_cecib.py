@@ -242,21 +242,27 @@ def test_annealing_starts_a_descent():
     assert reference.improvements(X, soft.labels_, **given).min() > -1e-9 * N
 
 
-def test_doubtful_and_wrong_input():
-    X, truth, y = planted()
+@pytest.mark.slow
+@pytest.mark.contract
+def test_doubtful_input():
+    X, _, y = planted()
     with pytest.warns(UserWarning, match="column 3 of X is constant; found 1 such"):
         wide = made("full").fit(np.c_[X, np.full(N, 5.0)], y)
     np.testing.assert_array_equal(wide.labels_, made("full").fit(X, y).labels_)
     assert (wide.means_[:, 3] == 5).all() and (wide.covariances_[:, 3] == 0).all()
     with pytest.warns(UserWarning, match=r"nearly collinear.* number of more than 1e\+15; leave"):
         made("full").fit(np.c_[X, X.sum(1)])
-    with pytest.raises(ValueError, match="needs more rows than columns without reg"):
-        made("full", reg=0).fit(X[:3])
     twice = np.repeat(X[:3], 20, 0)
     with pytest.raises(ValueError, match="the clusters of every start are singular"):
         made("full", reg=0).fit(twice)
     with pytest.warns(UserWarning, match="nearly collinear"):
         assert made("full").fit(twice).n_clusters_ == 3
+
+
+def test_rows_that_are_alike_and_wrong_input():
+    X, truth, _ = planted()
+    with pytest.raises(ValueError, match="needs more rows than columns without reg"):
+        made("full", reg=0).fit(X[:3])
     with pytest.warns(UserWarning, match="all rows are alike"):
         assert made("full").fit(np.ones((N, D))).n_clusters_ == 1
     with pytest.raises(ValueError, match="go together"):

@@ -349,6 +349,8 @@ def test_the_objective_never_rises_within_a_temperature(case):
     assert model.score(x, known=z) == pytest.approx(model.log_likelihood_ / n, rel=1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_float32_stays_and_agrees(binary):
     X, labels = binary

@@ -364,6 +364,8 @@ def test_a_sweep_compiles_once():
     assert search._cache_size() == size
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_scale_and_position_of_the_rows_do_not_matter():
     X = rows(4)
     link, apart = pairs((0, 1), (2, 3)), pairs((0, 4), (5, 6))
@@ -450,6 +452,8 @@ def test_reported_nats_are_the_differences_of_lengths():
             assert row.nats == pytest.approx(without - whole, abs=1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_a_wrong_soft_constraint_is_given_up():
     X = np.repeat(np.eye(3) * 20, 10, axis=0) + np.random.default_rng(0).normal(size=(30, 3))
     y = np.repeat(np.arange(3), 10)
@@ -502,6 +506,8 @@ def test_limits_on_distances_are_kept():
         run(epsilon=0.45)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_limits_on_sizes_are_kept():
     y = np.repeat(np.arange(K), (22, 12, 6))
     X = 4 * np.eye(K)[y] + np.random.default_rng(0).normal(size=(N, K))

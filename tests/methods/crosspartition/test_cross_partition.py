@@ -243,6 +243,8 @@ def test_the_published_loop_is_found_between_its_bounds():
     assert high == pytest.approx(2.738, rel=0.01)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_the_driver_finds_the_critical_temperature_and_says_what_happened():
     X, labels = make_oscillating_counts()
     with pytest.warns(DegenerateClusterWarning, match="1 cell.s. are empty.* nothing of subset 0"):

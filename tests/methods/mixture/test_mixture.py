@@ -201,6 +201,8 @@ def test_regularised_covariance_lowers_what_it_says(points):
     assert smallest == pytest.approx(1e-3 * variance, rel=1e-3)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_the_best_of_ten_does_not_depend_on_the_seed(points):
     X, truth = points
     found = [MixtureEM(3, random_state=seed).fit(X) for seed in range(4)]
@@ -303,6 +305,8 @@ def test_few_labels_are_enough_for_covariances_of_one_shape():
     np.testing.assert_allclose(volume / volume[0], [1, 4, 16], rtol=0.3)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_a_class_without_labels_is_found_from_another_start():
     X, truth = one_shape()
     y = labels_of(truth, [0, 2], 30)
@@ -322,6 +326,8 @@ def test_a_start_may_be_memberships(points):
     assert metrics.matched_accuracy(model.labels_, truth) > 0.95
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_sparse_counts_are_the_same_as_dense():
     X, _ = documents(np.random.default_rng(0), 100)
     dense = MixtureEM(2, features="multinomial", random_state=0).fit(X)

@@ -221,6 +221,8 @@ def test_groups_may_be_shifted_and_renamed(seed):
     assert (renamed.labels_ == model.labels_).all()
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_rows_may_come_in_any_order():
     # Starts are drawn by place, so that only the best of enough of them is the same.
     X, _, z = make(0)
@@ -717,6 +719,8 @@ def test_leaders_are_the_best_of_those_that_differ():
 RACES = [{"weights": "auto"}, {"errors": "t", "balance": 1.0}]  # and equal weights
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize(
     "setting", [{}, *(pytest.param(race, marks=pytest.mark.slow) for race in RACES)]
 )
