@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 
+from nrprob.batch.registry import METHODS
+
 PROGRAM = """
 import json, sys, time, warnings
 warnings.simplefilter("ignore")
@@ -34,7 +36,7 @@ rows = np.arange(len(X))
 def fit(n=150, k=3, groups=3):
     given = {{{given!r}: rows[:n] % groups}} if {given!r} else {{}}
     start = time.process_time()
-    Estimator(k, random_state=0, **{parameters}).fit(X[:n], **given)
+    Estimator(k, random_state=0, **{parameters}).fit({rows}, **given)
     return time.process_time() - start
 out = {{"first": fit()}}
 if {whole}:
@@ -48,29 +50,35 @@ if {whole}:
 print(json.dumps(out))
 """
 
-# Name, module, parameters, what is known as, and the most seconds of a first fit, cold and cached.
-ESTIMATORS = [
-    ("KMeans", "sklearn.cluster", {"n_init": 10}, "", None),
-    ("GaussianMixture", "sklearn.mixture", {"n_init": 10}, "", None),
-    ("NrKmeans", "clustpy.alternative", {}, "", None),
-    ("IB", "nrprob", {}, "", None),
-    ("IBSI", "nrprob", {"gamma": 0.5}, "known", None),
-    ("CCIB", "nrprob", {}, "known", None),
-    ("ResidualMixture", "nrprob", {}, "known", (4.0, 0.9)),
-    ("CondEns", "nrprob", {}, "known", None),
-    ("NACI", "nrprob", {}, "known", None),
-    ("COALA", "nrprob", {}, "known", None),
-    ("MixtureEM", "nrprob", {}, "", None),
-    ("CECIB", "nrprob", {}, "", None),
-    ("CrossPartition", "nrprob", {}, "subsets", None),
-    ("COPKMeans", "nrprob", {}, "", None),
-    ("MDLConstrained", "nrprob", {}, "", None),
+RIVALS = [  # name, module, parameters
+    ("KMeans", "sklearn.cluster", {"n_init": 10}),
+    ("GaussianMixture", "sklearn.mixture", {"n_init": 10}),
+    ("NrKmeans", "clustpy.alternative", {}),
 ]
+PARAMETERS = {
+    "IBSI": {"gamma": 0.5},
+    "CMBC": {"binarize": 2.0},
+    "MDLMixture": {"num_warmup": 50, "num_samples": 100},  # a tenth of its default
+}
+ROWS = {"MDLMultiView": "[X[:n, :2], X[:n, 2:]]"}
+BARS = {"ResidualMixture": (4.0, 0.9)}  # of a first fit, cold and cached
+
+
+def estimators(quick: bool) -> list[tuple[str, str, dict, str]]:
+    """Name, module, parameters, and what is known as, of all that are measured."""
+    ours = [
+        (m.class_name, "nrprob", PARAMETERS.get(m.class_name, {}), m.known_as * m.takes_known)
+        for m in METHODS.values()
+    ]
+    return [*((*rival, "") for rival in RIVALS), *(ours[:2] if quick else ours)]
 
 
 def run(name: str, module: str, parameters: dict, given: str, cache: str, whole: bool) -> dict:
     """CPU seconds of an estimator in a process of its own."""
-    code = PROGRAM.format(name=name, module=module, parameters=parameters, given=given, whole=whole)
+    code = PROGRAM.format(
+        name=name, module=module, parameters=parameters, given=given, whole=whole,
+        rows=ROWS.get(name, "X[:n]"),
+    )  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     if cache:
         environment |= {
@@ -91,7 +99,7 @@ def main(quick: bool) -> None:
         "L = 2..10", "more", "bars", "",
     )  # fmt: skip
     rows = []
-    for name, module, parameters, given, bars in ESTIMATORS[:5] if quick else ESTIMATORS:
+    for name, module, parameters, given in estimators(quick):
         try:
             whole = run(name, module, parameters, given, "", True)
         except subprocess.CalledProcessError as error:
@@ -103,8 +111,9 @@ def main(quick: bool) -> None:
             run(name, module, parameters, given, folder, False)
             cached = run(name, module, parameters, given, folder, False)["first"]
         limits, met = "", ""
-        if bars:
-            both = verdict(whole["first"], bars[0]), verdict(cached, bars[1])
+        if name in BARS:
+            cold, warm = BARS[name]
+            both = verdict(whole["first"], cold), verdict(cached, warm)
             limits, met = (", ".join(part) for part in zip(*both, strict=True))
         rows.append(
             (

@@ -1,5 +1,6 @@
 """Set-up shared by all tests: a compilation cache, and where optional data lie."""
 
+import gc
 import os
 import sys
 from importlib import metadata
@@ -23,12 +24,17 @@ def _compile_quickly(optimised: bool) -> None:
     # Much of the time of all tests is XLA's. JAX reads these variables at its import, too.
     if not optimised:
         os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-    flag = "--xla_cpu_use_fusion_emitters"
-    # The emitters that came before compile in half of the time. XLA aborts on a flag that it does
-    # not know, and later releases have no others.
-    known = (0, 8) <= _release("jaxlib") < (0, 11)
-    if known and flag not in os.environ.get("XLA_FLAGS", ""):
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}=false".strip()
+    # The emitters that came before compile in half of the time, and a program that is cut in parts
+    # takes longer where another worker has the other processor. XLA aborts on a flag that it does
+    # not know, and later releases have no other emitters, nor gain from larger parts.
+    flags = {
+        "--xla_cpu_use_fusion_emitters": "false",
+        "--xla_cpu_parallel_codegen_split_count": "1",
+    }
+    if (0, 8) <= _release("jaxlib") < (0, 11):
+        given = os.environ.get("XLA_FLAGS", "")
+        new = [f"{flag}={value}" for flag, value in flags.items() if flag not in given]
+        os.environ["XLA_FLAGS"] = " ".join([*given.split(), *new])
 
 
 def _share_processors() -> None:
@@ -48,6 +54,14 @@ def pytest_configure(config):
     # A plugin may have imported JAX, and then it is too late.
     if "jax" not in sys.modules:
         _compile_quickly(optimised=config.option.markexpr not in _QUICK)
+
+
+def pytest_collection_finish():
+    # Tracing makes objects by the million, and few of them are garbage: collections took a tenth of
+    # the time, and most of that to look at modules and tests again, which stay.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 20)
 
 
 @pytest.fixture(autouse=True, scope="module")

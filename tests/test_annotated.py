@@ -98,6 +98,8 @@ def test_a_part_of_the_cells_and_a_file(cells, tmp_path):
     stored.file.close()
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_all_that_takes_rows_takes_annotated_data(cells):
     pca, batch = rows_of(cells, obsm="X_pca"), cells.obs["batch"].to_numpy()
     plain = cells.obsm["X_pca"]

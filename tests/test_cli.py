@@ -322,6 +322,8 @@ def test_a_report_is_not_written_over_another_file(invoke, tmp_path):
     assert (tmp_path / "mine.html").read_text() == "mine"
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_features_of_a_matrix_may_have_names(invoke, tmp_path):
     rng = np.random.default_rng(0)
     X = scipy.sparse.csr_array(rng.poisson(0.5, (60, 6)))

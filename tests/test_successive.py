@@ -139,6 +139,8 @@ def test_the_first_clustering_is_there_whatever_the_test_says():
     assert found.evidence_[0].p_structure_ > 0.05 and found.reason_.startswith("clustering 1: no")
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_ends_where_groups_are_too_small_for_a_test():
     X, known, _ = hidden(1, seed=0, n=90)
     found = explore(X, ResidualMixture(4, n_init=12), known=known, alpha=1.0, random_state=0)

@@ -233,6 +233,8 @@ def test_what_is_finished_is_not_done_again(done, monkeypatch):
     same(batch.run(SPEC, folder), results)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_more_runs_of_the_same_file_keep_what_there_is(tmp_path, monkeypatch):
     fewer = changed(runs=1, methods__0__grid={"coordination_weight": [0.5]})
     batch.run(fewer, tmp_path)
@@ -249,6 +251,8 @@ def test_more_runs_of_the_same_file_keep_what_there_is(tmp_path, monkeypatch):
     assert len(counted) == CELLS - 8
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_measures_may_change_places_between_two_runs(tmp_path):
     data = ONE["data"] | {"repeats": 2}
     of = [{"metric": "purity", "labeling": f"partition_{i}"} for i in (0, 1)]
@@ -379,6 +383,8 @@ def semi():
     return batch.run(WANTED)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_wanted_labels_are_told_and_the_others_scored(semi):
     classes = {"told": CCIB, "untold": CCIB, "MixtureEM": MixtureEM, "CondEns": CondEns}
     assert semi.sizes["cell"] == 2 * 2 * 2 * 4

@@ -404,6 +404,8 @@ def test_pairs_and_parts_are_drawn_and_scored_as_documented(pairs, iris):
     assert 0 < refused < 12
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_all_methods_of_a_run_are_given_the_same_rows(pairs):
     _, results = pairs
     for _, group in results.groupby("run"):
@@ -532,6 +534,8 @@ def test_a_fit_that_fails_without_its_pairs_too_has_failed(tmp_path, monkeypatch
     assert batch.load(tmp_path).sizes["cell"] == 12
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_pairs_without_a_split_are_of_all_rows(iris):
     spec = changed(PAIRS, split=None, runs=1, constraints={"labeling": "species", "pairs": 40})
     spec |= {"measures": {}, "methods": PAIRS["methods"][:1]}
@@ -651,6 +655,8 @@ def views(tmp_path_factory):
     return folder, batch.run(VIEWS, folder)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_views_are_fitted_and_measured(views):
     _, results = views
     assert results.sizes["cell"] == 4

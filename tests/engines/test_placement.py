@@ -66,6 +66,8 @@ def test_tiny_steps_stay_where_they_were_asked_for(cpu, accelerated, monkeypatch
     assert placement.cpu_for_steps() is None
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.filterwarnings("ignore:the chains do not agree yet")
 @pytest.mark.parametrize(
     ("model", "is_chain"),

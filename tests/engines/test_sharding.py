@@ -119,6 +119,8 @@ def test_two_processes_find_what_one_does(tmp_path):
     assert "must fit the same data" in first["dense"]["refused"]
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_one_device_is_no_special_case():
     case = sharded_fits.cases()["sparse"]
     with nrprob.sharded(jax.devices()[:1]):

@@ -402,6 +402,8 @@ def test_a_fit_forgets_the_one_before(binary):
     assert advised.fit(X, known=labels[:, 0]).fit(X, known=labels[:, 0]).reason_ == reason
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_rows_without_counts_go_to_the_largest_cluster(solver):
     X, _ = make_multinomial_2d(120, 2, 60, random_state=1)
@@ -417,6 +419,8 @@ def test_rows_without_counts_go_to_the_largest_cluster(solver):
         assert (predicted[~X.any(1)] == largest).all()
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_degenerate_data_are_reported_and_never_nan(binary):
     X, labels = binary  # whose shape the others have, for which there is a program
     z = labels[:, 0]
@@ -459,6 +463,8 @@ def test_one_cluster_and_as_many_as_rows(binary):
     assert single.labels_.tolist() == [0]
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_fixed_temperature_is_soft_and_in_between(binary):
     X, _ = binary
     critical = IB(2).fit(X).critical_beta_

@@ -113,6 +113,8 @@ def test_pandas_rows_of_another_order_are_refused(name):
             model.fit(FRAME, y=pd.Series(Y, back))
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_pandas_rows_of_one_order_or_of_no_common_one_go_by_position():
     told = pd.Series(Z, FRAME.index)

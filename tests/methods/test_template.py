@@ -65,6 +65,8 @@ def test_sparse_counts_are_the_same_counts(planted):
         assert (other.labels_ == dense.labels_).all()
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_models_of_continuous_structure_have_the_link(planted):
     X, z, c = planted
     noise = np.random.default_rng(1).normal(size=60)

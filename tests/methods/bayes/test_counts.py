@@ -183,6 +183,8 @@ def test_a_posterior_of_counts_given_groups(fitted):
     np.testing.assert_array_equal(found.observed_data["X"], X)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_sparse_rows_are_made_dense(fitted, monkeypatch):
     X, known, _, model = fitted
     rows = sparse.csr_matrix(X)
@@ -194,6 +196,8 @@ def test_sparse_rows_are_made_dense(fitted, monkeypatch):
         clone(model).fit(rows)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_new_rows_far_longer_than_any_are_refused(fitted):
     X, known, _, model = fitted
     assert model.predict(10 * X, known=known).shape == (90,)

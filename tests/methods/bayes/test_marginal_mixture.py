@@ -222,7 +222,7 @@ def test_clusters_given_nuts_are_the_partitions_of_k_blocks():
     lengths = np.asarray(jax.lax.map(lambda a: target.length(target.cells(a)), padded))
     exact = np.exp(-lengths - logsumexp(-lengths))
 
-    run = marginal.sample_marginal_mixture(X, y, 2, num_samples=4000, random_state=1)
+    run = marginal.sample_marginal_mixture(X, y, 2, num_samples=2500, random_state=1)
     assert run.n_divergent == 0
     p = flat(run.parameters)
     labels = np.asarray(marginal.draw_labels(jax.random.PRNGKey(2), p, X, y)).reshape(4, -1, 10)
@@ -270,7 +270,7 @@ def test_mdl_mixture_agrees_with_nuts():
     pairs = rng.integers(0, n, (12, 2))
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
 
-    run = marginal.sample_marginal_mixture(X, y, k, num_samples=3000, random_state=8)
+    run = marginal.sample_marginal_mixture(X, y, k, num_samples=2000, random_state=8)
     p = flat(run.parameters)
     labels = np.asarray(marginal.draw_labels(jax.random.PRNGKey(9), p, X, y))
     labels = labels.reshape(4, -1, n)
@@ -288,7 +288,7 @@ def test_mdl_mixture_agrees_with_nuts():
         k, energy="conjugate", covariance="diag", unordered=True,
         mean_precision=PRIOR.mean_precision,
         variance_shape=PRIOR.variance_shape, variance_scale=PRIOR.variance_scale,
-        num_samples=6000, random_state=10,
+        num_samples=4000, random_state=10,
     ).fit(X, y)  # fmt: skip
     draws = model.posterior_["labels"].values.astype(int)
     given = (model.posterior_["n_clusters"].values == k).astype(float)

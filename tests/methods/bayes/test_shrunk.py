@@ -268,6 +268,7 @@ def test_what_does_not_go_together_is_refused(change, message):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_what_is_drawn_is_used_and_kept(tmp_path):
     X, y = cut()
     X, y = X[:80], y[:80]

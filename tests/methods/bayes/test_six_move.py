@@ -401,16 +401,16 @@ def test_kernel_runs_in_numpyro():
 
 
 @pytest.mark.slow
-@ENERGIES
 @pytest.mark.parametrize(
-    ("case", "dtype"),
+    ("energy", "case", "dtype"),
     [
         # The first two share a program, and so do the next two.
-        ("constant", "float32"),
-        ("same rows", "float32"),
-        ("no labels", "float64"),
-        ("one class", "float64"),
-        ("one row", "float64"),
+        ("nml", "constant", "float32"),
+        ("nml", "same rows", "float32"),
+        ("conjugate", "no labels", "float64"),
+        ("conjugate", "one class", "float64"),
+        ("nml", "one row", "float64"),
+        ("conjugate", "one row", "float64"),
     ],
 )
 def test_degenerate_data_give_finite_draws(energy, case, dtype):

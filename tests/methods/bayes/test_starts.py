@@ -110,6 +110,8 @@ def test_chains_start_at_labels(rows, monkeypatch):
     assert [len(set(z.tolist())) for z in two] == [3, 1, 3]
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_a_run_that_starts_elsewhere_is_another_run(rows, tmp_path):
     X, truth = rows
     model = MDLMixture(5, **QUICK, init=truth, checkpoint=tmp_path)

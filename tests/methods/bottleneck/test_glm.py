@@ -410,6 +410,8 @@ def test_one_program_serves_a_sweep_and_a_batch():
         assert (model.predict(X, known=z) == alone.predict(X, known=z)).all()
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_bad_input_is_refused():
     X, z, c = planted("bernoulli")
     holes = z.copy()

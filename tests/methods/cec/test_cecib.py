@@ -259,6 +259,8 @@ def test_doubtful_input():
         assert made("full").fit(twice).n_clusters_ == 3
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_rows_that_are_alike_and_wrong_input():
     X, truth, _ = planted()
     with pytest.raises(ValueError, match="needs more rows than columns without reg"):

@@ -224,6 +224,8 @@ def test_the_derivative_at_equal_copies_is_the_operator():
     np.testing.assert_allclose((new[:, 0] - new[:, 1]) / eps, 3 * operator @ u, atol=1e-7)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_the_published_loop_is_found_between_its_bounds():
     with standard():
         for beta, seed in ((1.9, 0), (2.2, 1), (2.6, 2), (2.7, 0)):
@@ -376,6 +378,8 @@ def test_order_and_names_change_nothing(planted):
     np.testing.assert_allclose(twice.membership_[:20], plain.membership_, atol=1e-6)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_smoothing_gives_rows_a_share_of_their_subset(planted):
     X, _, subset = planted
     by_hand = CrossPartition(2).fit(smoothed(X, subset, 0.3), subsets=subset)
@@ -401,6 +405,8 @@ def test_restarts_prefer_more_clusters_and_then_information(planted):
     assert model.objective_ == model.restarts_.objective.min() <= first.objective_
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_what_is_doubtful_is_said(planted):
     X, theme, subset = planted
     with pytest.warns(DegenerateClusterWarning, match="there is one subset, .* got subsets=None"):

@@ -303,6 +303,8 @@ def test_both_codings_are_compared_where_one_table_is_nearly_too_large():
     assert [len(c) for c in model.cluster_centers_] == [17, 17, 14]
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_numbers_of_clusters_are_chosen_in_one_program():
     views, labels = blobs(1, sizes=(3, 2), agree=0.8)
     before = solver.solve_multiview._cache_size()
