@@ -54,7 +54,8 @@ def shortest_lengths(
     Returns
     -------
     dict of str to float
-        Without "full" where there are more than 30 columns, and with "shrunk" from 11 to 30.
+        Without "full" where there are more than 30 columns; with "shrunk" from 11 to 30, unless
+        columns follow from others.
     """
     if len(X) > _ROWS:
         some = np.sort(random.choice(len(X), _ROWS, replace=False))
@@ -73,7 +74,7 @@ def shortest_lengths(
         target = replace(code, covariance=covariance).target(X, codes, n_classes, max(sizes))
         wide = np.pad(labels, ((0, 0), (0, target.x.shape[0] - len(X)))).astype(np.int32)
         found[covariance] = float(_shortest(target, jnp.asarray(wide)).min())
-    return found
+    return {covariance: length for covariance, length in found.items() if np.isfinite(length)}
 
 
 def _by_em(X: np.ndarray, covariance: str, k: int, random: np.random.RandomState) -> np.ndarray:

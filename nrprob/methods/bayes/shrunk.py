@@ -9,6 +9,9 @@ so that the inverse of S is to be expected of that of a cluster's covariance, an
 variance. (With S the mean of S_c, nu could not move while S stays.) With nu small a cluster has a
 covariance of its own, and with nu large that of all others; nu is drawn, and so are S and s.
 
+S has no variance near 0 (tr S^-1 is at most 10^6): where all clusters lie in planes of one
+direction, as those of copies of a few rows do, the density of the rows would have no bound.
+
 Given S a partition's code is a sum over clusters, their centres and covariances integrated out; S
 is drawn given covariances, which are drawn first.
 """
@@ -34,6 +37,7 @@ from nrprob.statistics.matrices import whitener
 _STATIC: dict[str, Any] = {"static": True}
 SHRINKAGE = np.asarray([1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0])  # values of nu
 SIZES = np.logspace(-2.5, 0, 41)  # values of s, close to each other as S knows it well
+MOST = 1e6  # trace of the inverse of S
 
 
 def moments(rows: Any) -> jax.Array:
@@ -118,7 +122,10 @@ class ShrunkTarget(SeparateTarget):
         sizes = self.grid.variance
         log_p = -jax.vmap(lambda s: sized(s).of_common())(sizes)
         target = sized(sizes[jax.random.categorical(size_key, log_p)])
-        return target.seen_by(target._draw_common(cells, target._roots(cells, own_key), common_key))
+        found = target._draw_common(cells, target._roots(cells, own_key), common_key)
+        # What is beyond the bound is refused, which leaves the distribution within it invariant.
+        within = jnp.square(whitener(found)[0]).sum() <= MOST
+        return target.seen_by(jnp.where(within, found, self.common))
 
     def _roots(self, cells: jax.Array, key: jax.Array) -> jax.Array:
         """Roots (K, d, d) of drawn precisions, ``root root'``, in units of the common one."""

@@ -60,7 +60,10 @@ class _Clusters(NamedTuple):
         return jax.lax.fori_loop(0, _STEPS, step, jnp.eye(self.prior.shape[0]))
 
     def log_volume(self) -> jax.Array:
-        """Log of the integral about the mode, which is 1 here, over the density at it."""
+        """Log of the integral about the mode, which is 1 here, over the density at it.
+
+        -inf where it is no mode, since the density rises towards a covariance that is singular.
+        """
         first, second = np.triu_indices(self.prior.shape[0])
         weight = jnp.where(self.here, self.freedom + self.n, 0)
         total = self.before + self.here.sum() * self.freedom
@@ -75,7 +78,9 @@ class _Clusters(NamedTuple):
 
         inverse = self.inverses(jnp.eye(self.prior.shape[0]))
         curvature = jax.lax.fori_loop(0, weight.shape[0], less, curvature)
-        return 0.5 * (first.size * np.log(2 * np.pi) - whitener(curvature)[1])
+        white, log_det = whitener(curvature)
+        off = jnp.abs(white @ curvature @ white.T - jnp.eye(first.size)).max()
+        return jnp.where(off < 1e-6, 0.5 * (first.size * np.log(2 * np.pi) - log_det), -jnp.inf)
 
 
 def shortest_length(target: Any, labels: jax.Array) -> jax.Array:
@@ -88,7 +93,7 @@ def shortest_length(target: Any, labels: jax.Array) -> jax.Array:
 
     Returns
     -------
-    scalar, in nats
+    scalar, in nats; inf where the density has no mode in the common covariance
     """
     one = jnp.eye(target.n_features)
     clusters = _of(target, labels)
@@ -110,7 +115,8 @@ def shortest_length(target: Any, labels: jax.Array) -> jax.Array:
         now = target.at(prior).seen_by(common)
         # The density is one by the plain measure of S.
         units = 0.5 * (target.n_features + 1) * whitener(common)[1]
-        return now.length(now.cells(labels)) - units - _of(now, labels).log_volume()
+        length = now.length(now.cells(labels)) - units - _of(now, labels).log_volume()
+        return jnp.where(jnp.isfinite(length), length, jnp.inf)
 
     return jax.lax.map(given, target.grid.freedom).min()
 

@@ -1,6 +1,7 @@
 """Powers of densities, and covariances that are shrunk to one that clusters have in common."""
 
 import functools
+import warnings
 from dataclasses import replace
 
 import jax
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from partitions import all_partitions, p_value
 from scipy import integrate, stats
+from sklearn.exceptions import ConvergenceWarning
 
 from nrprob import DegenerateClusterWarning, MDLMixture
 from nrprob.engines import chains
@@ -286,6 +288,24 @@ def test_what_is_drawn_is_used_and_kept(tmp_path):
     longer = model.extend(10)
     for name in once.posterior_:
         assert np.array_equal(longer.posterior_[name], once.posterior_[name]), name
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize("kind", ["copies", "sums"])
+def test_a_common_covariance_stays_away_from_singular_ones(kind):
+    """Where rows are copies of a few, or a column follows from others, a density has no bound."""
+    X = np.random.default_rng(0).normal(size=(96, 4))
+    X = np.repeat(X[:8], 12, 0) if kind == "copies" else np.c_[X[:, :3], X[:, 0] - X[:, 1]]
+    model = MDLMixture(covariance="shrunk", num_warmup=60, num_samples=20, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(X)
+    assert np.isfinite(model.posterior_["length"]).all() and np.isfinite(model.score(X))
+    inverse = np.linalg.inv(model.posterior_["common_covariance"].values)
+    trace = np.trace(inverse, axis1=2, axis2=3)
+    assert 1e4 < trace.max() <= 1.001e6
+    assert (model.n_clusters_ == 8) == (kind == "copies")
 
 
 @pytest.mark.slow
