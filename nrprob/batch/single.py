@@ -14,7 +14,7 @@ import numpy as np
 from nrprob.batch import registry, tables
 from nrprob.batch.draws import PARTS
 from nrprob.batch.fits import Fit, cluster_sizes, combined, versions
-from nrprob.batch.formats import RESULTS
+from nrprob.batch.formats import PICTURE, RESULTS
 from nrprob.batch.plan import Plan
 from nrprob.batch.sources import load_data
 from nrprob.files import make_folder, write_whole
@@ -74,7 +74,7 @@ def names(picture: str | None) -> list[str]:
     return [*RESULTS, *([picture] if picture else [])]
 
 
-def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
+def save(run: Single, out: Path, picture: str | None = PICTURE) -> None:
     """Write ``labels.csv``, ``result.json``, ``report.html`` and the picture of a run."""
     import pandas as pd
 
