@@ -257,6 +257,8 @@ name = "ccib"
     for name, (right, slip) in zip("abc", wrong, strict=True):
         (tmp_path / f"{name}.toml").write_text(model.replace(right, slip))
     (tmp_path / "good.toml").write_text(model)
+    (tmp_path / "gap.csv").write_text("x,y,species\n,1,a\n2,,b\n")
+    (tmp_path / "gap.toml").write_text(model.replace(data.name, "gap.csv"))
     commands = [["fit", str(data), *arguments] for arguments in refusals.values()]
     commands += [["run", str(tmp_path / f"{name}.toml")] for name in ("a", "b", "c", "none")]
     commands += [["run", str(tmp_path / "good.toml"), "--out", str(file)]]
@@ -264,6 +266,7 @@ name = "ccib"
     fitted.mkdir()
     (fitted / "labels.csv").touch()
     commands += [["run", str(tmp_path / "good.toml"), "--out", str(fitted)]]
+    late = [["run", str(tmp_path / "gap.toml"), "--out", str(tmp_path / "out")]]
     commands += [["report", str(tmp_path / "none")], ["report", str(tmp_path), "--out", str(data)]]
     messages = [
         *refusals,
@@ -275,17 +278,22 @@ name = "ccib"
         "the folder has results of something else",
         "there is no such folder",
         "there is such a file",
+        "missing or infinite values; 1 in 'x', 1 in 'y' (2 of 2 rows); fill them in, or leave out",
     ]
     code = f"""
 import sys
 from nrprob.cli import app
-for arguments in {commands}:
-    try:
-        app(arguments)
-    except SystemExit as end:
-        assert end.code == 2
-heavy = {{"jax", "sklearn", "scipy", "pandas", "matplotlib"}} & set(sys.modules)
-assert not heavy, heavy
+def refused(commands, *not_loaded):
+    for arguments in commands:
+        try:
+            app(arguments)
+        except SystemExit as end:
+            assert end.code == 2
+    heavy = {{*not_loaded}} & set(sys.modules)
+    assert not heavy, heavy
+refused({commands}, "jax", "sklearn", "scipy", "pandas", "matplotlib")
+# Here the data were read.
+refused({late}, "jax", "sklearn", "matplotlib")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

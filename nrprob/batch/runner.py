@@ -19,6 +19,7 @@ import jax
 from nrprob.batch.cluster import Cluster, connect
 from nrprob.batch.executor import Executor
 from nrprob.batch.modelfile import default_folder, read_model
+from nrprob.batch.origin import with_origin
 from nrprob.batch.plan import Batch, Experiment, Plan, expand
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store
@@ -228,6 +229,11 @@ def run(
     xarray.Dataset
         See `nrprob.batch.load`.
 
+    Warns
+    -----
+    UserWarning
+        Of what looks wrong about columns of a file, as `nrprob.prepare` does; of skipped fits.
+
     Raises
     ------
     nrprob.exceptions.InputError
@@ -248,6 +254,9 @@ def run(
     model = spec if isinstance(spec, ModelFile) else read_model(spec)
     plan = expand(model)
     check(plan)
+    plan = with_origin(plan, Path(spec) if isinstance(spec, str | Path) else None)
+    for line in plan.origin.get("prepared", {}).get("warnings", []):
+        warn(line)
     with contextlib.ExitStack() as stack:
         folder = out or model.report.out
         if isinstance(spec, str | Path):

@@ -228,4 +228,4 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
                 refusal=str(found["refusal"].values) if "refusal" in found else None,
             )
         )
-    return Single(model.title, table, model.known_names, fits)
+    return Single(model.title, table, model.known_names, fits, origin=plan.origin)

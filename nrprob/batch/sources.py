@@ -14,7 +14,7 @@ from nrprob.batch import registry, tables
 from nrprob.batch.schema import SELECTORS, Data, ModelFile
 from nrprob.exceptions import InputError
 
-__all__ = ["known_array", "load_data", "require"]
+__all__ = ["known_array", "load_data", "load_selected", "require"]
 
 
 def known_array(labelings: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -140,7 +140,24 @@ def _select(
 def load_data(
     model: ModelFile, parameters: Mapping[str, Any] | None = None, seed: int | None = None
 ) -> tables.Table:
-    """Load, select, label and transform the data that a model file names.
+    """Load, select, label and transform the data that a model file names, as `load_selected` does.
+
+    Returns
+    -------
+    Table
+    """
+    data, table = model.data, load_selected(model, parameters, seed)
+    if data.standardize:
+        table.X = tables.scaler(table.X).transform(table.X)
+    if data.components is not None:
+        table = _components(data.components, table)
+    return table
+
+
+def load_selected(
+    model: ModelFile, parameters: Mapping[str, Any] | None = None, seed: int | None = None
+) -> tables.Table:
+    """Load, select and label the data that a model file names, in their own units.
 
     Parameters
     ----------
@@ -190,8 +207,4 @@ def load_data(
     tables.require_numbers(table)
     if data.binarize is not None:
         table.X = (table.X > data.binarize).astype(np.int8)
-    if data.standardize:
-        table.X = tables.scaler(table.X).transform(table.X)
-    if data.components is not None:
-        table = _components(data.components, table)
     return table

@@ -38,7 +38,7 @@ from nrprob.files import (
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["Store", "load", "netcdf", "read_plan", "to_dataset"]
+__all__ = ["Store", "load", "netcdf", "read_origin", "read_plan", "to_dataset"]
 
 _NOTES = "notes.json"
 _RESULTS = "results.nc"
@@ -294,6 +294,11 @@ def read_plan(folder: Path | str) -> tuple[ModelFile, list[Experiment]]:
         raise InputError(
             f"cannot read the plan of a run; {path}: {first}; run the model file again"
         ) from error
+
+
+def read_origin(folder: Path | str) -> dict[str, Any]:
+    """Where the results of a folder come from; nothing of those of earlier versions."""
+    return json.loads((Path(folder) / PLAN).read_text(encoding="utf-8")).get("origin", {})
 
 
 def _read_notes(folder: Path) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from nrprob.cli.given import command
 from nrprob.cli.places import remove_others, require_own
 from nrprob.cli.single import show
 from nrprob.cli.terminal import console, in_one_line, note, say, warn, working
@@ -58,7 +59,7 @@ def run(
     folders = _folders(plans, out)
     for folder in folders.values():
         require_own(folder, force)
-    _check_plans(plans)
+    plans = _check_plans(plans)
     from nrprob.batch import runner, trial
     from nrprob.batch.cluster import connect
     from nrprob.batch.formats import results_in
@@ -126,15 +127,39 @@ def _read_plans(files: list[Path]) -> list[tuple[Path, Plan]]:
     return plans
 
 
-def _check_plans(plans: list[tuple[Path, Plan]]) -> None:
-    """Try what needs data and estimators: a mistake in the last should not wait for the first."""
-    from nrprob.batch import trial
+def _check_plans(plans: list[tuple[Path, Plan]]) -> list[tuple[Path, Plan]]:
+    """Try what needs data and estimators: a mistake in the last should not wait for the first.
 
-    wrong: list[str] = []
+    Returns the plans, which say where their results come from.
+    """
+    _check_files(plans)
+    from nrprob.batch import trial
+    from nrprob.batch.origin import with_origin
+
+    checked, wrong = [], list[str]()
     for path, one in plans:
         with _keeping(wrong, path):
             for reason, count in trial.check(one).items():
                 warn(f"{path}: {count} of {len(one.cells)} fits will be skipped; {reason}")
+            checked.append((path, with_origin(one, path, command())))
+    if wrong:
+        raise InputError("\n".join(wrong))
+    for path, one in checked:
+        for name, tell in (("notes", note), ("warnings", warn)):
+            for line in one.origin.get("prepared", {}).get(name, []):
+                tell(f"{path}: {line}" if len(checked) > 1 else line)
+    return checked
+
+
+def _check_files(plans: list[tuple[Path, Plan]]) -> None:
+    """Refuse files of data that do not serve, before anything heavy is loaded."""
+    from nrprob.batch.sources import load_selected
+
+    wrong: list[str] = []
+    for path, one in plans:
+        with _keeping(wrong, path):
+            if one.model.data.file is not None:
+                load_selected(one.model, one.cells[0].data)
     if wrong:
         raise InputError("\n".join(wrong))
 
