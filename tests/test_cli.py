@@ -708,6 +708,21 @@ def test_results_of_other_fits_are_not_replaced_in_silence(invoke, tmp_path):
     assert "report.html" in contents(out)
 
 
+def test_a_single_run_may_be_done_in_parts(invoke, tmp_path):
+    model, out = tmp_path / "one.toml", tmp_path / "out"
+    rival = '[[methods]]\nname = "sklearn.cluster.KMeans"\ntitle = "a"\n'
+    model.write_text(
+        QUICK + rival + '[[methods]]\nname = "cop_kmeans"\ntitle = "the first again"\n'
+    )
+    result = invoke("run", model, "--out", out, "--only", "method=cop_kmeans")
+    assert result.exit_code == 0, result.output
+    assert "1 fits done" in result.stdout and "labels.csv" not in contents(out)
+    assert invoke("run", model, "--out", out).exit_code == 0
+    stored = json.loads((out / "result.json").read_text())
+    assert [fit["title"] for fit in stored["contrast"]] == ["a", "the first again"]
+    assert stored["contrast"][1]["cluster_sizes"] == stored["cluster_sizes"]
+
+
 def test_a_page_of_a_fit_is_not_replaced_by_one_of_runs(invoke, tmp_path):
     (tmp_path / "one.toml").write_text(QUICK)
     assert invoke("run", tmp_path / "one.toml", "--out", tmp_path / "out" / "one").exit_code == 0

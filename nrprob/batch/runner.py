@@ -18,6 +18,7 @@ import jax
 
 from nrprob.batch.cluster import Cluster, connect
 from nrprob.batch.executor import Executor
+from nrprob.batch.formats import is_of_fit
 from nrprob.batch.modelfile import default_folder, read_model
 from nrprob.batch.origin import with_origin
 from nrprob.batch.plan import Batch, Experiment, Plan, expand
@@ -261,6 +262,10 @@ def run(
         folder = out or model.report.out
         if isinstance(spec, str | Path):
             folder = folder or default_folder(model, spec)
+        if folder is not None and is_of_fit(Path(folder)):
+            raise InputError(
+                f"the folder has results of a fit; {folder}; choose another folder for the run"
+            )
         if folder is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
         result = run_plan(

@@ -201,6 +201,8 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
         shown = dict.fromkeys([*model.known_names, *filter(None, others)])
         table.labelings = {name: table.labelings[name] for name in shown}
     fits, names = [], dataset["measure"].values.tolist()
+    # Methods of two titles and the same parameters share their fits.
+    dataset = dataset.drop_duplicates("cell")
     for cell in plan.cells:
         found = dataset.sel(cell=cell.id)
         estimator, kind = registry.make_estimator(cell.name, cell.parameters), cell.name

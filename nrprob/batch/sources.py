@@ -54,9 +54,14 @@ def _read(data: Data, parameters: Mapping[str, Any], seed: int | None) -> tables
     table = tables.read(
         data.file, columns=data.columns, drop=data.drop, labelings=data.label_columns
     )
-    table.labelings = {
-        name: tables.as_labels(z, f"column {name!r}") for name, z in table.labelings.items()
-    }
+    wrong: list[str] = []
+    for name, z in table.labelings.items():
+        try:
+            table.labelings[name] = tables.as_labels(z, f"column {name!r}")
+        except InputError as error:
+            wrong.append(str(error))
+    if wrong:  # all columns at once
+        raise InputError("\n".join(wrong))
     return table
 
 

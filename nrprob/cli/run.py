@@ -88,7 +88,7 @@ def run(
                     )
                 failed |= bool(result.failed)
                 written = _conclude(plan, result)
-                if folders[path] in outdated and not result.skipped and not result.failed:
+                if folders[path] in outdated and (written or not plan.model.single):
                     remove_others(folders[path], written)
     except KeyboardInterrupt:
         console(stderr=True).print(
@@ -232,7 +232,10 @@ def _devices(text: str | None) -> list[Any] | None:
 
 
 def _conclude(plan: Plan, result: Outcome) -> list[Path]:
-    """Say what a run did; of a single one, what it found, which goes to files that are returned."""
+    """Say what a run did; of a single one that is finished, what it found.
+
+    That goes to files, which are returned.
+    """
     from nrprob.batch.single import read, save
     from nrprob.batch.store import Store
 
@@ -241,7 +244,7 @@ def _conclude(plan: Plan, result: Outcome) -> list[Path]:
     dataset = Store(result.folder).gather()
     if not dataset.sizes.get("cell"):
         return []
-    if plan.model.single and not result.skipped and not result.failed:
+    if plan.model.single and dataset.sizes["cell"] == len(plan.cells):
         one = read(plan, dataset)
         with working("writing the results"):
             save(one, result.folder, plan.model.report.picture)

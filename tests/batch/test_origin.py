@@ -14,7 +14,9 @@ from nrprob import batch
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.origin import with_origin
 from nrprob.batch.plan import expand
+from nrprob.batch.sources import load_data
 from nrprob.cli import app
+from nrprob.exceptions import InputError
 
 MODEL = """
 known = "group"
@@ -138,6 +140,25 @@ def test_a_run_in_python_warns(folder):
         batch.run(model, folder / "out")
     plan = json.loads((folder / "out" / "plan.json").read_text())
     assert plan["origin"]["model_file"] == digests(model) and "command" not in plan["origin"]
+
+
+def test_a_run_in_python_stays_out_of_the_folder_of_a_fit(folder):
+    (folder / "result.json").touch()
+    with pytest.raises(InputError, match=r"the folder has results of a fit; .*; choose another"):
+        batch.run(write(folder, data='columns = ["size"]'), folder)
+    assert not (folder / "plan.json").exists()
+
+
+def test_gaps_of_all_labelings_are_named(folder):
+    frame = pd.read_csv(folder / "rows.csv").astype({"site": object, "group": object})
+    frame.loc[3, ["site", "group"]] = None
+    frame.to_csv(folder / "rows.csv", index=False)
+    model = read_model(write(folder))
+    model.data.label_columns.append("site")
+    with pytest.raises(InputError) as found:
+        load_data(model)
+    lines = str(found.value).splitlines()
+    assert [line.split(" has ")[0] for line in lines] == ["column 'group'", "column 'site'"]
 
 
 def test_scales_of_matrices_are_known(tmp_path):
