@@ -27,6 +27,7 @@ from nrprob.exceptions import InputError
 
 __all__ = [
     "check_seal",
+    "claimed",
     "digest",
     "is_sealed",
     "make_folder",
@@ -46,6 +47,7 @@ _DAMAGE = (
 )  # fmt: skip
 _DAY = 86400.0
 _HIDDEN = ".nrprob"  # what names of files that are being written end in
+_CLAIM = "claim"  # what their names begin with where they say that somebody works in a folder
 _RATIO = 1100  # no deflated file is smaller by more
 
 
@@ -125,6 +127,27 @@ def make_folder(out: Path) -> None:
         raise InputError(
             f"cannot make the output folder; {out}: {error.strerror}; choose another"
         ) from error
+
+
+@contextlib.contextmanager
+def claimed(folder: Path) -> Iterator[bool]:
+    """Keep others who ask off a folder, which is made; False where one of them has it.
+
+    Of two who come at the same moment, both may be told that the other has it. Folders that were
+    made here and are empty afterwards go again.
+    """
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    make_folder(folder)
+    mark = _hidden(folder / _CLAIM)
+    try:
+        mark.touch()
+        remove_left_over(folder)
+        yield set(folder.glob(f".{_CLAIM}.*{_HIDDEN}")) == {mark}
+    finally:
+        with contextlib.suppress(OSError):
+            mark.unlink()
+            for path in new:
+                path.rmdir()
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import json
+import os
 import re
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from places import MODELS
 from typer.testing import CliRunner
 
 import nrprob
+from nrprob.batch import fits
 from nrprob.cli import app
 
 RESULTS = {"labels.csv", "report.html", "result.json"}  # of a clustering without pictures
@@ -255,9 +257,16 @@ name = "ccib"
     for name, (right, slip) in zip("abc", wrong, strict=True):
         (tmp_path / f"{name}.toml").write_text(model.replace(right, slip))
     (tmp_path / "good.toml").write_text(model)
+    (tmp_path / "gap.csv").write_text("x,y,species\n,1,a\n2,,b\n")
+    (tmp_path / "gap.toml").write_text(model.replace(data.name, "gap.csv"))
     commands = [["fit", str(data), *arguments] for arguments in refusals.values()]
     commands += [["run", str(tmp_path / f"{name}.toml")] for name in ("a", "b", "c", "none")]
     commands += [["run", str(tmp_path / "good.toml"), "--out", str(file)]]
+    fitted = tmp_path / "fitted"
+    fitted.mkdir()
+    (fitted / "labels.csv").touch()
+    commands += [["run", str(tmp_path / "good.toml"), "--out", str(fitted)]]
+    late = [["run", str(tmp_path / "gap.toml"), "--out", str(tmp_path / "out")]]
     commands += [["report", str(tmp_path / "none")], ["report", str(tmp_path), "--out", str(data)]]
     messages = [
         *refusals,
@@ -266,19 +275,25 @@ name = "ccib"
         "no such column; 'speces'",
         "cannot read the model file",
         "cannot write",
+        "the folder has results of something else",
         "there is no such folder",
         "there is such a file",
+        "missing or infinite values; 1 in 'x', 1 in 'y' (2 of 2 rows); fill them in, or leave out",
     ]
     code = f"""
 import sys
 from nrprob.cli import app
-for arguments in {commands}:
-    try:
-        app(arguments)
-    except SystemExit as end:
-        assert end.code == 2
-heavy = {{"jax", "sklearn", "scipy", "pandas", "matplotlib"}} & set(sys.modules)
-assert not heavy, heavy
+def refused(commands, *not_loaded):
+    for arguments in commands:
+        try:
+            app(arguments)
+        except SystemExit as end:
+            assert end.code == 2
+    heavy = {{*not_loaded}} & set(sys.modules)
+    assert not heavy, heavy
+refused({commands}, "jax", "sklearn", "scipy", "pandas", "matplotlib")
+# Here the data were read.
+refused({late}, "jax", "sklearn", "matplotlib")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -311,6 +326,63 @@ def test_results_are_not_overwritten_in_silence(invoke, data, tmp_path, monkeypa
     written = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()}
     assert set(written) == RESULTS
     assert written["labels.csv"] == (other / "labels.csv").read_bytes() != first["labels.csv"]
+
+
+def test_two_fits_at_once_do_not_share_a_folder(invoke, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--known", "species", "--method", "residual-mixture", "--n-init", "1"]
+    fit, others = fits.fit_method, []
+
+    def while_another_does(*arguments, **keywords):
+        if not others:
+            others.append(None)
+            with monkeypatch.context() as other:  # as another process that lives
+                other.setattr(os, "getpid", os.getppid)
+                others.append(invoke("fit", data, *options, "--no-picture"))
+                others.append(invoke("fit", data, *options, "--out", "results"))
+        return fit(*arguments, **keywords)
+
+    monkeypatch.setattr(fits, "fit_method", while_another_does)
+    first = invoke("fit", data, *options, "--no-picture")
+    assert first.exit_code == 0, first.output
+    _, second, third = others
+    assert second.exit_code == 0, second.output
+    (other,) = tmp_path.glob("results-*")
+    assert f"results is what another command writes to; these go to {other.name}" in second.stderr
+    assert "another command is about to write there; results; wait for it" in refused(third)
+    for folder in (tmp_path / "results", other):
+        assert {path.name for path in folder.iterdir()} == RESULTS
+
+
+def test_a_fit_that_fails_leaves_no_folder(invoke, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ["--known", "species", "--k", "1000"]
+    for results in (False, True):
+        if results:
+            (tmp_path / "results").mkdir()
+            (tmp_path / "results" / "labels.csv").touch()
+        result = invoke("fit", data, *options)
+        assert "1000" in refused(result) and "these go to" not in result.stderr
+        assert [*tmp_path.glob("results*")] == [tmp_path / "results"] * results
+    assert refused(invoke("fit", data, *options, "--out", tmp_path / "a" / "b"))
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_is_overwritten_leaves_nothing_of_its_own(invoke, data, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    ours = ["summary.png", "clustering_1.png", "clustering_2.png", "clustering_2_evidence.png"]
+    theirs = ["clustering_mine.png", "other.png", "clustering_1.txt"]
+    common = ["--known", "species", "--no-picture", "--out", out]
+    fit = ["fit", data, "--method", "residual-mixture", "--n-init", "1"]
+    explore = ["explore", data, "--n", "1", "--k", "2"]
+    for command in (fit, explore):
+        for name in (*ours, *theirs):
+            (out / name).touch()
+        assert "the folder has results; " in refused(invoke(*command, *common))
+        result = invoke(*command, *common, "--force")
+        assert result.exit_code == 0, result.output
+        assert {path.name for path in out.iterdir()} == RESULTS | {*theirs}
 
 
 def test_a_report_is_not_written_over_another_file(invoke, tmp_path):
@@ -563,6 +635,106 @@ def test_run_writes_what_it_promises(invoke, tmp_path):
     page = page_of(tmp_path / "out" / "report.html")
     assert all(row in page.cells for row in rows)
     assert page.captions[-1].startswith("Seconds of a device") and len(page.images) == 1
+
+
+# Fits that compile nothing.
+QUICK = """
+[data]
+generator = "make_binary_partitions"
+parameters = { n_samples = 30, dims = [4, 4] }
+[report]
+picture = ""
+[[methods]]
+name = "cop_kmeans"
+"""
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["labels.csv", "clustering_1.png"])
+def test_run_does_not_overwrite_a_fit(invoke, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("nrprob.batch.runner.run_plan", lambda *_, **__: pytest.fail("ran"))
+    (tmp_path / "one.toml").write_text(QUICK)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("mine")
+    line = refused(invoke("run", tmp_path / "one.toml", "--out", out))
+    assert f"the folder has results of something else; {out / name}; choose another" in line
+    assert contents(out) == {name: b"mine"}
+
+
+def test_run_overwrites_a_fit_if_it_is_told_to(invoke, tmp_path):
+    (tmp_path / "one.toml").write_text(QUICK)
+    out = tmp_path / "out"
+    out.mkdir()
+    for name in ("labels.csv", "summary.png", "clustering_1.png", "other.png"):
+        (out / name).write_text("mine")
+    result = invoke("run", tmp_path / "one.toml", "--out", out, "--force")
+    assert result.exit_code == 0, result.output
+    written = contents(out)
+    assert {*written} == RESULTS | {"other.png", "plan.json", "notes.json", "results.nc"}
+    assert written["labels.csv"] != b"mine" == written["other.png"]
+    # From now on the folder is its own.
+    assert invoke("run", tmp_path / "one.toml", "--out", out).exit_code == 0
+    # No fit may have it.
+    line = refused(invoke("fit", tmp_path / "one.csv", "--out", out, "--force"))
+    assert "no such data file" in line
+    pd.DataFrame({"x": [0.0, 1, 2, 9], "y": [3.0, 1, 4, 1]}).to_csv(tmp_path / "one.csv")
+    line = refused(invoke("fit", tmp_path / "one.csv", "--out", out, "--force"))
+    assert f"the folder is that of a model file; {out / 'plan.json'}; choose another" in line
+
+
+def test_results_of_other_fits_are_not_replaced_in_silence(invoke, tmp_path):
+    model, out = tmp_path / "one.toml", tmp_path / "out"
+    command = "run", model, "--out", out
+    said = "has results of other fits; its labels.csv, result.json, report.html make way for"
+    model.write_text(QUICK)
+    assert said not in invoke(*command).stderr
+    model.write_text('title = "a title"\n' + QUICK)
+    assert said not in invoke(*command).stderr
+    assert json.loads((out / "result.json").read_text())["title"] == "a title"
+    model.write_text(QUICK + "n_clusters = 3\n")
+    assert said in invoke(*command).stderr
+    assert json.loads((out / "result.json").read_text())["n_clusters"] == 3
+    # Of several fits there are no such files.
+    model.write_text("runs = 2\n" + QUICK)
+    assert said in invoke(*command).stderr
+    assert not RESULTS & {*contents(out)}
+    model.write_text("runs = 3\n" + QUICK)
+    assert invoke("report", out).exit_code == 0
+    assert "has results of other fits" not in invoke(*command).stderr
+    assert "report.html" in contents(out)
+
+
+def test_a_single_run_may_be_done_in_parts(invoke, tmp_path):
+    model, out = tmp_path / "one.toml", tmp_path / "out"
+    rival = '[[methods]]\nname = "sklearn.cluster.KMeans"\ntitle = "a"\n'
+    model.write_text(
+        QUICK + rival + '[[methods]]\nname = "cop_kmeans"\ntitle = "the first again"\n'
+    )
+    result = invoke("run", model, "--out", out, "--only", "method=cop_kmeans")
+    assert result.exit_code == 0, result.output
+    assert "1 fits done" in result.stdout and "labels.csv" not in contents(out)
+    assert invoke("run", model, "--out", out).exit_code == 0
+    stored = json.loads((out / "result.json").read_text())
+    assert [fit["title"] for fit in stored["contrast"]] == ["a", "the first again"]
+    assert stored["contrast"][1]["cluster_sizes"] == stored["cluster_sizes"]
+
+
+def test_a_page_of_a_fit_is_not_replaced_by_one_of_runs(invoke, tmp_path):
+    (tmp_path / "one.toml").write_text(QUICK)
+    assert invoke("run", tmp_path / "one.toml", "--out", tmp_path / "out" / "one").exit_code == 0
+    out = tmp_path / "out"
+    for _ in range(2):
+        assert invoke("report", out).exit_code == 0
+    (out / "result.json").touch()
+    before = contents(out)
+    line = refused(invoke("report", out))
+    assert f"the page is that of a fit; {out / 'report.html'}; name another file" in line
+    assert contents(out) == before
+    assert invoke("report", out, "--force").exit_code == 0
 
 
 SWEEP = """

@@ -152,7 +152,7 @@ class Executor:
         told = told and registry.entry(type(estimator))[1].says_classes
         if not fit.refusal:
             fit.labels = inputs.spread(fit.labels, -1)
-            if not model.save.memberships:
+            if not (model.save.memberships or model.single):  # whose page shows them
                 fit.membership = None
             elif fit.membership is not None:
                 fit.membership = inputs.spread(np.asarray(fit.membership, float), np.nan)

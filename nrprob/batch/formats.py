@@ -6,6 +6,7 @@ Nothing heavy is imported, so that a wrong name is told of at once.
 from __future__ import annotations
 
 import csv
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Collection
@@ -17,14 +18,18 @@ from nrprob.exceptions import InputError
 from nrprob.files import reading
 
 __all__ = [
-    "PAGE", "RESULTS", "check_file", "column_names", "is_table", "npz_names", "require_columns",
-    "require_part", "separator",
+    "PAGE", "PICTURE", "PLAN", "RESULTS", "check_file", "column_names", "is_of_fit", "is_table",
+    "npz_names", "require_columns", "require_part", "results_in", "separator",
 ]  # fmt: skip
 
 PAGE = "report.html"
-RESULTS = ("labels.csv", "result.json", PAGE)  # files of a clustering, pictures apart
+SUMMARY = "result.json"
+RESULTS = ("labels.csv", SUMMARY, PAGE)  # files of a clustering, pictures apart
+PICTURE = "summary.png"
+PLAN = "plan.json"  # what a model file asked for, in every folder of a run
 ROWS = "X"  # the array of rows in an NPZ file
 _SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".h5ad")
+_PICTURES = re.compile(rf"{re.escape(PICTURE)}|clustering_\d+(_evidence)?\.png")
 # Format -> what reads it, and the extra of the package that brings it.
 _NEEDED = {".parquet": ("pyarrow", "parquet"), ".h5ad": ("anndata", "cells")}
 
@@ -49,6 +54,20 @@ def check_file(path: Path) -> None:
             f"reading {path.suffix[1:]} needs {package}, which is not installed; {path}; "
             f"run pip install 'nrprob[{extra}]'"
         )
+
+
+def results_in(folder: Path) -> list[Path]:
+    """Files of a folder that have the names of those of a fit or of an exploration."""
+    if not folder.is_dir():
+        return []
+    pictures = sorted(path for path in folder.iterdir() if _PICTURES.fullmatch(path.name))
+    named = [*(folder / name for name in RESULTS), *pictures]
+    return [path for path in named if path.is_file()]
+
+
+def is_of_fit(folder: Path) -> bool:
+    """Whether results of a folder are those of a fit or an exploration, and of no model file."""
+    return (folder / SUMMARY).exists() and not (folder / PLAN).exists()
 
 
 def is_table(path: Path) -> bool:

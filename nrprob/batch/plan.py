@@ -14,7 +14,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,17 +108,19 @@ class Batch:
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells of a model file."""
+    """All cells of a model file, and where their results come from (`nrprob.batch.origin`)."""
 
     model: ModelFile
     cells: tuple[Experiment, ...]
     batches: tuple[Batch, ...]
+    origin: dict[str, Any] = field(default_factory=dict)
 
     def dumps(self) -> str:
         """As JSON, for whoever reads a folder of results."""
         return json.dumps(
             {
                 "format": 1,
+                "origin": self.origin,
                 "model": self.model.model_dump(mode="json"),
                 "cells": [asdict(cell) for cell in self.cells],
             },

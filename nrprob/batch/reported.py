@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
+from nrprob.batch.formats import PICTURE
 from nrprob.batch.supervision import Strict
 
 __all__ = ["OF_SPLIT", "Figure", "Measure", "Metric", "Report", "Setting", "Statistic", "Table"]
@@ -124,7 +125,7 @@ class Report(Strict):
     ``picture`` is the name of a file in the folder of results, or empty for none.
     """
 
-    picture: str | None = "summary.png"
+    picture: str | None = PICTURE
     out: Path | None = None
 
     @field_validator("picture")

@@ -18,7 +18,9 @@ import jax
 
 from nrprob.batch.cluster import Cluster, connect
 from nrprob.batch.executor import Executor
+from nrprob.batch.formats import is_of_fit
 from nrprob.batch.modelfile import default_folder, read_model
+from nrprob.batch.origin import with_origin
 from nrprob.batch.plan import Batch, Experiment, Plan, expand
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store
@@ -228,6 +230,11 @@ def run(
     xarray.Dataset
         See `nrprob.batch.load`.
 
+    Warns
+    -----
+    UserWarning
+        Of what looks wrong about columns of a file, as `nrprob.prepare` does; of skipped fits.
+
     Raises
     ------
     nrprob.exceptions.InputError
@@ -248,10 +255,17 @@ def run(
     model = spec if isinstance(spec, ModelFile) else read_model(spec)
     plan = expand(model)
     check(plan)
+    plan = with_origin(plan, Path(spec) if isinstance(spec, str | Path) else None)
+    for line in plan.origin.get("prepared", {}).get("warnings", []):
+        warn(line)
     with contextlib.ExitStack() as stack:
         folder = out or model.report.out
         if isinstance(spec, str | Path):
             folder = folder or default_folder(model, spec)
+        if folder is not None and is_of_fit(Path(folder)):
+            raise InputError(
+                f"the folder has results of a fit; {folder}; choose another folder for the run"
+            )
         if folder is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
         result = run_plan(

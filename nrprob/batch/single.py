@@ -14,7 +14,7 @@ import numpy as np
 from nrprob.batch import registry, tables
 from nrprob.batch.draws import PARTS
 from nrprob.batch.fits import Fit, cluster_sizes, combined, versions
-from nrprob.batch.formats import RESULTS
+from nrprob.batch.formats import PICTURE, RESULTS
 from nrprob.batch.plan import Plan
 from nrprob.batch.sources import load_data
 from nrprob.files import make_folder, write_whole
@@ -74,7 +74,7 @@ def names(picture: str | None) -> list[str]:
     return [*RESULTS, *([picture] if picture else [])]
 
 
-def save(run: Single, out: Path, picture: str | None = "summary.png") -> None:
+def save(run: Single, out: Path, picture: str | None = PICTURE) -> None:
     """Write ``labels.csv``, ``result.json``, ``report.html`` and the picture of a run."""
     import pandas as pd
 
@@ -201,6 +201,8 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
         shown = dict.fromkeys([*model.known_names, *filter(None, others)])
         table.labelings = {name: table.labelings[name] for name in shown}
     fits, names = [], dataset["measure"].values.tolist()
+    # Methods of two titles and the same parameters share their fits.
+    dataset = dataset.drop_duplicates("cell")
     for cell in plan.cells:
         found = dataset.sel(cell=cell.id)
         estimator, kind = registry.make_estimator(cell.name, cell.parameters), cell.name
@@ -228,4 +230,4 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
                 refusal=str(found["refusal"].values) if "refusal" in found else None,
             )
         )
-    return Single(model.title, table, model.known_names, fits)
+    return Single(model.title, table, model.known_names, fits, origin=plan.origin)

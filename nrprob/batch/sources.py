@@ -14,7 +14,7 @@ from nrprob.batch import registry, tables
 from nrprob.batch.schema import SELECTORS, Data, ModelFile
 from nrprob.exceptions import InputError
 
-__all__ = ["known_array", "load_data", "require"]
+__all__ = ["known_array", "load_data", "load_selected", "require"]
 
 
 def known_array(labelings: Sequence[np.ndarray]) -> np.ndarray | None:
@@ -54,9 +54,14 @@ def _read(data: Data, parameters: Mapping[str, Any], seed: int | None) -> tables
     table = tables.read(
         data.file, columns=data.columns, drop=data.drop, labelings=data.label_columns
     )
-    table.labelings = {
-        name: tables.as_labels(z, f"column {name!r}") for name, z in table.labelings.items()
-    }
+    wrong: list[str] = []
+    for name, z in table.labelings.items():
+        try:
+            table.labelings[name] = tables.as_labels(z, f"column {name!r}")
+        except InputError as error:
+            wrong.append(str(error))
+    if wrong:  # all columns at once
+        raise InputError("\n".join(wrong))
     return table
 
 
@@ -140,7 +145,24 @@ def _select(
 def load_data(
     model: ModelFile, parameters: Mapping[str, Any] | None = None, seed: int | None = None
 ) -> tables.Table:
-    """Load, select, label and transform the data that a model file names.
+    """Load, select, label and transform the data that a model file names, as `load_selected` does.
+
+    Returns
+    -------
+    Table
+    """
+    data, table = model.data, load_selected(model, parameters, seed)
+    if data.standardize:
+        table.X = tables.scaler(table.X).transform(table.X)
+    if data.components is not None:
+        table = _components(data.components, table)
+    return table
+
+
+def load_selected(
+    model: ModelFile, parameters: Mapping[str, Any] | None = None, seed: int | None = None
+) -> tables.Table:
+    """Load, select and label the data that a model file names, in their own units.
 
     Parameters
     ----------
@@ -190,8 +212,4 @@ def load_data(
     tables.require_numbers(table)
     if data.binarize is not None:
         table.X = (table.X > data.binarize).astype(np.int8)
-    if data.standardize:
-        table.X = tables.scaler(table.X).transform(table.X)
-    if data.components is not None:
-        table = _components(data.components, table)
     return table

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob.batch.fits import Fit
+from nrprob.batch.formats import PLAN
 from nrprob.batch.plan import Batch, Experiment, Plan
 from nrprob.batch.schema import ModelFile
 from nrprob.exceptions import InputError
@@ -37,9 +38,8 @@ from nrprob.files import (
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["Store", "load", "netcdf", "read_plan", "to_dataset"]
+__all__ = ["Store", "load", "netcdf", "read_origin", "read_plan", "to_dataset"]
 
-_PLAN = "plan.json"
 _NOTES = "notes.json"
 _RESULTS = "results.nc"
 _OF_VIEWS = ("sample", "view")
@@ -198,7 +198,7 @@ class Store:
             If one of them cannot be written to, or nothing can be stored.
         """
         try_storage()
-        for name in (_PLAN, _NOTES, _RESULTS, *others):
+        for name in (PLAN, _NOTES, _RESULTS, *others):
             try_write(self.folder / name)
         for folder in (self._cells, self._locks):
             try_write(folder / "any")
@@ -208,7 +208,7 @@ class Store:
         for folder in (self.folder, self._cells, self._locks):
             make_folder(folder)
             remove_left_over(folder)
-        write_whole(self.folder / _PLAN, plan.dumps().encode())
+        write_whole(self.folder / PLAN, plan.dumps().encode())
 
     def note(self, **notes: Any) -> None:
         """Say what became of cells that are not there."""
@@ -279,7 +279,7 @@ def read_plan(folder: Path | str) -> tuple[ModelFile, list[Experiment]]:
     nrprob.exceptions.InputError
         If there is no plan, or it is damaged.
     """
-    path = Path(folder) / _PLAN
+    path = Path(folder) / PLAN
     try:
         plan = json.loads(path.read_text(encoding="utf-8"))
         return ModelFile.model_validate(plan["model"]), [
@@ -287,13 +287,18 @@ def read_plan(folder: Path | str) -> tuple[ModelFile, list[Experiment]]:
         ]
     except OSError as error:
         raise InputError(
-            f"no results here; {folder} has no {_PLAN}; name a folder that `nrprob run` wrote"
+            f"no results here; {folder} has no {PLAN}; name a folder that `nrprob run` wrote"
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         first = str(error).splitlines()[0]
         raise InputError(
             f"cannot read the plan of a run; {path}: {first}; run the model file again"
         ) from error
+
+
+def read_origin(folder: Path | str) -> dict[str, Any]:
+    """Where the results of a folder come from; nothing of those of earlier versions."""
+    return json.loads((Path(folder) / PLAN).read_text(encoding="utf-8")).get("origin", {})
 
 
 def _read_notes(folder: Path) -> dict[str, str]:

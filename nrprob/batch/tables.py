@@ -242,18 +242,26 @@ def column(source: Any, name: str, path: Path) -> np.ndarray:
 
 
 def require_numbers(table: Table) -> None:
-    """Refuse values that are missing or infinite, and say where the first one is."""
+    """Refuse values that are missing or infinite, and say where they are.
+
+    Of columns with names, all are named at once; else it is the place of the first value.
+    """
     values = table.X.data if scipy.sparse.issparse(table.X) else np.asarray(table.X)
     wrong = ~np.isfinite(values)
     if wrong.any():
-        where = ""
-        if values.ndim == 2:
+        where, how = f"{wrong.sum()} of {values.size}", "leave them out"
+        if values.ndim == 2 and table.feature_names is not None:
+            own = [name for name, j in zip(table.feature_names, wrong.T, strict=True) if j.any()]
+            counts = wrong.sum(0)[wrong.any(0)].tolist()
+            shown = [f"{count} in {name!r}" for count, name in zip(counts, own, strict=True)]
+            where = f"{', '.join(shown[:8])}{', ...' * (len(shown) > 8)}"
+            where += f" ({wrong.any(1).sum()} of {len(wrong)} rows)"
+            how = "leave out the columns with data.drop"
+        elif values.ndim == 2:
             row, column = np.argwhere(wrong)[0]
-            names = table.feature_names
-            where = f", the first in row {row}, column {names[column] if names else column}"
+            where += f", the first in row {row}, column {column}"
         raise InputError(
-            f"the data have missing or infinite values; {wrong.sum()} of {values.size}{where}; "
-            "fill them in or leave them out"
+            f"the data have missing or infinite values; {where}; fill them in, or {how}"
         )
 
 

@@ -42,15 +42,23 @@ def report(
     out: Annotated[
         Path | None, Option(help="File to write; report.html in FOLDER by default.")
     ] = None,
-    force: Annotated[bool, Option("--force", help="Overwrite the file that --out names.")] = False,
+    force: Annotated[
+        bool, Option("--force", help="Overwrite the file that --out names, or the page of a fit.")
+    ] = False,
 ) -> None:
     """Write results as one HTML page: tables beside published values, figures, timing."""
+    from nrprob.batch.formats import PAGE, is_of_fit
     from nrprob.files import try_write
 
     if not folder.is_dir():
         raise InputError(f"there is no such folder; {folder}; name one that `nrprob run` wrote")
+    if out is None and not force and (folder / PAGE).exists() and is_of_fit(folder):
+        raise InputError(
+            f"the page is that of a fit; {folder / PAGE}; name another file with --out, or add "
+            "--force to overwrite it"
+        )
     if out is not None:
-        page = out / "report.html" if out.is_dir() else out
+        page = out / PAGE if out.is_dir() else out
         if page.is_file() and not force:
             raise InputError(f"there is such a file; {page}; choose another, or add --force")
         try_write(page)

@@ -22,7 +22,7 @@ from nrprob.cli.asked import (
     ask,
 )
 from nrprob.cli.given import read_given
-from nrprob.cli.places import Force, Out, find_place
+from nrprob.cli.places import Force, Out, find_place, remove_others
 from nrprob.cli.terminal import console, in_one_line, say, warn, working
 
 if TYPE_CHECKING:
@@ -69,23 +69,24 @@ def explore(
     options = {"known": known or [], "compare": compare or [], "labels": []}
     part = {"layer": layer, "obsm": obsm}
     asked = ask(data, options, columns, drop, feature_names, part, standardize, missing)
-    place = find_place(out, force, RESULTS, ["clustering_*.png"])
+    place = find_place(out, force, RESULTS)
     with working(f"reading {data.name}"):
         given = read_given(asked)
     given.tell()
     from nrprob.batch import explored
     from nrprob.successive import explore as search
 
-    with working("looking for clusterings"):
-        found = search(
-            given.table.X, n_clusters=number, n_clusterings=n, known=given.known, rule=rule,
-            alpha=alpha, random_state=seed,
-        )  # fmt: skip
-    with working("writing the results"):
-        files = explored.save(
-            found, given.table, given.names, place.folder, picture, given.origin, given.measured
-        )
-        place.remove_others(files)
+    with place.claimed() as folder:
+        with working("looking for clusterings"):
+            found = search(
+                given.table.X, n_clusters=number, n_clusterings=n, known=given.known, rule=rule,
+                alpha=alpha, random_state=seed,
+            )  # fmt: skip
+        with working("writing the results"):
+            files = explored.save(
+                found, given.table, given.names, folder, picture, given.origin, given.measured
+            )
+            remove_others(folder, files)
     _show(found)
     for path in files:
         say(f"wrote {path}")

@@ -24,7 +24,7 @@ from nrprob.cli.asked import (
     ask,
 )
 from nrprob.cli.given import read_given
-from nrprob.cli.places import Force, Out, find_place
+from nrprob.cli.places import Force, Out, find_place, remove_others
 from nrprob.cli.single import show
 from nrprob.cli.terminal import in_one_line, note, working
 from nrprob.exceptions import InputError
@@ -76,7 +76,7 @@ def fit(
 ) -> None:
     """Cluster the rows of a file, beyond what is known about them."""
     from nrprob.batch import registry
-    from nrprob.batch.formats import RESULTS
+    from nrprob.batch.formats import PICTURE, RESULTS
     from nrprob.batch.plan import check_seed
 
     chosen = None if method.lower() == "auto" else registry.method(method)
@@ -100,8 +100,8 @@ def fit(
     options = {"known": known or [], "compare": compare or [], "labels": [labels] if labels else []}
     part = {"layer": layer, "obsm": obsm}
     asked = ask(data, options, columns, drop, feature_names, part, standardize, missing)
-    picture_name = "summary.png"
-    place = find_place(out, force, [*RESULTS, *([picture_name] if picture else [])], [picture_name])
+    drawn = PICTURE if picture else None
+    place = find_place(out, force, [*RESULTS, *filter(None, [drawn])])
     with working(f"reading {data.name}"):
         given = read_given(asked)
     table = given.table
@@ -124,15 +124,16 @@ def fit(
         if number == "auto":
             _check_finds_number(chosen, method)
     parameters = recommended | _clusters(chosen, number) | parameters
-    with working(f"fitting {chosen.class_name}"):
-        fitted = fits.fit_method(method, parameters, table.X, z, y=given.y, where="--set ")
-    fits.score(fitted, table.labelings, fits.default_measures([*table.labelings]))
-    result = single.Single(
-        "", table, given.names, [fitted], origin=given.origin, measured=given.measured
-    )
-    with working("writing the results"):
-        single.save(result, place.folder, picture_name if picture else None)
-        place.remove_others(result.files)
+    with place.claimed() as folder:
+        with working(f"fitting {chosen.class_name}"):
+            fitted = fits.fit_method(method, parameters, table.X, z, y=given.y, where="--set ")
+        fits.score(fitted, table.labelings, fits.default_measures([*table.labelings]))
+        result = single.Single(
+            "", table, given.names, [fitted], origin=given.origin, measured=given.measured
+        )
+        with working("writing the results"):
+            single.save(result, folder, drawn)
+            remove_others(folder, result.files)
     show(result)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nrprob.batch.tables import Table
 
-__all__ = ["Given", "read_given"]
+__all__ = ["Given", "command", "read_given"]
 
 
 @dataclass
@@ -106,7 +106,7 @@ def read_given(asked: Asked) -> Given:
     for place in asked.labelings["labels"]:
         given.y, given.classes = _classes(read[place][rows])
     given.origin = {
-        "command": shlex.join(["nrprob", *sys.argv[1:]]),
+        "command": command(),
         "files": {str(file): digest(file) for file in files},
         "prepared": {
             "missing": asked.missing,
@@ -122,6 +122,11 @@ def read_given(asked: Asked) -> Given:
         told = int((given.y >= 0).sum())
         given.origin["wanted"] = {"rows": told, "classes": given.classes}
     return given
+
+
+def command() -> str:
+    """The command as it was typed."""
+    return shlex.join(["nrprob", *sys.argv[1:]])
 
 
 def _rows(asked: Asked, source: Any) -> tuple[Any, np.ndarray | None, list[str] | None]:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
+from nrprob.cli.given import command
+from nrprob.cli.places import remove_others, require_own
 from nrprob.cli.single import show
-from nrprob.cli.terminal import console, in_one_line, say, warn, working
+from nrprob.cli.terminal import console, in_one_line, note, say, warn, working
 from nrprob.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -30,6 +32,9 @@ def run(
         Path | None,
         Option(help="Folder to write to; with several files, one folder in it for each."),
     ] = None,
+    force: Annotated[
+        bool, Option("--force", help="Overwrite results of a fit that --out has.")
+    ] = False,
     devices: Annotated[
         str | None,
         Option(help="Numbers (0,1), or a platform and how many (cpu, gpu:4). Default: all."),
@@ -52,15 +57,23 @@ def run(
     """Do what model files say, or go on with it: what is finished is not done again."""
     plans = _read_plans(files)
     folders = _folders(plans, out)
-    _check_plans(plans)
+    for folder in folders.values():
+        require_own(folder, force)
+    plans = _check_plans(plans)
     from nrprob.batch import runner, trial
     from nrprob.batch.cluster import connect
+    from nrprob.batch.formats import results_in
     from nrprob.cli.progress import Bar
 
     chosen = None if scheduler else _devices(devices)
     failed = False
     for path, plan in plans:
         trial.try_out(plan, folders[path], only or ())
+    outdated = {folders[path] for path, plan in plans if _is_of_another(plan, folders[path])}
+    for path, folder in folders.items():
+        if folder in outdated:
+            there = ", ".join(one.name for one in results_in(folder))
+            note(f"{folder} has results of other fits; its {there} make way for those of {path}")
     try:
         with connect(scheduler, devices) as client:
             for path, plan in plans:
@@ -74,7 +87,9 @@ def run(
                         scheduler=client,
                     )
                 failed |= bool(result.failed)
-                _conclude(plan, result)
+                written = _conclude(plan, result)
+                if folders[path] in outdated and (written or not plan.model.single):
+                    remove_others(folders[path], written)
     except KeyboardInterrupt:
         console(stderr=True).print(
             "interrupted; what is finished is kept, and the same command goes on with it"
@@ -112,15 +127,39 @@ def _read_plans(files: list[Path]) -> list[tuple[Path, Plan]]:
     return plans
 
 
-def _check_plans(plans: list[tuple[Path, Plan]]) -> None:
-    """Try what needs data and estimators: a mistake in the last should not wait for the first."""
-    from nrprob.batch import trial
+def _check_plans(plans: list[tuple[Path, Plan]]) -> list[tuple[Path, Plan]]:
+    """Try what needs data and estimators: a mistake in the last should not wait for the first.
 
-    wrong: list[str] = []
+    Returns the plans, which say where their results come from.
+    """
+    _check_files(plans)
+    from nrprob.batch import trial
+    from nrprob.batch.origin import with_origin
+
+    checked, wrong = [], list[str]()
     for path, one in plans:
         with _keeping(wrong, path):
             for reason, count in trial.check(one).items():
                 warn(f"{path}: {count} of {len(one.cells)} fits will be skipped; {reason}")
+            checked.append((path, with_origin(one, path, command())))
+    if wrong:
+        raise InputError("\n".join(wrong))
+    for path, one in checked:
+        for name, tell in (("notes", note), ("warnings", warn)):
+            for line in one.origin.get("prepared", {}).get(name, []):
+                tell(f"{path}: {line}" if len(checked) > 1 else line)
+    return checked
+
+
+def _check_files(plans: list[tuple[Path, Plan]]) -> None:
+    """Refuse files of data that do not serve, before anything heavy is loaded."""
+    from nrprob.batch.sources import load_selected
+
+    wrong: list[str] = []
+    for path, one in plans:
+        with _keeping(wrong, path):
+            if one.model.data.file is not None:
+                load_selected(one.model, one.cells[0].data)
     if wrong:
         raise InputError("\n".join(wrong))
 
@@ -155,6 +194,17 @@ def _folders(plans: list[tuple[Path, Plan]], out: Path | None) -> dict[Path, Pat
     return folders
 
 
+def _is_of_another(plan: Plan, folder: Path) -> bool:
+    """Whether a folder has files of a single fit or run, which is not what a plan asks for."""
+    from nrprob.batch.formats import PLAN, results_in
+    from nrprob.batch.store import read_plan
+
+    if not results_in(folder) or not (folder / PLAN).exists():
+        return bool(results_in(folder))
+    before, cells = read_plan(folder)
+    return before.single and {cell.id for cell in cells} != {cell.id for cell in plan.cells}
+
+
 def _devices(text: str | None) -> list[Any] | None:
     """Devices that --devices names: numbers, or a platform and how many of its devices."""
     if text is None:
@@ -181,8 +231,11 @@ def _devices(text: str | None) -> list[Any] | None:
     return devices[: int(number)] if number else devices
 
 
-def _conclude(plan: Plan, result: Outcome) -> None:
-    """Say what a run did; of a single one, what it found."""
+def _conclude(plan: Plan, result: Outcome) -> list[Path]:
+    """Say what a run did; of a single one that is finished, what it found.
+
+    That goes to files, which are returned.
+    """
     from nrprob.batch.single import read, save
     from nrprob.batch.store import Store
 
@@ -190,15 +243,16 @@ def _conclude(plan: Plan, result: Outcome) -> None:
         warn(f"{count} fits failed: {reason}")
     dataset = Store(result.folder).gather()
     if not dataset.sizes.get("cell"):
-        return
-    if plan.model.single and not result.skipped and not result.failed:
+        return []
+    if plan.model.single and dataset.sizes["cell"] == len(plan.cells):
         one = read(plan, dataset)
         with working("writing the results"):
             save(one, result.folder, plan.model.report.picture)
         show(one)
-        return
+        return one.files
     say(
         f"{plan.model.title or result.folder}: {result.finished} fits done, "
         f"{result.found} found done, {result.compiled} programs compiled; "
         f"{result.folder / 'results.nc'}; see `nrprob report {result.folder}`"
     )
+    return []

@@ -452,7 +452,9 @@ def test_a_single_run_says_which_rows_were_told(tmp_path):
     run = single.read(plan.expand(model), results)
     single.save(run, tmp_path, picture=None)
     rows = pd.read_csv(tmp_path / "labels.csv")
-    assert set(rows) == {"row", "cluster", "labelled", "partition_0", "partition_1"}
+    assert set(rows) == {
+        "row", "cluster", "membership", "labelled", "partition_0", "partition_1"
+    }  # fmt: skip
     np.testing.assert_array_equal(rows["labelled"], results["labelled"].values[0])
     assert (rows["cluster"] == rows["partition_1"])[rows["labelled"] == 1].all()
 
@@ -541,7 +543,8 @@ def test_bad_files_touch_nothing(tmp_path, changes, message):
 @pytest.mark.parametrize(
     ("content", "data", "message"),
     [
-        ("x,y\n1,2\n3,\n4,5\n", {}, r"missing or infinite values; 1 of 6, .* row 1, column y"),
+        ("x,y\n1,2\n3,\n4,5\n", {}, r"infinite values; 1 in 'y' \(1 of 3 rows\); fill"),
+        ("x,y\ninf,2\n3,\n4,\n", {}, r"values; 1 in 'x', 2 in 'y' \(3 of 3 rows\); fill"),
         ("x,y\n1,2\n3,4\n", {"columns": ["z"]}, "no such column; 'z'"),
         ("x,y\n1,2\n3,4\n", {"label_columns": ["group"]}, "no such column; 'group'"),
         ("", {}, "cannot read the file as CSV"),

@@ -215,7 +215,7 @@ def page(chapters: Sequence[Chapter], title: str = "", ending: str = "") -> str:
         "found.html.jinja",
         title=title or (f"{what} beyond {', '.join(run.known)}" if run.known else what),
         chapters=chapters,
-        files=files,
+        files=files | run.origin.get("model_file", {}),
         prepared=chapters[0].prepared,
         command=run.origin.get("command"),
         ending=ending,

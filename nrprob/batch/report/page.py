@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nrprob.batch import single
 from nrprob.batch.formats import PAGE
-from nrprob.batch.plan import Experiment, Plan
+from nrprob.batch.plan import Plan
 from nrprob.batch.report import wording
 from nrprob.batch.report.account import Facts, facts, timings
 from nrprob.batch.report.chart import chart
@@ -23,7 +23,7 @@ from nrprob.batch.report.results import collect
 from nrprob.batch.report.template import render
 from nrprob.batch.report.wording import listed
 from nrprob.batch.schema import ModelFile
-from nrprob.batch.store import load, read_plan
+from nrprob.batch.store import load, read_origin, read_plan
 from nrprob.exceptions import InputError
 from nrprob.files import make_folder
 
@@ -48,6 +48,7 @@ class _Section:
     quality: tuple[list[Quality], list[Quality]]
     timings: tuple[pd.DataFrame, pd.DataFrame]
     chapter: Chapter | None
+    origin: dict[str, Any]
 
     @property
     def marks(self) -> dict[str, int]:
@@ -124,12 +125,14 @@ def _folders(folder: Path) -> list[Path]:
 def _section(folder: Path, anchor: str) -> _Section:
     dataset = load(folder)
     model, cells = read_plan(folder)
+    origin = read_origin(folder)
     results = collect(dataset, model, cells)
     told = facts(results)
     alerts, chapter = _alerts(told, dataset.attrs), None
+    alerts += [f"{text}." for text in origin.get("prepared", {}).get("warnings", [])]
     if model.single and told.n_done == told.n_planned:
         try:
-            chapter = _chapter(folder, model, cells, dataset)
+            chapter = _chapter(folder, Plan(model, tuple(cells), (), origin), dataset)
         except InputError as error:
             alerts.append(f"What the clusters are is not on this page: {error}.")
     return _Section(
@@ -143,20 +146,19 @@ def _section(folder: Path, anchor: str) -> _Section:
         quality(results),
         timings(results),
         chapter,
+        origin,
     )
 
 
-def _chapter(
-    folder: Path, model: ModelFile, cells: Sequence[Experiment], dataset: xarray.Dataset
-) -> Chapter:
+def _chapter(folder: Path, plan: Plan, dataset: xarray.Dataset) -> Chapter:
     """What a single run found, which takes its data once more."""
-    run = single.read(Plan(model, tuple(cells), ()), dataset)
+    run = single.read(plan, dataset)
     if len(run.fits[0].labels) != run.table.X.shape[0]:
         raise InputError(
             f"the data are not those that were fitted; {run.table.X.shape[0]} rows for "
             f"{len(run.fits[0].labels)} labels; run the model file in a new folder"
         )
-    picture = folder / (model.report.picture or "")
+    picture = folder / (plan.model.report.picture or "")
     pictures = {picture.name: picture.read_bytes()} if picture.is_file() else {}
     return Chapter(run, single.seen(run, pictures))
 

@@ -1,0 +1,88 @@
+"""Where results of a model file come from: the files, and what is to be said of their columns."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import scipy.sparse
+
+from nrprob.batch import tables
+from nrprob.batch.formats import is_table
+from nrprob.batch.plan import Plan
+from nrprob.batch.sources import load_selected
+from nrprob.exceptions import DataUnavailable
+from nrprob.files import digest
+from nrprob.frames import listed
+
+__all__ = ["with_origin"]
+
+
+def with_origin(plan: Plan, path: Path | None = None, command: str = "") -> Plan:
+    """A plan that says where its results come from, as `result.json` and pages do.
+
+    Parameters
+    ----------
+    plan : Plan
+    path : the model file; None for none
+    command : that runs it; nothing for none
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If the data cannot be read, or are not what the file says.
+    """
+    origin: dict[str, Any] = {"command": command} if command else {}
+    if path is not None:
+        origin["model_file"] = {str(path): digest(path)}
+    file = plan.model.data.file
+    origin["files"] = {} if file is None else {str(file): digest(file)}
+    # Of several data sets that are drawn, none speaks for all.
+    if file is not None or plan.model.single:
+        with contextlib.suppress(DataUnavailable):
+            origin["prepared"] = _prepared(plan)
+    return replace(plan, origin=origin)
+
+
+def _prepared(plan: Plan) -> dict[str, Any]:
+    """What becomes of the columns of the first data set, and what looks wrong about them."""
+    data, first = plan.model.data, plan.cells[0]
+    table = load_selected(plan.model, first.data, first.seed)
+    names, notes, warnings = table.feature_names, list[str](), list[str]()
+    scales: dict[str, tuple[float, float]] = {}
+    if text := table.left_out:
+        notes.append(
+            f"{listed(text)} {'is' if len(text) == 1 else 'are'} left out: features of a model "
+            "file are columns of numbers"
+        )
+    if data.file is not None and is_table(data.file):
+        import pandas as pd
+
+        from nrprob.preparation.prepare import prepared
+
+        frame = pd.DataFrame(table.X, columns=names)
+        ready = prepared(frame, standardize=data.standardize, say=_as_key)
+        notes, warnings, scales = notes + ready.notes, ready.warnings, ready.scales_
+    elif data.standardize:
+        scaler = tables.scaler(table.X)
+        mean = 0 * scaler.scale_ if scipy.sparse.issparse(table.X) else scaler.mean_
+        ends = zip(mean.tolist(), scaler.scale_.tolist(), strict=True)
+        own = names or [f"feature {j}" for j in range(table.X.shape[1])]
+        scales = dict(zip(own, ends, strict=True))
+    return {
+        "missing": "error",
+        "features": names,
+        "known": plan.model.known_names,
+        "rows_left_out": [],
+        "scales": scales,
+        "notes": notes,
+        "warnings": warnings,
+    }
+
+
+def _as_key(option: str, value: Any) -> str:
+    """How an argument of `nrprob.prepare` is written in a model file."""
+    return f"data.{option} = {json.dumps(value, ensure_ascii=False)}"
