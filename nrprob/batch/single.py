@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -178,7 +179,10 @@ def as_file(figure: Figure, kind: str) -> bytes:
     import matplotlib.pyplot as plt
 
     drawn = io.BytesIO()
-    figure.savefig(drawn, format=kind, dpi=110)
+    with warnings.catch_warnings():
+        # Letters that the font lacks are seen as boxes, and their names are on the page.
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        figure.savefig(drawn, format=kind, dpi=110)
     plt.close(figure)
     return drawn.getvalue()
 

@@ -9,65 +9,147 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import scipy.sparse
 
-from nrprob.plotting.contingency import plot_contingency
+from nrprob.plotting.contingency import Table
 from nrprob.plotting.groups import feature_texts, named, with_sizes
+from nrprob.plotting.layout import Grid, Part, Place, above_rest, beside, compose, grid
+from nrprob.plotting.style import extent, ink, short, shortened
 from nrprob.statistics.groups import group_means
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _SIGNED = "PuOr_r"
 _INK = "gray_r"
 _MAX_FEATURES = 24
+_NUMBERED = 8  # groups of a heat map up to which values are written in it
+_WIDTH = 10.0  # inches of a line of the figure, where each part is narrower
+_IMAGE, _CELL, _FEATURE = 1.4, 0.85, 0.26  # inches of a mean, of a combination's, of a line
 
 
-def _draw_images(subfigure: Any, images: np.ndarray, titles: Sequence[str], limits: Any) -> None:
+def _images(images: np.ndarray, titles: Sequence[str], head: str, limits: Any) -> Part:
+    """Centroids as images, in lines of five."""
     per_row = min(len(images), 5)
-    axes = subfigure.subplots(math.ceil(len(images) / per_row), per_row, squeeze=False)
-    for ax in axes.flat:
-        ax.set_axis_off()
-    for ax, image, title in zip(axes.flat, images, titles, strict=False):
-        ax.imshow(image, cmap=_INK, clim=limits, interpolation="bicubic")
-        ax.set_title(title, fontsize=9)
+    titles = above_rest(titles, 17, 2)
+    above = max(extent(title, 9)[1] for title in titles) + 0.06
+    top = extent(head, 11)[1] + 0.06
+    width = max(_IMAGE * per_row, extent(head, 11)[0])
+    high = _IMAGE - 0.1
+
+    def draw(place: Place) -> None:
+        place.write(head, width / 2, 0, fontsize=11)
+        start = (width - _IMAGE * per_row) / 2 + 0.05
+        for at, (image, title) in enumerate(zip(images, titles, strict=True)):
+            line, column = divmod(at, per_row)
+            down = top + line * (_IMAGE + above) + above
+            ax = place.axes(start + column * _IMAGE, down, high, high)
+            ax.set_axis_off()
+            ax.imshow(image, cmap=_INK, clim=limits, interpolation="bicubic")
+            ax.set_title(title, fontsize=9, pad=3, parse_math=False)
+
+    return Part(width, top + math.ceil(len(images) / per_row) * (_IMAGE + above), draw)
 
 
-def _draw_cells(
-    subfigure: Any, cells: np.ndarray, counts: np.ndarray, rows: Any, columns: Any, limits: Any
-) -> None:
-    axes = subfigure.subplots(len(rows), len(columns), squeeze=False)
-    for i, j in np.ndindex(len(rows), len(columns)):
-        ax = axes[i, j]
-        ax.set_xticks([])
-        ax.set_yticks([])
-        ax.spines[:].set_visible(False)
-        if counts[i, j]:
-            ax.imshow(cells[i, j], cmap=_INK, clim=limits, interpolation="bicubic")
-        else:
-            ax.text(0.5, 0.5, "no rows", ha="center", va="center", transform=ax.transAxes)
-        if i == 0:
-            ax.set_title(columns[j], fontsize=9)
-        if j == 0:
-            ax.set_ylabel(rows[i], fontsize=9)
+def _cells(
+    cells: np.ndarray, counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], limits: Any
+) -> Part:
+    """Means of all combinations of a known group and a cluster, as images."""
+    head = "mean of each combination"
+    rows, columns = shortened(rows, 20), shortened(columns, 12)
+    left = max(extent(name, 9)[0] for name in rows) + 0.08
+    top = extent(head, 11)[1] + max(extent(name, 9)[1] for name in columns) + 0.12
+    own = _CELL * len(columns)
+    width = max(left + own, extent(head, 11)[0])
+
+    def draw(place: Place) -> None:
+        place.write(head, width / 2, 0, fontsize=11)
+        for i, j in np.ndindex(counts.shape):
+            ax = place.axes(left + j * _CELL, top + i * _CELL, 0.95 * _CELL, 0.95 * _CELL)
+            ax.set_xticks([])
+            ax.set_yticks([])
+            ax.spines[:].set_visible(False)
+            if counts[i, j]:
+                ax.imshow(cells[i, j], cmap=_INK, clim=limits, interpolation="bicubic")
+            else:
+                ax.text(0.5, 0.5, "no rows", ha="center", va="center", transform=ax.transAxes)
+            if i == 0:
+                ax.set_title(columns[j], fontsize=9, pad=3, parse_math=False)
+            if j == 0:
+                ax.set_ylabel(
+                    rows[i], fontsize=9, rotation=0, ha="right", va="center", parse_math=False
+                )
+
+    return Part(width, top + _CELL * len(rows), draw)
 
 
-def _draw_profiles(
-    ax: Axes, profiles: np.ndarray, names: Sequence[str], features: Sequence[str] | None, top: float
-) -> Any:
-    """Heat map, one row per feature and one column per group; `features` None hides their names."""
-    image = ax.imshow(profiles.T, cmap=_SIGNED, vmin=-top, vmax=top, aspect="auto")
-    ax.set_xticks(range(len(names)), names, fontsize=9)
-    if len(names) > 4:
-        ax.tick_params(axis="x", rotation=45)
-    shown = [] if features is None else list(features)
-    ax.set_yticks(range(len(shown)), shown, fontsize=8)
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-    if profiles.shape[0] <= 8:
+def _profiles(
+    sides: Sequence[tuple[str, np.ndarray, Sequence[str]]], features: Sequence[str]
+) -> list[Part]:
+    """Heat maps of features by group: beside each other, or one by one where they are wide."""
+    top = max(*(float(np.abs(profiles).max()) for _, profiles, _ in sides), 1e-9)
+    grids = [
+        grid(features, names, (0.46 if len(names) <= _NUMBERED else 0.34, _FEATURE), 9, 24)
+        for _, _, names in sides
+    ]
+    parts = [
+        _profile(found, profiles, short(head, 44), top)
+        for found, (head, profiles, _) in zip(grids, sides, strict=True)
+    ]
+    return [*parts[:-1], beside(parts[-1], _bar(top, _FEATURE * len(features)))]
+
+
+def _profile(found: Grid, profiles: np.ndarray, head: str, top: float) -> Part:
+    """Heat map, one row per feature and one column per group."""
+    above, (across, down) = extent(head, 11)[1] + 0.08, found.body
+    # The title is in the middle of the part, which all of it is seen in.
+    width = max(found.left + across, extent(head, 11)[0])
+
+    def draw(place: Place) -> None:
+        from matplotlib import colormaps
+
+        place.write(head, width / 2, 0, fontsize=11)
+        left = (width - found.left - across) / 2 + found.left
+        ax = place.axes(left, above, across, down)
+        ax.imshow(profiles.T, cmap=_SIGNED, vmin=-top, vmax=top, aspect="auto")
+        found.label(ax)
         for (j, i), value in np.ndenumerate(profiles):
-            colour = "white" if abs(value) > 0.6 * top else "black"
-            ax.text(j, i, f"{value:+z.1f}", ha="center", va="center", fontsize=7, color=colour)
-    return image
+            if len(profiles) <= _NUMBERED:
+                dye = ink(colormaps[_SIGNED]((value / top + 1) / 2))
+                ax.text(j, i, f"{value:+z.1f}", ha="center", va="center", fontsize=8, color=dye)
+
+    return Part(width, above + down + found.below, draw)
+
+
+def _bar(top: float, height: float) -> Part:
+    """What colours of heat maps stand for."""
+    height = max(height, 1.6)
+
+    def draw(place: Place) -> None:
+        from matplotlib.cm import ScalarMappable
+
+        ax = place.axes(0, 0.3, 0.18, height)
+        colours = ScalarMappable(cmap=_SIGNED)
+        colours.set_clim(-top, top)
+        bar = place.figure.colorbar(colours, cax=ax)
+        bar.set_label("standard deviations\nfrom the mean", fontsize=9)
+        bar.ax.tick_params(labelsize=8)
+
+    return Part(1.1, height + 0.3, draw)
+
+
+def _contingency(labels: Any, known: Any, name: str) -> Part:
+    """How often clusters meet the groups of a labeling."""
+    head = short(f"clusters against {name}", 40)
+    table = Table.of(labels, known)
+    found = table.grid(table.counts.size <= 40)
+    above, (across, down) = extent(head, 11)[1] + 0.08, found.body
+    width = max(found.left + across, extent(head, 11)[0])
+
+    def draw(place: Place) -> None:
+        place.write(head, width / 2, 0, fontsize=11)
+        left = (width - found.left - across) / 2 + found.left
+        table.draw(place.axes(left, above, across, down), found, None)
+
+    return Part(width, above + down + found.below, draw)
 
 
 def plot_centroids(
@@ -111,8 +193,10 @@ def plot_centroids(
     Returns
     -------
     matplotlib.figure.Figure
-        Above, known and found centroids side by side on one scale; below, the combinations and the
-        contingency heat maps. Of more than 20 groups the smallest are drawn as one.
+        First known and found centroids on one scale, then the combinations and the contingency
+        heat maps, beside or below each other: the figure is as large as names and numbers take,
+        and long names are cut in their middle. Of more than 20 groups the smallest are drawn as
+        one.
 
     Examples
     --------
@@ -122,8 +206,6 @@ def plot_centroids(
     >>> plot_centroids(X, [0, 1] * 20, [0, 0, 1, 1] * 10).get_size_inches().shape
     (2,)
     """
-    import matplotlib.pyplot as plt
-
     n_rows, n_features = X.shape
     group_names, group_codes = named(known, "known", known_name, n_rows)
     cluster_names, cluster_codes = named(labels, "labels", "cluster", n_rows)
@@ -139,34 +221,28 @@ def plot_centroids(
     cluster_sizes = with_sizes(cluster_names, cluster_codes)
     by_group = group_means(X, group_codes, n_groups)
     by_cluster = group_means(X, cluster_codes, n_clusters)
-    labelings = {known_name: known, **(others or {})}
-    draw_cells = image_shape is not None and (
-        n_groups * n_clusters <= 20 if cells == "auto" else bool(cells)
-    )
-
-    lines = 1
-    if image_shape is not None:
-        lines = math.ceil(max(n_groups, n_clusters) / 5)
-        upper = 0.6 + 1.55 * lines
-    else:
-        upper = 0.9 + 0.26 * min(n_features, _MAX_FEATURES)
-    lower = max(2.3, 0.9 + 0.45 * n_groups, 0.9 + 0.8 * n_groups if draw_cells else 0)
-    panels = len(labelings) + draw_cells
-    figure = plt.figure(figsize=(max(8.0, 2.9 * panels), upper + lower), layout="constrained")
-    if title:
-        figure.suptitle(title, fontsize=13, fontweight="bold")
-    above, below = figure.subfigures(2, 1, height_ratios=[upper, lower])
     heads = (f"known: {known_name}", f"found: {labels_name}")
 
     if image_shape is not None:
-        widths = [min(n_groups, 5), min(n_clusters, 5)]
         limits = (min(by_group.min(), by_cluster.min()), max(by_group.max(), by_cluster.max()))
-        sides = above.subfigures(1, 2, width_ratios=widths, wspace=0.04)
-        for side, head, means, titles in zip(
-            sides, heads, (by_group, by_cluster), (group_sizes, cluster_sizes), strict=True
-        ):
-            side.suptitle(head, fontsize=11)
-            _draw_images(side, means.reshape(-1, *image_shape), titles, limits)
+        parts = [
+            _images(means.reshape(-1, *image_shape), titles, short(head, 40), limits)
+            for head, means, titles in zip(
+                heads, (by_group, by_cluster), (group_sizes, cluster_sizes), strict=True
+            )
+        ]
+        if n_groups * n_clusters <= 20 if cells == "auto" else cells:
+            codes = group_codes * n_clusters + cluster_codes
+            counts = np.bincount(codes, minlength=n_groups * n_clusters)
+            with np.errstate(invalid="ignore"):  # an empty combination is 0/0 and is not drawn
+                means = group_means(X, codes, n_groups * n_clusters)
+            shape = (n_groups, n_clusters)
+            parts.append(
+                _cells(
+                    means.reshape(*shape, *image_shape), counts.reshape(shape), group_names,
+                    cluster_names, (np.nanmin(means), np.nanmax(means)),
+                )
+            )  # fmt: skip
     else:
         centre, spread = _centre_and_spread(X)
         by_group, by_cluster = (by_group - centre) / spread, (by_cluster - centre) / spread
@@ -176,40 +252,11 @@ def plot_centroids(
             by_group, by_cluster = by_group[:, chosen], by_cluster[:, chosen]
             names = [names[j] for j in chosen]
             heads = (heads[0], f"{heads[1]} ({_MAX_FEATURES} of {n_features} features)")
-        top = max(np.abs(by_group).max(), np.abs(by_cluster).max(), 1e-9)
-        axes = above.subplots(1, 2, width_ratios=[n_groups, n_clusters])
-        _draw_profiles(axes[0], by_group, group_sizes, names, top)
-        image = _draw_profiles(axes[1], by_cluster, cluster_sizes, None, top)
-        for ax, head in zip(axes, heads, strict=True):
-            ax.set_title(head, fontsize=11)
-        above.colorbar(image, ax=list(axes), label="standard deviations\nfrom the mean", shrink=0.9)
-
-    # Blank margins keep a few narrow tables from being stretched over the whole width.
-    margin = max(figure.get_figwidth() - panels * max(2.9, 1.3 + 0.8 * n_clusters), 0.02) / 2
-    panel = (figure.get_figwidth() - 2 * margin) / panels
-    ratios = [margin, *[panel] * panels, margin]
-    parts = below.subfigures(1, panels + 2, width_ratios=ratios, wspace=0.04)[1:-1]
-    if draw_cells:
-        assert image_shape is not None
-        codes = group_codes * n_clusters + cluster_codes
-        counts = np.bincount(codes, minlength=n_groups * n_clusters)
-        with np.errstate(invalid="ignore"):  # an empty combination is 0/0 and is not drawn
-            means = group_means(X, codes, n_groups * n_clusters)
-        shape = (n_groups, n_clusters)
-        parts[0].suptitle("mean of each combination", fontsize=11)
-        cell_limits = (np.nanmin(means), np.nanmax(means))
-        _draw_cells(
-            parts[0],
-            means.reshape(*shape, *image_shape),
-            counts.reshape(shape),
-            group_names,
-            cluster_names,
-            cell_limits,
-        )
-    for part, (name, labeling) in zip(parts[int(draw_cells) :], labelings.items(), strict=True):
-        part.suptitle(f"clusters against {name}", fontsize=11)
-        plot_contingency(labels, labeling, part.subplots(), labels_name="", known_name=name)
-    return figure
+        sides = zip(heads, (by_group, by_cluster), (group_sizes, cluster_sizes), strict=True)
+        parts = _profiles([*sides], names)
+    labelings = {known_name: known, **(others or {})}
+    parts += [_contingency(labels, labeling, name) for name, labeling in labelings.items()]
+    return compose(parts, _WIDTH, title or "")
 
 
 def _centre_and_spread(X: Any) -> tuple[np.ndarray, np.ndarray]:

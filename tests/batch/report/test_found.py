@@ -181,6 +181,16 @@ def test_other_labels(drawn, tmp_path):
     assert f"y ({(known == 1).sum()})" in page.text
 
 
+@pytest.mark.filterwarnings("error")
+def test_names_that_the_font_lacks_or_that_are_long_warn_of_nothing(drawn):
+    X, known, _, sought = drawn
+    run = make(X, sought, known)
+    sites = [f"Experiment_2010_site_Freiburg_batch_number_{i}" for i in range(12)]
+    more = {"地": np.array(["甲", "乙", "丙"])[known], "site": np.array(sites)[np.arange(90) % 12]}
+    run.table.labelings |= more
+    assert len(single.draw(run, "png")) > 10_000
+
+
 def test_the_page_of_several_clusterings(drawn, tmp_path):
     X, known, _, sought = drawn
     first, second = make(X, sought, known), make(X, known, sought)
