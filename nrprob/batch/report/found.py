@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Chapter", "page", "source"]
 
 _CLUSTERS = 20  # the largest, of which features and examples are shown
-_GROUPS = 8  # columns of a labeling that fit on paper
+_GROUPS = 20  # of a labeling, that are told apart
 _FEATURES = 8
 _VALUES = 4  # of an example
 _TYPES = {"jpg": "jpeg", "svg": "svg+xml"}

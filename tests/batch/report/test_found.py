@@ -112,8 +112,8 @@ def test_the_page_of_a_fit(drawn, tmp_path):
         size = (sought == c).sum()
         share = f"{100 * size / 90:.1f} %"
         assert [str(c), str(size), share, "0.750"] in page.cells
-        counts = [str(((sought == c) & (known == g)).sum()) for g in range(3)]
-        assert [str(c), *counts] in page.cells
+        counts = [str(((sought == g) & (known == c)).sum()) for g in range(3)]
+        assert [GROUPS[c], *counts] in page.cells
     rest = left_of_known(X, known)
     told = findings.find(X, sought, [0, 1, 2], known)
     assert told.telling(2, 1).tolist() == [1]
@@ -214,5 +214,33 @@ def test_many_clusters_and_groups():
     assert len(chapter.clusters) == 20 and 7 in chapter.clusters
     assert chapter.left == (6, 60)
     crossing = findings.cross("name", codes, codes, [7, 3], 4)
-    assert crossing.groups == ["0", "1", "7", "23 others"]
-    assert crossing.counts.tolist() == [[0, 0, 50, 0], [0, 0, 0, 10]]
+    assert crossing.groups == ["0", "3", "7", "23 others"] and crossing.joined == 23
+    assert crossing.counts.tolist() == [[0, 0, 50, 0], [0, 10, 0, 0]]
+
+
+def test_the_groups_that_a_cluster_is_in_are_told_apart():
+    rng = np.random.default_rng(0)
+    # The clusters 1 and 4 are almost wholly in groups that are small, in which no other is.
+    groups = np.concatenate([rng.integers(25, size=2000), [25] * 12, [26] * 7, [27] * 9, [3]])
+    codes = np.concatenate([rng.choice([0, 2, 3], 2000), [1] * 19, [4] * 10])
+    crossing = findings.cross("g", np.array([f"g{g:02}" for g in groups]), codes, [0, 1, 4], 8)
+    assert {"g25", "g26", "g27"} <= {*crossing.groups}
+    assert crossing.groups[:7] == sorted(crossing.groups[:7])
+    assert crossing.groups[7:] == ["21 others"] and crossing.joined == 21
+    expected = [[((codes == c) & (groups == g)).sum() for g in range(28)] for c in (0, 1, 4)]
+    kept = [int(name[1:]) for name in crossing.groups[:7]]
+    np.testing.assert_array_equal(crossing.counts[:, :7], np.array(expected)[:, kept])
+    assert crossing.counts.sum(1).tolist() == [(codes == c).sum() for c in (0, 1, 4)]
+    # Every cluster's largest group is there before any cluster's third.
+    assert all(np.argmax(row) in kept for row in expected)
+
+
+def test_the_page_says_how_many_groups_are_counted_as_one(drawn, tmp_path):
+    X, known, _, sought = drawn
+    run = make(X, sought, known)
+    run.table.labelings["site"] = np.array([f"site {i % 30}" for i in range(90)])
+    (tmp_path / "page.html").write_text(found.page([Chapter(run)]), "utf-8")
+    page = page_of(tmp_path / "page.html")
+    assert any("11 groups that make up little" in caption for caption in page.captions)
+    assert any(row[0] == "11 others" for row in page.cells)
+    assert not any("as one" in caption for caption in page.captions if "group <i>" in caption)
