@@ -547,7 +547,11 @@ def test_held_out_likelihood_by_number_of_clusters():
     found = NumberOfClusters(3, np.array([2, 3, 5]), values, None)
     _, own = plt.subplots()
     ax = plot_by_n_clusters(found, own)
-    assert ax is own and "3 chosen" in ax.get_title()
+    assert ax is own and "3 chosen: rows held out are likeliest" in ax.get_title()
+    cloud = NumberOfClusters(1, np.array([1, 2, 3]), values[[2, 1, 0]], None)
+    assert "1 chosen: half-and-half, more clusters gain nothing" in (
+        plot_by_n_clusters(cloud).get_title()
+    )
     container = ax.containers[0]
     np.testing.assert_allclose(container.lines[0].get_xydata(), [[2, 2], [3, 3], [5, 4 / 3]])
     below = values[1] - values

@@ -1,5 +1,7 @@
 """The page of a single fit: its numbers are those of their definitions, and it can be read."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -204,6 +206,60 @@ def test_the_page_of_several_clusterings(drawn, tmp_path):
     for part in ("Clusters <with> a gap.", "clustering 2: not tested", "ended: it <was> told to."):
         assert part in words
     assert words.count("Whether the rows have clusters at all was not tested.") == 1
+
+
+def test_what_scrolls_and_pictures_have_names_of_their_own(drawn, tmp_path):
+    X, known, _, sought = drawn
+    chapters = []
+    for number in (1, 2):
+        run = make(X, sought, known)
+        run.title = f"clustering {number}"
+        pictures = {"summary.png": single.draw(run, "png")}
+        chapters.append(Chapter(run, single.seen(run, pictures)))
+    path = tmp_path / "report.html"
+    path.write_text(found.page(chapters), "utf-8")
+    text = path.read_text(encoding="utf-8")
+    boxes = re.findall(r'<div class="scroll" role="group" aria-label(ledby)?="([^"]*)"', text)
+    assert len(boxes) == text.count('class="scroll"') == len({*boxes}) > 10
+    page = page_of(path)
+    # A name is made of the title of its clustering, and of what is below it.
+    captions = [names for by, names in boxes if by]
+    assert {name for names in captions for name in names.split()} <= {*page.ids}
+    assert all(names.split()[0] in ("run-1-title", "run-2-title") for names in captions)
+    assert [name for by, name in boxes if not by] == [
+        f"Picture 1 of clustering {number}" for number in (1, 2)
+    ]
+    assert len({*page.images}) == 2
+    most = np.bincount(known[sought == 0]).max()
+    seen = f"Cluster 0: {(sought == 0).sum()} rows, {most} of them in {GROUPS[0]}"
+    assert page.images[1].startswith("clustering 2. Means") and seen in page.images[1]
+
+
+@pytest.mark.parametrize(
+    ("names", "title"),
+    [
+        (["group <i>", "age"], "Clusters beyond group <i>, age"),
+        (["age"], "Clusters beyond age"),
+        ([], "Clusters"),
+    ],
+)
+def test_titles_name_all_that_is_known(drawn, names, title, tmp_path):
+    X, known, age, sought = drawn
+    run = make(X, sought, known if "group <i>" in names else (), measured=age[:, None],
+               origin={"prepared": {"known": names}})  # fmt: skip
+    (tmp_path / "page.html").write_text(found.page([Chapter(run)]), "utf-8")
+    assert page_of(tmp_path / "page.html").headings[0] == (1, title)
+
+
+@pytest.mark.parametrize(("number", "was_told"), [(3, True), ("auto", False), (None, False)])
+def test_numbers_that_a_fit_found_are_not_called_sought(drawn, number, was_told, tmp_path):
+    X, known, _, sought = drawn
+    run = make(X, sought, known)
+    run.fits[0].parameters = {"n_clusters": number} if number else {"max_clusters": 9}
+    (tmp_path / "page.html").write_text(found.page([Chapter(run)]), "utf-8")
+    words = " ".join(page_of(tmp_path / "page.html").text.split())
+    assert ("Sought3 clusters of rows" in words) == was_told
+    assert ("as many as there are: 3 were found" in words) != was_told
 
 
 def test_many_clusters_and_groups():
