@@ -205,6 +205,7 @@ ASK = """<script>addEventListener("load", () => {
     page: document.documentElement.scrollWidth, window: innerWidth, over: over.length,
     tables: document.querySelectorAll("table").length,
     drawn: images.filter(i => i.complete && i.naturalWidth > 100).length,
+    small: images.filter(i => i.closest(".wide") && i.width < Math.min(i.naturalWidth, 760)).length,
   };
   parent.postMessage([name, found], "*");
 });</script></body>"""
@@ -260,6 +261,8 @@ def test_pages_in_a_browser(kind, tmp_path):
         # Browsers print by half what is too wide for paper, as tables of many statistics are.
         wide = 2 if (kind, name) == ("runs", "paper") else 1
         assert one["page"] <= wide * one["window"] and (wide > 1 or not one["over"]), name
+        # Pictures scroll rather than shrink to what nobody can read, but for paper.
+        assert not one["small"] or name == "paper"
         assert one["tables"] == Page(text).tables
         assert one["drawn"] == {"runs": 2, "fit": 1, "exploration": 2}[kind]
 
