@@ -116,6 +116,28 @@ def test_centroids_as_a_heat_map(labelings):
     assert {"w", "x", "y", "z"} <= set(texts(figure))
 
 
+@pytest.mark.filterwarnings("error")
+def test_centroids_draw_where_they_are_told(labelings):
+    labels, known = labelings
+    X = np.random.default_rng(0).normal(5, 2, size=(60, 4))
+    other = np.where(labels == 0, "left", "right")
+    figure, given = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")
+    drawn = plot_centroids(X, labels, known, None, [*"wxyz"], axes=given, others={"side": other})
+    assert all(one is ax for one, ax in zip(drawn, given.ravel(), strict=True))
+    assert len(plt.get_fignums()) == 1
+    Z = (X - X.mean(axis=0)) / X.std(axis=0)
+    for ax, of, names in ((drawn[0], known, "abc"), (drawn[1], labels, (0, 1))):
+        expected = np.array([Z[of == name].mean(axis=0) for name in names]).T
+        np.testing.assert_allclose(ax.images[0].get_array(), expected)
+        assert [tick.get_text() for tick in ax.get_yticklabels()] == [*"wxyz"]
+    assert [len(ax.texts) for ax in drawn[2:]] == [6, 4]
+    assert not cut_or_on_each_other(figure)
+    with pytest.raises(ValueError, match="axes must be one for every panel; got 2 for 3"):
+        plot_centroids(X, labels, known, axes=given[0])
+    with pytest.raises(ValueError, match=r"a figure of their own; got axes with .*\(2, 2\); leave"):
+        plot_centroids(X, labels, known, (2, 2), axes=given.ravel()[:3])
+
+
 def test_many_features_are_cut_and_said_so(labelings):
     X = np.random.default_rng(0).normal(size=(60, 40))
     figure = plot_centroids(X, *labelings)
@@ -232,7 +254,10 @@ def cut_or_on_each_other(figure):
     figure.canvas.draw()
     renderer, found = figure.canvas.get_renderer(), []
     bare = [ax for ax in axes_of(figure) if not ax.axison]
-    off = {t for ax in bare for axis in (ax.xaxis, ax.yaxis) for t in axis.findobj(plt.Text)}
+    # Ticks beyond the ends of a scale are not drawn.
+    bars = [ax for ax in axes_of(figure) if ax.get_label() == "<colorbar>"]
+    off = {t for ax in bars for t in ax.get_yticklabels()}
+    off |= {t for ax in bare for axis in (ax.xaxis, ax.yaxis) for t in axis.findobj(plt.Text)}
     for text in figure.findobj(plt.Text):
         if text.get_text().strip() and text.get_visible() and text not in off:
             # Slanting names are near each other's corners: their line is compared, not their box.

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import scipy.sparse
 
-from nrprob.plotting.contingency import Table
+from nrprob.plotting.contingency import Table, plot_contingency
 from nrprob.plotting.groups import feature_texts, named, with_sizes
-from nrprob.plotting.layout import Grid, Part, Place, above_rest, beside, compose, grid
-from nrprob.plotting.style import extent, ink, short, shortened
+from nrprob.plotting.layout import Part, Place, above_rest, compose, fitted
+from nrprob.plotting.profiles import Side, draw_bar, draw_profile, profiles_of, scale
+from nrprob.plotting.style import as_axes, extent, short, shortened
 from nrprob.statistics.groups import group_means
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_SIGNED = "PuOr_r"
 _INK = "gray_r"
 _MAX_FEATURES = 24
-_NUMBERED = 8  # groups of a heat map up to which values are written in it
 _WIDTH = 10.0  # inches of a line of the figure, where each part is narrower
-_IMAGE, _CELL, _FEATURE = 1.4, 0.85, 0.26  # inches of a mean, of a combination's, of a line
+_IMAGE, _CELL = 1.4, 0.85  # inches of a mean, and of a combination's
 
 
 def _images(images: np.ndarray, titles: Sequence[str], head: str, limits: Any) -> Part:
@@ -81,59 +80,22 @@ def _cells(
     return Part(width, top + _CELL * len(rows), draw)
 
 
-def _profiles(
-    sides: Sequence[tuple[str, np.ndarray, Sequence[str]]], features: Sequence[str]
-) -> list[Part]:
-    """Heat maps of features by group: beside each other, or one by one where they are wide."""
-    top = max(*(float(np.abs(profiles).max()) for _, profiles, _ in sides), 1e-9)
-    grids = [
-        grid(features, names, (0.46 if len(names) <= _NUMBERED else 0.34, _FEATURE), 9, 24)
-        for _, _, names in sides
-    ]
-    parts = [
-        _profile(found, profiles, short(head, 44), top)
-        for found, (head, profiles, _) in zip(grids, sides, strict=True)
-    ]
-    return [*parts[:-1], beside(parts[-1], _bar(top, _FEATURE * len(features)))]
-
-
-def _profile(found: Grid, profiles: np.ndarray, head: str, top: float) -> Part:
-    """Heat map, one row per feature and one column per group."""
-    above, (across, down) = extent(head, 11)[1] + 0.08, found.body
-    # The title is in the middle of the part, which all of it is seen in.
-    width = max(found.left + across, extent(head, 11)[0])
-
-    def draw(place: Place) -> None:
-        from matplotlib import colormaps
-
-        place.write(head, width / 2, 0, fontsize=11)
-        left = (width - found.left - across) / 2 + found.left
-        ax = place.axes(left, above, across, down)
-        ax.imshow(profiles.T, cmap=_SIGNED, vmin=-top, vmax=top, aspect="auto")
-        found.label(ax)
-        for (j, i), value in np.ndenumerate(profiles):
-            if len(profiles) <= _NUMBERED:
-                dye = ink(colormaps[_SIGNED]((value / top + 1) / 2))
-                ax.text(j, i, f"{value:+z.1f}", ha="center", va="center", fontsize=8, color=dye)
-
-    return Part(width, above + down + found.below, draw)
-
-
-def _bar(top: float, height: float) -> Part:
-    """What colours of heat maps stand for."""
-    height = max(height, 1.6)
-
-    def draw(place: Place) -> None:
-        from matplotlib.cm import ScalarMappable
-
-        ax = place.axes(0, 0.3, 0.18, height)
-        colours = ScalarMappable(cmap=_SIGNED)
-        colours.set_clim(-top, top)
-        bar = place.figure.colorbar(colours, cax=ax)
-        bar.set_label("standard deviations\nfrom the mean", fontsize=9)
-        bar.ax.tick_params(labelsize=8)
-
-    return Part(1.1, height + 0.3, draw)
+def _draw_into(
+    axes: np.ndarray,
+    sides: Sequence[Side],
+    features: Sequence[str],
+    labels: Any,
+    labelings: Mapping[str, Any],
+) -> None:
+    """Draw heat maps and contingency tables into axes that are given."""
+    top = scale(sides)
+    draw_bar(axes[1].figure, top, ax=axes[1])
+    for ax, (head, profiles, names) in zip(axes[:2], sides, strict=True):
+        draw_profile(ax, fitted(features, names, ax), profiles, top)
+        ax.set_title(short(head, 28), fontsize=10, parse_math=False)
+    for ax, (name, labeling) in zip(axes[2:], labelings.items(), strict=True):
+        plot_contingency(labels, labeling, ax, labels_name="", known_name="")
+        ax.set_title(short(f"clusters against {name}", 28), fontsize=10, parse_math=False)
 
 
 def _contingency(labels: Any, known: Any, name: str) -> Part:
@@ -152,6 +114,7 @@ def _contingency(labels: Any, known: Any, name: str) -> Part:
     return Part(width, above + down + found.below, draw)
 
 
+@overload
 def plot_centroids(
     X: Any,
     labels: Any,
@@ -159,12 +122,46 @@ def plot_centroids(
     image_shape: tuple[int, int] | None = None,
     feature_names: Sequence[str] | None = None,
     *,
+    axes: None = None,
+    labels_name: str = ...,
+    known_name: str = ...,
+    others: Mapping[str, Any] | None = ...,
+    cells: bool | Literal["auto"] = ...,
+    title: str | None = ...,
+) -> Figure: ...
+
+
+@overload
+def plot_centroids(
+    X: Any,
+    labels: Any,
+    known: Any,
+    image_shape: tuple[int, int] | None = None,
+    feature_names: Sequence[str] | None = None,
+    *,
+    axes: Any,
+    labels_name: str = ...,
+    known_name: str = ...,
+    others: Mapping[str, Any] | None = ...,
+    cells: bool | Literal["auto"] = ...,
+    title: str | None = ...,
+) -> np.ndarray: ...
+
+
+def plot_centroids(
+    X: Any,
+    labels: Any,
+    known: Any,
+    image_shape: tuple[int, int] | None = None,
+    feature_names: Sequence[str] | None = None,
+    *,
+    axes: Any = None,
     labels_name: str = "clusters",
     known_name: str = "groups",
     others: Mapping[str, Any] | None = None,
     cells: bool | Literal["auto"] = "auto",
     title: str | None = None,
-) -> Figure:
+) -> Figure | np.ndarray:
     """Draw the known groups' centroids beside the found clusters' centroids.
 
     Parameters
@@ -180,6 +177,9 @@ def plot_centroids(
         of features in standard deviations from the mean over all rows.
     feature_names : sequence of str, optional
         Names for the heat map; used when `image_shape` is None.
+    axes : sequence of matplotlib.axes.Axes, optional
+        Where to draw heat maps: of known groups, of found clusters, and of the contingency of every
+        labeling, in this order; a new figure when it is None, as it is for images.
     labels_name, known_name : str, default="clusters", "groups"
         Names of the two labelings.
     others : mapping of str to array of shape (n_samples,), optional
@@ -188,11 +188,11 @@ def plot_centroids(
         For images, also draw the mean of every combination of a known group and a found cluster;
         "auto" does where there are at most 20.
     title : str, optional
-        Title of the figure.
+        Title of the figure, if it is a new one.
 
     Returns
     -------
-    matplotlib.figure.Figure
+    matplotlib.figure.Figure, or ndarray of matplotlib.axes.Axes where `axes` are given
         First known and found centroids on one scale, then the combinations and the contingency
         heat maps, beside or below each other: the figure is as large as names and numbers take,
         and long names are cut in their middle. Of more than 20 groups the smallest are drawn as
@@ -216,6 +216,14 @@ def plot_centroids(
             f"pixels and X has {n_features} columns; pass the height and width of one row"
         )
     names = feature_texts(feature_names, None, n_features)
+
+    labelings = {known_name: known, **(others or {})}
+    own = None if axes is None else as_axes(axes, 2 + len(labelings))
+    if own is not None and image_shape is not None:
+        raise ValueError(
+            f"images are drawn in a figure of their own; got axes with image_shape={image_shape}; "
+            "leave one of the two out"
+        )
 
     group_sizes = with_sizes(group_names, group_codes)
     cluster_sizes = with_sizes(cluster_names, cluster_codes)
@@ -252,9 +260,12 @@ def plot_centroids(
             by_group, by_cluster = by_group[:, chosen], by_cluster[:, chosen]
             names = [names[j] for j in chosen]
             heads = (heads[0], f"{heads[1]} ({_MAX_FEATURES} of {n_features} features)")
-        sides = zip(heads, (by_group, by_cluster), (group_sizes, cluster_sizes), strict=True)
-        parts = _profiles([*sides], names)
-    labelings = {known_name: known, **(others or {})}
+        both = (by_group, by_cluster)
+        sides = [*zip(heads, both, (group_sizes, cluster_sizes), strict=True)]
+        if own is not None:
+            _draw_into(own, sides, names, labels, labelings)
+            return own
+        parts = profiles_of(sides, names)
     parts += [_contingency(labels, labeling, name) for name, labeling in labelings.items()]
     return compose(parts, _WIDTH, title or "")
 

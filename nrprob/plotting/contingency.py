@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob.plotting.groups import named
-from nrprob.plotting.layout import Grid, grid
+from nrprob.plotting.layout import Grid, fitted, grid
 from nrprob.plotting.style import SHARES, extent, ink, short
 from nrprob.statistics.groups import cross_table
 
@@ -71,7 +71,7 @@ def plot_contingency(
         size = (found.left + width + 0.5, found.below + height + 0.6)
         _, ax = plt.subplots(figsize=size, layout="constrained")
     else:
-        found = _fitted(table, ax)
+        found = fitted(table.rows, table.columns, ax)
         width, height = found.body
     table.draw(ax, found, show_share)
     ax.set_xlabel(short(labels_name, _letters(width)), parse_math=False)
@@ -147,19 +147,3 @@ def _largest(texts: np.ndarray, size: float) -> tuple[float, float]:
     """Inches of the widest and of the highest text."""
     widths, heights = zip(*(extent(text, size) for text in {*texts.ravel()}), strict=True)
     return max(widths), max(heights)
-
-
-def _fitted(table: Table, ax: Axes) -> Grid:
-    """The table with cells and names that axes have room for."""
-    box, dots = ax.get_window_extent(), ax.figure.dpi
-    width, height = box.width / dots, box.height / dots
-    managed = ax.figure.get_layout_engine() is not None
-    for letters in (28, 20, 14, 10):
-        # A layout takes the place of names from the axes.
-        found = grid(table.rows, table.columns, (width / len(table.columns), 1.0), 9, letters)
-        left, below = (found.left, found.below) if managed else (0.0, 0.0)
-        if found.left <= width / 2 and found.below <= height / 2:
-            break
-    across, down = max(width - left, width / 4), max(height - below, height / 4)
-    cell = across / len(table.columns), down / len(table.rows)
-    return grid(table.rows, table.columns, cell, 9, letters)
