@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from pages import Page, page_of
 
 from nrprob.batch import single, write_report
 from nrprob.batch.fits import Fit
-from nrprob.batch.report import found, wording
+from nrprob.batch.report import found, template, wording
 from nrprob.batch.report.found import Chapter
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.tables import Table
 from nrprob.exceptions import InputError
+from nrprob.plotting.style import contrast
 
 
 def test_the_page_says_which_labels_were_told(tmp_path):
@@ -173,6 +175,20 @@ def test_an_unwritable_place(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot make the output folder"):
         write_report(folder, tmp_path / "file" / "page.html")
+
+
+STYLE = (Path(template.__file__).parent / "base.html.jinja").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_colours_of_pages_are_read_in_light_in_dark_and_on_paper(place):
+    block = re.findall(r":root \{([^}]*)\}", STYLE)[place]
+    colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]+)", block))
+    on = [(name, "paper") for name in ("ink", "soft", "link", "worse", "within", "reached")]
+    on += [("ink", "tint"), ("soft", "tint"), ("ink", "alert"), ("link", "tint")]
+    for text, ground in on:
+        if text in colours:  # links are not of paper
+            assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
 
 
 # in a browser
