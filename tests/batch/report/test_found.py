@@ -259,7 +259,7 @@ def test_numbers_that_a_fit_found_are_not_called_sought(drawn, number, was_told,
     (tmp_path / "page.html").write_text(found.page([Chapter(run)]), "utf-8")
     words = " ".join(page_of(tmp_path / "page.html").text.split())
     assert ("Sought3 clusters of rows" in words) == was_told
-    assert ("as many as there are: 3 were found" in words) != was_told
+    assert ("in a number for the fit to find: it found 3" in words) != was_told
 
 
 def test_many_clusters_and_groups():
