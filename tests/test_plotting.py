@@ -116,6 +116,28 @@ def test_centroids_as_a_heat_map(labelings):
     assert {"w", "x", "y", "z"} <= set(texts(figure))
 
 
+@pytest.mark.filterwarnings("error")
+def test_centroids_draw_where_they_are_told(labelings):
+    labels, known = labelings
+    X = np.random.default_rng(0).normal(5, 2, size=(60, 4))
+    other = np.where(labels == 0, "left", "right")
+    figure, given = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")
+    drawn = plot_centroids(X, labels, known, None, [*"wxyz"], axes=given, others={"side": other})
+    assert all(one is ax for one, ax in zip(drawn, given.ravel(), strict=True))
+    assert len(plt.get_fignums()) == 1
+    Z = (X - X.mean(axis=0)) / X.std(axis=0)
+    for ax, of, names in ((drawn[0], known, "abc"), (drawn[1], labels, (0, 1))):
+        expected = np.array([Z[of == name].mean(axis=0) for name in names]).T
+        np.testing.assert_allclose(ax.images[0].get_array(), expected)
+        assert [tick.get_text() for tick in ax.get_yticklabels()] == [*"wxyz"]
+    assert [len(ax.texts) for ax in drawn[2:]] == [6, 4]
+    assert not cut_or_on_each_other(figure)
+    with pytest.raises(ValueError, match="axes must be one for every panel; got 2 for 3"):
+        plot_centroids(X, labels, known, axes=given[0])
+    with pytest.raises(ValueError, match=r"a figure of their own; got axes with .*\(2, 2\); leave"):
+        plot_centroids(X, labels, known, (2, 2), axes=given.ravel()[:3])
+
+
 def test_many_features_are_cut_and_said_so(labelings):
     X = np.random.default_rng(0).normal(size=(60, 40))
     figure = plot_centroids(X, *labelings)
@@ -218,6 +240,93 @@ def test_a_hierarchy_has_every_level_and_weight():
         "2 clusters\n$\\beta$ = 3.5",
     ]
     assert len(ax.lines) == 2
+
+
+# Names of any length
+
+
+LONG = [f"Experiment_2010_site_Freiburg_batch_number_{i}" for i in range(12)]
+TYPES = ["CD14+ Monocyte", "CD4+/CD45RA+/CD25- Naive T", "CD8+/CD45RA+ Naive Cytotoxic"]
+
+
+def cut_or_on_each_other(figure):
+    """Texts that a figure cuts, and pairs of texts on each other, as they are drawn."""
+    figure.canvas.draw()
+    renderer, found = figure.canvas.get_renderer(), []
+    bare = [ax for ax in axes_of(figure) if not ax.axison]
+    # Ticks beyond the ends of a scale are not drawn.
+    bars = [ax for ax in axes_of(figure) if ax.get_label() == "<colorbar>"]
+    off = {t for ax in bars for t in ax.get_yticklabels()}
+    off |= {t for ax in bare for axis in (ax.xaxis, ax.yaxis) for t in axis.findobj(plt.Text)}
+    for text in figure.findobj(plt.Text):
+        if text.get_text().strip() and text.get_visible() and text not in off:
+            # Slanting names are near each other's corners: their line is compared, not their box.
+            angle, box = np.deg2rad(text.get_rotation()), text.get_window_extent(renderer)
+            if angle and text.get_rotation() != 90:
+                turned, text = text, plt.Text(text=text.get_text(), fontsize=text.get_fontsize())
+                text.figure = figure
+                own = text.get_window_extent(renderer)
+                end = turned.get_transform().transform(turned.get_position())
+                along = np.linspace(0, own.width, 60)[:, None]
+                middle = end - along * [np.cos(angle), np.sin(angle)]
+                pad = own.height * 0.3
+                boxes = [(*(at - pad), *(at + pad)) for at in middle]
+            else:
+                boxes = [(box.x0 + 1, box.y0 + 1, box.x1 - 1, box.y1 - 1)]
+            found.append((text.get_text(), np.array(boxes), box))
+    edge = figure.bbox
+    wrong = [
+        (text,)
+        for text, _, box in found
+        if box.x0 < edge.x0 or box.y0 < edge.y0 or box.x1 > edge.x1 or box.y1 > edge.y1
+    ]
+    for i, (text, own, _) in enumerate(found):
+        for other, theirs, _ in found[:i]:
+            apart = (own[:, None, :2] >= theirs[:, 2:]) | (theirs[:, :2] >= own[:, None, 2:])
+            if not apart.any(2).all():
+                wrong.append((text, other))
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("groups", "n_clusters"),
+    [(LONG, 4), (TYPES, 12), (["a"], 3), ([f"{i}, {TYPES[2]}" for i in range(30)], 2)],
+)
+@pytest.mark.filterwarnings("error")
+def test_names_of_any_length_are_whole_or_cut_and_apart(groups, n_clusters):
+    known, labels = np.array(groups * 20), np.arange(20 * len(groups)) % n_clusters
+    other = np.array(TYPES)[np.arange(len(known)) % 3]
+    X = np.random.default_rng(0).normal(size=(len(known), 4))
+    names = [f"{'very_' * 12}long_{i}" for i in range(4)]
+    far = "batch " * 20
+    figures = [
+        plot_contingency(labels, known, known_name=far, labels_name=far).figure,
+        plot_centroids(X, labels, known, None, names, others={"type": other}, title="It"),
+    ]
+    if len(groups) < 20:
+        more = {"others": {far: other}, "known_name": far, "labels_name": far}
+        figures.append(plot_centroids(X, labels, known, (2, 2), **more))
+    for figure in figures:
+        assert not cut_or_on_each_other(figure)
+    ticks = [tick.get_text() for tick in figures[0].axes[0].get_yticklabels()]
+    assert len({*ticks}) == min(len(groups), 20)
+
+
+@pytest.mark.filterwarnings("error")
+def test_small_axes_have_smaller_numbers_or_none():
+    known = np.array(LONG * 20)
+    _, ((small, wide), (tiny, _)) = plt.subplots(2, 2, figsize=(7, 5), layout="constrained")
+    plot_contingency(np.arange(240) % 3, known, small, labels_name="", known_name="")
+    plot_contingency(np.arange(240) % 4, known[:3].repeat(80), wide)
+    plot_contingency(np.arange(240) % 19, np.arange(240) % 20, tiny, labels_name="")
+    assert {text.get_text().count("\n") for text in small.texts} == {0}  # without shares
+    assert {text.get_text().count("\n") for text in wide.texts} == {1}
+    assert not tiny.texts
+    tiny.set_xticks([])
+    tiny.set_yticks([])
+    assert not cut_or_on_each_other(small.figure)
+    ax = plot_contingency(np.arange(240) % 19, np.arange(240) % 20, tiny, show_share=True)
+    assert len(ax.texts) == 380  # as asked for
 
 
 # Rows in a plane
@@ -463,7 +572,11 @@ def test_held_out_likelihood_by_number_of_clusters():
     found = NumberOfClusters(3, np.array([2, 3, 5]), values, None)
     _, own = plt.subplots()
     ax = plot_by_n_clusters(found, own)
-    assert ax is own and "3 chosen" in ax.get_title()
+    assert ax is own and "3 chosen: rows held out are likeliest" in ax.get_title()
+    cloud = NumberOfClusters(1, np.array([1, 2, 3]), values[[2, 1, 0]], None)
+    assert "1 chosen: half-and-half, more clusters gain nothing" in (
+        plot_by_n_clusters(cloud).get_title()
+    )
     container = ax.containers[0]
     np.testing.assert_allclose(container.lines[0].get_xydata(), [[2, 2], [3, 3], [5, 4 / 3]])
     below = values[1] - values
@@ -514,6 +627,45 @@ def test_groups_differ_by_marks_and_hatches_where_colours_begin_anew():
         assert len({other(i) for i in range(8)}) == 8
 
 
+@pytest.mark.parametrize("shades", [style.SHARES, "PuOr_r"])
+def test_numbers_are_read_on_every_shade(shades):
+    colours = plt.get_cmap(shades)(np.linspace(0, 1, 257))
+    inks = [style.ink(colour) for colour in colours]
+    # Of the definition: (lighter + 0.05) / (darker + 0.05), of relative luminances.
+    rgb = colours[:, :3]
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    light = linear @ [0.2126, 0.7152, 0.0722] + 0.05
+    ratio = np.where(np.array(inks) == "white", 1.05 / light, light / 0.05)
+    assert ratio.min() >= 4.5
+    np.testing.assert_allclose(
+        [style.contrast(*pair) for pair in zip(inks, colours, strict=True)], ratio
+    )
+    assert {*inks} == {"black", "white"}
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_in_pictures_are_in_that_ink():
+    known = np.repeat(np.arange(12), 50)
+    labels = np.concatenate([np.arange(50) < 4 * i for i in range(12)]).astype(int)
+    X = np.linspace(-1, 1, 8)[known % 8][:, None] * [1, -1, 0.3, 0.6]
+    split = Split()
+    split.subset_membership_ = np.array([[0.5, 0.5, 0], [0.52, 0.48, 0]])
+    figures = [
+        plot_contingency(labels, known).figure,
+        plot_centroids(X, known % 8, labels),
+        plot_members(split).figure,
+    ]
+    n_numbers = 0
+    for ax in (ax for figure in figures for ax in figure.axes if ax.images):
+        (image,) = ax.images
+        shades = image.to_rgba(image.get_array())
+        for text in ax.texts:
+            column, row = text.get_position()
+            assert style.contrast(text.get_color(), shades[row, column]) >= 4.5
+            n_numbers += 1
+    assert n_numbers == 24 + 8 * 4 + 2 * 4 + 2 * 8 + 4
+
+
 # Machado, Oliveira and Fernandes (2009): linear red, green and blue as seen without some cones.
 SEEN = {
     "with all cones": np.eye(3),
@@ -554,6 +706,12 @@ def test_long_names_are_cut_in_their_middle():
     assert len({*style.shortened(alike)}) == 3
     assert len({*style.shortened([f"{name}, the {i}th, {name}" for i in range(3)])}) == 3
     assert style.shortened(["a short one", name]) == ["a short one", cut]
+    words = ["".join(map(chr, np.random.default_rng(0).integers(97, 99, 60))) for _ in range(3)]
+    inside = [f"{words[0]}{i}{words[1]}" for i in range(3)]
+    assert len({*style.shortened(inside, 20, 1)}) == 3
+    inside = [f"b{i} {words[0]}{'xy'[i // 4]}{words[1]} {i % 4}" for i in (0, 1, 5, 0)]
+    cut = style.shortened([*inside, "", f"b0 {words[0]} and {words[1]} 0"], 12, 1)
+    assert len({*cut}) == 5 and cut[0] == cut[3] and max(map(len, cut)) <= 12
 
 
 def test_evidence_is_told_apart_without_colours():

@@ -111,7 +111,8 @@ def save(
                     "Rows along the direction that tells clusters apart, by known group, each "
                     "where a fit that has not seen it puts it; grey is the valley between clusters."
                 )
-                chapter.pictures.append((pages.source(picture, "png"), "Rows by cluster", told))
+                seen = f"{title}. Rows by cluster and known group. {'. '.join(chapter.sights())}."
+                chapter.pictures.append((pages.source(picture, "png"), seen, told))
         chapters.append(chapter)
     page = pages.page(chapters, ending=found.reason_)
     files = (labels.encode(), summary.encode(), page.encode())

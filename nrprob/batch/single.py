@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -159,18 +160,19 @@ def draw(run: Single, kind: str) -> bytes:
 
 
 def seen(run: Single, pictures: Mapping[str, bytes]) -> list[tuple[str, str, str]]:
-    """Of the pictures of `draw`: addresses that hold them, a name, and how to read them."""
-    from nrprob.batch.report.found import source
+    """Of the pictures of `draw`: addresses that hold them, what is seen, and how to read them."""
+    from nrprob.batch.report.found import Chapter, source
 
     groups = f"the groups of {run.known[0]}" if run.known else "all rows"
     unit = "images" if run.table.image_shape else "profiles, in standard deviations from the mean"
     told = (
-        f"Above, means of {groups} and of the clusters as {unit}; below, how many rows of each "
+        f"First, means of {groups} and of the clusters as {unit}; then, how many rows of each "
         "group are in each cluster, which a table says as well."
     )
+    sights = [f"Means and numbers of rows of clusters and {groups}", *Chapter(run).sights()]
+    text = f"{run.title or run.fits[0].title}. {'. '.join(sights)}."
     addresses = (source(drawn, Path(file).suffix[1:]) for file, drawn in pictures.items())
-    return [(one, f"Means and numbers of rows of clusters and {groups}", told)
-            for one in addresses if one]  # fmt: skip
+    return [(one, text, told) for one in addresses if one]
 
 
 def as_file(figure: Figure, kind: str) -> bytes:
@@ -178,7 +180,10 @@ def as_file(figure: Figure, kind: str) -> bytes:
     import matplotlib.pyplot as plt
 
     drawn = io.BytesIO()
-    figure.savefig(drawn, format=kind, dpi=110)
+    with warnings.catch_warnings():
+        # Letters that the font lacks are seen as boxes, and their names are on the page.
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
+        figure.savefig(drawn, format=kind, dpi=110)
     plt.close(figure)
     return drawn.getvalue()
 

@@ -4,70 +4,148 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import scipy.sparse
 
-from nrprob.plotting.contingency import plot_contingency
+from nrprob.plotting.contingency import Table, plot_contingency
 from nrprob.plotting.groups import feature_texts, named, with_sizes
+from nrprob.plotting.layout import Part, Place, above_rest, compose, fitted
+from nrprob.plotting.profiles import Side, draw_bar, draw_profile, profiles_of, scale
+from nrprob.plotting.style import as_axes, extent, short, shortened
 from nrprob.statistics.groups import group_means
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SIGNED = "PuOr_r"
 _INK = "gray_r"
 _MAX_FEATURES = 24
+_WIDTH = 10.0  # inches of a line of the figure, where each part is narrower
+_IMAGE, _CELL = 1.4, 0.85  # inches of a mean, and of a combination's
 
 
-def _draw_images(subfigure: Any, images: np.ndarray, titles: Sequence[str], limits: Any) -> None:
+def _images(images: np.ndarray, titles: Sequence[str], head: str, limits: Any) -> Part:
+    """Centroids as images, in lines of five."""
     per_row = min(len(images), 5)
-    axes = subfigure.subplots(math.ceil(len(images) / per_row), per_row, squeeze=False)
-    for ax in axes.flat:
-        ax.set_axis_off()
-    for ax, image, title in zip(axes.flat, images, titles, strict=False):
-        ax.imshow(image, cmap=_INK, clim=limits, interpolation="bicubic")
-        ax.set_title(title, fontsize=9)
+    titles = above_rest(titles, 17, 2)
+    above = max(extent(title, 9)[1] for title in titles) + 0.06
+    top = extent(head, 11)[1] + 0.06
+    width = max(_IMAGE * per_row, extent(head, 11)[0])
+    high = _IMAGE - 0.1
+
+    def draw(place: Place) -> None:
+        place.write(head, width / 2, 0, fontsize=11)
+        start = (width - _IMAGE * per_row) / 2 + 0.05
+        for at, (image, title) in enumerate(zip(images, titles, strict=True)):
+            line, column = divmod(at, per_row)
+            down = top + line * (_IMAGE + above) + above
+            ax = place.axes(start + column * _IMAGE, down, high, high)
+            ax.set_axis_off()
+            ax.imshow(image, cmap=_INK, clim=limits, interpolation="bicubic")
+            ax.set_title(title, fontsize=9, pad=3, parse_math=False)
+
+    return Part(width, top + math.ceil(len(images) / per_row) * (_IMAGE + above), draw)
 
 
-def _draw_cells(
-    subfigure: Any, cells: np.ndarray, counts: np.ndarray, rows: Any, columns: Any, limits: Any
+def _cells(
+    cells: np.ndarray, counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], limits: Any
+) -> Part:
+    """Means of all combinations of a known group and a cluster, as images."""
+    head = "mean of each combination"
+    rows, columns = shortened(rows, 20), shortened(columns, 12)
+    left = max(extent(name, 9)[0] for name in rows) + 0.08
+    top = extent(head, 11)[1] + max(extent(name, 9)[1] for name in columns) + 0.12
+    own = _CELL * len(columns)
+    width = max(left + own, extent(head, 11)[0])
+
+    def draw(place: Place) -> None:
+        place.write(head, width / 2, 0, fontsize=11)
+        for i, j in np.ndindex(counts.shape):
+            ax = place.axes(left + j * _CELL, top + i * _CELL, 0.95 * _CELL, 0.95 * _CELL)
+            ax.set_xticks([])
+            ax.set_yticks([])
+            ax.spines[:].set_visible(False)
+            if counts[i, j]:
+                ax.imshow(cells[i, j], cmap=_INK, clim=limits, interpolation="bicubic")
+            else:
+                ax.text(0.5, 0.5, "no rows", ha="center", va="center", transform=ax.transAxes)
+            if i == 0:
+                ax.set_title(columns[j], fontsize=9, pad=3, parse_math=False)
+            if j == 0:
+                ax.set_ylabel(
+                    rows[i], fontsize=9, rotation=0, ha="right", va="center", parse_math=False
+                )
+
+    return Part(width, top + _CELL * len(rows), draw)
+
+
+def _draw_into(
+    axes: np.ndarray,
+    sides: Sequence[Side],
+    features: Sequence[str],
+    labels: Any,
+    labelings: Mapping[str, Any],
 ) -> None:
-    axes = subfigure.subplots(len(rows), len(columns), squeeze=False)
-    for i, j in np.ndindex(len(rows), len(columns)):
-        ax = axes[i, j]
-        ax.set_xticks([])
-        ax.set_yticks([])
-        ax.spines[:].set_visible(False)
-        if counts[i, j]:
-            ax.imshow(cells[i, j], cmap=_INK, clim=limits, interpolation="bicubic")
-        else:
-            ax.text(0.5, 0.5, "no rows", ha="center", va="center", transform=ax.transAxes)
-        if i == 0:
-            ax.set_title(columns[j], fontsize=9)
-        if j == 0:
-            ax.set_ylabel(rows[i], fontsize=9)
+    """Draw heat maps and contingency tables into axes that are given."""
+    top = scale(sides)
+    draw_bar(axes[1].figure, top, ax=axes[1])
+    for ax, (head, profiles, names) in zip(axes[:2], sides, strict=True):
+        draw_profile(ax, fitted(features, names, ax), profiles, top)
+        ax.set_title(short(head, 28), fontsize=10, parse_math=False)
+    for ax, (name, labeling) in zip(axes[2:], labelings.items(), strict=True):
+        plot_contingency(labels, labeling, ax, labels_name="", known_name="")
+        ax.set_title(short(f"clusters against {name}", 28), fontsize=10, parse_math=False)
 
 
-def _draw_profiles(
-    ax: Axes, profiles: np.ndarray, names: Sequence[str], features: Sequence[str] | None, top: float
-) -> Any:
-    """Heat map, one row per feature and one column per group; `features` None hides their names."""
-    image = ax.imshow(profiles.T, cmap=_SIGNED, vmin=-top, vmax=top, aspect="auto")
-    ax.set_xticks(range(len(names)), names, fontsize=9)
-    if len(names) > 4:
-        ax.tick_params(axis="x", rotation=45)
-    shown = [] if features is None else list(features)
-    ax.set_yticks(range(len(shown)), shown, fontsize=8)
-    ax.tick_params(length=0)
-    ax.spines[:].set_visible(False)
-    if profiles.shape[0] <= 8:
-        for (j, i), value in np.ndenumerate(profiles):
-            colour = "white" if abs(value) > 0.6 * top else "black"
-            ax.text(j, i, f"{value:+z.1f}", ha="center", va="center", fontsize=7, color=colour)
-    return image
+def _contingency(labels: Any, known: Any, name: str) -> Part:
+    """How often clusters meet the groups of a labeling."""
+    head = short(f"clusters against {name}", 40)
+    table = Table.of(labels, known)
+    found = table.grid(table.counts.size <= 40)
+    above, (across, down) = extent(head, 11)[1] + 0.08, found.body
+    width = max(found.left + across, extent(head, 11)[0])
+
+    def draw(place: Place) -> None:
+        place.write(head, width / 2, 0, fontsize=11)
+        left = (width - found.left - across) / 2 + found.left
+        table.draw(place.axes(left, above, across, down), found, None)
+
+    return Part(width, above + down + found.below, draw)
+
+
+@overload
+def plot_centroids(
+    X: Any,
+    labels: Any,
+    known: Any,
+    image_shape: tuple[int, int] | None = None,
+    feature_names: Sequence[str] | None = None,
+    *,
+    axes: None = None,
+    labels_name: str = ...,
+    known_name: str = ...,
+    others: Mapping[str, Any] | None = ...,
+    cells: bool | Literal["auto"] = ...,
+    title: str | None = ...,
+) -> Figure: ...
+
+
+@overload
+def plot_centroids(
+    X: Any,
+    labels: Any,
+    known: Any,
+    image_shape: tuple[int, int] | None = None,
+    feature_names: Sequence[str] | None = None,
+    *,
+    axes: Any,
+    labels_name: str = ...,
+    known_name: str = ...,
+    others: Mapping[str, Any] | None = ...,
+    cells: bool | Literal["auto"] = ...,
+    title: str | None = ...,
+) -> np.ndarray: ...
 
 
 def plot_centroids(
@@ -77,12 +155,13 @@ def plot_centroids(
     image_shape: tuple[int, int] | None = None,
     feature_names: Sequence[str] | None = None,
     *,
+    axes: Any = None,
     labels_name: str = "clusters",
     known_name: str = "groups",
     others: Mapping[str, Any] | None = None,
     cells: bool | Literal["auto"] = "auto",
     title: str | None = None,
-) -> Figure:
+) -> Figure | np.ndarray:
     """Draw the known groups' centroids beside the found clusters' centroids.
 
     Parameters
@@ -98,6 +177,9 @@ def plot_centroids(
         of features in standard deviations from the mean over all rows.
     feature_names : sequence of str, optional
         Names for the heat map; used when `image_shape` is None.
+    axes : sequence of matplotlib.axes.Axes, optional
+        Where to draw heat maps: of known groups, of found clusters, and of the contingency of every
+        labeling, in this order; a new figure when it is None, as it is for images.
     labels_name, known_name : str, default="clusters", "groups"
         Names of the two labelings.
     others : mapping of str to array of shape (n_samples,), optional
@@ -106,13 +188,15 @@ def plot_centroids(
         For images, also draw the mean of every combination of a known group and a found cluster;
         "auto" does where there are at most 20.
     title : str, optional
-        Title of the figure.
+        Title of the figure, if it is a new one.
 
     Returns
     -------
-    matplotlib.figure.Figure
-        Above, known and found centroids side by side on one scale; below, the combinations and the
-        contingency heat maps. Of more than 20 groups the smallest are drawn as one.
+    matplotlib.figure.Figure, or ndarray of matplotlib.axes.Axes where `axes` are given
+        First known and found centroids on one scale, then the combinations and the contingency
+        heat maps, beside or below each other: the figure is as large as names and numbers take,
+        and long names are cut in their middle. Of more than 20 groups the smallest are drawn as
+        one.
 
     Examples
     --------
@@ -122,8 +206,6 @@ def plot_centroids(
     >>> plot_centroids(X, [0, 1] * 20, [0, 0, 1, 1] * 10).get_size_inches().shape
     (2,)
     """
-    import matplotlib.pyplot as plt
-
     n_rows, n_features = X.shape
     group_names, group_codes = named(known, "known", known_name, n_rows)
     cluster_names, cluster_codes = named(labels, "labels", "cluster", n_rows)
@@ -135,38 +217,40 @@ def plot_centroids(
         )
     names = feature_texts(feature_names, None, n_features)
 
+    labelings = {known_name: known, **(others or {})}
+    own = None if axes is None else as_axes(axes, 2 + len(labelings))
+    if own is not None and image_shape is not None:
+        raise ValueError(
+            f"images are drawn in a figure of their own; got axes with image_shape={image_shape}; "
+            "leave one of the two out"
+        )
+
     group_sizes = with_sizes(group_names, group_codes)
     cluster_sizes = with_sizes(cluster_names, cluster_codes)
     by_group = group_means(X, group_codes, n_groups)
     by_cluster = group_means(X, cluster_codes, n_clusters)
-    labelings = {known_name: known, **(others or {})}
-    draw_cells = image_shape is not None and (
-        n_groups * n_clusters <= 20 if cells == "auto" else bool(cells)
-    )
-
-    lines = 1
-    if image_shape is not None:
-        lines = math.ceil(max(n_groups, n_clusters) / 5)
-        upper = 0.6 + 1.55 * lines
-    else:
-        upper = 0.9 + 0.26 * min(n_features, _MAX_FEATURES)
-    lower = max(2.3, 0.9 + 0.45 * n_groups, 0.9 + 0.8 * n_groups if draw_cells else 0)
-    panels = len(labelings) + draw_cells
-    figure = plt.figure(figsize=(max(8.0, 2.9 * panels), upper + lower), layout="constrained")
-    if title:
-        figure.suptitle(title, fontsize=13, fontweight="bold")
-    above, below = figure.subfigures(2, 1, height_ratios=[upper, lower])
     heads = (f"known: {known_name}", f"found: {labels_name}")
 
     if image_shape is not None:
-        widths = [min(n_groups, 5), min(n_clusters, 5)]
         limits = (min(by_group.min(), by_cluster.min()), max(by_group.max(), by_cluster.max()))
-        sides = above.subfigures(1, 2, width_ratios=widths, wspace=0.04)
-        for side, head, means, titles in zip(
-            sides, heads, (by_group, by_cluster), (group_sizes, cluster_sizes), strict=True
-        ):
-            side.suptitle(head, fontsize=11)
-            _draw_images(side, means.reshape(-1, *image_shape), titles, limits)
+        parts = [
+            _images(means.reshape(-1, *image_shape), titles, short(head, 40), limits)
+            for head, means, titles in zip(
+                heads, (by_group, by_cluster), (group_sizes, cluster_sizes), strict=True
+            )
+        ]
+        if n_groups * n_clusters <= 20 if cells == "auto" else cells:
+            codes = group_codes * n_clusters + cluster_codes
+            counts = np.bincount(codes, minlength=n_groups * n_clusters)
+            with np.errstate(invalid="ignore"):  # an empty combination is 0/0 and is not drawn
+                means = group_means(X, codes, n_groups * n_clusters)
+            shape = (n_groups, n_clusters)
+            parts.append(
+                _cells(
+                    means.reshape(*shape, *image_shape), counts.reshape(shape), group_names,
+                    cluster_names, (np.nanmin(means), np.nanmax(means)),
+                )
+            )  # fmt: skip
     else:
         centre, spread = _centre_and_spread(X)
         by_group, by_cluster = (by_group - centre) / spread, (by_cluster - centre) / spread
@@ -176,40 +260,14 @@ def plot_centroids(
             by_group, by_cluster = by_group[:, chosen], by_cluster[:, chosen]
             names = [names[j] for j in chosen]
             heads = (heads[0], f"{heads[1]} ({_MAX_FEATURES} of {n_features} features)")
-        top = max(np.abs(by_group).max(), np.abs(by_cluster).max(), 1e-9)
-        axes = above.subplots(1, 2, width_ratios=[n_groups, n_clusters])
-        _draw_profiles(axes[0], by_group, group_sizes, names, top)
-        image = _draw_profiles(axes[1], by_cluster, cluster_sizes, None, top)
-        for ax, head in zip(axes, heads, strict=True):
-            ax.set_title(head, fontsize=11)
-        above.colorbar(image, ax=list(axes), label="standard deviations\nfrom the mean", shrink=0.9)
-
-    # Blank margins keep a few narrow tables from being stretched over the whole width.
-    margin = max(figure.get_figwidth() - panels * max(2.9, 1.3 + 0.8 * n_clusters), 0.02) / 2
-    panel = (figure.get_figwidth() - 2 * margin) / panels
-    ratios = [margin, *[panel] * panels, margin]
-    parts = below.subfigures(1, panels + 2, width_ratios=ratios, wspace=0.04)[1:-1]
-    if draw_cells:
-        assert image_shape is not None
-        codes = group_codes * n_clusters + cluster_codes
-        counts = np.bincount(codes, minlength=n_groups * n_clusters)
-        with np.errstate(invalid="ignore"):  # an empty combination is 0/0 and is not drawn
-            means = group_means(X, codes, n_groups * n_clusters)
-        shape = (n_groups, n_clusters)
-        parts[0].suptitle("mean of each combination", fontsize=11)
-        cell_limits = (np.nanmin(means), np.nanmax(means))
-        _draw_cells(
-            parts[0],
-            means.reshape(*shape, *image_shape),
-            counts.reshape(shape),
-            group_names,
-            cluster_names,
-            cell_limits,
-        )
-    for part, (name, labeling) in zip(parts[int(draw_cells) :], labelings.items(), strict=True):
-        part.suptitle(f"clusters against {name}", fontsize=11)
-        plot_contingency(labels, labeling, part.subplots(), labels_name="", known_name=name)
-    return figure
+        both = (by_group, by_cluster)
+        sides = [*zip(heads, both, (group_sizes, cluster_sizes), strict=True)]
+        if own is not None:
+            _draw_into(own, sides, names, labels, labelings)
+            return own
+        parts = profiles_of(sides, names)
+    parts += [_contingency(labels, labeling, name) for name, labeling in labelings.items()]
+    return compose(parts, _WIDTH, title or "")
 
 
 def _centre_and_spread(X: Any) -> tuple[np.ndarray, np.ndarray]:

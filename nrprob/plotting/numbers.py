@@ -26,7 +26,9 @@ def plot_by_n_clusters(found: Any, ax: Axes | None = None, *, n_clusters: int = 
         - what `nrprob.evidence.n_clusters` returns, or a `ResidualMixture` or `MixtureEM` fitted
           with ``n_clusters="auto"``, which has the same as ``number_``: the log-likelihood of rows
           held out, the mean per row. Bars are standard errors of the difference to the best, which
-          has none, and the chosen number is marked;
+          has none, and the chosen number is marked. The title says why it is: its rows are the
+          likeliest, or, where it is 1 and they are not, several clusters predict no better when
+          they are mixed with one wide cloud than this does alone;
         - a `CrossPartition`, or an `IB` or `IBSI` with ``solver="split"``: the objective of every
           level of ``path_``, with its inverse temperature;
         - a `NACI` or `COALA`, or an `IB`, `IBSI` or `CCIB` with ``solver="agglomerative"``: what
@@ -102,7 +104,11 @@ def _draw_held_out(ax: Axes, found: Any) -> None:
         linestyle="",
         zorder=4,
     )
-    ax.set_title(f"{found.n_clusters_} chosen; bars: one standard error", fontsize=9)
+    # One cluster may be chosen though several predict better: they have to beat any single cloud.
+    why = "rows held out are likeliest"
+    if value[best][0] < value.max():
+        why = "half-and-half, more clusters gain nothing over one cloud"
+    ax.set_title(f"{found.n_clusters_} chosen: {why}\nbars: one standard error", fontsize=9)
     ax.set_xlabel("number of clusters")
     ax.set_ylabel("held-out log-likelihood per row (nats)")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import warnings
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,34 @@ def _shifted(number: int) -> int:
     return (number + number // len(COLOURS)) % len(COLOURS)
 
 
+def contrast(one: Any, other: Any) -> float:
+    """Contrast of two colours, from 1 to 21, as the guidelines for content on the web define it."""
+    from matplotlib.colors import to_rgb
+
+    rgb = np.array([to_rgb(one), to_rgb(other)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    darker, lighter = sorted((linear @ [0.2126, 0.7152, 0.0722] + 0.05).tolist())
+    return lighter / darker
+
+
+def ink(background: Any) -> str:
+    """Black or white, whichever is read better on a colour: its contrast is at least 4.5."""
+    return max(("black", "white"), key=lambda text: contrast(text, background))
+
+
+def extent(text: str, size: float) -> tuple[float, float]:
+    """Width and height in inches of a text of some lines in a font of so many points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(size=size)
+    lines = text.splitlines()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of letters that the font lacks, which are drawn as boxes
+        found = [text_to_path.get_text_width_height_descent(one, font, False) for one in lines]
+    return max((width for width, *_ in found), default=0) / 72, 1.25 * size / 72 * len(lines)
+
+
 def short(text: Any, width: int = 28, lines: int = 2) -> str:
     """A name that fits beside others: in so many lines, its middle left out where it is longer."""
     text = " ".join(str(text).split())
@@ -55,15 +84,23 @@ def short(text: Any, width: int = 28, lines: int = 2) -> str:
     return "\n".join(textwrap.wrap(text, width)) if text else ""
 
 
-def shortened(names: Sequence[Any]) -> list[str]:
-    """Names as `short` has them, less the words that all begin with where some would be alike."""
-    cut = [short(name) for name in names]
-    if len({*cut}) == len({*map(str, names)}):
-        return cut
-    words = [str(name).split() for name in names]
-    same = sum(1 for _ in takewhile(lambda own: len({*own}) == 1, zip(*words, strict=False)))
-    lead = "… " if same else ""
-    return [short(lead + " ".join(own[same:])) for own in words]
+def shortened(names: Sequence[Any], width: int = 28, lines: int = 2) -> list[str]:
+    """Names as `short` has them; those that differ stay different.
+
+    Where some would be alike, what all begin with is left out; where they still are, they are
+    numbered.
+    """
+    names = [str(name) for name in names]
+    words = [name.split() for name in names]
+    for parts, glue in ((words, " "), (names, "")):
+        same = sum(1 for _ in takewhile(lambda own: len({*own}) == 1, zip(*parts, strict=False)))
+        rest = [("… " if same else "") + glue.join(own[same:]) for own in parts]
+        for told in (names, rest):
+            cut = [short(text, width, lines) for text in told]
+            if len({*cut}) == len({*names}):
+                return cut
+    cut, distinct = [short(name, width - 5, lines) for name in names], [*dict.fromkeys(names)]
+    return [f"{text} ({distinct.index(name) + 1})" for text, name in zip(cut, names, strict=True)]
 
 
 def legend_rows(texts: Sequence[str], width: float) -> tuple[int, float]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nrprob.plotting.style import SHARES
+from nrprob.plotting.style import SHARES, ink
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,6 +55,7 @@ def plot_members(
     >>> ax = plot_members(model, n=3)
     """
     import matplotlib.pyplot as plt
+    from matplotlib import colormaps
 
     labels, share = model.labels_, model.subset_membership_
     names = np.arange(labels.size) if row_names is None else np.asarray(row_names)
@@ -75,7 +76,7 @@ def plot_members(
             members = members[labels[members] == c]
             listed = [str(names[row]) for row in members[:n]]
             more = ["..."] if members.size > n else []
-            colour = "white" if share[j, c] < 0.55 else "black"
+            colour = ink(colormaps[SHARES](share[j, c]))
             text = "\n".join([f"{100 * share[j, c]:.0f} %", *listed, *more])
             ax.text(j, i, text, ha="center", va="center", color=colour, fontsize=8)
     ax.set_xticks(range(len(subsets)), [str(subset) for subset in subsets])

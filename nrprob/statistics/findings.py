@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from nrprob.statistics.groups import cross_table, largest
+from nrprob.statistics.groups import cross_table
 
 __all__ = ["Crossing", "Findings", "cross", "find"]
 
@@ -139,20 +139,39 @@ class Crossing:
     Attributes
     ----------
     name : of the labeling
-    groups : names of the groups, the smallest of many of them as one
+    groups : names of the groups, the last one of those that are counted as one
     counts : (c, g) rows
+    joined : how many groups are counted as one
     """
 
     name: str
     groups: list[str]
     counts: np.ndarray
+    joined: int = 0
 
 
 def cross(
     name: str, labels: np.ndarray, codes: np.ndarray, clusters: Sequence[int], most: int
 ) -> Crossing:
-    """Cross clusters with the groups of a labeling, of which there are columns for ``most``."""
+    """Cross clusters with the groups of a labeling, at most so many of which are told apart.
+
+    They are the largest of every cluster, then the second largest of every cluster, and so on.
+    """
     values, group = np.unique(labels, return_inverse=True)
-    names, group = largest([str(value) for value in values], group.ravel(), most)
-    counts = cross_table(codes, group, (codes.max(initial=-1) + 1, len(names)))
-    return Crossing(name, names, counts[np.asarray(clusters, int)])
+    names = [str(value) for value in values]
+    place = np.full(max(codes.max(initial=-1), max(clusters, default=-1)) + 1, len(clusters))
+    place[np.asarray(clusters, int)] = np.arange(len(clusters))
+    shape = (len(clusters) + 1, len(names))
+    counts = cross_table(place[codes], group.ravel(), shape)[:-1]
+    if len(names) <= most:
+        return Crossing(name, names, counts)
+    order = np.argsort(-counts, axis=1, kind="stable")
+    rank = np.argsort(order, axis=1, kind="stable")
+    rank[counts == 0] = len(names)
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    # Of those that are as far ahead in some cluster, the ones with more of a cluster go first.
+    first = np.lexsort((-share.max(axis=0, initial=0), rank.min(axis=0, initial=len(names))))
+    kept, rest = np.sort(first[: most - 1]), first[most - 1 :]
+    together = counts[:, rest].sum(axis=1, keepdims=True)
+    groups = [*(names[g] for g in kept), f"{len(rest)} others"]
+    return Crossing(name, groups, np.hstack([counts[:, kept], together]), len(rest))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Chapter", "page", "source"]
 
 _CLUSTERS = 20  # the largest, of which features and examples are shown
-_GROUPS = 8  # columns of a labeling that fit on paper
+_GROUPS = 20  # of a labeling, that are told apart
 _FEATURES = 8
 _VALUES = 4  # of an example
 _TYPES = {"jpg": "jpeg", "svg": "svg+xml"}
@@ -43,7 +43,7 @@ class Chapter:
     Attributes
     ----------
     run : the data set and its fits, of which the first is shown
-    pictures : addresses of images, a name of each, and how to read it
+    pictures : addresses of images, what is seen on each, and how to read it
     evidence : what a test of it said; empty where there was none
     """
 
@@ -79,6 +79,12 @@ class Chapter:
         """Whether something was known, and its method was told of it."""
         something = bool(self.run.known) or self.run.measured is not None
         return something and (self.method is None or self.method.takes_known)
+
+    @property
+    def finds_number(self) -> bool:
+        """Whether the fit found how many clusters there are, and was not told."""
+        told = [self.fit.parameters.get(name) for name in ("n_clusters", "n_components")]
+        return all(number is None or isinstance(number, str) for number in told)
 
     @cached_property
     def fitted(self) -> np.ndarray:
@@ -130,6 +136,20 @@ class Chapter:
             own = np.asarray(labels)[self.fitted]
             crossing = cross(name, own, self.codes, self.clusters, _GROUPS)
             found.append((name in self.run.known, crossing))
+        return found
+
+    def sights(self, most: int = 6) -> list[str]:
+        """Of the largest clusters, how many rows they have, and in which known group most are."""
+        order = sorted(range(len(self.clusters)), key=lambda at: -self.sizes[self.clusters[at]])
+        crossing = next((crossing for known, crossing in self.crossings if known), None)
+        found = []
+        for place in order[:most]:
+            text = f"Cluster {self.names[place]}: {self.sizes[self.clusters[place]]} rows"
+            if crossing is not None:
+                counts = crossing.counts[place]
+                group = int(counts.argmax())
+                text += f", {counts[group]} of them in {crossing.groups[group]}"
+            found.append(text)
         return found
 
     @property
@@ -210,10 +230,12 @@ def page(chapters: Sequence[Chapter], title: str = "", ending: str = "") -> str:
     """
     run = chapters[0].run
     files = run.origin.get("files", {})
+    numbers = [n for n in chapters[0].prepared.get("known", []) if n not in run.known]
+    told = ", ".join([*run.known, *numbers])
     what = " of ".join(["Clusters", *(Path(file).name for file in [*files][:1])])
     return render(
         "found.html.jinja",
-        title=title or (f"{what} beyond {', '.join(run.known)}" if run.known else what),
+        title=title or (f"{what} beyond {told}" if told else what),
         chapters=chapters,
         files=files | run.origin.get("model_file", {}),
         prepared=chapters[0].prepared,

@@ -1,5 +1,7 @@
 """The page of a single fit: its numbers are those of their definitions, and it can be read."""
 
+import re
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -112,8 +114,8 @@ def test_the_page_of_a_fit(drawn, tmp_path):
         size = (sought == c).sum()
         share = f"{100 * size / 90:.1f} %"
         assert [str(c), str(size), share, "0.750"] in page.cells
-        counts = [str(((sought == c) & (known == g)).sum()) for g in range(3)]
-        assert [str(c), *counts] in page.cells
+        counts = [str(((sought == g) & (known == c)).sum()) for g in range(3)]
+        assert [GROUPS[c], *counts] in page.cells
     rest = left_of_known(X, known)
     told = findings.find(X, sought, [0, 1, 2], known)
     assert told.telling(2, 1).tolist() == [1]
@@ -181,6 +183,16 @@ def test_other_labels(drawn, tmp_path):
     assert f"y ({(known == 1).sum()})" in page.text
 
 
+@pytest.mark.filterwarnings("error")
+def test_names_that_the_font_lacks_or_that_are_long_warn_of_nothing(drawn):
+    X, known, _, sought = drawn
+    run = make(X, sought, known)
+    sites = [f"Experiment_2010_site_Freiburg_batch_number_{i}" for i in range(12)]
+    more = {"地": np.array(["甲", "乙", "丙"])[known], "site": np.array(sites)[np.arange(90) % 12]}
+    run.table.labelings |= more
+    assert len(single.draw(run, "png")) > 10_000
+
+
 def test_the_page_of_several_clusterings(drawn, tmp_path):
     X, known, _, sought = drawn
     first, second = make(X, sought, known), make(X, known, sought)
@@ -196,6 +208,60 @@ def test_the_page_of_several_clusterings(drawn, tmp_path):
     assert words.count("Whether the rows have clusters at all was not tested.") == 1
 
 
+def test_what_scrolls_and_pictures_have_names_of_their_own(drawn, tmp_path):
+    X, known, _, sought = drawn
+    chapters = []
+    for number in (1, 2):
+        run = make(X, sought, known)
+        run.title = f"clustering {number}"
+        pictures = {"summary.png": single.draw(run, "png")}
+        chapters.append(Chapter(run, single.seen(run, pictures)))
+    path = tmp_path / "report.html"
+    path.write_text(found.page(chapters), "utf-8")
+    text = path.read_text(encoding="utf-8")
+    boxes = re.findall(r'<div class="scroll" role="group" aria-label(ledby)?="([^"]*)"', text)
+    assert len(boxes) == text.count('class="scroll"') == len({*boxes}) > 10
+    page = page_of(path)
+    # A name is made of the title of its clustering, and of what is below it.
+    captions = [names for by, names in boxes if by]
+    assert {name for names in captions for name in names.split()} <= {*page.ids}
+    assert all(names.split()[0] in ("run-1-title", "run-2-title") for names in captions)
+    assert [name for by, name in boxes if not by] == [
+        f"Picture 1 of clustering {number}" for number in (1, 2)
+    ]
+    assert len({*page.images}) == 2
+    most = np.bincount(known[sought == 0]).max()
+    seen = f"Cluster 0: {(sought == 0).sum()} rows, {most} of them in {GROUPS[0]}"
+    assert page.images[1].startswith("clustering 2. Means") and seen in page.images[1]
+
+
+@pytest.mark.parametrize(
+    ("names", "title"),
+    [
+        (["group <i>", "age"], "Clusters beyond group <i>, age"),
+        (["age"], "Clusters beyond age"),
+        ([], "Clusters"),
+    ],
+)
+def test_titles_name_all_that_is_known(drawn, names, title, tmp_path):
+    X, known, age, sought = drawn
+    run = make(X, sought, known if "group <i>" in names else (), measured=age[:, None],
+               origin={"prepared": {"known": names}})  # fmt: skip
+    (tmp_path / "page.html").write_text(found.page([Chapter(run)]), "utf-8")
+    assert page_of(tmp_path / "page.html").headings[0] == (1, title)
+
+
+@pytest.mark.parametrize(("number", "was_told"), [(3, True), ("auto", False), (None, False)])
+def test_numbers_that_a_fit_found_are_not_called_sought(drawn, number, was_told, tmp_path):
+    X, known, _, sought = drawn
+    run = make(X, sought, known)
+    run.fits[0].parameters = {"n_clusters": number} if number else {"max_clusters": 9}
+    (tmp_path / "page.html").write_text(found.page([Chapter(run)]), "utf-8")
+    words = " ".join(page_of(tmp_path / "page.html").text.split())
+    assert ("Sought3 clusters of rows" in words) == was_told
+    assert ("in a number for the fit to find: it found 3" in words) != was_told
+
+
 def test_many_clusters_and_groups():
     rng = np.random.default_rng(0)
     X, codes = rng.normal(size=(300, 2)), np.arange(300) % 30
@@ -204,5 +270,33 @@ def test_many_clusters_and_groups():
     assert len(chapter.clusters) == 20 and 7 in chapter.clusters
     assert chapter.left == (6, 60)
     crossing = findings.cross("name", codes, codes, [7, 3], 4)
-    assert crossing.groups == ["0", "1", "7", "23 others"]
-    assert crossing.counts.tolist() == [[0, 0, 50, 0], [0, 0, 0, 10]]
+    assert crossing.groups == ["0", "3", "7", "23 others"] and crossing.joined == 23
+    assert crossing.counts.tolist() == [[0, 0, 50, 0], [0, 10, 0, 0]]
+
+
+def test_the_groups_that_a_cluster_is_in_are_told_apart():
+    rng = np.random.default_rng(0)
+    # The clusters 1 and 4 are almost wholly in groups that are small, in which no other is.
+    groups = np.concatenate([rng.integers(25, size=2000), [25] * 12, [26] * 7, [27] * 9, [3]])
+    codes = np.concatenate([rng.choice([0, 2, 3], 2000), [1] * 19, [4] * 10])
+    crossing = findings.cross("g", np.array([f"g{g:02}" for g in groups]), codes, [0, 1, 4], 8)
+    assert {"g25", "g26", "g27"} <= {*crossing.groups}
+    assert crossing.groups[:7] == sorted(crossing.groups[:7])
+    assert crossing.groups[7:] == ["21 others"] and crossing.joined == 21
+    expected = [[((codes == c) & (groups == g)).sum() for g in range(28)] for c in (0, 1, 4)]
+    kept = [int(name[1:]) for name in crossing.groups[:7]]
+    np.testing.assert_array_equal(crossing.counts[:, :7], np.array(expected)[:, kept])
+    assert crossing.counts.sum(1).tolist() == [(codes == c).sum() for c in (0, 1, 4)]
+    # Every cluster's largest group is there before any cluster's third.
+    assert all(np.argmax(row) in kept for row in expected)
+
+
+def test_the_page_says_how_many_groups_are_counted_as_one(drawn, tmp_path):
+    X, known, _, sought = drawn
+    run = make(X, sought, known)
+    run.table.labelings["site"] = np.array([f"site {i % 30}" for i in range(90)])
+    (tmp_path / "page.html").write_text(found.page([Chapter(run)]), "utf-8")
+    page = page_of(tmp_path / "page.html")
+    assert any("11 groups that make up little" in caption for caption in page.captions)
+    assert any(row[0] == "11 others" for row in page.cells)
+    assert not any("as one" in caption for caption in page.captions if "group <i>" in caption)

@@ -4,15 +4,21 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
+import numpy as np
 import pytest
 from made_up_results import METHODS, WANTED, make_model, make_run, table
 from pages import Page, page_of
 
-from nrprob.batch import write_report
-from nrprob.batch.report import wording
+from nrprob.batch import single, write_report
+from nrprob.batch.fits import Fit
+from nrprob.batch.report import found, template, wording
+from nrprob.batch.report.found import Chapter
 from nrprob.batch.schema import ModelFile
+from nrprob.batch.tables import Table
 from nrprob.exceptions import InputError
+from nrprob.plotting.style import contrast
 
 
 def test_the_page_says_which_labels_were_told(tmp_path):
@@ -171,56 +177,124 @@ def test_an_unwritable_place(tmp_path):
         write_report(folder, tmp_path / "file" / "page.html")
 
 
+STYLE = (Path(template.__file__).parent / "base.html.jinja").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_colours_of_pages_are_read_in_light_in_dark_and_on_paper(place):
+    block = re.findall(r":root \{([^}]*)\}", STYLE)[place]
+    colours = dict(re.findall(r"--([a-z]+): (#[0-9a-f]+)", block))
+    on = [(name, "paper") for name in ("ink", "soft", "link", "worse", "within", "reached")]
+    on += [("ink", "tint"), ("soft", "tint"), ("ink", "alert"), ("link", "tint")]
+    for text, ground in on:
+        if text in colours:  # links are not of paper
+            assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
+
+
 # in a browser
 
+OPTIONS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --disable-dev-shm-usage --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync --hide-scrollbars"
+)
 
-def rendered(path, profile, width):
-    """The page's elements as a browser has them, at a width in pixels."""
-    browser = shutil.which("chromium") or shutil.which("chromium-browser")
-    browser = browser or shutil.which("google-chrome")
-    if browser is None:
+
+def in_browser(path, folder, *options):
+    """What a browser says of a file."""
+    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
+    if not any(found):
         pytest.skip("no Chromium or Chrome on this machine")
-    options = (
-        "--headless --no-sandbox --disable-gpu --disable-quic --disable-dev-shm-usage "
-        "--no-first-run --disable-background-networking --disable-component-update "
-        "--disable-sync --hide-scrollbars"
-    )
-    command = [
-        browser, *options.split(), f"--user-data-dir={profile}", f"--window-size={width},900",
-        "--dump-dom", path.as_uri(),
-    ]  # fmt: skip
+    profile = f"--user-data-dir={folder / 'profile'}"
+    command = [next(filter(None, found)), *OPTIONS.split(), profile, *options, path.as_uri()]
     return subprocess.run(
         command, check=True, capture_output=True, timeout=100, text=True, encoding="utf-8"
     ).stdout
 
 
-def test_the_page_in_a_browser(tmp_path):
-    path = write_report(make_run(tmp_path / "run", FULL))
-    text = path.read_text(encoding="utf-8")
-    # The page has no scripts; a copy of it gets one, to ask the browser how the page came out. A
-    # window has a least width, so the narrow page is in a frame.
-    ask = """<script>addEventListener("load", () => {
-      const images = [...document.images];
-      document.documentElement.dataset.found = JSON.stringify({
-        page: document.documentElement.scrollWidth, window: innerWidth,
-        tables: document.querySelectorAll("table").length,
-        drawn: images.filter(i => i.complete && i.naturalWidth > 100).length,
-      });
-      parent.postMessage(document.documentElement.dataset.found, "*");
-    });</script></body>"""
-    copy = tmp_path / "copy.html"
-    opened = text.replace("<details>", "<details open>")
-    copy.write_text(opened.replace("</body>", ask), encoding="utf-8")
-    frame = tmp_path / "frame.html"
-    frame.write_text(
-        '<html><body><script>addEventListener("message", e => '
-        "{ document.documentElement.dataset.found = e.data });</script>"
-        '<iframe src="copy.html" width="400" height="800" style="border: 0"></iframe></body></html>'
-    )
-    for file, width in ((frame, 400), (copy, 1200)):
-        dom = rendered(file, tmp_path / "profile", 1200)
-        found = json.loads(re.search(r'data-found="([^"]*)"', dom)[1].replace("&quot;", '"'))
-        assert found["window"] == width
-        assert found["page"] <= width
-        assert found["tables"] == Page(text).tables
-        assert found["drawn"] == 2
+# Pages have no scripts; copies get one, to ask the browser how they came out.
+ASK = """<script>addEventListener("load", () => {
+  const images = [...document.images];
+  const over = [...document.querySelectorAll("table, img")].filter(one =>
+    one.getBoundingClientRect().right > innerWidth + 1
+    && getComputedStyle(one.closest(".scroll") ?? one).overflowX == "visible");
+  const found = {
+    page: document.documentElement.scrollWidth, window: innerWidth, over: over.length,
+    tables: document.querySelectorAll("table").length,
+    drawn: images.filter(i => i.complete && i.naturalWidth > 100).length,
+    small: images.filter(i => i.closest(".wide") && i.width < Math.min(i.naturalWidth, 760)).length,
+  };
+  parent.postMessage([name, found], "*");
+});</script></body>"""
+LISTEN = """<html><body><script>const all = {}; addEventListener("message", e => {
+  all[e.data[0]] = e.data[1]; document.documentElement.dataset.found = JSON.stringify(all);
+});</script>"""
+# Windows have a least width, so pages are in frames; 700 dots are what A4 has between its margins.
+WIDTHS = {"phone": 400, "screen": 1200, "paper": 700}
+
+
+def frames(page, folder):
+    """How a page comes out in frames of different widths, the last of them as it is printed."""
+    shown = page.replace("<details>", "<details open>").replace("</body>", ASK)
+    (folder / "shown.html").write_text(shown, encoding="utf-8")
+    assert "@media print" in page
+    (folder / "paper.html").write_text(shown.replace("@media print", "@media all"), "utf-8")
+    frame = '<iframe name="{}" src="{}.html" width="{}" height="800" style="border: 0"></iframe>'
+    every = [frame.format(n, "paper" if n == "paper" else "shown", w) for n, w in WIDTHS.items()]
+    (folder / "frames.html").write_text(LISTEN + "".join(every) + "</body></html>", "utf-8")
+    dom = in_browser(folder / "frames.html", folder, "--dump-dom")
+    found = re.search(r'data-found="([^"]*)"', dom)[1]
+    return json.loads(found.replace("&quot;", '"'))
+
+
+SITES = [f"Experiment_2010_site_Freiburg_batch_number_{i}" for i in range(30)]
+
+
+def chapter(n_clusters, title=""):
+    """A fit's part of a page, with names of some length."""
+    rng = np.random.default_rng(n_clusters)
+    X, labels = rng.normal(size=(240, 5)), np.arange(240) % n_clusters
+    labelings = {"site": np.array(SITES)[rng.integers(30, size=240)], "type": labels % 2}
+    names = [f"feature_of_{'a_long_' * 4}name_{j}" for j in range(5)]
+    fits = [
+        Fit("ResidualMixture", "ResidualMixture", {"n_init": 3}, labels, 1.0,
+            n_clusters=n_clusters, scores={"NMI of site": 0.5}),
+        Fit("IB", "IB", {}, labels[::-1], 1.0, n_clusters=n_clusters, scores={"NMI of site": 0.2}),
+    ]  # fmt: skip
+    run = single.Single(title, Table(X, names, labelings), ["site"], fits)
+    return Chapter(run, single.seen(run, {"summary.png": single.draw(run, "png")}))
+
+
+@pytest.mark.parametrize("kind", ["runs", "fit", "exploration"])
+def test_pages_in_a_browser(kind, tmp_path):
+    if kind == "runs":
+        text = write_report(make_run(tmp_path / "run", FULL)).read_text(encoding="utf-8")
+    elif kind == "fit":
+        text = found.page([chapter(20)])
+    else:
+        text = found.page([chapter(3, "clustering 1"), chapter(4, "clustering 2")])
+    for name, one in frames(text, tmp_path).items():
+        assert one["window"] == WIDTHS[name]
+        # Browsers print by half what is too wide for paper, as tables of many statistics are.
+        wide = 2 if (kind, name) == ("runs", "paper") else 1
+        assert one["page"] <= wide * one["window"] and (wide > 1 or not one["over"]), name
+        # Pictures scroll rather than shrink to what nobody can read, but for paper.
+        assert not one["small"] or name == "paper"
+        assert one["tables"] == Page(text).tables
+        assert one["drawn"] == {"runs": 2, "fit": 1, "exploration": 2}[kind]
+
+
+def test_a_page_on_paper(tmp_path):
+    if shutil.which("pdftotext") is None:
+        pytest.skip("no pdftotext on this machine")
+    page = tmp_path / "page.html"
+    page.write_text(found.page([chapter(4)]), encoding="utf-8")
+    in_browser(page, tmp_path, f"--print-to-pdf={tmp_path / 'page.pdf'}", "--no-pdf-header-footer")
+    command = ["pdftotext", "-layout", tmp_path / "page.pdf", "-"]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    sheets = [" ".join(sheet.split()) for sheet in told.split("\f")]
+    for row in page_of(page).cells:
+        if row[0].startswith("Experiment"):
+            line = " ".join(row)
+            assert any(line in sheet for sheet in sheets), line
+    for caption in page_of(page).captions:
+        assert any(" ".join(caption.split()) in sheet for sheet in sheets), caption
