@@ -1,9 +1,12 @@
 """Tables of named columns, of any library, and which of their columns are known."""
 
+import datetime
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.utils import check_array
 
 from nrprob import CCIB, CMBC, CondEns, CrossPartition, ResidualMixture, ResidualSpectral
 from nrprob.evidence import test as evidence_of
@@ -225,3 +228,37 @@ def test_columns_are_named_where_there_is_text_or_nothing():
     frame.loc[3, ["x", "y"]] = np.nan
     with pytest.raises(ValueError, match="contains NaN; found missing values in columns 'x', 'y'"):
         CCIB(2).fit(frame, known="batch")
+
+
+DATES = [datetime.date(2020, 1, day) for day in (1, 2)] * 4
+NO_NUMBERS = {
+    "dates": (DATES, "dates or times"),
+    "times": ([datetime.time(1)] * 8, "dates or times"),
+    "periods": (pd.period_range("2020", periods=8, freq="M"), "dates or times"),
+    "stamps": (pd.date_range("2020", periods=8), "dates or times"),
+    "durations": (pd.to_timedelta(np.arange(8), "D"), "dates or times"),
+    "lists": ([[1, 2]] * 8, "lists or other objects"),
+    "dicts": ([{}] * 8, "lists or other objects"),
+    "text": (["a", "b"] * 4, "text"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_NUMBERS)
+def test_columns_of_no_numbers_are_refused_by_name(kind):
+    values, what = NO_NUMBERS[kind]
+    frame = pd.DataFrame({"x": np.arange(8.0), "when": values, "y": np.ones(8), "again": values})
+    with pytest.raises(ValueError) as error:
+        check_rows(frame, check_array, dtype=float)
+    assert f"X must hold numbers; got {what} (columns 'when', 'again'); " in str(error.value)
+    assert "\n" not in str(error.value)
+    check_rows(frame.drop(columns=["when", "again"]), check_array, dtype=float)
+
+
+def test_all_columns_of_no_numbers_are_named_at_once(library):
+    frame = pd.DataFrame({"x": np.arange(8.0), "when": DATES, "group": ["a", "b"] * 4})
+    if library is LIBRARIES["interchange"]:  # which knows of moments only
+        frame["when"] = pd.to_datetime(frame["when"])
+    with pytest.raises(
+        ValueError, match=r"dates or times \(column 'when'\), text \(column 'group'\); turn dates"
+    ):
+        check_rows(library(frame), check_array, dtype=float)

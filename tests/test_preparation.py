@@ -78,8 +78,9 @@ def test_single_precision_is_kept(frame):
         (pd.Categorical([None, None]), "empty"),
         (np.array([None, None], object), "empty"),
         (["a", 1], "mixed"),
-        ([[1], [2]], "mixed"),
-        ([1j, 2], "mixed"),
+        (["a", [2]], "mixed"),
+        ([[1], [2]], "object"),
+        ([1j, 2], "object"),
         (["2020-01-31", None], "date"),
         (["2020-01-31 10:00", "2021-12-01T08:15:30Z"], "date"),
         (["31.1.2020", "1/2/20"], "date"),
@@ -101,11 +102,16 @@ def test_kinds_of_columns(values, kind):
         (pd.Timestamp("2020-01-01"), "got dates in 'new'; turn dates into numbers of a unit"),
         ("2020-01-01", "got dates in 'new'"),
         (["a", 1] * (ROWS // 2), "got several kinds of values in 'new'"),
+        ([[1, 2]] * ROWS, "got lists or other objects in 'new'; make columns of the numbers"),
         (
             ["?", *map(str, range(ROWS - 1))],
             "got .* among the numbers in 'new'; leave cells without a number empty",
         ),
         ([np.inf, *range(ROWS - 1)], "must be finite; got infinity: 1 in 'new'; missing='drop'"),
+        (
+            pd.Series([np.inf, False] * (ROWS // 2), dtype=object),
+            f"must be finite; got infinity: {ROWS // 2} in 'new'",
+        ),
         (
             pd.Series([10**400, *range(ROWS - 1)], dtype=object),
             "within the range of floats; got others in 'new'",

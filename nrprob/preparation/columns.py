@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
-import decimal
-import numbers
 import re
 from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from nrprob.frames import kind_of_value
 
 MOST_VALUES = 20  # different ones of a text that becomes columns of 0 and 1
 _FEW = 10  # rows, of which nothing looks like anything
@@ -28,7 +27,11 @@ _YEAR = re.compile(r"(.*[\s_.:-])?(year|years|yr)([\s_.:-].*)?")
 
 
 def kind_of_column(column: Any) -> str:
-    """What a column of a frame holds: "number", "boolean", "text", "date", "empty" or "mixed"."""
+    """What a column of a frame holds.
+
+    It is "number", "boolean", "text", "date", "object" of values of one kind, such as lists, else
+    "mixed", or "empty".
+    """
     kind = getattr(column.dtype, "kind", "O")
     if isinstance(column.dtype, pd.CategoricalDtype):
         return "text" if column.notna().any() else "empty"
@@ -37,23 +40,12 @@ def kind_of_column(column: Any) -> str:
     if kind in "biuf":
         return "boolean" if kind == "b" else "number"
     values = column.dropna()
-    kinds = {_kind_of_value(value) for value in values}
+    kinds = {kind_of_value(value) for value in values}
     if kinds == {"text"}:
         return "date" if all(_DATE.fullmatch(value) for value in values) else "text"
     if kinds == {"boolean", "number"}:
         return "number"
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "empty"
-
-
-def _kind_of_value(value: Any) -> str:
-    if isinstance(value, bool | np.bool_):
-        return "boolean"
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, numbers.Real | decimal.Decimal):
-        return "number"
-    moment = datetime.date | datetime.time | datetime.timedelta | np.datetime64 | np.timedelta64
-    return "date" if isinstance(value, moment | pd.Period) else "mixed"
 
 
 def is_float(column: Any) -> bool:

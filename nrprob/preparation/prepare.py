@@ -280,6 +280,9 @@ class _Columns(Record):
         if mixed := [name for name, kind in kinds.items() if kind == "mixed"]:
             got |= {name: f"several kinds of values in {name!r}" for name in mixed}
             ways.append("give a column one kind of values")
+        if others := [name for name, kind in kinds.items() if kind == "object"]:
+            got |= {name: f"lists or other objects in {name!r}" for name in others}
+            ways.append("make columns of the numbers in objects")
         if odd:
             got |= {name: f"{value!r} among the numbers in {name!r}" for name, value in odd.items()}
             ways.append("leave cells without a number empty")
