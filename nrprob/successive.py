@@ -16,7 +16,7 @@ from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
 from nrprob.exceptions import warn
 from nrprob.frames import is_table, take_out
-from nrprob.known import read
+from nrprob.known import described, read
 from nrprob.preparation.prepare import Prepared, prepared
 from nrprob.storage.stored import refuse_stored
 from nrprob.validation import (
@@ -283,8 +283,8 @@ def _columns(known: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     told = read(known, n)
     if told.modelled:
         raise ValueError(
-            "explore joins what is known with what it finds, which are labels; got numbers that "
-            "are known; cut them into groups, or fit ResidualMixture or CCIB"
+            "explore joins what is known with what it finds, which are labels; got "
+            f"{described(told.given)}; cut them into groups, or fit ResidualMixture or CCIB"
         )
     codes = told.columns()
     names = [

@@ -13,7 +13,8 @@ from scipy import sparse
 from nrprob.annotated import names_of
 from nrprob.exceptions import warn
 from nrprob.frames import as_frame, is_table, listed, take_out
-from nrprob.known import Memberships, plain
+from nrprob.known import Memberships
+from nrprob.labels import check_hashable, plain
 from nrprob.preparation.columns import (
     MOST_VALUES,
     as_numbers,
@@ -96,8 +97,8 @@ def prepare(
         Anything with the Arrow PyCapsule interface or the dataframe interchange is a table.
     known : str, list of str or array-like, optional
         Names of columns that are known and no features; or what is known, as `fit` takes it. A
-        column of floats is a number, and others are labels; so are floats of at most 20 different
-        whole numbers, which is what gaps make of integers.
+        column of floats is a number, and others are labels, dates as well; so are floats of at
+        most 20 different whole numbers, which is what gaps make of integers.
     missing : {"error", "drop", "mean"}, default="error"
         Whether missing values are refused, or leave out their rows, or become the mean of their
         column, which for columns of 0 and 1 is a share. Labels that are known have no mean.
@@ -307,16 +308,23 @@ class _Columns(Record):
         told = as_frame(known).copy()
         for name in told:
             column, whole = told[name], False
+            check_hashable(np.asarray(column), f" in column {name!r}")
             if getattr(column.dtype, "kind", "O") == "f":
                 values = column.dropna().to_numpy(np.float64)
                 whole = bool((values == np.round(values)).all())
             if whole and 0 < column.nunique() <= MOST_VALUES:
                 told[name] = column.astype("Int64")
                 self.notes.append(f"known {name!r} holds few whole numbers and is read as labels")
-            elif (number := column.nunique()) > MOST_VALUES and column.dtype.kind in "iu":
+                continue
+            kind = kind_of_column(column)
+            whole = getattr(column.dtype, "kind", "O") in "iu"
+            if (whole or kind == "date") and (number := column.nunique()) > MOST_VALUES:
+                what, instead = "dates or times", ""
+                if whole:
+                    what, instead = "whole numbers", ", or make it floats, if it measures something"
                 self.warnings.append(
-                    f"known {name!r} is labels of {number} different whole numbers; cut it into "
-                    "groups, or make it floats, if it measures something"
+                    f"known {name!r} is labels of {number} different {what}; cut it into "
+                    f"groups{instead}"
                 )
         return told
 
