@@ -576,6 +576,11 @@ def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
         ("a;b;species\n1;2;x\n3;4;y\n", "columns are separated by commas; "),
         ("a,b,species\nu,v,x\nu,v,y\n", "no feature is left; got 'a', 'b', none of which"),
         ("a,b,species\n1,2,\n3,4,y\n", "got gaps: 1 in known 'species' (1 of 2 rows); --missing"),
+        (
+            'a,b,species\n1,"2,5",x\n3,"4,25",y\n',
+            "got commas in the numbers of 'b'; write numbers with decimal points, or leave columns "
+            "out with --drop b",
+        ),
         ("a,b,species\n1,2,x\n3,inf,y\n", "values must be finite; got infinity: 1 in 'b'; "),
         ("a,b,species\n1,2,x\n1,2,3,4,5,6\n", "cannot read the file as CSV; "),
         (b"\xff\xfe\x00a", "cannot read the file as CSV; "),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from nrprob import ResidualMixture, explore, known, prepare, recommend
-from nrprob.preparation.columns import is_identifier, is_year, kind_of_column
+from nrprob.preparation.columns import has_decimal_commas, is_identifier, is_year, kind_of_column
 
 ROWS = 24
 
@@ -102,6 +102,14 @@ def test_kinds_of_columns(values, kind):
         (pd.Timestamp("2020-01-01"), "got dates in 'new'; turn dates into numbers of a unit"),
         ("2020-01-01", "got dates in 'new'"),
         (["a", 1] * (ROWS // 2), "got several kinds of values in 'new'"),
+        (
+            [f"{i}," + "5" * (1 + i % 3) for i in range(ROWS)],
+            "got commas in the numbers of 'new'; write numbers with decimal points, or leave",
+        ),
+        (
+            ["1,5", "2", "-,5", "3e2", "3,1e-2", *["2,25"] * (ROWS - 5)],
+            "commas in the numbers of 'new'",
+        ),
         ([[1, 2]] * ROWS, "got lists or other objects in 'new'; make columns of the numbers"),
         (
             ["?", *map(str, range(ROWS - 1))],
@@ -124,6 +132,11 @@ def test_columns_that_are_no_features_are_refused_by_name(frame, column, message
     assert "\n" not in str(error.value)
     # The remedy that it names helps.
     assert "new" not in prepare(frame.assign(new=column), known="batch", drop="new").feature_names_
+
+
+@pytest.mark.parametrize("values", [["1", "2"], ["a,b", "1,2"], ["1,2,3", "4,5,6"], ["", "a"]])
+def test_text_without_decimal_commas(values):
+    assert not has_decimal_commas(pd.Series(values))
 
 
 def test_all_columns_that_are_refused_are_named_at_once(frame):

@@ -18,6 +18,8 @@ _DATE = re.compile(
     r"\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{4}/\d{1,2}/\d{1,2})"
     r"([T ]\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?\s*(Z|[+-]\d{2}:?\d{2})?)?\s*"
 )
+_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _IDENTIFIER = re.compile(
     r"(.*[\s_.:-])?(id|ids|idx|uuid|guid|rowid|rownum|identifier)([\s_.:-].*)?|unnamed: \d+"
 )
@@ -87,6 +89,16 @@ def odd_one(values: Any) -> str | None:
     if numeric.all() or numeric.mean() < _MOSTLY:
         return None
     return str(values.iloc[int(np.flatnonzero(~numeric)[0])])
+
+
+def has_decimal_commas(values: Any) -> bool:
+    """Whether nearly all values of a text are numbers with a comma before their fraction.
+
+    Some have to have one: "12" alone is a number anyhow.
+    """
+    texts = [str(value) for value in values]
+    shares = [sum(map(bool, map(one.fullmatch, texts))) for one in (_COMMA, _WHOLE)]
+    return shares[0] > 0 and sum(shares) >= _MOSTLY * len(texts)
 
 
 def is_identifier(name: str, values: np.ndarray) -> bool:

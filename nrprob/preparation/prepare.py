@@ -19,6 +19,7 @@ from nrprob.preparation.columns import (
     MOST_VALUES,
     as_numbers,
     differs_in_every_row,
+    has_decimal_commas,
     is_01,
     is_float,
     is_identifier,
@@ -251,11 +252,14 @@ class _Columns(Record):
         """Columns that are features, of numbers, booleans or few values of text."""
         kinds = {name: kind_of_column(X[name]) for name in X}
         texts = {name: X[name].dropna() for name, kind in kinds.items() if kind == "text"}
+        commas = [name for name, values in texts.items() if has_decimal_commas(values)]
+        texts = {name: values for name, values in texts.items() if name not in commas}
         odd = {name: odd_one(values) for name, values in texts.items()}
         unique = [n for n, v in texts.items() if differs_in_every_row(v) and odd[n] is None]
         same = [name for name, values in texts.items() if values.nunique() == 1]
         empty = [n for n, kind in kinds.items() if kind == "empty" or not X[n].notna().any()]
         number = {n: v.nunique() for n, v in texts.items() if n not in unique}
+        kinds |= dict.fromkeys(commas, "comma")
         self._refuse(kinds, {n: v for n, v in odd.items() if v is not None}, number)
         self._note(unique, "{} left out: text that differs in every row names rows")
         self._note(same, "{} left out: text of one value says nothing")
@@ -284,6 +288,9 @@ class _Columns(Record):
         if others := [name for name, kind in kinds.items() if kind == "object"]:
             got |= {name: f"lists or other objects in {name!r}" for name in others}
             ways.append("make columns of the numbers in objects")
+        if commas := [name for name, kind in kinds.items() if kind == "comma"]:
+            got |= {name: f"commas in the numbers of {name!r}" for name in commas}
+            ways.append("write numbers with decimal points")
         if odd:
             got |= {name: f"{value!r} among the numbers in {name!r}" for name, value in odd.items()}
             ways.append("leave cells without a number empty")
