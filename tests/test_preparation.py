@@ -49,7 +49,10 @@ def test_columns_become_features(frame):
     assert ready.known.tolist() == frame["batch"].tolist()
     np.testing.assert_array_equal(ready.rows_, np.arange(ROWS))
     assert ready.scales_ == {}
-    assert ready.notes == [f"text 'site' became 0/1 in {', '.join(map(repr, sites))}"]
+    assert ready.notes == [
+        f"text 'site' became 0/1 in {', '.join(map(repr, sites))}",
+        "'smokes' is 0/1 for false/true",
+    ]
     assert list(ready.frame) == ready.feature_names_
     # What is given stays as it is.
     assert frame["site"][0] == "north"
@@ -171,6 +174,23 @@ def test_columns_that_say_nothing_are_left_out(frame, column, note):
     ready = quietly(frame.assign(new=column), known="batch")
     assert ready.feature_names_ == prepare(frame, known="batch").feature_names_
     assert any(note in line for line in ready.notes)
+
+
+def test_columns_that_are_kept_as_they_are_are_told(frame):
+    new = frame.assign(same=2.5, on=[True, False] * (ROWS // 2), off=False)
+    ready = quietly(new, known="batch")
+    assert {"same", "on", "off"} <= set(ready.feature_names_)
+    assert "'same', 'off' are constant, which says nothing, and kept" in ready.notes
+    assert "'smokes', 'on' are 0/1 for false/true" in ready.notes
+    assert not any("constant" in note for note in prepare(ready.X).notes)
+
+
+def test_known_columns_of_one_group_are_told_by_name(frame):
+    gone = frame.assign(site="north", batch=["a", None] * (ROWS // 2))
+    with pytest.warns(UserWarning, match="known 'batch', 'site' are the same in all rows, so"):
+        prepare(gone, known=["batch", "site"], missing="drop")
+    with pytest.warns(UserWarning, match="known 'site' is the same in all rows, so that there"):
+        prepare(frame.assign(site="north"), known="site")
 
 
 def test_two_values_are_one_column_and_categories_keep_their_order(frame):

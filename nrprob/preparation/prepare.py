@@ -231,7 +231,8 @@ class _Columns(Record):
     ) -> Prepared:  # fmt: skip
         """What becomes of columns that are features; ``looks`` at what they look like as well."""
         rows, known = self.rows(columns, known, n, missing)
-        features = self._encode({name: column.iloc[rows] for name, column in columns.items()})
+        kept = {name: column.iloc[rows] for name, column in columns.items()}
+        features = self._encode(kept, looks)
         ready = Prepared(features.values, known, features.names, rows)
         if looks:
             self._look(features)
@@ -246,6 +247,13 @@ class _Columns(Record):
         """Places of the rows to keep, and what is known of them."""
         told = self._read_known(known)
         kept = complete(columns, told, gaps_of(known, n), n, missing, self)
+        left = {} if told is None else {name: told[name].iloc[kept] for name in told}
+        one = [name for name, column in left.items() if len(kept) > 1 and column.nunique() == 1]
+        if one:
+            self.warnings.append(
+                f"known {listed(one)} {'is' if len(one) == 1 else 'are'} the same in all rows, so "
+                "that there is nothing to avoid"
+            )
         return kept, _rows_of(known if told is None else told, kept, n)
 
     def features(self, X: pd.DataFrame) -> dict[str, pd.Series]:
@@ -335,18 +343,21 @@ class _Columns(Record):
                 )
         return told
 
-    def _encode(self, columns: dict[str, pd.Series]) -> Features:
+    def _encode(self, columns: dict[str, pd.Series], looks: bool) -> Features:
         """Features of complete columns, or of columns whose gaps get their mean."""
         names: list[str] = []
         parts: list[np.ndarray] = []
         is_number: list[bool] = []
         is_text: list[bool] = []
+        kinds: dict[str, str] = {}
         for name, column in columns.items():
             if (kind := kind_of_column(column)) not in ("text", "empty"):
                 names.append(name)
-                parts.append(_filled(as_numbers(column)))
-                is_number.append(not is_01(as_numbers(column)))
+                numbers = as_numbers(column)
+                parts.append(_filled(numbers))
+                is_number.append(not is_01(numbers))
                 is_text.append(kind == "boolean")
+                kinds[name] = "constant" if np.ptp(parts[-1]) == 0 else kind
                 continue
             values = _values(column)
             shown = values if len(values) != 2 else values[1:]
@@ -362,6 +373,10 @@ class _Columns(Record):
                 self.notes.append(f"text {name!r} became 0/1 in {listed(own, 20)}")
             else:
                 self.notes.append(f"{name!r} is constant in the rows that are left")
+        if looks:
+            constant = [name for name, kind in kinds.items() if kind == "constant"]
+            self._note(constant, "{} constant, which says nothing, and kept")
+        self._note([n for n, kind in kinds.items() if kind == "boolean"], "{} 0/1 for false/true")
         if twice := [name for name, times in Counter(names).items() if times > 1]:
             raise ValueError(
                 f"columns must have different names; got {listed(twice)} twice, once from a value "
