@@ -61,9 +61,14 @@ def rows_of(adata: Any, *, layer: str | None = None, obsm: str | None = None) ->
 
     Examples
     --------
+    >>> import anndata
+    >>> import numpy as np
     >>> from nrprob import CCIB, rows_of
-    >>> model = CCIB(n_clusters=4)
-    >>> model.fit(rows_of(adata, layer="counts"), known="batch")  # doctest: +SKIP
+    >>> adata = anndata.AnnData(layers={"counts": np.random.default_rng(0).poisson(3.0, (40, 6))})
+    >>> adata.obs["batch"] = ["a", "b"] * 20
+    >>> model = CCIB(2, random_state=0).fit(rows_of(adata, layer="counts"), known="batch")
+    >>> model.labels_.shape
+    (40,)
     """
     _check(adata)
     if layer is not None and obsm is not None:
@@ -177,10 +182,14 @@ def annotate(
 
     Examples
     --------
+    >>> import anndata
+    >>> import numpy as np
     >>> from nrprob import CCIB, annotate
-    >>> model = CCIB(n_clusters=4).fit(adata, known="batch")  # doctest: +SKIP
-    >>> annotate(adata, model)  # doctest: +SKIP
-    >>> adata.obs["nrprob"]  # doctest: +SKIP
+    >>> adata = anndata.AnnData(np.random.default_rng(0).poisson(3.0, (40, 6)).astype(float))
+    >>> adata.obs["batch"] = ["a", "b"] * 20
+    >>> annotate(adata, CCIB(2, random_state=0).fit(adata, known="batch"))
+    >>> adata.obs["nrprob"].cat.categories.tolist(), adata.uns["nrprob"]["method"]
+    (['0', '1'], 'CCIB')
     """
     _check(adata)
     if not hasattr(model, "labels_"):
