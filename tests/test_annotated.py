@@ -143,6 +143,13 @@ def test_names_that_are_not_there(cells, arguments, message):
         CCIB(**FIT).fit(cells, **arguments)
 
 
+def test_gaps_in_what_is_known_are_told_by_name(cells):
+    cells.obs["batch"] = cells.obs["batch"].where(np.arange(60) != 7)
+    for known in ("batch", ["donor", "batch"]):
+        with pytest.raises(ValueError, match="found NaN or None in column 'batch'; drop those"):
+            CCIB(**FIT).fit(cells, known=known)
+
+
 def test_rows_that_are_not_there(cells):
     with pytest.raises(ValueError, match="layer names what .* got 'raw', and it has 'counts'"):
         rows_of(cells, layer="raw")

@@ -363,6 +363,21 @@ def test_parameters_are_read_without_their_classes():
     assert {METHODS[name].load() for name in beforehand.RECOMMENDED} == chosen
 
 
+def test_probabilities_of_subsets_are_no_numbers_to_refuse(invoke, data, tmp_path, monkeypatch):
+    frame = pd.read_csv(data).drop(columns=["species", "other"])
+    share = np.linspace(0, 1, len(frame))
+    frame.assign(p=share, q=1 - share).to_csv(data, index=False)
+
+    def reached(*_, **__):
+        raise LookupError("so far")
+
+    monkeypatch.setattr("nrprob.batch.fits.fit_method", reached)
+    options = ["--known", "p", "--known", "q", "--out", tmp_path / "out"]
+    assert str(invoke("fit", data, "--method", "cross_partition", *options).exception) == "so far"
+    line = refused(invoke("fit", data, "--method", "naci", *options))
+    assert "numbers in --known p, --known q" in line
+
+
 @pytest.mark.parametrize(
     ("said", "shown"),
     [

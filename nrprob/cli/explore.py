@@ -114,7 +114,7 @@ def _check_testable(given: Given) -> None:
     if kind is not None:
         raise InputError(
             f"--n is needed where no test says when to stop; got {kind}, and clusters are tested "
-            "in real numbers only; pass for example --n 2"
+            "in dense rows of real numbers only; pass for example --n 2"
         )
 
 

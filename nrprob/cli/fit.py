@@ -114,7 +114,9 @@ def fit(
         note(f"wanted classes: {legend}")
     counted = chosen is None or "n_clusters" in beforehand.parameters_of(chosen.place)
     beforehand.check_rows(number, given.table.X.shape[0], 2 if counted else 1)
-    if chosen and registry.short_name(method) not in beforehand.OF_NUMBERS:
+    # Where groups have another name, columns of numbers may be probabilities of them.
+    labelled = chosen is not None and chosen.known_as == "known"
+    if labelled and registry.short_name(method) not in beforehand.OF_NUMBERS:
         able = " or ".join(f"--method {name}" for name in beforehand.OF_NUMBERS)
         beforehand.check_known(given, f"{method} takes no numbers that are known", able)
     z = given.known

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator
 
 from nrprob.evidence.labelled import LabelledClouds
 from nrprob.frames import take_out
-from nrprob.known import read
+from nrprob.known import described, read
 from nrprob.statistics.kinds import no_cloud
 from nrprob.validation import check_rows
 
@@ -120,7 +120,7 @@ def _groups(known: Any, n: int, n_folds: int) -> tuple[np.ndarray | None, list[s
     read_ = read(known, n)
     if read_.kind == "soft" or read_.modelled:
         raise ValueError(
-            f"known structure has to be labels; got {read_.kind} known structure; pass labels, "
+            f"known structure has to be labels; got {described(read_.given)}; pass labels, "
             "such as the most probable ones, or a number cut into ranges"
         )
     codes = read_.groups.codes
