@@ -18,7 +18,7 @@ from nrprob.methods.mixture.em import MixtureEM
 from nrprob.methods.residual.mixture import ResidualMixture
 from nrprob.methods.residual.spectral import ResidualSpectral
 from nrprob.preparation.prepare import prepared
-from nrprob.statistics.features import kind_of
+from nrprob.statistics.kinds import kind_of
 from nrprob.storage.stored import refuse_stored
 from nrprob.validation import MOST, check_number, check_rows
 

@@ -61,9 +61,14 @@ def rows_of(adata: Any, *, layer: str | None = None, obsm: str | None = None) ->
 
     Examples
     --------
+    >>> import anndata
+    >>> import numpy as np
     >>> from nrprob import CCIB, rows_of
-    >>> model = CCIB(n_clusters=4)
-    >>> model.fit(rows_of(adata, layer="counts"), known="batch")  # doctest: +SKIP
+    >>> adata = anndata.AnnData(layers={"counts": np.random.default_rng(0).poisson(3.0, (40, 6))})
+    >>> adata.obs["batch"] = ["a", "b"] * 20
+    >>> model = CCIB(2, random_state=0).fit(rows_of(adata, layer="counts"), known="batch")
+    >>> model.labels_.shape
+    (40,)
     """
     _check(adata)
     if layer is not None and obsm is not None:
@@ -138,21 +143,31 @@ def names_of(X: Any) -> list[str] | None:
     return list(found)
 
 
-def annotate(adata: Any, model: Any, *, key_added: str = "nrprob") -> None:
+def annotate(
+    adata: Any, model: Any, *, key_added: str = "nrprob", copy: bool = False
+) -> Any | None:
     """Write what a fit has found into annotated data.
 
     Parameters
     ----------
     adata : AnnData
-        The data whose rows ``model`` was fitted to, which is changed:
+        The data whose rows ``model`` was fitted to, which is changed, or a copy of it:
         ``obs[key_added]`` holds the clusters as categories "0", "1", and so on, and none of rows
         that are in no cluster; with several clusterings of the rows, as `explore` returns them,
-        ``obs[key_added + "_1"]`` and so on. ``uns[key_added]`` says how they were found, and
+        ``obs[key_added + "_1"]`` and so on. ``uns[key_added]`` says how they were found, with
+        parameters, and of an Exploration the evidence of every clustering, as plain values; and
         ``obsm[key_added + "_membership"]`` holds p(cluster given row), where the model has it.
     model : fitted estimator or Exploration
         What has ``labels_``.
     key_added : str, default="nrprob"
         Under which names; what has these already is overwritten.
+    copy : bool, default=False
+        Whether ``adata`` stays as it is, and a copy is changed and returned.
+
+    Returns
+    -------
+    AnnData or None
+        The copy, if that was asked for.
 
     Raises
     ------
@@ -167,10 +182,14 @@ def annotate(adata: Any, model: Any, *, key_added: str = "nrprob") -> None:
 
     Examples
     --------
+    >>> import anndata
+    >>> import numpy as np
     >>> from nrprob import CCIB, annotate
-    >>> model = CCIB(n_clusters=4).fit(adata, known="batch")  # doctest: +SKIP
-    >>> annotate(adata, model)  # doctest: +SKIP
-    >>> adata.obs["nrprob"]  # doctest: +SKIP
+    >>> adata = anndata.AnnData(np.random.default_rng(0).poisson(3.0, (40, 6)).astype(float))
+    >>> adata.obs["batch"] = ["a", "b"] * 20
+    >>> annotate(adata, CCIB(2, random_state=0).fit(adata, known="batch"))
+    >>> adata.obs["nrprob"].cat.categories.tolist(), adata.uns["nrprob"]["method"]
+    (['0', '1'], 'CCIB')
     """
     _check(adata)
     if not hasattr(model, "labels_"):
@@ -185,6 +204,7 @@ def annotate(adata: Any, model: Any, *, key_added: str = "nrprob") -> None:
         )
     import pandas as pd
 
+    adata = adata.copy() if copy else adata
     columns = {key_added: labels}
     if labels.ndim > 1:
         columns = {f"{key_added}_{r}": column for r, column in enumerate(labels.T, 1)}
@@ -194,25 +214,42 @@ def annotate(adata: Any, model: Any, *, key_added: str = "nrprob") -> None:
     membership = getattr(model, "membership_", None)
     if isinstance(membership, np.ndarray) and len(membership) == len(labels):
         adata.obsm[f"{key_added}_membership"] = membership
-    adata.uns[key_added] = {"method": type(model).__name__, **_said(model)}
-
-
-def _said(model: Any) -> dict[str, Any]:
-    """What is said of a fit, of types that an h5ad file holds."""
     from nrprob import __version__
 
-    said: dict[str, Any] = {"version": __version__}
+    adata.uns[key_added] = {"version": __version__, **_said(model)}
+    return adata if copy else None
+
+
+def _said(model: Any, evidence: Any = None) -> dict[str, Any]:
+    """What is said of a fit or of an Exploration, of types that an h5ad file holds."""
+    given = getattr(model, "params_", {})
     if hasattr(model, "get_params"):
         given = model.get_params(deep=False)
-        said["params"] = {name: _plain(v) for name, v in given.items() if v is not None}
-    for name in ("objective_", "n_clusters_", "converged_", "reason_"):
-        if (value := getattr(model, name, None)) is not None:
-            said[name.removesuffix("_")] = _plain(value)
+    said = {"method": type(model).__name__, "params": _values(given)}
+    said |= _values({name: getattr(model, name, None) for name in _FOUND})
+    if evidence is not None:
+        told = {k: v for k, v in vars(evidence).items() if isinstance(v, _PLAIN | np.generic)}
+        said["evidence"] = {"summary": str(evidence), **_values(told)}
+    if hasattr(model, "evidence_"):
+        pairs = itertools.zip_longest(model.estimators_, model.evidence_)
+        said["clusterings"] = {str(r): _said(*pair) for r, pair in enumerate(pairs, 1)}
+        if model.rejected_ is not None:
+            said["rejected"] = _said(*model.rejected_)
     return said
 
 
+_FOUND = ("objective_", "n_clusters_", "converged_", "reason_")
+_PLAIN = bool | int | float | str
+
+
+def _values(given: dict[str, Any]) -> dict[str, Any]:
+    """Values that are there, in types that an h5ad file holds; none has a name that ends in "_"."""
+    there = {name: value for name, value in given.items() if value is not None}
+    return {name.removesuffix("_"): _plain(value) for name, value in there.items()}
+
+
 def _plain(value: Any) -> Any:
-    if isinstance(value, bool | int | float | str):
+    if isinstance(value, _PLAIN):
         return value
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()

@@ -58,7 +58,9 @@ def cache(path: str | os.PathLike[str] | None = None) -> Path:
     Examples
     --------
     >>> import nrprob
-    >>> folder = nrprob.cache()  # doctest: +SKIP
+    >>> folder = nrprob.cache("programs")
+    >>> folder.name, folder.is_dir()
+    ('programs', True)
     """
     import jax
     from jax.experimental.compilation_cache import compilation_cache

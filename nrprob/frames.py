@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import numbers
 import warnings
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from nrprob.annotated import is_annotated, matrix_of
 
@@ -65,6 +70,22 @@ def as_frame(table: Any) -> Any:
         f"a table that only Arrow reads needs the package pyarrow; got {kind}; run "
         "pip install 'nrprob[parquet]', or pass a pandas frame"
     )
+
+
+def kind_of_value(value: Any) -> str:
+    """What a value of a table is: "number", "boolean", "text", "date", "missing" or "object"."""
+    import pandas as pd
+
+    if isinstance(value, bool | np.bool_):
+        return "boolean"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, numbers.Real | decimal.Decimal):
+        return "number"
+    if value is None or value is pd.NA or value is pd.NaT:
+        return "missing"
+    moment = datetime.date | datetime.time | datetime.timedelta | np.datetime64 | np.timedelta64
+    return "date" if isinstance(value, moment | pd.Period) else "object"
 
 
 def column_names(known: Any) -> list[str]:

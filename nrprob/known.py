@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from nrprob.exceptions import warn
 from nrprob.frames import as_frame, is_frame, is_pandas, is_table, listed
-from nrprob.validation import as_array
+from nrprob.labels import as_labels, factorize, plain, some
 
 __all__ = ["Memberships"]
 
@@ -45,7 +44,9 @@ class Memberships:
         z = plain(probabilities, "known memberships")
         if z.dtype.kind not in "biuf":
             raise ValueError(
-                f"known memberships must be numbers; got dtype {z.dtype}; pass probabilities"
+                "known memberships must be numbers; got "
+                f"{described(probabilities) if is_frame(probabilities) else f'dtype {z.dtype}'}; "
+                "pass probabilities"
             )
         z = np.array(z, float)
         # Whose rows they are, where that is said: see `nrprob.frames.check_same_order`.
@@ -58,7 +59,7 @@ class Memberships:
         if not np.isfinite(z).all() or (z < 0).any() or (abs(z.sum(1) - 1) > 1e-6).any():
             raise ValueError(
                 "known memberships must be probabilities; found a negative or missing entry, or a "
-                "row that does not sum to 1; normalise the rows"
+                f"row that does not sum to 1{_where(probabilities)}; normalise the rows"
             )
         self.probabilities = z
 
@@ -108,6 +109,11 @@ class Known:
     def modelled(self) -> bool:
         """Whether it holds numbers, of which a linear model makes use and nothing else does."""
         return self.kind in ("continuous", "mixed")
+
+    @property
+    def where(self) -> str:
+        """Which columns it is of, for a message: " in 'batch'", or nothing without names."""
+        return _where(self.given)
 
     @cached_property
     def product(self) -> tuple[np.ndarray, dict[tuple[int, ...], int]]:
@@ -279,15 +285,19 @@ class DesignEncoder:
         self._varies[:q] = self._scale[:q] > 1e-12 * abs(z[:, :q]).max(0)
         if not self._varies.any():
             raise ValueError(
-                "known does not vary, so there is nothing to avoid; got constant columns only; "
-                "leave known out"
+                "known does not vary, so there is nothing to avoid; got constant columns only"
+                f"{known.where}; leave known out"
             )
         dropped = [j for j, varies in enumerate(self._varies[:q]) if not varies]
-        dropped += [j for j, names in enumerate(self.categories_ or []) if len(names) == 1]
+        dropped += [q + j for j, names in enumerate(self.categories_ or []) if len(names) == 1]
         if dropped:
+            names = names_of(known.given)
+            if known.kind == "mixed":
+                given = known.given.columns
+                names = [*given[self._numbers], *given[~self._numbers]]
             warn(
-                f"known has constant columns, which say nothing; found columns {dropped}; "
-                "they are ignored"
+                "known has constant columns, which say nothing; found columns "
+                f"{[names[j] if names else j for j in dropped]}; they are ignored"
             )
         return self._design(z)
 
@@ -373,9 +383,10 @@ def _covariates(known: Any, n_samples: int) -> np.ndarray:
         raise ValueError(_length(len(z), n_samples))
     if not np.isfinite(z).all():
         row, column = np.argwhere(~np.isfinite(z))[0]
+        name = repr(known.columns[column]) if is_frame(known) else column
         raise ValueError(
             "known must not contain NaN or infinity; "
-            f"found {z[row, column]} at row {row}, column {column}; drop or impute such rows"
+            f"found {z[row, column]} at row {row}, column {name}; drop or impute such rows"
         )
     return z
 
@@ -407,20 +418,14 @@ def _length(given: int, n_samples: int) -> str:
     )
 
 
-def some(values: Any) -> str:
-    """The first few of the values, for a message."""
-    shown = [repr(v) for v, _ in zip(values, range(5), strict=False)]
-    return ", ".join(shown) + (", ..." if len(values) > 5 else "")
-
-
 def _labelings(known: Any, n_samples: int) -> list[np.ndarray]:
     """Split ``known`` into 1-D arrays of labels, one per labeling; refuse what is not labels."""
     if is_table(known):
         known = as_frame(known).infer_objects()
-        columns = [known.iloc[:, j] for j in range(known.shape[1])]
         if _numeric(known).any():
             raise ValueError(_numbers(known))
-        arrays = [np.asarray(c) for c in columns]
+        arrays = [np.asarray(known.iloc[:, j]) for j in range(known.shape[1])]
+        wheres = [f" in column {name!r}" for name in known.columns]
     else:
         array = plain(known, "known")
         if array.ndim == 2 and array.dtype.kind in "fc":
@@ -431,18 +436,37 @@ def _labelings(known: Any, n_samples: int) -> list[np.ndarray]:
                 "pass one label per row of X"
             )
         arrays = [array] if array.ndim == 1 else list(array.T)
+        wheres = [f" in column {name!r}" for name in names_of(known)] or [""] * len(arrays)
     if not arrays:
         raise ValueError("known must hold a labeling; got a frame of no columns; leave known out")
-    for array in arrays:
-        if len(array) != n_samples:
-            raise ValueError(_length(len(array), n_samples))
-        if is_missing(array):
-            raise ValueError(
-                "known labels must be non-missing; found NaN or None; "
-                "drop those rows or give them a group of their own"
-            )
-        _check_hashable(array)
-    return arrays
+    if len(arrays[0]) != n_samples:
+        raise ValueError(_length(len(arrays[0]), n_samples))
+    return [as_labels(array, where) for array, where in zip(arrays, wheres, strict=True)]
+
+
+def names_of(known: Any) -> list[Any]:
+    """Names of the columns that are known, where they have any."""
+    if is_frame(known):
+        return list(known.columns)
+    name = known.name if is_pandas(known) else None
+    return [] if name is None else [name]
+
+
+def _where(known: Any) -> str:
+    """Which columns are known, for a message; nothing of what has no names."""
+    names = names_of(known)
+    return f" in {listed(names)}" if names else ""
+
+
+def described(known: Any) -> str:
+    """What is known, for a message: "floats in 'age' beside labels in 'batch'", say."""
+    if isinstance(known, Memberships):
+        return "soft memberships"
+    if not is_frame(known):
+        return "a 2-D array of floats" if is_continuous(known) else "labels"
+    numbers = _numeric(known)
+    parts = (("floats", known.columns[numbers]), ("labels", known.columns[~numbers]))
+    return " beside ".join(f"{what} in {listed(names)}" for what, names in parts if len(names))
 
 
 _SOFT = "soft Memberships cannot be joined with other labelings; got Memberships; pass hard labels"
@@ -454,74 +478,11 @@ _REQUIRED = (
 
 def _numbers(known: Any) -> str:
     """What to say of numbers that are known where labels are needed."""
-    what, got = "continuous known structure is", "a 2-D array of floats"
-    if is_frame(known):
-        numbers = _numeric(known)
-        got = f"floats in {listed(known.columns[numbers])}"
-        if not numbers.all():
-            what = "known structure of labels and numbers together is"
-            got += f" beside labels in {listed(known.columns[~numbers])}"
+    what = "continuous known structure is"
+    if is_frame(known) and not _numeric(known).all():
+        what = "known structure of labels and numbers together is"
     return (
-        f"{what} not supported by this estimator; got {got}; pass labels "
+        f"{what} not supported by this estimator; got {described(known)}; pass labels "
         "(1-D of any type, or 2-D of integers or strings), or known.Memberships for "
         "probabilities, or use CCIB, ResidualMixture or ResidualSpectral"
     )
-
-
-def plain(values: Any, name: str) -> np.ndarray:
-    """Labels or numbers as an array that holds what was passed, not what NumPy makes of it.
-
-    Objects that are all numbers, with fractions, are floats; a list of numbers and text, of which
-    NumPy would make text only, is an array of objects.
-
-    Raises
-    ------
-    ValueError
-        If entries are masked, or rows have different lengths.
-    """
-    array = as_array(values, name)
-    if array.dtype.kind in "US" and not isinstance(values, np.ndarray):
-        objects = np.asarray(values, object)
-        return array if len({type(v) for v in objects.flat}) == 1 else objects
-    if array.dtype.kind != "O" or not all(isinstance(v, Real) for v in array.flat):
-        return array
-    fractions = any(isinstance(v, float | np.floating) for v in array.flat)
-    return array.astype(float) if fractions else array
-
-
-def is_missing(array: np.ndarray) -> bool:
-    """Whether an array of labels holds NaN, NaT, None or the like."""
-    if array.dtype.kind in "fc":
-        return bool(np.isnan(array).any())
-    if array.dtype.kind == "O":
-        import pandas as pd
-
-        return bool(pd.isna(array).any())
-    return array.dtype.kind in "mM" and bool(np.isnat(array).any())
-
-
-def _check_hashable(array: np.ndarray) -> None:
-    if array.dtype.kind != "O":
-        return
-    try:
-        set(array.tolist())
-    except TypeError as error:
-        raise ValueError(
-            f"known labels must be numbers, text or the like; got objects that cannot be compared "
-            f"({error}); pass one number or text per row"
-        ) from None
-
-
-def factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:
-    """Code values, or rows of values, by order of first appearance: codes, and who has which."""
-    if array.dtype.kind == "O":
-        categories: dict[Any, int] = {}
-        codes = np.array([categories.setdefault(v, len(categories)) for v in array.tolist()], int)
-        return codes, categories
-    values, first, codes = np.unique(array, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.argsort(order)
-    names = values[order].tolist()
-    if array.ndim == 2:
-        names = [tuple(name) for name in names]
-    return rank[codes.reshape(-1)], {name: i for i, name in enumerate(names)}

@@ -15,8 +15,8 @@ from nrprob.evidence.given import TooFewRows, as_density, testable
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
 from nrprob.exceptions import warn
-from nrprob.frames import is_table, take_out
-from nrprob.known import read
+from nrprob.frames import column_names, is_table, take_out
+from nrprob.known import described, read
 from nrprob.preparation.prepare import Prepared, prepared
 from nrprob.storage.stored import refuse_stored
 from nrprob.validation import (
@@ -54,6 +54,8 @@ class Exploration:
         What ended the search before all clusterings were found; None where nothing did.
     prepared_ : Prepared or None
         What `prepare` made of the rows, if they were a frame.
+    params_ : dict
+        What was asked for: the arguments of `explore`, of ``known`` the names of columns.
 
     Examples
     --------
@@ -74,6 +76,7 @@ class Exploration:
     failure_: BaseException | None = None
     reason_: str = ""
     prepared_: Prepared | None = None
+    params_: dict[str, Any] = field(default_factory=dict)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -182,6 +185,11 @@ def explore(
         raise TypeError(
             f"estimator must be an estimator; got {type(estimator).__name__}; pass an instance"
         )
+    params = {
+        "estimator": estimator, "n_clusters": n_clusters, "n_clusterings": n_clusterings,
+        "known": column_names(known) or None, "rule": rule, "alpha": alpha,
+        "random_state": random_state,
+    }  # fmt: skip
     ready = prepared(X, known=known) if is_table(X) else None
     if ready is not None:
         for line in [*ready.notes, *ready.warnings]:
@@ -253,7 +261,7 @@ def explore(
         if over:
             break
     labels = seen[:, start.shape[1] :]
-    return Exploration(labels, estimators, start, tests, rejected, failure, reason, ready)
+    return Exploration(labels, estimators, start, tests, rejected, failure, reason, ready, params)
 
 
 def _p(evidence: Evidence, rule: str) -> float:
@@ -283,8 +291,8 @@ def _columns(known: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     told = read(known, n)
     if told.modelled:
         raise ValueError(
-            "explore joins what is known with what it finds, which are labels; got numbers that "
-            "are known; cut them into groups, or fit ResidualMixture or CCIB"
+            "explore joins what is known with what it finds, which are labels; got "
+            f"{described(told.given)}; cut them into groups, or fit ResidualMixture or CCIB"
         )
     codes = told.columns()
     names = [

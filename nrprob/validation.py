@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from nrprob.annotated import is_annotated, matrix_of
-from nrprob.frames import as_frame, is_frame, is_table, listed
+from nrprob.frames import as_frame, is_frame, is_table, kind_of_value, listed
 
 MOST = 2**31 - 1  # that a number of things may be
 ITERATIONS = 10**6  # restarts, or steps of a loop
@@ -88,13 +88,8 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
         raise ValueError(
             f"X must have columns of different names; got {name!r} more than once; rename them"
         )
-    for j, dtype in enumerate(X.dtypes if frame else [getattr(X, "dtype", None)]):
-        if getattr(dtype, "kind", "") in ("m", "M"):
-            where = f"column {X.columns[j]!r}" if frame else f"dtype {dtype}"
-            raise ValueError(
-                f"X must hold numbers; got dates or times ({where}); "
-                "turn them into numbers of a unit of your choice, or drop them"
-            )
+    if any(getattr(dtype, "kind", "") in ("m", "M") for _, dtype in _dtypes(X)):
+        raise ValueError(_no_numbers(X))  # which scikit-learn takes for numbers
     if frame and 0 in X.shape:
         X = np.empty(X.shape)  # scikit-learn has words for this, but not if it is a frame
     try:
@@ -103,27 +98,58 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
         raise ValueError(
             f"X must hold numbers within the range of floats; got {error}; divide them"
         ) from None
-    except ValueError as error:
-        missing = _columns(X, lambda column: column.isna().any())
+    except (ValueError, TypeError) as error:
+        missing = [name for name, _ in _dtypes(X) if is_frame(X) and X[name].isna().any()]
         if "contains NaN" in str(error) and missing:
             raise ValueError(
-                f"Input X contains NaN; found missing values in {missing}; leave out or fill in "
-                "what is missing, as nrprob.prepare does"
+                f"Input X contains NaN; found missing values in {_columns(missing)}; leave out or "
+                "fill in what is missing, as nrprob.prepare does"
             ) from None
-        if "could not convert string" not in str(error):
-            raise
-        texts = _columns(X, lambda column: any(isinstance(v, str) for v in column))
-        raise ValueError(
-            f"X must hold numbers; got text ({texts or error}); encode such columns, as "
-            "nrprob.prepare does, or drop them"
-        ) from None
+        if other := _no_numbers(X):
+            raise ValueError(other) from None
+        raise
 
 
-def _columns(X: Any, chosen: Callable[[Any], bool]) -> str:
-    """Columns of a frame that are chosen, for a message; nothing of what is no frame."""
-    if not is_frame(X):
+_OTHERS = {
+    "date": ("dates or times", "turn dates into numbers of a unit of your choice"),
+    "text": ("text", "encode text, as nrprob.prepare does"),
+    "object": ("lists or other objects", "make columns of the numbers in objects"),
+}
+
+
+def _no_numbers(X: Any) -> str:
+    """What to say of columns that hold something else than numbers; nothing if none does."""
+    kinds = {name: _kinds(X, name) for name, dtype in _dtypes(X) if not _is_numeric(dtype)}
+    got, ways = [], []
+    for kind, (what, instead) in _OTHERS.items():
+        if names := [name for name, own in kinds.items() if kind in own]:
+            where = _columns(names) if is_frame(X) else f"dtype {np.asarray(X).dtype}"
+            got.append(f"{what} ({where})")
+            ways.append(instead)
+    if not got:
         return ""
-    names = [name for name in X.columns if chosen(X[name])]
+    return f"X must hold numbers; got {', '.join(got)}; {', '.join(ways)}, or drop them"
+
+
+def _dtypes(X: Any) -> list[tuple[Any, Any]]:
+    """Columns of a frame, and their types; of an array its own, under no name."""
+    return list(X.dtypes.items()) if is_frame(X) else [(None, getattr(X, "dtype", None))]
+
+
+def _is_numeric(dtype: Any) -> bool:
+    return getattr(dtype, "kind", "O") in "biufc"
+
+
+def _kinds(X: Any, name: Any) -> set[str]:
+    """Kinds of values of a column of a frame, or of an array of rows."""
+    values = X[name].to_numpy(object) if is_frame(X) else np.array(X, object)
+    if values.ndim != 1 + (not is_frame(X)):
+        return set()  # no table at all
+    return {kind_of_value(value) for value in values.flat}
+
+
+def _columns(names: list[Any]) -> str:
+    """Columns of a frame, for a message; nothing where there are none."""
     return f"column{'s' * (len(names) > 1)} {listed(names)}" if names else ""
 
 

@@ -1,5 +1,6 @@
 """Annotated data: their rows and what is known of them, and what a fit writes into them."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from nrprob import (
 )
 from nrprob.batch import tables
 from nrprob.cli import app
+from nrprob.evidence import Evidence
+from nrprob.successive import Exploration
 
 anndata = pytest.importorskip("anndata")
 
@@ -140,6 +143,13 @@ def test_names_that_are_not_there(cells, arguments, message):
         CCIB(**FIT).fit(cells, **arguments)
 
 
+def test_gaps_in_what_is_known_are_told_by_name(cells):
+    cells.obs["batch"] = cells.obs["batch"].where(np.arange(60) != 7)
+    for known in ("batch", ["donor", "batch"]):
+        with pytest.raises(ValueError, match="found NaN or None in column 'batch'; drop those"):
+            CCIB(**FIT).fit(cells, known=known)
+
+
 def test_rows_that_are_not_there(cells):
     with pytest.raises(ValueError, match="layer names what .* got 'raw', and it has 'counts'"):
         rows_of(cells, layer="raw")
@@ -189,9 +199,47 @@ def test_what_a_fit_writes(cells, tmp_path):
     for r in (0, 1):
         np.testing.assert_array_equal(cells.obs[f"found_{r + 1}"].astype(int), found.labels_[:, r])
     assert cells.uns["found"]["reason"] == found.reason_
+    cells.write_h5ad(tmp_path / "cells.h5ad")
+    told = anndata.read_h5ad(tmp_path / "cells.h5ad").uns["found"]
+    assert told["params"]["n_clusterings"] == 2 and told["params"]["random_state"] == 0
+    assert told["clusterings"]["2"]["params"]["n_init"] == 2
+    assert told["clusterings"]["2"]["objective"] == found.estimators_[1].objective_
     model.labels_ = np.where(np.arange(60) == 3, -1, model.labels_)
     annotate(cells, model)
     assert cells.obs["nrprob"].isna().tolist() == [i == 3 for i in range(60)]
+
+
+def test_a_copy_is_written_to_where_one_is_asked_for(cells):
+    model = CCIB(**FIT).fit(cells, known="batch")
+    copied = annotate(cells, model, copy=True)
+    assert "nrprob" not in cells.obs and "nrprob" not in cells.uns
+    assert "nrprob_membership" not in cells.obsm
+    np.testing.assert_array_equal(copied.obs["nrprob"].astype(int), model.labels_)
+    assert copied.uns["nrprob"]["method"] == "CCIB"
+
+
+def test_the_evidence_of_an_exploration_is_written(cells, tmp_path):
+    random = np.random.default_rng(0)
+    model = ResidualMixture(**FIT).fit(cells.obsm["X_pca"])
+    own = Evidence(
+        0.01, None, 2.5, random.normal(size=60), "one", {"one": 0.01}, model.labels_,
+        random.normal(size=60), 0.5, np.zeros((1, 5, 3)), np.zeros(60, int), ["all rows"], 5, 1, 2,
+        0.05, 2,
+    )  # fmt: skip
+    labels, asked = model.labels_[:, None], {"rule": "gap", "known": ["batch", "donor"]}
+    known = np.zeros((60, 0), int)
+    rejected = model, dataclasses.replace(own, p_structure_=0.5)
+    found = Exploration(labels, [model], known, [own], rejected, reason_="enough", params_=asked)
+    annotate(cells, found)
+    cells.write_h5ad(tmp_path / "cells.h5ad")
+    told = anndata.read_h5ad(tmp_path / "cells.h5ad").uns["nrprob"]
+    assert told["method"] == "Exploration" and told["reason"] == "enough"
+    assert told["params"] == {"rule": "gap", "known": "['batch', 'donor']"}
+    first = told["clusterings"]["1"]
+    assert first["method"] == "ResidualMixture" and first["params"]["n_clusters"] == 2
+    assert first["evidence"]["p_structure"] == 0.01 and first["evidence"]["rival"] == "one"
+    assert "p_gap" not in first["evidence"] and first["evidence"]["summary"] == str(own)
+    assert told["rejected"]["evidence"]["p_structure"] == 0.5
 
 
 def test_what_cannot_be_written(cells):

@@ -19,8 +19,11 @@ from places import MODELS
 from typer.testing import CliRunner
 
 import nrprob
+from nrprob import advice
 from nrprob.batch import fits
-from nrprob.cli import app
+from nrprob.batch.registry import METHODS
+from nrprob.cli import app, beforehand
+from nrprob.statistics import families
 
 RESULTS = {"labels.csv", "report.html", "result.json"}  # of a clustering without pictures
 
@@ -133,7 +136,7 @@ def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     assert "1 clusterings were asked for" in result.stdout
     assert {p.name for p in out.iterdir()} == RESULTS
     line = refused(invoke("explore", data, "--out", tmp_path / "other"))
-    assert "n_clusterings must be given" in line
+    assert "--n is needed where no test says when to stop; got zeros and ones" in line
     assert "--k is a number or auto; got 'two'" in refused(invoke("explore", data, "--k", "two"))
 
 
@@ -243,6 +246,24 @@ def test_what_is_wrong_is_told_before_anything_heavy_is_loaded(data, tmp_path):
         "no such data file; none.csv": ["--known", "none.csv:z"],
         "unknown method; 'ccbi'": ["--method", "ccbi"],
         "--k auto with ccib": ["--k", "auto", "--method", "ccib"],
+        "--k is a whole number from 1; got 0; pass": ["--k", "0"],
+        "--n-init is a whole number from 1; got 0; pass": ["--n-init", "0"],
+        "--n-init is a whole number from 1; got x; pass": ["--set", "n_init=x"],
+        "there is no such solver; --solver sequental; did you mean 'sequential'?": [
+            *("--solver", "sequental")
+        ],
+        "there is no such solver; --solver split; choose from anneal,": ["--solver", "split"],
+        "residual-mixture has no such parameter; --solver; choose from aligned, ": [
+            *("--method", "residual-mixture", "--solver", "anneal")
+        ],
+        "there is no such features; --features poison; choose from auto, multi": [
+            *("--features", "poison")
+        ],
+        "the methods of --method auto have no such parameter; --set foo; choose": [
+            *("--set", "foo=1")
+        ],
+        "ccib has no such parameter; --set foo; choose": ["--set", "foo=1", "--method", "CCIB"],
+        "a column is named once; --known ": ["--known", "other", "--known", f"{data}:other"],
         "cannot write": ["--out", str(file)],
     }
     model = f"""
@@ -260,6 +281,13 @@ name = "ccib"
     (tmp_path / "gap.csv").write_text("x,y,species\n,1,a\n2,,b\n")
     (tmp_path / "gap.toml").write_text(model.replace(data.name, "gap.csv"))
     commands = [["fit", str(data), *arguments] for arguments in refusals.values()]
+    of_explore = {
+        "there is no such rule; --rule foo; choose from structure, gap": ["--rule", "foo"],
+        "--alpha is a probability; got 2.0; pass a number from 0 to 1": ["--alpha", "2"],
+        "--n is a whole number from 1; got 0; pass": ["--n", "0"],
+        "--k is a whole number from 1; got -1; pass": ["--k", "-1"],
+    }
+    commands += [["explore", str(data), *arguments] for arguments in of_explore.values()]
     commands += [["run", str(tmp_path / f"{name}.toml")] for name in ("a", "b", "c", "none")]
     commands += [["run", str(tmp_path / "good.toml"), "--out", str(file)]]
     fitted = tmp_path / "fitted"
@@ -270,6 +298,7 @@ name = "ccib"
     commands += [["report", str(tmp_path / "none")], ["report", str(tmp_path), "--out", str(data)]]
     messages = [
         *refusals,
+        *of_explore,
         "unknown method; 'ccbi'; did you mean 'ccib'?",
         "no such data file; ",
         "no such column; 'speces'",
@@ -301,6 +330,88 @@ refused({late}, "jax", "sklearn", "matplotlib")
     assert len(lines) == len(messages), done.stderr
     for line, message in zip(lines, messages, strict=True):
         assert message in line
+
+
+def test_what_is_wrong_with_a_table_is_told_before_jax_is_loaded(untidy, tmp_path):
+    lines = untidy.read_text().splitlines()
+    (tmp_path / "one.csv").write_text("\n".join(lines[:2]))
+    (tmp_path / "counts.csv").write_text("a,b\n" + "0,3\n1,0\n0,0\n" * 9)
+    untidy, one, counts = str(untidy), str(tmp_path / "one.csv"), str(tmp_path / "counts.csv")
+    known = ["--known", "group", "--known", "size", "--missing", "drop"]
+    numbers = "takes no numbers that are known; numbers in --known size; cut them into groups, or "
+    few = "there are fewer rows than clusters; "
+    refusals = {
+        f"{few}--k 1000 for 56 rows; ask for fewer": [*("fit", untidy, "--k", "1000"), *known],
+        f"{few}2 clusters, which is the default, for 1 row; ": [*("fit", one, "--drop", "site")],
+        f"{few}--k 28 for 27 rows; ask": ["fit", counts, "--k", "28", "--method", "mdl_mixture"],
+        f"naci {numbers}": [*("fit", untidy, "--method", "naci"), *known],
+        f"COALA {numbers}": [*("fit", untidy, "--method", "COALA"), *known],
+        f"condens {numbers}": [*("fit", untidy, "--method", "condens"), *known],
+        f"explore {numbers}use `nrprob fit`": ["explore", untidy, *known],
+        f"{few}2 clusters, which": ["explore", one, "--drop", "site"],
+        f"{few}--k 30 for 27 rows": ["explore", counts, "--k", "30", "--n", "1"],
+        "--n is needed where no test says when to stop; got counts, and": ["explore", counts],
+    }
+    code = f"""
+import sys
+from nrprob.cli import app
+for arguments in {[*refusals.values()]}:
+    try:
+        app([*arguments, "--out", {str(tmp_path / "out")!r}])
+    except SystemExit as end:
+        assert end.code == 2
+    assert "jax" not in sys.modules, arguments
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(lines) == len(refusals), done.stderr
+    for line, message in zip(lines, refusals, strict=True):
+        assert message in line
+
+
+def test_parameters_are_read_without_their_classes():
+    for name, method in METHODS.items():
+        assert beforehand.parameters_of(method.place) == method.load()._get_param_names(), name
+    assert families.names() == beforehand.FEATURES[1:]
+    chosen = {v for v in vars(advice).values() if isinstance(v, type) and hasattr(v, "fit")}
+    assert {METHODS[name].load() for name in beforehand.RECOMMENDED} == chosen
+
+
+def test_probabilities_of_subsets_are_no_numbers_to_refuse(invoke, data, tmp_path, monkeypatch):
+    frame = pd.read_csv(data).drop(columns=["species", "other"])
+    share = np.linspace(0, 1, len(frame))
+    frame.assign(p=share, q=1 - share).to_csv(data, index=False)
+
+    def reached(*_, **__):
+        raise LookupError("so far")
+
+    monkeypatch.setattr("nrprob.batch.fits.fit_method", reached)
+    options = ["--known", "p", "--known", "q", "--out", tmp_path / "out"]
+    assert str(invoke("fit", data, "--method", "cross_partition", *options).exception) == "so far"
+    line = refused(invoke("fit", data, "--method", "naci", *options))
+    assert "numbers in --known p, --known q" in line
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("lower n_clusters or raise n_init", "lower --k or raise --n-init"),
+        ("got n_clusters=3 and n_clusterings=None", "got --k 3 and --n None"),
+        ("no such parameter; --set solver; choose", "no such parameter; --solver; choose"),
+        ("use features='gaussian', or another features=", "use --features 'gaussian', or another "),
+        ("n_clusters_base of the features", "n_clusters_base of the features"),
+        ("got a sparse matrix; pass X.toarray(), or", "got a sparse matrix; store the rows as a "),
+        (
+            "Sparse data was passed for X, but dense data is required. Use '.toarray()' to convert "
+            "to a dense numpy array.",
+            "but dense data is required; store the rows as a dense matrix.",
+        ),
+    ],
+)
+def test_messages_are_in_terms_of_the_options(said, shown):
+    assert shown in beforehand.in_options(said)
+    assert "toarray" not in beforehand.in_options(said)
 
 
 def test_results_are_not_overwritten_in_silence(invoke, data, tmp_path, monkeypatch):
@@ -540,7 +651,7 @@ def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
     assert stored["known"] == ["group"] and stored["prepared"]["known"] == ["group", "weight"]
     assert stored["n_features"] == 1 and stored["n_samples"] == 57
     line = refused(invoke("fit", untidy, *arguments, "--force", "--method", "condens"))
-    assert "got floats in 'weight' beside labels in 'group'" in line
+    assert "condens takes no numbers that are known; numbers in --known weight; cut them" in line
 
 
 @pytest.mark.parametrize(
@@ -552,6 +663,11 @@ def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
         ("a;b;species\n1;2;x\n3;4;y\n", "columns are separated by commas; "),
         ("a,b,species\nu,v,x\nu,v,y\n", "no feature is left; got 'a', 'b', none of which"),
         ("a,b,species\n1,2,\n3,4,y\n", "got gaps: 1 in known 'species' (1 of 2 rows); --missing"),
+        (
+            'a,b,species\n1,"2,5",x\n3,"4,25",y\n',
+            "got commas in the numbers of 'b'; write numbers with decimal points, or leave columns "
+            "out with --drop b",
+        ),
         ("a,b,species\n1,2,x\n3,inf,y\n", "values must be finite; got infinity: 1 in 'b'; "),
         ("a,b,species\n1,2,x\n1,2,3,4,5,6\n", "cannot read the file as CSV; "),
         (b"\xff\xfe\x00a", "cannot read the file as CSV; "),

@@ -1,13 +1,28 @@
 """Tables of named columns, of any library, and which of their columns are known."""
 
+import datetime
+
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.utils import check_array
 
-from nrprob import CCIB, CMBC, CondEns, CrossPartition, ResidualMixture, ResidualSpectral
+from nrprob import (
+    CCIB,
+    CMBC,
+    NACI,
+    CondEns,
+    CrossPartition,
+    ResidualMixture,
+    ResidualSpectral,
+    explore,
+)
+from nrprob.batch.registry import METHODS, make_estimator
 from nrprob.evidence import test as evidence_of
+from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.frames import as_frame, is_table, take_out
+from nrprob.known import KnownEncoder
 from nrprob.validation import check_rows
 
 
@@ -180,10 +195,71 @@ def test_labels_and_numbers_are_one_linear_model(model):
     )
 
 
-@pytest.mark.parametrize("model", [MODELS["CMBC"], MODELS["CondEns"]], ids=str)
-def test_who_has_no_model_of_both_refuses_by_name(model):
-    with pytest.raises(ValueError, match="got floats in 'age' beside labels in 'batch'"):
-        clone(model).fit(table()[["x", "batch", "age"]], known=["batch", "age"])
+# Those that have a linear model of numbers, of which labels are a part.
+MODEL_NUMBERS = {"ccib", "residual-mixture", "residual-spectral"}
+NEEDED = {"ibsi": {"gamma": 1.0}, "cmbc": {"binarize": 12}}
+TOLD = [name for name, method in METHODS.items() if method.takes_known]
+
+
+def counts_with_columns():
+    """Counts that every method takes, and columns that may not be known, or may not be together."""
+    frame = pd.DataFrame(np.random.default_rng(0).poisson(3.0, (60, 3)), columns=[*"uvw"])
+    frame = frame.assign(batch=table()["batch"], age=table()["age"], lists=[[1]] * 60)
+    return frame.assign(gaps=frame["batch"].where(frame.index != 3), again=frame["age"])
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_may_not_be_known_is_refused_by_name(name):
+    frame, method = counts_with_columns(), METHODS[name]
+    refused = {
+        ("batch", "gaps"): "missing; found NaN or None in column 'gaps'; drop",
+        ("lists",): "objects that cannot be compared in column 'lists' ",
+    }
+    if name not in MODEL_NUMBERS:
+        refused[("batch", "age")] = "; got floats in 'age' beside labels in 'batch'; "
+        refused[("age",)] = "; got floats in 'age'; "
+        refused[("age", "again")] = " in 'age', 'again'; "
+    for columns, message in refused.items():
+        model = make_estimator(name, NEEDED.get(name, {}))
+        with pytest.raises(ValueError) as error:
+            model.fit(frame[[*"uvw", *columns]], **{method.known_as: [*columns]})
+        assert message in str(error.value)
+        assert ("subsets " if name == "cross_partition" else "known ") in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+def test_what_explore_may_not_know_is_refused_by_name():
+    frame = counts_with_columns()
+    for columns, message in (
+        (["batch", "age"], "got floats in 'age' beside labels in 'batch'; cut them into groups"),
+        (["lists"], "objects that cannot be compared in column 'lists'"),
+        (["gaps"], "got gaps: 1 in known 'gaps'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            explore(frame[[*"uvw", *columns]], known=columns)
+
+
+def test_subsets_that_are_not_shared_are_refused():
+    frame = counts_with_columns()
+    with pytest.raises(ValueError, match="every row has its own subset.* 60 subsets for as many"):
+        CrossPartition(2).fit(frame[[*"uvw"]], subsets=frame["age"])
+
+
+@pytest.mark.parametrize("model", [MODELS["CondEns"], NACI(2)], ids=str)
+def test_a_group_of_all_rows_is_told_by_name(model):
+    frame = table(12)[["x", "y"]].assign(site="north")
+    with pytest.warns(DegenerateClusterWarning, match="got a constant labeling in 'site'"):
+        clone(model).fit(frame, known="site")
+
+
+def test_dates_that_are_known_are_labels(library):
+    frame = table(8)[["x", "y"]].assign(when=pd.to_datetime(DATES))
+    _, known = take_out(library(frame), "when")
+    encoder = KnownEncoder()
+    assert encoder.fit(known, 8).codes.tolist() == [0, 1] * 4
+    # They are moments, and no numbers of nanoseconds.
+    assert [*encoder.categories_[0]] == [pd.Timestamp(date) for date in DATES[:2]]
+    assert encoder.transform(known.iloc[1:3], 2).codes.tolist() == [1, 0]
 
 
 def test_counts_with_labels_and_numbers():
@@ -225,3 +301,37 @@ def test_columns_are_named_where_there_is_text_or_nothing():
     frame.loc[3, ["x", "y"]] = np.nan
     with pytest.raises(ValueError, match="contains NaN; found missing values in columns 'x', 'y'"):
         CCIB(2).fit(frame, known="batch")
+
+
+DATES = [datetime.date(2020, 1, day) for day in (1, 2)] * 4
+NO_NUMBERS = {
+    "dates": (DATES, "dates or times"),
+    "times": ([datetime.time(1)] * 8, "dates or times"),
+    "periods": (pd.period_range("2020", periods=8, freq="M"), "dates or times"),
+    "stamps": (pd.date_range("2020", periods=8), "dates or times"),
+    "durations": (pd.to_timedelta(np.arange(8), "D"), "dates or times"),
+    "lists": ([[1, 2]] * 8, "lists or other objects"),
+    "dicts": ([{}] * 8, "lists or other objects"),
+    "text": (["a", "b"] * 4, "text"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_NUMBERS)
+def test_columns_of_no_numbers_are_refused_by_name(kind):
+    values, what = NO_NUMBERS[kind]
+    frame = pd.DataFrame({"x": np.arange(8.0), "when": values, "y": np.ones(8), "again": values})
+    with pytest.raises(ValueError) as error:
+        check_rows(frame, check_array, dtype=float)
+    assert f"X must hold numbers; got {what} (columns 'when', 'again'); " in str(error.value)
+    assert "\n" not in str(error.value)
+    check_rows(frame.drop(columns=["when", "again"]), check_array, dtype=float)
+
+
+def test_all_columns_of_no_numbers_are_named_at_once(library):
+    frame = pd.DataFrame({"x": np.arange(8.0), "when": DATES, "group": ["a", "b"] * 4})
+    if library is LIBRARIES["interchange"]:  # which knows of moments only
+        frame["when"] = pd.to_datetime(frame["when"])
+    with pytest.raises(
+        ValueError, match=r"dates or times \(column 'when'\), text \(column 'group'\); turn dates"
+    ):
+        check_rows(library(frame), check_array, dtype=float)

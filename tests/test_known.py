@@ -390,7 +390,7 @@ class TestDesign:
         with pytest.raises(ValueError, match="found inf at row 0, column 1"):
             encoder.fit([[0.1, np.inf], [0.2, 0.3]], 2)
         missing = pd.DataFrame({"a": pd.array([0.1, pd.NA], "Float64")})
-        with pytest.raises(ValueError, match="found nan at row 1, column 0"):
+        with pytest.raises(ValueError, match="found nan at row 1, column 'a'"):
             encoder.fit(missing, 2)
         with pytest.raises(ValueError, match="known has 2 labels for 3 samples"):
             encoder.fit([[0.1], [0.2]], 3)

@@ -15,7 +15,7 @@ KNOWS = {
 # From the ground up: a floor imports nothing from those above it.
 FLOORS = (
     {"exceptions", "settings", "annotated", "frames", "validation", "files", "scheduler"},
-    {"information", "codelength", "known", "colouring"},
+    {"information", "codelength", "known", "labels", "colouring"},
     {"links", "metrics", "plotting", "posterior", "statistics"},
     {"preparation", "storage"},
     {"engines"},

@@ -724,7 +724,11 @@ def test_evidence_is_told_apart_without_colours():
 
 SOFT = Memberships(np.full((90, 2), 0.5))
 WRONG = [
-    (plot_residuals, {"known": np.zeros((90, 2))}, "known must be labels.*got numbers"),
+    (
+        plot_residuals,
+        {"known": np.zeros((90, 2))},
+        "known must be labels.*got a 2-D array of floats",
+    ),
     (plot_residuals, {"known": SOFT}, "known must be labels.*got soft memberships"),
     (plot_residuals, {"labels": np.zeros(3, int)}, "3 labels for 90 rows"),
     (plot_residuals, {"labels": [None] * 90}, "labels must not have missing labels"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from nrprob import ResidualMixture, explore, known, prepare, recommend
-from nrprob.preparation.columns import is_identifier, is_year, kind_of_column
+from nrprob.preparation.columns import has_decimal_commas, is_identifier, is_year, kind_of_column
 
 ROWS = 24
 
@@ -49,7 +49,10 @@ def test_columns_become_features(frame):
     assert ready.known.tolist() == frame["batch"].tolist()
     np.testing.assert_array_equal(ready.rows_, np.arange(ROWS))
     assert ready.scales_ == {}
-    assert ready.notes == [f"text 'site' became 0/1 in {', '.join(map(repr, sites))}"]
+    assert ready.notes == [
+        f"text 'site' became 0/1 in {', '.join(map(repr, sites))}",
+        "'smokes' is 0/1 for false/true",
+    ]
     assert list(ready.frame) == ready.feature_names_
     # What is given stays as it is.
     assert frame["site"][0] == "north"
@@ -78,8 +81,9 @@ def test_single_precision_is_kept(frame):
         (pd.Categorical([None, None]), "empty"),
         (np.array([None, None], object), "empty"),
         (["a", 1], "mixed"),
-        ([[1], [2]], "mixed"),
-        ([1j, 2], "mixed"),
+        (["a", [2]], "mixed"),
+        ([[1], [2]], "object"),
+        ([1j, 2], "object"),
         (["2020-01-31", None], "date"),
         (["2020-01-31 10:00", "2021-12-01T08:15:30Z"], "date"),
         (["31.1.2020", "1/2/20"], "date"),
@@ -102,10 +106,23 @@ def test_kinds_of_columns(values, kind):
         ("2020-01-01", "got dates in 'new'"),
         (["a", 1] * (ROWS // 2), "got several kinds of values in 'new'"),
         (
+            [f"{i}," + "5" * (1 + i % 3) for i in range(ROWS)],
+            "got commas in the numbers of 'new'; write numbers with decimal points, or leave",
+        ),
+        (
+            ["1,5", "2", "-,5", "3e2", "3,1e-2", *["2,25"] * (ROWS - 5)],
+            "commas in the numbers of 'new'",
+        ),
+        ([[1, 2]] * ROWS, "got lists or other objects in 'new'; make columns of the numbers"),
+        (
             ["?", *map(str, range(ROWS - 1))],
             "got .* among the numbers in 'new'; leave cells without a number empty",
         ),
         ([np.inf, *range(ROWS - 1)], "must be finite; got infinity: 1 in 'new'; missing='drop'"),
+        (
+            pd.Series([np.inf, False] * (ROWS // 2), dtype=object),
+            f"must be finite; got infinity: {ROWS // 2} in 'new'",
+        ),
         (
             pd.Series([10**400, *range(ROWS - 1)], dtype=object),
             "within the range of floats; got others in 'new'",
@@ -118,6 +135,11 @@ def test_columns_that_are_no_features_are_refused_by_name(frame, column, message
     assert "\n" not in str(error.value)
     # The remedy that it names helps.
     assert "new" not in prepare(frame.assign(new=column), known="batch", drop="new").feature_names_
+
+
+@pytest.mark.parametrize("values", [["1", "2"], ["a,b", "1,2"], ["1,2,3", "4,5,6"], ["", "a"]])
+def test_text_without_decimal_commas(values):
+    assert not has_decimal_commas(pd.Series(values))
 
 
 def test_all_columns_that_are_refused_are_named_at_once(frame):
@@ -152,6 +174,23 @@ def test_columns_that_say_nothing_are_left_out(frame, column, note):
     ready = quietly(frame.assign(new=column), known="batch")
     assert ready.feature_names_ == prepare(frame, known="batch").feature_names_
     assert any(note in line for line in ready.notes)
+
+
+def test_columns_that_are_kept_as_they_are_are_told(frame):
+    new = frame.assign(same=2.5, on=[True, False] * (ROWS // 2), off=False)
+    ready = quietly(new, known="batch")
+    assert {"same", "on", "off"} <= set(ready.feature_names_)
+    assert "'same', 'off' are constant, which says nothing, and kept" in ready.notes
+    assert "'smokes', 'on' are 0/1 for false/true" in ready.notes
+    assert not any("constant" in note for note in prepare(ready.X).notes)
+
+
+def test_known_columns_of_one_group_are_told_by_name(frame):
+    gone = frame.assign(site="north", batch=["a", None] * (ROWS // 2))
+    with pytest.warns(UserWarning, match="known 'batch', 'site' are the same in all rows, so"):
+        prepare(gone, known=["batch", "site"], missing="drop")
+    with pytest.warns(UserWarning, match="known 'site' is the same in all rows, so that there"):
+        prepare(frame.assign(site="north"), known="site")
 
 
 def test_two_values_are_one_column_and_categories_keep_their_order(frame):

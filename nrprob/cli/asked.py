@@ -11,6 +11,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from nrprob.cli.beforehand import check_at_least
 from nrprob.exceptions import InputError
 
 __all__ = [
@@ -165,6 +166,11 @@ def ask(
                 f"columns of obsm have no names; --obsm {asked.part['obsm']}; leave out --columns "
                 "and --drop"
             )
+    for option, places in asked.labelings.items():
+        for file, name in places:
+            if places.count((file, name)) > 1:
+                given = f"{file}:{name}, more than once"
+                raise InputError(f"a column is named once; --{option} {given}; leave out the rest")
     others = [*asked.others, *([asked.names] if asked.names and asked.names[1] else [])]
     for file, name in others:
         if file not in there:
@@ -184,9 +190,11 @@ def as_number(k: str | None) -> int | str | None:
     if k is None or k == "auto":
         return k
     try:
-        return int(k)
+        number = int(k)
     except ValueError:
         raise InputError(f"--k is a number or auto; got {k!r}; pass for example --k 3") from None
+    check_at_least(1, number, "--k")
+    return number
 
 
 def _listed(texts: list[str] | None) -> list[str]:

@@ -21,17 +21,20 @@ from nrprob.cli.asked import (
     as_number,
     ask,
 )
+from nrprob.cli.beforehand import check_at_least, check_known, check_one_of, check_rows, in_options
 from nrprob.cli.given import read_given
 from nrprob.cli.places import Force, Out, find_place, remove_others
 from nrprob.cli.terminal import console, in_one_line, say, warn, working
+from nrprob.exceptions import InputError
 
 if TYPE_CHECKING:
+    from nrprob.cli.given import Given
     from nrprob.successive import Exploration
 
 __all__ = ["explore"]
 
 
-@in_one_line()
+@in_one_line(in_options)
 def explore(
     data: Data,
     known: Known = None,
@@ -66,6 +69,11 @@ def explore(
 
     check_seed(seed, "--seed")
     number = as_number(k)
+    check_one_of(("structure", "gap"), rule, "--rule")
+    if not 0 <= alpha <= 1:
+        raise InputError(f"--alpha is a probability; got {alpha}; pass a number from 0 to 1")
+    if n is not None:
+        check_at_least(1, n, "--n")
     options = {"known": known or [], "compare": compare or [], "labels": []}
     part = {"layer": layer, "obsm": obsm}
     asked = ask(data, options, columns, drop, feature_names, part, standardize, missing)
@@ -73,6 +81,10 @@ def explore(
     with working(f"reading {data.name}"):
         given = read_given(asked)
     given.tell()
+    check_rows(number, given.table.X.shape[0])
+    check_known(given, "explore takes no numbers that are known", "`nrprob fit`")
+    if n is None:
+        _check_testable(given)
     from nrprob.batch import explored
     from nrprob.successive import explore as search
 
@@ -90,6 +102,21 @@ def explore(
     _show(found)
     for path in files:
         say(f"wrote {path}")
+
+
+def _check_testable(given: Given) -> None:
+    """Refuse rows of which no test says when to stop, unless a number is given."""
+    from scipy import sparse
+
+    from nrprob.statistics.kinds import no_cloud
+
+    X = given.table.X
+    kind = "a sparse matrix" if sparse.issparse(X) else no_cloud(X)
+    if kind is not None:
+        raise InputError(
+            f"--n is needed where no test says when to stop; got {kind}, and clusters are tested "
+            "in dense rows of real numbers only; pass for example --n 2"
+        )
 
 
 def _show(found: Exploration) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
+from nrprob.cli import beforehand
 from nrprob.cli.asked import (
     Columns,
     Data,
@@ -23,6 +24,7 @@ from nrprob.cli.asked import (
     as_number,
     ask,
 )
+from nrprob.cli.beforehand import in_options
 from nrprob.cli.given import read_given
 from nrprob.cli.places import Force, Out, find_place, remove_others
 from nrprob.cli.single import show
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["fit"]
 
 
-@in_one_line()
+@in_one_line(in_options)
 def fit(
     data: Data,
     known: Known = None,
@@ -97,6 +99,7 @@ def fit(
     parameters = {name: value for name, value in named.items() if value is not None}
     parameters |= _settings(settings or [])
     check_seed(parameters.get("random_state"), "--seed")
+    beforehand.check_parameters(registry.short_name(method) if chosen else None, parameters)
     options = {"known": known or [], "compare": compare or [], "labels": [labels] if labels else []}
     part = {"layer": layer, "obsm": obsm}
     asked = ask(data, options, columns, drop, feature_names, part, standardize, missing)
@@ -109,6 +112,13 @@ def fit(
     if given.y is not None:
         legend = ", ".join(f"{c} = {name}" for c, name in enumerate(given.classes))
         note(f"wanted classes: {legend}")
+    counted = chosen is None or "n_clusters" in beforehand.parameters_of(chosen.place)
+    beforehand.check_rows(number, given.table.X.shape[0], 2 if counted else 1)
+    # Where groups have another name, columns of numbers may be probabilities of them.
+    labelled = chosen is not None and chosen.known_as == "known"
+    if labelled and registry.short_name(method) not in beforehand.OF_NUMBERS:
+        able = " or ".join(f"--method {name}" for name in beforehand.OF_NUMBERS)
+        beforehand.check_known(given, f"{method} takes no numbers that are known", able)
     z = given.known
     from nrprob.batch import fits, single
 

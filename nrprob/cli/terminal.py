@@ -12,7 +12,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
@@ -58,19 +58,20 @@ def working(line: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_one_line() -> Iterator[None]:
+def in_one_line(translate: Callable[[str], str] = str) -> Iterator[None]:
     """What the user can mend ends as one line and exit code 2; a defect of ours keeps its trace.
 
-    Warnings are lines as well, without the place in the code that they come from.
+    Warnings are lines as well, without the place in the code that they come from. Both are written
+    as ``translate`` has them.
     """
     try:
         with _interruptible(), warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_: warn(str(message))
+            warnings.showwarning = lambda message, *_: warn(translate(str(message)))
             yield
     except (ValueError, TypeError) as error:
         if os.environ.get("NRPROB_TRACEBACK") or not _is_refusal(error):
             raise
-        for line in str(error).strip().splitlines():
+        for line in translate(str(error)).strip().splitlines():
             console(stderr=True).print(f"[bold red]error:[/] {escape(line)}")
         raise typer.Exit(2) from None
 

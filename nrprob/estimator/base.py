@@ -19,7 +19,8 @@ from nrprob.engines import sharding
 from nrprob.estimator.parameters import check_parameters
 from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.frames import check_same_order, take_out
-from nrprob.known import Groups, Known, is_missing, plain
+from nrprob.known import Groups, Known
+from nrprob.labels import is_missing, plain
 from nrprob.settings import standard
 from nrprob.statistics.features import largest
 from nrprob.storage.stored import Stored, as_stored, over_pieces
@@ -368,13 +369,14 @@ class Clusterer(ClusterMixin, BaseEstimator):
         sizes = np.bincount(groups.codes)
         if sizes.size == 1 and groups.codes.size > 1:
             self._degenerate(
-                "known has one group only, so there is nothing to avoid; got a constant labeling; "
-                "leave known out"
+                "known has one group only, so there is nothing to avoid; got a constant labeling"
+                f"{known.where}; leave known out"
             )
         elif sizes.size == groups.codes.size and groups.codes.size > 1:
             raise ValueError(
                 "every row has its own known group, so no clustering says anything more; "
-                f"got {sizes.size} groups for {groups.codes.size} rows; pass fewer groups"
+                f"got {sizes.size} groups for {groups.codes.size} rows{known.where}; pass fewer "
+                "groups"
             )
         elif (sizes == 1).any():
             self._degenerate(

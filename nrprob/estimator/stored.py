@@ -13,7 +13,7 @@ from nrprob.estimator.base import Restarts
 from nrprob.known import Groups
 from nrprob.statistics import families
 from nrprob.statistics.families import FeatureMap
-from nrprob.statistics.features import guess_features
+from nrprob.statistics.kinds import guess_features
 from nrprob.statistics.rows import arrange, make_rows
 from nrprob.storage.blocks import Blocks, gathered
 from nrprob.storage.stored import Chunk, Survey

@@ -11,12 +11,11 @@ from sklearn.base import BaseEstimator
 
 from nrprob.evidence.labelled import LabelledClouds
 from nrprob.frames import take_out
-from nrprob.known import read
-from nrprob.statistics.features import kind_of
+from nrprob.known import described, read
+from nrprob.statistics.kinds import no_cloud
 from nrprob.validation import check_rows
 
 _FEWEST = 10  # rows of the median known group
-_DISTINCT = 20  # values of a column below which it is a lattice
 _PARTS = ("_place", "_log_density", "_spread", "_supple")  # of `nrprob.evidence.held_out.Density`
 
 
@@ -108,11 +107,7 @@ def _rows(X: Any, any_values: bool) -> np.ndarray:
     rows = check_rows(X, check_array, dtype=[np.float64, np.float32], input_name="X")
     if any_values:
         return rows
-    kind = {"binary": "zeros and ones", "counts": "counts"}.get(kind_of(rows))
-    most = max(np.unique(column).size for column in rows.T)
-    if kind is None and most < min(_DISTINCT, len(rows)):
-        kind = f"columns of {most} distinct values at most"
-    if kind is not None:
+    if (kind := no_cloud(rows)) is not None:
         raise ValueError(
             f"clusters are tested in real numbers only; got {kind}, which are "
             "no cloud whatever there is; compare clusterings by metrics or by their objectives"
@@ -125,7 +120,7 @@ def _groups(known: Any, n: int, n_folds: int) -> tuple[np.ndarray | None, list[s
     read_ = read(known, n)
     if read_.kind == "soft" or read_.modelled:
         raise ValueError(
-            f"known structure has to be labels; got {read_.kind} known structure; pass labels, "
+            f"known structure has to be labels; got {described(read_.given)}; pass labels, "
             "such as the most probable ones, or a number cut into ranges"
         )
     codes = read_.groups.codes

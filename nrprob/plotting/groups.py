@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from nrprob.frames import is_frame, take_out
-from nrprob.known import Known, is_missing, plain, read
+from nrprob.known import Known, read
+from nrprob.labels import is_missing, plain
 from nrprob.statistics.groups import largest
 from nrprob.validation import check_rows
 

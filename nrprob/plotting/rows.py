@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob import metrics
-from nrprob.known import Known
+from nrprob.known import Known, described
 from nrprob.plotting.groups import distinct, named, named_known, read_rows, with_sizes
 from nrprob.plotting.style import (
     as_axes,
@@ -196,9 +196,9 @@ def plot_alternatives(
 
 def _check_labels_known(told: Known) -> None:
     if told.modelled or told.kind == "soft":
-        what = "soft memberships" if told.kind == "soft" else "numbers"
         raise ValueError(
-            f"known must be labels where rows are marked by them; got {what}; cut them into groups"
+            "known must be labels where rows are marked by them; got "
+            f"{described(told.given)}; cut them into groups"
         )
 
 

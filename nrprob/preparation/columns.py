@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
-import decimal
-import numbers
 import re
 from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from nrprob.frames import kind_of_value
 
 MOST_VALUES = 20  # different ones of a text that becomes columns of 0 and 1
 _FEW = 10  # rows, of which nothing looks like anything
@@ -19,6 +18,8 @@ _DATE = re.compile(
     r"\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{4}/\d{1,2}/\d{1,2})"
     r"([T ]\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?\s*(Z|[+-]\d{2}:?\d{2})?)?\s*"
 )
+_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _IDENTIFIER = re.compile(
     r"(.*[\s_.:-])?(id|ids|idx|uuid|guid|rowid|rownum|identifier)([\s_.:-].*)?|unnamed: \d+"
 )
@@ -28,7 +29,11 @@ _YEAR = re.compile(r"(.*[\s_.:-])?(year|years|yr)([\s_.:-].*)?")
 
 
 def kind_of_column(column: Any) -> str:
-    """What a column of a frame holds: "number", "boolean", "text", "date", "empty" or "mixed"."""
+    """What a column of a frame holds.
+
+    It is "number", "boolean", "text", "date", "object" of values of one kind, such as lists, else
+    "mixed", or "empty".
+    """
     kind = getattr(column.dtype, "kind", "O")
     if isinstance(column.dtype, pd.CategoricalDtype):
         return "text" if column.notna().any() else "empty"
@@ -37,23 +42,12 @@ def kind_of_column(column: Any) -> str:
     if kind in "biuf":
         return "boolean" if kind == "b" else "number"
     values = column.dropna()
-    kinds = {_kind_of_value(value) for value in values}
+    kinds = {kind_of_value(value) for value in values}
     if kinds == {"text"}:
         return "date" if all(_DATE.fullmatch(value) for value in values) else "text"
     if kinds == {"boolean", "number"}:
         return "number"
     return kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "empty"
-
-
-def _kind_of_value(value: Any) -> str:
-    if isinstance(value, bool | np.bool_):
-        return "boolean"
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, numbers.Real | decimal.Decimal):
-        return "number"
-    moment = datetime.date | datetime.time | datetime.timedelta | np.datetime64 | np.timedelta64
-    return "date" if isinstance(value, moment | pd.Period) else "mixed"
 
 
 def is_float(column: Any) -> bool:
@@ -95,6 +89,16 @@ def odd_one(values: Any) -> str | None:
     if numeric.all() or numeric.mean() < _MOSTLY:
         return None
     return str(values.iloc[int(np.flatnonzero(~numeric)[0])])
+
+
+def has_decimal_commas(values: Any) -> bool:
+    """Whether nearly all values of a text are numbers with a comma before their fraction.
+
+    Some have to have one: "12" alone is a number anyhow.
+    """
+    texts = [str(value) for value in values]
+    shares = [sum(map(bool, map(one.fullmatch, texts))) for one in (_COMMA, _WHOLE)]
+    return shares[0] > 0 and sum(shares) >= _MOSTLY * len(texts)
 
 
 def is_identifier(name: str, values: np.ndarray) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from nrprob.frames import is_table
 from nrprob.known import Memberships, plain
-from nrprob.preparation.columns import as_numbers, is_float
+from nrprob.preparation.columns import as_numbers, is_float, kind_of_column
 from nrprob.preparation.record import Record
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def complete(
     every = [(repr(name), z) for name, z in columns.items()]
     every += [(f"known {name!r}", z) for name, z in known.items()]
     holes = {name: z.isna().to_numpy(bool) for name, z in every}
-    wild = {name: np.isinf(as_numbers(z)) for name, z in every if is_float(z)}
+    wild = {name: np.isinf(as_numbers(z)) for name, z in every if kind_of_column(z) == "number"}
     if unnamed is not None:
         holes["known"] = unnamed
     holes, wild = ({name: v for name, v in own.items() if v.any()} for own in (holes, wild))

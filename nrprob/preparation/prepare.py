@@ -13,11 +13,13 @@ from scipy import sparse
 from nrprob.annotated import names_of
 from nrprob.exceptions import warn
 from nrprob.frames import as_frame, is_table, listed, take_out
-from nrprob.known import Memberships, plain
+from nrprob.known import Memberships
+from nrprob.labels import check_hashable, plain
 from nrprob.preparation.columns import (
     MOST_VALUES,
     as_numbers,
     differs_in_every_row,
+    has_decimal_commas,
     is_01,
     is_float,
     is_identifier,
@@ -96,8 +98,8 @@ def prepare(
         Anything with the Arrow PyCapsule interface or the dataframe interchange is a table.
     known : str, list of str or array-like, optional
         Names of columns that are known and no features; or what is known, as `fit` takes it. A
-        column of floats is a number, and others are labels; so are floats of at most 20 different
-        whole numbers, which is what gaps make of integers.
+        column of floats is a number, and others are labels, dates as well; so are floats of at
+        most 20 different whole numbers, which is what gaps make of integers.
     missing : {"error", "drop", "mean"}, default="error"
         Whether missing values are refused, or leave out their rows, or become the mean of their
         column, which for columns of 0 and 1 is a share. Labels that are known have no mean.
@@ -229,7 +231,8 @@ class _Columns(Record):
     ) -> Prepared:  # fmt: skip
         """What becomes of columns that are features; ``looks`` at what they look like as well."""
         rows, known = self.rows(columns, known, n, missing)
-        features = self._encode({name: column.iloc[rows] for name, column in columns.items()})
+        kept = {name: column.iloc[rows] for name, column in columns.items()}
+        features = self._encode(kept, looks)
         ready = Prepared(features.values, known, features.names, rows)
         if looks:
             self._look(features)
@@ -244,17 +247,27 @@ class _Columns(Record):
         """Places of the rows to keep, and what is known of them."""
         told = self._read_known(known)
         kept = complete(columns, told, gaps_of(known, n), n, missing, self)
+        left = {} if told is None else {name: told[name].iloc[kept] for name in told}
+        one = [name for name, column in left.items() if len(kept) > 1 and column.nunique() == 1]
+        if one:
+            self.warnings.append(
+                f"known {listed(one)} {'is' if len(one) == 1 else 'are'} the same in all rows, so "
+                "that there is nothing to avoid"
+            )
         return kept, _rows_of(known if told is None else told, kept, n)
 
     def features(self, X: pd.DataFrame) -> dict[str, pd.Series]:
         """Columns that are features, of numbers, booleans or few values of text."""
         kinds = {name: kind_of_column(X[name]) for name in X}
         texts = {name: X[name].dropna() for name, kind in kinds.items() if kind == "text"}
+        commas = [name for name, values in texts.items() if has_decimal_commas(values)]
+        texts = {name: values for name, values in texts.items() if name not in commas}
         odd = {name: odd_one(values) for name, values in texts.items()}
         unique = [n for n, v in texts.items() if differs_in_every_row(v) and odd[n] is None]
         same = [name for name, values in texts.items() if values.nunique() == 1]
         empty = [n for n, kind in kinds.items() if kind == "empty" or not X[n].notna().any()]
         number = {n: v.nunique() for n, v in texts.items() if n not in unique}
+        kinds |= dict.fromkeys(commas, "comma")
         self._refuse(kinds, {n: v for n, v in odd.items() if v is not None}, number)
         self._note(unique, "{} left out: text that differs in every row names rows")
         self._note(same, "{} left out: text of one value says nothing")
@@ -280,6 +293,12 @@ class _Columns(Record):
         if mixed := [name for name, kind in kinds.items() if kind == "mixed"]:
             got |= {name: f"several kinds of values in {name!r}" for name in mixed}
             ways.append("give a column one kind of values")
+        if others := [name for name, kind in kinds.items() if kind == "object"]:
+            got |= {name: f"lists or other objects in {name!r}" for name in others}
+            ways.append("make columns of the numbers in objects")
+        if commas := [name for name, kind in kinds.items() if kind == "comma"]:
+            got |= {name: f"commas in the numbers of {name!r}" for name in commas}
+            ways.append("write numbers with decimal points")
         if odd:
             got |= {name: f"{value!r} among the numbers in {name!r}" for name, value in odd.items()}
             ways.append("leave cells without a number empty")
@@ -304,31 +323,41 @@ class _Columns(Record):
         told = as_frame(known).copy()
         for name in told:
             column, whole = told[name], False
+            check_hashable(np.asarray(column), f" in column {name!r}")
             if getattr(column.dtype, "kind", "O") == "f":
                 values = column.dropna().to_numpy(np.float64)
                 whole = bool((values == np.round(values)).all())
             if whole and 0 < column.nunique() <= MOST_VALUES:
                 told[name] = column.astype("Int64")
                 self.notes.append(f"known {name!r} holds few whole numbers and is read as labels")
-            elif (number := column.nunique()) > MOST_VALUES and column.dtype.kind in "iu":
+                continue
+            kind = kind_of_column(column)
+            whole = getattr(column.dtype, "kind", "O") in "iu"
+            if (whole or kind == "date") and (number := column.nunique()) > MOST_VALUES:
+                what, instead = "dates or times", ""
+                if whole:
+                    what, instead = "whole numbers", ", or make it floats, if it measures something"
                 self.warnings.append(
-                    f"known {name!r} is labels of {number} different whole numbers; cut it into "
-                    "groups, or make it floats, if it measures something"
+                    f"known {name!r} is labels of {number} different {what}; cut it into "
+                    f"groups{instead}"
                 )
         return told
 
-    def _encode(self, columns: dict[str, pd.Series]) -> Features:
+    def _encode(self, columns: dict[str, pd.Series], looks: bool) -> Features:
         """Features of complete columns, or of columns whose gaps get their mean."""
         names: list[str] = []
         parts: list[np.ndarray] = []
         is_number: list[bool] = []
         is_text: list[bool] = []
+        kinds: dict[str, str] = {}
         for name, column in columns.items():
             if (kind := kind_of_column(column)) not in ("text", "empty"):
                 names.append(name)
-                parts.append(_filled(as_numbers(column)))
-                is_number.append(not is_01(as_numbers(column)))
+                numbers = as_numbers(column)
+                parts.append(_filled(numbers))
+                is_number.append(not is_01(numbers))
                 is_text.append(kind == "boolean")
+                kinds[name] = "constant" if np.ptp(parts[-1]) == 0 else kind
                 continue
             values = _values(column)
             shown = values if len(values) != 2 else values[1:]
@@ -344,6 +373,10 @@ class _Columns(Record):
                 self.notes.append(f"text {name!r} became 0/1 in {listed(own, 20)}")
             else:
                 self.notes.append(f"{name!r} is constant in the rows that are left")
+        if looks:
+            constant = [name for name, kind in kinds.items() if kind == "constant"]
+            self._note(constant, "{} constant, which says nothing, and kept")
+        self._note([n for n, kind in kinds.items() if kind == "boolean"], "{} 0/1 for false/true")
         if twice := [name for name, times in Counter(names).items() if times > 1]:
             raise ValueError(
                 f"columns must have different names; got {listed(twice)} twice, once from a value "

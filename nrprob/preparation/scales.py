@@ -8,6 +8,7 @@ import numpy as np
 
 from nrprob.frames import listed
 from nrprob.preparation.record import Record
+from nrprob.statistics.kinds import kind_of
 
 _APART = 10  # scales that differ so many times are of different units
 
@@ -32,8 +33,6 @@ def scale(
     features: Features, standardize: bool | str, record: Record
 ) -> tuple[np.ndarray, dict[str, tuple[float, float]]]:
     """Standardised values, and the mean and standard deviation of columns that were changed."""
-    from nrprob.statistics.features import kind_of  # and JAX with it: a table may be refused before
-
     names, values, is_number, is_text = features
     wide = values.astype(np.float64)
     with np.errstate(over="ignore", invalid="ignore"):

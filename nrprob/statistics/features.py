@@ -12,11 +12,9 @@ import numpy as np
 from scipy import sparse
 
 from nrprob.exceptions import warn
+from nrprob.statistics.kinds import values_of
 from nrprob.validation import LARGEST
 
-# Dense rows of whole numbers are counts where at least this share of the entries is 0, as in
-# documents; else they are measurements, as the grey levels of images.
-_ZEROS = 0.5
 ALIKE = "there is no structure in X; all rows are alike"
 
 
@@ -63,7 +61,7 @@ def check_range(x: Any) -> None:
     ValueError
         If one is beyond 1e140, or all are so alike that they differ by less than 1e-140.
     """
-    if x.dtype == np.float32 or not _values(x).size:
+    if x.dtype == np.float32 or not values_of(x).size:
         return
     most = largest(x)
     if most > LARGEST:
@@ -121,7 +119,7 @@ class Scaled:
 
 def largest(x: Any) -> float:
     """Absolute value of the largest entry; 0 where there is none."""
-    values = _values(x)
+    values = values_of(x)
     return max(float(values.max()), -float(values.min())) if values.size else 0.0
 
 
@@ -141,30 +139,6 @@ def shift(x: Any, exponent: int) -> Any:
 
 def _positive_root(variance: float) -> float:
     return float(np.sqrt(variance)) if variance > 0 else 1.0
-
-
-def _values(x: Any) -> Any:
-    return x.data if sparse.issparse(x) else x
-
-
-def guess_features(x: Any) -> str:
-    """Model of the features that the values suggest."""
-    values = _values(x)
-    if not values.size:
-        return "multinomial"
-    if not ((values >= 0) & (values == values.round())).all():
-        return "gaussian"
-    return "bernoulli" if (values <= 1).all() else "multinomial"
-
-
-def kind_of(x: Any) -> str:
-    """What the values are: "counts", "binary" or "real"."""
-    guess = guess_features(x)
-    if guess == "bernoulli":
-        return "binary"
-    if sparse.issparse(x):
-        return "counts"
-    return "counts" if guess == "multinomial" and (x == 0).mean() >= _ZEROS else "real"
 
 
 def thresholded(x: Any, threshold: float) -> Any:
@@ -190,7 +164,7 @@ def proportions(x: Any) -> Any:
         "features='multinomial' needs non-negative values",
         "pass counts or proportions, or set features='gaussian'",
     )
-    values = _values(x)
+    values = values_of(x)
     if values.size:
         x = shift(x, -binary_exponent(float(values.max())))
     total = np.array(x.sum(1), x.dtype).reshape(-1, 1)
@@ -208,7 +182,7 @@ def proportions(x: Any) -> Any:
 
 def refuse(x: Any, wrong: Any, what: str, advice: str) -> None:
     """Raise for the first value for which ``wrong`` holds, saying where it is."""
-    bad = wrong(_values(x))
+    bad = wrong(values_of(x))
     if not bad.any():
         return
     if sparse.issparse(x):

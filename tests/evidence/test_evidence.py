@@ -224,10 +224,10 @@ def test_one_cluster_is_no_structure():
         (ResidualMixture(2), {"X": NOISE.round()}, ValueError, "distinct values at most"),
         (ResidualMixture(2), {"X": sparse.csr_array(NOISE)}, TypeError, "got a sparse matrix"),
         (ResidualMixture(2), {"known": np.arange(N) // 6}, ValueError, "too few rows per known"),
-        (ResidualMixture(2), {"known": NOISE}, ValueError, "got continuous known structure"),
+        (ResidualMixture(2), {"known": NOISE}, ValueError, "got a 2-D array of floats"),
         (
             ResidualMixture(2), {"known": Memberships(np.eye(2)[Z])}, ValueError,
-            "got soft known structure",
+            "got soft memberships",
         ),
         (ResidualMixture(2), {"n_folds": 1}, ValueError, "n_folds must be at least 2"),
         (ResidualMixture(2), {"n_splits": 0}, ValueError, "n_splits must be at least 1"),

@@ -15,7 +15,7 @@ from nrprob.engines import merge
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
 from nrprob.exceptions import warn
-from nrprob.known import factorize
+from nrprob.known import factorize, names_of
 from nrprob.methods.alternatives.inputs import AlternativeClusterer
 from nrprob.statistics.features import spread, standardised
 from nrprob.statistics.rows import bucket, rounded
@@ -129,24 +129,25 @@ class PairClusterer(AlternativeClusterer):
         """Check the input; see `Clusterer.prepare`."""
         X, known = self._read_rows(X, y, known)
         random, codes = check_random_state(self.random_state), known.columns()
-        self._tell_known(codes)
+        self._tell_known(codes, names_of(known.given))
         self._centre, self._scale = spread(X)
         self._alike = bool((X == X[:1]).all())
         merged = self._sample(known.groups.codes, random, X.dtype.itemsize)
         return PairTask(standardised(X, self._centre, self._scale), codes, merged)
 
-    def _tell_known(self, codes: np.ndarray) -> None:
+    def _tell_known(self, codes: np.ndarray, names: list[Any]) -> None:
         n = len(codes)
-        for n_groups in codes.max(0) + 1 if n > 1 else ():
+        for j, n_groups in enumerate(codes.max(0) + 1 if n > 1 else ()):
+            where = f" in {names[j]!r}" if names else ""
             if n_groups == 1:
                 self._degenerate(
                     "known has one group only, so there is nothing to avoid; got a constant "
-                    "labeling, which is ignored; leave it out"
+                    f"labeling{where}, which is ignored; leave it out"
                 )
             elif n_groups == n:
                 self._degenerate(
                     "every row has its own known group, so no two rows are to be kept apart; got "
-                    f"{n_groups} groups for {n} rows; pass fewer groups"
+                    f"{n_groups} groups for {n} rows{where}; pass fewer groups"
                 )
 
     def _sample(self, groups: np.ndarray, random: np.random.RandomState, width: int) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nrprob.estimator.base import read_labels
-from nrprob.known import KnownEncoder, read
+from nrprob.known import KnownEncoder, described, read
 from nrprob.methods.bayes.code import LONGER
 from nrprob.methods.bayes.sampled import Sampled
 from nrprob.statistics.families import fit_features, lacking
@@ -44,8 +44,8 @@ class Inputs(Sampled):
         told = read(known, n)
         if told.kind != "labels":
             raise ValueError(
-                f"known must be labels, one group for every row; got {told.kind} structure; pass "
-                "labels, or use ResidualMixture"
+                "known must be labels, one group for every row; got "
+                f"{described(told.given)}; pass labels, or use ResidualMixture"
             )
         real = self._features.features == "gaussian"
         free = not real or (self.energy != "nml" and self.kernel == "collapsed")

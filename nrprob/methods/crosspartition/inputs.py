@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 from scipy import sparse
 
 from nrprob.exceptions import DegenerateClusterWarning, warn
+from nrprob.frames import as_frame, is_frame, is_table
 from nrprob.information import mutual_information
-from nrprob.known import Groups, KnownEncoder, Memberships, plain
+from nrprob.known import Groups, Known, KnownEncoder, Memberships, described, plain, read
 from nrprob.statistics.features import refuse
 
 _SAME = 1e-3  # nats of I(Y;W) below which subsets do not show in the features
@@ -49,13 +51,16 @@ def read_subsets(subsets: Any, n: int) -> Subsets:
     """
     encoder = KnownEncoder()
     try:
+        subsets = as_frame(subsets) if is_table(subsets) else subsets
+        if is_frame(subsets):
+            _check_columns(read(subsets, n))
         if subsets is not None and not isinstance(subsets, Memberships):
             array = plain(subsets, "known")
-            if array.ndim == 2:
+            if array.ndim == 2 and (array.shape[1] > 1 or not is_frame(subsets)):
                 subsets = array[:, 0] if array.shape[1] == 1 else Memberships(subsets)
         groups = encoder.fit(subsets, n)
     except ValueError as error:
-        raise ValueError(str(error).replace("known", "subsets")) from None
+        raise ValueError(re.sub("^known", "subsets", str(error))) from None
     if groups.share is not None and not groups.share.any(0).all():
         raise ValueError(
             f"every subset needs rows; got no probability for column "
@@ -67,6 +72,16 @@ def read_subsets(subsets: Any, n: int) -> Subsets:
     names[:] = list(encoder.categories_[0])
     typed = np.array(list(names))
     return Subsets(groups, typed if typed.ndim == 1 and typed.dtype.kind in "biufUS" else names)
+
+
+def _check_columns(told: Known) -> None:
+    """Refuse columns of a frame that are neither one of labels nor probabilities of subsets."""
+    kinds = [getattr(dtype, "kind", "O") for dtype in told.given.dtypes]
+    if told.kind == "continuous" if len(kinds) == 1 else not {*kinds} <= {*"biuf"}:
+        raise ValueError(
+            "known must be one column of labels, or as many of probabilities as there are "
+            f"groups; got {described(told.given)}; pass one of these"
+        )
 
 
 def read_counts(X: Any) -> tuple[Any, np.ndarray]:
@@ -98,7 +113,13 @@ def read_counts(X: Any) -> tuple[Any, np.ndarray]:
 
 
 def warn_of_subsets(rows: Any, mass: np.ndarray, subsets: Subsets, given: bool, k: int) -> None:
-    """Warn of subsets that say nothing, or are too small, or have features of their own."""
+    """Warn of subsets that say nothing, or are too small, or have features of their own.
+
+    Raises
+    ------
+    ValueError
+        If every row is a subset.
+    """
 
     def doubt(message: str) -> None:
         warn(message, DegenerateClusterWarning)
@@ -109,6 +130,11 @@ def warn_of_subsets(rows: Any, mass: np.ndarray, subsets: Subsets, given: bool, 
         return doubt(
             f"there is one subset, so nothing has to be shared; got {what}; pass the subsets, or "
             "use IB"
+        )
+    if share.shape[1] == len(share) == subsets.groups.n_blocked:
+        raise ValueError(
+            "every row has its own subset, so no theme can be shared; got "
+            f"{len(share)} subsets for as many rows; pass fewer subsets"
         )
     joint = (share * mass[:, None]).T @ rows
     if mutual_information(joint / joint.sum()) < _SAME:

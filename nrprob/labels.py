@@ -1,0 +1,101 @@
+"""Labels as they are given: arrays of what was passed, and the codes of their values."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from nrprob.validation import as_array
+
+__all__ = ["as_labels", "check_hashable", "factorize", "is_missing", "plain", "some"]
+
+
+def plain(values: Any, name: str) -> np.ndarray:
+    """Labels or numbers as an array that holds what was passed, not what NumPy makes of it.
+
+    Objects that are all numbers, with fractions, are floats; a list of numbers and text, of which
+    NumPy would make text only, is an array of objects.
+
+    Raises
+    ------
+    ValueError
+        If entries are masked, or rows have different lengths.
+    """
+    array = as_array(values, name)
+    if array.dtype.kind in "US" and not isinstance(values, np.ndarray):
+        objects = np.asarray(values, object)
+        return array if len({type(v) for v in objects.flat}) == 1 else objects
+    if array.dtype.kind != "O" or not all(isinstance(v, Real) for v in array.flat):
+        return array
+    fractions = any(isinstance(v, float | np.floating) for v in array.flat)
+    return array.astype(float) if fractions else array
+
+
+def is_missing(array: np.ndarray) -> bool:
+    """Whether an array of labels holds NaN, NaT, None or the like."""
+    if array.dtype.kind in "fc":
+        return bool(np.isnan(array).any())
+    if array.dtype.kind == "O":
+        import pandas as pd
+
+        return bool(pd.isna(array).any())
+    return array.dtype.kind in "mM" and bool(np.isnat(array).any())
+
+
+def as_labels(array: np.ndarray, where: str = "") -> np.ndarray:
+    """Labels of a column, of which none is missing; ``where`` says which, for a message.
+
+    Moments are objects, since NumPy makes numbers of nanoseconds of them.
+
+    Raises
+    ------
+    ValueError
+        If one is missing, or cannot be compared.
+    """
+    if is_missing(array):
+        raise ValueError(
+            f"known labels must be non-missing; found NaN or None{where}; "
+            "drop those rows or give them a group of their own"
+        )
+    if array.dtype.kind in "mM":
+        import pandas as pd
+
+        return pd.Series(array).to_numpy(object)
+    check_hashable(array, where)
+    return array
+
+
+def check_hashable(array: np.ndarray, where: str = "") -> None:
+    """Refuse labels that cannot be compared, such as lists; ``where`` is as in `as_labels`."""
+    if array.dtype.kind != "O":
+        return
+    try:
+        set(array.tolist())
+    except TypeError as error:
+        raise ValueError(
+            "known labels must be numbers, text or the like; got objects that cannot be "
+            f"compared{where} ({error}); pass one number or text per row"
+        ) from None
+
+
+def factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:
+    """Code values, or rows of values, by order of first appearance: codes, and who has which."""
+    if array.dtype.kind == "O":
+        categories: dict[Any, int] = {}
+        codes = np.array([categories.setdefault(v, len(categories)) for v in array.tolist()], int)
+        return codes, categories
+    values, first, codes = np.unique(array, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.argsort(order)
+    names = values[order].tolist()
+    if array.ndim == 2:
+        names = [tuple(name) for name in names]
+    return rank[codes.reshape(-1)], {name: i for i, name in enumerate(names)}
+
+
+def some(values: Any) -> str:
+    """The first few of the values, for a message."""
+    shown = [repr(v) for v, _ in zip(values, range(5), strict=False)]
+    return ", ".join(shown) + (", ..." if len(values) > 5 else "")

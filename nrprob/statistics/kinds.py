@@ -1,0 +1,50 @@
+"""What rows hold, by their values: counts, zeros and ones, or real numbers. JAX is not needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+# Dense rows of whole numbers are counts where at least this share of the entries is 0, as in
+# documents; else they are measurements, as the grey levels of images.
+_ZEROS = 0.5
+_DISTINCT = 20  # values of a column below which it is a lattice
+
+
+def values_of(x: Any) -> Any:
+    """Entries of dense rows, or those of sparse ones that are kept."""
+    return x.data if sparse.issparse(x) else x
+
+
+def guess_features(x: Any) -> str:
+    """Model of the features that the values suggest."""
+    values = values_of(x)
+    if not values.size:
+        return "multinomial"
+    if not ((values >= 0) & (values == values.round())).all():
+        return "gaussian"
+    return "bernoulli" if (values <= 1).all() else "multinomial"
+
+
+def kind_of(x: Any) -> str:
+    """What the values are: "counts", "binary" or "real"."""
+    guess = guess_features(x)
+    if guess == "bernoulli":
+        return "binary"
+    if sparse.issparse(x):
+        return "counts"
+    return "counts" if guess == "multinomial" and (x == 0).mean() >= _ZEROS else "real"
+
+
+def no_cloud(rows: np.ndarray) -> str | None:
+    """What dense rows are that are no cloud of real numbers, and so have no test of clusters.
+
+    None of rows that may be one.
+    """
+    kind = {"binary": "zeros and ones", "counts": "counts"}.get(kind_of(rows))
+    most = max(np.unique(column).size for column in rows.T)
+    if kind is None and most < min(_DISTINCT, len(rows)):
+        return f"columns of {most} distinct values at most"
+    return kind
