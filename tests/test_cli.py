@@ -1037,3 +1037,34 @@ def test_quickstart(invoke, tmp_path):
     # The point of the example: without the knowledge one finds what one knew.
     contrast = stored["contrast"][0]["scores"]
     assert contrast["NMI of parity"] > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_a_fit_says_whether_its_clusters_are_there_and_how_sure_rows_are(invoke, tmp_path):
+    rng = np.random.default_rng(0)
+    known, sought = rng.integers(2, size=(2, 120))
+    X = rng.normal(size=(120, 3)) + np.outer(known, [3, 0, 1]) + 6 * np.outer(sought, [0, 1, 0])
+    table = pd.DataFrame(X, columns=list("abc")).assign(batch=np.array(["x", "y"])[known])
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    out = tmp_path / "out"
+    said = invoke("fit", tmp_path / "rows.csv", "--known", "batch", "--test", "--out", out)
+    assert "clusters with a gap between them (p < .001)" in said.output
+    summary = json.loads((out / "result.json").read_text())
+    assert summary["evidence"]["p_structure"] < 1e-3 and summary["evidence"]["p_gap"] < 1e-3
+    rows = pd.read_csv(out / "labels.csv")
+    means = rows.groupby("cluster")["confidence"].mean()
+    np.testing.assert_allclose(means, summary["confidence"], atol=1e-5)
+    right = (rows["cluster"] == sought).mean()
+    assert means.min() > 0.9 and max(right, 1 - right) > 0.95
+    page = (out / "report.html").read_text()
+    assert f"{means[0]:.3f}</td>" in page and page.count("data:image/png") == 2
+    assert (out / "evidence.png").exists()
+
+    pd.DataFrame({"a": np.arange(60) % 5, "b": 1}).to_csv(tmp_path / "few.csv", index=False)
+    few = invoke("fit", tmp_path / "few.csv", "--test", "--force", "--out", out)
+    assert "these clusters have no test: clusters are tested in real numbers only" in few.output
+    assert json.loads((out / "result.json").read_text())["evidence"].keys() == {"said"}
+    assert not (out / "evidence.png").exists()
+    told = invoke("fit", tmp_path / "rows.csv", "--test", "--labels", "batch")
+    assert "clusters that are told labels have no test" in refused(told)

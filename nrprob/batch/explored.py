@@ -99,7 +99,7 @@ def save(
         run = single.Single(
             title, own_table, [*known, *before], [fit], origin=dict(origin), measured=measured
         )
-        chapter = pages.Chapter(run, evidence="" if own is None else str(own))
+        chapter = pages.Chapter(run, evidence=() if own is None else (str(own),))
         if pictures:
             drawn[f"{name}.png"] = picture = single.draw(run, "png")
             chapter.pictures = single.seen(run, {f"{name}.png": picture})
@@ -107,12 +107,7 @@ def save(
                 with matplotlib.rc_context(single.NAMES):
                     figure = own.plot().figure
                 drawn[f"{name}_evidence.png"] = picture = single.as_file(figure, "png")
-                told = (
-                    "Rows along the direction that tells clusters apart, by known group, each "
-                    "where a fit that has not seen it puts it; grey is the valley between clusters."
-                )
-                seen = f"{title}. Rows by cluster and known group. {'. '.join(chapter.sights())}."
-                chapter.pictures.append((pages.source(picture, "png"), seen, told))
+                chapter.add_evidence(picture)
         chapters.append(chapter)
     page = pages.page(chapters, ending=found.reason_)
     files = (labels.encode(), summary.encode(), page.encode())

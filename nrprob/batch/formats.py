@@ -18,18 +18,21 @@ from nrprob.exceptions import InputError
 from nrprob.files import reading
 
 __all__ = [
-    "PAGE", "PICTURE", "PLAN", "RESULTS", "check_file", "column_names", "is_of_fit", "is_table",
-    "npz_names", "require_columns", "require_part", "results_in", "separator",
+    "EVIDENCE", "PAGE", "PICTURE", "PLAN", "RESULTS", "check_file", "column_names", "is_of_fit",
+    "is_table", "npz_names", "require_columns", "require_part", "results_in", "separator",
 ]  # fmt: skip
 
 PAGE = "report.html"
 SUMMARY = "result.json"
 RESULTS = ("labels.csv", SUMMARY, PAGE)  # files of a clustering, pictures apart
 PICTURE = "summary.png"
+EVIDENCE = "evidence.png"
 PLAN = "plan.json"  # what a model file asked for, in every folder of a run
 ROWS = "X"  # the array of rows in an NPZ file
 _SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".h5ad")
-_PICTURES = re.compile(rf"{re.escape(PICTURE)}|clustering_\d+(_evidence)?\.png")
+_PICTURES = re.compile(
+    rf"{re.escape(PICTURE)}|{re.escape(EVIDENCE)}|clustering_\d+(_evidence)?\.png"
+)
 # Format -> what reads it, and the extra of the package that brings it.
 _NEEDED = {".parquet": ("pyarrow", "parquet"), ".h5ad": ("anndata", "cells")}
 

@@ -15,7 +15,7 @@ import numpy as np
 from nrprob.batch import registry, tables
 from nrprob.batch.draws import PARTS
 from nrprob.batch.fits import Fit, cluster_sizes, combined, versions
-from nrprob.batch.formats import PICTURE, RESULTS
+from nrprob.batch.formats import EVIDENCE, PICTURE, RESULTS
 from nrprob.batch.plan import Plan
 from nrprob.batch.sources import load_data
 from nrprob.files import make_folder, write_whole
@@ -23,6 +23,8 @@ from nrprob.files import make_folder, write_whole
 if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
+
+    from nrprob.batch.tested import Tested
 
 __all__ = ["NAMES", "Single", "as_file", "draw", "names", "plain", "read", "save", "seen"]
 
@@ -34,7 +36,8 @@ class Single:
     """One data set and the fits of it, the first of which matters.
 
     ``known`` names the labelings that were known, and ``measured`` (n, m) holds numbers that were.
-    ``files`` hold what is kept, and ``origin`` what is to be said of the data and of the command.
+    ``files`` hold what is kept, and ``origin`` what is to be said of the data and of the command;
+    ``tested`` is what tests of the first fit found, where they were asked for.
     """
 
     title: str
@@ -44,6 +47,7 @@ class Single:
     files: list[Path] = field(default_factory=list)
     origin: dict[str, Any] = field(default_factory=dict)
     measured: np.ndarray | None = None
+    tested: Tested | None = None
 
 
 def plain(value: Any) -> Any:
@@ -77,6 +81,7 @@ def names(picture: str | None) -> list[str]:
 
 def save(run: Single, out: Path, picture: str | None = PICTURE) -> None:
     """Write ``labels.csv``, ``result.json``, ``report.html`` and the picture of a run."""
+    import matplotlib
     import pandas as pd
 
     from nrprob.batch.report import found
@@ -88,6 +93,8 @@ def save(run: Single, out: Path, picture: str | None = PICTURE) -> None:
     columns: dict[str, Any] = {"row": rows, **_of_views("cluster", fit.labels)}
     if fit.membership is not None:
         columns["membership"] = np.round(np.fmax.reduce(np.asarray(fit.membership), axis=1), 6)
+    if run.tested is not None and run.tested.confidence is not None:
+        columns["confidence"] = np.round(np.asarray(run.tested.confidence.rows_), 6)
     if fit.labelled is not None:
         columns["labelled"] = fit.labelled.astype(int)
     if fit.part is not None:
@@ -105,6 +112,7 @@ def save(run: Single, out: Path, picture: str | None = PICTURE) -> None:
         "n_features": int(run.table.X.shape[1]),
         "known": list(run.known),
         **run.origin,
+        **({} if run.tested is None else run.tested.summary),
         "contrast": [_summary(other) for other in run.fits[1:]],
         "versions": versions(),
     }
@@ -112,7 +120,12 @@ def save(run: Single, out: Path, picture: str | None = PICTURE) -> None:
     pictures = {}
     if picture and (drawn := draw(run, Path(picture).suffix[1:])):
         pictures[picture] = drawn
-    page = found.page([found.Chapter(run, seen(run, pictures))], run.title)
+    chapter = found.Chapter(run, seen(run, pictures))
+    if run.tested is not None and (evidence := run.tested.evidence) is not None and pictures:
+        with matplotlib.rc_context(NAMES):
+            pictures[EVIDENCE] = as_file(evidence.plot().figure, "png")
+        chapter.add_evidence(pictures[EVIDENCE])
+    page = found.page([chapter], run.title)
     files = (table.encode(), summary.encode(), page.encode())
     contents = dict(zip(RESULTS, files, strict=True)) | pictures
     for name, content in contents.items():

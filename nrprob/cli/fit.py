@@ -75,10 +75,14 @@ def fit(
         Option("--set", metavar="NAME=VALUE", help="Any other parameter of the method."),
     ] = None,
     picture: Annotated[bool, Option(help="Draw summary.png.")] = True,
+    test: Annotated[
+        bool,
+        Option("--test", help="Test whether the clusters are there, and how sure rows are."),
+    ] = False,
 ) -> None:
     """Cluster the rows of a file, beyond what is known about them."""
     from nrprob.batch import registry
-    from nrprob.batch.formats import PICTURE, RESULTS
+    from nrprob.batch.formats import EVIDENCE, PICTURE, RESULTS
     from nrprob.batch.plan import check_seed
 
     chosen = None if method.lower() == "auto" else registry.method(method)
@@ -99,12 +103,19 @@ def fit(
     parameters = {name: value for name, value in named.items() if value is not None}
     parameters |= _settings(settings or [])
     check_seed(parameters.get("random_state"), "--seed")
+    if test and labels:
+        raise InputError(
+            f"clusters that are told labels have no test; --test with --labels {labels}; leave one "
+            "of them out"
+        )
     beforehand.check_parameters(registry.short_name(method) if chosen else None, parameters)
     options = {"known": known or [], "compare": compare or [], "labels": [labels] if labels else []}
     part = {"layer": layer, "obsm": obsm}
     asked = ask(data, options, columns, drop, feature_names, part, standardize, missing)
     drawn = PICTURE if picture else None
-    place = find_place(out, force, [*RESULTS, *filter(None, [drawn])])
+    place = find_place(
+        out, force, [*RESULTS, *[PICTURE] * picture, *[EVIDENCE] * (picture and test)]
+    )
     with working(f"reading {data.name}"):
         given = read_given(asked)
     table = given.table
@@ -141,6 +152,12 @@ def fit(
         result = single.Single(
             "", table, given.names, [fitted], origin=given.origin, measured=given.measured
         )
+        if test:
+            from nrprob.batch.tested import tested
+
+            estimator = registry.make_estimator(method, parameters, "--set ")
+            with working("testing the clusters"):
+                result.tested = tested(estimator, table.X, z)
         with working("writing the results"):
             single.save(result, folder, drawn)
             remove_others(folder, result.files)

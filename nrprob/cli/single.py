@@ -37,6 +37,8 @@ def show(run: Single) -> None:
     for one in run.fits:
         for message in one.warnings:
             warn(f"{one.title}: {message.strip().splitlines()[0]}")
+    for text in () if run.tested is None else run.tested.said:
+        say(text)
     for path in run.files:
         say(f"wrote {path}")
 

@@ -44,12 +44,33 @@ class Chapter:
     ----------
     run : the data set and its fits, of which the first is shown
     pictures : addresses of images, what is seen on each, and how to read it
-    evidence : what a test of it said; empty where there was none
+    evidence : what tests of it said, in sentences; empty where there were none
     """
 
     run: Single
     pictures: list[tuple[str, str, str]] = field(default_factory=list)
-    evidence: str = ""
+    evidence: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.run.tested is not None:
+            self.evidence = self.run.tested.said
+
+    def add_evidence(self, picture: bytes) -> None:
+        """Show the picture of a test, a PNG."""
+        told = (
+            "Rows along the direction that tells clusters apart, by known group, each where a fit "
+            "that has not seen it puts it; grey is the valley between clusters."
+        )
+        seen = f"{self.title}. Rows by cluster and known group. {'. '.join(self.sights())}."
+        self.pictures.append((source(picture, "png"), seen, told))
+
+    @property
+    def confidence(self) -> np.ndarray | None:
+        """How sure the rows of every cluster are over refits, where that was asked and is said."""
+        tested = self.run.tested
+        if tested is None or tested.confidence is None:
+            return None
+        return np.asarray(tested.confidence.clusters_)
 
     @property
     def fit(self) -> Fit:

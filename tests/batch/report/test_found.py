@@ -197,7 +197,7 @@ def test_the_page_of_several_clusterings(drawn, tmp_path):
     X, known, _, sought = drawn
     first, second = make(X, sought, known), make(X, known, sought)
     first.title, second.title = "clustering <1>", "clustering 2"
-    tested = Chapter(first, evidence="clusters <with> a gap")
+    tested = Chapter(first, evidence=("clusters <with> a gap",))
     path = tmp_path / "report.html"
     path.write_text(found.page([tested, Chapter(second)], ending="it <was> told to"), "utf-8")
     page = page_of(path)

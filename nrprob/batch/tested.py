@@ -1,0 +1,65 @@
+"""Whether the clusters of a fit are there, and how sure its rows are, for its page and files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nrprob.evidence import Confidence, Evidence, confidence, test
+
+__all__ = ["Tested", "tested"]
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What `nrprob.evidence` says of a fit.
+
+    Attributes
+    ----------
+    evidence : of its clusters; None where rows or method have no test
+    confidence : of its rows, with ``rows_``; None where that was withheld, or there is none
+    said : what was found, or why nothing was, in sentences
+    """
+
+    evidence: Evidence | None
+    confidence: Confidence | None
+    said: tuple[str, ...]
+
+    @property
+    def summary(self) -> Mapping[str, Any]:
+        """What `result.json` says of it."""
+        found: dict[str, Any] = {"evidence": {"said": list(self.said)}}
+        if self.evidence is not None:
+            found["evidence"]["p_structure"] = self.evidence.p_structure_
+            found["evidence"]["p_gap"] = self.evidence.p_gap_
+        if self.confidence is not None:
+            clusters = np.asarray(self.confidence.clusters_, float)
+            found["confidence"] = [None if np.isnan(c) else c for c in clusters.tolist()]
+        return found
+
+
+def tested(estimator: Any, X: Any, known: np.ndarray | None) -> Tested:
+    """Test the clusters that an estimator finds, and ask how sure rows are.
+
+    Parameters
+    ----------
+    estimator : not fitted; it is left as it is, and its seed is that of the tests
+    X : array of shape (n_samples, n_features)
+    known : array or None
+    """
+    given = {"known": known, "random_state": estimator.get_params().get("random_state")}
+    try:
+        found = test(estimator, X, **given)
+    except (TypeError, ValueError) as error:
+        return Tested(None, None, (f"these clusters have no test: {error}",))
+    try:
+        sure = confidence(estimator, X, evidence=found, **given)
+    except (TypeError, ValueError) as error:
+        return Tested(found, None, (str(found), f"how sure rows are is not said: {error}"))
+    if sure.rows_ is None:
+        why = "how sure rows are is not said where there is no evidence of clusters"
+        return Tested(found, None, (str(found), why))
+    return Tested(found, sure, (str(found), str(sure).partition(" (")[0]))
