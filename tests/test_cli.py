@@ -373,7 +373,8 @@ for arguments in {[*refusals.values()]}:
 def test_parameters_are_read_without_their_classes():
     for name, method in METHODS.items():
         assert beforehand.parameters_of(method.place) == method.load()._get_param_names(), name
-    assert families.names() == beforehand.FEATURES[1:]
+    # Other tests may have made more known, which come after the package's own.
+    assert families.names()[: len(beforehand.FEATURES) - 1] == beforehand.FEATURES[1:]
     chosen = {v for v in vars(advice).values() if isinstance(v, type) and hasattr(v, "fit")}
     assert {METHODS[name].load() for name in beforehand.RECOMMENDED} == chosen
 
