@@ -122,6 +122,8 @@ def _no_numbers(X: Any) -> str:
     kinds = {name: _kinds(X, name) for name, dtype in _dtypes(X) if not _is_numeric(dtype)}
     got, ways = [], []
     for kind, (what, instead) in _OTHERS.items():
+        if kind == "object" and not is_frame(X):
+            continue  # for which scikit-learn has words
         if names := [name for name, own in kinds.items() if kind in own]:
             where = _columns(names) if is_frame(X) else f"dtype {np.asarray(X).dtype}"
             got.append(f"{what} ({where})")
