@@ -46,7 +46,7 @@ def _share_processors() -> None:
 
 
 _share_processors()
-set_environment(seconds=0)  # most of a test run would be compilation
+set_environment(seconds=0.1)  # most of a test run would be compilation; less is not worth a file
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 

@@ -16,6 +16,7 @@ import pytest
 import scipy.sparse
 from pages import page_of
 from places import MODELS
+from slowly import slowly
 from typer.testing import CliRunner
 
 import nrprob
@@ -539,7 +540,7 @@ def test_features_of_a_matrix_may_have_names(invoke, tmp_path):
     assert "no names; " in line and "name them with --feature-names" in line
 
 
-@pytest.mark.parametrize("method", ["residual-mixture", "mixture", "auto"])
+@pytest.mark.parametrize("method", ["mixture", *slowly("residual-mixture", "auto")])
 def test_the_number_of_clusters_is_found_where_it_can_be(invoke, tmp_path, method):
     rng = np.random.default_rng(0)
     sought = np.arange(90) % 3
@@ -803,6 +804,8 @@ def test_run_overwrites_a_fit_if_it_is_told_to(invoke, tmp_path):
     assert f"the folder is that of a model file; {out / 'plan.json'}; choose another" in line
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_results_of_other_fits_are_not_replaced_in_silence(invoke, tmp_path):
     model, out = tmp_path / "one.toml", tmp_path / "out"
     command = "run", model, "--out", out

@@ -13,6 +13,7 @@ import scipy.sparse
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from slowly import slowly
 
 from nrprob import metrics, plotting
 from nrprob.estimator.paths import Granularity
@@ -290,7 +291,7 @@ def cut_or_on_each_other(figure):
 
 @pytest.mark.parametrize(
     ("groups", "n_clusters"),
-    [(LONG, 4), (TYPES, 12), (["a"], 3), ([f"{i}, {TYPES[2]}" for i in range(30)], 2)],
+    [(TYPES, 12), *slowly((LONG, 4), (["a"], 3), ([f"{i}, {TYPES[2]}" for i in range(30)], 2))],
 )
 @pytest.mark.filterwarnings("error")
 def test_names_of_any_length_are_whole_or_cut_and_apart(groups, n_clusters):

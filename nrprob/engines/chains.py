@@ -18,6 +18,7 @@ import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
+from nrprob.engines.programs import program
 from nrprob.engines.sample import Partition, Target, no_moves, occupied, start, sweep
 
 Draw = dict[str, jax.Array]
@@ -145,7 +146,7 @@ def random_labels(target: Target, key: jax.Array, n_clusters: jax.Array) -> jax.
     return labels.astype(jnp.int32)
 
 
-@partial(jax.jit, static_argnames=("kernel", "n_chains"))
+@program("kernel", "n_chains")
 def dispersed(kernel: PartitionKernel, target: Any, key: jax.Array, n_chains: int) -> ChainState:
     """States of chains that begin far from each other.
 
@@ -160,7 +161,7 @@ def dispersed(kernel: PartitionKernel, target: Any, key: jax.Array, n_chains: in
     return jax.vmap(partial(kernel.begin, target))(labels, keys[:, 1])
 
 
-@partial(jax.jit, static_argnames="kernel")
+@program("kernel")
 def begin_at(
     kernel: PartitionKernel, target: Any, labels: jax.Array, keys: jax.Array
 ) -> ChainState:
@@ -211,7 +212,7 @@ def advance(
     return states, draws, moves
 
 
-run = jax.jit(advance, static_argnames=("kernel", "capacity"))
+run = program("kernel", "capacity")(advance)
 
 
 def collect(draws: Draw, n_draws: int) -> dict[str, np.ndarray]:

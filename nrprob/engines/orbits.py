@@ -16,13 +16,13 @@ change.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.engines.programs import program
 from nrprob.engines.shuffle import spread, stream
 
 CONVERGED, OSCILLATING, UNFINISHED = "converged", "oscillating", "max_iter"
@@ -90,7 +90,7 @@ def _compare(weight, step, last):
     return ratio, jnp.sqrt(across / jnp.where(length > 0, length, 1)), before > 0
 
 
-@partial(jax.jit, static_argnames="make")
+@program("make")
 def _run(data, carry, beta, step, active, mass, tol, most, *, make):
     """Cycles until memberships stand, or steps no longer shrink, or ``most`` are done."""
     update = make(data, active)
@@ -137,7 +137,7 @@ def _run(data, carry, beta, step, active, mass, tol, most, *, make):
     return carry, trace, count, change, hits >= 2
 
 
-@partial(jax.jit, static_argnames="make")
+@program("make")
 def _follow(data, carry, beta, step, active, mass, *, make):
     """An orbit's projections (cycles, directions), and the largest range of a membership."""
     update = make(data, active)

@@ -12,7 +12,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -32,6 +31,7 @@ from nrprob.engines.anneal import (
 )
 from nrprob.engines.merge import Merged, agglomerate
 from nrprob.engines.placement import tiny_steps
+from nrprob.engines.programs import program
 from nrprob.engines.reassign import Reassigned, balanced_start, batched, place_empty, sequential
 from nrprob.engines.sharding import fetch
 from nrprob.engines.shuffle import stream
@@ -240,7 +240,7 @@ def weighted(
     return terms, weights, jnp.where(largest > 0, critical, jnp.inf)
 
 
-@partial(jax.jit, static_argnames="build")
+@program("build")
 def first_split(rows: Rows, settings: Settings, *, build: Build) -> jax.Array:
     """Inverse temperature of the first split."""
     return weighted(build(rows, settings), rows)[2]
@@ -273,7 +273,7 @@ def _minimised(
     return terms, weights, critical
 
 
-@partial(jax.jit, static_argnames=("build", "n_clusters", "n_init", "rule", "damped", "soft"))
+@program("build", "n_clusters", "n_init", "rule", "damped", "soft")
 def solve_anneal(
     rows: Rows,
     settings: Settings,
@@ -358,7 +358,7 @@ def solve_anneal(
     )
 
 
-@partial(jax.jit, static_argnames=("build", "n_clusters", "n_init", "solver", "compressed"))
+@program("build", "n_clusters", "n_init", "solver", "compressed")
 def solve_reassign(
     rows: Rows,
     settings: Settings,
@@ -425,7 +425,7 @@ def _from_labels(
     )
 
 
-@partial(jax.jit, static_argnames=("build", "compressed"))
+@program("build", "compressed")
 def solve_merge(
     rows: Rows,
     settings: Settings,
@@ -441,7 +441,7 @@ def solve_merge(
     return agglomerate(terms, cells, alive, classes)
 
 
-@partial(jax.jit, static_argnames=("build", "n_clusters", "compressed"))
+@program("build", "n_clusters", "compressed")
 def evaluate(
     rows: Rows,
     settings: Settings,

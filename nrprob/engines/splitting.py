@@ -20,6 +20,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
 
 from nrprob.engines.anneal import normalise, term_update
 from nrprob.engines.orbits import CONVERGED, OSCILLATING, Found, Make, settle
+from nrprob.engines.programs import program
 from nrprob.engines.shuffle import spread, stream
 
 SPLIT, MERGED, VANISHED = "split", "merged", "vanished"
@@ -148,7 +149,7 @@ class TermCycle:
         return update
 
 
-@partial(jax.jit, static_argnames="make")
+@program("make")
 def _derivative(data, carry, beta, active, sign, mass, u, *, make):
     """What a log ratio (B, r) of two copies, those of ``sign`` (K,) 1 and -1, becomes in a cycle.
 

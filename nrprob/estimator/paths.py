@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines import orbits, solve, splitting
+from nrprob.engines.programs import program
 from nrprob.estimator.linear import Task
 from nrprob.estimator.terms import TermEstimator
 from nrprob.statistics.rows import Layout, rounded
@@ -180,13 +180,13 @@ class SplittingEstimator(TermEstimator):
         )
 
 
-@partial(jax.jit, static_argnames="build")
+@program("build")
 def _terms(rows, settings, *, build):
     problem = build(rows, settings)
     return *solve.weighted(problem, rows), problem.curvature
 
 
-@jax.jit
+@program()
 def _costs(terms, rows, w):
     return row_costs(terms, rows.cells(w))
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import solve_triangular as solve_lower
 from scipy.linalg import solve_triangular
 
 _PRECISION = jax.lax.Precision.HIGHEST
@@ -311,10 +312,7 @@ class CrossEntropy:
     def _log_det(self, w: jax.Array, scatter: jax.Array, full: jax.Array) -> jax.Array:
         """Log determinant; of a fixed covariance, the trace instead."""
         if self.covariance == "full":
-            m = self.n_features
-            ridge = jnp.where(full[..., None], self.ridge, 1)
-            root = jnp.linalg.cholesky(scatter + ridge[..., None] * jnp.eye(m, dtype=w.dtype))
-            pivot = jnp.diagonal(root, axis1=-2, axis2=-1)
+            pivot = jnp.diagonal(self._root(scatter, full), axis1=-2, axis2=-1)
             flat = jax.lax.stop_gradient((pivot**2 <= _FLAT * w[..., None]).any(-1))
             return jnp.where(flat & full, jnp.nan, 2 * jnp.log(pivot).sum(-1))
         if self.covariance == "diag":
@@ -327,6 +325,12 @@ class CrossEntropy:
             flat = jax.lax.stop_gradient(trace <= _FLAT * w)
             return jnp.where(flat & full, jnp.nan, d * (jnp.log(trace) - jnp.log(d)))
         return scatter
+
+    def _root(self, scatter: jax.Array, full: jax.Array) -> jax.Array:
+        """Lower triangular roots of scatters (..., m, m) with their ridge."""
+        ridge = jnp.where(full[..., None], self.ridge, 1)
+        one = jnp.eye(self.n_features, dtype=scatter.dtype)
+        return jnp.linalg.cholesky(scatter + ridge[..., None] * one)
 
     def _ridge_trace(self) -> jax.Array:
         """Trace of R, without the columns that fill up."""
@@ -346,10 +350,9 @@ class CrossEntropy:
         full = w > _EMPTY
         log_det = self._log_det(w, scatter, full)
         if self.covariance == "full":
-            one = jnp.eye(self.n_features, dtype=w.dtype)
-            ridge = jnp.where(full[:, None], self.ridge, 1)
-            scatter = jnp.linalg.inv(scatter + ridge[:, None] * one)
-            scatter = 0.5 * (scatter + jnp.swapaxes(scatter, -1, -2))
+            one = jnp.broadcast_to(jnp.eye(self.n_features, dtype=w.dtype), scatter.shape)
+            white = solve_lower(self._root(scatter, full), one, lower=True)
+            scatter = jnp.matmul(jnp.swapaxes(white, -1, -2), white, precision=_PRECISION)
         elif self.covariance == "diag":
             scatter = jnp.where(full[:, None], scatter + self.ridge, 1)
         elif self.covariance == "spherical":

@@ -117,6 +117,8 @@ def test_a_cluster_gives_the_same_results_and_does_nothing_twice(
     assert not cluster._EXECUTORS
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_an_interrupted_run_keeps_what_is_finished_and_goes_on(tmp_path, client, done, monkeypatch):
     with interrupted_after(2) as told:
         batch.run(SPEC, tmp_path, scheduler=client)
@@ -205,6 +207,8 @@ def test_what_goes_wrong_does_not_stop_the_others(tmp_path, client, monkeypatch)
     assert result.finished == CELLS - 4 == len(store.Store(tmp_path).finished())
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_workers_may_come_later_and_the_scheduler_go(tmp_path, done):
     class Growing(runner.Progress):
         def start(self, total, finished):

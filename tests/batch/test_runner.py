@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import xarray
 from interrupted import interrupted_after
+from slowly import slowly
 
 from nrprob import CCIB, CondEns, MixtureEM, batch, files, metrics
 from nrprob.batch import executor, plan, single, store
@@ -415,6 +416,8 @@ def test_wanted_labels_are_told_and_the_others_scored(semi):
         )
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_all_methods_of_a_run_are_told_the_same_rows(semi):
     drawn = {}
     for i in range(semi.sizes["cell"]):
@@ -562,7 +565,7 @@ def _contents(folder):
     return {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.rglob("*") if p.is_file()}
 
 
-@pytest.mark.parametrize("keep", [0, 100, 0.5])
+@pytest.mark.parametrize("keep", [100, *slowly(0, 0.5)])
 def test_a_damaged_result_file_is_named_and_left_alone(tmp_path, keep):
     spec = changed(runs=1, data__repeats=1)
     batch.run(spec, tmp_path)
@@ -645,6 +648,8 @@ def test_places_are_tried_before_the_first_fit(tmp_path, monkeypatch, taken):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_a_deleted_part_is_made_again_and_costs_no_other(tmp_path):
     spec = changed(methods=SPEC["methods"][:1], data__cases=SPEC["data"]["cases"][:1])
     batch.run(spec, tmp_path, only=["run=0"])
@@ -665,6 +670,8 @@ def test_folders_without_results(tmp_path):
     assert batch.load(tmp_path).attrs["n_planned"] == CELLS
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize(("method", "lost"), [("tree", 4), ("weighted", 8)])
 def test_one_bad_fit_does_not_stop_the_others(tmp_path, monkeypatch, method, lost):
     outcome = executor.Executor._outcome

@@ -413,6 +413,8 @@ def test_all_methods_of_a_run_are_given_the_same_rows(pairs):
     assert len({tuple(part) for part in results["part"].values.tolist()}) == 3
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_infeasible_fits_are_counted_and_in_no_average(pairs, tmp_path):
     folder, results = pairs
     tables = [

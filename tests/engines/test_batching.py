@@ -66,6 +66,8 @@ def test_side_by_side_is_the_same_as_alone(calls):
         jax.tree.map(np.testing.assert_array_equal, found, alone)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_several_lanes_agree_with_one(calls, one_worker, monkeypatch):
     one = run(calls)
     monkeypatch.setattr(batching, "_PROGRAMS", {})
@@ -83,6 +85,8 @@ def test_more_calls_than_there_is_room_for(calls, monkeypatch):
         jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_one_program_per_shape_however_many_settings(monkeypatch, compilations):
     monkeypatch.setattr(batching, "_PROGRAMS", {})
     X, labels = make_binary_partitions(60, [6, 4], random_state=0)

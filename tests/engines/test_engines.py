@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from scipy.cluster.hierarchy import fcluster, is_valid_linkage, ward
 from sklearn.metrics import adjusted_rand_score
+from slowly import SLOW, first_fast
 
 from nrprob import CCIB, IB, IBSI
 from nrprob.datasets import make_binary_partitions
@@ -33,7 +34,6 @@ from nrprob.metrics import matched_accuracy
 from nrprob.statistics.terms import objective
 
 K, L, M, N = small.K, small.L, small.M, small.N
-SLOW = (pytest.mark.slow, pytest.mark.contract)  # for they compile more than they compute
 
 
 @pytest.fixture(autouse=True)
@@ -849,7 +849,7 @@ def _data(name, seed):
     return x, known
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", first_fast(MODELS))
 def test_annealing_finds_what_the_reference_finds(name):
     for seed in range(2):
         x, known = _data(name, seed)

@@ -16,6 +16,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from slowly import slowly
 
 import nrprob
 from nrprob import (
@@ -48,8 +49,7 @@ def binary():
 @pytest.mark.parametrize(
     "model",
     [
-        IB(2, random_state=0),
-        IBSI(2, gamma=8.0, random_state=0),
+        *slowly(IB(2, random_state=0), IBSI(2, gamma=8.0, random_state=0)),
         pytest.param(CCIB(2, random_state=0), marks=pytest.mark.smoke),
     ],
 )
@@ -131,7 +131,7 @@ def test_float32_and_float64_agree_and_keep_their_precision(binary):
     assert wide._coef.dtype == np.float64 and narrow._coef.dtype == np.float32
 
 
-@pytest.mark.parametrize("features", ["multinomial", "bernoulli", "gaussian"])
+@pytest.mark.parametrize("features", ["multinomial", *slowly("bernoulli", "gaussian")])
 def test_rows_on_an_accelerator_stay_there(features, binary, monkeypatch):
     X, labels = binary
     X = X.astype(np.float32) + (features == "multinomial")
@@ -287,12 +287,9 @@ def test_a_labelled_minority_is_found_where_it_would_not_be():
     ("features", "solver"),
     [
         ("multinomial", "anneal"),
-        *(
-            pytest.param(*both, marks=[pytest.mark.slow, pytest.mark.contract])
-            for both in [
-                ("bernoulli", "anneal"), ("gaussian", "anneal"), ("multinomial", "agglomerative"),
-                ("bernoulli", "agglomerative"), ("gaussian", "agglomerative"),
-            ]
+        *slowly(
+            ("bernoulli", "anneal"), ("gaussian", "anneal"), ("multinomial", "agglomerative"),
+            ("bernoulli", "agglomerative"), ("gaussian", "agglomerative"),
         ),
     ],
 )  # fmt: skip
@@ -525,6 +522,8 @@ def test_global_configuration_is_left_alone(binary):
     assert jax.numpy.ones(1).dtype == (np.float64 if before else np.float32)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_a_sweep_over_hyper_parameters_compiles_once(binary):
     from nrprob.engines import solve
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY
-from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -13,6 +12,7 @@ import numpy as np
 from scipy.special import softmax
 
 from nrprob.engines.iterate import blank, iterate, restarts
+from nrprob.engines.programs import program
 from nrprob.estimator import parameters
 from nrprob.methods.alternatives.simultaneous import (
     HIGHEST,
@@ -152,7 +152,7 @@ def expect(
     return iterate(attempt, log_r, _HALVINGS).state
 
 
-@partial(jax.jit, static_argnames="together")
+@program("together")
 def _solve(plane: Plane, starts: jax.Array, h: Numbers, *, together: int) -> Run:
     """Run restarts from the nearest of rows ``starts`` (restarts, 2, K, P)."""
     k = plane.active.sum()

@@ -14,6 +14,7 @@ from scipy.spatial.distance import cdist
 from scipy.special import logsumexp, softmax
 
 from nrprob.engines.iterate import blank, iterate, restarts
+from nrprob.engines.programs import program
 from nrprob.estimator import parameters
 from nrprob.methods.alternatives.simultaneous import (
     HIGHEST,
@@ -137,7 +138,7 @@ def begin(plane: Plane, rows: jax.Array, d: jax.Array) -> Sums:
     return t._replace(noise=jnp.maximum(noise, _FLOOR / d).astype(rows.dtype))
 
 
-@partial(jax.jit, static_argnames="together")
+@program("together")
 def _solve(plane: Plane, starts: jax.Array, h: Numbers, *, together: int) -> Run:
     """Run restarts from rows ``starts`` (restarts, 2, K, P)."""
 

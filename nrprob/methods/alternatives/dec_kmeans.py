@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -12,6 +11,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from nrprob.engines.iterate import blank, iterate, restarts
+from nrprob.engines.programs import program
 from nrprob.engines.shuffle import stream, uniform
 from nrprob.estimator import parameters
 from nrprob.methods.alternatives.simultaneous import (
@@ -70,7 +70,7 @@ def objective(plane: Plane, of: Statistics, centres: jax.Array, lam: jax.Array) 
     return squares + lam * (products**2).sum()
 
 
-@partial(jax.jit, static_argnames="together")
+@program("together")
 def _solve(
     plane: Plane,
     starts: jax.Array,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from functools import cache, partial
+from functools import cache
 from typing import Annotated, Any
 
 import jax
@@ -13,6 +13,7 @@ from scipy.optimize import minimize_scalar
 from scipy.spatial.distance import pdist, squareform
 
 from nrprob.engines import merge
+from nrprob.engines.programs import program
 from nrprob.estimator import parameters
 from nrprob.exceptions import warn
 from nrprob.frames import take_out
@@ -49,7 +50,7 @@ def _check_eta(name: str, value: Any) -> None:
         check_number(name, one, low=0, high=1e6)
 
 
-@partial(jax.jit, static_argnames="apart")
+@program("apart")
 def _tables(
     rows: Padded, sigma: jax.Array, eta: jax.Array, *, apart: bool
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
@@ -84,7 +85,7 @@ def _tables(
     return (sum((-e * table for e, table in zip(eta, known, strict=True)), data),), trace
 
 
-@partial(jax.jit, static_argnames="current")
+@program("current")
 def _join(
     tables: tuple[jax.Array, ...], alive: jax.Array, eta: jax.Array, *, current: bool
 ) -> tuple[jax.Array, jax.Array]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.chains import Draw
+from nrprob.engines.programs import program
 from nrprob.engines.sample import Target, make_target, occupied
 from nrprob.methods.bayes.prior import GRID, Prior
 from nrprob.methods.bayes.separate import SeparateTarget
@@ -294,7 +294,7 @@ def _joining(target: Any, labels: jax.Array, rows: NewRows) -> tuple[_Blocks, ja
     return _Blocks(cost, here, new), cells
 
 
-@jax.jit
+@program()
 def best_blocks(target: Any, draws: Draw, rows: NewRows) -> jax.Array:
     """Blocks (S, b) of draws that new rows are most probable in, among those that there are."""
 
@@ -305,7 +305,7 @@ def best_blocks(target: Any, draws: Draw, rows: NewRows) -> jax.Array:
     return jax.lax.map(one, draws)
 
 
-@partial(jax.jit, static_argnames="rule")
+@program("rule")
 def class_probabilities(
     target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows, *, rule: str
 ) -> jax.Array:
@@ -335,7 +335,7 @@ def class_probabilities(
     return _average(one, draws, n_draws, rule).T
 
 
-@partial(jax.jit, static_argnames="rule")
+@program("rule")
 def cluster_probabilities(
     target: Any,
     draws: Draw,
@@ -363,7 +363,7 @@ def cluster_probabilities(
     return _average(one, draws, n_draws, rule).T
 
 
-@partial(jax.jit, static_argnames="rule")
+@program("rule")
 def mixture_probabilities(
     draws: dict[str, jax.Array], n_draws: jax.Array, x: jax.Array, *, rule: str
 ) -> jax.Array:
@@ -378,7 +378,7 @@ def mixture_probabilities(
     return _average(lambda draw: log_joint(draw, x).T, draws, n_draws, rule).T
 
 
-@jax.jit
+@program()
 def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -> jax.Array:
     """Log of p(row), averaged over draws of partitions; (b,), arguments as above.
 
@@ -426,7 +426,7 @@ def _average(one: Any, draws: Any, n_draws: jax.Array, rule: str) -> jax.Array:
     return total / total.sum(0)
 
 
-@jax.jit
+@program()
 def density_of_rows(target: Any, draws: Draw) -> jax.Array:
     """Log density (S, n') of every row with its class, given the other rows of its block.
 
@@ -454,7 +454,7 @@ def density_of_rows(target: Any, draws: Draw) -> jax.Array:
     return jax.lax.map(one, draws)
 
 
-@jax.jit
+@program()
 def leave_one_out(target: Any, draws: jax.Array) -> jax.Array:
     """Log p(class | features, all else) of every labelled row, (n',); 0 where there is no label.
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.mixture import GaussianMixture
 
+from nrprob.engines.programs import program
 from nrprob.methods.bayes.code import MixtureCode
 
 # A kind, how mixtures by EM have it, and the fewest and the most columns that it is tried for:
@@ -25,7 +26,7 @@ _ROWS = 2000  # that are looked at
 _SIZES = (1, 2, 3, 4, 6, 9)
 
 
-@jax.jit
+@program()
 def _shortest(target: Any, labels: jax.Array) -> jax.Array:
     """Shortest length of partitions (S, n') over the numbers of the prior."""
     return jax.lax.map(target.shortest, labels)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY
-from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -14,6 +13,7 @@ from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines.iterate import Iterated, blank, iterate, restarts
+from nrprob.engines.programs import program
 from nrprob.engines.shuffle import stream
 from nrprob.engines.solve import Solution
 from nrprob.estimator import parameters
@@ -76,7 +76,7 @@ class Mixture(NamedTuple):
     covariances: jax.Array
 
 
-@partial(jax.jit, static_argnames=("n_clusters", "n_init", "covariance"))
+@program("n_clusters", "n_init", "covariance")
 def solve_constrained_mixture(
     rows: Rows,
     numbers: Numbers,

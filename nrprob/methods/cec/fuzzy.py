@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -13,6 +12,7 @@ from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines.iterate import Iterated, blank, iterate, restarts
+from nrprob.engines.programs import program
 from nrprob.engines.shuffle import stream
 from nrprob.engines.solve import Solution
 from nrprob.estimator import parameters
@@ -52,7 +52,7 @@ class Numbers(NamedTuple):
     max_iter: Any
 
 
-@partial(jax.jit, static_argnames=("n_clusters", "n_init"))
+@program("n_clusters", "n_init")
 def solve_fuzzy(
     rows: Rows,
     numbers: Numbers,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY
-from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -11,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.iterate import Iterated, blank, iterate, restarts
+from nrprob.engines.programs import program
 from nrprob.engines.shuffle import stream
 from nrprob.engines.solve import Call, Solution
 from nrprob.estimator import parameters
@@ -49,7 +49,7 @@ class Numbers(NamedTuple):
     max_iter: Any
 
 
-@partial(jax.jit, static_argnames=("n_clusters", "n_classes", "n_init"))
+@program("n_clusters", "n_classes", "n_init")
 def solve_partition_kmeans(
     rows: Rows,
     numbers: Numbers,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +13,7 @@ from nrprob.engines import solve
 from nrprob.engines.anneal import FixedWeights
 from nrprob.engines.kmeans import away, plus_plus
 from nrprob.engines.moves import Giving, label_cells
+from nrprob.engines.programs import program
 from nrprob.engines.reassign import batched, sequential
 from nrprob.engines.shuffle import stream, uniform
 from nrprob.methods.cec.costs import LabelCost, SizeCost
@@ -123,7 +123,7 @@ def _random(rows: Rows, seed: jax.Array, active: jax.Array) -> jax.Array:
     return (u * active.sum()).astype(jnp.int32)
 
 
-@partial(jax.jit, static_argnames=("build", "n_clusters", "n_init", "solver", "init"))
+@program("build", "n_clusters", "n_init", "solver", "init")
 def solve_cec(
     rows: Rows,
     settings: solve.Settings,

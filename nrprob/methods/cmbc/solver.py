@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from nrprob.engines.iterate import blank, iterate
 from nrprob.engines.power import leading_eigenvalues
+from nrprob.engines.programs import program
 from nrprob.engines.shuffle import spread, stream, uniform
 from nrprob.engines.solve import Solution
 from nrprob.methods.cmbc.penalty import Penalty, exact_penalty, penalty_value
@@ -149,7 +150,7 @@ def critical_temperature(
     )
 
 
-@partial(jax.jit, static_argnames=("n_clusters", "n_init", "update"))
+@program("n_clusters", "n_init", "update")
 def solve_cmbc(
     rows: Rows,
     numbers: Numbers,

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.iterate import blank, iterate, restarts
+from nrprob.engines.programs import program
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
 from nrprob.links import Components, cluster_order, feasible_start
@@ -23,7 +24,7 @@ from nrprob.statistics.rows import cluster_means, coarse, wide
 from nrprob.validation import check_random_state
 
 
-@partial(jax.jit, static_argnames=("together", "n_trace"))
+@program("together", "n_trace")
 def _search(
     nodes: Nodes,
     first: jax.Array,

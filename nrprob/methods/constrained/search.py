@@ -14,6 +14,7 @@ import numpy as np
 
 from nrprob.engines.iterate import blank, iterate, restarts
 from nrprob.engines.kmeans import away, plus_plus
+from nrprob.engines.programs import program
 from nrprob.engines.shuffle import stream, uniform
 from nrprob.methods.constrained.codes import (
     TINY,
@@ -334,7 +335,7 @@ class _Search(Coder):
         return (new, code, best, stale), done, length
 
 
-@partial(jax.jit, static_argnames=("n_clusters", "n_init", "together", "n_trace", "soft", "apart"))
+@program("n_clusters", "n_init", "together", "n_trace", "soft", "apart")
 def search(
     nodes: Nodes,
     settings: Settings,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from nrprob.engines.programs import program
 from nrprob.statistics.rows import Rows
 
 _TINY = 1e-250  # below which weights are summed in logs
@@ -139,7 +139,7 @@ class Cycle:
         return update
 
 
-@partial(jax.jit, static_argnames="cycle")
+@program("cycle")
 def fields(counts, active, carry, *, cycle):
     """What follows from memberships that were found; see `Cycle.fields`."""
     return cycle.fields(counts, counts.rows.totals(), active, *carry)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +12,7 @@ import numpy as np
 
 from nrprob import codelength
 from nrprob.engines.iterate import blank, iterate
+from nrprob.engines.programs import program
 from nrprob.engines.shuffle import spread, stream, uniform
 from nrprob.methods.multiview import joint_cells
 from nrprob.methods.multiview.joint_cells import NEVER
@@ -311,7 +311,7 @@ class Coder:
         return Counts(cells, tuple(joint))
 
 
-@partial(jax.jit, static_argnames="design")
+@program("design")
 def solve_multiview(
     rows: Rows, numbers: Numbers, runs: Runs, *, design: Design
 ) -> MultiviewSolution:

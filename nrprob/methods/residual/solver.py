@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 
 from nrprob.engines import solve
 from nrprob.engines.iterate import Iterated, blank, iterate, restarts
+from nrprob.engines.programs import program
 from nrprob.methods.residual.em import Model, Numbers, Parameters, Residuals, State
 from nrprob.statistics.xlogx import xlogx
 
@@ -143,10 +143,7 @@ class Climb:
         return iterate(step, state, most, done=done, count=count, trace=trace)
 
 
-@partial(
-    jax.jit,
-    static_argnames=("n_clusters", "warm_up", "covariance", "robust", "side_by_side", "n_leaders"),
-)
+@program("n_clusters", "warm_up", "covariance", "robust", "side_by_side", "n_leaders")
 def solve_residuals(
     data: Residuals,
     numbers: Numbers,

@@ -16,6 +16,7 @@ import numpy as np
 from nrprob.engines.iterate import iterate, restarts
 from nrprob.engines.kmeans import lloyd, plus_plus
 from nrprob.engines.placement import on_cpu
+from nrprob.engines.programs import program
 from nrprob.engines.shuffle import stream
 from nrprob.engines.solve import one_at_a_time
 from nrprob.statistics.rows import bucket, existing
@@ -99,7 +100,7 @@ def fit_mixtures(
     )
 
 
-@partial(jax.jit, static_argnames=("n_clusters", "together"))
+@program("n_clusters", "together")
 def _fit(x, mass, keys, seeds, k, n_classes, fixed, reg, max_iter, tol, *, n_clusters, together):
     active = jnp.arange(n_clusters) < k
     given = (fixed >= 0)[:, None]

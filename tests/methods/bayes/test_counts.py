@@ -9,6 +9,7 @@ from partitions import all_partitions, p_value
 from scipy import sparse
 from scipy.special import gammaln, logsumexp
 from sklearn.base import clone
+from slowly import slowly
 
 from nrprob import MDLMixture
 from nrprob.codelength import nml_length
@@ -110,7 +111,7 @@ def test_what_a_binary_row_adds_is_a_sum_over_its_features():
 
 @pytest.mark.parametrize(
     "features",
-    ["multinomial", pytest.param("bernoulli", marks=[pytest.mark.slow, pytest.mark.contract])],
+    ["multinomial", *slowly("bernoulli")],
 )
 def test_chains_have_the_exact_distribution(features):
     """Of all 52 partitions of five rows in two groups, by chi-squared at 1e-4."""

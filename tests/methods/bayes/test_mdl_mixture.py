@@ -11,6 +11,7 @@ from partitions import all_partitions
 from scipy.special import logsumexp
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from slowly import slowly
 
 from nrprob import DegenerateClusterWarning, MDLMixture, posterior
 from nrprob.codelength import gaussian_length, multinomial_complexity, nml_length
@@ -53,6 +54,8 @@ def fitted(three):
     return MDLMixture(6, **QUICK | LONG, random_state=0).fit(X, y)
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_fitted_attributes(fitted, three):
     X, y, truth = three
     assert fitted.posterior_["labels"].dims == ("chain", "draw", "sample")
@@ -220,7 +223,7 @@ def test_arviz_reads_it(fitted):
     assert data["observed_data"]["y"].shape == (60,)
 
 
-@pytest.mark.parametrize("energy", ["nml", pytest.param("conjugate", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("energy", slowly("nml", "conjugate"))
 def test_without_labels_predictions_are_clusters(energy, three):
     X, _, truth = three
     model = MDLMixture(6, random_state=0, **QUICK | LONG | {"energy": energy})

@@ -18,6 +18,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from slowly import first_fast, slowly
 
 from nrprob import CCIB, DegenerateClusterWarning, sharded
 from nrprob.datasets import make_binary_partitions
@@ -215,7 +216,7 @@ def test_chunks_of_features_change_nothing(link):
     np.testing.assert_allclose(cut.cost, whole.cost, atol=1e-7)
 
 
-@pytest.mark.parametrize("link", FAMILIES)
+@pytest.mark.parametrize("link", first_fast(FAMILIES))
 def test_blocks_of_rows_change_nothing(link):
     """One step from blocks of rows, by what each of them adds to the sums, is that from all."""
     layout, rows, _, data = data_of(link)
@@ -241,7 +242,7 @@ def test_blocks_of_rows_change_nothing(link):
         np.testing.assert_allclose(two, one, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("link", FAMILIES)
+@pytest.mark.parametrize("link", first_fast(FAMILIES))
 def test_first_split_is_the_largest_eigenvalue(link):
     """The power iteration finds what the update itself does to identical clusters."""
     layout, rows, _, data = data_of(link)
@@ -301,7 +302,7 @@ def test_saturated_models_are_known_groups(link, coordination):
 @pytest.mark.parametrize(
     ("link", "bar"),
     [
-        pytest.param("gaussian", 0.95, marks=[pytest.mark.slow, pytest.mark.contract]),
+        *slowly(("gaussian", 0.95)),
         pytest.param("bernoulli", 0.9, marks=pytest.mark.slow),
         pytest.param("multinomial", 0.95, marks=pytest.mark.slow),
     ],

@@ -13,6 +13,7 @@ from sklearn.datasets import load_iris, load_wine
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
+from slowly import slowly
 
 from nrprob import COPKMeans, DegenerateClusterWarning, MDLConstrained, colouring
 from nrprob.codelength import (
@@ -167,7 +168,7 @@ def problem(X, link, apart, hard, k=K):
     )
 
 
-@pytest.mark.parametrize("constraints", ["hard", "soft"])
+@pytest.mark.parametrize("constraints", ["hard", *slowly("soft")])
 def test_objective_is_the_definition_and_the_trace_ends_there(constraints):
     X = rows(1)
     truth = fit(MDLConstrained(K, n_init=4, random_state=0), X).labels_

@@ -14,6 +14,7 @@ from sklearn.cluster import AgglomerativeClustering, KMeans, MeanShift
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
+from slowly import slowly
 
 from nrprob import DegenerateClusterWarning, information
 from nrprob.datasets import bayes_precision, make_binary_partitions, make_multinomial_2d
@@ -197,11 +198,8 @@ def test_same_seed_same_labels_and_renaming_what_is_known(binary):
 @pytest.mark.parametrize(
     "base",
     [
-        "daib",
-        "em",
-        GaussianMixture(2, reg_covar=0.01),
         KMeans(2, n_init=5),
-        MeanShift(bandwidth=1.2),
+        *slowly("daib", "em", GaussianMixture(2, reg_covar=0.01), MeanShift(bandwidth=1.2)),
     ],
 )
 def test_any_base(base, binary):

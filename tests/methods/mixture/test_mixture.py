@@ -15,6 +15,7 @@ from scipy.stats import multivariate_normal
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from sklearn.naive_bayes import MultinomialNB
+from slowly import slowly
 
 from nrprob import DegenerateClusterWarning, MixtureEM, metrics
 from nrprob.datasets import make_binary_partitions
@@ -87,9 +88,9 @@ def test_agrees_with_scikit_learn_from_the_same_start(points, covariance):
 
 @pytest.mark.parametrize(
     "weights",
-    [pytest.param("free", marks=[pytest.mark.slow, pytest.mark.contract]), "uniform"],
+    [*slowly("free"), "uniform"],
 )
-@pytest.mark.parametrize("features", ["bernoulli", "multinomial", *SLOWLY])
+@pytest.mark.parametrize("features", ["bernoulli", *slowly("multinomial", *COVARIANCES, "VEE")])
 def test_objective_is_minus_the_log_likelihood(points, features, weights):
     rng = np.random.default_rng(2)
     parameters = {"features": features, "weights": weights, "n_init": 2, "random_state": 0}

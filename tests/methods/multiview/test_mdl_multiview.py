@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from slowly import slowly
 
 from nrprob import DegenerateClusterWarning, MDLMultiView, codelength
 from nrprob.datasets import load, make_gaussian_views
@@ -162,7 +163,7 @@ def test_lengths_are_their_definitions(sigma, geometry, dependent):
     assert last == pytest.approx(model.tdl_) and model.temperatures_[-1] == 0
 
 
-@pytest.mark.parametrize("sigma", ["view", "cluster"])
+@pytest.mark.parametrize("sigma", ["view", *slowly("cluster")])
 def test_the_best_of_all_partitions_is_found(sigma):
     views, _ = blobs(3, n=6, apart=2.0)
     lengths = {}

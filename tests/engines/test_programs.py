@@ -1,0 +1,60 @@
+"""Programs of small data are compiled quickly, others as well as XLA can."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from nrprob.engines import programs
+from nrprob.engines.programs import options_for, program
+
+FEW, MANY = np.zeros(100), np.zeros(programs._FEW + 1)
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What XLA is told, whatever its release."""
+    monkeypatch.setattr(programs, "_QUICKLY", {"xla_cpu_enable_fast_min_max": False})
+    return programs._QUICKLY
+
+
+def test_small_ones_on_a_cpu_are_compiled_quickly(told, monkeypatch):
+    assert options_for(FEW, [FEW, np.float64(1)], "a name") == told
+    assert options_for(FEW, {"rows": MANY}) is None
+    monkeypatch.setattr(programs, "on_cpu", lambda *arrays: False)
+    assert options_for(FEW) is None
+
+
+def test_sizes_decide_which_of_two_programs_runs(told):
+    @program("power")
+    def total(x, *, power):
+        """Say what it is."""
+        return (x**power).sum()
+
+    assert total.__doc__ == "Say what it is." and total.__name__ == "total"
+    assert total._well is not total._quickly
+    assert float(total(FEW + 1, power=2)) == 100
+    assert total._quickly._cache_size() == 1 and total._well._cache_size() == 0
+    assert float(total(MANY + 1, power=2)) == len(MANY)
+    assert float(total(FEW + 2, power=2)) == 400  # nothing is compiled again
+    assert total._quickly._cache_size() == 1 and total._cache_size() == 2
+    assert "total" in total.lower(FEW, power=2).as_text()
+
+
+def test_within_another_program_it_is_a_part_of_that(told):
+    @program()
+    def twice(x):
+        return 2 * x
+
+    found = jax.jit(lambda x: twice(x) + 1)(jnp.ones(3))
+    np.testing.assert_array_equal(found, 3)
+    assert twice._quickly._cache_size() == 0
+    np.testing.assert_array_equal(jax.vmap(twice)(jnp.ones((2, 3))), 2)
+
+
+@pytest.mark.skipif(programs._QUICKLY is None, reason="this XLA has no other emitters of fusions")
+def test_xla_knows_what_it_is_told():
+    found = program()(lambda x: jnp.sin(x) * 2 + x)(FEW + 1)
+    np.testing.assert_allclose(
+        found, np.sin(1) * 2 + 1, rtol=1e-12 if found.dtype == float else 1e-6
+    )
