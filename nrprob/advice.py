@@ -17,7 +17,8 @@ from nrprob.methods.bottleneck.ccib import CCIB
 from nrprob.methods.mixture.em import MixtureEM
 from nrprob.methods.residual.mixture import ResidualMixture
 from nrprob.methods.residual.spectral import ResidualSpectral
-from nrprob.preparation.prepare import prepared
+from nrprob.preparation.prepare import Prepared, prepared
+from nrprob.preparation.record import Gaps, UnfitColumns
 from nrprob.statistics.kinds import kind_of
 from nrprob.storage.stored import refuse_stored
 from nrprob.validation import MOST, check_number, check_rows
@@ -36,7 +37,8 @@ def recommend(
     Parameters
     ----------
     X : array-like, sparse matrix, JAX array or frame of shape (n_samples, n_features)
-        Of a frame, it looks at what `prepare` makes of it, and warns of what that is.
+        Of a frame, it looks at what `prepare` makes of it, and warns of what that is: of rows with
+        gaps and columns that are no features as well, which it leaves out.
     known : array-like, optional
         Structure to avoid, in any form that `fit` takes.
     y : array-like of shape (n_samples,) or (n_samples, 1), optional
@@ -78,11 +80,16 @@ def recommend(
     refuse_stored(X, "recommend")
     check_same_order(X, y=y)
     if is_table(X):
-        ready = prepared(X, known=known)
-        if ready.notes:
+        ready, refused = _ready(X, known)
+        for line in refused:
+            warn(f"X has to go through nrprob.prepare before a fit; {line}")
+        if ready.notes and not refused:
             warn(f"X should go through nrprob.prepare before a fit; {'; '.join(ready.notes)}")
         for line in ready.warnings:
             warn(line)
+        if y is not None:
+            read_labels(y, len(X))
+            y = np.asarray(y)[ready.rows_]
         X, known = ready.X, ready.known
     X, known = take_out(X, known)
     X = _table(X)
@@ -113,6 +120,22 @@ def recommend(
         )
     estimator.reason_ = f"{reason}; {number}" if number else reason
     return estimator
+
+
+def _ready(X: Any, known: Any) -> tuple[Prepared, list[str]]:
+    """What `prepare` makes of a frame without what it refuses; and why it does."""
+    refused: list[str] = []
+    missing = "error"
+    drop: list[str] = []
+    while True:
+        try:
+            return prepared(X, known=known, missing=missing, drop=drop), refused
+        except Gaps as error:
+            refused.append(str(error))
+            missing = "drop"
+        except UnfitColumns as error:
+            refused.append(str(error))
+            drop = error.columns
 
 
 def _choose(kind: str, told: bool, wanted: bool, k: int, modelled: bool) -> tuple[Any, str]:

@@ -192,7 +192,7 @@ def explore(
     }  # fmt: skip
     ready = prepared(X, known=known) if is_table(X) else None
     if ready is not None:
-        for line in [*ready.notes, *ready.warnings]:
+        for line in [*(f"note: {line}" for line in ready.notes), *ready.warnings]:
             warn(line)
         X, known = ready.frame, ready.known
     X, known = take_out(X, known)

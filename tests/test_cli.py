@@ -338,6 +338,8 @@ def test_what_is_wrong_with_a_table_is_told_before_jax_is_loaded(untidy, tmp_pat
     (tmp_path / "one.csv").write_text("\n".join(lines[:2]))
     (tmp_path / "counts.csv").write_text("a,b\n" + "0,3\n1,0\n0,0\n" * 9)
     untidy, one, counts = str(untidy), str(tmp_path / "one.csv"), str(tmp_path / "counts.csv")
+    few_entries = str(tmp_path / "sparse.npz")
+    scipy.sparse.save_npz(few_entries, scipy.sparse.eye_array(30, 9, format="csr"))
     known = ["--known", "group", "--known", "size", "--missing", "drop"]
     numbers = "takes no numbers that are known; numbers in --known size; cut them into groups, or "
     few = "there are fewer rows than clusters; "
@@ -351,6 +353,9 @@ def test_what_is_wrong_with_a_table_is_told_before_jax_is_loaded(untidy, tmp_pat
         f"explore {numbers}use `nrprob fit`": ["explore", untidy, *known],
         f"{few}2 clusters, which": ["explore", one, "--drop", "site"],
         f"{few}--k 30 for 27 rows": ["explore", counts, "--k", "30", "--n", "1"],
+        "naci takes no sparse rows; --method naci; store the rows as a dense matrix, or use": [
+            *("fit", few_entries, "--method", "naci")
+        ],
         "--n is needed where no test says when to stop; got counts, and": ["explore", counts],
     }
     code = f"""

@@ -135,8 +135,24 @@ def test_centroids_draw_where_they_are_told(labelings):
     assert not cut_or_on_each_other(figure)
     with pytest.raises(ValueError, match="axes must be one for every panel; got 2 for 3"):
         plot_centroids(X, labels, known, axes=given[0])
-    with pytest.raises(ValueError, match=r"a figure of their own; got axes with .*\(2, 2\); leave"):
-        plot_centroids(X, labels, known, (2, 2), axes=given.ravel()[:3])
+
+
+@pytest.mark.filterwarnings("error")
+def test_images_are_drawn_where_they_are_told(labelings):
+    labels, known = labelings
+    X = np.random.default_rng(0).random((60, 6))
+    many = np.arange(60) % 7
+    figure, given = plt.subplots(2, 2, figsize=(9, 7), layout="constrained")
+    drawn = plot_centroids(X, many, known, (2, 3), axes=given, others={"side": labels})
+    assert all(one is ax for one, ax in zip(drawn, given.ravel(), strict=True))
+    for ax, of, names in ((drawn[0], known, [*"abc"]), (drawn[1], many, range(7))):
+        means = np.array([X[of == name].mean(axis=0).reshape(2, 3) for name in names])
+        np.testing.assert_allclose([image.get_array() for image in ax.images], means)
+        assert len({image.get_clim() for image in [*drawn[0].images, *drawn[1].images]}) == 1
+        assert len(ax.texts) == len(names)
+    assert [ax.get_title() for ax in drawn[:2]] == ["known: groups", "found: clusters"]
+    assert [len(ax.texts) for ax in drawn[2:]] == [21, 14]
+    assert not cut_or_on_each_other(figure)
 
 
 def test_many_features_are_cut_and_said_so(labelings):

@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import re
 import warnings
 
 import numpy as np
@@ -505,8 +506,8 @@ def test_explore_makes_a_frame_ready_and_says_so(frame):
     with pytest.warns(UserWarning) as caught:
         found = explore(frame, n_clusters=2, n_clusterings=1, known="batch", random_state=0)
     said = [str(w.message) for w in caught]
-    assert any("text 'site' became 0/1" in line for line in said)
-    assert any(line.startswith("standardised, since scales") for line in said)
+    assert any(line.startswith("note: text 'site' became 0/1") for line in said)
+    assert any(line.startswith("note: standardised, since scales") for line in said)
     assert found.prepared_ is not None and list(found.prepared_.scales_) == ["size", "weight"]
     names = found.estimators_[0].feature_names_in_.tolist()
     assert names == found.prepared_.feature_names_
@@ -524,9 +525,26 @@ def test_recommend_says_what_has_to_be_done(frame):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         recommend(frame[["size", "weight", "batch"]], known="batch")
+
+
+def test_what_a_preparation_would_refuse_is_no_reason_not_to_recommend(frame):
+    y = np.arange(len(frame)) % 3 - 1
+    gaps, dates = "has to go .* before a fit; .* got gaps: 1 in 'size'", "got dates in 'day'"
     frame.loc[1, "size"] = np.nan
-    with pytest.raises(ValueError, match="got gaps: 1 in 'size'"):
-        recommend(frame, known="batch")
+    with pytest.warns(UserWarning, match=gaps):
+        model = recommend(frame, known="batch", y=y)
+    assert isinstance(model, ResidualMixture) and model.n_clusters == 2
+    frame["day"] = pd.Timestamp("2020-02-02")
+    with pytest.warns(UserWarning) as caught:
+        model = recommend(frame, known="batch", y=y)
+    said = [str(w.message) for w in caught]
+    for what in (gaps, dates):
+        assert sum(bool(re.search(what, line)) for line in said) == 1
+    assert isinstance(model, ResidualMixture)
+    with pytest.raises(ValueError, match="no feature is left"):
+        recommend(frame[["day", "batch"]], known="batch")
+    with pytest.raises(ValueError, match="y must hold one label per row"), pytest.warns():
+        recommend(frame, known="batch", y=y[:-1])
 
 
 def test_a_model_of_labels_and_numbers_is_recommended(frame):

@@ -39,6 +39,7 @@ class Method:
     says_classes : whether `predict` says classes where `fit` was told some; else clusters are free
     finds_number : whether it finds the number of clusters itself, where it is told "auto" or none
     alone : whether each fit is a program of its own, which cannot run side by side with others
+    takes_sparse : whether rows may be a sparse matrix
     """
 
     place: str
@@ -52,6 +53,7 @@ class Method:
     says_classes: bool = True
     finds_number: bool = False
     alone: bool = False
+    takes_sparse: bool = False
 
     def load(self) -> type[Any]:
         """Class of the estimator."""
@@ -129,23 +131,28 @@ METHODS = {
         "nrprob.methods.bottleneck.ccib:CCIB",
         "clusters that are informative beyond the known groups, and mean the same in each of them",
         ("anneal", "sequential", "batched", "agglomerative"),
+        takes_sparse=True,
     ),
     "ibsi": Method(
         "nrprob.methods.bottleneck.ib:IBSI",
         "clusters that are informative and, at a price gamma, independent of the known groups",
         ("anneal", "sequential", "batched", "agglomerative", "split"),
+        takes_sparse=True,
     ),
     "cmbc": Method(
         "nrprob.methods.cmbc.estimator:CMBC",
         "clusters of binary rows, by a mixture that is kept from repeating the known groups",
+        takes_sparse=True,
     ),
     "condens": Method(
         "nrprob.methods.ensemble.condens:CondEns",
         "clusters on which clusterings of every known group by itself agree; any base clusterer",
+        takes_sparse=True,
     ),
     "residual-spectral": Method(
         "nrprob.methods.residual.spectral:ResidualSpectral",
         "clusters of sparse counts: what is left once the known groups' means are removed",
+        takes_sparse=True,
     ),
     "residual-mixture": Method(
         "nrprob.methods.residual.mixture:ResidualMixture",
@@ -157,6 +164,7 @@ METHODS = {
         "clusters that keep what rows say about the features; told nothing, for comparison",
         ("anneal", "sequential", "batched", "agglomerative", "split"),
         takes_known=False,
+        takes_sparse=True,
     ),
     "mixture": Method(
         "nrprob.methods.mixture.em:MixtureEM",
@@ -169,6 +177,7 @@ METHODS = {
         "a posterior over clusterings of every size; with labels of some rows, a classifier",
         finds_number=True,
         alone=True,
+        takes_sparse=True,
     ),
     "mdl_multiview": Method(
         "nrprob.methods.multiview.estimator:MDLMultiView",
@@ -199,6 +208,7 @@ METHODS = {
         takes_wanted=False,
         known_as="subsets",
         alone=True,
+        takes_sparse=True,
     ),
     "cecib": Method(
         "nrprob.methods.cec.estimator:CECIB",

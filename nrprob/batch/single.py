@@ -146,7 +146,8 @@ def draw(run: Single, kind: str) -> bytes:
 
     from nrprob.plotting import plot_centroids
 
-    name = run.known[0] if run.known else "everything"
+    measured = ", ".join(run.origin.get("prepared", {}).get("known", []))
+    name = run.known[0] if run.known else measured or "nothing"
     labels = run.fits[0].labels
     # Of views, one row of the picture is a combination of their clusters.
     fitted = labels.reshape(len(labels), -1)[:, 0] >= 0

@@ -27,6 +27,7 @@ __all__ = [
     "check_one_of",
     "check_parameters",
     "check_rows",
+    "check_sparse",
     "in_options",
     "parameters_of",
 ]
@@ -149,6 +150,16 @@ def check_rows(number: int | str | None, n: int, default: int = 2) -> None:
         raise InputError(
             f"there are fewer rows than clusters; {given} for {rows}; ask for fewer, or give more "
             "rows"
+        )
+
+
+def check_sparse(given: Given, method: str) -> None:
+    """Refuse rows of a sparse matrix for a method that takes none."""
+    if getattr(given.table.X, "format", None) is not None and not METHODS[method].takes_sparse:
+        able = ", ".join(name for name, one in METHODS.items() if one.takes_sparse)
+        raise InputError(
+            f"{method} takes no sparse rows; --method {method}; store the rows as a dense matrix, "
+            f"or use one of {able}"
         )
 
 

@@ -125,6 +125,8 @@ def fit(
         note(f"wanted classes: {legend}")
     counted = chosen is None or "n_clusters" in beforehand.parameters_of(chosen.place)
     beforehand.check_rows(number, given.table.X.shape[0], 2 if counted else 1)
+    if chosen is not None:
+        beforehand.check_sparse(given, registry.short_name(method))
     # Where groups have another name, columns of numbers may be probabilities of them.
     labelled = chosen is not None and chosen.known_as == "known"
     if labelled and registry.short_name(method) not in beforehand.OF_NUMBERS:

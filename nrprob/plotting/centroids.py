@@ -17,6 +17,7 @@ from nrprob.plotting.style import as_axes, extent, short, shortened
 from nrprob.statistics.groups import group_means
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _INK = "gray_r"
@@ -80,22 +81,44 @@ def _cells(
     return Part(width, top + _CELL * len(rows), draw)
 
 
-def _draw_into(
-    axes: np.ndarray,
-    sides: Sequence[Side],
-    features: Sequence[str],
-    labels: Any,
-    labelings: Mapping[str, Any],
-) -> None:
-    """Draw heat maps and contingency tables into axes that are given."""
+def _draw_profiles(axes: np.ndarray, sides: Sequence[Side], features: Sequence[str]) -> None:
+    """Centroids as heat maps, in axes that are given."""
     top = scale(sides)
     draw_bar(axes[1].figure, top, ax=axes[1])
-    for ax, (head, profiles, names) in zip(axes[:2], sides, strict=True):
+    for ax, (_, profiles, names) in zip(axes, sides, strict=True):
         draw_profile(ax, fitted(features, names, ax), profiles, top)
+
+
+def _finish_axes(
+    axes: np.ndarray, heads: Sequence[str], labels: Any, labelings: Mapping[str, Any]
+) -> np.ndarray:
+    """Titles of centroids that are drawn into axes, and contingency tables in those after them."""
+    for ax, head in zip(axes, heads, strict=False):
         ax.set_title(short(head, 28), fontsize=10, parse_math=False)
     for ax, (name, labeling) in zip(axes[2:], labelings.items(), strict=True):
         plot_contingency(labels, labeling, ax, labels_name="", known_name="")
         ax.set_title(short(f"clusters against {name}", 28), fontsize=10, parse_math=False)
+    return axes
+
+
+def _draw_images(ax: Axes, images: np.ndarray, titles: Sequence[str], limits: Any) -> None:
+    """Centroids as images in lines of five with their titles, in axes that are given."""
+    per_row = min(len(images), 5)
+    high = images.shape[1] / images.shape[2]
+    step = 1.1, high + 0.35  # of images one unit wide
+    for at, (image, title) in enumerate(zip(images, titles, strict=True)):
+        line, column = divmod(at, per_row)
+        left, top = column * step[0], line * step[1]
+        ax.imshow(
+            image, cmap=_INK, clim=limits, interpolation="bicubic",
+            extent=(left, left + 1, top + high, top),
+        )  # fmt: skip
+        ax.text(
+            left + 0.5, top - 0.04, title, ha="center", va="bottom", fontsize=8, parse_math=False
+        )
+    ax.set_xlim(0, per_row * step[0] - 0.1)
+    ax.set_ylim(math.ceil(len(images) / per_row) * step[1] - 0.35, -0.3)
+    ax.set_axis_off()
 
 
 def _contingency(labels: Any, known: Any, name: str) -> Part:
@@ -178,8 +201,9 @@ def plot_centroids(
     feature_names : sequence of str, optional
         Names for the heat map; used when `image_shape` is None.
     axes : sequence of matplotlib.axes.Axes, optional
-        Where to draw heat maps: of known groups, of found clusters, and of the contingency of every
-        labeling, in this order; a new figure when it is None, as it is for images.
+        Where to draw centroids of known groups, those of found clusters, and the contingency of
+        every labeling, in this order; by default a new figure. Means of combinations are in that
+        alone.
     labels_name, known_name : str, default="clusters", "groups"
         Names of the two labelings.
     others : mapping of str to array of shape (n_samples,), optional
@@ -219,11 +243,6 @@ def plot_centroids(
 
     labelings = {known_name: known, **(others or {})}
     own = None if axes is None else as_axes(axes, 2 + len(labelings))
-    if own is not None and image_shape is not None:
-        raise ValueError(
-            f"images are drawn in a figure of their own; got axes with image_shape={image_shape}; "
-            "leave one of the two out"
-        )
 
     group_sizes = with_sizes(group_names, group_codes)
     cluster_sizes = with_sizes(cluster_names, cluster_codes)
@@ -233,6 +252,13 @@ def plot_centroids(
 
     if image_shape is not None:
         limits = (min(by_group.min(), by_cluster.min()), max(by_group.max(), by_cluster.max()))
+        if own is not None:
+            for ax, means, titles in zip(
+                own, (by_group, by_cluster), (group_names, cluster_names), strict=False
+            ):
+                few = shortened(titles, 12, 1)
+                _draw_images(ax, means.reshape(-1, *image_shape), few, limits)
+            return _finish_axes(own, heads, labels, labelings)
         parts = [
             _images(means.reshape(-1, *image_shape), titles, short(head, 40), limits)
             for head, means, titles in zip(
@@ -263,8 +289,8 @@ def plot_centroids(
         both = (by_group, by_cluster)
         sides = [*zip(heads, both, (group_sizes, cluster_sizes), strict=True)]
         if own is not None:
-            _draw_into(own, sides, names, labels, labelings)
-            return own
+            _draw_profiles(own[:2], sides, names)
+            return _finish_axes(own, heads, labels, labelings)
         parts = profiles_of(sides, names)
     parts += [_contingency(labels, labeling, name) for name, labeling in labelings.items()]
     return compose(parts, _WIDTH, title or "")

@@ -28,7 +28,7 @@ from nrprob.preparation.columns import (
     odd_one,
 )
 from nrprob.preparation.gaps import complete, gaps_of
-from nrprob.preparation.record import Record, Say, in_python
+from nrprob.preparation.record import Record, Say, UnfitColumns, in_python
 from nrprob.preparation.scales import Features, scale
 from nrprob.validation import check_choice, check_not_masked
 
@@ -306,10 +306,11 @@ class _Columns(Record):
             got |= {name: f"{k} values of text in {name!r}" for name, k in many.items()}
             ways.append("merge values of text, or name the column as known")
         if got:
-            raise ValueError(
+            raise UnfitColumns(
                 f"columns must hold numbers, booleans or text of up to {MOST_VALUES} values; got "
                 f"{', '.join(got.values())}; {', '.join(ways)}, or leave columns out with "
-                f"{self.say('drop', list(got))}"
+                f"{self.say('drop', list(got))}",
+                list(got),
             )
 
     def _note(self, names: list[str], line: str) -> None:

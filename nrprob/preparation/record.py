@@ -9,6 +9,23 @@ from typing import Any
 Say = Callable[[str, Any], str]
 
 
+class Gaps(ValueError):
+    """Values are missing, or infinite, and rows with such were not to be left out."""
+
+
+class UnfitColumns(ValueError):
+    """Columns cannot be features, nor is it clear what to do with them.
+
+    Attributes
+    ----------
+    columns : list of str
+    """
+
+    def __init__(self, message: str, columns: list[str]) -> None:
+        super().__init__(message)
+        self.columns = columns
+
+
 def in_python(option: str, value: Any) -> str:
     """How an argument is written."""
     return f"{option}={value!r}"

@@ -15,6 +15,7 @@ from every_estimator import ENTRIES, few_rows
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import adjusted_rand_score
+from sklearn.utils import get_tags
 
 import nrprob
 from nrprob.batch.registry import METHODS
@@ -56,6 +57,8 @@ def fitted(name):
 
 
 def test_every_estimator_is_registered_and_tried():
+    for name, method in METHODS.items():
+        assert method.takes_sparse == get_tags(ENTRIES[name].ours).input_tags.sparse, name
     public = [getattr(nrprob, name) for name in nrprob.__all__]
     classes = {c for c in public if isinstance(c, type) and hasattr(c, "get_params")}
     assert classes == {type(entry.ours) for entry in ENTRIES.values()}

@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse
 from pages import page_of
 
+from nrprob import plotting
 from nrprob.batch import single
 from nrprob.batch.fits import Fit
 from nrprob.batch.report import found, wording
@@ -191,6 +192,17 @@ def test_names_that_the_font_lacks_or_that_are_long_warn_of_nothing(drawn):
     more = {"地": np.array(["甲", "乙", "丙"])[known], "site": np.array(sites)[np.arange(90) % 12]}
     run.table.labelings |= more
     assert len(single.draw(run, "png")) > 10_000
+
+
+@pytest.mark.parametrize("known", [["age", "dose"], []])
+def test_the_picture_says_what_is_known_where_it_is_no_labeling(drawn, monkeypatch, known):
+    X, _, age, sought = drawn
+    said = {}
+    monkeypatch.setattr(plotting, "plot_centroids", lambda *args, **given: said.update(given))
+    monkeypatch.setattr(single, "as_file", lambda figure, kind: b"")
+    origin = {"prepared": {"known": known}}
+    single.draw(make(X, sought, measured=np.c_[age, age], origin=origin), "png")
+    assert said["known_name"] == ("age, dose" if known else "nothing")
 
 
 def test_the_page_of_several_clusterings(drawn, tmp_path):
