@@ -74,7 +74,7 @@ ENTRIES = {
     "mdl_multiview": Entry(MDLMultiView(3, **QUICK), MDLMultiView(n_init=2)),
     "mdl_constrained": Entry(MDLConstrained(3, **QUICK), MDLConstrained(n_init=4)),
     "cop_kmeans": Entry(COPKMeans(3, **QUICK), COPKMeans(n_init=4)),
-    "cross_partition": Entry(CrossPartition(3, **QUICK), CrossPartition(max_iter=50)),
+    "cross_partition": Entry(CrossPartition(3, tol=1e-4, **QUICK), CrossPartition(max_iter=50)),
     "cecib": Entry(CECIB(3, **QUICK), CECIB(3, n_init=2)),
     "naci": Entry(NACI(3, random_state=0), NACI()),
     "coala": Entry(COALA(3, random_state=0), COALA()),

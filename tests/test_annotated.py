@@ -79,9 +79,6 @@ def test_rows_and_what_is_known_of_them(cells):
     same(CCIB(**FIT), counts, two, rows_of(cells, layer="counts"), ["batch", "donor"])
     embedded = rows_of(cells, obsm="X_pca")
     same(ResidualMixture(**FIT), pca, batch, embedded, "batch")
-    counted = CrossPartition(2, random_state=0).fit(rows_of(cells, layer="counts"), subsets="batch")
-    expected = clone(counted).fit(counts, subsets=batch)
-    np.testing.assert_array_equal(counted.labels_, expected.labels_)
     # Labels and numbers are a design.
     both = ["batch", "depth"]
     same(ResidualMixture(**FIT), pca, cells.obs[both], embedded, both)
@@ -99,6 +96,14 @@ def test_a_part_of_the_cells_and_a_file(cells, tmp_path):
     stored = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
     same(CCIB(**FIT), cells.X, cells.obs["batch"].to_numpy(), stored, "batch")
     stored.file.close()
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_subsets_may_be_a_column_of_cells(cells):
+    found = CrossPartition(2, random_state=0).fit(rows_of(cells, layer="counts"), subsets="batch")
+    expected = clone(found).fit(cells.layers["counts"], subsets=cells.obs["batch"].to_numpy())
+    np.testing.assert_array_equal(found.labels_, expected.labels_)
 
 
 @pytest.mark.slow

@@ -274,6 +274,8 @@ def test_counts_with_labels_and_numbers():
     model.predict(counts[:5], known=["batch", "age"])
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_subsets_may_be_a_column():
     frame = table(80)
     rng = np.random.default_rng(0)

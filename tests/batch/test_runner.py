@@ -722,6 +722,8 @@ def test_a_write_that_fails_leaves_no_half_file(tmp_path, monkeypatch):
     assert batch.run(spec, tmp_path).sizes["cell"] == 6
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_an_interrupt_keeps_what_is_finished(tmp_path, monkeypatch, done):
     with interrupted_after(2):
         batch.run(SPEC, tmp_path)

@@ -17,6 +17,7 @@ from places import TESTS
 from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics.cluster import contingency_matrix
+from slowly import slowly
 
 import nrprob
 from nrprob import IB
@@ -139,7 +140,7 @@ def test_shards_are_even_and_rows_stay_in_place(n_shards):
     assert (np.diff(layout.block_group) >= 0).all()
 
 
-@pytest.mark.parametrize("n_shards", [2, 8])
+@pytest.mark.parametrize("n_shards", [2, *slowly(8)])
 def test_every_shard_of_sparse_rows_is_complete(n_shards):
     rng = np.random.default_rng(1)
     codes = rng.integers(3, size=300)

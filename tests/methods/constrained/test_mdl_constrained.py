@@ -473,6 +473,8 @@ def distances(X):
     return np.sqrt(((X[:, None] - X) ** 2).sum(2))
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_limits_on_distances_are_kept():
     # Four close pairs on a line and, far from them, a row that is alone.
     X = np.array([0, 0.5, 2, 2.6, 4, 4.4, 9, 9.7, 30])[:, None] * np.ones(2) / np.sqrt(2)
