@@ -27,7 +27,7 @@ from nrprob.methods.bayes.draws import (
     pooled,
 )
 from nrprob.methods.bayes.inputs import Inputs, SampledRows
-from nrprob.methods.bayes.pilot import shortest_lengths
+from nrprob.methods.bayes.pilot import chosen, shortest_lengths
 from nrprob.methods.bayes.prior import PriorKernel
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
@@ -83,8 +83,9 @@ class MDLMixture(Inputs):
         but shrunk to one that clusters have in common, or one of all clusters, which is the one
         that can tell what is known. All but "diag" need ``energy="conjugate"`` and
         ``kernel="collapsed"``. "auto" is "tied" where something is known, "diag" where there is no
-        choice, and else the one under which partitions that EM finds have the shortest description;
-        "full" has its say up to 30 columns, and "shrunk" where there are from 11 to 30.
+        choice, and else the one under which partitions that EM finds, or classes lead to, have the
+        shortest description; "full" has its say up to 30 columns, and "shrunk" where there are from
+        11 to 30, and both have to be shorter than the others by 3 nats.
     likelihood_power : float, default=1.0
         Power, from .01 to 1, that the density of real features given their clusters is raised to.
         Below 1 clusters need not be quite of the shape that is assumed, and kinds that are not
@@ -541,7 +542,7 @@ class MDLMixture(Inputs):
         self.covariance_lengths_ = shortest_lengths(
             self._code(0.2), task.X, task.codes, n_classes, self._max_clusters, random
         )
-        return min(self.covariance_lengths_, key=lambda name: self.covariance_lengths_[name])
+        return chosen(self.covariance_lengths_)
 
     def _choose_floor(
         self, X: np.ndarray, codes: np.ndarray, n_classes: int, key: jax.Array

@@ -3,6 +3,7 @@
 import io
 import itertools
 import pickle
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -25,7 +26,7 @@ from nrprob.methods.bayes.code import (
     leave_one_out,
     log_densities,
 )
-from nrprob.methods.bayes.pilot import shortest_lengths
+from nrprob.methods.bayes.pilot import chosen, shortest_lengths
 from nrprob.metrics import matched_accuracy
 from nrprob.posterior.export import import_arviz
 from nrprob.statistics.codes import normal_inverse_gamma, normal_nml
@@ -600,7 +601,34 @@ def test_the_covariance_is_that_of_the_rows(covariance):
         found = shortest_lengths(
             code, (X - X.mean(0)) / X.std(0), np.full(300, -1), 0, 8, np.random.RandomState(0)
         )
-    assert min(found, key=found.get) == covariance
+    assert min(found, key=found.get) == chosen(found) == covariance
+
+
+def test_covariances_of_their_own_have_to_be_clearly_shorter():
+    alike = {"diag": 140.0, "tied": 135.0}
+    assert chosen(alike | {"full": 132.1}) == "tied"
+    assert chosen(alike | {"full": 131.9}) == "full"
+    assert chosen(alike | {"full": 131.9, "shrunk": 130.0}) == "shrunk"
+    assert chosen({"diag": 134.9, "tied": 135.0, "full": 140.0}) == "diag"
+    assert chosen({"full": 1.0}) == "full"
+
+
+def test_partitions_by_classes_are_among_those_that_are_described():
+    """However few the clusters and the rows that EM finds them in."""
+    rng = np.random.default_rng(3)
+    truth = np.arange(24) % 3
+    X = rng.normal(size=(24, 6)) + 2.5 * np.eye(6)[truth]
+    X = (X - X.mean(0)) / X.std(0)
+    code = MixtureCode("conjugate", "diag", 0.2, 1.0, 0.5, None, None, None, True)
+    with jax.enable_x64(True):
+        found = {
+            most: shortest_lengths(code, X, truth, 3, most, np.random.RandomState(0))["tied"]
+            for most in (2, 3)
+        }
+        target = replace(code, covariance="tied").target(X, truth, 3, 3)
+        labels = np.pad(truth, (0, target.x.shape[0] - 24)).astype(np.int32)
+        own = float(target.shortest(jax.numpy.asarray(labels)))
+    assert found[3] <= own + 1e-9 < found[2]
 
 
 @pytest.mark.slow
