@@ -83,7 +83,7 @@ def recommend(
         ready, refused = _ready(X, known)
         for line in refused:
             warn(f"X has to go through nrprob.prepare before a fit; {line}")
-        if ready.notes and not refused:
+        if ready.notes:
             warn(f"X should go through nrprob.prepare before a fit; {'; '.join(ready.notes)}")
         for line in ready.warnings:
             warn(line)

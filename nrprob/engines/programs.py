@@ -11,18 +11,19 @@ import jaxlib
 
 from nrprob.engines.placement import on_cpu
 
-# Array elements that a program takes, up to which its compilation is what one waits for.
-_FEW = 1 << 16
+# Elements of the largest array, up to which compilation of a program is what one waits for.
+_FEW = 1 << 14
 _RELEASE = tuple(int(part) for part in jaxlib.__version__.split(".")[:2])
-# The emitters of fusions that came before compile in half of the time, and the programs are as fast
-# or slower by a fifth at most. XLA refuses an option that it does not know; later releases have no
-# other emitters.
+# The emitters of fusions that came before compile in half of the time, and of small data programs
+# are about as fast (of large ones slower by up to a third). XLA refuses an option that it does not
+# know; later releases have no other emitters.
 _QUICKLY = {"xla_cpu_use_fusion_emitters": False} if (0, 8) <= _RELEASE < (0, 11) else None
 
 
 def options_for(*arrays: Any) -> dict[str, Any] | None:
     """What XLA is told when it compiles a program that takes these arrays; None for nothing."""
-    few = sum(getattr(leaf, "size", 1) for leaf in jax.tree.leaves(arrays)) <= _FEW
+    sizes = [getattr(leaf, "size", 1) for leaf in jax.tree.leaves(arrays)]
+    few = max(sizes, default=0) <= _FEW
     return _QUICKLY if few and on_cpu(arrays) else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +21,9 @@ class UnfitColumns(ValueError):
     columns : list of str
     """
 
-    def __init__(self, message: str, columns: list[str]) -> None:
-        super().__init__(message)
-        self.columns = columns
+    def __init__(self, message: str, columns: Sequence[str] = ()) -> None:
+        super().__init__(message)  # by which alone a pickle makes it again
+        self.columns = list(columns)
 
 
 def in_python(option: str, value: Any) -> str:

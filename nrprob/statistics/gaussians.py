@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import solve_triangular as solve_lower
+from jax.scipy import linalg
 from scipy.linalg import solve_triangular
 
 _PRECISION = jax.lax.Precision.HIGHEST
@@ -351,7 +351,7 @@ class CrossEntropy:
         log_det = self._log_det(w, scatter, full)
         if self.covariance == "full":
             one = jnp.broadcast_to(jnp.eye(self.n_features, dtype=w.dtype), scatter.shape)
-            white = solve_lower(self._root(scatter, full), one, lower=True)
+            white = linalg.solve_triangular(self._root(scatter, full), one, lower=True)
             scatter = jnp.matmul(jnp.swapaxes(white, -1, -2), white, precision=_PRECISION)
         elif self.covariance == "diag":
             scatter = jnp.where(full[:, None], scatter + self.ridge, 1)

@@ -24,8 +24,8 @@ _KINDS = (
 )
 _ROWS = 2000  # that are looked at
 # Nats by which covariances of their own must win. Of few rows, what the search for partitions
-# happens to find decides about less, and then clusters that have more in common classify better:
-# tenths of iris and of wine with classes, and as many rows without, err at .35 and .08 otherwise.
+# happens to find decides about less: in 3 of 20 draws of 30 irises, half of them with classes,
+# "full" won by up to 2.5, and joined two species.
 _STRONG = 3.0
 _SIZES = (1, 2, 3, 4, 6, 9)
 
@@ -65,7 +65,7 @@ def shortest_lengths(
     if len(X) > _ROWS:
         some = np.sort(random.choice(len(X), _ROWS, replace=False))
         X, codes = X[some], codes[some]
-    # Few rows of many columns say little of a covariance, and their classes do.
+    # EM of few rows may not find what their classes show.
     classes = 1 < n_classes <= max_clusters and np.unique(codes[codes >= 0]).size == n_classes
     sizes = [k for k in _SIZES if k <= min(max_clusters, len(X) // 2 + 1)]
     found: dict[str, float] = {}
