@@ -17,11 +17,10 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import gammaln as gammaln_
-from jax.scipy.special import multigammaln as multigammaln_
 from scipy.special import gammaln, multigammaln, xlogy
 
 from nrprob.codelength import gaussian_complexity, multinomial_table
+from nrprob.statistics.gammas import log_gamma, log_multigamma
 from nrprob.statistics.matrices import whitener
 from nrprob.statistics.terms import TracedTerm
 
@@ -329,7 +328,7 @@ def student(away: Any, log_det: Any, factor: Any, freedom: Any, m: int) -> jax.A
     came, and the square of the vector's distance in its metric; ``factor`` is the variance of the
     difference from the mean, in units of the covariance.
     """
-    constant = gammaln_(0.5 * (freedom + 1 - m)) - gammaln_(0.5 * (freedom + 1))
+    constant = log_gamma(0.5 * (freedom + 1 - m)) - log_gamma(0.5 * (freedom + 1))
     constant = constant + 0.5 * (m * np.log(np.pi) + log_det)
     return constant + 0.5 * ((freedom + 1) * jnp.log1p(away / factor) + m * jnp.log(factor))
 
@@ -369,7 +368,7 @@ class NormalWishart:
         size = self.n_features if self.full else 1
         freedom, inside = size + 1 + self.freedom, jnp.log(self.freedom * self.variance)
         log_det = _log_det(scatter) if self.full else _log_product(jnp.moveaxis(scatter, -1, 0))
-        gammas = multigammaln_(0.5 * freedom, size) - multigammaln_(0.5 * (freedom + n), size)
+        gammas = log_multigamma(0.5 * freedom, size) - log_multigamma(0.5 * (freedom + n), size)
         rest = 0.5 * n * np.log(np.pi) - 0.5 * freedom * inside
         rest = rest + 0.5 * jnp.log1p(n / self.kappa) + gammas / size
         return self.n_features * rest + 0.5 * (freedom + n) * log_det
@@ -380,8 +379,8 @@ class NormalWishart:
         size, precision = m if self.full else 1, self.kappa + n
         freedom = size + 1 + self.freedom + n
         scatter, mean = self.scatter(cells.T), self.power * cells[:m] / precision
-        more = multigammaln_(0.5 * (freedom + self.power), size)
-        constant = m / size * (multigammaln_(0.5 * freedom, size) - more)
+        more = log_multigamma(0.5 * (freedom + self.power), size)
+        constant = m / size * (log_multigamma(0.5 * freedom, size) - more)
         constant = constant + 0.5 * self.power * m * np.log(np.pi)
         if not self.full:
             constant = constant + 0.5 * self.power * _log_product(scatter.T)

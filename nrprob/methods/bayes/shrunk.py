@@ -24,7 +24,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import multigammaln
 
 from nrprob.engines.chains import Draw
 from nrprob.engines.sample import Target
@@ -32,6 +31,7 @@ from nrprob.methods.bayes.prior import Prior, draw_prior
 from nrprob.methods.bayes.separate import SeparateTarget
 from nrprob.methods.bayes.shrunk_length import shortest_length
 from nrprob.methods.bayes.tied import wishart_root
+from nrprob.statistics.gammas import log_multigamma
 from nrprob.statistics.matrices import whitener
 
 _STATIC: dict[str, Any] = {"static": True}
@@ -97,7 +97,7 @@ class ShrunkTarget(SeparateTarget):
         freedom = d + 2
         inside = jnp.trace(self.common) * freedom / s - whitener(self.common)[1]
         constant = d * jnp.log(2 * s / freedom)
-        return 0.5 * (inside + freedom * constant) + multigammaln(0.5 * freedom, d)
+        return 0.5 * (inside + freedom * constant) + log_multigamma(0.5 * freedom, d)
 
     def length(self, cells: jax.Array) -> jax.Array:
         """Minus the log of the density of data, partition and common covariance."""

@@ -18,12 +18,12 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import multigammaln
 
 from nrprob.engines.sample import Odds, Partition, Target
 from nrprob.methods.bayes.prior import NumbersOnly, Prior
 from nrprob.methods.bayes.six_move_draws import log_gamma_variate
 from nrprob.statistics.codes import code_term, student
+from nrprob.statistics.gammas import log_multigamma
 from nrprob.statistics.matrices import whitener
 
 _STATIC: dict[str, Any] = {"static": True}
@@ -111,8 +111,8 @@ class TiedTarget(NumbersOnly):
         n, freedom = self.power * cells[..., -1].sum(), d + 1 + nu
         return (
             0.5 * n * d * np.log(np.pi)
-            + multigammaln(0.5 * freedom, d)
-            - multigammaln(0.5 * (freedom + n), d)
+            + log_multigamma(0.5 * freedom, d)
+            - log_multigamma(0.5 * (freedom + n), d)
             - 0.5 * freedom * d * jnp.log(s * nu)
             + 0.5 * (freedom + n) * whitener(fit.scatter)[1]
             + 0.5 * d * fit.log_det

@@ -1,0 +1,46 @@
+"""Logarithms of gamma functions of positive numbers, inside of compiled programs.
+
+XLA's own serves negative numbers, too, by several times as many operations: a sampler's program
+that has it in a dozen places took a fifth longer to compile, and a sixth longer to run.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_SHIFT = 7  # beyond this the series is exact to rounding
+# Bernoulli numbers B_2j over 2j (2j - 1), j = 8 to 1.
+_SERIES = (
+    -3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12
+)  # fmt: skip
+
+
+def log_gamma(x: jax.Array) -> jax.Array:
+    """Log of the gamma function of x (...) > 0.
+
+    Stirling's series; where x is below 7 that of x + 7, less the log of ``x (x + 1) ... (x + 6)``.
+    """
+    small = x < _SHIFT
+    product = x
+    for i in range(1, _SHIFT):
+        product = product * (x + i)
+    z = jnp.where(small, x + _SHIFT, x)
+    inverse = 1 / z
+    square = inverse * inverse
+    series = jnp.full_like(z, _SERIES[0])
+    for term in _SERIES[1:]:
+        series = series * square + term
+    stirling = (z - 0.5) * jnp.log(z) - z + 0.5 * math.log(2 * math.pi) + series * inverse
+    return stirling - jnp.log(jnp.where(small, product, 1))
+
+
+def log_multigamma(x: Any, m: int) -> jax.Array:
+    """Log of the multivariate gamma function of m dimensions, of x (...) > (m - 1) / 2."""
+    x = jnp.asarray(x)
+    constant = m * (m - 1) / 4 * math.log(math.pi)
+    return log_gamma(x[..., None] - 0.5 * np.arange(m)).sum(-1) + constant
