@@ -20,6 +20,8 @@ from scipy import sparse
 
 _PRECISION = jax.lax.Precision.HIGHEST
 _ENTRIES = 4096  # sparse entries that are expanded at once
+_VECTOR = 32  # bytes of numbers that are computed with at a time; left-over ones take long
+_WIDE = 4  # columns from which on a product of compressed sparse rows is faster than sums
 WAITED = 1 << 15  # products of a step up to which compilation is what one waits for
 _ABSENT = -1e300  # log of what is not there, of which differences can be taken
 
@@ -92,19 +94,53 @@ class Dense:
         return square.sum(1).astype(jnp.float64).sum(0)
 
 
+@jax.custom_jvp
+@jax.custom_batching.sequential_vmap  # side by side they would take much memory
+def _multiply(value, column, start, dense):
+    from jax.experimental.sparse import BCSR
+
+    return BCSR((value, column, start), shape=(start.shape[0] - 1, dense.shape[0])) @ dense
+
+
+@_multiply.defjvp
+def _multiply_jvp(primals, tangents):
+    # Rows are data, of which nothing is differentiated by.
+    *rows, dense = primals
+    return _multiply(*rows, dense), _multiply(*rows, tangents[-1])
+
+
+def _product(value: jax.Array, column: jax.Array, start: jax.Array, dense: jax.Array) -> jax.Array:
+    """Product of compressed sparse rows (entries,), (entries,), (n + 1,) with (m, k): (n, k)."""
+    k = dense.shape[1]
+    full = jnp.pad(dense, ((0, 0), (0, -k % (_VECTOR // dense.dtype.itemsize))))
+    return _multiply(value, column, start, full)[:, :k]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ByCell:
+    """Non-zero statistics by the (group, statistic) that they are summed to, then by row."""
+
+    row: jax.Array
+    value: jax.Array
+    start: jax.Array  # first entry of every group's statistic (and one past the last)
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Sparse:
     """Non-zero statistics in row order, cut into chunks (chunks, entries) of row, column, value.
 
     Padding entries have the value 0. Where the rows are to be sharded, the arrays of all shards,
-    each complete in itself, follow one another.
+    each complete in itself, follow one another. On a CPU entries are there by cell, too: products
+    of compressed sparse rows take a third to a seventh of the time of sums over scattered entries.
     """
 
     row: jax.Array
     column: jax.Array
     value: jax.Array
     start: jax.Array  # first entry of every row (and one past the last), in the flat order
+    by_cell: ByCell | None
     shape: tuple[int, int] = field(metadata={"static": True})  # rows of a block, statistics
 
     @property
@@ -115,7 +151,7 @@ class Sparse:
     def cells(self, w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
         """Sum the statistics over cells; see `Dense.cells`."""
         b, r, s, k = w.shape
-        p = self.n_statistics
+        p, by_cell = self.n_statistics, self.by_cell
         w = w.reshape(b * r, s * k)
 
         def add(total, entries):
@@ -123,9 +159,17 @@ class Sparse:
             cell = group[row // r] * p + column
             return total.at[cell].add(w[row] * value[:, None]), None
 
-        total = jnp.zeros((n_groups * p, s * k), w.dtype)
-        total, _ = jax.lax.scan(add, total, (self.row, self.column, self.value))
+        if by_cell is not None and self._compressed(w) and by_cell.start.size == n_groups * p + 1:
+            total = _product(by_cell.value, by_cell.row, by_cell.start, w)
+        else:
+            total = jnp.zeros((n_groups * p, s * k), w.dtype)
+            total, _ = jax.lax.scan(add, total, (self.row, self.column, self.value))
         return jnp.moveaxis(total.reshape(n_groups, p, s, k), 1, -1)
+
+    def _compressed(self, dense: jax.Array) -> bool:
+        """Whether a product with an array (m, k) is best left to compressed rows."""
+        few = dense.shape[1] < _WIDE
+        return self.by_cell is not None and not few and dense.dtype == self.value.dtype
 
     def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
         """Transpose of `cells`; see `Dense.adjoint`."""
@@ -138,8 +182,12 @@ class Sparse:
             cell = group[row // r] * p + column
             return total.at[row].add(g[cell] * value[:, None], indices_are_sorted=True), None
 
-        total = jnp.zeros((b * r, s * k), g.dtype)
-        total, _ = jax.lax.scan(add, total, (self.row, self.column, self.value))
+        if self._compressed(g):
+            cell = self.column if n_groups == 1 else group[self.row // r] * p + self.column
+            total = _product(self.value.reshape(-1), cell.reshape(-1), self.start, g)
+        else:
+            total = jnp.zeros((b * r, s * k), g.dtype)
+            total, _ = jax.lax.scan(add, total, (self.row, self.column, self.value))
         return total.reshape(b, r, s, k)
 
     def log_cells(self, log_w: jax.Array, group: jax.Array, n_groups: int) -> jax.Array:
@@ -363,7 +411,7 @@ def make_rows(
     shape = layout.n_blocks, layout.n_rows, p
     statistics: Dense | Sparse
     if sparse.issparse(x):
-        statistics = _sparse_statistics(x, layout, p)
+        statistics = _sparse_statistics(x, layout, p, 1 if share is not None else n_groups)
     elif isinstance(x, jax.Array):
         statistics = Dense(_place(x, layout.slot, shape))
     else:
@@ -385,7 +433,7 @@ def _place(x: jax.Array, slot: jax.Array, shape: tuple[int, int, int]) -> jax.Ar
     return flat.at[slot, -1].set(1).reshape(shape)
 
 
-def _sparse_statistics(x: Any, layout: Layout, p: int) -> Sparse:
+def _sparse_statistics(x: Any, layout: Layout, p: int, n_groups: int) -> Sparse:
     """Entries in the order of the padded rows, with the 1 of every row as its last statistic."""
     n = x.shape[0]
     ones = sparse.csr_array((np.ones(n, x.dtype), (np.arange(n), np.full(n, p - 1))), shape=(n, p))
@@ -398,18 +446,34 @@ def _sparse_statistics(x: Any, layout: Layout, p: int) -> Sparse:
     start = np.pad(counts.cumsum(1), ((0, 0), (1, 0)))
     row = np.repeat(np.tile(np.arange(n_rows, dtype=np.int32), layout.n_shards), counts.ravel())
     sizes = start[:, -1]
-    size = -(-bucket(int(sizes.max()), 1 << 16) // _ENTRIES) * _ENTRIES
+    entries = min(coarse(int(sizes.max()), 256), _ENTRIES)
+    size = -(-bucket(int(sizes.max()), 1 << 16) // entries) * entries
     real = np.arange(size) < sizes[:, None]
 
-    def chunks(values, fill):
+    def padded(values, fill=0):
         out = np.full(real.shape, fill, values.dtype)
         out[real] = values
-        return out.reshape(-1, _ENTRIES)
+        return out
+
+    def by_cell():
+        shard = np.repeat(np.arange(layout.n_shards), sizes)
+        block = shard * (layout.n_blocks // layout.n_shards) + row // layout.n_rows
+        group = layout.block_group[block] if n_groups > 1 else 0
+        cell = (shard * n_groups + group) * p + x.indices
+        order = np.argsort(cell, kind="stable")
+        counts = np.bincount(cell, minlength=layout.n_shards * n_groups * p)
+        start = counts.reshape(layout.n_shards, -1).cumsum(1)
+        return ByCell(
+            padded(row[order]).ravel(),
+            padded(x.data[order]).ravel(),
+            np.pad(start, ((0, 0), (1, 0))).astype(np.int32).ravel(),
+        )
 
     return Sparse(
-        chunks(row, n_rows - 1),
-        chunks(x.indices.astype(np.int32), p - 1),
-        chunks(x.data, 0),
+        padded(row, n_rows - 1).reshape(-1, entries),
+        padded(x.indices.astype(np.int32), p - 1).reshape(-1, entries),
+        padded(x.data).reshape(-1, entries),
         start.astype(np.int32).ravel(),
+        by_cell() if jax.default_backend() == "cpu" else None,
         (layout.n_rows, p),
     )

@@ -160,18 +160,23 @@ def _as_kind(x, kind):
     return {"numpy": np.asarray, "jax": jax.device_put, "sparse": sparse.csr_array}[kind](x)
 
 
+def _by_entries(rows):
+    """Sparse rows as they are where there is no product of compressed ones."""
+    return replace(rows, x=replace(rows.x, by_cell=None))
+
+
 def _rough(w, z, x, n_groups, kind):
     """Layout, rows and the spread masses for one way of passing the same numbers."""
-    x = _as_kind(x, kind)
+    x = _as_kind(x, "sparse" if kind == "entries" else kind)
     layout, rows = small.laid_out(x, z, n_groups)
-    return layout, rows, layout.spread(w)
+    return layout, _by_entries(rows) if kind == "entries" else rows, layout.spread(w)
 
 
-@pytest.mark.parametrize("kind", ["numpy", "jax", "sparse"])
+@pytest.mark.parametrize("kind", ["numpy", "jax", "sparse", "entries"])
 @pytest.mark.parametrize("name", GROUPS)
 def test_cells_are_those_of_a_loop(name, kind):
-    if kind == "jax" and name != "unbalanced":
-        pytest.skip("a JAX array is laid out as NumPy's is")
+    if kind in ("jax", "entries") and name != "unbalanced":
+        pytest.skip("laid out as another kind is")
     z = GROUPS[name]
     n_groups = int(z.max()) + 1
     rng = np.random.default_rng(3)
@@ -304,6 +309,42 @@ def test_sparse_rows_without_entries_and_repeated_columns():
         start = np.asarray(rows.x.start)
         entries = start[layout.slot + 1] - start[layout.slot]
         assert entries[5] == 3 and entries[40] == 2 and entries[0] == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n_clusters", [1, 4, 5])
+def test_products_of_compressed_rows_are_sums_over_entries(n_clusters, dtype):
+    """By themselves, for several fits side by side, and their derivatives."""
+    rng = np.random.default_rng(3)
+    z = small.groups()
+    x = [sparse.random_array((small.N, small.M), density=0.4, rng=i, dtype=dtype) for i in (0, 1)]
+    found = [small.laid_out(one.tocsr(), z)[1] for one in x]
+    rows = jax.tree.map(lambda *parts: np.stack(parts), *found)
+    w = rng.random((2, *found[0].mass.shape, 2, n_clusters)).astype(dtype)
+
+    def both_ways(rows, w):
+        cells = rows.cells(w)
+        return cells, rows.adjoint(cells)
+
+    @jax.jit
+    def all_of(rows, w):
+        return jax.vmap(lambda rows, w: jax.jvp(lambda w: both_ways(rows, w), (w,), (w,)))(rows, w)
+
+    with jax.enable_x64(True):
+        exact = all_of(_by_entries(rows), w)
+        found = all_of(rows, w)
+        for one, true in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
+            assert one.dtype == true.dtype == dtype
+            np.testing.assert_allclose(one, true, rtol=1e-4 if dtype == np.float32 else 1e-12)
+        sharp = jax.jit(lambda rows, w: both_ways(rows, w)[1])
+        one = sharp(jax.tree.map(lambda a: a[0], rows), w[0])
+        np.testing.assert_allclose(one, exact[0][1][0], rtol=1e-4)
+
+
+def test_few_entries_are_few_in_memory():
+    x = sparse.random_array((small.N, small.M), density=0.1, rng=0)
+    rows = small.laid_out(x.tocsr(), small.groups())[1]
+    assert x.nnz + small.N <= rows.x.value.size <= 256
 
 
 @settings(max_examples=60, deadline=None)
