@@ -109,6 +109,15 @@ def _multiply_jvp(primals, tangents):
     return _multiply(*rows, dense), _multiply(*rows, tangents[-1])
 
 
+def _has_products() -> bool:
+    """Whether products of compressed rows are there, and as fast as they should be."""
+    try:
+        from jax.experimental.sparse import BCSR  # noqa: F401
+    except ImportError:  # what is experimental may go
+        return False
+    return jax.default_backend() == "cpu"
+
+
 def _product(value: jax.Array, column: jax.Array, start: jax.Array, dense: jax.Array) -> jax.Array:
     """Product of compressed sparse rows (entries,), (entries,), (n + 1,) with (m, k): (n, k)."""
     k = dense.shape[1]
@@ -474,6 +483,6 @@ def _sparse_statistics(x: Any, layout: Layout, p: int, n_groups: int) -> Sparse:
         padded(x.indices.astype(np.int32), p - 1).reshape(-1, entries),
         padded(x.data).reshape(-1, entries),
         start.astype(np.int32).ravel(),
-        by_cell() if jax.default_backend() == "cpu" else None,
+        by_cell() if _has_products() else None,
         (layout.n_rows, p),
     )

@@ -16,6 +16,7 @@ from numpyro.infer import MCMC
 from partitions import all_partitions
 from scipy import stats
 from scipy.special import gammaln, logsumexp
+from slowly import slowly
 
 from nrprob.engines import chains
 from nrprob.methods.bayes import six_move, six_move_jumps
@@ -244,32 +245,26 @@ JUMPS = {
 NML = {
     "units": _unit_move,
     "birth": _jump(birth_move),
+    "labels": _label_move,
+    "rebirth": _rebirth,
 }
-PARAMETERS = {"labels": _label_move, "step": _step}
+DRAWS = {"nml": 8000, "conjugate": 20_000}  # of "nml" each takes several times as long
 
 
 ENERGIES = pytest.mark.parametrize("energy", ["nml", "conjugate"])
 
 
-@pytest.mark.parametrize(
-    ("energy", "name"),
-    [
-        *(pytest.param("nml", name, marks=pytest.mark.slow) for name in JUMPS),
-        ("conjugate", "pivot"),
-        pytest.param("conjugate", "launched", marks=pytest.mark.slow),
-        ("conjugate", "single"),
-    ],
-)
+@ENERGIES
+@pytest.mark.parametrize("name", JUMPS)
 def test_jumps_leave_the_exact_distribution_invariant(energy, name):
-    p, changed = check(tiny(energy, 1), JUMPS[name], 20_000, 1)
+    p, changed = check(tiny(energy, 1), JUMPS[name], DRAWS[energy], 1)
     assert p > P_LIMIT
     assert changed > 0.02  # else the test would say nothing
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NML)
-def test_units_and_births_leave_the_exact_distribution_invariant(name):
-    assert check(tiny("nml", 1), NML[name], 20_000, 2)[0] > P_LIMIT
+def test_moves_of_units_labels_and_parameters_leave_the_exact_distribution_invariant(name):
+    assert check(tiny("nml", 1), NML[name], DRAWS["nml"], 2)[0] > P_LIMIT
 
 
 def test_labels_given_parameters_leave_no_component_empty_and_the_rest_invariant():
@@ -278,34 +273,17 @@ def test_labels_given_parameters_leave_no_component_empty_and_the_rest_invariant
 
 @pytest.mark.slow
 @ENERGIES
-@pytest.mark.parametrize(
-    # In one dimension every move by itself (jumps above); all of them after each other in two.
-    ("name", "d"),
-    [("labels", 1), ("step", 2)],
-)
-def test_labels_and_steps_leave_the_exact_distribution_invariant(energy, d, name):
-    target = tiny(energy, d)
-    assert check(target, PARAMETERS[name], 20_000, 4, 3 if name == "step" else 1)[0] > P_LIMIT
-    if energy == "nml" and name == "labels":
-        assert check(target, _rebirth, 20_000, 5)[0] > P_LIMIT
+def test_steps_leave_the_exact_distribution_invariant(energy):
+    """All moves after each other, in two dimensions."""
+    assert check(tiny(energy, 2), _step, 20_000, 4, 3)[0] > P_LIMIT
 
 
 @pytest.mark.parametrize(
     ("name", "energy", "wrong"),
     [
         ("pivot", "conjugate", lambda t: t.evidence + t.number + t.weights),  # proposals symmetric
-        pytest.param(
-            "launched",
-            "conjugate",
-            lambda t: t.evidence + t.weights + t.choice,  # no A(k), and so no k + 1
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            "single",
-            "conjugate",
-            lambda t: t.evidence + t.number + t.weights,
-            marks=pytest.mark.slow,
-        ),
+        ("launched", "conjugate", lambda t: t.evidence + t.weights + t.choice),  # no A(k)
+        ("single", "conjugate", lambda t: t.evidence + t.number + t.weights),
     ],
 )
 def test_dropping_a_factor_is_found(monkeypatch, name, energy, wrong):
@@ -313,16 +291,17 @@ def test_dropping_a_factor_is_found(monkeypatch, name, energy, wrong):
     assert check(tiny(energy, 1), JUMPS[name], 20_000, 1)[0] < 1e-12
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda t, k: t.evidence + t.number + t.weights + t.choice - jnp.log(k + 1.0),
         lambda t, k: t.evidence + t.number + t.choice,
-        lambda t, k: t.evidence + t.number + t.weights,
-        lambda t, k: t.evidence + t.number,
+        *slowly(
+            lambda t, k: t.evidence + t.number + t.weights + t.choice - jnp.log(k + 1.0),
+            lambda t, k: t.evidence + t.number + t.weights,
+            lambda t, k: t.evidence + t.number,
+        ),
     ],
-    ids=["names", "compositions", "rho", "published"],
+    ids=["compositions", "names", "rho", "published"],
 )
 def test_dropping_a_factor_of_the_published_move_is_found(monkeypatch, wrong):
     target = tiny("nml", 1)
@@ -335,7 +314,7 @@ def test_dropping_a_factor_of_the_published_move_is_found(monkeypatch, wrong):
         return jnp.where(jnp.isfinite(terms.weights), value, -jnp.inf)  # too few units to share
 
     monkeypatch.setattr(six_move_jumps, "log_ratio", ratio)
-    assert check(target, JUMPS["pivot"], 20_000, 1)[0] < 1e-12
+    assert check(target, JUMPS["pivot"], DRAWS["nml"], 1)[0] < 1e-12
 
 
 # Chains
