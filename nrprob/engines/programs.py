@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ _RELEASE = tuple(int(part) for part in jaxlib.__version__.split(".")[:2])
 def _quickly() -> dict[str, Any] | None:
     options: dict[str, Any] = {}
     # The first of LLVM's levels takes up to a quarter less time than the third, and of small data
-    # programs are as fast. Who asked for less is left with that.
+    # programs are as fast. Who asked for less, or in words of XLA's own, is left with that.
     if not jax.config.read("jax_disable_most_optimizations"):
         options["xla_backend_optimization_level"] = 1
     # The emitters of fusions that came before compile in half of the time, and of small data
@@ -27,7 +28,8 @@ def _quickly() -> dict[str, Any] | None:
     # it does not know; later releases have no other emitters.
     if (0, 8) <= _RELEASE < (0, 11):
         options["xla_cpu_use_fusion_emitters"] = False
-    return options or None
+    own = os.environ.get("XLA_FLAGS", "")
+    return {name: value for name, value in options.items() if name not in own} or None
 
 
 _QUICKLY = _quickly()

@@ -1,5 +1,7 @@
 """Programs of small data are compiled quickly, others as well as XLA can."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +18,17 @@ def told(monkeypatch):
     """What XLA is told, whatever its release."""
     monkeypatch.setattr(programs, "_QUICKLY", {"xla_cpu_enable_fast_min_max": False})
     return programs._QUICKLY
+
+
+@contextlib.contextmanager
+def _disabled(really):
+    """Whether JAX is told to optimise little."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", really)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
 
 
 def test_small_ones_on_a_cpu_are_compiled_quickly(told, monkeypatch):
@@ -52,8 +65,21 @@ def test_within_another_program_it_is_a_part_of_that(told):
     np.testing.assert_array_equal(jax.vmap(twice)(jnp.ones((2, 3))), 2)
 
 
-@pytest.mark.skipif(programs._QUICKLY is None, reason="this XLA has no other emitters of fusions")
-def test_xla_knows_what_it_is_told():
+@pytest.mark.parametrize("less", [False, True])
+def test_who_asked_for_less_is_left_with_that(less, monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    name = "xla_backend_optimization_level"
+    with _disabled(less):
+        assert (programs._quickly() or {}).get(name) == (None if less else 1)
+    monkeypatch.setenv("XLA_FLAGS", f"--{name}=2 --xla_cpu_use_fusion_emitters=true")
+    assert programs._quickly() is None
+
+
+def test_xla_knows_what_it_is_told(monkeypatch):
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    with _disabled(False):
+        monkeypatch.setattr(programs, "_QUICKLY", programs._quickly())
+    assert programs._QUICKLY
     found = program()(lambda x: jnp.sin(x) * 2 + x)(FEW + 1)
     np.testing.assert_allclose(
         found, np.sin(1) * 2 + 1, rtol=1e-12 if found.dtype == float else 1e-6
