@@ -1,7 +1,7 @@
 """Logarithms of gamma functions of positive numbers, inside of compiled programs.
 
-XLA's own serves negative numbers, too, by several times as many operations: a sampler's program
-that has it in a dozen places took a fifth longer to compile, and a sixth longer to run.
+XLA's own serves negative numbers, too, by more operations: a sampler's program that has it in two
+dozen places took a fifth longer to compile.
 """
 
 from __future__ import annotations

@@ -312,13 +312,14 @@ def test_sparse_rows_without_entries_and_repeated_columns():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("n_clusters", [1, 4, 5])
+@pytest.mark.parametrize("n_clusters", [2, 4, 5])
 def test_products_of_compressed_rows_are_sums_over_entries(n_clusters, dtype):
     """By themselves, for several fits side by side, and their derivatives."""
     rng = np.random.default_rng(3)
     z = small.groups()
     x = [sparse.random_array((small.N, small.M), density=0.4, rng=i, dtype=dtype) for i in (0, 1)]
     found = [small.laid_out(one.tocsr(), z)[1] for one in x]
+    assert found[0].x.by_cell is not None
     rows = jax.tree.map(lambda *parts: np.stack(parts), *found)
     w = rng.random((2, *found[0].mass.shape, 2, n_clusters)).astype(dtype)
 
