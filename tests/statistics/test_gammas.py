@@ -16,7 +16,8 @@ NUMBERS = np.concatenate([np.logspace(-12, 15, 4001), np.linspace(0.01, 30, 4001
 def test_it_is_exact_to_rounding():
     with jax.enable_x64(True):
         found = jax.jit(log_gamma)(NUMBERS)
-    np.testing.assert_allclose(found, special.gammaln(NUMBERS), rtol=5e-15, atol=5e-15)
+    # Below 7 it is a difference of numbers up to 23, each a few roundings off, as SciPy's is, too.
+    np.testing.assert_allclose(found, special.gammaln(NUMBERS), 5e-15, 8 * np.spacing(23.0))
 
 
 def test_in_single_precision_nothing_overflows():
