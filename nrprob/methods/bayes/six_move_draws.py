@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import ndtr, ndtri
+from jax.lax import erf, erf_inv
 
 _CELLS = 24  # pieces of the law of a log scale
 _BELOW, _ABOVE = 4.5, 8.0  # its reach, in standard deviations; the right tail is the heavy one
@@ -175,19 +175,22 @@ def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
 def draw_means(key: jax.Array, m: Moments, log_scales: jax.Array, box: Box) -> jax.Array:
     """Means (m, d) from their conditional distribution given log scales: normal in the box."""
     u = jax.random.uniform(key, m.mean.shape, m.mean.dtype)
-    sd, below, inside = _truncation(m, log_scales, box)
-    # A quantile of 0 or 1 would be infinite, and a product with it undefined.
-    digits = jnp.finfo(u.dtype)
-    level = jnp.clip(below + u * inside, digits.tiny, 1 - digits.epsneg)
-    normal = m.mean + sd * ndtri(level)
+    unit, below, width = _truncation(m, log_scales, box)
+    # A level of -1 or 1 would be infinite, and a product with it undefined.
+    most = 1 - jnp.finfo(u.dtype).epsneg
+    normal = m.mean + unit * erf_inv(jnp.clip(below + u * width, -most, most))
     flat = box.left + u * (box.right - box.left)
     return jnp.clip(jnp.where(m.n > 0, normal, flat), box.left, box.right)
 
 
-def _truncation(m: Moments, log_scales: jax.Array, box: Box):
-    sd = jnp.exp(log_scales) / jnp.sqrt(jnp.maximum(m.n, 1))
-    below = ndtr((box.left - m.mean) / sd)
-    return sd, below, ndtr((box.right - m.mean) / sd) - below
+def _truncation(m: Moments, log_scales: jax.Array, box: Box) -> tuple[jax.Array, ...]:
+    """Standard deviations of means times the root of 2; erf at the left, and from there to right.
+
+    The mean of rows lies in the box, so that erf has different signs at its sides.
+    """
+    unit = jnp.exp(log_scales) * jnp.sqrt(2 / jnp.maximum(m.n, 1))
+    below, above = erf((jnp.stack([box.left, box.right])[:, None] - m.mean) / unit)
+    return unit, below, above - below
 
 
 def log_evidence(m: Moments, log_scales: jax.Array, box: Box) -> jax.Array:
@@ -198,7 +201,7 @@ def log_evidence(m: Moments, log_scales: jax.Array, box: Box) -> jax.Array:
     since they are drawn from their conditional distribution.
     """
     size = jnp.log(box.high - box.low)
-    inside = _truncation(m, log_scales, box)[2]
+    inside = 0.5 * _truncation(m, log_scales, box)[2]
     n = jnp.maximum(m.n, 1)
     some = (
         _log_posterior(m, log_scales)
