@@ -42,6 +42,7 @@ def test_sequential_bottleneck_of_sib(documents):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("beta", [1.5, 4.0, 20.0])
 def test_curve_of_the_bottleneck_by_dit(beta):
     """I(C;X) and I(C;Y) on a small alphabet, by a generic optimiser of the Lagrangian."""
@@ -70,6 +71,7 @@ def test_curve_of_the_bottleneck_by_dit(beta):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("k", [2, 3])
 def test_gaussian_bottleneck_is_k_means_in_the_limit(k):
     for load in (load_iris, load_wine):
@@ -128,6 +130,7 @@ def test_agglomerative_sequential_and_annealed_meet(documents):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_multinomial_plane_is_solved_by_all(subtests=None):
     X, labels = make_multinomial_2d(150, 2, 300, orthogonality=0, random_state=0)
     for solver in ("anneal", "sequential", "batched", "agglomerative"):

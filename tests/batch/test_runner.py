@@ -788,22 +788,6 @@ def test_several_devices_give_the_same_results(tmp_path, done):
     same(results, done[1])
 
 
-@pytest.mark.slow
-@pytest.mark.contract
-def test_two_runners_share_the_work(tmp_path):
-    spec = changed(data__repeats=24, methods=SPEC["methods"][:1])
-    model = write_toml(spec, tmp_path / "sweep.toml")
-    both = [start(model, tmp_path / "out") for _ in range(2)]
-    said = [process.communicate(timeout=300) for process in both]
-    assert [p.returncode for p in both] == [0, 0], said
-    results = batch.load(tmp_path / "out")
-    assert results.sizes["cell"] == 2 * 24 * 2 * 2
-    done = [int(line.split(" fits done")[0].split()[-1]) for line, _ in said]
-    assert sum(done) == results.sizes["cell"]  # nothing was done twice
-    assert min(done) > 0, "one of them came too late to do anything"
-    same(results, batch.run(spec, tmp_path / "alone"))
-
-
 # Begins runs as its own children, so that JAX is imported once for all of them.
 NURSERY = """
 import os, sys
@@ -812,62 +796,101 @@ import nrprob.methods.constrained.cop_kmeans
 from nrprob.batch import plan, runner
 from nrprob.cli import app
 plan.BATCH = 2
-for _ in sys.stdin:
+for line in sys.stdin:
+    what, value = line.split(maxsplit=1)
+    if what == "wait":
+        print(os.waitstatus_to_exitcode(os.waitpid(int(value), 0)[1]), flush=True)
+        continue
     child = os.fork()
     if not child:
-        os.dup2(2, 1)
+        log = os.open(value.strip(), os.O_CREAT | os.O_WRONLY)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
         app(["run", *sys.argv[1:]])
     print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
-KILLS = int(os.environ.get("NRPROB_KILLS", "7"))
+class Nursery:
+    """Runs of a model file into one folder, begun without a wait for imports."""
+
+    def __init__(self, model, out):
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", NURSERY, str(model), "--out", str(out)],
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.communicate()
+
+    def _ask(self, line):
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def begin(self, log):
+        """Begin a run, which writes what it says to a file; returns its process."""
+        return self._ask(f"begin {log}")
+
+    def wait(self, child):
+        """Exit status, or the signal, less than 0."""
+        return self._ask(f"wait {child}")
+
+
+def several(repeats):
+    return ONE | {"data": ONE["data"] | {"repeats": repeats}, "runs": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_two_runners_share_the_work(tmp_path):
+    spec, out = several(20), tmp_path / "out"
+    logs = [tmp_path / f"{i}.log" for i in range(2)]
+    with Nursery(write_toml(spec, tmp_path / "sweep.toml"), out) as nursery:
+        both = [nursery.begin(log) for log in logs]
+        assert [nursery.wait(child) for child in both] == [0, 0]
+    results = batch.load(out)
+    assert results.sizes["cell"] == 40
+    done = [int(log.read_text().split(" fits done")[0].split()[-1]) for log in logs]
+    assert sum(done) == 40  # nothing was done twice
+    assert min(done) > 0, "one of them came too late to do anything"
+    same(results, batch.run(spec, tmp_path / "alone"))
+
+
+KILLS = int(os.environ.get("NRPROB_KILLS", "5"))
 
 
 @pytest.mark.slow
 @pytest.mark.contract
 def test_killed_many_times(tmp_path):
-    repeats = 7 * KILLS + 20  # every kill comes after one more batch, and some have finished two
-    spec = ONE | {"data": ONE["data"] | {"repeats": repeats}, "runs": 2}
-    model, out = write_toml(spec, tmp_path / "sweep.toml"), tmp_path / "out"
-    command = [sys.executable, "-c", NURSERY, str(model), "--out", str(out)]
-    nursery = subprocess.Popen(
-        command,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-
-    def answer():
-        return int(nursery.stdout.readline())
-
-    def begin():
-        nursery.stdin.write("\n")
-        nursery.stdin.flush()
-        return answer()
+    repeats = 7 * KILLS + 8  # every kill comes after one more batch, and some have finished two
+    spec, out = several(repeats), tmp_path / "out"
 
     def parts():
         return {p.name: p.stat().st_mtime_ns for p in out.glob("cells/*.nc")}
 
     chance = random.Random(0)
     finished: dict[str, int] = {}
-    for i in range(KILLS + KILLS // 8):
-        assert len(finished) < repeats, "nothing is left to be killed at"
-        child = begin()
-        if i % 9:  # at any moment after the first batch that it finishes
-            while len(parts()) <= len(finished):
-                time.sleep(0.002)
-            time.sleep(chance.uniform(0, 0.02))
-        else:  # while the file is checked
-            time.sleep(chance.uniform(0, 0.2))
-        os.kill(child, signal.SIGKILL)
-        assert answer() == -signal.SIGKILL
-        now = parts()
-        assert finished.items() <= now.items()  # nothing that was finished is lost, or done again
-        finished = now
-    begin()
-    assert answer() == 0
-    nursery.communicate()
+    with Nursery(write_toml(spec, tmp_path / "sweep.toml"), out) as nursery:
+        for i in range(KILLS + KILLS // 8):
+            assert len(finished) < repeats, "nothing is left to be killed at"
+            child = nursery.begin(tmp_path / "log")
+            if i % 9:  # at any moment after the first batch that it finishes
+                while len(parts()) <= len(finished):
+                    time.sleep(0.002)
+                time.sleep(chance.uniform(0, 0.02))
+            else:  # while the file is checked
+                time.sleep(chance.uniform(0, 0.2))
+            os.kill(child, signal.SIGKILL)
+            assert nursery.wait(child) == -signal.SIGKILL
+            now = parts()
+            assert finished.items() <= now.items()  # nothing finished is lost, or done again
+            finished = now
+        assert nursery.wait(nursery.begin(tmp_path / "log")) == 0
     assert not [path for path in out.rglob("*") if path.name.startswith(".")]
     results = batch.load(out)
     assert results.sizes["cell"] == 2 * repeats

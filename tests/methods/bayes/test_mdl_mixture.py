@@ -471,13 +471,13 @@ def test_leave_one_out_is_the_ratio_of_evidences():
 @pytest.mark.parametrize(("kernel", "energy"), [("collapsed", "conjugate"), ("six-move", "nml")])
 def test_four_components_are_found(kernel, energy):
     """From chains that start far apart, which agree on all that names leave alone."""
-    X, truth = make_four_components(1000, random_state=0)
+    X, truth = make_four_components(500, random_state=0)
     truth = truth[:, 0]
-    y = np.where(np.random.default_rng(0).random(1000) < 0.1, truth, -1)
+    y = np.where(np.random.default_rng(0).random(500) < 0.1, truth, -1)
     model = MDLMixture(
         20, kernel=kernel, energy=energy, variance_floor=0.2, unordered=False,
         num_warmup=300 if kernel == "collapsed" else 700,
-        num_samples=1000, random_state=0,
+        num_samples=1000 if kernel == "collapsed" else 600, random_state=0,
     ).fit(X, y)  # fmt: skip
     k = model.posterior_["n_clusters"].values
     assert (k == 4).mean() > 0.5 and model.n_clusters_ == 4
@@ -632,6 +632,7 @@ def test_partitions_by_classes_are_among_those_that_are_described():
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_covariances_that_depart_from_a_common_one_are_shrunk_to_it():
     """Of 240 rows in 12 columns; of so many, covariances of their own are badly known."""
     rng = np.random.default_rng(0)

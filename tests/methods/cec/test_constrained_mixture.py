@@ -9,6 +9,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
+from slowly import first_fast
 
 from nrprob import ConstrainedMixture, DegenerateClusterWarning
 from nrprob.links import InfeasibleConstraints
@@ -18,11 +19,7 @@ from nrprob.methods.cec import link_posterior, units
 N, M = 24, 3
 TRUTH = np.arange(N) % 3
 QUICK = {"n_init": 3, "random_state": 0}
-COVARIANCES = [
-    "full",
-    pytest.param("diag", marks=pytest.mark.slow),
-    pytest.param("spherical", marks=pytest.mark.slow),
-]
+COVARIANCES = first_fast(["full", "diag", "spherical"])
 
 
 @pytest.fixture
@@ -99,6 +96,7 @@ def test_without_links_it_is_a_gaussian_mixture(X):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_it_finds_what_scikit_learn_finds():
     X = np.random.default_rng(0).normal(size=(300, 2)) + 5 * np.eye(2)[np.arange(300) % 2]
     model = ConstrainedMixture(2, reg=0, tol=1e-12, **QUICK).fit(X)
@@ -120,6 +118,7 @@ def test_classes_of_all_rows_are_the_components(X):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_cannot_links_of_labels_leave_a_class_several_clusters(X):
     halves = np.where(TRUTH == 2, 1, 0)  # the first two clusters are one class
     model = ConstrainedMixture(3, links="cannot", **QUICK).fit(X, halves)
@@ -161,6 +160,7 @@ def test_contradictory_links_are_refused(X):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_a_mean_field_keeps_the_links(X, monkeypatch):
     monkeypatch.setattr(units, "SETS", 0)
     monkeypatch.setattr(link_posterior, "LABELINGS", 100)
@@ -187,6 +187,7 @@ def test_duplicates_constant_columns_and_few_rows(X):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_one_row(X):
     one = ConstrainedMixture(1, n_init=1).fit(X[:1])
     assert one.labels_.tolist() == [0] and np.isfinite(one.objective_)

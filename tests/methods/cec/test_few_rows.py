@@ -14,6 +14,7 @@ HALF = np.arange(8) % 2
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize(
     "rival", [ConstrainedMixture, PartitionKMeans, SemiSupervisedFCM, SemiSupervisedSpectral]
 )

@@ -11,7 +11,7 @@ from nrprob.batch.draws import draw
 from nrprob.datasets import load
 from nrprob.metrics import normalized_mutual_information
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.contract]  # they compile more than they compute
 
 # E_1 of the clusters that the paper's authors published with their data, and how many classes.
 AUTHORS = {
@@ -79,7 +79,6 @@ def best_of_five(objective, score):
     return comb(others, 4) @ score[np.argsort(objective)] / comb(len(score), 5)
 
 
-@pytest.mark.contract  # seven programs, which take longer to compile than to run
 @pytest.mark.filterwarnings("ignore:columns of X are nearly collinear")
 def test_what_labels_right_and_wrong_do():
     """Claims of the paper, of the mean over its sets; a fit is the best of five starts.
