@@ -62,9 +62,11 @@ def rows(n: int, kind: str = "four", seed: int = 0) -> Data:
         fixed = np.random.default_rng(5)
         centres, spread = fixed.uniform(-6, 6, (10, 2)), fixed.uniform(0.4, 1, (10, 2))
     else:
-        scale = 1.0 if kind == "four" else 0.4
+        scale = 0.4 if kind == "close" else 1.0
         centres = scale * np.array([[-3, -2], [3, -2], [-2, 3], [3, 3]])
         spread = np.array([[1, 1], [0.7, 1.2], [1.2, 0.6], [1, 0.8]])
+        if kind == "even":
+            spread = np.ones_like(spread)
     z = rng.integers(len(centres), size=n)
     X = centres[z] + spread[z] * rng.normal(size=(n, 2))
     y = np.where(rng.random(n) < 0.1, z, -1)
@@ -411,6 +413,217 @@ def beside_numpyro(n: int, draws: int, slow_draws: int, seconds: float) -> None:
     )
 
 
+# Covariances between columns
+
+
+PRECISION, FREEDOM, VARIANCE = 0.3, 5.0, 0.2  # of the prior, for both: kappa, f and s
+GIBBS = {"tied": 1, "full": 4}  # covariances of four clusters
+
+
+def sheared(n: int, covariance: str) -> Data:
+    """The four components in axes that are correlated within them, of one shape or of their own."""
+    data = rows(n, "even" if covariance == "tied" else "four")
+    X = data.X @ np.array([[1, 0.8], [0, 0.6]])
+    return Data((X - X.mean(0)) / X.std(0), data.y)
+
+
+def log_rows(sites: Any, X: Any, y: Any) -> Any:
+    """Log (n, k) of weight times density of rows and their classes."""
+    k, d = sites["means"].shape
+    root = jnp.linalg.cholesky(jnp.broadcast_to(sites["precision"], (k, d, d)))
+    away = jnp.einsum("nkd,kde->nke", X[:, None] - sites["means"], root)
+    log_p = jnp.log(jnp.diagonal(root, axis1=1, axis2=2)).sum(-1) - 0.5 * (away**2).sum(-1)
+    log_p = log_p + jnp.log(sites["weights"]) - 0.5 * d * np.log(2 * np.pi)
+    told = jnp.log(sites["classes"])[:, jnp.maximum(y, 0)].T
+    return log_p + jnp.where(y[:, None] >= 0, told, 0)
+
+
+def wishart(key: Any, freedom: Any, rate: Any) -> Any:
+    """Draw of a Wishart distribution by Bartlett's factors; rate (d, d) is its inverse scale."""
+    d = rate.shape[0]
+    gamma_key, normal_key = jax.random.split(key)
+    chi = jnp.sqrt(2 * jax.random.gamma(gamma_key, (freedom - jnp.arange(d)) / 2))
+    a = jnp.diag(chi) + jnp.tril(jax.random.normal(normal_key, (d, d)), -1)
+    root = jnp.linalg.cholesky(jnp.linalg.inv(rate)) @ a
+    return root @ root.T
+
+
+def normal_model(X: Any, y: Any, covariances: int) -> None:
+    """The mixture of four normal components, with the cluster of every row."""
+    import numpyro
+    import numpyro.distributions as dist
+
+    d = X.shape[1]
+    rate = jnp.broadcast_to(VARIANCE * FREEDOM * jnp.eye(d), (covariances, d, d))
+    prior = dist.Wishart(d + 1 + FREEDOM, rate_matrix=rate).to_event(1)
+    precision = jnp.broadcast_to(numpyro.sample("precision", prior), (4, d, d))
+    centred = dist.MultivariateNormal(jnp.zeros(d), precision_matrix=PRECISION * precision)
+    sites = {
+        "precision": precision,
+        "means": numpyro.sample("means", centred.to_event(1)),
+        "weights": numpyro.sample("weights", dist.Dirichlet(jnp.ones(4))),
+        "classes": numpyro.sample("classes", dist.Dirichlet(jnp.full((4, 4), 0.5)).to_event(1)),
+    }
+    with numpyro.plate("rows", X.shape[0]):
+        z = numpyro.sample("z", dist.Categorical(jnp.full(4, 0.25)))
+        # The weights are in `log_rows`.
+        own = jnp.take_along_axis(log_rows(sites, X, y), z[:, None], 1)[:, 0]
+        numpyro.factor("x", own + np.log(4))
+
+
+def given_precision(key: Any, now: Any, X: Any, y: Any) -> dict[str, Any]:
+    """Clusters, then means, weights and classes, given the covariances and what they were."""
+    keys = jax.random.split(key, 4)
+    k, d = now["means"].shape
+    z = jax.random.categorical(keys[0], log_rows(now, X, y))
+    member, size, centre = _of_clusters(z, X, k)
+    return {
+        "z": z,
+        "means": centre + _noise(keys[1], now["precision"], size),
+        "weights": jax.random.dirichlet(keys[2], 1 + size[:, 0]),
+        "classes": jax.random.dirichlet(keys[3], 0.5 + member @ _onehot(y)),
+    }
+
+
+def _onehot(y: Any) -> Any:
+    return (y[:, None] == jnp.arange(4)).astype(float)
+
+
+def _of_clusters(z: Any, X: Any, k: int) -> tuple[Any, Any, Any]:
+    member = (z == jnp.arange(k)[:, None]).astype(X.dtype)
+    size = member.sum(1, keepdims=True)
+    return member, size, member @ X / (PRECISION + size)
+
+
+def _noise(key: Any, precision: Any, size: Any) -> Any:
+    k, d = size.shape[0], precision.shape[-1]
+    root = jnp.linalg.cholesky(jnp.broadcast_to(precision, (k, d, d)))
+    noise = jax.random.normal(key, (k, d, 1))
+    noise = jax.scipy.linalg.solve_triangular(root.transpose(0, 2, 1), noise)[..., 0]
+    return noise / jnp.sqrt(PRECISION + size)
+
+
+def all_in_blocks(now: Any, X: Any, y: Any, covariances: int) -> Any:
+    """Gibbs step without NumPyro: clusters, then all else, covariances with means."""
+    key, precision_key, other_key = jax.random.split(now["rng_key"], 3)
+    k, d = now["means"].shape
+    keys = jax.random.split(other_key, 4)
+    z = jax.random.categorical(keys[0], log_rows(now, X, y))
+    member, size, centre = _of_clusters(z, X, k)
+    square = jnp.einsum("kn,nd,ne->kde", member, X, X)
+    scatter = square - jnp.einsum("kd,ke->kde", centre, centre) * (PRECISION + size)[..., None]
+    count = size[:, 0]
+    if covariances == 1:
+        scatter, count = scatter.sum(0, keepdims=True), count.sum(keepdims=True)
+    own = jax.random.split(precision_key, covariances)
+    rate = scatter + VARIANCE * FREEDOM * jnp.eye(d)
+    precision = jax.vmap(wishart)(own, d + 1 + FREEDOM + count, rate)
+    return {
+        "z": z,
+        "precision": precision,
+        "means": centre + _noise(keys[1], precision, size),
+        "weights": jax.random.dirichlet(keys[2], 1 + size[:, 0]),
+        "classes": jax.random.dirichlet(keys[3], 0.5 + member @ _onehot(y)),
+        "rng_key": key,
+    }
+
+
+def _by_numpyro(X: Any, y: Any, start: Any, count: int, draws: int) -> tuple[np.ndarray, float]:
+    """Trace of the log density, and seconds, of `CustomGibbs` with NUTS for the covariances."""
+    from numpyro.distributions import biject_to, constraints
+    from numpyro.infer import MCMC, NUTS, CustomGibbs, Gibbs, init_to_value
+
+    sites = ["z", "means", "weights", "classes"]
+
+    def update(rng_key, gibbs_sites, hmc_sites):
+        return given_precision(rng_key, gibbs_sites | hmc_sites, X, y)
+
+    nuts = NUTS(normal_model, init_strategy=init_to_value(values=start))
+    free = biject_to(constraints.positive_definite).inv(start["precision"])
+    begin = {site: start[site] for site in sites} | {"precision": free}
+    spent = []
+    for number in (8, draws):  # every call compiles, which the short one's time is
+        runner = MCMC(
+            Gibbs([(CustomGibbs(update), sites), (nuts, None)]),
+            num_warmup=draws // 2, num_samples=number, progress_bar=False,
+        )  # fmt: skip
+        go = partial(runner.run, extra_fields=())
+        go(jax.random.PRNGKey(0), X, y, count, init_params=begin)
+        runner.post_warmup_state = runner.last_state
+        spent.append(timed(partial(go, runner.post_warmup_state.rng_key, X, y, count)).cpu)
+    log_p = jax.jit(lambda v: jax.lax.map(lambda one: _log_density(one, X, y), v))
+    return np.asarray(log_p(runner.get_samples())), spent[1] - spent[0]
+
+
+def _log_density(sites: Any, X: Any, y: Any) -> Any:
+    return jax.nn.logsumexp(log_rows(sites, X, y), -1).sum()
+
+
+def _by_scan(X: Any, y: Any, start: Any, count: int, draws: int) -> tuple[np.ndarray, float]:
+    """The same of `all_in_blocks`."""
+
+    @jax.jit
+    def run(state):
+        def one(state, _):
+            state = all_in_blocks(state, X, y, count)
+            return state, _log_density(state, X, y)
+
+        return jax.lax.scan(one, state, length=draws)
+
+    state = start | {"rng_key": jax.random.PRNGKey(0)}
+    for _ in range(2):  # the second may be compiled anew, for arrays in place of numbers
+        state, _ = run(state)
+    again = timed(lambda: jax.block_until_ready(run(state)))
+    return np.asarray(run(state)[1]), again.cpu
+
+
+def beside_blocked_gibbs(n: int, draws: int, seconds: float) -> None:
+    """Print effective draws per second under covariances between columns, k known to rivals."""
+    from sklearn.cluster import KMeans
+
+    from nrprob.methods.bayes.prior import PriorKernel
+
+    usual = chains.default_kernel(n, 10)
+    drawing = PriorKernel(usual.block, usual.n_split_merge, usual.n_launch)
+    table: list[Any] = []
+    for covariance, count in GIBBS.items():
+        data = sheared(n, covariance)
+        X, y = jnp.asarray(data.X), jnp.asarray(data.y)
+        found = KMeans(4, n_init=1, random_state=0).fit(data.X)
+        begin = {
+            "z": jnp.asarray(found.labels_, int),
+            "precision": jnp.tile(5 * jnp.eye(2), (count, 1, 1)),
+            "means": jnp.asarray(found.cluster_centers_),
+            "weights": jnp.full(4, 0.25),
+            "classes": jnp.full((4, 4), 0.25),
+        }
+        bar = np.nan
+        for name, rival in (
+            ("NumPyro's Gibbs with NUTS, k=4", _by_numpyro),
+            ("Gibbs without NumPyro, k=4", _by_scan),
+        ):
+            trace, spent = rival(X, y, begin, count, draws)
+            rate = ess(trace[None]) / spent
+            bar = rate if np.isnan(bar) else bar
+            table.append((covariance, name, 1e6 * spent / draws, rate, np.nan, 4.0, rate / bar, ""))
+        fixed = MixtureCode(
+            "conjugate", covariance, FLOOR, 1.0, 0.5, PRECISION, 1 + FREEDOM / 2,
+            VARIANCE * FREEDOM / 2, False,
+        )  # fmt: skip
+        drawn = replace(fixed, kappa=None, shape=None, scale=None)
+        for name, code in (("ours, any k", fixed), ("ours, any k, numbers drawn", drawn)):
+            target = code.target(data.X, data.y, 4, MOST)
+            ours = sample(drawing if code.draws_prior else usual, target, seconds)
+            each, result = 1e6 * ours.seconds / ours.length.size, summary(ours)
+            ratio, mean = result[0] / bar, ours.n_clusters.mean()
+            table.append((covariance, name, each, *result[:2], mean, ratio, result[4]))
+    show(
+        f"n={n}: effective draws per second of the log density (length); ratios to NumPyro's",
+        ("covariance", "sampler", "us/draw", "ESS/s", "ESS/s k", "mean k", "ratio", ""),
+        table,
+    )
+
+
 def main() -> None:
     quick = arguments(__doc__).quick
     header("MDLMixture: the sampler, on one core")
@@ -422,12 +635,15 @@ def main() -> None:
             blocks_of_rows(8)
             compilations(100)
             beside_numpyro(60, 200, 50, 0.5)
+            beside_blocked_gibbs(60, 400, 0.5)
         else:
             effective(1000, 20)
             gibbs_alone(1000, 10, 3)
             blocks_of_rows(128)
             compilations(1000)
             beside_numpyro(100, 4000, 500, 10)
+            beside_blocked_gibbs(200, 10_000, 10)
+            beside_blocked_gibbs(1000, 4000, 20)
 
 
 if __name__ == "__main__":

@@ -399,21 +399,28 @@ def _launched(target: Target, pair: _Pair, odds: Odds, u: jax.Array, noise: jax.
     half = _order(u[1:3], size, jnp.asarray(size)) % 2
 
     def scan(t, carry):
-        side, log_q = carry
+        side, _ = carry
         now = pair.member & (half == t)
         taken = pair.member & ~now
         logit = odds(_two_cells(target, pair._replace(member=taken), side), taken, side)
-        return _take_sides(pair, now, logit, noise, side, log_q)
+        return _take_sides(pair, now, logit, noise, carry)
 
-    side, log_q = jax.lax.fori_loop(0, 2, scan, (side, jnp.zeros((), target.x.dtype)))
-    return _two_cells(target, pair, side), side, log_q
+    found = jax.lax.fori_loop(0, 2, scan, (side, jnp.zeros_like(noise)))
+    return _allocated(target, pair, found)
 
 
-def _take_sides(pair: _Pair, now: jax.Array, logit: jax.Array, noise: jax.Array, side, log_q):
-    """Sides after rows ``now`` drew theirs, or kept them, and what that adds to log q."""
+def _take_sides(pair: _Pair, now: jax.Array, logit: jax.Array, noise: jax.Array, before: Any):
+    """Sides, and the log odds that they have, after rows ``now`` drew theirs, or kept them."""
+    side, logits = before
     side = jnp.where(now, jnp.where(pair.together, noise < logit, pair.side), side)
-    mine = jax.nn.log_sigmoid(jnp.where(side, logit, -logit))
-    return side, log_q + jnp.where(now, mine, 0).sum()
+    return side, jnp.where(now, logit, logits)
+
+
+def _allocated(target: Target, pair: _Pair, found: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Cells of the two, the sides, and the log probability of the sides."""
+    side, logits = found
+    mine = jax.nn.log_sigmoid(jnp.where(side, logits, -logits))
+    return _two_cells(target, pair, side), side, jnp.where(pair.member, mine, 0).sum()
 
 
 _USUAL = 4.0  # rows
@@ -439,16 +446,15 @@ def _doubling(target: Target, pair: _Pair, odds: Odds, u: jax.Array, noise: jax.
     usual = both[:, None] * (_USUAL / both[..., -1].sum())
 
     def allocate(t, carry):
-        side, log_q = carry
+        side, _ = carry
         taken = pair.member & (turn < t)
         cells = _two_cells(target, pair._replace(member=taken), side)
         logit = odds(cells + usual, taken, side)
-        return _take_sides(pair, pair.member & (turn == t), logit, noise, side, log_q)
+        return _take_sides(pair, pair.member & (turn == t), logit, noise, carry)
 
-    begin = jnp.zeros_like(pair.side), jnp.zeros((), target.x.dtype)
+    begin = jnp.zeros_like(pair.side), jnp.zeros_like(noise)
     n_turns = jnp.where(n_members > 0, turn[order[jnp.maximum(n_members - 1, 0)]] + 1, 0)
-    side, log_q = jax.lax.fori_loop(0, n_turns, allocate, begin)
-    return _two_cells(target, pair, side), side, log_q
+    return _allocated(target, pair, jax.lax.fori_loop(0, n_turns, allocate, begin))
 
 
 Allocation: TypeAlias = Callable[..., tuple[jax.Array, jax.Array, jax.Array]]

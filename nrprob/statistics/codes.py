@@ -22,6 +22,7 @@ from scipy.special import gammaln, multigammaln, xlogy
 from nrprob.codelength import gaussian_complexity, multinomial_table
 from nrprob.statistics.gammas import log_gamma, log_multigamma
 from nrprob.statistics.matrices import whitener
+from nrprob.statistics.sums import sum_of_products, sum_of_squares
 from nrprob.statistics.terms import TracedTerm
 
 Table: TypeAlias = "np.ndarray | jax.Array"
@@ -135,7 +136,7 @@ class CountCode(_Differences):
         """Nats (K, b) that rows (p, b) add."""
         if not self.single:
             return super().join(prepared, row)
-        return (prepared * row[self.first : self.stop, None]).sum(0)
+        return sum_of_products(prepared, row[self.first : self.stop])
 
 
 @jax.tree_util.register_dataclass
@@ -165,7 +166,7 @@ class BinaryCode(_Differences):
     def join(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
         one, rest = prepared
-        return (one * row[self.first : self.stop, None]).sum(0) + row[-1] * rest
+        return sum_of_products(one, row[self.first : self.stop]) + row[-1] * rest
 
 
 @jax.tree_util.register_dataclass
@@ -397,7 +398,7 @@ class NormalWishart:
         less = more * precision / (precision + more)  # of the squared distance from the mean
         constant = constant + 0.5 * self.n_features * jnp.log1p(more / precision)
         if self.full:
-            away = jnp.square(jnp.einsum("ijk,jb->ikb", scatter[..., 0], row) - mean).sum(0)
+            away = sum_of_squares(jnp.einsum("ijk,jb->ikb", scatter[..., 0], row) - mean)
             inside = jnp.log1p(less * away)
         else:
             inside = _log_product(1 + less * jnp.square(row[:, None] - mean) / scatter)

@@ -25,6 +25,7 @@ from nrprob.methods.bayes.six_move_draws import log_gamma_variate
 from nrprob.statistics.codes import code_term, student
 from nrprob.statistics.gammas import log_multigamma
 from nrprob.statistics.matrices import whitener
+from nrprob.statistics.sums import sum_of_squares
 
 _STATIC: dict[str, Any] = {"static": True}
 
@@ -194,7 +195,8 @@ class TiedTarget(NumbersOnly):
             near = near * (taken * mass)[:, None]
             white = whitener((base + near.T @ near) / (n_base + (taken * mass).sum()))[0]
             factor = 1 + 1 / (kappa + n)[:, None]
-            away = jnp.square(white @ rows.T - (means @ white.T)[..., None]).sum(1) / factor
+            away = (white @ rows.T)[:, None] - (white @ means.T)[..., None]
+            away = sum_of_squares(away) / factor
             cost = 0.5 * (away + d * jnp.log(factor))
             cost = cost + self.plain.joining(two, x, self.plain.group)
             return cost[0] - cost[1]

@@ -1,0 +1,26 @@
+"""Sums over a short first axis of long arrays, which XLA's own are slow for on a CPU.
+
+Steps of a sampler on 5,000 rows in two columns spent two thirds of their time in such sums.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+_SHORT = 8  # of an axis, which is written out number by number
+_LONG = 2048  # rows beyond which a product of matrices is faster than a sum
+
+
+def sum_of_squares(x: jax.Array) -> jax.Array:
+    """Sum of squares over the first axis of (m, ...)."""
+    if x.shape[0] > _SHORT:
+        return jnp.square(x).sum(0)
+    return sum((jnp.square(x[i]) for i in range(x.shape[0])), jnp.zeros_like(x[0]))
+
+
+def sum_of_products(weights: jax.Array, x: jax.Array) -> jax.Array:
+    """Sum over the first axis of weights (m, K, b) or (m, K, 1) times x (m, b): (K, b)."""
+    if weights.shape[-1] == 1 and x.shape[-1] > _LONG:
+        return jnp.matmul(weights[..., 0].T, x, precision=jax.lax.Precision.HIGHEST)
+    return (weights * x[:, None]).sum(0)

@@ -1,0 +1,26 @@
+"""Sums over a short axis against NumPy's, on both sides of where their form changes."""
+
+import jax
+import numpy as np
+import pytest
+
+from nrprob.statistics import sums
+
+
+@pytest.mark.parametrize("m", [1, sums._SHORT, sums._SHORT + 1])
+def test_squares(m):
+    x = np.random.default_rng(0).normal(size=(m, 3, 5))
+    with jax.enable_x64(True):
+        found = jax.jit(sums.sum_of_squares)(x)
+    np.testing.assert_allclose(found, (x**2).sum(0), rtol=1e-14)
+
+
+@pytest.mark.parametrize("b", [4, sums._LONG, sums._LONG + 1])
+@pytest.mark.parametrize("wide", [True, False])
+def test_products(b, wide):
+    rng = np.random.default_rng(0)
+    weights, x = rng.normal(size=(3, 2, b if wide else 1)), rng.normal(size=(3, b))
+    with jax.enable_x64(True):
+        found = jax.jit(sums.sum_of_products)(weights, x)
+    assert found.shape == (2, b)
+    np.testing.assert_allclose(found, (weights * x[:, None]).sum(0), rtol=1e-13, atol=1e-13)
