@@ -438,16 +438,6 @@ def log_rows(sites: Any, X: Any, y: Any) -> Any:
     return log_p + jnp.where(y[:, None] >= 0, told, 0)
 
 
-def wishart(key: Any, freedom: Any, rate: Any) -> Any:
-    """Draw of a Wishart distribution by Bartlett's factors; rate (d, d) is its inverse scale."""
-    d = rate.shape[0]
-    gamma_key, normal_key = jax.random.split(key)
-    chi = jnp.sqrt(2 * jax.random.gamma(gamma_key, (freedom - jnp.arange(d)) / 2))
-    a = jnp.diag(chi) + jnp.tril(jax.random.normal(normal_key, (d, d)), -1)
-    root = jnp.linalg.cholesky(jnp.linalg.inv(rate)) @ a
-    return root @ root.T
-
-
 def normal_model(X: Any, y: Any, covariances: int) -> None:
     """The mixture of four normal components, with the cluster of every row."""
     import numpyro
@@ -471,61 +461,50 @@ def normal_model(X: Any, y: Any, covariances: int) -> None:
         numpyro.factor("x", own + np.log(4))
 
 
-def given_precision(key: Any, now: Any, X: Any, y: Any) -> dict[str, Any]:
-    """Clusters, then means, weights and classes, given the covariances and what they were."""
-    keys = jax.random.split(key, 4)
+def given_precision(key: Any, now: Any, X: Any, y: Any, renew: Any = None) -> dict[str, Any]:
+    """Clusters, then means, weights and classes, given the covariances and what they were.
+
+    ``renew(key, members, sizes, centres)`` may draw the covariances anew on the way.
+    """
+    keys = jax.random.split(key, 5)
     k, d = now["means"].shape
     z = jax.random.categorical(keys[0], log_rows(now, X, y))
-    member, size, centre = _of_clusters(z, X, k)
-    return {
-        "z": z,
-        "means": centre + _noise(keys[1], now["precision"], size),
-        "weights": jax.random.dirichlet(keys[2], 1 + size[:, 0]),
-        "classes": jax.random.dirichlet(keys[3], 0.5 + member @ _onehot(y)),
-    }
-
-
-def _onehot(y: Any) -> Any:
-    return (y[:, None] == jnp.arange(4)).astype(float)
-
-
-def _of_clusters(z: Any, X: Any, k: int) -> tuple[Any, Any, Any]:
     member = (z == jnp.arange(k)[:, None]).astype(X.dtype)
     size = member.sum(1, keepdims=True)
-    return member, size, member @ X / (PRECISION + size)
-
-
-def _noise(key: Any, precision: Any, size: Any) -> Any:
-    k, d = size.shape[0], precision.shape[-1]
+    centre = member @ X / (PRECISION + size)
+    precision = renew(keys[4], member, size, centre) if renew else now["precision"]
     root = jnp.linalg.cholesky(jnp.broadcast_to(precision, (k, d, d)))
-    noise = jax.random.normal(key, (k, d, 1))
+    noise = jax.random.normal(keys[1], (k, d, 1))
     noise = jax.scipy.linalg.solve_triangular(root.transpose(0, 2, 1), noise)[..., 0]
-    return noise / jnp.sqrt(PRECISION + size)
+    onehot = (y[:, None] == jnp.arange(4)).astype(X.dtype)
+    return {
+        "z": z,
+        "means": centre + noise / jnp.sqrt(PRECISION + size),
+        "weights": jax.random.dirichlet(keys[2], 1 + size[:, 0]),
+        "classes": jax.random.dirichlet(keys[3], 0.5 + member @ onehot),
+    } | ({"precision": precision} if renew else {})
 
 
 def all_in_blocks(now: Any, X: Any, y: Any, covariances: int) -> Any:
     """Gibbs step without NumPyro: clusters, then all else, covariances with means."""
-    key, precision_key, other_key = jax.random.split(now["rng_key"], 3)
-    k, d = now["means"].shape
-    keys = jax.random.split(other_key, 4)
-    z = jax.random.categorical(keys[0], log_rows(now, X, y))
-    member, size, centre = _of_clusters(z, X, k)
-    square = jnp.einsum("kn,nd,ne->kde", member, X, X)
-    scatter = square - jnp.einsum("kd,ke->kde", centre, centre) * (PRECISION + size)[..., None]
-    count = size[:, 0]
-    if covariances == 1:
-        scatter, count = scatter.sum(0, keepdims=True), count.sum(keepdims=True)
-    own = jax.random.split(precision_key, covariances)
-    rate = scatter + VARIANCE * FREEDOM * jnp.eye(d)
-    precision = jax.vmap(wishart)(own, d + 1 + FREEDOM + count, rate)
-    return {
-        "z": z,
-        "precision": precision,
-        "means": centre + _noise(keys[1], precision, size),
-        "weights": jax.random.dirichlet(keys[2], 1 + size[:, 0]),
-        "classes": jax.random.dirichlet(keys[3], 0.5 + member @ _onehot(y)),
-        "rng_key": key,
-    }
+    from nrprob.methods.bayes.tied import wishart_root
+    from nrprob.statistics.matrices import whitener
+
+    d = X.shape[1]
+
+    def renew(key, member, size, centre):
+        square = jnp.einsum("kn,nd,ne->kde", member, X, X)
+        scatter = square - jnp.einsum("kd,ke->kde", centre, centre) * (PRECISION + size)[..., None]
+        count = size[:, 0]
+        if covariances == 1:
+            scatter, count = scatter.sum(0, keepdims=True), count.sum(keepdims=True)
+        white, _ = jax.vmap(whitener)(scatter + VARIANCE * FREEDOM * jnp.eye(d))
+        keys = jax.random.split(key, covariances)
+        root = jax.vmap(wishart_root)(keys, white, d + 1 + FREEDOM + count)
+        return root @ root.transpose(0, 2, 1)
+
+    key, own = jax.random.split(now["rng_key"])
+    return given_precision(own, now, X, y, renew) | {"rng_key": key}
 
 
 def _by_numpyro(X: Any, y: Any, start: Any, count: int, draws: int) -> tuple[np.ndarray, float]:
