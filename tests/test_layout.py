@@ -14,7 +14,7 @@ KNOWS = {
 }
 # From the ground up: a floor imports nothing from those above it.
 FLOORS = (
-    {"exceptions", "settings", "annotated", "frames", "validation", "files", "scheduler"},
+    {"exceptions", "settings", "annotated", "frames", "validation", "files", "scheduler", "trees"},
     {"information", "codelength", "known", "labels", "colouring"},
     {"links", "metrics", "plotting", "posterior", "statistics"},
     {"preparation", "storage"},
@@ -66,6 +66,14 @@ def test_a_base_asks_nothing_of_its_children_by_name():
     for path in (PACKAGE / "estimator").glob("*.py"):
         asked = re.findall(r"getattr\(self, \"(\w+)\"", path.read_text())
         assert not asked, f"{path.name} asks for {asked}"
+
+
+def test_nodes_of_trees_are_of_one_making():
+    # JAX takes trees of two classes of its own making for one another; see `nrprob.trees`.
+    own = [path for path in PACKAGE.rglob("*.py") if "@jax.tree_util.register" in path.read_text()]
+    others = [path for path in PACKAGE.rglob("*.py") if "register_pytree" in path.read_text()]
+    assert not own
+    assert others == [PACKAGE / "trees.py"]
 
 
 def test_files_are_short():

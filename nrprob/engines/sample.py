@@ -26,7 +26,7 @@ Chains are vectorised by ``jax.vmap``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -36,6 +36,7 @@ import numpy as np
 
 from nrprob.statistics.codes import CodeTerm
 from nrprob.statistics.rows import bucket
+from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
 # Log odds (n',) of the second of two clusters, from their cells (groups, 2, p), whether each of the
@@ -43,8 +44,7 @@ _STATIC: dict[str, Any] = {"static": True}
 Odds: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class Target:
     """A distribution over partitions of rows; made by `make_target`.
 

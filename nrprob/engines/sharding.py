@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypeVar
 
 import jax
@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from nrprob.statistics.rows import Rows
+from nrprob.trees import node
 
 _AXIS = "rows"
 _SPLIT, _WHOLE = PartitionSpec(_AXIS), PartitionSpec()
@@ -91,8 +92,7 @@ def mesh_of(x: Any) -> Mesh | None:
     return _mesh(sorted(x.devices(), key=lambda device: device.id))
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class ShardedRows(Rows):
     """Rows whose arrays are split by their first axis, each part being the rows of one device.
 

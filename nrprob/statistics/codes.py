@@ -11,7 +11,7 @@ the empty cell costs 0. Its arrays are traced, so that programs serve all data o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 import jax
@@ -24,6 +24,7 @@ from nrprob.statistics.gammas import log_gamma, log_multigamma
 from nrprob.statistics.matrices import whitener
 from nrprob.statistics.sums import sum_of_products, sum_of_squares
 from nrprob.statistics.terms import TracedTerm
+from nrprob.trees import node
 
 Table: TypeAlias = "np.ndarray | jax.Array"
 _STATIC: dict[str, Any] = {"static": True}
@@ -72,8 +73,7 @@ def _step(table: Table, count: jax.Array) -> jax.Array:
     return _look_up(table, count + 1) - _look_up(table, count)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class CodeTerm(TracedTerm):
     """A `Term` whose cell cost is a code."""
 
@@ -101,8 +101,7 @@ def _log_product(x: jax.Array) -> jax.Array:
 _DATA = frozenset({"data", "parameters"})
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class CountCode(_Differences):
     """Sequences of symbols: ``sum_y each[T_y] + total[sum_y T_y]`` of the counts T.
 
@@ -139,8 +138,7 @@ class CountCode(_Differences):
         return sum_of_products(prepared, row[self.first : self.stop])
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class BinaryCode(_Differences):
     """Features that are 0 or 1: a `CountCode` of two symbols for every one of them."""
 
@@ -169,8 +167,7 @@ class BinaryCode(_Differences):
         return sum_of_products(one, row[self.first : self.stop]) + row[-1] * rest
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class LabelCode(_Differences):
     """Cells of the rows: ``each[n]`` of the number of rows, to which a function of k is added."""
 
@@ -190,8 +187,7 @@ class LabelCode(_Differences):
         return prepared * row[-1]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class NormalNML(_Differences):
     """Numbers under normal densities, one per feature, with parameters in a box.
 
@@ -236,8 +232,7 @@ class NormalNML(_Differences):
         return self._fit(first, second, n, inverse) + rest
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class NormalInverseGamma(_Differences):
     """Numbers under normal densities with the conjugate prior, one per feature.
 
@@ -272,8 +267,7 @@ class NormalInverseGamma(_Differences):
         return self._fit(cells + row[:, None]) + rest
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class NormalInverseWishart(_Differences):
     """Vectors under a normal density with full covariance and the conjugate prior.
 
@@ -334,8 +328,7 @@ def student(away: Any, log_det: Any, factor: Any, freedom: Any, m: int) -> jax.A
     return constant + 0.5 * ((freedom + 1) * jnp.log1p(away / factor) + m * jnp.log(factor))
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class NormalWishart:
     """Vectors under a normal density with a covariance of their own, prior traced.
 

@@ -17,6 +17,8 @@ import numpy as np
 from jax.scipy import linalg
 from scipy.linalg import solve_triangular
 
+from nrprob.trees import node
+
 _PRECISION = jax.lax.Precision.HIGHEST
 _STATIC: dict[str, Any] = {"static": True}
 _EMPTY = 1e-14  # mass below which a cell is empty
@@ -69,8 +71,7 @@ def log_normals(x: np.ndarray, means: np.ndarray, roots: np.ndarray) -> np.ndarr
     return out
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class Moments:
     """Rows as the columns that their statistics are made of, ``x`` (blocks, rows, columns).
 
@@ -269,8 +270,7 @@ class Tracked(NamedTuple):
     log_det: jax.Array
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class CrossEntropy:
     r"""Cell cost: least cross-entropy of the cell's rows with a normal distribution of a family.
 

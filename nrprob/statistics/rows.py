@@ -19,6 +19,8 @@ import numpy as np
 from jax.custom_batching import sequential_vmap
 from scipy import sparse
 
+from nrprob.trees import node
+
 _PRECISION = jax.lax.Precision.HIGHEST
 _ENTRIES = 4096  # sparse entries that are expanded at once
 _VECTOR = 32  # bytes of numbers that are computed with at a time; left-over ones take long
@@ -37,8 +39,7 @@ def _safe_log(a: jax.Array) -> jax.Array:
     return jnp.log(jnp.where(a > 0, a, 1))
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class Dense:
     """Statistics of the rows as an array ``x`` of shape (blocks, rows, statistics)."""
 
@@ -126,8 +127,7 @@ def _product(value: jax.Array, column: jax.Array, start: jax.Array, dense: jax.A
     return _multiply(value, column, start, full)[:, :k]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class ByCell:
     """Non-zero statistics by the (group, statistic) that they are summed to, then by row."""
 
@@ -136,8 +136,7 @@ class ByCell:
     start: jax.Array  # first entry of every group's statistic (and one past the last)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class Sparse:
     """Non-zero statistics in row order, cut into chunks (chunks, entries) of row, column, value.
 
@@ -236,8 +235,7 @@ class Sparse:
         return total - (weight[:, None] * centre**2).sum(0)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class Rows:
     """The rows of one fit: statistics, masses (0 on padding), and the known group of every block.
 

@@ -8,7 +8,7 @@ at clusters pooled over the groups, possibly through a linear view of the statis
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,13 @@ import numpy as np
 
 from nrprob.statistics.costs import Cost
 from nrprob.statistics.rows import Rows
+from nrprob.trees import node
 
 SMOOTHING = 1e-12
 _UNIT = np.float64(1)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class Residual:
     """View of the features as deviations from the mean of their known group.
 
@@ -44,8 +44,7 @@ class Residual:
         return jnp.where(np.arange(m.shape[1]) < m.shape[1] - 1, -m, 0.5 * (m * m).sum(1)[:, None])
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class Term:
     """One weighted sum of cell costs.
 
@@ -77,8 +76,7 @@ class Term:
         return row if self.view is None else self.view(row, self.view.mean[group])
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class TracedTerm(Term):
     """A `Term` whose cell cost has arrays of its own."""
 

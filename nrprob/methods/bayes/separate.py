@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from nrprob.engines.sample import Target
 from nrprob.methods.bayes.prior import NumbersOnly, Prior
 from nrprob.methods.bayes.tied import SHARED
+from nrprob.trees import node
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class SeparateTarget(NumbersOnly):
     """A distribution over partitions; see `nrprob.methods.bayes.prior.PriorTarget`.
 

@@ -18,7 +18,7 @@ is drawn given covariances, which are drawn first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import jax
@@ -33,6 +33,7 @@ from nrprob.methods.bayes.shrunk_length import shortest_length
 from nrprob.methods.bayes.tied import wishart_root
 from nrprob.statistics.gammas import log_multigamma
 from nrprob.statistics.matrices import whitener
+from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
 SHRINKAGE = np.asarray([1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0])  # values of nu
@@ -46,8 +47,7 @@ def moments(rows: Any) -> jax.Array:
     return jnp.concatenate([rows, rows[:, first] * rows[:, second]], 1)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class ShrunkTarget(SeparateTarget):
     """A distribution over partitions; see `nrprob.methods.bayes.prior.PriorTarget`.
 

@@ -20,7 +20,7 @@ Probabilities of classes have a symmetric Dirichlet prior in both. Components ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
@@ -37,6 +37,7 @@ from nrprob.statistics.codes import (
     normal_inverse_gamma,
     normal_nml,
 )
+from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
 
@@ -65,8 +66,7 @@ class Mixture(NamedTuple):
     class_probs: jax.Array
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class MixtureTarget:
     """A distribution over mixtures; made by `make_mixture_target`.
 

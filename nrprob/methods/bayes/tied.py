@@ -12,7 +12,7 @@ it could not if S were given; only rows that move a few at a time see an S that 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -26,6 +26,7 @@ from nrprob.statistics.codes import code_term, student
 from nrprob.statistics.gammas import log_multigamma
 from nrprob.statistics.matrices import whitener
 from nrprob.statistics.sums import sum_of_squares
+from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
 
@@ -56,8 +57,7 @@ def wishart_root(key: jax.Array, white: jax.Array, freedom: jax.Array) -> jax.Ar
     return white.T @ (below + jnp.diag(diagonal))
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class TiedTarget(NumbersOnly):
     """A distribution over partitions; see `nrprob.methods.bayes.prior.PriorTarget`.
 
@@ -233,8 +233,7 @@ SHARED = frozenset({
 })  # fmt: skip
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class UnitNormal:
     """Rows of covariance I about a centre from N(0, I / kappa), but for what all rows add.
 

@@ -5,19 +5,19 @@ All are moving costs (see `nrprob.engines.moves`) of rows of mass 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from nrprob.statistics.xlogx import xlogx
+from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class SizeCost:
     """``-N log(N / n)`` of a cell of N of the n rows, and what its parameters take.
 
@@ -62,8 +62,7 @@ class Labelled(NamedTuple):
     counts: jax.Array
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@node
 class LabelCost:
     """``N h`` of a cell of N rows, where h is the entropy of the classes of those with a label.
 

@@ -1,0 +1,42 @@
+"""Dataclasses as nodes of JAX's trees."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, TypeVar, dataclass_transform
+
+import jax
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def node(cls: type[T]) -> type[T]:
+    """Make a class a frozen dataclass whose fields are traced, but those that are static.
+
+    A field is static if its metadata says so: ``field(metadata={"static": True})``.
+
+    `jax.tree_util.register_dataclass` would do, but for a defect: trees of two of its classes are
+    equal where their fields are alike, and only hashes, of which a table compares seven bits, keep
+    a compiled program from being run with the fields of another class.
+    """
+    made: Any = dataclasses.dataclass(frozen=True)(cls)
+    fields = dataclasses.fields(made)
+    static = tuple(field.name for field in fields if field.metadata.get("static"))
+    traced = tuple(field.name for field in fields if field.name not in static)
+    keys = tuple(jax.tree_util.GetAttrKey(name) for name in traced)
+
+    def values(x: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
+        return tuple(getattr(x, name) for name in names)
+
+    def unflatten(aux: Iterable[Any], children: Iterable[Any]) -> Any:
+        return made(**dict(zip(static + traced, (*aux, *children), strict=True)))
+
+    jax.tree_util.register_pytree_with_keys(
+        made,
+        lambda x: (tuple(zip(keys, values(x, traced), strict=True)), values(x, static)),
+        unflatten,
+        lambda x: (values(x, traced), values(x, static)),
+    )
+    return made
