@@ -609,7 +609,7 @@ def untidy(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("command", ["fit", "explore"])
+@pytest.mark.parametrize("command", ["explore", *slowly("fit")])
 def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, command, monkeypatch):
     arguments = ["--known", "group", "--compare", "sought", "--compare", "partly"]
     arguments += ["--missing", "drop", "--no-picture", "--out", str(tmp_path / "out")]

@@ -103,7 +103,7 @@ def stored(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     np.save(f"{folder}/rows.npy", X)
     ...     rows = nrprob.stored(f"{folder}/rows.npy")
-    ...     model = nrprob.CCIB(2, random_state=0).fit(rows, known=labels[:, 0])
+    ...     model = nrprob.CCIB(2, n_init=1, random_state=0).fit(rows, known=labels[:, 0])
     >>> model.labels_.shape
     (400,)
     """

@@ -25,7 +25,7 @@ SETTINGS = [
     CCIB(n_init=2, solver="batched"),
     CMBC(4, binarize=0.0, n_init=2, max_iter=20, update="batch", form="printed"),
     CMBC(binarize=0.0, n_init=2, max_iter=20, update="partial"),
-    CMBC(binarize=0.0, n_init=2, max_iter=20, update="exact", anneal=False),
+    CMBC(binarize=0.0, n_init=2, max_iter=3, update="exact", anneal=False),
     MixtureEM(2, n_init=2, random_state=0, covariance="spherical", anneal=False),
 ]
 _COUNTS = {"check_clustering": "the check passes negative values, and counts are not negative"}

@@ -6,6 +6,7 @@ import pytest
 from scipy import sparse
 from scipy.special import xlogy
 from sklearn.metrics import adjusted_rand_score
+from slowly import first_fast
 
 from nrprob import CCIB, IB, IBSI, MDLMixture, MixtureEM
 from nrprob.estimator.terms import SOLVERS
@@ -44,7 +45,7 @@ def test_the_objective_is_the_likelihood(planted, solver):
     assert adjusted_rand_score(model.labels_, z) > 0.9  # what makes the largest difference
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", first_fast(SOLVERS))
 def test_what_is_new_is_found(planted, solver):
     X, z, c = planted
     model = CCIB(2, solver=solver, coordination="marginal", **QUICK).fit(X, known=z)

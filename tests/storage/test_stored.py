@@ -15,6 +15,7 @@ import pytest
 from places import TESTS
 from sklearn.base import clone
 from sklearn.metrics import adjusted_rand_score
+from slowly import first_fast
 
 import nrprob
 from nrprob import CCIB, IB, ResidualMixture
@@ -142,7 +143,7 @@ def check_alike(one, other, known=None, objective=0.01):
 
 
 @pytest.mark.parametrize(
-    "model", [CCIB(K, **QUICK), IB(K, beta=3.0, **QUICK), ResidualMixture(K, n_init=2)]
+    "model", first_fast([CCIB(K, **QUICK), IB(K, beta=3.0, **QUICK), ResidualMixture(K, n_init=2)])
 )
 def test_new_rows_may_be_stored(tmp_path, model):
     X, known, _ = make()
