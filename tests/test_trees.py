@@ -18,7 +18,7 @@ def _class(i):
 
 def test_every_class_has_a_program_of_its_own():
     # A table of programs compares seven bits of hashes before it asks whether trees are equal, so
-    # that 40 classes suffice: with `jax.tree_util.register_dataclass` a tenth of them err.
+    # that some of 40 classes may err: of 150 made by `jax.tree_util.register_dataclass` 22 did.
     made = [_class(i) for i in range(40)]
     run = jax.jit(lambda x: x.plus())
     assert [float(run(cls(np.float32(0)))) for cls in made] == list(range(40))
