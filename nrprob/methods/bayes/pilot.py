@@ -75,10 +75,11 @@ def shortest_lengths(
         if X.shape[1] < fewest or (most and X.shape[1] > most):
             continue
         if kind not in by_em:
-            by_em[kind] = _by_em(X, kind, sizes, random)
-            if classes:
-                own = _by_classes(X, kind, codes, n_classes)
-                by_em[kind] = np.concatenate([by_em[kind], own[None]])
+            with few_threads(len(X)):
+                by_em[kind] = np.stack([_by_em(X, kind, k, random) for k in sizes])
+                if classes:
+                    own = _by_classes(X, kind, codes, n_classes)
+                    by_em[kind] = np.concatenate([by_em[kind], own[None]])
         labels = by_em[kind]
         if covariance == "shrunk":
             labels = np.concatenate([labels, by_em["tied"]])
@@ -97,19 +98,14 @@ def chosen(lengths: dict[str, float]) -> str:
     return best if lengths[best] < lengths[alike] - _STRONG else alike
 
 
-def _by_em(
-    X: np.ndarray, covariance: str, sizes: list[int], random: np.random.RandomState
-) -> np.ndarray:
-    """Clusters (sizes, n) of the best of a few mixtures of every number of components."""
-    found = np.zeros((len(sizes), len(X)), int)
-    with few_threads(len(X)):
-        for labels, k in zip(found, sizes, strict=True):
-            mixture = GaussianMixture(
-                k, covariance_type=covariance, reg_covar=1e-3, n_init=2, max_iter=50,
-                random_state=random,
-            )  # fmt: skip
-            labels[:] = _fitted(mixture, X) if k > 1 else 0
-    return found
+def _by_em(X: np.ndarray, covariance: str, k: int, random: np.random.RandomState) -> np.ndarray:
+    """Clusters (n,) of the best of a few mixtures of ``k`` components."""
+    if k == 1:
+        return np.zeros(len(X), int)
+    mixture = GaussianMixture(
+        k, covariance_type=covariance, reg_covar=1e-3, n_init=2, max_iter=50, random_state=random
+    )
+    return _fitted(mixture, X)
 
 
 def _by_classes(X: np.ndarray, covariance: str, codes: np.ndarray, n_classes: int) -> np.ndarray:
