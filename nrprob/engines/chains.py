@@ -19,7 +19,8 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
 from nrprob.engines.programs import program
-from nrprob.engines.sample import Partition, Target, no_moves, occupied, start, sweep
+from nrprob.engines.sample import no_moves, sweep
+from nrprob.engines.target import Partition, Target, occupied, start
 
 Draw = dict[str, jax.Array]
 
@@ -155,9 +156,10 @@ def dispersed(kernel: PartitionKernel, target: Any, key: jax.Array, n_chains: in
     """
     most = target.max_clusters
     share = [0.0, 1.0, 0.5, 0.25, 0.75, 0.125]
-    sizes = [1 + round(share[c % len(share)] * (most - 1)) for c in range(n_chains)]
+    some = jnp.asarray([share[c % len(share)] for c in range(n_chains)])
+    sizes = 1 + jnp.round(some * (most - 1)).astype(int)
     keys = jax.random.split(key, 2 * n_chains).reshape(n_chains, 2, -1)
-    labels = jax.vmap(partial(random_labels, target))(keys[:, 0], jnp.asarray(sizes))
+    labels = jax.vmap(partial(random_labels, target))(keys[:, 0], sizes)
     return jax.vmap(partial(kernel.begin, target))(labels, keys[:, 1])
 
 

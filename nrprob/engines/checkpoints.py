@@ -256,7 +256,7 @@ def sample_partitions(
     random_state: Any = None,
     verbose: int = 0,
 ) -> xarray.Dataset:
-    """Draw partitions from any distribution that `nrprob.engines.sample.make_target` made.
+    """Draw partitions from any distribution that `nrprob.engines.target.make_target` made.
 
     Parameters
     ----------

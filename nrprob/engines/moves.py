@@ -5,13 +5,14 @@ Costs of cells are evaluated anew, unless they are `MovingCost`: these know what
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 import jax
 import jax.numpy as jnp
 
 from nrprob.statistics.rows import Rows, Sparse
-from nrprob.statistics.terms import Term, Terms, gradient, objective, one_hot, score
+from nrprob.statistics.terms import SMOOTHING, Term, Terms, objective, one_hot, score
 
 
 class MovingCost(Protocol):
@@ -168,12 +169,17 @@ def give_up_small(
         new = jnp.where(labels == victim, cost.argmin(-1).astype(labels.dtype), labels)
 
         def ruins():
-            whole = cells.sum(2, keepdims=True)
-            single = (gradient(terms, whole)[:, :, 0] * cells[:, :, victim]).sum()
-            others = objective(terms, cells.at[:, :, victim].set(0))
-            harm = objective(terms, label_cells(rows, new, k)) - others
-            sound = jnp.isfinite(objective(terms, cells))[0]  # its own cost is a number, too
-            return sound & (harm[0] > single + RUIN * rows.mass.sum() / active.sum())
+            without = cells.at[:, :, victim].set(0)
+            whole = jnp.zeros_like(cells).at[:, :, 0].set((1 + SMOOTHING) * cells.sum(2))
+            tried = [cells, without, label_cells(rows, new, k), whole]
+            # One evaluation of all four, each of which would be compiled; of the last, a change.
+            few = jnp.zeros_like(cells).at[:, :, 0].set(cells[:, :, victim])
+            change = [jnp.zeros_like(cells)] * 3 + [few]
+            tried, change = (jnp.concatenate(parts, 1) for parts in (tried, change))
+            value, slope = jax.jvp(partial(objective, terms), (tried,), (change,))
+            sound = jnp.isfinite(value[0])  # its own cost is a number, too
+            harm, single = value[2] - value[1], slope[3]
+            return sound & (harm > single + RUIN * rows.mass.sum() / active.sum())
 
         stays = jax.lax.cond(giving.sparing, ruins, lambda: jnp.asarray(False))
         return (

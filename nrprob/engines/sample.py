@@ -1,9 +1,9 @@
 """Sampling of partitions: any sum of complete code lengths, as a distribution over clusterings.
 
 The state is a set partition of the rows into 1 .. K clusters, and its probability is proportional
-to ``exp(-scale * L)``, where L is what the terms of a `Target` charge plus a function of the number
-of clusters. Parameters are coded, not sampled, so that nothing but differences of L is needed.
-Moves leave it invariant, each by itself:
+to ``exp(-scale * L)``, where L is what the terms of a `nrprob.engines.target.Target` charge plus a
+function of the number of clusters. Parameters are coded, not sampled, so that nothing but
+differences of L is needed. Moves leave it invariant, each by itself:
 
 - *Gibbs*: rows are visited in random order, ``block`` at a time. The rows of a block are taken out
   together, and each draws its cluster (one new cluster among them) given all rows outside the
@@ -26,7 +26,6 @@ Chains are vectorised by ``jax.vmap``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
@@ -34,97 +33,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.statistics.codes import CodeTerm
-from nrprob.statistics.rows import bucket
-from nrprob.trees import node
-
-_STATIC: dict[str, Any] = {"static": True}
-# Log odds (n',) of the second of two clusters, from their cells (groups, 2, p), whether each of the
-# rows (n',) is in these, and whether it is in the second.
-Odds: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-
-
-@node
-class Target:
-    """A distribution over partitions of rows; made by `make_target`.
-
-    Attributes
-    ----------
-    terms : code lengths of cells
-    sizes : (K + 1,) function A(k) of the number of clusters; infinite where there may not be k
-    x : (n', p) statistics of the rows, the last of them 1; zeros on padding, which comes last
-    group : (n',) known group of the rows
-    partners : (n', q) rows to draw the second of a pair from, or None for any row
-    scale : factor of the code length
-    n_groups : known groups
-    """
-
-    terms: tuple[CodeTerm, ...]
-    sizes: jax.Array
-    x: jax.Array
-    group: jax.Array
-    partners: jax.Array | None
-    scale: jax.Array
-    n_groups: int = field(metadata=_STATIC)
-
-    @property
-    def max_clusters(self) -> int:
-        """Most clusters that there is room for."""
-        return self.sizes.shape[0] - 1
-
-    def cells(self, labels: jax.Array) -> jax.Array:
-        """Statistics (groups, K, p) of the cells of labels (n',)."""
-        return _sum_cells(self, self.x, self.group, labels)
-
-    def length(self, cells: jax.Array) -> jax.Array:
-        """``scale * L`` of cells (groups, K, p), in nats."""
-        total = self.sizes[occupied(cells).sum()]
-        for term in self.terms:
-            cost = term.cost(term.cells(cells[:, None])).sum() + term.constant
-            total = total + term.weight * cost
-        return self.scale * total
-
-    def odds(self, state: Partition, a: jax.Array, b: jax.Array, member: jax.Array) -> Odds:
-        """Log odds by which rows that leave clusters ``a`` and ``b`` join one of two new ones.
-
-        Any law will do that is the same whether the two are one or apart; here it is that of the
-        rows given the cells.
-        """
-
-        def given(cells, taken, side):
-            cost = self.joining(cells, self.x, self.group)
-            return self.scale * (cost[0] - cost[1])
-
-        return given
-
-    def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
-        """What rows (b, p) of groups (b,) add to every one of cells (groups, K, p): (K, b).
-
-        Without the change of A(k), and every row by itself.
-        """
-        total = jnp.zeros((), x.dtype)
-        for term in self.terms:
-            own = jnp.swapaxes(term.cells(cells[:, None])[:, 0], 1, 2)
-            prepared = jax.vmap(term.cost.prepare)(own)
-            if term.by_group and self.n_groups > 1:
-                prepared = jax.tree.map(lambda a: jnp.moveaxis(a[group], 0, -1), prepared)
-            else:
-                prepared = jax.tree.map(lambda a: a[0][..., None], prepared)
-            total = total + term.weight * term.cost.join(prepared, term.row(x, group).T)
-        return total
-
-
-def occupied(cells: jax.Array) -> jax.Array:
-    """Whether clusters (K,) hold a row, from their cells (groups, K, p)."""
-    return cells[..., -1].sum(0) > 0.5
-
-
-class Partition(NamedTuple):
-    """State of a chain: ``labels`` (n',), their ``cells``, and the length ``scale * L``."""
-
-    labels: jax.Array
-    cells: jax.Array
-    length: jax.Array
+from nrprob.engines.target import Odds, Partition, Target, occupied, start, sum_cells
 
 
 class Moves(NamedTuple):
@@ -143,89 +52,6 @@ class Moves(NamedTuple):
 def no_moves() -> Moves:
     """Counts before anything was proposed."""
     return Moves(*(jnp.zeros((), jnp.int32) for _ in Moves._fields))
-
-
-def make_target(
-    terms: Sequence[CodeTerm],
-    sizes: np.ndarray,
-    x: np.ndarray,
-    *,
-    group: np.ndarray | None = None,
-    partners: np.ndarray | None = None,
-    scale: float = 1.0,
-    sent: frozenset[str] = frozenset(),
-) -> Target:
-    """Check that terms make a complete code, and lay out the rows.
-
-    Parameters
-    ----------
-    terms : tuple of CodeTerm
-        Code lengths of the cells: features given their cell, with parameters, and the labels.
-    sizes : array-like of shape (max_clusters + 1,)
-        Function of the number of clusters that is added.
-    x : array-like of shape (n_samples, p)
-        Statistics of the rows; a column of ones is added for their number.
-    group : array-like of int of shape (n_samples,), optional
-        Known groups, from 0.
-    partners : array-like of int of shape (n_samples, q), optional
-        Rows near each row. Half of the pairs for splits and merges are drawn from them.
-    scale : float, default=1.0
-        Factor of the code length; other than 1, the result is a tempered distribution.
-    sent : frozenset of str, optional
-        What is coded elsewhere; see `nrprob.statistics.codes.CellCode`.
-
-    Returns
-    -------
-    Target
-
-    Raises
-    ------
-    ValueError
-        If the terms do not tell the receiver everything: their minimum would then always be at the
-        most clusters, and their exponential no posterior.
-    """
-    missing = {"data", "parameters", "labels"} - sent
-    for term in terms:
-        if isinstance(term, CodeTerm):
-            missing -= getattr(term.cost, "sends", frozenset())
-    plain = [t for t in terms if not isinstance(t, CodeTerm)]
-    if plain or missing:
-        what = {
-            "data": "the rows given their cells, in nats of all counts (not of proportions)",
-            "parameters": "the parameters of every cell (its parametric complexity, or a prior)",
-            "labels": "the cells of the rows (n H(C) and a function of the number of clusters)",
-        }
-        if plain:  # fitted costs charge for the data alone
-            told = set().union(*(t.cost.sends for t in terms if isinstance(t, CodeTerm)))
-            missing = {"parameters", "labels"} - (told & {"labels"})
-        raise ValueError(
-            "only complete code lengths can be sampled, since fitted costs always choose the most "
-            f"clusters; missing is a code of {'; and of '.join(what[w] for w in sorted(missing))}; "
-            "use the codes of nrprob.statistics.codes"
-        )
-    x = np.asarray(x, np.float64)
-    n = x.shape[0]
-    pad = bucket(n, 100_000) - n
-    wide = np.concatenate([x, np.ones((n, 1))], 1)
-    group = np.zeros(n, np.int32) if group is None else np.asarray(group, np.int32)
-    if partners is not None:
-        partners = np.pad(np.asarray(partners, np.int32), ((0, pad), (0, 0)))
-    target = Target(
-        tuple(terms),
-        np.asarray(sizes, np.float64),
-        np.pad(wide, ((0, pad), (0, 0))),
-        np.pad(group, (0, pad)),
-        partners,
-        np.float64(scale),
-        int(group.max(initial=0)) + 1,
-    )
-    return jax.tree.map(jnp.asarray, target)
-
-
-def start(target: Target, labels: jax.Array) -> Partition:
-    """State of given labels (n',); those of padding rows do not matter."""
-    cells = target.cells(labels)
-    return Partition(labels, cells, target.length(cells))
 
 
 # Gibbs
@@ -260,20 +86,11 @@ def draw_categories(log_p: jax.Array, u: jax.Array) -> jax.Array:
     return jnp.minimum(at, p.shape[0] - 1).astype(jnp.int32)
 
 
-def _sum_cells(target: Target, x: jax.Array, group: jax.Array, labels: jax.Array) -> jax.Array:
-    """Cells (groups, K, p) of rows (b, p)."""
-    k = target.max_clusters
-    if target.n_groups == 1:  # a product costs less than a scatter
-        return ((jnp.arange(k)[:, None] == labels).astype(x.dtype) @ x)[None]
-    cells = jnp.zeros((target.n_groups * k, x.shape[1]), x.dtype)
-    return cells.at[group * k + labels].add(x).reshape(target.n_groups, k, -1)
-
-
 def gibbs(
     target: Target, state: Partition, key: jax.Array, block: int
 ) -> tuple[Partition, jax.Array, jax.Array]:
     """Visit all rows once, ``block`` at a time; returns numbers of blocks, and of accepted ones."""
-    n_clusters = target.max_clusters
+    n_clusters = target.n_slots
     size = target.x.shape[0]
     n_rows = (target.x[:, -1] > 0).sum()
     n_blocks = -(-size // block)
@@ -294,7 +111,7 @@ def gibbs(
         cells, length, after, accepted = carry
         at = partial(jax.lax.dynamic_index_in_dim, index=j, keepdims=False)
         rows, groups, old = at(x), at(group), at(before)
-        less = cells - _sum_cells(target, rows, groups, old)
+        less = cells - sum_cells(target, rows, groups, old)
         less = jnp.where(less[..., -1:] > 0.5, less, 0)  # rounding leaves no trace in empty cells
         here = occupied(less)
         k, new = here.sum(), jnp.argmin(here)
@@ -303,7 +120,7 @@ def gibbs(
         cost = target.joining(less, rows, groups) + jnp.where(may_open, opened, 0)
         log_p = jnp.where(here[:, None] | may_open, -target.scale * cost, -jnp.inf)
         label = jnp.where(at(valid), draw_categories(log_p, at(u)), old)
-        more = less + _sum_cells(target, rows, groups, label)
+        more = less + sum_cells(target, rows, groups, label)
         put = partial(jax.lax.dynamic_update_index_in_dim, index=j, axis=0)
         if block == 1:
             return more, length, put(after, label), accepted + 1
@@ -497,7 +314,7 @@ def swap(target: Target, state: Partition, key: jax.Array) -> tuple[Partition, j
     u = jax.random.uniform(key, (4,), minval=jnp.finfo(float).tiny)
     here = occupied(state.cells)
     k = here.sum()
-    group = _below(u[0], target.n_groups)
+    group = _below(u[0], target.group.max() + 1)
     first = _below(u[1], k)
     second = (first + 1 + _below(u[2], jnp.maximum(k - 1, 1))) % k
     rank = jnp.cumsum(here) - 1

@@ -149,6 +149,11 @@ class TermCycle:
         return update
 
 
+@program("shape", "dtype")
+def _spread(seed, index, *, shape, dtype):
+    return spread(stream(seed, index), shape, dtype)
+
+
 @program("make")
 def _derivative(data, carry, beta, active, sign, mass, u, *, make):
     """What a log ratio (B, r) of two copies, those of ``sign`` (K,) 1 and -1, becomes in a cycle.
@@ -200,7 +205,7 @@ class Engine:
             )  # fmt: skip
             return np.asarray(out, float).ravel()[places]
 
-        start = np.asarray(spread(stream(0, 1), (places.size,), mass.dtype), float)
+        start = self._noise(0, 1, mass.dtype).astype(float).ravel()[places]
         if np.abs(respond(start)).max() < ROUNDING:
             return 0j, spread_out(start)
         if places.size <= _EXPLICIT:
@@ -227,6 +232,11 @@ class Engine:
         direction = direction - share @ direction
         spread_of = np.sqrt(share @ direction**2)
         return complex(values[best]), spread_out(direction / (spread_of or 1))
+
+    def _noise(self, seed: int, index: Any, dtype: Any) -> np.ndarray:
+        """Random numbers (B, r)."""
+        numbers = np.uint32(seed), np.uint32(index)
+        return np.asarray(_spread(*numbers, shape=self.mass.shape, dtype=dtype))
 
     def judge(self, found: Found, n_clusters: int) -> str:
         """Status of a run of ``n_clusters``."""
@@ -334,23 +344,27 @@ class Engine:
     ) -> np.ndarray:
         """Difference (B, r, 1, K) of two copies; random where the schedule has a seed."""
         if self.schedule.seed is not None:
-            seed = stream(self.schedule.seed, int(np.float32(beta).view(np.uint32)))
-            direction = np.asarray(spread(seed, direction.shape, direction.dtype))
+            index = np.float32(beta).view(np.uint32)
+            direction = self._noise(self.schedule.seed, index, direction.dtype)
         out = np.zeros((*direction.shape, 1, k), direction.dtype)
         out[..., 0, pair[0]], out[..., 0, pair[1]] = direction / 2, -direction / 2
         return out
 
 
-def _doubled(logs: jax.Array, a: int, b: int) -> jax.Array:
+def _doubled(logs: Any, a: int, b: int) -> np.ndarray:
     """Log weights (..., K) where column ``b`` is a copy of ``a``, and both have half of it."""
-    half = logs[..., a] - np.log(2)
-    return logs.at[..., a].set(half).at[..., b].set(half)
+    logs = np.array(logs)
+    logs[..., a] -= np.log(2)
+    logs[..., b] = logs[..., a]
+    return logs
 
 
-def _equalised(logs: jax.Array, a: int, b: int) -> jax.Array:
+def _equalised(logs: Any, a: int, b: int) -> np.ndarray:
     """Log weights (..., K) of which two columns have their mean."""
-    mean = jnp.logaddexp(logs[..., a], logs[..., b]) - np.log(2)
-    return logs.at[..., a].set(mean).at[..., b].set(mean)
+    logs = np.array(logs)
+    logs[..., a] = np.logaddexp(logs[..., a], logs[..., b]) - np.log(2)
+    logs[..., b] = logs[..., a]
+    return logs
 
 
 def _crossing(below: tuple[float, float] | None, above: tuple[float, float]) -> float:
@@ -383,7 +397,8 @@ def follow(
     report : called with every trial
     """
     engine = Engine(make, data, mass, schedule)
-    log_q = jnp.full((*mass.shape, 1, width), -jnp.inf, mass.dtype).at[..., 0].set(0)
+    log_q = np.full((*mass.shape, 1, width), -np.inf, mass.dtype)
+    log_q[..., 0] = 0
     one, _ = engine.settle((state, log_q), 1.0, np.arange(width) < 1)
     levels = [Level(one.carry, 1.0, 0.0, 0, one.values)]
     trials: list[Trial] = []

@@ -13,8 +13,9 @@ from partitions import all_partitions
 from scipy import stats
 from scipy.special import gammaln, logsumexp
 
-from nrprob.engines import chains, sample
+from nrprob.engines import chains
 from nrprob.engines.chains import CollapsedKernel
+from nrprob.engines.target import Target, start
 from nrprob.methods.bayes.code import MixtureCode
 
 K, CLASSES = 3, 2
@@ -113,7 +114,7 @@ def ranks(code, n_sets=200, n=16, n_draws=63, seed=0):
         states = chains.dispersed(kernel, target, key, 1)
         states, _, _ = chains.advance(kernel, target, states, 1, 200, capacity=1)
         _, draws, _ = chains.advance(kernel, target, states, n_draws, 15, capacity=n_draws)
-        return sample.start(target, labels).length, draws
+        return start(target, labels).length, draws
 
     program = jax.jit(jax.vmap(one))
     keys = jax.random.split(jax.random.PRNGKey(seed), n_sets)
@@ -191,7 +192,7 @@ def test_joint_distribution():
     def run(labels, key):
         def turn(t, labels):
             now = jax.random.fold_in(key, t)
-            target = functools.partial(sample.Target, template.terms, template.sizes)
+            target = functools.partial(Target, template.terms, template.sizes)
             target = target(
                 data(labels, now), template.group, None, template.scale, template.n_groups
             )

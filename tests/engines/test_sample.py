@@ -15,6 +15,7 @@ from partitions import all_partitions, p_value
 
 from nrprob.engines import chains, sample
 from nrprob.engines.chains import CollapsedKernel
+from nrprob.engines.target import Partition, make_target, start
 from nrprob.posterior.export import import_arviz
 from nrprob.statistics.codes import (
     BinaryCode,
@@ -53,7 +54,7 @@ def mixture(energy, *, partners=None, scale=1.0):
     tables = count_tables(2, N + 1, None if nml else 0.5)
     terms = [code_term(c) for c in (features, CountCode(*tables, 4, 6, single=True), labels)]
     x = np.concatenate([X, X * X, classes], 1)
-    return sample.make_target(tuple(terms), sizes, x, partners=partners, scale=scale)
+    return make_target(tuple(terms), sizes, x, partners=partners, scale=scale)
 
 
 def grouped():
@@ -65,14 +66,14 @@ def grouped():
     terms = (
         code_term(counts, by_group=True), code_term(counts, weight=0.3), code_term(labels)
     )  # fmt: skip
-    return sample.make_target(terms, sizes, x, group=np.arange(N) // 3)
+    return make_target(terms, sizes, x, group=np.arange(N) // 3)
 
 
 def binary():
     x = np.random.default_rng(2).integers(0, 2, size=(N, 3))
     labels, sizes = label_code(N, 3, concentration=0.5)
     code = BinaryCode(*count_tables(2, N + 1, 0.5), 0, 3)
-    return sample.make_target((code_term(code), code_term(labels)), sizes, x)
+    return make_target((code_term(code), code_term(labels)), sizes, x)
 
 
 def exact(target):
@@ -81,7 +82,7 @@ def exact(target):
     z = z[z.max(1) < target.max_clusters]
     wide = np.zeros((len(z), target.x.shape[0]), np.int32)
     wide[:, :N] = z
-    length = np.asarray(jax.vmap(lambda labels: sample.start(target, labels).length)(wide))
+    length = np.asarray(jax.vmap(lambda labels: start(target, labels).length)(wide))
     p = np.exp(length.min() - length)
     return wide, p / p.sum()
 
@@ -161,7 +162,7 @@ def test_splits_and_merges_alone_keep_the_target():
         def propose(t, state):
             return sample.split_merge(target, state, jax.random.fold_in(key, t), kinds, t % 2)[0]
 
-        return jax.lax.fori_loop(0, 4, propose, sample.start(target, labels)).labels
+        return jax.lax.fori_loop(0, 4, propose, start(target, labels)).labels
 
     found = np.asarray(run(jnp.asarray(z[at]), jax.random.split(jax.random.PRNGKey(1), n)))
     own = np.argmax(z[:, :N, None] == z[:, None, :N], 2)
@@ -222,7 +223,7 @@ def test_every_proposal_of_a_sweep_has_its_own_key(monkeypatch):
     for name, result in (("gibbs", (zero, zero)), ("split_merge", (no, no)), ("swap", (no,))):
         monkeypatch.setattr(sample, name, recorded(*result))
     target = grouped()
-    state = sample.Partition(zero, zero, zero)
+    state = Partition(zero, zero, zero)
     with jax.disable_jit():
         sample.sweep(
             target, state, jax.random.PRNGKey(0),
@@ -255,7 +256,7 @@ def test_length_is_kept_up_to_date():
     states = chains.dispersed(kernel, target, jax.random.PRNGKey(1), 3)
     states, draws, _ = chains.run(kernel, target, states, 7, 3, capacity=8)
     labels = np.asarray(draws["labels"])[:7].reshape(21, -1)
-    again = jax.jit(jax.vmap(lambda z: sample.start(target, z).length))(labels)
+    again = jax.jit(jax.vmap(lambda z: start(target, z).length))(labels)
     np.testing.assert_allclose(again, np.asarray(draws["length"])[:7].ravel(), atol=1e-9)
     k = [len(set(row)) for row in labels[:, :N].tolist()]
     assert k == np.asarray(draws["n_clusters"])[:7].ravel().tolist()
@@ -284,16 +285,16 @@ def test_incomplete_codes_are_refused():
     labels, sizes = label_code(4, 2)
     counts = code_term(CountCode(*count_tables(2, 8), 0, 2))
     with pytest.raises(ValueError, match="missing is a code of the cells of the rows.*parameters"):
-        sample.make_target((fitted, size), sizes, x)
+        make_target((fitted, size), sizes, x)
     with pytest.raises(ValueError, match="missing is a code of the parameters of every cell"):
-        sample.make_target((fitted, code_term(labels)), sizes, x)
+        make_target((fitted, code_term(labels)), sizes, x)
     with pytest.raises(ValueError, match="missing is a code of the cells of the rows"):
-        sample.make_target((counts,), sizes, x)
+        make_target((counts,), sizes, x)
     with pytest.raises(
         ValueError, match="missing is a code of the rows given their cells.*parameters"
     ):
-        sample.make_target((code_term(labels),), sizes, x)
-    sample.make_target((counts, code_term(labels)), sizes, x)
+        make_target((code_term(labels),), sizes, x)
+    make_target((counts, code_term(labels)), sizes, x)
 
 
 @pytest.mark.slow
@@ -332,7 +333,7 @@ def test_numpyro_runs_the_kernel():
 def test_one_row_and_one_cluster():
     labels, sizes = label_code(1, 1)
     code = CountCode(*count_tables(2, 5), 0, 2)
-    target = sample.make_target((code_term(code), code_term(labels)), sizes, np.ones((1, 2)))
+    target = make_target((code_term(code), code_term(labels)), sizes, np.ones((1, 2)))
     kernel = CollapsedKernel(1, 2)
     states = chains.dispersed(kernel, target, jax.random.PRNGKey(0), 2)
     _, draws, _ = chains.run(kernel, target, states, 4, 1, capacity=4)

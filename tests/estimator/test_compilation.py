@@ -40,11 +40,15 @@ def programs():
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-def fitted(name, k, n_groups):
+def fitted(name, k, n_groups, **settings):
     X, known = few_rows(name)
-    if known:
+    if settings.get("features") == "multinomial":
+        X = np.round(np.abs(X))
+    if known and n_groups:
         known = {METHODS[name].known_as: np.arange(len(X)) % n_groups}
-    return clone(ENTRIES[name].ours).set_params(n_clusters=k).fit(X, **known)
+    many = "max_clusters" if name == "mdl_mixture" else "n_clusters"
+    model = clone(ENTRIES[name].ours).set_params(**{many: k}, **settings)
+    return model.fit(X, **(known if n_groups else {}))
 
 
 @pytest.mark.slow
@@ -94,17 +98,46 @@ def test_what_was_found_is_known_without_another_program(name, programs):
     assert not programs and found.failure_ is None
 
 
+# Methods of several programs: how they are set, and whether something is known.
+SEVERAL = {
+    "path of splits": ("cross_partition", {}, True),
+    "chains of sums": ("mdl_mixture", {"covariance": "diag"}, False),
+    "chains of shrunk covariances": ("mdl_mixture", {"covariance": "shrunk"}, False),
+    "chains that know groups": ("mdl_mixture", {}, True),
+    "chains of counts in groups": (
+        "mdl_mixture",
+        {"covariance": "auto", "features": "multinomial"},
+        True,
+    ),
+    "chains of parameters": ("mdl_mixture", {"covariance": "auto", "kernel": "six-move"}, False),
+}
+
+
 @pytest.mark.slow
 @pytest.mark.contract
-def test_a_path_of_splits_needs_no_other_programs_than_a_longer_one(programs, monkeypatch):
-    fitted("cross_partition", 4, 2)
+@pytest.mark.parametrize(("name", "settings", "knowing"), SEVERAL.values(), ids=SEVERAL)
+def test_programs_serve_other_numbers_and_padding_changes_nothing(
+    name, settings, knowing, programs, monkeypatch
+):
+    def found(k, n_groups):
+        model = fitted(name, k, n_groups * knowing, **settings)
+        X = np.round(np.abs(few_rows(name)[0]))
+        known = {"known": np.arange(60) % n_groups} if knowing and name == "mdl_mixture" else {}
+        return model, model.predict_proba(X, **known)
+
+    found(3, 3)
     programs.clear()
-    padded = fitted("cross_partition", 3, 2)
+    padded, probabilities = found(2, 2)
     assert not programs
     monkeypatch.setattr(rows, "WAITED", 0)
-    exact = fitted("cross_partition", 3, 2)
+    exact, exactly = found(2, 2)
     np.testing.assert_array_equal(padded.labels_, exact.labels_)
     assert padded.objective_ == pytest.approx(exact.objective_, rel=1e-9)
+    np.testing.assert_allclose(probabilities, exactly, atol=1e-9)
+    if name == "mdl_mixture":
+        assert padded.posterior_.sizes == exact.posterior_.sizes
+        for what, draws in padded.posterior_.items():
+            np.testing.assert_allclose(draws, exact.posterior_[what], atol=1e-7)
 
 
 def test_numbers_are_rounded_up_where_compilation_outweighs_the_run():

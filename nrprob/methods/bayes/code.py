@@ -11,7 +11,7 @@ import numpy as np
 
 from nrprob.engines.chains import Draw
 from nrprob.engines.programs import program
-from nrprob.engines.sample import Target, make_target, occupied
+from nrprob.engines.target import Target, make_target, occupied
 from nrprob.methods.bayes.prior import GRID, Prior
 from nrprob.methods.bayes.separate import SeparateTarget
 from nrprob.methods.bayes.shrunk import SHRINKAGE, SIZES, begin_shrunk
@@ -30,6 +30,7 @@ from nrprob.statistics.codes import (
     normal_nml,
 )
 from nrprob.statistics.groups import group_sums
+from nrprob.statistics.rows import rounded
 
 _NEAR, _SEARCHED = 20, 5000  # partners of a row, and rows that they are looked for in
 LONGER = 10  # times the most counts of a row, that new rows may have
@@ -163,8 +164,8 @@ class MixtureCode:
         if not self.draws_prior:
             own = group if discrete else None
             return make_target(terms, sizes, x, partners=partners, group=own)
-        grid = jax.tree.map(jnp.asarray, self._grid(group is not None))
-        prior = jax.tree.map(lambda v: v[v.shape[0] // 2], grid)
+        grid = self._grid(group is not None)
+        prior = Prior(*(v[v.shape[0] // 2] for v in grid))
         if self.covariance != "tied":
             plain = make_target(terms, sizes, x, partners=partners)
             if self.covariance == "shrunk":
@@ -172,8 +173,7 @@ class MixtureCode:
             return SeparateTarget(plain, prior, grid).at(prior)
         sent = frozenset({"data", "parameters"})  # by what is no term: a sum over clusters
         plain = make_target(terms, sizes, x, partners=partners, group=group, sent=sent)
-        square, power = jnp.asarray(X.T @ X), np.float64(self.power)
-        return TiedTarget(plain, square, prior, grid, X.shape[1], power)
+        return TiedTarget(plain, X.T @ X, prior, grid, X.shape[1], np.float64(self.power))
 
     def _features(self, X: np.ndarray) -> CellCode:
         """Code of the features of a cluster."""
@@ -228,10 +228,17 @@ def room(X: np.ndarray) -> int:
     return int(total.sum() + LONGER * max(total.max(initial=0), 1))
 
 
+@program()
+def _gain(code: CellCode, cells: jax.Array) -> jax.Array:
+    """Nats that cells (groups, p) are shorter by than all of them as one."""
+    return code(cells.sum(0)) - code(cells).sum()
+
+
 def _weight(code: CellCode, x: np.ndarray, group: np.ndarray) -> float:
     """Weight at which known groups, told as clusters, gain half of what telling them costs."""
     cells = group_sums(x, group)
-    gain = float(code(cells.sum(0))) - float(code(cells).sum())
+    room = rounded(len(cells), x.size) - len(cells)
+    gain = float(_gain(code, np.pad(cells, ((0, room), (0, 0)))))
     size = cells[:, -1]
     entropy = float(size @ np.log(size.sum() / size))
     return min(_HEAVIEST, 0.5 * entropy / gain) if gain > 0 else _HEAVIEST
@@ -287,7 +294,7 @@ def _at(target: Any, draw: Draw) -> tuple[Any, jax.Array]:
 def _joining(target: Any, labels: jax.Array, rows: NewRows) -> tuple[_Blocks, jax.Array]:
     cells = target.cells(labels)
     here = occupied(cells)
-    k, most = here.sum(), target.max_clusters
+    k, most = here.sum(), target.n_slots
     opened = target.sizes[jnp.minimum(k + 1, most)] - target.sizes[k]
     new = (jnp.arange(most) == jnp.argmin(here)) & ~here & jnp.isfinite(opened)
     cost = target.joining(cells, *rows) + jnp.where(new, opened, 0)[:, None]
@@ -355,7 +362,7 @@ def cluster_probabilities(
         blocks, cells = _joining(*_at(target, draw), rows)
         cost = jnp.where(blocks.here[:, None], blocks.cost, jnp.inf)
         least = cost.min(0)
-        member = (labels == jnp.arange(target.max_clusters)[:, None]) * target.x[:, -1]
+        member = (labels == jnp.arange(target.n_slots)[:, None]) * target.x[:, -1]
         share = member @ reference / jnp.maximum(cells.sum(0)[:, -1:], 1)
         p = share.T @ jnp.exp(least - cost)
         return jnp.log(p) - least

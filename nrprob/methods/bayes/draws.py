@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nrprob.engines.sample import Target
+from nrprob.engines.target import Target
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -577,6 +577,8 @@ class MDLMixture(Inputs):
 
         draws, moves = self._run.all_draws(), self._run.all_moves()
         draws["labels"] = draws["labels"][..., : self._n_rows]
+        for name in draws.keys() & {n for n, dims in _DIMS.items() if dims[0] == "cluster"}:
+            draws[name] = draws[name][:, :, : self._max_clusters]  # the others are never in use
         self.posterior_ = xarray.Dataset(
             {name: (("chain", "draw", *_DIMS.get(name, ())), a) for name, a in draws.items()}
         )

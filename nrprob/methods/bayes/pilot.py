@@ -29,12 +29,17 @@ _ROWS = 2000  # that are looked at
 # "full" won by up to 2.5, and joined two species.
 _STRONG = 3.0
 _SIZES = (1, 2, 3, 4, 6, 9)
+_MOST = len(_SIZES) + 1  # partitions by EM of one kind, the last of them with classes
 
 
 @program()
-def _shortest(target: Any, labels: jax.Array) -> jax.Array:
-    """Shortest length of partitions (S, n') over the numbers of the prior."""
-    return jax.lax.map(target.shortest, labels)
+def _shortest(target: Any, labels: jax.Array, count: jax.Array) -> jax.Array:
+    """Shortest length of the first ``count`` partitions (S, n') over the numbers of the prior."""
+
+    def shorter(s, least):
+        return jnp.minimum(least, target.shortest(labels[s]))
+
+    return jax.lax.fori_loop(0, count, shorter, jnp.asarray(jnp.inf, target.x.dtype))
 
 
 def shortest_lengths(
@@ -80,13 +85,14 @@ def shortest_lengths(
                 if classes:
                     own = _by_classes(X, kind, codes, n_classes)
                     by_em[kind] = np.concatenate([by_em[kind], own[None]])
-        labels = by_em[kind]
+        labels, most = by_em[kind], _MOST
         if covariance == "shrunk":
-            labels = np.concatenate([labels, by_em["tied"]])
+            labels, most = np.concatenate([labels, by_em["tied"]]), 2 * _MOST
         most_clusters = max(*sizes, n_classes * classes)
         target = replace(code, covariance=covariance).target(X, codes, n_classes, most_clusters)
-        wide = np.pad(labels, ((0, 0), (0, target.x.shape[0] - len(X)))).astype(np.int32)
-        found[covariance] = float(_shortest(target, jnp.asarray(wide)).min())
+        room = most - len(labels), target.x.shape[0] - len(X)
+        wide = np.pad(labels, ((0, room[0]), (0, room[1]))).astype(np.int32)
+        found[covariance] = float(_shortest(target, jnp.asarray(wide), np.int32(len(labels))))
     return {covariance: length for covariance, length in found.items() if np.isfinite(length)}
 
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.chains import ChainState, CollapsedKernel, Draw
-from nrprob.engines.sample import Target, gibbs, jumps, no_moves, occupied, start
+from nrprob.engines.sample import gibbs, jumps, no_moves
+from nrprob.engines.target import Target, occupied, start
 
 
 class Prior(NamedTuple):

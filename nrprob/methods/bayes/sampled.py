@@ -26,6 +26,7 @@ from nrprob.methods.bayes.code import (
 from nrprob.methods.bayes.draws import AVERAGED, padded, pooled
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
+from nrprob.statistics.rows import rounded
 from nrprob.validation import LARGEST, check_rows
 
 _DENSE = 10**8  # entries of rows that come sparse
@@ -249,18 +250,24 @@ class Sampled(Clusterer):
 
     def _probabilities(
         self, target: Any, draws: dict[str, np.ndarray], n_draws: int, rows: NewRows
-    ) -> jax.Array:
+    ) -> Any:
         if self._n_classes and self.kernel == "six-move" and self.energy_ == "nml":
             return self._from_parameters(np.asarray(rows.x))
         if self._n_classes:
             return class_probabilities(target, draws, n_draws, rows, rule=self.rule)
-        reference = np.zeros((target.x.shape[0], self.n_clusters_))
+        size, k = target.x.shape[0], self.n_clusters_
+        reference = np.zeros((size, rounded(k, size)))
         reference[np.arange(self._n_rows), self.labels_] = 1
-        return cluster_probabilities(target, draws, n_draws, rows, reference, rule=self.rule)
+        found = cluster_probabilities(target, draws, n_draws, rows, reference, rule=self.rule)
+        return np.asarray(found)[:, :k]
 
     def _from_parameters(self, x: np.ndarray) -> jax.Array:
         """As the parameters that were drawn say, where they are not coded."""
         draws, n_draws = self._averaged("weights", "means", "scales", "class_probs", "active")
+        slots = np.arange(self._partition.n_slots)  # as many as a program is compiled for
+        there = slots < draws["active"].shape[1]
+        draws = {name: a[:, np.where(there, slots, 0)] for name, a in draws.items()}
+        draws["active"] = draws["active"] & there
         features = x[:, : self._kept.size]
         return mixture_probabilities(draws, n_draws, features, rule=self.rule)
 

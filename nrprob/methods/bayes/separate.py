@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nrprob.engines.sample import Target
+from nrprob.engines.target import Target
 from nrprob.methods.bayes.prior import NumbersOnly, Prior
 from nrprob.methods.bayes.tied import SHARED
 from nrprob.trees import node

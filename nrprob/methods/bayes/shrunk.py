@@ -26,7 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.chains import Draw
-from nrprob.engines.sample import Target
+from nrprob.engines.programs import program
+from nrprob.engines.target import Target
 from nrprob.methods.bayes.prior import Prior, draw_prior
 from nrprob.methods.bayes.separate import SeparateTarget
 from nrprob.methods.bayes.shrunk_length import shortest_length
@@ -164,6 +165,12 @@ class ShrunkTarget(SeparateTarget):
 def begin_shrunk(plain: Target, rows: np.ndarray, prior: Prior, grid: Prior) -> ShrunkTarget:
     """Distribution over partitions of rows (n, d), with the common covariance to be drawn."""
     n, d = rows.shape
-    wide = jnp.pad(jnp.asarray(rows), ((0, plain.x.shape[0] - n), (0, 0)))
-    common = jnp.eye(d) * prior.variance
-    return ShrunkTarget(plain, prior, grid, wide, common, d).at(prior).seen_by(common)
+    wide = np.pad(rows, ((0, plain.x.shape[0] - n), (0, 0)))
+    common = np.eye(d) * prior.variance
+    return _seen(ShrunkTarget(plain, prior, grid, wide, common, d))
+
+
+@program()
+def _seen(target: ShrunkTarget) -> ShrunkTarget:
+    """The distribution, its code of the numbers and of the common covariance that it names."""
+    return target.at(target.prior).seen_by(target.common)

@@ -173,7 +173,7 @@ def share_units(
 ) -> jax.Array:
     """Move 1 of "nml": parts (K,) after every pair of a random pairing shared its units anew."""
     order_key, unit_key = jax.random.split(key)
-    slots = target.max_clusters
+    slots = target.n_slots
     dtype = mixture.parts.dtype
     u = jnp.where(mixture.active, jax.random.uniform(order_key, (slots,), dtype), 2)
     earlier = (u < u[:, None]) | ((u == u[:, None]) & np.tri(slots, slots, -1, bool))
@@ -202,7 +202,7 @@ def draw_labels(
     if isinstance(target.prior, Box):
         one = jnp.ones((), jnp.int32)
         return mixture._replace(labels=labels), one, one
-    slots = jnp.arange(target.max_clusters)[:, None]
+    slots = jnp.arange(target.n_slots)[:, None]
     old, new = ((slots == z) * target.mass for z in (mixture.labels, labels))
     n = x.shape[0]
     parts = min(_PARTS, n)

@@ -158,7 +158,10 @@ def _log_density(law: _Law, box: Box, t: jax.Array) -> jax.Array:
 def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
     """Log scales (m, d) from the law close to their posterior; density in `log_evidence`."""
     shape = m.squares.shape
-    which, within, anywhere, mix = jax.random.uniform(key, (4, *shape), m.squares.dtype)
+    # The last axis tells draws apart, so that further components change nothing to the first.
+    which, within, anywhere, mix = jnp.moveaxis(
+        jax.random.uniform(key, (*shape, 4), m.squares.dtype), -1, 0
+    )
     law = _law(m, box)
     sums = law.masses @ np.triu(np.ones((_CELLS, _CELLS)))
     cell = jnp.minimum((sums <= which[..., None] * sums[..., -1:]).sum(-1), _CELLS - 1)

@@ -180,7 +180,7 @@ def _free(active: jax.Array) -> jax.Array:
     return jnp.argmin(active).astype(jnp.int32)
 
 
-def _up_probability(k: jax.Array, most: int) -> jax.Array:
+def _up_probability(k: jax.Array, most: jax.Array) -> jax.Array:
     """Probability of trying to add a component rather than to remove one."""
     return jnp.where(k <= 1, 1.0, jnp.where(k >= most, 0.0, 0.5))
 
@@ -284,7 +284,7 @@ def launched_move(
     log_q = jnp.where(rest, jax.nn.log_sigmoid(jnp.where(upper, logit, -logit)), 0).sum()
     pair = _Pair(a, b, split, members, upper, halves)
     after, cells_after, terms, _, _ = _exchange(target, mixture, cells, pair, exchange_key)
-    possible = (i != j) & ~(split & mixture.active.all())
+    possible = (i != j) & ~(split & (mixture.active.sum() >= target.max_clusters))
     terms = terms._replace(choice=-log_q)
     return _decide((mixture, cells), (after, cells_after), split, terms, possible, u[5])
 
@@ -305,7 +305,7 @@ def birth_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: j
     empty = active & (cells[:, -1] < 0.5)
     dying = _any(empty, u[1])
     b = jnp.where(birth, _free(active), dying)
-    others = active & (jnp.arange(most) != b)
+    others = active & (jnp.arange(target.n_slots) != b)
     a = _any(others, u[2])
     k = others.sum()
     n_empty = jnp.where(birth, empty.sum() + 1, empty.sum())
@@ -347,7 +347,7 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
     u = jax.random.uniform(uniform_key, (6,), x.dtype)
     now = active.sum()
     birth = u[0] < _up_probability(now, most)
-    slots, row = jnp.arange(most), jnp.arange(x.shape[0])
+    slots, row = jnp.arange(target.n_slots), jnp.arange(x.shape[0])
     single = active & (jnp.abs(cells[:, -1] - 1) < 0.5)
     dying = _any(single, u[1])
     b = jnp.where(birth, _free(active), dying)
@@ -363,7 +363,7 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
 
     without = jnp.where((slots == b)[:, None], 0, cells)
     log_r = where_to(without, leaver)
-    goes = jnp.minimum((jnp.cumsum(jnp.exp(log_r)) <= u[2]).sum(), most - 1)
+    goes = jnp.minimum((jnp.cumsum(jnp.exp(log_r)) <= u[2]).sum(), target.n_slots - 1)
     goes = jnp.where(jnp.isfinite(log_r[goes]), goes, jnp.argmax(log_r))
 
     # The state with one component less: this one, or the one after a death.

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.sample import Target, make_target
+from nrprob.engines.target import Target, make_target
 from nrprob.methods.bayes.six_move_draws import Box
 from nrprob.statistics.codes import (
     CountCode,
@@ -99,8 +99,13 @@ class MixtureTarget:
         return self.x[:, -1]
 
     @property
-    def max_clusters(self) -> int:
+    def n_slots(self) -> int:
         """Number of slots K."""
+        return self.partition.n_slots
+
+    @property
+    def max_clusters(self) -> jax.Array:
+        """Most components that there may be."""
         return self.partition.max_clusters
 
     @property

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.sample import Odds, Partition, Target
+from nrprob.engines.target import Odds, Partition, Target
 from nrprob.methods.bayes.prior import NumbersOnly, Prior
 from nrprob.methods.bayes.six_move_draws import log_gamma_variate
 from nrprob.statistics.codes import code_term, student
@@ -229,7 +229,8 @@ class TiedTarget(NumbersOnly):
 
 # What a distribution that has a plain one takes from it.
 SHARED = frozenset({
-    "x", "group", "partners", "scale", "n_groups", "sizes", "max_clusters", "terms", "cells",
+    "x", "group", "partners", "scale", "n_groups", "sizes", "n_slots", "max_clusters", "terms",
+    "cells",
 })  # fmt: skip
 
 

@@ -87,9 +87,7 @@ class Cycle:
         log_share = jnp.log(jnp.where(share > 0, share, 1))[:, None, None]
         log_q = jnp.where(active, log_q, 0)
 
-        projected, entropy = _projections(
-            counts, log_q, totals / totals[:, -1:] * is_feature, active
-        )
+        projected, entropy = _projections(counts, log_q, _profile(totals) * is_feature, active)
         mean = counts.eta * jnp.einsum("v,vpsk->psk", totals[:, -1], projected)
         if self.feature_prior:
             mean = mean + log_weight
@@ -117,7 +115,7 @@ class Cycle:
         """Make the update; see `nrprob.engines.orbits`."""
         rows, smoothing = counts.rows, counts.smoothing
         log_mass, totals = _log_mass(rows), rows.totals()
-        profile = totals[:, :-1] / totals[:, -1:]
+        profile = _profile(totals)[:, :-1]
 
         def update(state, log_q, beta):
             found = self.fields(counts, totals, active, state, log_q)
@@ -143,6 +141,12 @@ class Cycle:
 def fields(counts, active, carry, *, cycle):
     """What follows from memberships that were found; see `Cycle.fields`."""
     return cycle.fields(counts, counts.rows.totals(), active, *carry)
+
+
+def _profile(totals: jax.Array) -> jax.Array:
+    """Return p(y|w) (V, p) from totals of the subsets, 0 for those without rows."""
+    mass = totals[:, -1:]
+    return totals / jnp.where(mass > 0, mass, 1)
 
 
 def _log_mass(rows: Rows) -> jax.Array:
@@ -173,7 +177,8 @@ def _projections(
         group, n = jnp.zeros_like(rows.group), 1
     parts = _parts(rows, log_w)
     tops = [jax.lax.stop_gradient(jax.ops.segment_max(part.max(1), group, n)) for part in parts]
-    raised = [part - t[group][:, None] + _SEEN for part, t in zip(parts, tops, strict=True)]
+    usual = [jnp.where(jnp.isfinite(t), t, 0) for t in tops]  # there may be subsets without rows
+    raised = [part - t[group][:, None] + _SEEN for part, t in zip(parts, usual, strict=True)]
 
     def sums(of, change):
         found = jnp.concatenate([of(change(part), group, n) for part in raised])

@@ -261,9 +261,12 @@ class CrossPartition(Clusterer):
                 f"{given.names[empty].tolist()[0]!r}; leave its rows out"
             )
         warn_of_subsets(rows, mass, given, subsets is not None, self.n_clusters)
-        groups = given.groups
-        layout = arrange(groups.codes, groups.n_blocked)
-        laid_out = make_rows(rows, layout, groups.n_groups, share=groups.share, mass=mass)
+        groups, share = given.groups, given.groups.share
+        n_groups = rounded(groups.n_groups, rows.size)
+        if share is not None:
+            share = np.pad(share, ((0, 0), (0, n_groups - groups.n_groups)))
+        layout = arrange(groups.codes, n_groups if share is None else 1)
+        laid_out = make_rows(rows, layout, n_groups, share=share, mass=mass)
         counts = Counts(laid_out, np.asarray(float(self.eta)), np.asarray(float(self.smoothing)))
         return SubsetTask(rows, mass, given, counts, layout)
 
@@ -352,7 +355,7 @@ class CrossPartition(Clusterer):
         self.cluster_centers_ = np.tile(p_y, (k, 1))
         self.cluster_centers_[:found] = np.exp(self._log_centroid)
         self.subset_cluster_centers_ = np.tile(self._profiles, (k, 1, 1))
-        projected = np.moveaxis(told.projected[:, :m, 0, order], -1, 1)
+        projected = np.moveaxis(told.projected[: len(weights), :m, 0, order], -1, 1)
         projected = np.where(joint[:, None] > 0, projected, -np.inf)
         self.subset_cluster_centers_[:found] = np.exp(projected).swapaxes(0, 1)
         self.feature_membership_ = np.zeros((m, k))

@@ -17,7 +17,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from nrprob import MDLMixture
-from nrprob.engines import sample
+from nrprob.engines.target import start
 from nrprob.methods.bayes.code import MixtureCode, class_probabilities
 from nrprob.posterior.export import import_arviz
 
@@ -331,5 +331,5 @@ def test_mdl_mixture_agrees_with_nuts():
 
 def length_of(target, labels):
     padded = np.pad(labels, ((0, 0), (0, target.x.shape[0] - labels.shape[1])))
-    measure = functools.partial(jax.lax.map, lambda a: sample.start(target, a).length)
+    measure = functools.partial(jax.lax.map, lambda a: start(target, a).length)
     return np.asarray(jax.jit(measure)(padded.astype(np.int32)))

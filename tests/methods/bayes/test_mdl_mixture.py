@@ -17,7 +17,8 @@ from slowly import slowly
 from nrprob import DegenerateClusterWarning, MDLMixture, posterior
 from nrprob.codelength import gaussian_length, multinomial_complexity, nml_length
 from nrprob.datasets import make_four_components
-from nrprob.engines import checkpoints, sample
+from nrprob.engines import checkpoints
+from nrprob.engines.target import start
 from nrprob.exceptions import InputError
 from nrprob.known import Memberships
 from nrprob.methods.bayes.code import (
@@ -368,7 +369,7 @@ def test_the_length_is_the_definition():
     for labels in ([0, 0, 0, 0, 0, 0], [0, 1, 2, 1, 0, 2], [1, 1, 1, 0, 0, 0]):
         with jax.enable_x64(True):
             wide = np.pad(np.asarray(labels, np.int32), (0, target.x.shape[0] - 6))
-            found = float(sample.start(target, wide).length)
+            found = float(start(target, wide).length)
         expected = _nml_length(X, codes, np.asarray(labels), 6, np.ptp(X, axis=0))
         assert found == pytest.approx(expected, rel=1e-10)
 
@@ -452,7 +453,7 @@ def test_leave_one_out_is_the_ratio_of_evidences():
     wide = np.pad(z, ((0, 0), (0, target.x.shape[0] - 6))).astype(np.int32)
 
     def lengths(target):
-        return np.asarray(jax.vmap(lambda labels: sample.start(target, labels).length)(wide))
+        return np.asarray(jax.vmap(lambda labels: start(target, labels).length)(wide))
 
     with jax.enable_x64(True):
         own = lengths(target)

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from nrprob import DegenerateClusterWarning, MDLMixture
 from nrprob.engines import chains
-from nrprob.engines.sample import make_target
+from nrprob.engines.target import make_target
 from nrprob.methods.bayes.code import MixtureCode
 from nrprob.methods.bayes.prior import Prior, PriorKernel
 from nrprob.methods.bayes.shrunk import moments

@@ -159,13 +159,13 @@ def exact_draws(target, n_draws, seed):
     at = np.random.default_rng(seed).choice(len(p), n_draws, p=p)
     labels = np.zeros((len(p), target.x.shape[0]), np.int32)
     labels[:, :N] = [z for _, z, _ in states]
-    active = np.array([np.arange(KMAX) < k for k, _, _ in states])
+    active = np.array([np.arange(target.n_slots) < k for k, _, _ in states])
     table = np.array([k for k, _, _ in states]), labels, p
     keys = jax.random.split(jax.random.PRNGKey(seed), n_draws)
     if not nml:
         make = jax.jit(jax.vmap(lambda z, k: six_move.complete(target, z, target.cells(z), k)))
         return make(labels[at], keys), (*table, None)
-    parts = np.array([np.pad(c, (0, KMAX - len(c))) for _, _, c in states], float)
+    parts = np.array([np.pad(c, (0, target.n_slots - len(c))) for _, _, c in states], float)
 
     @jax.jit
     @jax.vmap
@@ -307,7 +307,7 @@ def test_dropping_a_factor_of_the_published_move_is_found(monkeypatch, wrong):
     target = tiny("nml", 1)
     # k from the term of A(k), since components that have no names are counted there.
     sizes = np.asarray(target.sizes)
-    steps = jnp.asarray(sizes[1:KMAX] - sizes[2:])
+    steps = jnp.asarray(sizes[1:KMAX] - sizes[2 : KMAX + 1])
 
     def ratio(terms):
         value = wrong(terms, 1 + jnp.abs(steps - terms.number).argmin())
@@ -370,7 +370,7 @@ def test_kernel_runs_in_numpyro():
     )  # fmt: skip
     mcmc.run(jax.random.PRNGKey(0), target, init_params=jnp.zeros((2, 6), jnp.int32))
     draws = mcmc.get_samples(group_by_chain=True)
-    assert draws["weights"].shape == (2, 20, KMAX)
+    assert draws["weights"].shape == (2, 20, target.n_slots)
     np.testing.assert_allclose(np.asarray(draws["weights"]).sum(-1), 1, rtol=1e-12)
     one = {name: v[0, -1] for name, v in draws.items()}
     x = np.linspace(-25, 25, 1001)

@@ -1,0 +1,212 @@
+"""Distributions over partitions of rows: complete code lengths, in arrays of few shapes.
+
+Room for clusters and known groups is rounded up as of `nrprob.statistics.rows.rounded`, so that
+other numbers of them need no other programs. What is too much stays empty: there is no cluster
+beyond the most that there may be, since it would cost infinity, and groups without rows add 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.statistics.codes import CodeTerm
+from nrprob.statistics.rows import bucket, rounded
+from nrprob.trees import node
+
+_STATIC: dict[str, Any] = {"static": True}
+# Log odds (n',) of the second of two clusters, from their cells (groups, 2, p), whether each of the
+# rows (n',) is in these, and whether it is in the second.
+Odds: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+@node
+class Target:
+    """A distribution over partitions of rows; made by `make_target`.
+
+    Attributes
+    ----------
+    terms : code lengths of cells
+    sizes : (K + 1,) function A(k) of the number of clusters; infinite where there may not be k,
+        and beyond the most clusters, for which K is rounded up
+    x : (n', p) statistics of the rows, the last of them 1; zeros on padding, which comes last
+    group : (n',) known group of the rows, of ``n_groups``, the last of which may have no rows
+    partners : (n', q) rows to draw the second of a pair from, or None for any row
+    scale : factor of the code length
+    n_groups : known groups there is room for; 1 if nothing is known
+    """
+
+    terms: tuple[CodeTerm, ...]
+    sizes: jax.Array
+    x: jax.Array
+    group: jax.Array
+    partners: jax.Array | None
+    scale: jax.Array
+    n_groups: int = field(metadata=_STATIC)
+
+    @property
+    def n_slots(self) -> int:
+        """Clusters that there is room for, K."""
+        return self.sizes.shape[0] - 1
+
+    @property
+    def max_clusters(self) -> jax.Array:
+        """Most clusters that there may be."""
+        return jnp.isfinite(self.sizes[1:]).sum()
+
+    def cells(self, labels: jax.Array) -> jax.Array:
+        """Statistics (groups, K, p) of the cells of labels (n',)."""
+        return sum_cells(self, self.x, self.group, labels)
+
+    def length(self, cells: jax.Array) -> jax.Array:
+        """``scale * L`` of cells (groups, K, p), in nats."""
+        total = self.sizes[occupied(cells).sum()]
+        for term in self.terms:
+            cost = term.cost(term.cells(cells[:, None])).sum() + term.constant
+            total = total + term.weight * cost
+        return self.scale * total
+
+    def odds(self, state: Partition, a: jax.Array, b: jax.Array, member: jax.Array) -> Odds:
+        """Log odds by which rows that leave clusters ``a`` and ``b`` join one of two new ones.
+
+        Any law will do that is the same whether the two are one or apart; here it is that of the
+        rows given the cells.
+        """
+
+        def given(cells, taken, side):
+            cost = self.joining(cells, self.x, self.group)
+            return self.scale * (cost[0] - cost[1])
+
+        return given
+
+    def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
+        """What rows (b, p) of groups (b,) add to every one of cells (groups, K, p): (K, b).
+
+        Without the change of A(k), and every row by itself.
+        """
+        total = jnp.zeros((), x.dtype)
+        for term in self.terms:
+            own = jnp.swapaxes(term.cells(cells[:, None])[:, 0], 1, 2)
+            prepared = jax.vmap(term.cost.prepare)(own)
+            if term.by_group and self.n_groups > 1:
+                prepared = jax.tree.map(lambda a: jnp.moveaxis(a[group], 0, -1), prepared)
+            else:
+                prepared = jax.tree.map(lambda a: a[0][..., None], prepared)
+            total = total + term.weight * term.cost.join(prepared, term.row(x, group).T)
+        return total
+
+
+def occupied(cells: jax.Array) -> jax.Array:
+    """Whether clusters (K,) hold a row, from their cells (groups, K, p)."""
+    return cells[..., -1].sum(0) > 0.5
+
+
+class Partition(NamedTuple):
+    """State of a chain: ``labels`` (n',), their ``cells``, and the length ``scale * L``."""
+
+    labels: jax.Array
+    cells: jax.Array
+    length: jax.Array
+
+
+def make_target(
+    terms: Sequence[CodeTerm],
+    sizes: np.ndarray,
+    x: np.ndarray,
+    *,
+    group: np.ndarray | None = None,
+    partners: np.ndarray | None = None,
+    scale: float = 1.0,
+    sent: frozenset[str] = frozenset(),
+) -> Target:
+    """Check that terms make a complete code, and lay out the rows.
+
+    Parameters
+    ----------
+    terms : tuple of CodeTerm
+        Code lengths of the cells: features given their cell, with parameters, and the labels.
+    sizes : array-like of shape (max_clusters + 1,)
+        Function of the number of clusters that is added.
+    x : array-like of shape (n_samples, p)
+        Statistics of the rows; a column of ones is added for their number.
+    group : array-like of int of shape (n_samples,), optional
+        Known groups, from 0.
+    partners : array-like of int of shape (n_samples, q), optional
+        Rows near each row. Half of the pairs for splits and merges are drawn from them.
+    scale : float, default=1.0
+        Factor of the code length; other than 1, the result is a tempered distribution.
+    sent : frozenset of str, optional
+        What is coded elsewhere; see `nrprob.statistics.codes.CellCode`.
+
+    Returns
+    -------
+    Target
+
+    Raises
+    ------
+    ValueError
+        If the terms do not tell the receiver everything: their minimum would then always be at the
+        most clusters, and their exponential no posterior.
+    """
+    missing = {"data", "parameters", "labels"} - sent
+    for term in terms:
+        if isinstance(term, CodeTerm):
+            missing -= getattr(term.cost, "sends", frozenset())
+    plain = [t for t in terms if not isinstance(t, CodeTerm)]
+    if plain or missing:
+        what = {
+            "data": "the rows given their cells, in nats of all counts (not of proportions)",
+            "parameters": "the parameters of every cell (its parametric complexity, or a prior)",
+            "labels": "the cells of the rows (n H(C) and a function of the number of clusters)",
+        }
+        if plain:  # fitted costs charge for the data alone
+            told = set().union(*(t.cost.sends for t in terms if isinstance(t, CodeTerm)))
+            missing = {"parameters", "labels"} - (told & {"labels"})
+        raise ValueError(
+            "only complete code lengths can be sampled, since fitted costs always choose the most "
+            f"clusters; missing is a code of {'; and of '.join(what[w] for w in sorted(missing))}; "
+            "use the codes of nrprob.statistics.codes"
+        )
+    x = np.asarray(x, np.float64)
+    n = x.shape[0]
+    pad = bucket(n, 100_000) - n
+    wide = np.pad(np.concatenate([x, np.ones((n, 1))], 1), ((0, pad), (0, 0)))
+    sizes = np.asarray(sizes, np.float64)
+    most = sizes.size - 1
+    more = rounded(most, wide.size) - most
+    n_groups = 1 if group is None else int(np.max(group, initial=0)) + 1
+    if n_groups > 1:
+        n_groups = rounded(n_groups, wide.size)
+    group = np.zeros(n, np.int32) if group is None else np.asarray(group, np.int32)
+    if partners is not None:
+        partners = np.pad(np.asarray(partners, np.int32), ((0, pad), (0, 0)))
+    target = Target(
+        tuple(terms),
+        np.pad(sizes, (0, more), constant_values=np.inf),
+        wide,
+        np.pad(group, (0, pad)),
+        partners,
+        np.float64(scale),
+        n_groups,
+    )
+    return jax.tree.map(jnp.asarray, target)
+
+
+def start(target: Target, labels: jax.Array) -> Partition:
+    """State of given labels (n',); those of padding rows do not matter."""
+    cells = target.cells(labels)
+    return Partition(labels, cells, target.length(cells))
+
+
+def sum_cells(target: Target, x: jax.Array, group: jax.Array, labels: jax.Array) -> jax.Array:
+    """Cells (groups, K, p) of rows (b, p)."""
+    k = target.n_slots
+    if target.n_groups == 1:  # a product costs less than a scatter
+        return ((jnp.arange(k)[:, None] == labels).astype(x.dtype) @ x)[None]
+    cells = jnp.zeros((target.n_groups * k, x.shape[1]), x.dtype)
+    return cells.at[group * k + labels].add(x).reshape(target.n_groups, k, -1)
