@@ -49,6 +49,23 @@ class Reassigned(NamedTuple):
 
 
 TRACE = 1024  # sweeps whose objective is kept; of more, the last one takes the last place
+_TIDYING, _SLIDING, _HOPPING = range(3)  # phases of `batched`
+
+
+class _Hopping(NamedTuple):
+    """What moves of many rows go by.
+
+    Attributes
+    ----------
+    fraction : () of the rows that would improve, that move
+    gain, goal : (B, r) change of F by the best move of every row, and where it leads
+    fresh : () whether these are to be computed anew
+    """
+
+    fraction: jax.Array
+    gain: jax.Array
+    goal: jax.Array
+    fresh: jax.Array
 
 
 def balanced_start(
@@ -140,8 +157,14 @@ def sequential(
             priority = uniform(stream(stream(seed, count), number), (), mass.dtype)
             order = jnp.argsort(jnp.where(free, priority, 2.0))
             before = labels[order]
-            _, after = follow(order, before, free.sum(), active, prepare(cells))
-            rest = (after == before).all()
+
+            def move():
+                return follow(order, before, free.sum(), active, prepare(cells))[1]
+
+            # Before the first sweep clusters are given up, and nothing else.
+            sweeping = giving is None or count >= 0
+            after = move() if giving is None else jax.lax.cond(sweeping, move, lambda: before)
+            rest = sweeping & (after == before).all()
             labels = labels.at[order].set(after, unique_indices=True).reshape(shape)
             labels, new_active = _tidied(terms, rows, labels, active, fixed, giving)
             rest = rest & (new_active == active).all()
@@ -150,12 +173,13 @@ def sequential(
             if giving is not None:
                 cells = label_cells(rows, labels, n_clusters)
             values = objective(terms, cells)[0], active.sum().astype(mass.dtype)
+            values = jax.tree.map(lambda v: jnp.where(sweeping, v, jnp.nan), values)
             return (labels.reshape(-1), active, cells), rest & ~joined, values
 
         room = blank(TRACE, mass.dtype)
-        labels, existing = _tidied(terms, rows, labels, active, fixed, giving)
-        start = labels.reshape(-1), existing, label_cells(rows, labels, n_clusters)
-        found = iterate(sweep, start, max_iter, trace=(room, room))
+        start = labels.reshape(-1), active, label_cells(rows, labels, n_clusters)
+        count = 0 if giving is None else -1
+        found = iterate(sweep, start, max_iter, count=count, trace=(room, room))
         return found.state[0].reshape(shape), *found.trace, found.n_iter, found.done
 
     seeds = stream(seed, jnp.arange(labels.shape[0]))
@@ -193,78 +217,88 @@ def batched(
         cells = label_cells(rows, labels, n_clusters)
         return cells, objective(terms, cells)[0]
 
+    def follow(labels, existing):
+        w = one_hot(labels[..., None], rows.mass, n_clusters)
+        cost = jnp.where(existing, score(terms, rows, w)[:, :, 0], jnp.inf)
+        return jnp.where(free, cost.argmin(-1).astype(labels.dtype), labels)
+
+    def gains(labels, cells, existing):
+        change = jnp.where(existing, differences(terms, rows, labels, cells), jnp.inf)
+        # Below the rounding of the cells' costs a difference says nothing.
+        sizes = [jnp.abs(t.weight) * jnp.abs(t.cost(t.cells(cells))).max() for t in terms]
+        gain = change.min(-1) + 2 * eps * functools.reduce(jnp.add, sizes)
+        return gain, change.argmin(-1).astype(labels.dtype)
+
     def run(start):
         labels, seed = start
-        labels, existing = _tidied(terms, rows, labels, active, fixed, giving)
 
-        def follow(labels):
-            w = one_hot(labels[..., None], rows.mass, n_clusters)
-            cost = jnp.where(existing, score(terms, rows, w)[:, :, 0], jnp.inf)
-            return jnp.where(free, cost.argmin(-1).astype(labels.dtype), labels)
-
-        def slide(state, _):
-            labels, value = state
-            new = follow(labels)
-            _, new_value = evaluate(new)
-            better = new_value < value
-            labels, value = jnp.where(better, new, labels), jnp.where(better, new_value, value)
-            return (labels, value), ~better, (value, existing.sum().astype(dtype))
-
-        room = blank(TRACE, dtype), blank(TRACE, dtype)
-        slid = iterate(slide, (labels, evaluate(labels)[1]), max_iter, trace=room)
-
-        def gains(labels, cells, existing):
-            change = jnp.where(existing, differences(terms, rows, labels, cells), jnp.inf)
-            # Below the rounding of the cells' costs a difference says nothing.
-            sizes = [jnp.abs(t.weight) * jnp.abs(t.cost(t.cells(cells))).max() for t in terms]
-            gain = change.min(-1) + 2 * eps * functools.reduce(jnp.add, sizes)
-            return gain, change.argmin(-1).astype(labels.dtype)
-
-        def hop(state, count):
-            (labels, cells, value, existing), fraction, gain, goal, fresh = state
+        def hop(now, hopping, count):
+            labels, cells, _, existing = now
             gain, goal = jax.lax.cond(
-                fresh, gains, lambda *_: (gain, goal), labels, cells, existing
-            )
+                hopping.fresh,
+                gains,
+                lambda *_: (hopping.gain, hopping.goal),
+                labels, cells, existing,
+            )  # fmt: skip
             improving = free & (gain < 0)
             draw = uniform(stream(stream(seed, count), rows.number), (), gain.dtype)
             best = jnp.where(improving, gain, jnp.inf).argmin()
             alone = jnp.arange(gain.size).reshape(gain.shape) == best
-            chosen = improving & ((draw < fraction) | alone)
+            chosen = improving & ((draw < hopping.fraction) | alone)
             new = jnp.where(chosen, goal, labels)
-            new_cells, new_value = evaluate(new)
-            better = new_value < value
-            # One row that does not pay although its difference says so: rounding, at the optimum.
-            over = ~improving.any() | (~better & (fraction < 1e-6))
-            fraction = jnp.where(better, jnp.minimum(1, 2 * fraction), fraction / 4)
-            labels, cells, value = jax.tree.map(
-                lambda a, b: jnp.where(better, a, b),
-                (new, new_cells, new_value),
-                (labels, cells, value),
-            )
-            if giving is not None:
-                fewer = _fewer(labels, cells, value, existing, over)
-                changed = (fewer[3] != existing).any()
-                labels, cells, value, existing = fewer
-                over, better = over & ~changed, better | changed
-                fraction = jnp.where(changed, 1.0, fraction)
-            values = value, existing.sum().astype(dtype)
-            return ((labels, cells, value, existing), fraction, gain, goal, better), over, values
+            return new, hopping._replace(gain=gain, goal=goal), ~improving.any()
 
-        def _fewer(labels, cells, value, existing, rest):
+        def fewer(now, rest):
+            labels, cells, _, existing = now
             new, left = _tidied(terms, rows, labels, existing, fixed, giving)
             new, left, _ = _joined(
                 terms, new, cells, left, fixed, giving, rest & (left == existing).all()
             )
             return jax.lax.cond(
-                (left == existing).all(),
-                lambda: (labels, cells, value, existing),
-                lambda: (new, *evaluate(new), left),
+                (left == existing).all(), lambda: now, lambda: (new, *evaluate(new), left)
             )
 
+        # One body for all phases, so that there is but one evaluation in it to be compiled.
+        def step(state, count):
+            now, phase, hopping = state
+            proposals = (
+                lambda: (now[0], hopping, False),
+                lambda: (follow(now[0], now[3]), hopping, False),
+                lambda: hop(now, hopping, count),
+            )
+            new, hopping, nothing = jax.lax.switch(phase, proposals)
+            new_cells, new_value = evaluate(new)
+            better = (new_value < now[2]) | (phase == _TIDYING)
+            before = hopping.fraction
+            # One row that does not pay although its difference says so: rounding, at the optimum.
+            over = (phase == _HOPPING) & (nothing | (~better & (before < 1e-6)))
+            fraction = jnp.where(better, jnp.minimum(1, 2 * before), before / 4)
+            now = (
+                *jax.tree.map(
+                    lambda a, b: jnp.where(better, a, b), (new, new_cells, new_value), now[:3]
+                ),
+                now[3],
+            )
+            changed = jnp.asarray(False)
+            if giving is not None:
+                left = jax.lax.cond(phase == _SLIDING, lambda: now, lambda: fewer(now, over))
+                changed = (left[3] != now[3]).any()
+                now, over = left, over & ~changed
+            free_again = changed | (phase != _HOPPING)
+            hopping = hopping._replace(
+                fraction=jnp.where(free_again, 1.0, fraction), fresh=better | free_again
+            )
+            values = now[2], now[3].sum().astype(dtype)
+            values = jax.tree.map(lambda v: jnp.where(phase == _TIDYING, jnp.nan, v), values)
+            phase = jnp.where((phase == _SLIDING) & better, _SLIDING, phase + 1)
+            return (now, jnp.minimum(phase, _HOPPING), hopping), over, values
+
         none = jnp.zeros(labels.shape, dtype)
-        labels = slid.state[0]
-        start = (labels, *evaluate(labels), existing), 1.0, none, labels, True
-        found = iterate(hop, start, max_iter, count=slid.n_iter, trace=slid.trace)
+        now = labels, *jax.tree.map(jnp.zeros_like, jax.eval_shape(evaluate, labels)), active
+        hopping = _Hopping(jnp.asarray(1.0, dtype), none, labels, jnp.asarray(True))
+        room = blank(TRACE, dtype), blank(TRACE, dtype)
+        start = now, jnp.asarray(_TIDYING), hopping
+        found = iterate(step, start, max_iter, count=-1, trace=room)
         return found.state[0][0], *found.trace, found.n_iter, found.done
 
     seeds = stream(seed, jnp.arange(labels.shape[0]))
