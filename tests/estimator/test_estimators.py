@@ -92,6 +92,21 @@ def test_fitted_attributes(model, solver, binary):
         assert matched_accuracy(model.labels_, target) > 0.9
 
 
+@pytest.mark.parametrize("solver", ["sequential", "batched"])
+def test_the_trace_is_that_of_the_best_restart_and_never_rises(solver, binary):
+    X, labels = binary
+    worse, kept = [], []
+    for seed in (0, 4):
+        model = IBSI(2, gamma=1.0, solver=solver, random_state=seed).fit(X, known=labels[:, 0])
+        ends, trace = model.restarts_.objective.values, model.objective_trace_
+        assert trace[-1] == pytest.approx(model.objective_)
+        assert (np.diff(trace) <= 1e-9 * abs(trace).max()).all()
+        worse.append(ends[0] > ends.min() + 1)
+        kept.append((np.diff(trace)[:-1] == 0).any())
+    assert any(worse)  # of the first restart, whose trace it is not
+    assert any(kept) or solver == "sequential"  # what did not pay was not taken
+
+
 def test_objective_is_the_definition_in_nats(binary):
     import reference
 
