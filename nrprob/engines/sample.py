@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -196,55 +196,48 @@ def _two_cells(target: Target, pair: _Pair, side: jax.Array) -> jax.Array:
     return pair.seeds.at[target.group, side.astype(jnp.int32)].add(members)
 
 
-def _launched(target: Target, pair: _Pair, odds: Odds, u: jax.Array, noise: jax.Array, n: int):
-    """Sides of the members, given a state that depends on the two rows and the members alone.
+class _Plan(NamedTuple):
+    """How members take their sides, one step after another.
+
+    Attributes
+    ----------
+    turn : (n',) step at which a member draws its side
+    count : steps
+    n_hard : steps before any draw, at which every row has the side that is nearer
+    whole : whether members count on the first side before the first step
+    others : whether a member sees the sides of all others, or only of those who drew before it
+    usual : (groups, 2, p) what is seen beside the chosen rows and the members
+    """
+
+    turn: jax.Array
+    count: jax.Array
+    n_hard: jax.Array
+    whole: jax.Array
+    others: jax.Array
+    usual: jax.Array
+
+
+def _launched(target: Target, pair: _Pair, u: jax.Array, n: int) -> _Plan:
+    """A state that depends on the two rows and the members alone, then draws of half of them.
 
     Half of the time hard assignments divide the members between the two rows, ``n`` times over;
     else all of them begin with the first row, and what leaves is near the second. Then one half of
     the members, and after it the other, draw their sides given those of the others.
     """
     size = target.x.shape[0]
-
-    def refine(_, carry):
-        side = odds(*carry) > 0
-        return _two_cells(target, pair, side), pair.member, side
-
-    whole, first = u[0] < 0.5, jnp.zeros_like(pair.side)
-    cells = jnp.where(whole, _two_cells(target, pair, first), pair.seeds)
-    begin = cells, pair.member & whole, first
-    _, _, side = jax.lax.fori_loop(0, n, refine, begin)
     half = _order(u[1:3], size, jnp.asarray(size)) % 2
-
-    def scan(t, carry):
-        side, _ = carry
-        now = pair.member & (half == t)
-        taken = pair.member & ~now
-        logit = odds(_two_cells(target, pair._replace(member=taken), side), taken, side)
-        return _take_sides(pair, now, logit, noise, carry)
-
-    found = jax.lax.fori_loop(0, 2, scan, (side, jnp.zeros_like(noise)))
-    return _allocated(target, pair, found)
-
-
-def _take_sides(pair: _Pair, now: jax.Array, logit: jax.Array, noise: jax.Array, before: Any):
-    """Sides, and the log odds that they have, after rows ``now`` drew theirs, or kept them."""
-    side, logits = before
-    side = jnp.where(now, jnp.where(pair.together, noise < logit, pair.side), side)
-    return side, jnp.where(now, logit, logits)
-
-
-def _allocated(target: Target, pair: _Pair, found: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Cells of the two, the sides, and the log probability of the sides."""
-    side, logits = found
-    mine = jax.nn.log_sigmoid(jnp.where(side, logits, -logits))
-    return _two_cells(target, pair, side), side, jnp.where(pair.member, mine, 0).sum()
+    n_hard = jnp.asarray(n, jnp.int32)
+    turn = n_hard + half.astype(jnp.int32)
+    return _Plan(
+        turn, n_hard + 2, n_hard, u[0] < 0.5, jnp.asarray(True), jnp.zeros_like(pair.seeds)
+    )
 
 
 _USUAL = 4.0  # rows
 
 
-def _doubling(target: Target, pair: _Pair, odds: Odds, u: jax.Array, noise: jax.Array):
-    """Sides of the members in random order, 1, 2, 4, 8, ... at a time, given those before them.
+def _doubling(target: Target, pair: _Pair, u: jax.Array) -> _Plan:
+    """Members draw in random order, 1, 2, 4, 8, ... at a time, given those before them.
 
     Each draws as the sides that were drawn before it say. So clusters that overlap can merge: of
     the way back, every row but a few sees what the two are like.
@@ -257,24 +250,42 @@ def _doubling(target: Target, pair: _Pair, odds: Odds, u: jax.Array, noise: jax.
     order = jnp.where(position < n_members, order, size)
     doubled = 31 - jax.lax.clz(1 + position.astype(jnp.int32))  # whole logarithms to base 2
     turn = jnp.zeros(size, jnp.int32).at[order].set(doubled, mode="drop")
+    count = jnp.where(n_members > 0, turn[order[jnp.maximum(n_members - 1, 0)]] + 1, 0)
 
     # A few rows of the usual kind on either side, or the first ones would be taken at their word.
     both = _two_cells(target, pair, pair.side).sum(1)
-    usual = both[:, None] * (_USUAL / both[..., -1].sum())
+    usual = jnp.repeat(both[:, None] * (_USUAL / both[..., -1].sum()), 2, 1)
+    no = jnp.asarray(False)
+    return _Plan(turn, count, jnp.zeros((), jnp.int32), no, no, usual)
 
-    def allocate(t, carry):
-        side, _ = carry
-        taken = pair.member & (turn < t)
-        cells = _two_cells(target, pair._replace(member=taken), side)
-        logit = odds(cells + usual, taken, side)
-        return _take_sides(pair, pair.member & (turn == t), logit, noise, carry)
+
+def _allocate(
+    target: Target, pair: _Pair, odds: Odds, plan: _Plan, noise: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Cells of the two, the sides, and the log probability that the members draw them.
+
+    One loop whatever the plan, so that ``odds`` are compiled once.
+    """
+
+    def step(t, carry):
+        side, logits = carry
+        hard, own = t < plan.n_hard, plan.turn == t
+        seen = jnp.where(plan.others, ~own, plan.turn < t)
+        seen = pair.member & jnp.where(hard, plan.whole | (t > 0), seen)
+        cells = _two_cells(target, pair._replace(member=seen), side)
+        logit = odds(cells + plan.usual, seen, side)
+        drawn = jnp.where(pair.together, noise < logit, pair.side)
+        now = pair.member & own & ~hard
+        side = jnp.where(hard, logit > 0, jnp.where(now, drawn, side))
+        return side, jnp.where(now, logit, logits)
 
     begin = jnp.zeros_like(pair.side), jnp.zeros_like(noise)
-    n_turns = jnp.where(n_members > 0, turn[order[jnp.maximum(n_members - 1, 0)]] + 1, 0)
-    return _allocated(target, pair, jax.lax.fori_loop(0, n_turns, allocate, begin))
+    side, logits = jax.lax.fori_loop(0, plan.count, step, begin)
+    mine = jax.nn.log_sigmoid(jnp.where(side, logits, -logits))
+    return _two_cells(target, pair, side), side, jnp.where(pair.member, mine, 0).sum()
 
 
-Allocation: TypeAlias = Callable[..., tuple[jax.Array, jax.Array, jax.Array]]
+Allocation: TypeAlias = Callable[..., _Plan]
 
 
 def split_merge(
@@ -288,8 +299,8 @@ def split_merge(
     pair = _choose(target, state, u[:4])
     noise = jnp.log(u[8:]) - jnp.log1p(-u[8:])  # logistic
     odds = target.odds(state, pair.a, pair.b, pair.member)
-    kinds = [partial(allocate, target, pair, odds) for allocate in kinds]
-    cells, side, log_q = jax.lax.switch(which, kinds, u[4:], noise)
+    plan = jax.lax.switch(which, [partial(kind, target, pair) for kind in kinds], u[4:])
+    cells, side, log_q = _allocate(target, pair, odds, plan, noise)
     split = pair.together
     joint = jnp.stack([cells.sum(1), jnp.zeros_like(cells[:, 0])], 1)
     changed = jnp.where(split, cells, joint)
