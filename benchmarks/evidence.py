@@ -222,7 +222,15 @@ CLUSTERS = {
     "6 sd, K 4": Cell(planted(6, 4), 4),
     "7 sd, K 4": Cell(planted(7, 4), 4),
 }
-KINDS = {"nulls": NULLS, "shapes": SHAPES, "clusters": CLUSTERS}
+SIZES = {  # clouds of other numbers of rows and columns than those above
+    "decaying spectrum, n 60": Cell(decaying, n=60),
+    "decaying spectrum, n 1000": Cell(decaying, n=1000),
+    "decaying spectrum, d 2": Cell(decaying, d=2),
+    "decaying spectrum, d 30": Cell(decaying, d=30),
+    "unequal covariances, d 2": Cell(unequal, d=2),
+    "unequal covariances, d 30": Cell(unequal, d=30),
+}
+KINDS = {"nulls": NULLS, "shapes": SHAPES, "clusters": CLUSTERS, "sizes": SIZES}
 NUMBERS = {  # data, how many clusters they have, how often that is to be found
     "1: gaussian": (gaussian, 1, 0.85),
     "1: unequal covariances": (unequal, 1, None),
@@ -286,7 +294,7 @@ def tests(chosen: argparse.Namespace) -> None:
             for which, p in zip(pooled, zip(*found, strict=True), strict=True):
                 rate = float(np.mean(np.array(p) <= LEVEL))
                 least, bar = getattr(cell, which), ("", "")
-                if kind == "nulls" or (kind == "shapes" and which == "gap"):
+                if kind in ("nulls", "sizes") or (kind == "shapes" and which == "gap"):
                     bar = verdict(rate, round(highest(chosen.sets, 3), 3))
                     pooled[which] += [q <= LEVEL for q in p]
                 elif least is not None:
