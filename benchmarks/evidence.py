@@ -222,7 +222,7 @@ CLUSTERS = {
     "6 sd, K 4": Cell(planted(6, 4), 4),
     "7 sd, K 4": Cell(planted(7, 4), 4),
 }
-SIZES = {  # clouds of other numbers of rows and columns than those above
+SIZES = {  # nulls that came later: data are seeded by their number, so that others stay the same
     "decaying spectrum, n 60": Cell(decaying, n=60),
     "decaying spectrum, n 1000": Cell(decaying, n=1000),
     "decaying spectrum, d 2": Cell(decaying, d=2),

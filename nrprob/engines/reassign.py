@@ -52,6 +52,15 @@ TRACE = 1024  # sweeps whose objective is kept; of more, the last one takes the 
 _TIDYING, _SLIDING, _HOPPING = range(3)  # phases of `batched`
 
 
+class _Reached(NamedTuple):
+    """Labels (B, r), their cells and F, and which clusters (K,) exist."""
+
+    labels: jax.Array
+    cells: jax.Array
+    value: jax.Array
+    existing: jax.Array
+
+
 class _Hopping(NamedTuple):
     """What moves of many rows go by.
 
@@ -213,7 +222,7 @@ def batched(
     dtype = rows.mass.dtype
     eps = jnp.finfo(dtype).eps
 
-    def evaluate(labels):
+    def evaluate(labels: jax.Array) -> tuple[jax.Array, jax.Array]:
         cells = label_cells(rows, labels, n_clusters)
         return cells, objective(terms, cells)[0]
 
@@ -255,51 +264,45 @@ def batched(
                 terms, new, cells, left, fixed, giving, rest & (left == existing).all()
             )
             return jax.lax.cond(
-                (left == existing).all(), lambda: now, lambda: (new, *evaluate(new), left)
+                (left == existing).all(), lambda: now, lambda: _Reached(new, *evaluate(new), left)
             )
 
         # One body for all phases, so that there is but one evaluation in it to be compiled.
         def step(state, count):
             now, phase, hopping = state
             proposals = (
-                lambda: (now[0], hopping, False),
-                lambda: (follow(now[0], now[3]), hopping, False),
+                lambda: (now.labels, hopping, False),
+                lambda: (follow(now.labels, now.existing), hopping, False),
                 lambda: hop(now, hopping, count),
             )
             new, hopping, nothing = jax.lax.switch(phase, proposals)
-            new_cells, new_value = evaluate(new)
-            better = (new_value < now[2]) | (phase == _TIDYING)
+            tried = _Reached(new, *evaluate(new), now.existing)
+            better = (tried.value < now.value) | (phase == _TIDYING)
             before = hopping.fraction
             # One row that does not pay although its difference says so: rounding, at the optimum.
             over = (phase == _HOPPING) & (nothing | (~better & (before < 1e-6)))
             fraction = jnp.where(better, jnp.minimum(1, 2 * before), before / 4)
-            now = (
-                *jax.tree.map(
-                    lambda a, b: jnp.where(better, a, b), (new, new_cells, new_value), now[:3]
-                ),
-                now[3],
-            )
+            now = jax.tree.map(lambda a, b: jnp.where(better, a, b), tried, now)
             changed = jnp.asarray(False)
             if giving is not None:
                 left = jax.lax.cond(phase == _SLIDING, lambda: now, lambda: fewer(now, over))
-                changed = (left[3] != now[3]).any()
+                changed = (left.existing != now.existing).any()
                 now, over = left, over & ~changed
-            free_again = changed | (phase != _HOPPING)
-            hopping = hopping._replace(
-                fraction=jnp.where(free_again, 1.0, fraction), fresh=better | free_again
-            )
-            values = now[2], now[3].sum().astype(dtype)
+            anew = changed | (phase != _HOPPING)
+            hopping = hopping._replace(fraction=jnp.where(anew, 1.0, fraction), fresh=better | anew)
+            values = now.value, now.existing.sum().astype(dtype)
             values = jax.tree.map(lambda v: jnp.where(phase == _TIDYING, jnp.nan, v), values)
             phase = jnp.where((phase == _SLIDING) & better, _SLIDING, phase + 1)
             return (now, jnp.minimum(phase, _HOPPING), hopping), over, values
 
         none = jnp.zeros(labels.shape, dtype)
-        now = labels, *jax.tree.map(jnp.zeros_like, jax.eval_shape(evaluate, labels)), active
+        cells, value = jax.tree.map(jnp.zeros_like, jax.eval_shape(evaluate, labels))
+        now = _Reached(labels, cells, value, active)
         hopping = _Hopping(jnp.asarray(1.0, dtype), none, labels, jnp.asarray(True))
         room = blank(TRACE, dtype), blank(TRACE, dtype)
         start = now, jnp.asarray(_TIDYING), hopping
         found = iterate(step, start, max_iter, count=-1, trace=room)
-        return found.state[0][0], *found.trace, found.n_iter, found.done
+        return found.state[0].labels, *found.trace, found.n_iter, found.done
 
     seeds = stream(seed, jnp.arange(labels.shape[0]))
     return Reassigned(*jax.lax.map(run, (labels, seeds)))

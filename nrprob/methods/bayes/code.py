@@ -237,8 +237,8 @@ def _gain(code: CellCode, cells: jax.Array) -> jax.Array:
 def _weight(code: CellCode, x: np.ndarray, group: np.ndarray) -> float:
     """Weight at which known groups, told as clusters, gain half of what telling them costs."""
     cells = group_sums(x, group)
-    room = rounded(len(cells), x.size) - len(cells)
-    gain = float(_gain(code, np.pad(cells, ((0, room), (0, 0)))))
+    more = rounded(len(cells), x.size) - len(cells)
+    gain = float(_gain(code, np.pad(cells, ((0, more), (0, 0)))))
     size = cells[:, -1]
     entropy = float(size @ np.log(size.sum() / size))
     return min(_HEAVIEST, 0.5 * entropy / gain) if gain > 0 else _HEAVIEST
