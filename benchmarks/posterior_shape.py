@@ -3,7 +3,8 @@
 Real kinds that are not normal (iris, wine), from the exact posterior (power 1) to one that features
 count for ever less in, with clusters that share a covariance, or whose covariances are shrunk to a
 common one. Then three planted clusters of 300 rows in 15 columns with a dense common covariance,
-their own departing from it or not, under every covariance.
+their own departing from it or not, under every covariance. At last three planted clusters whose
+errors are t distributed, with and without known groups, under normal errors and under such.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from common import arguments, header, show
 
 # isort: split
+import itertools
 import time
 import warnings
 from typing import Any
@@ -24,12 +26,14 @@ from nrprob import MDLMixture
 COLUMNS = ("k", "ARI", "P(3 or 4)", "R-hat", "CPU, s")
 
 
-def row(name: tuple[str, ...], X: np.ndarray, truth: np.ndarray, **settings: Any) -> list[Any]:
+def row(
+    name: tuple[str, ...], X: np.ndarray, truth: np.ndarray, known: Any = None, **settings: Any
+) -> list[Any]:
     """A line of a table: a fit, without a word on convergence."""
     begin = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = MDLMixture(random_state=0, **settings).fit(X)
+        model = MDLMixture(random_state=0, **settings).fit(X, known=known)
     seconds = time.process_time() - begin
     k = model.posterior_["n_clusters"].values
     worst = max(*model.diagnostics_["r_hat"].dropna(), *model.r_hat_.values())
@@ -54,6 +58,20 @@ def planted(own: bool, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return X, truth
 
 
+def tailed(freedom: float, seed: int, grouped: bool) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Rows of three clusters five units apart, with t errors, in three groups or in none."""
+    rng = np.random.default_rng(seed)
+    n, d, k = 300, 4, 3
+    truth, group = rng.integers(k, size=n), rng.integers(3, size=n)
+    errors = rng.normal(size=(n, d))
+    if np.isfinite(freedom):
+        errors = errors / np.sqrt(rng.chisquare(freedom, size=(n, 1)) / freedom)
+    X = np.linalg.qr(rng.normal(size=(d, d)))[0][truth] * 5 / np.sqrt(2) + errors
+    X = X + (4 * rng.normal(size=(3, d))[group] if grouped else 0)
+    mix = np.eye(d) + rng.normal(size=(d, d)) / np.sqrt(d)
+    return X @ mix, truth, group if grouped else None
+
+
 def main(quick: bool) -> None:
     header("posterior over clusterings, by shape")
     short = {"num_warmup": 100, "num_samples": 100} if quick else {}
@@ -74,6 +92,16 @@ def main(quick: bool) -> None:
         kinds = ("shrunk",) if quick else ("diag", "full", "shrunk", "tied")
         rows += [row((what, kind), X, truth, covariance=kind, **short) for kind in kinds]
     show("300 rows in 15 columns", ("covariances", "covariance=", *COLUMNS), rows)
+    rows = []
+    for freedom in (3,) if quick else (3, 5, 10, np.inf):
+        for seed, grouped in itertools.product(range(1 if quick else 3), (False, True)):
+            data = tailed(freedom, seed, grouped)
+            what = f"{freedom:g}", str(seed), "groups" if grouped else "nothing"
+            rows += [
+                row((*what, errors), *data, covariance="tied", errors=errors, **short)
+                for errors in ("normal", "t")
+            ]
+    show("300 rows, 4 columns", ("degrees", "set", "known", "errors=", *COLUMNS), rows)
 
 
 if __name__ == "__main__":

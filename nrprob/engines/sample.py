@@ -26,6 +26,7 @@ Chains are vectorised by ``jax.vmap``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -80,17 +81,37 @@ def _order(u: jax.Array, size: int, n: jax.Array) -> jax.Array:
 def draw_categories(log_p: jax.Array, u: jax.Array) -> jax.Array:
     """Categories (b,) of unnormalised log probabilities (K, b), by inversion of uniforms (b,)."""
     p = jnp.exp(log_p - log_p.max(0))
+    if p.shape[0] <= _FEW:
+        return _inverted(p, u)[0]
+    # Of many, some are looked at together, and then those among which the one is.
+    parts = jnp.pad(p, ((0, -len(p) % _TOGETHER), (0, 0))).reshape(-1, _TOGETHER, p.shape[1])
+    first, rest = _inverted(parts.sum(1), u)
+    among = jnp.take_along_axis(parts, first[None, None], 0)[0]
+    return jnp.minimum(first * _TOGETHER + _inverted(among, rest)[0], len(p) - 1)
+
+
+_FEW, _TOGETHER = 64, 16
+
+
+def _inverted(p: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Categories (b,) of weights (K, b), and where in their share of it the uniforms (b,) are."""
     sums = np.tril(np.ones((p.shape[0], p.shape[0]))) @ p
+    whole = u * sums[-1]
     # A sum of rounded products may fall short of the next one by a bit where p is 0.
-    at = (sums <= u * sums[-1]).sum(0)
-    return jnp.minimum(at, p.shape[0] - 1).astype(jnp.int32)
+    at = jnp.minimum((sums <= whole).sum(0), p.shape[0] - 1).astype(jnp.int32)
+    share, below = (jnp.take_along_axis(a, at[None], 0)[0] for a in (p, sums))
+    return at, jnp.clip(1 - (below - whole) / jnp.where(share > 0, share, 1), 0, 1)
 
 
 def gibbs(
     target: Target, state: Partition, key: jax.Array, block: int
 ) -> tuple[Partition, jax.Array, jax.Array]:
-    """Visit all rows once, ``block`` at a time; returns numbers of blocks, and of accepted ones."""
-    n_clusters = target.n_slots
+    """Visit all rows once, ``block`` at a time; returns numbers of blocks, and of accepted ones.
+
+    Of rows that have several versions, cluster and version are drawn together.
+    """
+    n_clusters, scales = target.n_slots, target.scales
+    n_versions = 1 if scales is None else len(scales.factor)
     size = target.x.shape[0]
     n_rows = (target.x[:, -1] > 0).sum()
     n_blocks = -(-size // block)
@@ -104,39 +125,68 @@ def gibbs(
     valid = (jnp.arange(order.size) < n_rows).reshape(n_blocks, block)
     order = order.reshape(n_blocks, block)
     x = jnp.where(valid[..., None], target.x[order], 0)
-    group, before = target.group[order], state.labels[order]
-    slots = jnp.arange(n_clusters)[:, None]
+    group = target.group[order]
+    before = state.labels[order]
+    if scales is not None:  # of which a cluster in every version is a category
+        before = before * n_versions + scales.version[order]
+        price = scales.price[order]
+    slots = jnp.arange(n_clusters * n_versions)[:, None]
+
+    def cells_of(rows, groups, category):
+        if scales is None:
+            return sum_cells(target, rows, groups, category)
+        factor = scales.factor[category % n_versions]
+        return sum_cells(target, rows * factor, groups, category // n_versions)
+
+    def joining(cells, opened, j):
+        """What the rows of a block add to cells in every category (C, b)."""
+        rows, groups = x[j], group[j]
+        if scales is None:
+            return target.joining(cells, rows, groups) + opened[:, None]
+        every = (scales.factor[:, None] * rows).reshape(-1, rows.shape[1])
+        cost = target.joining(cells, every, jnp.tile(groups, n_versions))
+        cost = cost.reshape(n_clusters, n_versions, block) + opened[:, None, None]
+        return (cost + price[j].T).reshape(-1, block)
 
     def visit(j, carry):
         cells, length, after, accepted = carry
         at = partial(jax.lax.dynamic_index_in_dim, index=j, keepdims=False)
         rows, groups, old = at(x), at(group), at(before)
-        less = cells - sum_cells(target, rows, groups, old)
+        less = cells - cells_of(rows, groups, old)
         less = jnp.where(less[..., -1:] > 0.5, less, 0)  # rounding leaves no trace in empty cells
         here = occupied(less)
         k, new = here.sum(), jnp.argmin(here)
         opened = target.sizes[jnp.minimum(k + 1, n_clusters)] - jnp.where(k > 0, target.sizes[k], 0)
-        may_open = (slots == new) & ~here[:, None] & jnp.isfinite(opened)
-        cost = target.joining(less, rows, groups) + jnp.where(may_open, opened, 0)
-        log_p = jnp.where(here[:, None] | may_open, -target.scale * cost, -jnp.inf)
-        label = jnp.where(at(valid), draw_categories(log_p, at(u)), old)
-        more = less + sum_cells(target, rows, groups, label)
+        may_open = (jnp.arange(n_clusters) == new) & ~here & jnp.isfinite(opened)
+        cost = joining(less, jnp.where(may_open, opened, 0), j)
+        into = jnp.repeat(here | may_open, n_versions)[:, None]
+        log_p = jnp.where(into, -target.scale * cost, -jnp.inf)
+        drawn = jnp.where(at(valid), draw_categories(log_p, at(u)), old)
+        more = less + cells_of(rows, groups, drawn)
         put = partial(jax.lax.dynamic_update_index_in_dim, index=j, axis=0)
         if block == 1:
-            return more, length, put(after, label), accepted + 1
+            return more, length, put(after, drawn), accepted + 1
         # Clusters that emptied with the block are the new one of the way back, which is but one.
         emptied = (occupied(cells) & ~here).sum()
-        back = jnp.where(here[old], old, new)
+        back = jnp.where(here[old // n_versions], old, new * n_versions + old % n_versions)
         new_length = target.length(more)
-        change = ((slots == back) * 1.0 - (slots == label)) * jnp.maximum(log_p, -1e300)
-        ratio = jnp.where(at(valid), change.sum(0), 0).sum() + length - new_length
+        change = ((slots == back) * 1.0 - (slots == drawn)) * jnp.maximum(log_p, -1e300)
+        change = change.sum(0)
+        if scales is not None:
+            prices = jnp.take_along_axis(price[j], jnp.stack([old, drawn], 1) % n_versions, 1)
+            change = change + target.scale * (prices[:, 0] - prices[:, 1])
+        ratio = jnp.where(at(valid), change, 0).sum() + length - new_length
         accept = (emptied <= 1) & (v[j] < ratio)
         cells, length = jnp.where(accept, more, cells), jnp.where(accept, new_length, length)
-        return cells, length, put(after, jnp.where(accept, label, old)), accepted + accept
+        return cells, length, put(after, jnp.where(accept, drawn, old)), accepted + accept
 
     count = (-(-n_rows // block)).astype(jnp.int32)
     begin = state.cells, state.length, before, jnp.zeros((), jnp.int32)
     _, _, after, accepted = jax.lax.fori_loop(0, count, visit, begin)
+    if scales is not None:
+        version = scales.version.at[order].set(after % n_versions, mode="drop")
+        target = replace(target, scales=replace(scales, version=version))
+        after = after // n_versions
     labels = state.labels.at[order].set(after, mode="drop")
     return start(target, labels), count, accepted
 

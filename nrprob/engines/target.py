@@ -26,6 +26,22 @@ Odds: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 @node
+class Scales:
+    """Versions of rows that differ in how much they count, one of which is in use.
+
+    Attributes
+    ----------
+    factor : (G, p) of the statistics of a row, in every version
+    price : (n', G) nats of a version of a row, whatever its cluster
+    version : (n',) of the rows, in use
+    """
+
+    factor: jax.Array
+    price: jax.Array
+    version: jax.Array
+
+
+@node
 class Target:
     """A distribution over partitions of rows; made by `make_target`.
 
@@ -39,6 +55,7 @@ class Target:
     partners : (n', q) rows to draw the second of a pair from, or None for any row
     scale : factor of the code length
     n_groups : known groups there is room for; 1 if nothing is known
+    scales : versions of the rows ``x``, or None where these count as they are
     """
 
     terms: tuple[CodeTerm, ...]
@@ -48,6 +65,7 @@ class Target:
     partners: jax.Array | None
     scale: jax.Array
     n_groups: int = field(metadata=_STATIC)
+    scales: Scales | None = None
 
     @property
     def n_slots(self) -> int:
@@ -61,7 +79,8 @@ class Target:
 
     def cells(self, labels: jax.Array) -> jax.Array:
         """Statistics (groups, K, p) of the cells of labels (n',)."""
-        return sum_cells(self, self.x, self.group, labels)
+        x = self.x if self.scales is None else self.x * self.scales.factor[self.scales.version]
+        return sum_cells(self, x, self.group, labels)
 
     def length(self, cells: jax.Array) -> jax.Array:
         """``scale * L`` of cells (groups, K, p), in nats."""
@@ -107,11 +126,15 @@ def occupied(cells: jax.Array) -> jax.Array:
 
 
 class Partition(NamedTuple):
-    """State of a chain: ``labels`` (n',), their ``cells``, and the length ``scale * L``."""
+    """State of a chain: ``labels`` (n',), their ``cells``, and the length ``scale * L``.
+
+    And the ``version`` (n',) of the rows, where there are several, without its price.
+    """
 
     labels: jax.Array
     cells: jax.Array
     length: jax.Array
+    version: jax.Array | None = None
 
 
 def make_target(
@@ -200,7 +223,8 @@ def make_target(
 def start(target: Target, labels: jax.Array) -> Partition:
     """State of given labels (n',); those of padding rows do not matter."""
     cells = target.cells(labels)
-    return Partition(labels, cells, target.length(cells))
+    version = None if target.scales is None else target.scales.version
+    return Partition(labels, cells, target.length(cells), version)
 
 
 def sum_cells(target: Target, x: jax.Array, group: jax.Array, labels: jax.Array) -> jax.Array:

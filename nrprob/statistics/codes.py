@@ -336,6 +336,9 @@ class NormalWishart:
     freedom variance I). Unless ``full``, columns are independent, each with a prior of m = 1. First
     moments come first, then the upper triangle of the second ones, by rows, or its diagonal. The
     density of vectors given mean and covariance is raised to ``power``.
+
+    If ``weighted``, a vector of weight w has covariance S / w: its moments are multiplied by w, and
+    the sum of weights comes after them. The factor w^(m/2) of its density is left out.
     """
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -345,15 +348,22 @@ class NormalWishart:
     n_features: int = field(metadata=_STATIC)
     full: bool = field(metadata=_STATIC)
     power: Table
+    weighted: bool = field(default=False, metadata=_STATIC)
+
+    def _mass(self, cell: jax.Array) -> jax.Array:
+        """Sum of the weights of the vectors of statistics (..., p)."""
+        m = self.n_features
+        after = m + (m * (m + 1) // 2 if self.full else m)
+        return cell[..., after if self.weighted else -1]
 
     def scatter(self, cell: jax.Array) -> jax.Array:
         """Scatter about the shrunken mean with the prior's, (..., m, m) or (..., m)."""
         m, cell = self.n_features, self.power * cell
-        n, first = cell[..., -1:], cell[..., :m]
+        precision, first = self.kappa + self._mass(cell)[..., None], cell[..., :m]
         own = self.freedom * self.variance
         if not self.full:
-            return own + cell[..., m : 2 * m] - first * first / (self.kappa + n)
-        outer = first[..., :, None] * first[..., None, :] / (self.kappa + n)[..., None]
+            return own + cell[..., m : 2 * m] - first * first / precision
+        outer = first[..., :, None] * first[..., None, :] / precision[..., None]
         return own * jnp.eye(m) + cell[..., m + _places(m)] - outer
 
     def __call__(self, cell: jax.Array) -> jax.Array:
@@ -364,13 +374,13 @@ class NormalWishart:
         log_det = _log_det(scatter) if self.full else _log_product(jnp.moveaxis(scatter, -1, 0))
         gammas = log_multigamma(0.5 * freedom, size) - log_multigamma(0.5 * (freedom + n), size)
         rest = 0.5 * n * np.log(np.pi) - 0.5 * freedom * inside
-        rest = rest + 0.5 * jnp.log1p(n / self.kappa) + gammas / size
+        rest = rest + 0.5 * jnp.log1p(self.power * self._mass(cell) / self.kappa) + gammas / size
         return self.n_features * rest + 0.5 * (freedom + n) * log_det
 
     def prepare(self, cells: jax.Array) -> Any:
         """What `join` wants to know of cells (p, K)."""
         m, n = self.n_features, self.power * cells[-1]
-        size, precision = m if self.full else 1, self.kappa + n
+        size, precision = m if self.full else 1, self.kappa + self.power * self._mass(cells.T)
         freedom = size + 1 + self.freedom + n
         scatter, mean = self.scatter(cells.T), self.power * cells[:m] / precision
         more = log_multigamma(0.5 * (freedom + self.power), size)
@@ -387,7 +397,11 @@ class NormalWishart:
     def join(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
         constant, freedom, precision, mean, scatter = prepared
-        row, more = row[: self.n_features], self.power
+        more: Any = self.power
+        if self.weighted:
+            weight = self._mass(row.T)
+            row, more = row / jnp.where(weight > 0, weight, 1), self.power * weight
+        row = row[: self.n_features]
         less = more * precision / (precision + more)  # of the squared distance from the mean
         constant = constant + 0.5 * self.n_features * jnp.log1p(more / precision)
         if self.full:

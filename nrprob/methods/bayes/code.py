@@ -13,6 +13,7 @@ from nrprob.engines.chains import Draw
 from nrprob.engines.programs import program
 from nrprob.engines.target import Target, make_target, occupied
 from nrprob.methods.bayes.prior import GRID, Prior
+from nrprob.methods.bayes.scaled import scaled
 from nrprob.methods.bayes.separate import SeparateTarget
 from nrprob.methods.bayes.shrunk import SHRINKAGE, SIZES, begin_shrunk
 from nrprob.methods.bayes.six_move_target import MixtureTarget, log_joint, make_mixture_target
@@ -53,6 +54,7 @@ class MixtureCode:
     energy : "nml" or "conjugate"
     covariance : "diag", "full", "shrunk" or "tied"
     power : that the density of real rows given their clusters is raised to
+    errors : "normal" or "t"
     floor : smallest standard deviation of a cluster, in units of the feature's (nml)
     concentration : of the sizes of clusters (conjugate)
     class_concentration : of the classes of a cluster (conjugate)
@@ -76,15 +78,19 @@ class MixtureCode:
     feature_concentration: float = 0.5
     coordination: float | None = None
     power: float = 1.0
+    errors: str = "normal"
 
     def _moments(self, X: np.ndarray) -> list[np.ndarray]:
-        """Moments of rows (n, m) that cells need."""
-        if self.covariance == "tied" or self.features != "gaussian":
+        """Moments of rows (n, m) that cells need, and weights if rows have any."""
+        if self.features != "gaussian":
             return [X]
+        weight = [np.ones((len(X), 1))] if self.errors == "t" else []
+        if self.covariance == "tied":
+            return [X, *weight]
         if self.covariance == "diag":
-            return [X, X * X]
+            return [X, X * X, *weight]
         first, second = np.triu_indices(X.shape[1])
-        return [X, X[:, first] * X[:, second]]
+        return [X, X[:, first] * X[:, second], *weight]
 
     def statistics(self, X: np.ndarray, codes: np.ndarray, n_classes: int) -> np.ndarray:
         """Statistics (n, p) of rows and of their classes, -1 where unknown."""
@@ -116,7 +122,7 @@ class MixtureCode:
         """Whether numbers of the prior are drawn beside the partition."""
         given = self.kappa, self.shape, self.scale
         drawn = self.covariance in ("tied", "shrunk") or None in given
-        drawn = drawn or self.power < 1
+        drawn = drawn or self.power < 1 or self.errors == "t"
         return self.features == "gaussian" and self.energy == "conjugate" and drawn
 
     def target(
@@ -165,15 +171,21 @@ class MixtureCode:
             own = group if discrete else None
             return make_target(terms, sizes, x, partners=partners, group=own)
         grid = self._grid(group is not None)
-        prior = Prior(*(v[v.shape[0] // 2] for v in grid))
-        if self.covariance != "tied":
+        prior, power, t = Prior(*(v[v.shape[0] // 2] for v in grid)), self.power, self.errors == "t"
+        found: Any
+        if self.covariance == "tied":
+            sent = frozenset({"data", "parameters"})  # by what is no term: a sum over clusters
+            plain = make_target(terms, sizes, x, partners=partners, group=group, sent=sent)
+            found = TiedTarget(plain, X.T @ X, prior, grid, X.shape[1], np.float64(power), t)
+        else:
             plain = make_target(terms, sizes, x, partners=partners)
             if self.covariance == "shrunk":
-                return begin_shrunk(plain, X, prior, grid)
-            return SeparateTarget(plain, prior, grid).at(prior)
-        sent = frozenset({"data", "parameters"})  # by what is no term: a sum over clusters
-        plain = make_target(terms, sizes, x, partners=partners, group=group, sent=sent)
-        return TiedTarget(plain, X.T @ X, prior, grid, X.shape[1], np.float64(self.power))
+                found = begin_shrunk(plain, X, prior, grid)
+            else:
+                found = SeparateTarget(plain, prior, grid).at(prior)
+        if not t:
+            return found
+        return scaled(found, X.shape[1], sum(part.shape[1] for part in self._moments(X)), power)
 
     def _features(self, X: np.ndarray) -> CellCode:
         """Code of the features of a cluster."""
@@ -184,7 +196,8 @@ class MixtureCode:
         if self.draws_prior:
             one = np.float64(1)  # for what `SeparateTarget` fills in
             full = self.covariance != "diag"
-            return NormalWishart(one, one, one, m, full, np.float64(self.power))
+            t = self.errors == "t"
+            return NormalWishart(one, one, one, m, full, np.float64(self.power), t)
         kappa, shape, scale = map(float, (self.kappa, self.shape, self.scale))  # type: ignore[arg-type]
         if self.covariance == "diag":
             return normal_inverse_gamma(room, m, kappa=kappa, shape=shape, scale=scale)
@@ -275,8 +288,9 @@ class _Blocks(NamedTuple):
 
 def _of_classes(target: Any) -> tuple[Any, ...]:
     """The term of the classes, if there are any: after those of the features and of the sizes."""
-    after = 1 if isinstance(target, TiedTarget) else 2
-    return tuple(t for t in target.terms[after : after + 1] if getattr(t.cost, "single", False))
+    rest = getattr(target, "without_features", None)
+    terms = target.terms[1:] if rest is None else rest.terms
+    return tuple(t for t in terms[1:2] if getattr(t.cost, "single", False))
 
 
 def _counted_once(target: Any) -> Any:

@@ -27,10 +27,13 @@ def pooled(draws: np.ndarray, most: int) -> np.ndarray:
     return thinned(draws, most).reshape(-1, *draws.shape[2:])
 
 
-def padded(draws: np.ndarray, target: Target) -> np.ndarray:
-    """Labels (S, n) of the rows, and of the padding that ``target`` has."""
-    pad = target.x.shape[0] - draws.shape[1]
-    return np.pad(draws.astype(np.int32), ((0, 0), (0, pad)))
+def padded(draws: dict[str, np.ndarray], target: Target) -> dict[str, np.ndarray]:
+    """Draws whose labels and precisions (S, n) of rows are also of the padding of ``target``."""
+    found = {**draws, "labels": draws["labels"].astype(np.int32)}
+    for name in found.keys() & {"labels", "row_precision"}:
+        pad = target.x.shape[0] - found[name].shape[1]
+        found[name] = np.pad(found[name], ((0, 0), (0, pad)), mode="edge")
+    return found
 
 
 def block_shares(draws: np.ndarray, labels: np.ndarray) -> np.ndarray:

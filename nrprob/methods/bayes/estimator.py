@@ -47,6 +47,7 @@ _DIMS = {
     "scales": ("cluster", "feature"),
     "class_probs": ("cluster", "class"),
     "common_covariance": ("feature", "feature_2"),
+    "row_precision": ("sample",),
 }
 COVARIANCES = "auto", "diag", "full", "shrunk", "tied"
 _SIZE = parameters.Number(1, MOST, integer=True, words=("auto",))
@@ -91,6 +92,12 @@ class MDLMixture(Inputs):
         Below 1 clusters need not be quite of the shape that is assumed, and kinds that are not
         normal are not cut into pieces that are; see Notes. Needs ``energy="conjugate"`` and
         ``kernel="collapsed"``.
+    errors : {"normal", "t"}, default="normal"
+        Law of real features about the centre of their cluster. Under "normal", rows that lie far
+        out are clusters of their own; under "t" they need not be: every row has a scale that is
+        drawn, and how far rows stray is drawn as well. Costs up to three times as much, and needs
+        ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" of ``covariance`` looks at normal
+        errors in any case.
     variance_floor : float or "auto", default="auto"
         Smallest standard deviation of a cluster, in units of that of all rows (``energy="nml"``).
         "auto" takes the one of .1, .2 and .4 under which the labels of `fit` are most probable when
@@ -166,7 +173,8 @@ class MDLMixture(Inputs):
     posterior_ : xarray.Dataset
         Draws, over chain, draw and sample: ``labels`` (names differ between draws), ``n_clusters``,
         ``length`` in nats, numbers of the prior that are drawn, and the parameters if the kernel
-        samples them.
+        samples them. With ``errors="t"``, ``row_precision``, what the precision of a row is
+        multiplied by (small where it lies far out), and the degrees of freedom ``error_freedom``.
     sample_stats_ : xarray.Dataset
         For every draw, how many moves of each kind were proposed and accepted on the way to it.
     labels_ : ndarray of shape (n_samples,)
@@ -234,6 +242,15 @@ class MDLMixture(Inputs):
     low power a clustering cannot pay for its names any more: in .5 to 1, look at the path of the
     number of clusters. New rows are predicted with their full density.
 
+    With ``errors="t"`` the covariance S of row i about its centre is divided by
+
+    .. math:: w_i \sim \mathrm{Gamma}(f / 2, f / 2)
+
+    so that the row is t distributed with f degrees of freedom. The law of :math:`w_i` is taken on
+    16 values from .007 to 3.5, each a factor of 1.5 from the next, and f is one of twelve values
+    from 1.5 to 64, or infinite, which is the normal law; both are drawn, lengths are those of rows,
+    partition and scales together, and predictions sum over the scales of new rows.
+
     With ``known``, row i of group g and cluster c is
 
     .. math:: x_i = a_g + b_c + e_i, \quad e_i \sim N(0, S), \quad b_c \sim N(0, S / \kappa), \quad
@@ -288,6 +305,7 @@ class MDLMixture(Inputs):
         "auto"
     )
     likelihood_power: Annotated[float, parameters.Number(0.01, 1)] = 1.0
+    errors: Annotated[str, parameters.Choice(("normal", "t"))] = "normal"
     variance_floor: Annotated[float | str, parameters.Number(1e-6, 100, words=("auto",))] = "auto"
     concentration: Annotated[float, _POSITIVE] = 1.0
     class_concentration: Annotated[float, _POSITIVE] = 0.5
@@ -329,6 +347,7 @@ class MDLMixture(Inputs):
         needs = {
             f"covariance={self.covariance!r}": self.covariance in ("full", "shrunk", "tied"),
             f"likelihood_power={self.likelihood_power!r}": self.likelihood_power < 1,
+            f"errors={self.errors!r}": self.errors != "normal",
         }
         for what in (name for name, needed in needs.items() if needed):
             if self.energy == "nml" or self.kernel != "collapsed":
@@ -451,6 +470,7 @@ class MDLMixture(Inputs):
             float(self.feature_concentration),
             None if isinstance(weight, str) else float(weight),
             float(self.likelihood_power),
+            self.errors,
         )
 
     def _begin(self, task: SampledRows) -> None:
@@ -540,7 +560,12 @@ class MDLMixture(Inputs):
             return "tied"
         self.covariance_ = "diag"
         self.covariance_lengths_ = shortest_lengths(
-            self._code(0.2), task.X, task.codes, n_classes, self._max_clusters, random
+            replace(self._code(0.2), errors="normal"),
+            task.X,
+            task.codes,
+            n_classes,
+            self._max_clusters,
+            random,
         )
         return chosen(self.covariance_lengths_)
 
@@ -576,7 +601,8 @@ class MDLMixture(Inputs):
         from nrprob.posterior import point_estimate
 
         draws, moves = self._run.all_draws(), self._run.all_moves()
-        draws["labels"] = draws["labels"][..., : self._n_rows]
+        for name in draws.keys() & {n for n, dims in _DIMS.items() if dims == ("sample",)}:
+            draws[name] = draws[name][..., : self._n_rows]
         for name in draws.keys() & {n for n, dims in _DIMS.items() if dims[0] == "cluster"}:
             draws[name] = draws[name][:, :, : self._max_clusters]  # the others are never in use
         self.posterior_ = xarray.Dataset(

@@ -33,6 +33,7 @@ class Inputs(Sampled):
     energy: str
     covariance: str
     likelihood_power: float
+    errors: str
     features: str
 
     def _groups(self, known: Any, n: int) -> np.ndarray | None:
@@ -88,6 +89,11 @@ class Inputs(Sampled):
             raise ValueError(
                 f"likelihood_power is for real features; got features={kind!r} and "
                 f"likelihood_power={self.likelihood_power!r}; set it to 1, or features='gaussian'"
+            )
+        if self.errors != "normal":
+            raise ValueError(
+                f"errors are of real features; got features={kind!r} and errors={self.errors!r}; "
+                "set it to 'normal', or features='gaussian'"
             )
         self._longest = np.inf
         self._check_coded(X)

@@ -11,7 +11,7 @@ import numpy as np
 
 from nrprob.engines.chains import ChainState, CollapsedKernel, Draw
 from nrprob.engines.sample import gibbs, jumps, no_moves
-from nrprob.engines.target import Target, occupied, start
+from nrprob.engines.target import Partition, Target, occupied, start
 
 
 class Prior(NamedTuple):
@@ -66,6 +66,13 @@ class PriorTarget(Protocol):
     def unknowns(self) -> tuple[str, ...]:
         """Names of what is drawn beside the partition."""
 
+    @property
+    def without_features(self) -> Target:
+        """Distribution of labels and classes alone."""
+
+    def visited(self, found: Partition) -> Any:
+        """The distribution given what visits to rows found beside the labels."""
+
     def drawn(self) -> Draw:
         """What is drawn beside the partition, by name."""
 
@@ -100,6 +107,10 @@ class NumbersOnly:
     def drawn(self) -> Draw:
         """What is drawn beside the partition, by name."""
         return {name: jnp.asarray(v) for name, v in self.prior._asdict().items()}
+
+    def visited(self, found: Partition) -> Any:
+        """The distribution given what visits to rows found beside the labels: nothing."""
+        return self
 
     def given(self, draw: Draw) -> Any:
         """The distribution given what was drawn beside a partition."""
@@ -163,6 +174,7 @@ class PriorKernel(CollapsedKernel):
         target, labels = target.given(state.draw), state.draw["labels"]
         rows = target.for_rows(target.cells(labels), rows_key)
         found, n_blocks, accepted = gibbs(rows, start(rows, labels), gibbs_key, self.block)
+        target = target.visited(found)
         found, moves = jumps(
             target, start(target, found.labels), jump_key,
             n_split_merge=self.n_split_merge, n_launch=self.n_launch,

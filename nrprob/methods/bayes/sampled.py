@@ -140,12 +140,13 @@ class Sampled(Clusterer):
                 for name in ("labels", *self._beside())
             }
             with standard():
-                draws["labels"] = padded(draws["labels"], target)
+                draws = padded(draws, target)
                 found = np.asarray(density_of_rows(target, draws))
             found = found[:, : self._n_rows].reshape(posterior["labels"].shape)
             density = {"rows": found}
         x = np.asarray(target.x)[: self._n_rows]
-        observed: dict[str, np.ndarray] = {"X": x[:, : self._kept.size]}
+        rows = np.asarray(getattr(target, "rows", x))[: self._n_rows]
+        observed: dict[str, np.ndarray] = {"X": rows[:, : self._kept.size]}
         if self._n_classes:
             classes = x[:, -1 - self._n_classes : -1]
             observed["y"] = np.where(classes.any(1), classes.argmax(1), -1)
@@ -223,7 +224,7 @@ class Sampled(Clusterer):
         with standard():
             target = self._partition
             draws, n_draws = self._averaged("labels", *self._beside())
-            draws["labels"] = padded(draws["labels"], target)
+            draws = padded(draws, target)
             parts = []
             for i in range(0, X.shape[0], 1024):
                 part = X[i : i + 1024]

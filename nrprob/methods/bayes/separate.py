@@ -10,7 +10,10 @@ import jax.numpy as jnp
 
 from nrprob.engines.target import Target
 from nrprob.methods.bayes.prior import NumbersOnly, Prior
-from nrprob.methods.bayes.tied import SHARED
+from nrprob.methods.bayes.six_move_draws import log_gamma_variate
+from nrprob.methods.bayes.tied import SHARED, wishart_root
+from nrprob.methods.bayes.weights import reweighted, unweighted
+from nrprob.statistics.matrices import whitener
 from nrprob.trees import node
 
 
@@ -44,6 +47,11 @@ class SeparateTarget(NumbersOnly):
         plain = replace(self.plain, terms=(replace(term, cost=code), *rest))
         return replace(self, plain=plain, prior=prior)
 
+    @property
+    def without_features(self) -> Target:
+        """Distribution of labels and classes alone."""
+        return replace(self.plain, terms=self.plain.terms[1:])
+
     def features(self, cells: jax.Array) -> jax.Array:
         """Minus the log of the marginal likelihood of the features, in nats."""
         return self.plain.terms[0].cost(cells.sum(0)).sum()
@@ -64,14 +72,65 @@ class SeparateTarget(NumbersOnly):
 
     def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
         """What single rows (b, p) add to every cluster: (K, b)."""
-        rest = replace(self.plain, terms=self.plain.terms[1:])
-        return self.features_of(cells, x, group) + rest.joining(cells, x, group)
+        return self.features_of(cells, x, group) + self.without_features.joining(cells, x, group)
 
-    def left_out(self, cells: jax.Array, labels: jax.Array) -> jax.Array:
-        """Log density (n',) of the features of every row given the others of its cluster."""
+    def left_out(self, cells: jax.Array, labels: jax.Array, weight: Any = None) -> jax.Array:
+        """Log density (..., n') of every row, of weights (..., 1), given others of its cluster."""
         code, less = self.predicting(cells.sum(0)[labels] - self.plain.x)
-        return code(less) - code(less + self.plain.x)
+        if weight is None:
+            return code(less) - code(less + self.plain.x)
+
+        def of(w):
+            return code(less) - code(less + self.reweighted(w).plain.x)
+
+        rows = jnp.broadcast_to(weight, (*weight.shape[:-1], len(less)))
+        return jax.lax.map(of, rows * self.plain.x[:, -1])
 
     def for_rows(self, cells: jax.Array, key: jax.Array) -> Target:
         """The distribution itself, which is a sum over clusters."""
         return self.plain
+
+    # Rows of different weights: see `nrprob.statistics.codes.NormalWishart`
+
+    def _width(self) -> int:
+        """Columns of features and of their weight."""
+        code: Any = self.plain.terms[0].cost
+        m = code.n_features
+        return m + (m * (m + 1) // 2 if code.full else m) + 1
+
+    def reweighted(self, weight: jax.Array) -> Any:
+        """The distribution under other weights (n',) of its rows."""
+        x = reweighted(self.plain.x, weight, self._width())
+        return replace(self, plain=replace(self.plain, x=x))
+
+    def left_uncoded(self, x: jax.Array) -> jax.Array:
+        """Nats (n',) of rows of weight 1 that the code of `for_rows` leaves out."""
+        return jnp.zeros(len(x))
+
+    def _roots(self, cells: jax.Array, key: jax.Array) -> jax.Array:
+        """Roots of drawn precisions: ``root root'`` (K, m, m), or columns' own (K, m)."""
+        code, total = self.predicting(cells.sum(0))
+        freedom = (code.n_features if code.full else 1) + 1 + code.freedom + total[:, -1:]
+        if not code.full:
+            scatter = code.scatter(total)
+            shape = jnp.broadcast_to(0.5 * freedom, scatter.shape)
+            return jnp.exp(0.5 * log_gamma_variate(key, shape)) / jnp.sqrt(0.5 * scatter)
+        white = jax.vmap(whitener)(code.scatter(total))[0]
+        return jax.vmap(wishart_root)(jax.random.split(key, len(total)), white, freedom[:, 0])
+
+    def distances(self, cells: jax.Array, labels: jax.Array, key: jax.Array) -> jax.Array:
+        """Squares (n',) of distances from centres, by covariances; all of these are drawn."""
+        root_key, centre_key = jax.random.split(key)
+        roots, (code, total) = self._roots(cells, root_key), self.predicting(cells.sum(0))
+        m, width = code.n_features, self._width()
+        precision = code.kappa + total[:, width - 1 : width]
+        means = total[:, :m] / precision
+        noise = jax.random.normal(centre_key, means.shape) / jnp.sqrt(precision)
+        rows = unweighted(self.plain.x[:, :m], self.plain.x[:, width - 1])
+
+        def of(k, found):
+            away = rows - means[k]
+            away = (away @ roots[k] if code.full else away * roots[k]) - noise[k]
+            return jnp.where(labels == k, jnp.square(away).sum(1), found)
+
+        return jax.lax.fori_loop(0, len(means), of, jnp.zeros(len(rows)))

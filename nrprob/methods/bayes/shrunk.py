@@ -32,6 +32,7 @@ from nrprob.methods.bayes.prior import Prior, draw_prior
 from nrprob.methods.bayes.separate import SeparateTarget
 from nrprob.methods.bayes.shrunk_length import shortest_length
 from nrprob.methods.bayes.tied import wishart_root
+from nrprob.methods.bayes.weights import unweighted
 from nrprob.statistics.gammas import log_multigamma
 from nrprob.statistics.matrices import whitener
 from nrprob.trees import node
@@ -79,8 +80,12 @@ class ShrunkTarget(SeparateTarget):
     def seen_by(self, common: jax.Array) -> ShrunkTarget:
         """The distribution given another common covariance."""
         own = moments(self.rows @ whitener(common)[0].T)
-        x = jnp.concatenate([own, self.plain.x[:, own.shape[1] :]], 1)
-        return replace(self, plain=replace(self.plain, x=x), common=common)
+        rest = self.plain.x[:, own.shape[1] :]
+        code: Any = self.plain.terms[0].cost
+        if code.weighted:
+            own = own * rest[:, :1]
+        plain = replace(self.plain, x=jnp.concatenate([own, rest], 1))
+        return replace(self, plain=plain, common=common)
 
     def at(self, prior: Prior) -> ShrunkTarget:
         """The distribution given other numbers."""
@@ -128,13 +133,6 @@ class ShrunkTarget(SeparateTarget):
         within = jnp.square(whitener(found)[0]).sum() <= MOST
         return target.seen_by(jnp.where(within, found, self.common))
 
-    def _roots(self, cells: jax.Array, key: jax.Array) -> jax.Array:
-        """Roots (K, d, d) of drawn precisions, ``root root'``, in units of the common one."""
-        code, total = self.predicting(cells.sum(0))
-        white = jax.vmap(whitener)(code.scatter(total))[0]
-        freedom = self.n_features + 1 + self.prior.freedom + total[:, -1]
-        return jax.vmap(wishart_root)(jax.random.split(key, len(total)), white, freedom)
-
     def _draw_common(self, cells: jax.Array, roots: jax.Array, key: jax.Array) -> jax.Array:
         """The common covariance, given precisions; those of clusters without rows do not count."""
         d = self.n_features
@@ -154,12 +152,19 @@ class ShrunkTarget(SeparateTarget):
     def features_of(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
         """What the features of single rows (b, p) add to every cluster: (K, b)."""
         white, log_det = whitener(self.common)
-        own = moments(x[:, : self.n_features] @ white.T)
+        code: Any = self.plain.terms[0].cost
+        rows = x[:, : self.n_features]
+        if code.weighted:
+            weight = x[:, self._width() - 1 : self._width()]
+            own = moments(unweighted(rows, weight[:, 0]) @ white.T)
+            own = jnp.concatenate([own, jnp.ones_like(weight)], 1) * weight
+        else:
+            own = moments(rows @ white.T)
         return super().features_of(cells, own, group) + 0.5 * log_det
 
-    def left_out(self, cells: jax.Array, labels: jax.Array) -> jax.Array:
-        """Log density (n',) of the features of every row given the others of its cluster."""
-        return super().left_out(cells, labels) - 0.5 * whitener(self.common)[1]
+    def left_out(self, cells: jax.Array, labels: jax.Array, weight: Any = None) -> jax.Array:
+        """Log density (..., n') of every row, of weights (..., 1), given others of its cluster."""
+        return super().left_out(cells, labels, weight) - 0.5 * whitener(self.common)[1]
 
 
 def begin_shrunk(plain: Target, rows: np.ndarray, prior: Prior, grid: Prior) -> ShrunkTarget:

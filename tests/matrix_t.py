@@ -1,0 +1,22 @@
+"""Density of rows under a normal law whose covariance, inverse Wishart, is integrated out."""
+
+import numpy as np
+from scipy.special import multigammaln
+
+
+def nats(X, between, variance, freedom, power=1.0):
+    """Minus the log density of rows (n, d), given the covariance ``between`` (n, n) them.
+
+    ``power`` is that of the density given all else, of which ``between`` has been divided by it.
+    """
+    n, d = X.shape
+    v, n = d + 1 + freedom, power * n
+    scatter = variance * freedom * np.eye(d) + X.T @ np.linalg.solve(between, X)
+    return -(
+        multigammaln((v + n) / 2, d)
+        - multigammaln(v / 2, d)
+        - 0.5 * n * d * np.log(np.pi)
+        + 0.5 * v * d * np.log(variance * freedom)
+        - 0.5 * d * np.linalg.slogdet(between)[1]
+        - 0.5 * (v + n) * np.linalg.slogdet(scatter)[1]
+    )
