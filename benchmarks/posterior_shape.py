@@ -99,7 +99,7 @@ def main(quick: bool) -> None:
             what = f"{freedom:g}", str(seed), "groups" if grouped else "nothing"
             rows += [
                 row((*what, errors), *data, covariance="tied", errors=errors, **short)
-                for errors in ("normal", "t")
+                for errors in ("gauss", "t")
             ]
     show("300 rows, 4 columns", ("degrees", "set", "known", "errors=", *COLUMNS), rows)
 

@@ -17,7 +17,8 @@ from nrprob.methods.bayes.scaled import scaled
 from nrprob.methods.bayes.separate import SeparateTarget
 from nrprob.methods.bayes.shrunk import SHRINKAGE, SIZES, begin_shrunk
 from nrprob.methods.bayes.six_move_target import MixtureTarget, log_joint, make_mixture_target
-from nrprob.methods.bayes.tied import TiedTarget
+from nrprob.methods.bayes.tied import TiedTarget, begin_tied
+from nrprob.methods.bayes.told import Told
 from nrprob.statistics.codes import (
     BinaryCode,
     CellCode,
@@ -54,7 +55,7 @@ class MixtureCode:
     energy : "nml" or "conjugate"
     covariance : "diag", "full", "shrunk" or "tied"
     power : that the density of real rows given their clusters is raised to
-    errors : "normal" or "t"
+    errors : "gauss" or "t"
     floor : smallest standard deviation of a cluster, in units of the feature's (nml)
     concentration : of the sizes of clusters (conjugate)
     class_concentration : of the classes of a cluster (conjugate)
@@ -78,30 +79,33 @@ class MixtureCode:
     feature_concentration: float = 0.5
     coordination: float | None = None
     power: float = 1.0
-    errors: str = "normal"
+    errors: str = "gauss"
 
-    def _moments(self, X: np.ndarray) -> list[np.ndarray]:
-        """Moments of rows (n, m) that cells need, and weights if rows have any."""
+    def _moments(self, X: np.ndarray, told: Told | None = None) -> list[np.ndarray]:
+        """Moments of rows (n, m) that cells need, what is known, and weights if rows have any."""
         if self.features != "gaussian":
             return [X]
         weight = [np.ones((len(X), 1))] if self.errors == "t" else []
         if self.covariance == "tied":
-            return [X, *weight]
+            known = [] if told is None or told.numbers is None else [told.numbers]
+            return [X, *known, *weight]
         if self.covariance == "diag":
             return [X, X * X, *weight]
         first, second = np.triu_indices(X.shape[1])
         return [X, X[:, first] * X[:, second], *weight]
 
-    def statistics(self, X: np.ndarray, codes: np.ndarray, n_classes: int) -> np.ndarray:
+    def statistics(
+        self, X: np.ndarray, codes: np.ndarray, n_classes: int, told: Told | None = None
+    ) -> np.ndarray:
         """Statistics (n, p) of rows and of their classes, -1 where unknown."""
         classes = (codes[:, None] == np.arange(n_classes)).astype(float)
-        return np.concatenate([*self._moments(X), classes], 1)
+        return np.concatenate([*self._moments(X, told), classes], 1)
 
-    def new_rows(self, X: np.ndarray, n_classes: int, group: Any = None) -> NewRows:
-        """Rows (b, m) to be predicted, of known groups (b,) if there are any."""
-        x = self.statistics(X, np.full(len(X), -1), n_classes)
-        x = np.concatenate([x, np.ones((len(x), 1))], 1)
-        return NewRows(x, np.zeros(len(x), np.int32) if group is None else group)
+    def new_rows(self, X: np.ndarray, n_classes: int, told: Told | None = None) -> NewRows:
+        """Rows (b, m) to be predicted, and what is known of them."""
+        x = self.statistics(X, np.full(len(X), -1), n_classes, told)
+        group = np.zeros(len(x), np.int32) if told is None else told.group
+        return NewRows(np.concatenate([x, np.ones((len(x), 1))], 1), group)
 
     def _grid(self, grouped: bool) -> Prior:
         """Grids of the numbers of the prior, of one value where they are given."""
@@ -131,14 +135,14 @@ class MixtureCode:
         codes: np.ndarray,
         n_classes: int,
         max_clusters: int,
-        group: np.ndarray | None = None,
+        told: Told | None = None,
     ) -> Any:
         """Distribution over partitions of rows (n, m) with classes (n,).
 
         The terms are those of the features (unless clusters share their covariance), of the sizes
-        and, if there are classes, of these. ``group`` (n,) are known groups: real rows have offsets
-        in them, and of others every cell of a cluster and a group has a code of its own, with a
-        last term for the clusters.
+        and, if there are classes, of these. Where something is known real rows have offsets; of
+        others every cell of a cluster and a known group has a code of its own, with a last term for
+        the clusters.
 
         Returns
         -------
@@ -146,6 +150,7 @@ class MixtureCode:
         """
         n = X.shape[0]
         nml = self.energy == "nml"
+        group = told.group if told is not None and told.n_groups > 1 else None
         labels, sizes = label_code(
             n,
             max_clusters,
@@ -158,9 +163,9 @@ class MixtureCode:
             terms.insert(0, code_term(features, by_group=discrete and group is not None))
         if n_classes:
             tables = count_tables(n_classes, n + 1, None if nml else self.class_concentration)
-            width = sum(part.shape[1] for part in self._moments(X))
+            width = sum(part.shape[1] for part in self._moments(X, told))
             terms.append(code_term(CountCode(*tables, width, width + n_classes, single=True)))
-        x = self.statistics(X, codes, n_classes)
+        x = self.statistics(X, codes, n_classes, told)
         if discrete and group is not None and self.coordination != 0:
             weight = self.coordination
             if weight is None:
@@ -170,13 +175,17 @@ class MixtureCode:
         if not self.draws_prior:
             own = group if discrete else None
             return make_target(terms, sizes, x, partners=partners, group=own)
-        grid = self._grid(group is not None)
+        grid = self._grid(told is not None and told.anything)
         prior, power, t = Prior(*(v[v.shape[0] // 2] for v in grid)), self.power, self.errors == "t"
         found: Any
         if self.covariance == "tied":
             sent = frozenset({"data", "parameters"})  # by what is no term: a sum over clusters
             plain = make_target(terms, sizes, x, partners=partners, group=group, sent=sent)
-            found = TiedTarget(plain, X.T @ X, prior, grid, X.shape[1], np.float64(power), t)
+            numbers = None if told is None else told.numbers
+            both = X if numbers is None else np.concatenate([X, numbers], 1)
+            q, m = both.shape[1] - X.shape[1], X.shape[1]
+            found = TiedTarget(plain, both.T @ both, prior, grid, m, np.float64(power), t, q)
+            found = begin_tied(found) if q else found
         else:
             plain = make_target(terms, sizes, x, partners=partners)
             if self.covariance == "shrunk":
@@ -185,7 +194,8 @@ class MixtureCode:
                 found = SeparateTarget(plain, prior, grid).at(prior)
         if not t:
             return found
-        return scaled(found, X.shape[1], sum(part.shape[1] for part in self._moments(X)), power)
+        width = sum(part.shape[1] for part in self._moments(X, told))
+        return scaled(found, X.shape[1], width, power)
 
     def _features(self, X: np.ndarray) -> CellCode:
         """Code of the features of a cluster."""

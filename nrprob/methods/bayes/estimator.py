@@ -92,8 +92,8 @@ class MDLMixture(Inputs):
         Below 1 clusters need not be quite of the shape that is assumed, and kinds that are not
         normal are not cut into pieces that are; see Notes. Needs ``energy="conjugate"`` and
         ``kernel="collapsed"``.
-    errors : {"normal", "t"}, default="normal"
-        Law of real features about the centre of their cluster. Under "normal", rows that lie far
+    errors : {"gauss", "t"}, default="gauss"
+        Law of real features about the centre of their cluster. Under "gauss", rows that lie far
         out are clusters of their own; under "t" they need not be: every row has a scale that is
         drawn, and how far rows stray is drawn as well. Costs up to three times as much, and needs
         ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" of ``covariance`` looks at normal
@@ -128,6 +128,9 @@ class MDLMixture(Inputs):
         With ``known``, and counts or zeros and ones: the weight of the code of clusters without
         regard to the known groups, which makes their names mean the same in all groups; see Notes.
         From 0 to 10**6.
+    multi : {"product", "additive"}, default="product"
+        How several known labelings combine: every combination of labels is a group, or, for real
+        features, the contributions of labelings add up.
     unordered : bool, default=False
         Whether the names of clusters are not sent. With False, as published, a clustering of k
         clusters pays log k! for them, which is a prior that falls with k as a Poisson law of mean 1
@@ -260,6 +263,11 @@ class MDLMixture(Inputs):
     :math:`\omega` drawn as :math:`\kappa` is: a posterior in the strict sense over clusterings that
     say what the groups do not.
 
+    Of numbers :math:`t_i` that are known of the row (standardised), of shares in groups, and of
+    indicators of the labels of several labelings with ``multi="additive"``, it is
+    :math:`A' t_i` in place of :math:`a_g`, the coefficients of every number from
+    :math:`N(0, S / \omega)`.
+
     Counts, and zeros and ones, have with ``known`` the description length
 
     .. math:: L = \sum_{c, z} \phi(\text{rows of } c \text{ in group } z)
@@ -305,7 +313,7 @@ class MDLMixture(Inputs):
         "auto"
     )
     likelihood_power: Annotated[float, parameters.Number(0.01, 1)] = 1.0
-    errors: Annotated[str, parameters.Choice(("normal", "t"))] = "normal"
+    errors: Annotated[str, parameters.Choice(("gauss", "t"))] = "gauss"
     variance_floor: Annotated[float | str, parameters.Number(1e-6, 100, words=("auto",))] = "auto"
     concentration: Annotated[float, _POSITIVE] = 1.0
     class_concentration: Annotated[float, _POSITIVE] = 0.5
@@ -315,6 +323,7 @@ class MDLMixture(Inputs):
     features: parameters.Features = "auto"
     feature_concentration: Annotated[float, _POSITIVE] = 0.5
     coordination_weight: Annotated[Any, parameters.Number(0, 1e6, words=("auto",))] = "auto"
+    multi: parameters.Combination = "product"
     unordered: parameters.Flag = False
     num_warmup: Annotated[int, parameters.Number(0, 10**8, integer=True)] = 500
     num_samples: Annotated[int, parameters.Number(1, 10**8, integer=True)] = 1000
@@ -347,7 +356,7 @@ class MDLMixture(Inputs):
         needs = {
             f"covariance={self.covariance!r}": self.covariance in ("full", "shrunk", "tied"),
             f"likelihood_power={self.likelihood_power!r}": self.likelihood_power < 1,
-            f"errors={self.errors!r}": self.errors != "normal",
+            f"errors={self.errors!r}": self.errors != "gauss",
         }
         for what in (name for name, needed in needs.items() if needed):
             if self.energy == "nml" or self.kernel != "collapsed":
@@ -380,10 +389,12 @@ class MDLMixture(Inputs):
         y : array-like of shape (n_samples,), optional
             Classes, -1 where unknown.
         known : array-like, optional
-            Labels of a grouping that is known, or several of them, whose combinations then are the
-            groups. A row of real numbers is the sum of what its group and its cluster contribute,
-            and of noise; of others, every cell of a group and a cluster has probabilities of its
-            own. So clusters say what the groups do not. Names of columns, if ``X`` is a frame.
+            Labels of a grouping that is known, or several of them (see ``multi``). A row of real
+            numbers is the sum of what its group and its cluster contribute, and of noise; of
+            others, every cell of a group and a cluster has probabilities of its own. So clusters
+            say what the groups do not. With real features also floats (n_samples, q), in which
+            rows are linear, a frame of labels and of floats, or `nrprob.known.Memberships`, by
+            which rows are averages of groups. Names of columns, if ``X`` is a frame.
 
         Returns
         -------
@@ -412,7 +423,7 @@ class MDLMixture(Inputs):
             )
         self._read_features(X)
         self._max_clusters = most
-        return SampledRows(self._scaled(X), codes, self._groups(known, n))
+        return SampledRows(self._scaled(X), codes, self._told(known, n))
 
     def compute(self, task):
         """Sample; see `Clusterer.compute`."""
@@ -497,7 +508,7 @@ class MDLMixture(Inputs):
             self.variance_floor_ = floor
         self._n_classes, self._n_rows = n_classes, X.shape[0]
         self._used = self._code(floor)
-        self._partition = self._used.target(X, codes, n_classes, self._max_clusters, task.group)
+        self._partition = self._used.target(X, codes, n_classes, self._max_clusters, task.told)
         kernel, target = self._kernel(X.shape[0]), self._partition  # type: tuple[Any, Any]
         if self.kernel == "six-move":
             from nrprob.methods.bayes.six_move import SixMoveKernel
@@ -524,7 +535,7 @@ class MDLMixture(Inputs):
         if not on_some or n <= starts.SOME:
             return None
         return starts.on_some_rows(
-            self._used, task.X, task.codes, n_classes, self._max_clusters, task.group,
+            self._used, task.X, task.codes, n_classes, self._max_clusters, task.told,
             n_steps=int(self.num_warmup), n_split_merge=self._proposals(starts.SOME),
             n_chains=n_chains, key=key, random=random,
         )  # fmt: skip
@@ -556,11 +567,11 @@ class MDLMixture(Inputs):
         real = self._features.features == "gaussian"
         if not real or self.energy_ == "nml" or self.kernel != "collapsed":
             return "diag"
-        if task.group is not None:
+        if task.told.anything:
             return "tied"
         self.covariance_ = "diag"
         self.covariance_lengths_ = shortest_lengths(
-            replace(self._code(0.2), errors="normal"),
+            replace(self._code(0.2), errors="gauss"),
             task.X,
             task.codes,
             n_classes,

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from nrprob.estimator.base import read_labels
-from nrprob.known import KnownEncoder, described, read
+from nrprob.known import Groups, read
 from nrprob.methods.bayes.code import LONGER
 from nrprob.methods.bayes.sampled import Sampled
+from nrprob.methods.bayes.told import Told, ToldEncoder
 from nrprob.statistics.families import fit_features, lacking
 
 
@@ -18,12 +19,12 @@ from nrprob.statistics.families import fit_features, lacking
 class SampledRows:
     """Checked input of one fit: standardised rows (n, d), and their classes (n,), -1 for none.
 
-    ``group`` (n,) are known groups, if there are any.
+    ``told`` is what is known of them.
     """
 
     X: np.ndarray
     codes: np.ndarray
-    group: np.ndarray | None = None
+    told: Told
     calls: tuple = ()  # what is sampled goes on, and is no single call
 
 
@@ -34,20 +35,14 @@ class Inputs(Sampled):
     covariance: str
     likelihood_power: float
     errors: str
+    multi: str
     features: str
 
-    def _groups(self, known: Any, n: int) -> np.ndarray | None:
-        """Known groups (n,) of the rows, if there are any."""
-        self._known = KnownEncoder()
+    def _told(self, known: Any, n: int) -> Told:
+        """What is known of the rows."""
+        self._known, told = ToldEncoder(), read(known, n)
         if known is None:
-            self._known.fit(None, n)
-            return None
-        told = read(known, n)
-        if told.kind != "labels":
-            raise ValueError(
-                "known must be labels, one group for every row; got "
-                f"{described(told.given)}; pass labels, or use ResidualMixture"
-            )
+            return self._known.fit(told, self.multi)
         real = self._features.features == "gaussian"
         free = not real or (self.energy != "nml" and self.kernel == "collapsed")
         if not free or (real and self.covariance not in ("auto", "tied")):
@@ -56,9 +51,20 @@ class Inputs(Sampled):
                 f"got kernel={self.kernel!r}, energy={self.energy!r} and "
                 f"covariance={self.covariance!r}; leave these at their defaults, or known out"
             )
-        groups = self._known.fit(told, n)
-        self._check_groups(groups, told)
-        return groups.codes if groups.n_groups > 1 else None
+        if not real and told.groups.share is not None:
+            raise ValueError(
+                "known of counts, or of zeros and ones, must be labels; got Memberships; pass "
+                "labels, or use CCIB"
+            )
+        if not real and self.multi != "product":
+            raise ValueError(
+                f"multi={self.multi!r} is for real features; got counts, or zeros and ones; leave "
+                "it at 'product', or use CCIB"
+            )
+        found = self._known.fit(told, self.multi)
+        if found.numbers is None:
+            self._check_groups(Groups(found.group, found.n_groups), told)
+        return found
 
     def _codes(self, y: Any, n: int) -> np.ndarray:
         if y is None:
@@ -90,10 +96,10 @@ class Inputs(Sampled):
                 f"likelihood_power is for real features; got features={kind!r} and "
                 f"likelihood_power={self.likelihood_power!r}; set it to 1, or features='gaussian'"
             )
-        if self.errors != "normal":
+        if self.errors != "gauss":
             raise ValueError(
                 f"errors are of real features; got features={kind!r} and errors={self.errors!r}; "
-                "set it to 'normal', or features='gaussian'"
+                "set it to 'gauss', or features='gaussian'"
             )
         self._longest = np.inf
         self._check_coded(X)

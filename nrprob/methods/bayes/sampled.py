@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nrprob.estimator.base import Clusterer
 from nrprob.frames import take_out
-from nrprob.known import KnownEncoder
 from nrprob.methods.bayes.code import (
     MixtureCode,
     NewRows,
@@ -24,6 +23,7 @@ from nrprob.methods.bayes.code import (
     mixture_probabilities,
 )
 from nrprob.methods.bayes.draws import AVERAGED, padded, pooled
+from nrprob.methods.bayes.told import ToldEncoder
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
 from nrprob.statistics.rows import rounded
@@ -52,7 +52,7 @@ class Sampled(Clusterer):
     rule: str
     _used: MixtureCode
     _partition: Any  # the distribution that was sampled
-    _known: KnownEncoder
+    _known: ToldEncoder
     _n_classes: int
     _n_rows: int
     _features: FeatureMap
@@ -220,18 +220,17 @@ class Sampled(Clusterer):
                 f"squares leave float64; got a distance of {abs(X).max():.3g}; pass them in the "
                 "units of the fit"
             )
-        group = self._known.transform(known, len(X)).codes.astype(np.int32)
+        told = self._known.transform(known, len(X))
         with standard():
             target = self._partition
             draws, n_draws = self._averaged("labels", *self._beside())
             draws = padded(draws, target)
             parts = []
             for i in range(0, X.shape[0], 1024):
-                part = X[i : i + 1024]
+                part = np.arange(i, min(i + 1024, len(X)))
                 # Parts of few sizes, so that programs for other numbers of rows serve again.
-                wide = np.pad(part, ((0, -len(part) % 64), (0, 0)), mode="edge")
-                own = np.pad(group[i : i + 1024], (0, -len(part) % 64), mode="edge")
-                rows = self._used.new_rows(wide, self._n_classes, own)
+                wide = np.pad(part, (0, -len(part) % 64), mode="edge")
+                rows = self._used.new_rows(X[wide], self._n_classes, told.of(wide))
                 found = np.asarray(call(target, draws, n_draws, rows))
                 parts.append(found[: len(part)])
         return np.concatenate(parts)

@@ -13,6 +13,7 @@ from nrprob.engines.checkpoints import CheckpointedChains
 from nrprob.known import factorize
 from nrprob.methods.bayes.code import MixtureCode, best_blocks
 from nrprob.methods.bayes.prior import PriorKernel
+from nrprob.methods.bayes.told import Told
 from nrprob.validation import check_choice
 
 WORDS = ("auto", "far", "some")
@@ -60,7 +61,7 @@ def on_some_rows(
     codes: np.ndarray,
     n_classes: int,
     max_clusters: int,
-    group: np.ndarray | None,
+    told: Told,
     *,
     n_steps: int,
     n_split_merge: int,
@@ -74,16 +75,17 @@ def on_some_rows(
     first, half of them at most, and so is one of each known group.
     """
     n = len(X)
-    told = np.flatnonzero(codes >= 0)
-    told = random.permutation(told)[: SOME // 2]
-    of_groups = np.empty(0, int) if group is None else np.unique(group, return_index=True)[1]
-    first = np.union1d(told, of_groups)
+    classed = np.flatnonzero(codes >= 0)
+    classed = random.permutation(classed)[: SOME // 2]
+    of_groups = np.empty(0, int)
+    if told.n_groups > 1:
+        of_groups = np.unique(told.group, return_index=True)[1]
+    first = np.union1d(classed, of_groups)
     others = np.setdiff1d(np.arange(n), first, assume_unique=True)
     more = random.choice(others, min(max(SOME - len(first), 0), len(others)), replace=False)
     some = np.union1d(first, more)
     most = min(max_clusters, len(some))
-    own = None if group is None else group[some]
-    target = code.target(X[some], codes[some], n_classes, most, own)
+    target = code.target(X[some], codes[some], n_classes, most, told.of(some))
     kernel: Any = default_kernel(len(some), n_split_merge)
     if code.draws_prior:
         kernel = PriorKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
@@ -97,7 +99,7 @@ def on_some_rows(
     for start in range(0, len(rest), _AT_ONCE):
         at = rest[start : start + _AT_ONCE]
         wide = np.pad(at, (0, _AT_ONCE - len(at)), mode="edge")  # one program for all parts
-        rows = code.new_rows(X[wide], n_classes, None if group is None else group[wide])
+        rows = code.new_rows(X[wide], n_classes, told.of(wide))
         labels[:, at] = np.asarray(best_blocks(target, draw, rows))[:, : len(at)]
     return labels
 

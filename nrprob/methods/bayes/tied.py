@@ -5,6 +5,8 @@ Row i of cluster c, and of known group g if there are any, is
     x_i = a_g + b_c + e_i,   e_i ~ N(0, S),   b_c ~ N(0, S / kappa),   a_g ~ N(0, S / omega),
 
 and S ~ inverse-Wishart(d + 1 + nu, nu s I), so that s is the variance to be expected of a column.
+Where numbers t_i are known of a row, in place of a_g stands A t_i, the coefficients of every number
+from N(0, S / omega).
 Given a partition, S and all centres are integrated out: a regression on indicators with a
 matrix-normal prior. So a cluster that is cut in two makes S smaller for all clusters at once, which
 it could not if S were given; only rows that move a few at a time see an S that was drawn.
@@ -16,12 +18,13 @@ after them; the factors w_i^(d/2) of their density are left out.
 from __future__ import annotations
 
 from dataclasses import field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.engines.programs import program
 from nrprob.engines.target import Odds, Partition, Target
 from nrprob.methods.bayes.prior import NumbersOnly, Prior
 from nrprob.methods.bayes.six_move_draws import log_gamma_variate
@@ -36,19 +39,27 @@ _STATIC: dict[str, Any] = {"static": True}
 
 
 class _Fit(NamedTuple):
-    """Regression on groups and clusters.
+    """Regression on what is known and on clusters.
 
-    ``scatter`` (d, d) with the prior's, ``log_det`` of what the coefficients were told, their means
-    (L, d) and (K, d), ``half`` (K, K) whose square is the covariance of the clusters' with the
-    groups' integrated out, and precisions (L,) of the groups' given those.
+    ``scatter`` (d, d) with the prior's, ``log_det`` of what the coefficients were told, ``alone``
+    (L, d) means of those of the L groups or columns that are known if there were no clusters,
+    ``between`` (L, K) what these take from them, centres (K, d), ``half`` (K, K) whose square is
+    the covariance of the centres with all else integrated out, and ``root``, whose square is that
+    of the known ones' given the centres, (L, L) or, of groups, a diagonal (L,).
     """
 
     scatter: jax.Array
     log_det: jax.Array
-    groups: jax.Array
+    alone: jax.Array
+    between: jax.Array
     centres: jax.Array
     half: jax.Array
-    precision: jax.Array
+    root: jax.Array
+
+    @property
+    def known(self) -> jax.Array:
+        """Means (L, d) of the known groups' offsets, or of the columns' coefficients."""
+        return self.alone - self.between @ self.centres
 
 
 def wishart_root(key: jax.Array, white: jax.Array, freedom: jax.Array) -> jax.Array:
@@ -67,13 +78,16 @@ class TiedTarget(NumbersOnly):
 
     Attributes
     ----------
-    plain : of labels and classes alone; its rows are features, weights if there are any, classes
-        and 1
-    square : (d, d) sum of the outer products of the rows, with their weights
+    plain : of labels and classes alone; its rows are features, numbers that are known, weights if
+        there are any, classes and 1
+    square : (d + Q, d + Q) sum of the outer products of features and numbers, with their weights
     prior : the numbers in use
     grid : their grids
     power : that the density of rows given all else is raised to
     weighted : whether rows have weights
+    n_numbers : Q numbers that are known of a row
+    root : (Q, Q) whose square is the covariance of their coefficients given all else
+    log_det : log of the determinant of its inverse
     """
 
     plain: Target
@@ -83,6 +97,9 @@ class TiedTarget(NumbersOnly):
     n_features: int = field(metadata=_STATIC)
     power: jax.Array | np.float64
     weighted: bool = field(default=False, metadata=_STATIC)
+    n_numbers: int = field(default=0, metadata=_STATIC)
+    root: jax.Array | None = None
+    log_det: jax.Array | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name in SHARED:
@@ -91,48 +108,97 @@ class TiedTarget(NumbersOnly):
 
     def at(self, prior: Prior) -> TiedTarget:
         """The distribution given other numbers."""
-        return replace(self, prior=prior)
+        return replace(self, prior=prior)._with_root()
+
+    def _with_root(self) -> TiedTarget:
+        if not self.n_numbers:
+            return self
+        gram = self.power * self.square[self.n_features :, self.n_features :]
+        root, log_det = whitener(self.prior.group_precision * jnp.eye(self.n_numbers) + gram)
+        return replace(self, root=root, log_det=log_det)
 
     @property
     def without_features(self) -> Target:
         """Distribution of labels and classes alone."""
         return self.plain
 
+    @property
+    def _end(self) -> int:
+        """Columns of features and numbers."""
+        return self.n_features + self.n_numbers
+
+    def _moved(self, known: jax.Array, rows: jax.Array, group: jax.Array) -> jax.Array:
+        """What is known moves rows (b, d + Q), of groups (b,), by (b, d); or masses of rows."""
+        return rows[..., self.n_features : self._end] @ known if self.n_numbers else known[group]
+
+    def _moved_cells(self, known: jax.Array, cells: jax.Array) -> jax.Array:
+        """What is known moves sums of rows (groups, K, p) by (groups, K, d)."""
+        if self.n_numbers:
+            return cells[..., self.n_features : self._end] @ known
+        return self._mass(cells)[..., None] * known[:, None]
+
+    @property
+    def _told(self) -> bool:
+        """Whether anything is known."""
+        return self.n_numbers > 0 or self.plain.n_groups > 1
+
     def _mass(self, statistics: jax.Array) -> jax.Array:
         """Sum of the weights of the rows of statistics (..., p)."""
-        return statistics[..., self.n_features if self.weighted else -1]
+        return statistics[..., self._end if self.weighted else -1]
 
     def _rows(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Features (b, d) of rows (b, p) as they are, and weights (b,)."""
-        weight, rows = self._mass(x), x[:, : self.n_features]
+        """Features and numbers (b, d + Q) of rows (b, p) as they are, and weights (b,)."""
+        weight, rows = self._mass(x), x[:, : self._end]
         return unweighted(rows, weight) if self.weighted else rows, weight
 
     def reweighted(self, weight: jax.Array) -> TiedTarget:
         """The distribution under other weights (n',) of its rows."""
-        d = self.n_features
-        x = reweighted(self.plain.x, weight, d + 1)
-        rows = unweighted(x[:, :d], jnp.sqrt(weight))
-        return replace(self, plain=replace(self.plain, x=x), square=rows.T @ rows)
+        x = reweighted(self.plain.x, weight, self._end + 1)
+        rows = unweighted(x[:, : self._end], jnp.sqrt(weight))
+        found = replace(self, plain=replace(self.plain, x=x), square=rows.T @ rows)
+        return found._with_root()
 
     def _fit(self, cells: jax.Array) -> _Fit:
         """Fit cells (groups, K, p)."""
         d, (kappa, omega, s, nu) = self.n_features, self.prior
         n, sums = self.power * self._mass(cells), self.power * cells[..., :d]
-        scatter = s * nu * jnp.eye(d) + self.power * self.square
-        per, precision = omega + n.sum(1), kappa + n.sum(0)
-        if self.plain.n_groups == 1:  # which is none: rows are centred
+        scatter = s * nu * jnp.eye(d) + self.power * self.square[:d, :d]
+        precision = kappa + n.sum(0)
+        if self.n_numbers:
+            n = self.power * cells[0, :, d : self._end].T
+            of_known, root = self.power * self.square[d:, :d], cast(jax.Array, self.root)
+            alone, between = root.T @ (root @ of_known), root.T @ (root @ n)
+            explained, log_more = alone.T @ of_known, self.log_det - len(n) * jnp.log(omega)
+        else:
+            per = omega + n.sum(1)
+            root = 1 / jnp.sqrt(per)
+        if not self.n_numbers and self.plain.n_groups == 1:  # nothing is known: rows are centred
             right = sums[0] / jnp.sqrt(precision)[:, None]
-            log_det = jnp.log(precision / kappa).sum()
-            half, groups = jnp.diag(1 / jnp.sqrt(precision)), jnp.zeros((1, d), sums.dtype)
-            return _Fit(scatter - right.T @ right, log_det, groups, half @ right, half, per)
-        own = sums.sum(1) / per[:, None]
-        between = n / per[:, None]
+            log_det, half = jnp.log(precision / kappa).sum(), jnp.diag(1 / jnp.sqrt(precision))
+            alone, between = jnp.zeros((1, d), sums.dtype), jnp.zeros_like(n)
+            return _Fit(
+                scatter - right.T @ right, log_det, alone, between, half @ right, half, root
+            )
+        if not self.n_numbers:
+            alone, between = sums.sum(1) / per[:, None], n / per[:, None]
+            explained, log_more = alone.T @ (alone * per[:, None]), jnp.log(per / omega).sum()
         half, log_det = whitener(jnp.diag(precision) - n.T @ between)
-        right = half @ (sums.sum(0) - n.T @ own)
-        centres = half.T @ right
-        scatter = scatter - own.T @ (own * per[:, None]) - right.T @ right
-        log_det = log_det + jnp.log(per / omega).sum() - n.shape[1] * jnp.log(kappa)
-        return _Fit(scatter, log_det, own - between @ centres, centres, half, per)
+        right = half @ (sums.sum(0) - n.T @ alone)
+        scatter = scatter - explained - right.T @ right
+        log_det = log_det + log_more - n.shape[1] * jnp.log(kappa)
+        return _Fit(scatter, log_det, alone, between, half.T @ right, half, root)
+
+    def _levels(self, fit: _Fit, rows: jax.Array, group: jax.Array) -> tuple[jax.Array, ...]:
+        """What is known of rows (b, d + Q), at levels.
+
+        Their offsets (levels, d), what centres take from these (levels, K), their variances given
+        centres (levels,), and the level (b,) of every row.
+        """
+        if not self.n_numbers:
+            return fit.known, fit.between, jnp.square(fit.root), group
+        numbers = rows[:, self.n_features :]
+        spread = jnp.square(numbers @ fit.root.T).sum(1)
+        return numbers @ fit.known, numbers @ fit.between, spread, jnp.arange(len(rows))
 
     def features(self, cells: jax.Array) -> jax.Array:
         """Minus the log of the marginal likelihood of the features, in nats."""
@@ -154,18 +220,17 @@ class TiedTarget(NumbersOnly):
     def features_of(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
         """What the features of single rows (b, p) of groups (b,) add to every cluster: (K, b)."""
         d, fit = self.n_features, self._fit(cells)
-        n = self.power * self._mass(cells)
         freedom = d + 1 + self.prior.freedom + self.power * cells[..., -1].sum()
         inverse = fit.half.T @ fit.half
         means, spread = fit.centres[:, None], jnp.diagonal(inverse)[:, None]
-        if self.plain.n_groups > 1:
-            between = n / fit.precision[:, None]  # (L, K)
-            inside = between @ inverse
-            spread = spread - 2 * inside.T + 1 / fit.precision + (inside * between).sum(1)
-            means, spread = means + fit.groups[group], spread[:, group]
-        white, log_det = whitener(fit.scatter)
         rows, weight = self._rows(x)
-        away = jnp.square(rows @ white.T - means @ white.T).sum(-1)
+        if self._told:
+            offsets, between, own, level = self._levels(fit, rows, group)
+            inside = between @ inverse
+            spread = spread - 2 * inside.T + own + (inside * between).sum(1)
+            means, spread = means + offsets[level], spread[:, level]
+        white, log_det = whitener(fit.scatter)
+        away = jnp.square(rows[:, :d] @ white.T - means @ white.T).sum(-1)
         return student(weight * away, log_det, 1 + weight * spread, freedom, d)
 
     def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
@@ -175,16 +240,16 @@ class TiedTarget(NumbersOnly):
     def left_out(self, cells: jax.Array, labels: jax.Array, weight: Any = 1.0) -> jax.Array:
         """Log density (..., n') of every row, of weights (..., 1), given all other rows."""
         d, fit, (rows, own_weight) = self.n_features, self._fit(cells), self._rows(self.plain.x)
-        power, n = self.power, self.power * self._mass(cells)
+        power = self.power
         freedom = d + 1 + self.prior.freedom + power * (cells[..., -1].sum() - 1)  # without it
         leverage = jnp.square(fit.half).sum(0)[labels]
-        away = rows - fit.centres[labels]
-        if self.plain.n_groups > 1:
-            group, between = self.plain.group, n / fit.precision[:, None]
-            away = away - fit.groups[group]
-            own = (fit.half @ between.T)[:, group]
+        away = rows[:, :d] - fit.centres[labels]
+        if self._told:
+            offsets, between, spread, level = self._levels(fit, rows, self.plain.group)
+            away = away - offsets[level]
+            own = (fit.half @ between.T)[:, level]
             leverage = leverage - 2 * (fit.half[:, labels] * own).sum(0)
-            leverage = leverage + jnp.square(own).sum(0) + 1 / fit.precision[group]
+            leverage = leverage + jnp.square(own).sum(0) + spread[level]
         white, log_det = whitener(fit.scatter)
         counted = power * own_weight
         left = 1 - counted * leverage
@@ -207,7 +272,7 @@ class TiedTarget(NumbersOnly):
         fit = self._fit(cells)
         x, labels, mass = self.plain.x, state.labels, self.plain.x[:, -1]
         rows, weight = self._rows(x)
-        rows, root = rows - fit.groups[self.plain.group], jnp.sqrt(weight)
+        rows, root = rows[:, :d] - self._moved(fit.known, rows, self.plain.group), jnp.sqrt(weight)
         inside = (labels == a) | (labels == b)
         apart = rows - fit.centres[jnp.where(inside, a, labels)]
         rest, union = (apart * (where * root)[:, None] for where in (~inside, inside))
@@ -219,7 +284,7 @@ class TiedTarget(NumbersOnly):
 
         def given(two, taken, side):
             n = self._mass(two)
-            sums = (two[..., :d] - n[..., None] * fit.groups[:, None]).sum(0)
+            sums = (two[..., :d] - self._moved_cells(fit.known, two)).sum(0)
             n = n.sum(0)
             means = sums / (kappa + n)[:, None]
             near = rows - means[side.astype(jnp.int32)]
@@ -235,28 +300,35 @@ class TiedTarget(NumbersOnly):
         return given
 
     def _drawn(self, cells: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Root (d, d) of the precision, ``root root'``, and in its units centres and offsets."""
+        """Root (d, d) of the precision, ``root root'``, and in its units centres and what is known.
+
+        That is offsets of groups, or coefficients of numbers.
+        """
         d = self.n_features
         wishart_key, centre_key, group_key = jax.random.split(key, 3)
-        fit, n = self._fit(cells), self.power * self._mass(cells)
+        fit = self._fit(cells)
         freedom = d + 1 + self.prior.freedom + self.power * cells[..., -1].sum()
         root = wishart_root(wishart_key, whitener(fit.scatter)[0], freedom)
-        noise = jax.random.normal(centre_key, fit.centres.shape, n.dtype)
-        centres, per = fit.centres @ root + fit.half.T @ noise, fit.precision[:, None]
-        if self.plain.n_groups == 1:
-            return root, centres, fit.groups
-        own = self.power * cells[..., :d].sum(1) / per @ root - n @ centres / per
-        noise = jax.random.normal(group_key, own.shape, own.dtype)
-        return root, centres, own + noise / jnp.sqrt(per)
+        noise = jax.random.normal(centre_key, fit.centres.shape, cells.dtype)
+        centres = fit.centres @ root + fit.half.T @ noise
+        if not self._told:
+            return root, centres, fit.known
+        known = fit.alone @ root - fit.between @ centres
+        noise = jax.random.normal(group_key, known.shape, known.dtype)
+        noise = fit.root.T @ noise if self.n_numbers else noise * fit.root[:, None]
+        return root, centres, known + noise
 
     def for_rows(self, cells: jax.Array, key: jax.Array) -> Target:
         """Distribution given the covariance and the offsets of known groups, which are drawn."""
         d, x = self.n_features, self.plain.x
-        root, _, offsets = self._drawn(cells, key)
+        root, _, known = self._drawn(cells, key)
         rows = x[:, :d] @ root
-        if self.plain.n_groups > 1:
-            rows = rows - offsets[self.plain.group] * self._mass(x)[:, None]
-        code = UnitNormal(self.prior.centre_precision, self.power, d, self.weighted)
+        if self.n_numbers:  # which come with their weights
+            rows = rows - x[:, d : self._end] @ known
+        elif self._told:
+            rows = rows - known[self.plain.group] * self._mass(x)[:, None]
+        mass = self._end if self.weighted else -1
+        code = UnitNormal(self.prior.centre_precision, self.power, d, mass)
         return replace(
             self.plain,
             terms=(code_term(code), *self.plain.terms),
@@ -271,9 +343,16 @@ class TiedTarget(NumbersOnly):
 
     def distances(self, cells: jax.Array, labels: jax.Array, key: jax.Array) -> jax.Array:
         """Squares (n',) of distances from centres, by the covariance; all of these are drawn."""
-        root, centres, offsets = self._drawn(cells, key)
-        away = self._rows(self.plain.x)[0] @ root - centres[labels] - offsets[self.plain.group]
-        return jnp.square(away).sum(1)
+        root, centres, known = self._drawn(cells, key)
+        rows, group = self._rows(self.plain.x)[0], self.plain.group
+        away = rows[:, : self.n_features] @ root - centres[labels]
+        return jnp.square(away - self._moved(known, rows, group)).sum(1)
+
+
+@program()
+def begin_tied(target: TiedTarget) -> TiedTarget:
+    """The distribution with what it wants to know of the numbers that are known."""
+    return target.at(target.prior)
 
 
 # What a distribution that has a plain one takes from it.
@@ -288,34 +367,35 @@ class UnitNormal:
     """Rows of covariance I about a centre from N(0, I / kappa), but for what all rows add.
 
     ``d/2 log((kappa + n) / kappa) - |sum|^2 / (2 (kappa + n))``, of sums and numbers that the
-    ``power`` of their density multiplies. If rows are ``weighted``, n is the sum of their weights.
+    ``power`` of their density multiplies, and n is the sum in the place ``mass``: of rows, which
+    is in the last one, or of their weights.
     """
 
     sends: ClassVar[frozenset[str]] = frozenset({"data", "parameters"})
     kappa: jax.Array
     power: jax.Array | np.float64
     n_features: int = field(metadata=_STATIC)
-    weighted: bool = field(default=False, metadata=_STATIC)
+    mass: int = field(default=-1, metadata=_STATIC)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Nats of statistics (..., p)."""
         d, cell = self.n_features, self.power * cell
-        n = self.kappa + cell[..., d if self.weighted else -1]
+        n = self.kappa + cell[..., self.mass]
         return 0.5 * (d * jnp.log(n / self.kappa) - jnp.square(cell[..., :d]).sum(-1) / n)
 
     def prepare(self, cells: jax.Array) -> Any:
         """What `join` wants to know of cells (p, K)."""
         d, cells = self.n_features, self.power * cells
-        n, more = self.kappa + cells[d if self.weighted else -1], self.power
+        n, more = self.kappa + cells[self.mass], self.power
         square = jnp.square(cells[:d]).sum(0)
-        if self.weighted:  # what a row adds depends on its weight in more than one way
+        if self.mass >= 0:  # what a row adds depends on its weight in more than one way
             return cells[:d], n, square
         constant = d * jnp.log1p(more / n) + more * square / (n * (n + more))
         return more * cells[:d] / (n + more), 0.5 * constant, 0.5 * more**2 / (n + more)
 
     def join(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
-        if self.weighted:
+        if self.mass >= 0:
             return self._join_weighted(prepared, row)
         slope, constant, curvature = prepared
         row = row[: self.n_features]
@@ -323,6 +403,6 @@ class UnitNormal:
 
     def _join_weighted(self, prepared: Any, row: jax.Array) -> jax.Array:
         d, (sums, n, square) = self.n_features, prepared
-        row, more = self.power * row[:d], self.power * row[d]
+        row, more = self.power * row[:d], self.power * row[self.mass]
         both = square + 2 * sums[..., 0].T @ row + jnp.square(row).sum(0)
         return 0.5 * (d * jnp.log1p(more / n) + square / n - both / (n + more))

@@ -16,6 +16,7 @@ from nrprob.codelength import nml_length
 from nrprob.datasets import make_binary_partitions
 from nrprob.engines.chains import default_kernel, dispersed, run
 from nrprob.methods.bayes.code import MixtureCode, density_of_rows
+from nrprob.methods.bayes.told import Told
 from nrprob.metrics import matched_accuracy, normalized_mutual_information
 from nrprob.statistics.codes import BinaryCode, _Differences, count_tables
 
@@ -87,11 +88,11 @@ def test_the_length_is_the_definition(features, energy):
     for weight in (0.3, 0.0):
         with jax.enable_x64(True):
             code = code_of(features, energy, weight)
-            target = code.target(X.astype(float), none, 0, 4, known)
+            target = code.target(X.astype(float), none, 0, 4, Told(known, 2))
             z = wide_labels(target, wanted)[0]
             found = float(target.length(target.cells(z)))
             unordered = code_of(features, energy, weight, True)
-            target = unordered.target(X.astype(float), none, 0, 4, known)
+            target = unordered.target(X.astype(float), none, 0, 4, Told(known, 2))
             assert float(target.length(target.cells(z))) == pytest.approx(found - np.log(6))
         assert found == pytest.approx(definition(X, wanted, known, features, energy, weight))
 
@@ -122,7 +123,7 @@ def test_chains_have_the_exact_distribution(features):
     p = np.exp(-np.array(lengths) - logsumexp(-np.array(lengths)))
     none = np.full(5, -1)
     with jax.enable_x64(True):
-        target = code_of(features).target(X.astype(float), none, 0, 5, known)
+        target = code_of(features).target(X.astype(float), none, 0, 5, Told(known, 2))
         kernel = default_kernel(5, 4)
         states = dispersed(kernel, target, jax.random.PRNGKey(0), 64)
         states, _, _ = run(kernel, target, states, 50, 1, capacity=50)
@@ -153,7 +154,7 @@ def test_density_of_a_row_given_the_others_is_a_difference_of_lengths():
     X, known, wanted = topics(n=12)
     none = np.full(12, -1)
     with jax.enable_x64(True):
-        target = code_of("multinomial").target(X.astype(float), none, 0, 3, known)
+        target = code_of("multinomial").target(X.astype(float), none, 0, 3, Told(known, 2))
         z = wide_labels(target, wanted)
         found = np.asarray(density_of_rows(target, {"labels": z}))[0, :12]
     for i in (0, 5, 11):

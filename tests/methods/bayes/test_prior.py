@@ -14,10 +14,15 @@ from scipy import stats
 from nrprob.engines import chains
 from nrprob.methods.bayes.code import MixtureCode
 from nrprob.methods.bayes.prior import Prior, PriorKernel
+from nrprob.methods.bayes.told import Told
 
 N, D, K = 6, 2, 4
 LEVEL = 1e-4
 GROUP = np.arange(N) // 3
+NUMBERS = np.asarray(
+    [[0.3, 1, 0], [-1.2, 1, 0], [0.9, 0, 0], [1.6, 1, 0], [-0.4, 0, 0], [-1.2, 1, 0]]
+)
+TOLD = {"": Told(0 * GROUP), "groups": Told(GROUP, 2), "numbers": Told(0 * GROUP, 1, NUMBERS)}
 # Far from each other, so that what is drawn says much of the partition.
 GRID = Prior(
     np.asarray([0.05, 1.0]), np.asarray([0.2, 2.0]), np.asarray([0.1, 0.8]), np.asarray([1.0, 9.0])
@@ -36,13 +41,13 @@ def rows(seed=0):
     return X - X.mean(0)
 
 
-def made(covariance, grouped=False, grid=GRID, power=1.0):
+def made(covariance, known="", grid=GRID, power=1.0):
     """Distribution over partitions of rows, four of which have a class."""
     code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True, power=power)
     codes = np.asarray([0, 1, -1, 1, 0, -1])
-    target = code.target(rows(), codes, 2, K, GROUP if grouped else None)
+    target = code.target(rows(), codes, 2, K, TOLD[known])
     used = jax.tree.map(jnp.asarray, grid)
-    if not grouped:
+    if not known:
         used = used._replace(group_precision=used.group_precision[:1])
     return replace(target, grid=used).at(Prior(*(v[0] for v in used)))
 
@@ -57,12 +62,14 @@ def padded(target, labels):
 # Densities
 
 
-def by_rows(X, labels, group, prior):
+def by_rows(X, labels, told, prior):
     """Minus the log density of rows: a matrix of t, from the covariance between its rows."""
     kappa, omega, *rest = prior
     between = np.eye(len(X)) + (labels[:, None] == labels) / kappa
-    if group is not None:
-        between = between + (group[:, None] == group) / omega
+    if told.n_groups > 1:
+        between = between + (told.group[:, None] == told.group) / omega
+    if told.numbers is not None:
+        between = between + told.numbers @ told.numbers.T / omega
     return matrix_t.nats(X, between, *rest)
 
 
@@ -71,12 +78,12 @@ def test_a_column_of_t_is_that_of_scipy():
     v = 2 + prior.freedom
     between = np.eye(N) + (labels[:, None] == labels) / 0.3 + (GROUP[:, None] == GROUP) / 0.7
     expected = stats.multivariate_t.logpdf(x[:, 0], None, 0.4 * 3.0 / v * between, v)
-    assert by_rows(x, labels, GROUP, prior) == pytest.approx(-expected, rel=1e-10)
+    assert by_rows(x, labels, TOLD["groups"], prior) == pytest.approx(-expected, rel=1e-10)
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-def test_tied_rows_have_the_density_of_their_model(grouped):
-    target, X = made("tied", grouped), rows()
+@pytest.mark.parametrize("known", TOLD)
+def test_tied_rows_have_the_density_of_their_model(known):
+    target, X = made("tied", known), rows()
     prior = Prior(0.3, 0.7, 0.4, 3.0)
     target = target.at(jax.tree.map(jnp.asarray, prior))
     some = np.asarray([[0] * N, [0, 1, 0, 1, 2, 2], [3, 1, 2, 2, 2, 0]])
@@ -88,7 +95,7 @@ def test_tied_rows_have_the_density_of_their_model(grouped):
         return target.features(cells), target.left_out(cells, z)
 
     def length(z, chosen=slice(None)):
-        return by_rows(X[chosen], z[chosen], GROUP[chosen] if grouped else None, prior)
+        return by_rows(X[chosen], z[chosen], TOLD[known].of(chosen), prior)
 
     for z, own in zip(wide, some, strict=True):
         features, left_out = found(z)
@@ -99,10 +106,13 @@ def test_tied_rows_have_the_density_of_their_model(grouped):
 
 
 @pytest.mark.parametrize(
-    ("covariance", "grouped"), [("tied", False), ("tied", True), ("full", False), ("diag", False)]
+    ("covariance", "known"),
+    [("tied", ""), ("tied", "groups"), ("tied", "numbers"), ("full", ""), ("diag", "")],
 )
-def test_what_a_row_adds_is_a_difference_of_lengths(covariance, grouped):
-    target, X = made(covariance, grouped), rows()
+def test_what_a_row_adds_is_a_difference_of_lengths(covariance, known):
+    target, X = made(covariance, known), rows()
+    if known == "numbers":
+        X = np.concatenate([X, NUMBERS], 1)
     labels = padded(target, [0, 1, 0, 1, 1, 0])[0]
     here = np.asarray([0, 1, 2, 5])  # two rows are yet to come
     nothing = jnp.zeros((target.n_groups, K, target.x.shape[1]))
@@ -110,7 +120,9 @@ def test_what_a_row_adds_is_a_difference_of_lengths(covariance, grouped):
 
     def of(rows):
         """The distribution whose rows are these."""
-        return replace(target, square=X[rows].T @ X[rows]) if covariance == "tied" else target
+        if covariance != "tied":
+            return target
+        return replace(target, square=X[rows].T @ X[rows]).at(target.prior)
 
     @jax.jit
     def length(own, cells):
@@ -126,15 +138,17 @@ def test_what_a_row_adds_is_a_difference_of_lengths(covariance, grouped):
             assert found[c, i - 3] == pytest.approx(float(more - before), abs=1e-9)
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-def test_a_row_left_out_is_a_new_row_to_the_others_under_a_power(grouped):
-    target, i = made("tied", grouped, power=0.5), 4
+@pytest.mark.parametrize("known", TOLD)
+def test_a_row_left_out_is_a_new_row_to_the_others_under_a_power(known):
+    target, i = made("tied", known, power=0.5), 4
+    width = D + 3 * (known == "numbers")
     labels = jnp.asarray(padded(target, [0, 1, 0, 1, 1, 0])[0])
 
     @jax.jit
     def both(target):
         cells, x, group = target.cells(labels), target.x[i : i + 1], target.group[i : i + 1]
-        others = replace(target, square=target.square - jnp.outer(x[0, :D], x[0, :D]))
+        others = replace(target, square=target.square - jnp.outer(x[0, :width], x[0, :width]))
+        others = others.at(target.prior)
         cost = others.features_of(cells.at[group[0], labels[i]].add(-x[0]), x, group)
         return target.left_out(cells, labels)[i], -cost[labels[i], 0]
 
@@ -190,10 +204,11 @@ def after(kernel, target, steps=5, n=8_000, seed=0):
 
 CASES = {
     "tied": lambda: made("tied"),
-    "tied, known groups": lambda: made("tied", True),
+    "tied, known groups": lambda: made("tied", "groups"),
+    "tied, known numbers": lambda: made("tied", "numbers"),
     "full": lambda: made("full"),
     "diag": lambda: made("diag"),
-    "tied, known groups, powered": lambda: made("tied", True, power=0.5),
+    "tied, known groups, powered": lambda: made("tied", "groups", power=0.5),
     "full, powered": lambda: made("full", power=0.5),
 }
 
@@ -243,7 +258,7 @@ def test_joint_distribution(case):
     grouped, covariance = "groups" in case, case.split(",")[0]
     turns, many = 3, 4_000
     code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True)
-    target = code.target(rows(), np.full(N, -1), 0, K, GROUP if grouped else None)
+    target = code.target(rows(), np.full(N, -1), 0, K, TOLD["groups" if grouped else ""])
     used = jax.tree.map(jnp.asarray, GRID)
     target = replace(target, grid=used if grouped else used._replace(group_precision=used[1][:1]))
     kernel = PriorKernel(2, 2)

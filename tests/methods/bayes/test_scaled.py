@@ -20,11 +20,14 @@ from nrprob import MDLMixture
 from nrprob.methods.bayes import scaled
 from nrprob.methods.bayes.code import MixtureCode
 from nrprob.methods.bayes.prior import Prior, PriorKernel
+from nrprob.methods.bayes.told import Told
 from nrprob.metrics import matched_accuracy
 
 N, D, K = 5, 2, 3
 LEVEL = 1e-4
 GROUP = np.asarray([0, 0, 1, 1, 1])
+NUMBERS = np.asarray([[0.3, 1], [-1.2, 1], [0.9, 0], [1.6, 1], [-0.4, 0]])
+TOLD = {"": Told(0 * GROUP), "groups": Told(GROUP, 2), "numbers": Told(0 * GROUP, 1, NUMBERS)}
 PRIOR = Prior(0.3, 0.7, 0.4, 3.0)
 VALUES, FREEDOMS = np.asarray([0.05, 1.0, 2.0]), np.asarray([2.0, np.inf])
 
@@ -71,11 +74,11 @@ def rows():
 
 
 @functools.cache
-def made(covariance, grouped=False, power=1.0):
+def made(covariance, known="", power=1.0):
     code = MixtureCode(
         "conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True, power=power, errors="t"
     )
-    target = code.target(rows(), np.full(N, -1), 0, K, GROUP if grouped else None)
+    target = code.target(rows(), np.full(N, -1), 0, K, TOLD[known])
     grid = Prior(*(jnp.asarray([v]) for v in PRIOR))
     inner = replace(target.inner, grid=grid).at(Prior(*(jnp.asarray(v) for v in PRIOR)))
     return replace(
@@ -89,7 +92,7 @@ def made(covariance, grouped=False, power=1.0):
     )
 
 
-def by_rows(covariance, X, group, labels, w, power=1.0):
+def by_rows(covariance, X, told, labels, w, power=1.0):
     """Minus the log density of rows given labels and scales; of the model, not of the code."""
     kappa, omega, *rest = PRIOR
     # A normal density of covariance S / w, powered, is one of S / (w power) but for a factor.
@@ -97,8 +100,10 @@ def by_rows(covariance, X, group, labels, w, power=1.0):
     lost = -0.5 * D * (power * np.log(w) - np.log(w * power)).sum()
     if covariance == "tied":
         between = each + (labels[:, None] == labels) / kappa
-        if group is not None:
-            between = between + (group[:, None] == group) / omega
+        if told.n_groups > 1:
+            between = between + (told.group[:, None] == told.group) / omega
+        if told.numbers is not None:
+            between = between + told.numbers @ told.numbers.T / omega
         return matrix_t.nats(X, between, *rest, power) + lost
     total = lost
     for c in np.unique(labels):
@@ -118,25 +123,26 @@ def of_labels(labels):
 
 
 @functools.cache
-def exact(covariance, grouped, power):
+def exact(covariance, known, power):
     """Partitions, versions, and log probabilities (P, V, F) of both and of degrees of freedom."""
     z = all_partitions(N)
     z = z[z.max(1) < K]
     versions = np.asarray(list(itertools.product(range(len(VALUES)), repeat=N)))
-    mass, group = scaled.log_masses(VALUES, FREEDOMS), GROUP if grouped else None
+    mass, told = scaled.log_masses(VALUES, FREEDOMS), TOLD[known]
     prior = mass[:, versions].sum(2).T  # (V, F)
     log_p = np.empty((len(z), len(versions), len(FREEDOMS)))
     for i, labels in enumerate(z):
-        cost = [by_rows(covariance, rows(), group, labels, VALUES[v], power) for v in versions]
+        cost = [by_rows(covariance, rows(), told, labels, VALUES[v], power) for v in versions]
         log_p[i] = prior - np.asarray(cost)[:, None] - of_labels(labels)
     return z, versions, log_p
 
 
 CASES = {
-    "tied": ("tied", False, 1.0),
-    "tied, known groups, powered": ("tied", True, 0.5),
-    "full, powered": ("full", False, 0.5),
-    "diag": ("diag", False, 1.0),
+    "tied": ("tied", "", 1.0),
+    "tied, known groups, powered": ("tied", "groups", 0.5),
+    "tied, known numbers": ("tied", "numbers", 1.0),
+    "full, powered": ("full", "", 0.5),
+    "diag": ("diag", "", 1.0),
 }
 
 
@@ -207,11 +213,10 @@ def test_partitions_and_scales_keep_their_distribution(case):
 @pytest.mark.parametrize("case", CASES)
 def test_predicted_densities_are_those_of_rows_left_out(case):
     """A row's density given the others is a ratio of those of the model, summed over its scales."""
-    covariance, grouped, _ = CASES[case]
-    target, labels, version = (
-        made(covariance, grouped),
-        *np.asarray([[0, 1, 0, 1, 1], [0, 1, 2, 1, 0]]),
-    )
+    covariance, known, _ = CASES[case]
+    target, told = made(covariance, known), TOLD[known]
+    end = D + (0 if told.numbers is None else told.numbers.shape[1])
+    labels, version = np.asarray([[0, 1, 0, 1, 1], [0, 1, 2, 1, 0]])
     row, mass = 3, scaled.log_masses(VALUES, FREEDOMS)[0]
     wide = np.zeros((2, target.x.shape[0]), np.int32)
     wide[:, :N] = labels, version
@@ -222,20 +227,18 @@ def test_predicted_densities_are_those_of_rows_left_out(case):
         cells, x, group = now.cells(labels), now.x[row], now.group[row]
         inner = now.inner
         if covariance == "tied":
-            less = jnp.outer(x[:D], x[:D]) / x[D]
-            inner = replace(inner, square=inner.square - less)
+            less = jnp.outer(x[:end], x[:end]) / x[end]
+            inner = replace(inner, square=inner.square - less).at(inner.prior)
         others = replace(now, inner=inner)
         new = target.x[row : row + 1], target.group[row : row + 1]  # of weight 1
         cost = others.features_of(cells.at[group, labels[row]].add(-x), *new)
         return now.left_out(cells, labels)[row], -cost[labels[row], 0]
 
-    X, group = rows(), GROUP if grouped else None
-    others = np.arange(N) != row
+    X, others = rows(), np.arange(N) != row
     w = VALUES[version]
 
     def length(at, w):
-        some = None if group is None else group[at]
-        return by_rows(covariance, X[at], some, labels[at], w[at])
+        return by_rows(covariance, X[at], told.of(at), labels[at], w[at])
 
     every = [np.where(others, w, value) for value in VALUES]
     with_row = logsumexp([m - length(others | True, w) for m, w in zip(mass, every, strict=True)])

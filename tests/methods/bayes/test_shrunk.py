@@ -90,7 +90,7 @@ def rows(seed=0):
     return X - X.mean(0)
 
 
-def made(power=1.0, errors="normal"):
+def made(power=1.0, errors="gauss"):
     code = MixtureCode(
         "conjugate", "shrunk", 0.2, 1.0, 0.5, None, None, None, True, power=power, errors=errors
     )
@@ -99,7 +99,7 @@ def made(power=1.0, errors="normal"):
         np.asarray([0.05, 1.0]), np.asarray([1.0]), np.asarray([0.1, 0.8]), np.asarray([1.0, 9.0])
     )
     grid = jax.tree.map(jnp.asarray, grid)
-    if errors == "normal":
+    if errors == "gauss":
         return replace(target, grid=grid)
     laws = VALUES, FREEDOMS, scaled.log_masses(VALUES, FREEDOMS)
     values, freedoms, masses = map(jnp.asarray, laws)
@@ -186,7 +186,7 @@ def rows_given(target, labels, key):
 
 @pytest.mark.slow
 @pytest.mark.contract
-@pytest.mark.parametrize("errors", ["normal", "t"])
+@pytest.mark.parametrize("errors", ["gauss", "t"])
 def test_joint_distribution(errors):
     """Geweke's test: data given all else, and all else given the data, by turns.
 
