@@ -20,7 +20,6 @@ from nrprob.datasets import make_four_components
 from nrprob.engines import checkpoints
 from nrprob.engines.target import start
 from nrprob.exceptions import InputError
-from nrprob.known import Memberships
 from nrprob.methods.bayes.code import (
     MixtureCode,
     class_probabilities,
@@ -567,8 +566,6 @@ def test_what_is_known_is_checked(apart, planted):
         MDLMixture(energy="nml").fit(X, known=known)
     with pytest.raises(ValueError, match="clusters of real rows share one covariance under the"):
         MDLMixture(covariance="full").fit(X, known=known)
-    with pytest.raises(ValueError, match="known must be labels, one group for every row; got soft"):
-        MDLMixture().fit(X, known=Memberships(np.full((90, 2), 0.5)))
     with pytest.raises(ValueError, match="every row has its own known group"):
         MDLMixture().fit(X, known=np.arange(90))
     with pytest.raises(ValueError, match="required"):
