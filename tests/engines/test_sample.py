@@ -137,12 +137,14 @@ def _check(name, case):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("case", CASES)
 def test_the_target_is_invariant(case):
     _check(case, CASES[case])
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("case", MORE)
 def test_the_target_is_invariant_with_more_codes(case):
     _check(case, MORE[case])
@@ -174,6 +176,7 @@ def test_splits_and_merges_alone_keep_the_target():
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 @pytest.mark.parametrize("what", ["_launched", "_doubling", "block"])
 def test_without_the_ratio_of_proposals_it_is_not(what, monkeypatch):
     """The same test finds samplers that leave a factor of Hastings out."""
@@ -234,6 +237,7 @@ def test_every_proposal_of_a_sweep_has_its_own_key(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.contract
 def test_chains_that_start_anywhere_reach_the_target():
     """Total variation to the exact distribution, from starts far from each other."""
     target = mixture("nml")

