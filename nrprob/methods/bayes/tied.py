@@ -128,11 +128,11 @@ class TiedTarget(NumbersOnly):
         return self.n_features + self.n_numbers
 
     def _moved(self, known: jax.Array, rows: jax.Array, group: jax.Array) -> jax.Array:
-        """What is known moves rows (b, d + Q), of groups (b,), by (b, d); or masses of rows."""
+        """What is known moves rows (b, d + Q) of groups (b,) by: (b, d)."""
         return rows[..., self.n_features : self._end] @ known if self.n_numbers else known[group]
 
     def _moved_cells(self, known: jax.Array, cells: jax.Array) -> jax.Array:
-        """What is known moves sums of rows (groups, K, p) by (groups, K, d)."""
+        """What is known moves sums of rows (groups, K, p) by: (groups, K, d)."""
         if self.n_numbers:
             return cells[..., self.n_features : self._end] @ known
         return self._mass(cells)[..., None] * known[:, None]
@@ -164,6 +164,11 @@ class TiedTarget(NumbersOnly):
         n, sums = self.power * self._mass(cells), self.power * cells[..., :d]
         scatter = s * nu * jnp.eye(d) + self.power * self.square[:d, :d]
         precision = kappa + n.sum(0)
+        if not self._told:  # rows are centred
+            right = sums[0] / jnp.sqrt(precision)[:, None]
+            log_det, half = jnp.log(precision / kappa).sum(), jnp.diag(1 / jnp.sqrt(precision))
+            nothing = jnp.zeros((1, d), sums.dtype), jnp.zeros_like(n), half @ right, half
+            return _Fit(scatter - right.T @ right, log_det, *nothing, jnp.ones(1))
         if self.n_numbers:
             n = self.power * cells[0, :, d : self._end].T
             of_known, root = self.power * self.square[d:, :d], cast(jax.Array, self.root)
@@ -171,16 +176,7 @@ class TiedTarget(NumbersOnly):
             explained, log_more = alone.T @ of_known, self.log_det - len(n) * jnp.log(omega)
         else:
             per = omega + n.sum(1)
-            root = 1 / jnp.sqrt(per)
-        if not self.n_numbers and self.plain.n_groups == 1:  # nothing is known: rows are centred
-            right = sums[0] / jnp.sqrt(precision)[:, None]
-            log_det, half = jnp.log(precision / kappa).sum(), jnp.diag(1 / jnp.sqrt(precision))
-            alone, between = jnp.zeros((1, d), sums.dtype), jnp.zeros_like(n)
-            return _Fit(
-                scatter - right.T @ right, log_det, alone, between, half @ right, half, root
-            )
-        if not self.n_numbers:
-            alone, between = sums.sum(1) / per[:, None], n / per[:, None]
+            root, alone, between = 1 / jnp.sqrt(per), sums.sum(1) / per[:, None], n / per[:, None]
             explained, log_more = alone.T @ (alone * per[:, None]), jnp.log(per / omega).sum()
         half, log_det = whitener(jnp.diag(precision) - n.T @ between)
         right = half @ (sums.sum(0) - n.T @ alone)
