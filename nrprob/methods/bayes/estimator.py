@@ -250,7 +250,7 @@ class MDLMixture(Inputs):
     .. math:: w_i \sim \mathrm{Gamma}(f / 2, f / 2)
 
     so that the row is t distributed with f degrees of freedom. The law of :math:`w_i` is taken on
-    16 values from .007 to 3.5, each a factor of 1.5 from the next, and f is one of twelve values
+    16 values from .007 to 3.5, each a factor of 1.5 from the next, and f is one of eleven values
     from 1.5 to 64, or infinite, which is the normal law; both are drawn, lengths are those of rows,
     partition and scales together, and predictions sum over the scales of new rows.
 

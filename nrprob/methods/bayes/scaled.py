@@ -7,8 +7,7 @@ Row i of cluster c has the error
 which is a t distribution of f degrees of freedom. The gamma law is taken on a grid of values of w,
 each with the mass that is nearer to it (in logarithms) than to others, so that cluster and scale of
 a row can be drawn together; f is drawn from a grid as well, on which infinity stands for normal
-errors. What a fit to clusters of another kind does with far rows, as to make clusters of them,
-takes but a small w here.
+errors. Rows that lie far out then need no cluster of their own, but a small w.
 
 Given the scales rows are those of a distribution without, with weights. Scales and f are drawn
 anew given centres and covariances, which are drawn for that; f first, with all scales summed over.
