@@ -111,7 +111,7 @@ def gibbs(
     Of rows that have several versions, cluster and version are drawn together.
     """
     n_clusters, scales = target.n_slots, target.scales
-    n_versions = 1 if scales is None else len(scales.factor)
+    n_versions = 1 if scales is None else len(scales.weights)
     size = target.x.shape[0]
     n_rows = (target.x[:, -1] > 0).sum()
     n_blocks = -(-size // block)
@@ -135,18 +135,16 @@ def gibbs(
     def cells_of(rows, groups, category):
         if scales is None:
             return sum_cells(target, rows, groups, category)
-        factor = scales.factor[category % n_versions]
-        return sum_cells(target, rows * factor, groups, category // n_versions)
+        rows = scales.of(rows, category % n_versions)
+        return sum_cells(target, rows, groups, category // n_versions)
 
     def joining(cells, opened, j):
         """What the rows of a block add to cells in every category (C, b)."""
         rows, groups = x[j], group[j]
         if scales is None:
             return target.joining(cells, rows, groups) + opened[:, None]
-        every = (scales.factor[:, None] * rows).reshape(-1, rows.shape[1])
-        cost = target.joining(cells, every, jnp.tile(groups, n_versions))
-        cost = cost.reshape(n_clusters, n_versions, block) + opened[:, None, None]
-        return (cost + price[j].T).reshape(-1, block)
+        cost = target.joining(cells, rows, groups, scales.weights)
+        return (cost + opened[:, None, None] + price[j].T).reshape(-1, block)
 
     def visit(j, carry):
         cells, length, after, accepted = carry

@@ -31,14 +31,20 @@ class Scales:
 
     Attributes
     ----------
-    factor : (G, p) of the statistics of a row, in every version
+    weights : (G,) that statistics are multiplied by
     price : (n', G) nats of a version of a row, whatever its cluster
     version : (n',) of the rows, in use
+    width : statistics that are multiplied, which come first
     """
 
-    factor: jax.Array
+    weights: jax.Array
     price: jax.Array
     version: jax.Array
+    width: int = field(metadata=_STATIC)
+
+    def of(self, x: jax.Array, version: jax.Array) -> jax.Array:
+        """Rows (n, p) in versions (n,)."""
+        return jnp.where(np.arange(x.shape[1]) < self.width, x * self.weights[version][:, None], x)
 
 
 @node
@@ -79,7 +85,7 @@ class Target:
 
     def cells(self, labels: jax.Array) -> jax.Array:
         """Statistics (groups, K, p) of the cells of labels (n',)."""
-        x = self.x if self.scales is None else self.x * self.scales.factor[self.scales.version]
+        x = self.x if self.scales is None else self.scales.of(self.x, self.scales.version)
         return sum_cells(self, x, self.group, labels)
 
     def length(self, cells: jax.Array) -> jax.Array:
@@ -103,10 +109,13 @@ class Target:
 
         return given
 
-    def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
+    def joining(
+        self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
+    ) -> jax.Array:
         """What rows (b, p) of groups (b,) add to every one of cells (groups, K, p): (K, b).
 
-        Without the change of A(k), and every row by itself.
+        Without the change of A(k), and every row by itself. With ``weights`` (G,), what they add
+        when they count so much: (K, G, b).
         """
         total = jnp.zeros((), x.dtype)
         for term in self.terms:
@@ -116,7 +125,14 @@ class Target:
                 prepared = jax.tree.map(lambda a: jnp.moveaxis(a[group], 0, -1), prepared)
             else:
                 prepared = jax.tree.map(lambda a: a[0][..., None], prepared)
-            total = total + term.weight * term.cost.join(prepared, term.row(x, group).T)
+            row: Any = term.row(x, group).T
+            if weights is None:
+                cost = term.cost.join(prepared, row)
+            elif (join := getattr(term.cost, "join_weighted", None)) is not None:
+                cost = join(prepared, row, weights)
+            else:
+                cost = term.cost.join(prepared, row)[:, None]
+            total = total + term.weight * cost
         return total
 
 

@@ -411,6 +411,21 @@ class NormalWishart:
             inside = _log_product(1 + less * jnp.square(row[:, None] - mean) / scatter)
         return constant + 0.5 * (freedom + self.power) * inside
 
+    def join_weighted(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
+        """Nats (K, G, b) that rows (p, b) of weight 1 add if they have weights (G,)."""
+        constant, freedom, precision, mean, scatter = prepared
+        row, more = row[: self.n_features], self.power * weights[:, None]
+        constant, freedom, precision = constant[:, None], freedom[:, None], precision[:, None]
+        less = more * precision / (precision + more)
+        constant = constant + 0.5 * self.n_features * jnp.log1p(more / precision)
+        if self.full:
+            away = sum_of_squares(jnp.einsum("ijk,jb->ikb", scatter[..., 0], row) - mean)
+            inside = jnp.log1p(less * away[:, None])
+        else:
+            away = jnp.square(row[:, None] - mean) / scatter
+            inside = _log_product(1 + less * away[:, :, None])
+        return constant + 0.5 * (freedom + self.power) * inside
+
 
 # Making them
 

@@ -95,7 +95,7 @@ class MDLMixture(Inputs):
     errors : {"gauss", "t"}, default="gauss"
         Law of real features about the centre of their cluster. Under "gauss", rows that lie far
         out are clusters of their own; under "t" they need not be: every row has a scale that is
-        drawn, and how far rows stray is drawn as well. Costs up to three times as much, and needs
+        drawn, and how far rows stray is drawn as well. Costs about twice as much, and needs
         ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" of ``covariance`` looks at normal
         errors in any case.
     variance_floor : float or "auto", default="auto"

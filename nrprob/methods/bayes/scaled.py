@@ -151,11 +151,10 @@ class ScaledTarget:
         """What rows that move a few at a time see: clusters and scales together."""
         rows = self.inner.for_rows(cells, key)
         one = reweighted(rows.x, rows.x[:, -1], self.width)
-        factor = jnp.where(np.arange(rows.x.shape[1]) < self.width, self.values[:, None], 1)
         price = self._plain_price() - self.log_mass[self.which]
         uncoded = self.power * self.inner.left_uncoded(one)
         price = jnp.where(one[:, -1:] > 0, price + uncoded[:, None] * self.values, 0)
-        return replace(rows, x=one, scales=Scales(factor, price, self.version))
+        return replace(rows, x=one, scales=Scales(self.values, price, self.version, self.width))
 
     # Rows of weight 1, their scales summed over
 

@@ -402,3 +402,11 @@ class UnitNormal:
         row, more = self.power * row[:d], self.power * row[self.mass]
         both = square + 2 * sums[..., 0].T @ row + jnp.square(row).sum(0)
         return 0.5 * (d * jnp.log1p(more / n) + square / n - both / (n + more))
+
+    def join_weighted(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
+        """Nats (K, G, b) that rows (p, b) of weight 1 add if they have weights (G,)."""
+        d, (sums, n, square) = self.n_features, prepared
+        more, n, square = self.power * weights[:, None], n[:, None], square[:, None]
+        along, own = (sums[..., 0].T @ row[:d])[:, None], jnp.square(row[:d]).sum(0)
+        both = square + 2 * more * along + jnp.square(more) * own
+        return 0.5 * (d * jnp.log1p(more / n) + square / n - both / (n + more))
