@@ -76,6 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two data sets of two kinds")
     parser.add_argument("--sets", type=int, default=40, help="data sets of every kind")
+    parser.add_argument("--first", type=int, default=0, help="number of the first of them")
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     n_sets = 2 if chosen.quick else chosen.sets
@@ -87,7 +88,7 @@ def main() -> None:
             continue
         cell, found = every[name], []
         seconds = np.zeros(2)
-        for seed in range(n_sets):
+        for seed in range(chosen.first, chosen.first + n_sets):
             X, rows = kinds.make(cell.draw, 3000 + number, seed)
             model = ResidualMixture(cell.k, weights="uniform")
             start = time.process_time()
