@@ -8,7 +8,7 @@ beyond the most that there may be, since it would cost infinity, and groups with
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -82,6 +82,10 @@ class Target:
     def max_clusters(self) -> jax.Array:
         """Most clusters that there may be."""
         return jnp.isfinite(self.sizes[1:]).sum()
+
+    def with_room(self, n_slots: int) -> Target:
+        """The distribution of those partitions that have ``n_slots`` clusters at most."""
+        return replace(self, sizes=self.sizes[: n_slots + 1])
 
     def cells(self, labels: jax.Array) -> jax.Array:
         """Statistics (groups, K, p) of the cells of labels (n',)."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nrprob.engines.target import Target
+from nrprob.statistics.rows import rounded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,22 @@ def padded(draws: dict[str, np.ndarray], target: Target) -> dict[str, np.ndarray
         pad = target.x.shape[0] - found[name].shape[1]
         found[name] = np.pad(found[name], ((0, 0), (0, pad)), mode="edge")
     return found
+
+
+def compact(draws: dict[str, np.ndarray], target: Any) -> tuple[dict[str, np.ndarray], Any]:
+    """Draws as of `padded`, renumbered from 0 on, and a target with room for one cluster more.
+
+    Chains need room for many clusters; predictions are for those that there are, and a new one.
+    """
+    found = padded(draws, target)
+    labels, n_slots = found["labels"], target.n_slots
+    there = np.zeros((len(labels), n_slots), bool)
+    there[np.arange(len(labels))[:, None], labels] = True
+    n_most = int(there.sum(1).max())
+    room = min(rounded(n_most + 1, target.x.size), n_slots)
+    place = (there.cumsum(1) - 1).astype(labels.dtype)
+    found["labels"] = np.take_along_axis(place, labels, 1)
+    return found, target.with_room(room)
 
 
 def block_shares(draws: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -53,6 +53,9 @@ class PriorTarget(Protocol):
     def at(self, prior: Prior) -> Any:
         """The distribution given other numbers."""
 
+    def with_room(self, n_slots: int) -> Any:
+        """The distribution of those partitions that have ``n_slots`` clusters at most."""
+
     def features(self, cells: jax.Array) -> jax.Array:
         """Nats of cells (groups, K, p) that depend on the numbers."""
 

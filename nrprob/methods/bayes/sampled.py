@@ -22,7 +22,7 @@ from nrprob.methods.bayes.code import (
     log_densities,
     mixture_probabilities,
 )
-from nrprob.methods.bayes.draws import AVERAGED, padded, pooled
+from nrprob.methods.bayes.draws import AVERAGED, compact, padded, pooled
 from nrprob.methods.bayes.told import ToldEncoder
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
@@ -222,9 +222,8 @@ class Sampled(Clusterer):
             )
         told = self._known.transform(known, len(X))
         with standard():
-            target = self._partition
             draws, n_draws = self._averaged("labels", *self._beside())
-            draws = padded(draws, target)
+            draws, target = compact(draws, self._partition)
             parts = []
             for i in range(0, X.shape[0], 1024):
                 part = np.arange(i, min(i + 1024, len(X)))

@@ -91,6 +91,10 @@ class ScaledTarget:
         """The distribution given other numbers."""
         return replace(self, inner=self.inner.at(prior))
 
+    def with_room(self, n_slots: int) -> ScaledTarget:
+        """The distribution of those partitions that have ``n_slots`` clusters at most."""
+        return replace(self, inner=self.inner.with_room(n_slots))
+
     def with_versions(self, version: jax.Array) -> ScaledTarget:
         """The distribution given other scales (n',)."""
         weight = self.values[version] * (self.inner.x[:, -1] > 0)
@@ -166,12 +170,8 @@ class ScaledTarget:
 
     def features_of(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
         """What the features of single rows (b, p) of groups (b,) add to every cluster: (K, b)."""
-
-        def at(value):
-            scaled = x * jnp.where(np.arange(x.shape[1]) < self.width, value, 1)
-            return self.inner.features_of(cells, scaled, group)
-
-        return self._over_scales(jax.lax.map(at, self.values))
+        cost = self.inner.features_of(cells, x, group, self.values)
+        return self._over_scales(jnp.moveaxis(cost, 1, 0))
 
     def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
         """What single rows (b, p) of groups (b,) add to every cluster: (K, b)."""

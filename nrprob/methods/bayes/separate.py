@@ -47,6 +47,10 @@ class SeparateTarget(NumbersOnly):
         plain = replace(self.plain, terms=(replace(term, cost=code), *rest))
         return replace(self, plain=plain, prior=prior)
 
+    def with_room(self, n_slots: int) -> SeparateTarget:
+        """The distribution of those partitions that have ``n_slots`` clusters at most."""
+        return replace(self, plain=self.plain.with_room(n_slots))
+
     @property
     def without_features(self) -> Target:
         """Distribution of labels and classes alone."""
@@ -64,10 +68,17 @@ class SeparateTarget(NumbersOnly):
         code: Any = self.plain.terms[0].cost
         return replace(code, power=jnp.ones_like(code.power)), code.power * cells
 
-    def features_of(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
-        """What the features of single rows (b, p) of groups (b,) add to every cluster: (K, b)."""
+    def features_of(
+        self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
+    ) -> jax.Array:
+        """What the features of single rows (b, p) of groups (b,) add to every cluster: (K, b).
+
+        With ``weights`` (G,), what rows of weight 1 add when they count so much: (K, G, b).
+        """
         code, cells = self.predicting(cells.sum(0))
         prepared = jax.tree.map(lambda a: a[..., None], code.prepare(cells.T))
+        if weights is not None:
+            return code.join_weighted(prepared, x.T, weights)
         return code.join(prepared, x.T)
 
     def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:

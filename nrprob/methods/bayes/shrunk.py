@@ -149,8 +149,10 @@ class ShrunkTarget(SeparateTarget):
 
     # Rows as they come: their statistics start with their features
 
-    def features_of(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
-        """What the features of single rows (b, p) add to every cluster: (K, b)."""
+    def features_of(
+        self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
+    ) -> jax.Array:
+        """What the features of single rows (b, p) add to every cluster: see `SeparateTarget`."""
         white, log_det = whitener(self.common)
         code: Any = self.plain.terms[0].cost
         rows = x[:, : self.n_features]
@@ -160,7 +162,7 @@ class ShrunkTarget(SeparateTarget):
             own = jnp.concatenate([own, jnp.ones_like(weight)], 1) * weight
         else:
             own = moments(rows @ white.T)
-        return super().features_of(cells, own, group) + 0.5 * log_det
+        return super().features_of(cells, own, group, weights) + 0.5 * log_det
 
     def left_out(self, cells: jax.Array, labels: jax.Array, weight: Any = None) -> jax.Array:
         """Log density (..., n') of every row, of weights (..., 1), given others of its cluster."""

@@ -119,6 +119,10 @@ class TiedTarget(NumbersOnly):
         """The distribution given other numbers."""
         return replace(self, prior=prior)._with_root()
 
+    def with_room(self, n_slots: int) -> TiedTarget:
+        """The distribution of those partitions that have ``n_slots`` clusters at most."""
+        return replace(self, plain=self.plain.with_room(n_slots))
+
     def _with_root(self) -> TiedTarget:
         if not self.n_numbers:
             return self
@@ -249,8 +253,13 @@ class TiedTarget(NumbersOnly):
         """Minus the log of the probability of data and partition, in nats."""
         return self.plain.length(cells) + self.features(cells)
 
-    def features_of(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
-        """What the features of single rows (b, p) of groups (b,) add to every cluster: (K, b)."""
+    def features_of(
+        self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None
+    ) -> jax.Array:
+        """What the features of single rows (b, p) of groups (b,) add to every cluster: (K, b).
+
+        With ``weights`` (G,), what rows of weight 1 add when they count so much: (K, G, b).
+        """
         d, fit = self.n_features, self._fit(cells)
         freedom = d + 1 + self.prior.freedom + self.power * cells[..., -1].sum()
         inverse = fit.half.T @ fit.half
@@ -263,6 +272,8 @@ class TiedTarget(NumbersOnly):
             means, spread = means + offsets[level], spread[:, level]
         white, log_det = whitener(fit.scatter)
         away = jnp.square(rows[:, :d] @ white.T - means @ white.T).sum(-1)
+        if weights is not None:
+            weight, spread, away = weights[:, None], spread[:, None], away[:, None]
         return student(weight * away, log_det, 1 + weight * spread, freedom, d)
 
     def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:

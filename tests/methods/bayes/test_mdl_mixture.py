@@ -20,12 +20,14 @@ from nrprob.datasets import make_four_components
 from nrprob.engines import checkpoints
 from nrprob.engines.target import start
 from nrprob.exceptions import InputError
+from nrprob.methods.bayes import scaled
 from nrprob.methods.bayes.code import (
     MixtureCode,
     class_probabilities,
     leave_one_out,
     log_densities,
 )
+from nrprob.methods.bayes.draws import compact, padded
 from nrprob.methods.bayes.pilot import chosen, shortest_lengths
 from nrprob.metrics import matched_accuracy
 from nrprob.posterior.export import import_arviz
@@ -428,6 +430,29 @@ def test_predictions_are_the_definition(rule):
         wide = np.pad(draws, ((0, 0), (0, target.x.shape[0] - 6))).astype(np.int32)
         found = class_probabilities(target, {"labels": wide}, 3, code.new_rows(new, 2), rule=rule)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("covariance", "errors"), [("diag", "gauss"), ("tied", "t")])
+def test_predictions_need_room_for_one_cluster_more_than_draws_have(covariance, errors):
+    X = np.random.default_rng(4).normal(size=(12, 2))
+    code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, False)
+    code, none = replace(code, errors=errors), np.full(12, -1)
+    names = np.asarray([[7, 7, 3, 3, 19, 7], [0, 1, 2, 4, 5, 0]])
+    labels = names[:, np.arange(12) % 6]
+    with jax.enable_x64(True):
+        target = code.target(X, none, 0, 20)
+        beside = {n: np.stack([v, v]) for n, v in target.drawn().items()}
+        if errors == "t":
+            beside["row_precision"] = np.repeat(scaled.VALUES[[[11], [14]]], 12, 1)
+        draws = {"labels": labels.astype(np.uint8), **beside}
+        few, less = compact(draws, target)
+        assert (target.n_slots, less.n_slots) == (20, 10)
+        assert (few["labels"][0, :6] == [1, 1, 0, 0, 2, 1]).all()
+        rows = code.new_rows(X[:8] + 1, 0)
+        expected = log_densities(target, padded(draws, target), 2, rows)
+        np.testing.assert_allclose(log_densities(less, few, 2, rows), expected, rtol=1e-12)
+        draws["labels"] = np.tile(np.arange(12), (2, 1))
+        assert compact(draws, target)[1].n_slots == 20
 
 
 def test_predictive_densities_integrate_to_one():
