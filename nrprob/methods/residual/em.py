@@ -9,9 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from nrprob.engines.placement import on_cpu
+
 _SWEEPS = 5  # of balancing, in every step
 _TINY = 1e-30  # share of a cluster that balancing takes for none
 _LARGEST = 80.0  # logarithm of a weight that balances
+_NEAR = 1 << 16  # numbers of a piece of the rows, so that they stay in the cache of one core
+_MANY = 1 << 19  # numbers of all rows from which there are pieces
 _HIGHEST = jax.lax.Precision.HIGHEST
 _dot = partial(jnp.matmul, precision=_HIGHEST)
 
@@ -114,26 +118,49 @@ class State(NamedTuple):
 
     Attributes
     ----------
-    w : (K, n) masses
-    weight : (K, n) of t errors; None for normal ones
+    w : (pieces, K, m) masses
+    sums : what these add to the parameters that follow
     u : (K, L) log weights that balance the known groups
     t : parameters
     objective, penalty : what is maximised, and the penalty in it
     """
 
     w: jax.Array
-    weight: jax.Array | None
+    sums: Sums
     u: jax.Array
     t: Parameters
     objective: jax.Array
     penalty: jax.Array
 
 
+class Look(NamedTuple):
+    """What rows have to say to parameters: ``w``, ``sums`` and ``u`` of the next `State`.
+
+    And the ``free`` energy, and the largest ``change`` of a mass.
+    """
+
+    w: jax.Array
+    sums: Sums
+    u: jax.Array
+    free: jax.Array
+    change: jax.Array
+
+
+def piece(n: int, width: int) -> int:
+    """Rows that are looked at together, of ``n`` with ``width`` numbers each.
+
+    All if they are few, and on an accelerator, which would wait between pieces.
+    """
+    if n * width < _MANY or not on_cpu():
+        return n
+    return 1 << max(int(math.log2(_NEAR / width)), 7)
+
+
 class Model:
     """The steps of EM on one set of rows, of one restart. Memberships are (K, n).
 
-    Where the rows are but some of all, ``total`` is the mass and ``scatter`` the sums of products
-    or squares of all.
+    Many rows are looked at by pieces, which are read once in a step. Where the rows are but some of
+    all, ``total`` is the mass and ``scatter`` the sums of products or squares of all.
     """
 
     def __init__(
@@ -150,6 +177,7 @@ class Model:
         b, r, p = data.y.shape
         self.data, self.h, self.k = data, numbers, k
         self.blocks, self.n_groups = (b, r), data.sizes.shape[0]
+        self.each = piece(b * r, p + 2 * k)
         self.covariance, self.robust, self.free = covariance, robust, free
         self.y = data.y.reshape(b * r, p).T
         self.mass = data.mass.reshape(-1)
@@ -174,14 +202,25 @@ class Model:
         t = Parameters(centres, square, square, square.sum(), self.h.s0, equal)
         least = jnp.full((), -jnp.inf, jnp.float64)
         u = jnp.zeros((self.k, self.n_groups), dtype)
-        return State(w, jnp.ones_like(w) if self.robust else None, u, t, least, least)
+        sums = self.gather(w, jnp.ones_like(w) if self.robust else None)
+        return State(self.cut(w), sums, u, t, least, least)
 
-    def maximise(self, w: jax.Array, weight: jax.Array | None, s0: jax.Array) -> Parameters:
-        """M-step: parameters that are best for masses ``w``; ``weight`` (K, n) of t errors."""
-        return self.best(self.gather(w, weight), s0)
+    def cut(self, values: jax.Array) -> jax.Array:
+        """Values (K, n) of rows, by pieces (pieces, K, m)."""
+        wide = jnp.pad(values, ((0, 0), (0, -values.shape[1] % self.each)))
+        return jnp.moveaxis(wide.reshape(len(values), -1, self.each), 1, 0)
+
+    def joined(self, values: jax.Array) -> jax.Array:
+        """Values (K, n) of rows from those of pieces."""
+        n = self.mass.shape[0]
+        return jnp.moveaxis(values, 0, 1).reshape(values.shape[1], -1)[:, :n]
+
+    def labels(self, w: jax.Array) -> jax.Array:
+        """Clusters (n,) of rows from masses by pieces."""
+        return w.argmax(1).reshape(-1)[: self.mass.shape[0]].astype(jnp.int32)
 
     def gather(self, w: jax.Array, weight: jax.Array | None) -> Sums:
-        """What the rows add to the parameters."""
+        """What masses ``w`` (K, n) add to the parameters; ``weight`` (K, n) of t errors."""
         a = w if weight is None else w * weight
         scatter = None if weight is None else self.products(a.sum(0))
         return Sums(w.sum(-1), a.sum(-1), _dot(a, self.y.T), scatter)
@@ -260,12 +299,12 @@ class Model:
         return logits if self.active is None else jnp.where(self.active[:, None], logits, -jnp.inf)
 
     def expect(
-        self, t: Parameters, u: jax.Array, damp: jax.Array, barred: jax.Array | None
+        self, t: Parameters, u: jax.Array, damp: Any, barred: jax.Array | None
     ) -> tuple[jax.Array, jax.Array | None, jax.Array, jax.Array]:
         """E-step: masses w, weights, log weights u (K, L) of balance, and the free energy.
 
-        ``damp`` is kappa / (1 + kappa). What balances the groups is found by scaling, as in
-        unbalanced transport; it is exact when it no longer changes.
+        ``damp`` is kappa / (1 + kappa); None for no balance. What balances the groups is found by
+        scaling, as in unbalanced transport; it is exact when it no longer changes.
         """
         logits, weight = self.logits(t)
         logits = self.bar(logits, barred)
@@ -288,15 +327,62 @@ class Model:
             u = jax.lax.fori_loop(0, _SWEEPS, sweep, u)
             return u, e * self.expand(jnp.exp(u))
 
-        u, f = jax.lax.cond(damp > 0, balanced, lambda u: (u, e), u)
+        f = e
+        if damp is not None:
+            u, f = jax.lax.cond(damp > 0, balanced, lambda u: (u, e), u)
         total = f.sum(0)
         each = self.mass * (top + jnp.log(total))
         return f * (self.mass / total), weight, u, each.astype(jnp.float64).sum()
 
+    def look(
+        self, t: Parameters, u: jax.Array, old: jax.Array | None, damp: Any,
+        barred: jax.Array | None,
+    ) -> Look:  # fmt: skip
+        """E-step of all rows, and what follows from it.
+
+        ``old`` are the masses before, by pieces, or None; see `expect` for the others.
+        """
+        n = self.mass.shape[0]
+        old = self.cut(jnp.zeros((self.k, n), self.y.dtype)) if old is None else old
+
+        def whole() -> Look:
+            w, weight, after, free = self.expect(t, u, damp, barred)
+            new = self.cut(w)
+            return Look(new, self.gather(w, weight), after, free, jnp.abs(new - old).max())
+
+        def by_pieces() -> Look:
+            data, m = self.data, self.each
+            p, pad = data.y.shape[2], -n % m
+            y = jnp.pad(data.y.reshape(n, p), ((0, pad), (0, 0))).reshape(-1, m, p)
+            mass = jnp.pad(self.mass, (0, pad)).reshape(-1, m)
+            pieces = y, mass, None if barred is None else self.cut(barred), old
+
+            def one(y, mass, barred, old):
+                some = data._replace(y=y[None], mass=mass[None], group=data.group[:1])
+                part = Model(
+                    some, self.h, self.covariance, self.robust, self.k, self.free,
+                    self.total, self.scatter,
+                )  # fmt: skip
+                w, weight, _, free = part.expect(t, u, None, barred)
+                return (part.gather(w, weight), free), jnp.abs(w - old).max(), w
+
+            def add(total, piece):
+                found, change, w = one(*piece)
+                return (jax.tree.map(jnp.add, total[0], found), jnp.maximum(total[1], change)), w
+
+            shape = jax.eval_shape(one, *jax.tree.map(lambda a: a[0], pieces))
+            nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape[:2])
+            ((sums, free), change), w = jax.lax.scan(add, nothing, pieces)
+            return Look(w, sums, u, free, change)
+
+        if len(old) == 1:
+            return whole()
+        return by_pieces() if damp is None else jax.lax.cond(damp > 0, whole, by_pieces)
+
     def value(
         self, t: Parameters, w: jax.Array, u: jax.Array, free: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        """What is maximised, Psi, and the penalty in it; ``free`` is that of `expect`."""
+        """What is maximised, Psi, and the penalty in it; ``free`` is that of `look`."""
         h, wide = self.h, jnp.float64
         precision, d = t.precision.astype(wide), h.d.astype(wide)
         variances = precision if precision.ndim == 1 else jnp.diagonal(precision)
@@ -310,7 +396,7 @@ class Model:
         floor = 0.5 * h.floor * h.dof * jnp.where(self.real, variances, 0).sum()
 
         def imbalance():
-            p = self.shares(w).astype(wide)
+            p = self.shares(self.joined(w)).astype(wide)
             log_p = jnp.log(jnp.maximum(p, _TINY))
             pull = jnp.where(jnp.isinf(h.kappa), 0, h.kappa)
             off = (self.data.sizes * (p * u).sum(0)).sum()
@@ -327,10 +413,10 @@ class Model:
     ) -> tuple[State, jax.Array]:
         """One step, and whether it changed no more than rounding or the tolerance."""
         tol = self.h.tol
-        t = self.maximise(state.w, state.weight, state.t.s0)
-        w, weight, u, free = self.expect(t, state.u, damp, barred)
-        reached, penalty = self.value(t, w, u, free)
-        change = jnp.abs(w - state.w).max() / self.mass.max()
-        rounding = 16 * jnp.finfo(w.dtype).eps * jnp.abs(reached)
+        t = self.best(state.sums, state.t.s0)
+        found = self.look(t, state.u, state.w, damp, barred)
+        reached, penalty = self.value(t, found.w, found.u, found.free)
+        rounding = 16 * jnp.finfo(found.w.dtype).eps * jnp.abs(reached)
         still = jnp.abs(reached - state.objective) <= jnp.maximum(tol, rounding)
-        return State(w, weight, u, t, reached, penalty), (change <= tol) & still
+        quiet = (found.change / self.mass.max() <= tol) & still
+        return State(*found[:3], t, reached, penalty), quiet

@@ -11,7 +11,6 @@ import numpy as np
 from scipy import sparse
 from scipy.linalg import solve_triangular
 from scipy.special import gammaln, logsumexp, softmax
-from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.engines import solve
@@ -27,7 +26,7 @@ from nrprob.known import Groups, Known, KnownEncoder, factorize, read
 from nrprob.methods.residual.coordinates import Coordinates
 from nrprob.methods.residual.em import Numbers
 from nrprob.methods.residual.removal import remove
-from nrprob.methods.residual.solver import Fit, solve_residuals
+from nrprob.methods.residual.solver import Fit, adjusted_rand, solve_residuals
 from nrprob.methods.residual.starts import schedule
 from nrprob.methods.residual.task import ResidualTask, lay_out, start_from
 from nrprob.settings import standard
@@ -462,12 +461,10 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         self.gap_ = np.inf
         order = np.argsort(self._restarts.objective, kind="stable")
         chosen = labels[order[0]]
-        used = np.unique(chosen).size
+        shape = self.n_clusters, self.n_clusters
         for i in order[1:]:
-            cells = np.bincount(chosen * self.n_clusters + labels[i])
-            if (cells > 0).sum() == used == np.unique(labels[i]).size:
-                continue  # the same clusters by other names, as most restarts find
-            if adjusted_rand_score(labels[i], chosen) < _ALIKE:
+            table = cross_table(chosen, labels[i], shape)
+            if adjusted_rand(table.astype(float), np) < _ALIKE:
                 self.gap_ = float(self._restarts.objective[i] - self.objective_)
                 break
         if self.gap_ < _NEAR:

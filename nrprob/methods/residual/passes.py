@@ -116,13 +116,10 @@ def _model(block: Raw, common: Common, covariance: str, robust: bool, k: int) ->
 _STATIC = ("covariance", "robust", "k", "labelled")
 
 
-def _expected(block, t, common, covariance, robust, k, labelled):
-    """Of one restart: the model of a block, its memberships, weights and free energy."""
+def _laid(block, common, covariance, robust, k, labelled):
+    """The model of a block, and what its rows are barred from."""
     model = _model(block, common, covariance, robust, k)
-    climb = Climb(model, block.fixed if labelled else None)
-    none = jnp.zeros((k, 1), block.x.dtype)
-    w, weight, _, free = model.expect(t, none, jnp.zeros((), block.x.dtype), climb.barred)
-    return model, w, weight, free
+    return model, Climb(model, block.fixed if labelled else None).barred
 
 
 @partial(jax.jit, static_argnames=_STATIC)
@@ -130,8 +127,9 @@ def step(block: Raw, every: Parameters, common: Common, **static: Any) -> tuple[
     """What a block adds to the parameters of all restarts, and their free energies (S,)."""
 
     def one(t):
-        model, w, weight, free = _expected(block, t, common, **static)
-        return model.gather(w, weight), free
+        model, barred = _laid(block, common, **static)
+        found = model.look(t, jnp.zeros((static["k"], 1), block.x.dtype), None, None, barred)
+        return found.sums, found.free
 
     return jax.lax.map(one, every)
 
@@ -143,7 +141,8 @@ def say(
     """Numbers, labels (size, S) and memberships (size, K, S) of a block's rows."""
 
     def one(t):
-        w = _expected(block, t, common, **static)[1]
+        model, barred = _laid(block, common, **static)
+        w = model.expect(t, jnp.zeros((static["k"], 1), block.x.dtype), None, barred)[0]
         labels = jnp.where(block.real > 0, w.argmax(0), -1).astype(jnp.int32)
         return labels, w / jnp.maximum(w.sum(0), 1e-30)
 
@@ -185,7 +184,7 @@ def follow(
     model.h = model.h._replace(constant=constant)
 
     def one(found, old, free):
-        reached, penalty = model.value(old, jnp.zeros((k, 1)), jnp.zeros((k, 1)), free)
+        reached, penalty = model.value(old, jnp.zeros((1, k, 1)), jnp.zeros((k, 1)), free)
         new = model.best(found, old.s0)
         way = new.b - old.b
         turned = way * new.precision if new.precision.ndim == 1 else way @ new.precision

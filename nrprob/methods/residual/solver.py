@@ -79,10 +79,10 @@ class End(NamedTuple):
     trace: jax.Array
 
     @classmethod
-    def of(cls, found: Iterated) -> End:
+    def of(cls, model: Model, found: Iterated) -> End:
         """What is kept of a loop."""
         state = found.state
-        labels = state.w.argmax(0).astype(jnp.int32)
+        labels = model.labels(state.w)
         return cls(labels, state.objective, state.penalty, state.t, state.u, *found[1:])
 
 
@@ -127,8 +127,8 @@ class Climb:
     def resume(self, t: Parameters, u: jax.Array) -> State:
         """State that parameters give, which may be those of other rows."""
         t, u = jax.tree.map(lambda a: a.astype(self.model.y.dtype), (t, u))
-        w, weight, u, free = self.model.expect(t, u, self.damp, self.barred)
-        return State(w, weight, u, t, *self.model.value(t, w, u, free))
+        w, sums, u, free, _ = self.model.look(t, u, None, self.damp, self.barred)
+        return State(w, sums, u, t, *self.model.value(t, w, u, free))
 
     def rise(
         self, state: State, most: Any, done: Any = False, count: Any = 0, trace: Any = None
@@ -179,7 +179,7 @@ def solve_residuals(
 
         def run(labels, warm):
             state = whole.begin(labels, warm if warm_up else None, _WARM)
-            return End.of(whole.rise(state, numbers.max_iter))
+            return End.of(model, whole.rise(state, numbers.max_iter))
 
         if sample is None:
             ends = restarts(run, own, side_by_side)
@@ -233,7 +233,7 @@ def _race(
     def look(t, u):
         none = jnp.zeros((), jnp.int32)
         no_steps = Iterated(whole.resume(t, u), none > 0, none, blank(CAPACITY, jnp.float64))
-        return End.of(no_steps)
+        return End.of(whole.model, no_steps)
 
     def lap(ends, given):
         most, on = given
@@ -244,7 +244,7 @@ def _race(
             found = whole.rise(
                 whole.resume(end.t, end.u), most, end.done | stay, end.n_iter, end.trace
             )
-            return End.of(found)._replace(done=jnp.where(stay, end.done, found.done))
+            return End.of(whole.model, found)._replace(done=jnp.where(stay, end.done, found.done))
 
         further = restarts(go_on, (jax.tree.map(lambda a: a[lead], ends), stay), side_by_side)
         return jax.tree.map(lambda a, b: a.at[lead].set(b, mode="drop"), ends, further), None
@@ -306,13 +306,14 @@ def pays(gain: Any, entropy: Any, table: jax.Array, k: Any, n: Any) -> jax.Array
     return (gain > 0.5 * (k - 1) * jnp.log(n)) & (clearer | alike)
 
 
-def adjusted_rand(table: jax.Array) -> jax.Array:
-    """Adjusted Rand index of two partitions by their contingency table."""
+def adjusted_rand(table: Any, xp: Any = jnp) -> Any:
+    """Adjusted Rand index of two partitions by their contingency table, in NumPy's or JAX's."""
 
     def pairs(counts):
         return (counts * (counts - 1)).sum() / 2
 
     rows, columns, total = pairs(table.sum(1)), pairs(table.sum(0)), pairs(table.sum())
-    chance = rows * columns / jnp.maximum(total, 1)
+    chance = rows * columns / xp.maximum(total, 1)
     most = (rows + columns) / 2
-    return jnp.where(most > chance, (pairs(table) - chance) / (most - chance), 1.0)
+    apart = most > chance
+    return xp.where(apart, (pairs(table) - chance) / xp.where(apart, most - chance, 1), 1.0)

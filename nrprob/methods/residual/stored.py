@@ -77,7 +77,7 @@ def _at_sample(
     """Labels (S, n) of the sample's rows."""
     climb = Climb(Model(data, numbers, covariance, robust, k, free), fixed)
     none = jnp.zeros((k, climb.model.n_groups), data.y.dtype)
-    return jax.lax.map(lambda t: climb.resume(t, none).w.argmax(0).astype(jnp.int32), every)
+    return jax.lax.map(lambda t: climb.model.labels(climb.resume(t, none).w), every)
 
 
 class Ends(NamedTuple):

@@ -22,7 +22,7 @@ from sklearn.model_selection import GridSearchCV
 from nrprob import DegenerateClusterWarning, ResidualMixture, datasets
 from nrprob.engines.batching import Batcher
 from nrprob.known import Memberships, read
-from nrprob.methods.residual import solver, starts, task
+from nrprob.methods.residual import em, solver, starts, task
 from nrprob.methods.residual.removal import remove
 from nrprob.metrics import matched_accuracy, normalized_mutual_information
 from nrprob.statistics.rows import arrange
@@ -190,6 +190,34 @@ def test_every_step_is_that_of_a_literal_em(covariance, errors):
     unit = math.sqrt((residuals(X, z) ** 2).mean() * N / (N - L))
     theirs += (N - L) * D * math.log(unit)
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize(("covariance", "errors"), [("tied", "t"), ("diag", "gauss")])
+def test_pieces_of_many_rows_add_up(covariance, errors, monkeypatch):
+    X, c, z = make(3, 600, gap=3.0)
+    y = np.where(np.arange(600) < 5, c, -1)
+    model = ResidualMixture(K, covariance=covariance, errors=errors, weights="free", n_init=1)
+    with jax.enable_x64(True):
+        laid_out = model.prepare(X, y, z)
+        data, numbers = laid_out.data, laid_out.numbers
+
+        def three_steps(labels):
+            own = em.Model(data, numbers, covariance, errors == "t", len(data.active), True)
+            climb = solver.Climb(own, laid_out.fixed)
+            state = climb.rise(climb.begin(labels, None, 0), 3).state
+            found = own.look(state.t, state.u, 0.9 * state.w, climb.damp, climb.barred)
+            labels = own.labels(found.w)
+            return state._replace(w=own.joined(state.w)), labels, found._replace(w=labels)
+
+        labels = laid_out.starts[0].reshape(-1)
+        whole = jax.jit(three_steps)(labels)
+        monkeypatch.setattr(em, "_MANY", 0)
+        monkeypatch.setattr(em, "_NEAR", 1)
+        assert em.piece(labels.size, 20) == 128 < labels.size
+        parts = jax.jit(lambda labels: three_steps(labels))(labels)
+    found, expected = jax.tree.leaves(parts), jax.tree.leaves(whole)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=6, deadline=None)
