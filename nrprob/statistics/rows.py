@@ -24,7 +24,6 @@ from nrprob.trees import node
 _PRECISION = jax.lax.Precision.HIGHEST
 _ENTRIES = 4096  # sparse entries that are expanded at once
 _VECTOR = 32  # bytes of numbers that are computed with at a time; left-over ones take long
-_WIDE = 4  # columns from which on a product of compressed sparse rows is faster than sums
 WAITED = 1 << 15  # products of a step up to which compilation is what one waits for
 _ABSENT = -1e300  # log of what is not there, of which differences can be taken
 
@@ -177,8 +176,7 @@ class Sparse:
 
     def _compressed(self, dense: jax.Array) -> bool:
         """Whether a product with an array (m, k) is best left to compressed rows."""
-        few = dense.shape[1] < _WIDE
-        return self.by_cell is not None and not few and dense.dtype == self.value.dtype
+        return self.by_cell is not None and dense.dtype == self.value.dtype
 
     def adjoint(self, g: jax.Array, group: jax.Array) -> jax.Array:
         """Transpose of `cells`; see `Dense.adjoint`."""
