@@ -6,6 +6,7 @@ The package anndata is not imported: an object of it says what there is.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,7 +161,7 @@ def annotate(
     model : fitted estimator or Exploration
         What has ``labels_``.
     key_added : str, default="nrprob"
-        Under which names; what has these already is overwritten.
+        Under which names; what an earlier call wrote there is overwritten, and nothing else.
     copy : bool, default=False
         Whether ``adata`` stays as it is, and a copy is changed and returned.
 
@@ -174,7 +175,7 @@ def annotate(
     TypeError
         If ``adata`` is no annotated data, or ``model`` is not fitted.
     ValueError
-        If they do not have as many rows.
+        If they do not have as many rows, or something else has such a name.
 
     See Also
     --------
@@ -204,10 +205,11 @@ def annotate(
         )
     import pandas as pd
 
-    adata = adata.copy() if copy else adata
     columns = {key_added: labels}
     if labels.ndim > 1:
         columns = {f"{key_added}_{r}": column for r, column in enumerate(labels.T, 1)}
+    _check_free(adata, key_added, list(columns))
+    adata = adata.copy() if copy else adata
     for name, column in columns.items():
         names = [str(cluster) for cluster in range(int(column.max(initial=-1)) + 1)]
         adata.obs[name] = pd.Categorical.from_codes(np.maximum(column, -1), names)
@@ -218,6 +220,24 @@ def annotate(
 
     adata.uns[key_added] = {"version": __version__, **_said(model)}
     return adata if copy else None
+
+
+def _check_free(adata: Any, key: Any, columns: list[str]) -> None:
+    """Refuse names that are those of something else than results."""
+    if not (isinstance(key, str) and key):
+        raise ValueError(f"key_added must be a name; got {key!r}; pass a text that is not empty")
+    own = adata.uns.get(key)
+    if isinstance(own, Mapping) and {"version", "method"} <= own.keys():
+        return
+    taken = [f"obs[{name!r}]" for name in columns if name in adata.obs]
+    taken += [f"{what}[{name!r}]" for what, place, name in (
+        ("uns", adata.uns, key), ("obsm", adata.obsm, f"{key}_membership"),
+    ) if name in place]  # fmt: skip
+    if taken:
+        raise ValueError(
+            f"key_added must be a free name, or one of earlier results; got {key!r}, and adata has "
+            f"{' and '.join(taken)} already; pass another one"
+        )
 
 
 def _said(model: Any, evidence: Any = None) -> dict[str, Any]:

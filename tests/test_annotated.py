@@ -185,6 +185,7 @@ def test_columns_of_one_name_are_told_apart(cells):
 
 
 def test_what_a_fit_writes(cells, tmp_path):
+    batch = cells.obs["batch"].copy()
     model = CCIB(**FIT).fit(cells, known="batch")
     assert annotate(cells, model) is None
     annotate(cells, model, key_added="again")
@@ -212,6 +213,15 @@ def test_what_a_fit_writes(cells, tmp_path):
     model.labels_ = np.where(np.arange(60) == 3, -1, model.labels_)
     annotate(cells, model)
     assert cells.obs["nrprob"].isna().tolist() == [i == 3 for i in range(60)]
+    # Of other columns none is overwritten.
+    with pytest.raises(ValueError, match=r"got 'batch', and adata has obs\['batch'\] already"):
+        annotate(cells, model, key_added="batch")
+    cells.uns["mine"] = {"method": "by hand"}
+    with pytest.raises(ValueError, match=r"adata has uns\['mine'\] already"):
+        annotate(cells, model, key_added="mine", copy=True)
+    with pytest.raises(ValueError, match="must be a name; got ''"):
+        annotate(cells, model, key_added="")
+    assert cells.obs["batch"].equals(batch) and "mine" not in cells.obs
 
 
 def test_a_copy_is_written_to_where_one_is_asked_for(cells):

@@ -640,6 +640,11 @@ def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, com
     assert set(done["scales"]) == {"size", "weight", "sample_id", "year built"}
     assert all(f"note: {line}" in said for line in done["notes"])
     assert all(f"warning: {line}" in warned for line in done["warnings"])
+    if command == "explore":
+        own = [*done["warnings"], *stored["warnings"]]
+        assert [f"warning: {line}" for line in own] == warned
+        page = (tmp_path / "out" / "report.html").read_text()
+        assert page.count("<strong>Warning:</strong>") == len(own)
     # Rows keep their numbers, and labelings go with them.
     labels = pd.read_csv(tmp_path / "out" / "labels.csv")
     frame = pd.read_csv(untidy).drop(index=[3, 5, 8])

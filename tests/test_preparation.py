@@ -417,14 +417,15 @@ def test_arrays_are_used_as_they_are():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(ROWS, 3)) * [1, 100, 1e4]
     X[:, 2] = np.arange(ROWS)
-    ready = quietly(X, known=np.arange(ROWS) % 2)
+    with pytest.warns(UserWarning, match="from 'column 0' to 'column 1'; standardize=True brings"):
+        ready = prepare(X, known=np.arange(ROWS) % 2)
     np.testing.assert_array_equal(ready.X, X)
     assert ready.feature_names_ == ["column 0", "column 1", "column 2"] and not ready.notes
     assert len(prepare(X, standardize=True).scales_) == 3
     X[2, 1] = np.nan
     with pytest.raises(ValueError, match=r"gaps: 1 in 'column 1' \(1 of 24 rows\)"):
         prepare(X)
-    assert len(prepare(X, missing="drop").X) == ROWS - 1
+    assert len(prepare(X, missing="drop", standardize=True).X) == ROWS - 1
     counts = sparse.csr_array(rng.poisson(0.3, (ROWS, 5)))
     assert prepare(counts).X is counts
     assert prepare(counts, known=["a", None] * 12, missing="drop").X.shape == (ROWS // 2, 5)
@@ -445,6 +446,11 @@ def test_arrays_are_used_as_they_are():
         (pd.DataFrame({"a": [1.0]}), {"missing": "median"}, "missing must be one of"),
         (pd.DataFrame({"a": [1.0]}), {"standardize": "yes"}, "standardize must be one of 'auto'"),
         (pd.DataFrame({"a": [1.0]}), {"known": "b"}, "known names a column that X does not have"),
+        (
+            pd.DataFrame({"a": [1.0], "b": [None]}),
+            {"known": "b", "missing": "drop"},
+            "what is known must have values; got 'b' without any",
+        ),
     ],
 )
 def test_what_cannot_be_prepared(X, keywords, message):

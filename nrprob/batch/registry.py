@@ -291,6 +291,8 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     candidates = list(candidates)
     if not candidates:
         return "there are none"
+    if "," in name and {*name.split(",")} <= {*candidates}:
+        return "these are several; give them one by one"
     close = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(candidates)}"
 

@@ -24,7 +24,7 @@ from nrprob.cli.asked import (
 from nrprob.cli.beforehand import check_at_least, check_known, check_one_of, check_rows, in_options
 from nrprob.cli.given import read_given
 from nrprob.cli.places import Force, Out, find_place, remove_others
-from nrprob.cli.terminal import console, in_one_line, say, warn, working
+from nrprob.cli.terminal import console, heard, in_one_line, say, warn, working
 from nrprob.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -89,11 +89,12 @@ def explore(
     from nrprob.successive import explore as search
 
     with place.claimed() as folder:
-        with working("looking for clusterings"):
+        with working("looking for clusterings"), heard() as warned:
             found = search(
                 given.table.X, n_clusters=number, n_clusterings=n, known=given.known, rule=rule,
                 alpha=alpha, random_state=seed,
             )  # fmt: skip
+        given.origin["warnings"] = list(dict.fromkeys(warned))
         with working("writing the results"):
             files = explored.save(
                 found, given.table, given.names, folder, picture, given.origin, given.measured

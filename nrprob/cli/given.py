@@ -77,14 +77,16 @@ def read_given(asked: Asked) -> Given:
     X, row_names, names = _rows(asked, sources[asked.data])
     n, scaled = X.shape[0], asked.standardize
     read = {place: _column(sources[place[0]], place, n) for place in asked.others}
+    units = asked.data.suffix.lower() != ".h5ad"  # which has one for all genes
     known = _named(asked.labelings["known"], read)
     if scipy.sparse.issparse(X):
         tables.require_numbers(tables.Table(X, names))
         X, scaled = tables.scaler(X).transform(X) if scaled is True else X, False
     told = _together(known, getattr(X, "index", None))
     ready = prepared(
-        X, known=told, missing=asked.missing, standardize=scaled, names=names, say=_as_option
-    )
+        X, known=told, missing=asked.missing, standardize=scaled, names=names, say=_as_option,
+        units=units,
+    )  # fmt: skip
     rows = ready.rows_
     if row_names is None and len(rows) < n:
         row_names = np.arange(n)

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-__all__ = ["console", "in_one_line", "note", "say", "warn", "working"]
+__all__ = ["console", "heard", "in_one_line", "note", "say", "warn", "working"]
 
 
 def console(stderr: bool = False) -> Console:
@@ -55,6 +55,21 @@ def working(line: str) -> Iterator[None]:
     with Progress(*columns, console=stream, transient=True) as progress:
         progress.add_task(line, total=None)
         yield
+
+
+@contextlib.contextmanager
+def heard() -> Iterator[list[str]]:
+    """The warnings of what is done here, which are shown as well."""
+    lines: list[str] = []
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def hear(message: Any, *rest: Any) -> None:
+            lines.append(str(message))
+            show(message, *rest)
+
+        warnings.showwarning = hear  # type: ignore[assignment]
+        yield lines
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from nrprob.annotated import names_of
+from nrprob.annotated import is_annotated, names_of
 from nrprob.exceptions import warn
 from nrprob.frames import as_frame, is_table, listed, take_out
 from nrprob.known import Memberships
@@ -108,7 +108,8 @@ def prepare(
         Whether features get mean 0 and standard deviation 1. "auto" does so to columns of
         measurements of a frame, if standard deviations differ tenfold (columns of 0 and 1 count as
         1), or if beside columns of 0 and 1 they would be taken for counts. Counts (whole numbers
-        from 0, at least half of which are 0), columns of 0 and 1, and arrays stay as they are.
+        from 0, at least half of which are 0), columns of 0 and 1, and arrays stay as they are,
+        with a warning where scales of an array differ tenfold; annotated data are of one unit.
     drop : collection of str, default=()
         Columns of a frame that are no features.
 
@@ -152,10 +153,12 @@ def prepared(
     drop: Collection[str] = (),
     names: list[str] | None = None,
     say: Say = in_python,
+    units: bool = True,
 ) -> Prepared:
     """As `prepare`, without a warning.
 
-    ``names`` are those of the columns of an array; ``say`` writes what to ask for: see `Record`.
+    ``names`` are those of the columns of an array, ``units`` says whether these may be of different
+    ones; ``say`` writes what to ask for: see `Record`.
     """
     check_choice("missing", missing, ("error", "drop", "mean"))
     if isinstance(standardize, bool | np.bool_):
@@ -164,7 +167,7 @@ def prepared(
         check_choice("standardize", standardize, ("auto",), "or True or False")
     drop = [drop] if isinstance(drop, str) else list(drop)
     if not is_table(X):
-        return _of_array(X, known, missing, standardize, drop, names, say)
+        return _of_array(X, known, missing, standardize, drop, names, say, units)
     X = as_frame(X)
     if 0 in X.shape:
         raise ValueError(
@@ -181,10 +184,10 @@ def prepared(
 
 def _of_array(
     X: Any, known: Any, missing: str, standardize: bool | str, drop: list[str],
-    names: list[str] | None, say: Say,
+    names: list[str] | None, say: Say, units: bool,
 ) -> Prepared:  # fmt: skip
     """As `prepared`, of an array, whose columns go by their numbers where they have no names."""
-    names = names or names_of(X)
+    names, units = names or names_of(X), units and not is_annotated(X)
     X, known = take_out(X, known)
     if drop and names is None:
         raise ValueError(
@@ -218,8 +221,9 @@ def _of_array(
 
     values = array.astype(np.float32 if array.dtype == np.float32 else np.float64)
     columns = {name: pd.Series(column) for name, column in zip(names, values.T, strict=True)}
-    # Scales of an array, and what its columns are, are its maker's business.
-    return work.made(columns, known, n, missing, standardize is True)
+    # What an array's columns are is its maker's business, and so are its scales; but they are told
+    # of. Those of annotated data are of one unit, however much they vary.
+    return work.made(columns, known, n, missing, standardize is True, units=units)
 
 
 class _Columns(Record):
@@ -227,16 +231,19 @@ class _Columns(Record):
 
     def made(
         self, columns: dict[str, pd.Series], known: Any, n: int, missing: str,
-        standardize: bool | str, looks: bool = False,
+        standardize: bool | str, looks: bool = False, units: bool = True,
     ) -> Prepared:  # fmt: skip
-        """What becomes of columns that are features; ``looks`` at what they look like as well."""
+        """What becomes of columns that are features.
+
+        ``looks`` at what they look like as well, and at their ``units``.
+        """
         rows, known = self.rows(columns, known, n, missing)
         kept = {name: column.iloc[rows] for name, column in columns.items()}
         features = self._encode(kept, looks)
         ready = Prepared(features.values, known, features.names, rows)
         if looks:
             self._look(features)
-        if looks or standardize:
+        if units or standardize:
             ready.X, ready.scales_ = scale(features, standardize, self)
         ready.notes, ready.warnings = self.notes, self.warnings
         return ready
@@ -246,6 +253,10 @@ class _Columns(Record):
     ) -> tuple[np.ndarray, Any]:
         """Places of the rows to keep, and what is known of them."""
         told = self._read_known(known)
+        if told is not None and (void := [z for z in told if not told[z].notna().any()]):
+            raise ValueError(
+                f"what is known must have values; got {listed(void)} without any; name another"
+            )
         kept = complete(columns, told, gaps_of(known, n), n, missing, self)
         left = {} if told is None else {name: told[name].iloc[kept] for name in told}
         one = [name for name, column in left.items() if len(kept) > 1 and column.nunique() == 1]

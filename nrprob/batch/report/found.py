@@ -260,6 +260,7 @@ def page(chapters: Sequence[Chapter], title: str = "", ending: str = "") -> str:
         chapters=chapters,
         files=files | run.origin.get("model_file", {}),
         prepared=chapters[0].prepared,
+        warned=run.origin.get("warnings", []),
         command=run.origin.get("command"),
         ending=ending,
         versions=versions(),

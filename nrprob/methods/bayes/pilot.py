@@ -16,11 +16,12 @@ from nrprob.methods.bayes.code import MixtureCode
 from nrprob.settings import few_threads
 
 # A kind, how mixtures by EM have it, and the fewest and the most columns that it is tried for:
-# products of columns are columns as well, and of few columns clusters know covariances themselves.
+# products of columns are columns as well. Of few columns clusters know covariances themselves; of
+# more, one that is shrunk to them is there, and does not win by what a search happens to find.
 _KINDS = (
     ("diag", "diag", 1, None),
     ("tied", "tied", 1, None),
-    ("full", "full", 1, 30),
+    ("full", "full", 1, 10),
     ("shrunk", "full", 11, 30),
 )
 _ROWS = 2000  # that are looked at
@@ -65,8 +66,8 @@ def shortest_lengths(
     Returns
     -------
     dict of str to float
-        Without "full" where there are more than 30 columns; with "shrunk" from 11 to 30, unless
-        columns follow from others.
+        With "full" up to 10 columns, and with "shrunk" from 11 to 30, unless columns follow from
+        others.
     """
     if len(X) > _ROWS:
         some = np.sort(random.choice(len(X), _ROWS, replace=False))
