@@ -212,7 +212,10 @@ def _rows(found: xarray.Dataset, name: str) -> np.ndarray | None:
 
 
 def read(plan: Plan, dataset: xarray.Dataset) -> Single:
-    """Results of a plan with one data set and one fit of every method."""
+    """Results of a plan with one data set and one fit of every method.
+
+    Where something is known, a method that is told of it comes first.
+    """
     model = plan.model
     table = load_data(model, plan.cells[0].data, plan.cells[0].seed)
     if model.measures:
@@ -222,7 +225,8 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
     fits, names = [], dataset["measure"].values.tolist()
     # Methods of two titles and the same parameters share their fits.
     dataset = dataset.drop_duplicates("cell")
-    for cell in plan.cells:
+    told = [model.known_names and registry.method(cell.name).takes_known for cell in plan.cells]
+    for cell, _ in sorted(zip(plan.cells, told, strict=True), key=lambda one: not one[1]):
         found = dataset.sel(cell=cell.id)
         estimator, kind = registry.make_estimator(cell.name, cell.parameters), cell.name
         if not isinstance(registry.method(kind), registry.Rival):

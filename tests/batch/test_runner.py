@@ -462,6 +462,18 @@ def test_a_single_run_says_which_rows_were_told(tmp_path):
     assert (rows["cluster"] == rows["partition_1"])[rows["labelled"] == 1].all()
 
 
+@pytest.mark.slow
+@pytest.mark.contract
+def test_a_single_run_is_about_a_method_that_is_told_what_is_known():
+    spec = json.loads(json.dumps(WANTED)) | {"known": "partition_0", "runs": 1}
+    del spec["wanted"]
+    spec["data"]["repeats"], spec["measures"] = 1, {}
+    names = ["sklearn.cluster.KMeans", "ib", "ccib"]
+    spec["methods"] = [{"name": name, "n_clusters": 2, "n_init": 1} for name in names]
+    run = single.read(plan.expand(read_model(spec)), batch.run(spec))
+    assert [fit.method for fit in run.fits] == ["CCIB", "sklearn.cluster.KMeans", "IB"]
+
+
 def test_wanted_labels_are_part_of_a_name():
     def names(**changes):
         spec = json.loads(json.dumps(WANTED)) | changes
