@@ -14,10 +14,17 @@ MOST_VALUES = 20  # different ones of a text that becomes columns of 0 and 1
 _FEW = 10  # rows, of which nothing looks like anything
 _MOSTLY = 0.8  # share of a text's values that are numbers, if the column means numbers
 
-_DATE = re.compile(
-    r"\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})|\d{4}/\d{1,2}/\d{1,2})"
-    r"([T ]\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?\s*(Z|[+-]\d{2}:?\d{2})?)?\s*"
-)
+_TIME = r"\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?\s*(Z|[+-]\d{2}:?\d{2})?"
+_MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|sept|oct|nov|dec|january|february|march|april|"
+_MONTH += r"june|july|august|september|october|november|december)"
+_DAYS = (
+    r"\d{4}-\d{1,2}-\d{1,2}", r"\d{4}/\d{1,2}/\d{1,2}",
+    r"\d{1,2}[./-]\d{1,2}[./-](\d{2}|\d{4})",
+    rf"\d{{1,2}}(st|nd|rd|th)?[ .-]*{_MONTH}[ .,-]*(\d{{2}}|\d{{4}})",
+    rf"{_MONTH}[ .]*(\d{{1,2}}(st|nd|rd|th)?[ ,]+)?\d{{4}}",
+    r"(18|19|20)\d{2}[-/](0[1-9]|1[0-2])", r"(18|19|20)\d{2}[ -]?q[1-4]",
+)  # fmt: skip
+_DATE = re.compile(rf"\s*(({'|'.join(_DAYS)})([t ]{_TIME})?|{_TIME})\s*", re.IGNORECASE)
 _COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _IDENTIFIER = re.compile(
