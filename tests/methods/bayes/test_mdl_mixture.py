@@ -432,7 +432,7 @@ def test_predictions_are_the_definition(rule):
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize(("covariance", "errors"), [("diag", "gauss"), ("tied", "t")])
+@pytest.mark.parametrize(("covariance", "errors"), [("diag", "gauss"), *slowly(("tied", "t"))])
 def test_predictions_need_room_for_one_cluster_more_than_draws_have(covariance, errors):
     X = np.random.default_rng(4).normal(size=(12, 2))
     code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, False)
