@@ -161,7 +161,8 @@ def annotate(
     model : fitted estimator or Exploration
         What has ``labels_``.
     key_added : str, default="nrprob"
-        Under which names; what an earlier call wrote there is overwritten, and nothing else.
+        Under which names. They may be those of an earlier call, whose ``uns[key_added]`` is there,
+        and are overwritten then; others that are taken are refused.
     copy : bool, default=False
         Whether ``adata`` stays as it is, and a copy is changed and returned.
 
@@ -229,10 +230,9 @@ def _check_free(adata: Any, key: Any, columns: list[str]) -> None:
     own = adata.uns.get(key)
     if isinstance(own, Mapping) and {"version", "method"} <= own.keys():
         return
-    taken = [f"obs[{name!r}]" for name in columns if name in adata.obs]
-    taken += [f"{what}[{name!r}]" for what, place, name in (
-        ("uns", adata.uns, key), ("obsm", adata.obsm, f"{key}_membership"),
-    ) if name in place]  # fmt: skip
+    names = [("obs", name) for name in columns]
+    names += [("uns", key), ("obsm", f"{key}_membership")]
+    taken = [f"{what}[{name!r}]" for what, name in names if name in getattr(adata, what)]
     if taken:
         raise ValueError(
             f"key_added must be a free name, or one of earlier results; got {key!r}, and adata has "

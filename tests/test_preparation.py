@@ -92,6 +92,7 @@ def test_single_precision_is_kept(frame):
         (["2020-01", "1999/12", "2020Q1", "2020-q4"], "date"),
         (["08:00", "23:15:30"], "date"),
         (["2020-13", "1234-05", "may", "12 may"], "text"),
+        (["1:10", "1:50"], "text"),
         (["2020-01-31", "later"], "text"),
         ([datetime.date(2020, 1, 1)] * 2, "date"),
         (pd.to_datetime(["2020-01-31", None]), "date"),

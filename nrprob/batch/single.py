@@ -225,8 +225,10 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
     fits, names = [], dataset["measure"].values.tolist()
     # Methods of two titles and the same parameters share their fits.
     dataset = dataset.drop_duplicates("cell")
-    told = [model.known_names and registry.method(cell.name).takes_known for cell in plan.cells]
-    for cell, _ in sorted(zip(plan.cells, told, strict=True), key=lambda one: not one[1]):
+    cells = list(plan.cells)
+    if model.known_names:
+        cells.sort(key=lambda cell: not registry.method(cell.name).takes_known)
+    for cell in cells:
         found = dataset.sel(cell=cell.id)
         estimator, kind = registry.make_estimator(cell.name, cell.parameters), cell.name
         if not isinstance(registry.method(kind), registry.Rival):

@@ -24,7 +24,8 @@ _DAYS = (
     rf"{_MONTH}[ .]*(\d{{1,2}}(st|nd|rd|th)?[ ,]+)?\d{{4}}",
     r"(18|19|20)\d{2}[-/](0[1-9]|1[0-2])", r"(18|19|20)\d{2}[ -]?q[1-4]",
 )  # fmt: skip
-_DATE = re.compile(rf"\s*(({'|'.join(_DAYS)})([t ]{_TIME})?|{_TIME})\s*", re.IGNORECASE)
+_HOUR = r"([01]\d|2[0-3]):[0-5]\d(:[0-5]\d(\.\d*)?)?"  # alone; 1:10 is a ratio
+_DATE = re.compile(rf"\s*(({'|'.join(_DAYS)})([t ]{_TIME})?|{_HOUR})\s*", re.IGNORECASE)
 _COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _IDENTIFIER = re.compile(

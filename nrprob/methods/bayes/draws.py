@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 AVERAGED = 512  # draws that predictions and point estimates look at
 ENTRIES = 20_000_000  # labels that are looked at
+_ROOM = 10  # clusters for which there is room at least, so that most fits share their programs
 _COMPARED = 256  # draws of every chain that the chains are compared by
 
 
@@ -44,13 +45,13 @@ def compact(draws: dict[str, np.ndarray], target: Any) -> tuple[dict[str, np.nda
     """
     found = padded(draws, target)
     labels, n_slots = found["labels"], target.n_slots
-    there = np.zeros((len(labels), n_slots), bool)
-    there[np.arange(len(labels))[:, None], labels] = True
-    n_most = int(there.sum(1).max())
-    room = min(rounded(n_most + 1, target.x.size), n_slots)
-    place = (there.cumsum(1) - 1).astype(labels.dtype)
-    found["labels"] = np.take_along_axis(place, labels, 1)
-    return found, target.with_room(room)
+    n_most = 0
+    for draw in labels:  # one by one: indices of all at once would take more memory than draws
+        there = np.bincount(draw, minlength=n_slots) > 0
+        n_most = max(n_most, int(there.sum()))
+        draw[:] = (there.cumsum() - 1)[draw]
+    room = rounded(max(n_most + 1, _ROOM), target.x.size)
+    return found, target.with_room(min(room, n_slots))
 
 
 def block_shares(draws: np.ndarray, labels: np.ndarray) -> np.ndarray:
