@@ -45,6 +45,16 @@ _DAMAGE = (
     OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError,
     MemoryError, AssertionError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
+# What they say, for people who have a file and not its reader.
+_PLAINLY: tuple[tuple[str, Any], ...] = (
+    (r"'utf-8' codec can't decode byte (\w+) in position (\d+).*",
+     r"its text must be saved as UTF-8; byte \1 at position \2 is of another encoding"),
+    (r".*Expected (\d+) fields in line (\d+), saw (\d+)", r"line \2 has \3 values for \1 columns"),
+    (r".*EOF inside string starting at row (\d+)",
+     lambda found: f"a quotation mark in line {int(found[1]) + 1} is not closed"),
+    (r".*file signature not found.*", "it is no HDF5 file"),
+    (r"File is not a zip file", "it is no NPZ archive"),
+)  # fmt: skip
 _DAY = 86400.0
 _HIDDEN = ".nrprob"  # what names of files that are being written end in
 _CLAIM = "claim"  # what their names begin with where they say that somebody works in a folder
@@ -233,6 +243,8 @@ def reading(path: Path, what: str, advice: str) -> Iterator[None]:
         raise
     except _DAMAGE as error:
         reason = " ".join(str(error).split("\n", 1)[0].split()) or type(error).__name__
+        for words, plainly in _PLAINLY:
+            reason = re.sub(words, plainly, reason)
         raise InputError(f"cannot read {what}; {path}: {reason}; {advice}") from error
 
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from nrprob.validation import as_array
 
-__all__ = ["as_labels", "check_hashable", "factorize", "is_missing", "plain", "some"]
+__all__ = [
+    "as_labels", "check_hashable", "factorize", "is_missing", "plain", "refuse_own_groups", "some",
+]  # fmt: skip
 
 
 def plain(values: Any, name: str) -> np.ndarray:
@@ -65,6 +67,21 @@ def as_labels(array: np.ndarray, where: str = "") -> np.ndarray:
         return pd.Series(array).to_numpy(object)
     check_hashable(array, where)
     return array
+
+
+def refuse_own_groups(n_groups: int, n: int, where: str = "") -> None:
+    """Refuse known groups of one row each; ``where`` says what is known, for a message.
+
+    Raises
+    ------
+    ValueError
+        If there is more than one row, and as many groups.
+    """
+    if n_groups == n > 1:
+        raise ValueError(
+            "every row has its own known group, so no clustering says anything more; "
+            f"got {n_groups} groups for {n} rows{where}; pass fewer groups"
+        )
 
 
 def check_hashable(array: np.ndarray, where: str = "") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -99,15 +100,38 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
             f"X must hold numbers within the range of floats; got {error}; divide them"
         ) from None
     except (ValueError, TypeError) as error:
-        missing = [name for name, _ in _dtypes(X) if is_frame(X) and X[name].isna().any()]
-        if "contains NaN" in str(error) and missing:
+        text = re.sub(".*'NAType'.*", "Input X contains NaN", str(error))  # pandas.NA in an array
+        contains = re.match(r"Input .* contains (NaN|infinity)", text)
+        if contains and (found := _not_finite(X, contains[1] == "NaN")):
             raise ValueError(
-                f"Input X contains NaN; found missing values in {_columns(missing)}; leave out or "
-                "fill in what is missing, as nrprob.prepare does"
+                f"{contains[0]}; found {found}; leave out or fill in what is missing, as "
+                "nrprob.prepare does"
             ) from None
         if other := _no_numbers(X):
             raise ValueError(other) from None
         raise
+
+
+def _not_finite(X: Any, gaps: bool) -> str:
+    """Where missing (or else infinite) values are: the columns of a frame, or the first entry."""
+    import pandas as pd
+
+    what, is_one = ("missing", pd.isna) if gaps else ("infinite", np.isinf)
+    if is_frame(X):
+        columns = [name for name, dtype in _dtypes(X) if gaps or _is_numeric(dtype)]
+        named = [name for name in columns if is_one(X[name]).any()]
+        return f"{what} values in {_columns(named)}" if named else ""
+    if sparse.issparse(X):
+        entries = X.tocoo()
+        rows, columns = (indices[is_one(entries.data)] for indices in entries.coords)
+    else:
+        x = np.asarray(X)
+        rows, columns = np.nonzero(is_one(x if gaps or x.dtype.kind == "f" else x.astype(float)))
+    if not rows.size:
+        return ""  # too large for the type of the fit
+    number = f"{rows.size} {what} value{'s' * (rows.size > 1)}"
+    first = f"{', the first' * (rows.size > 1)} in row {rows[0]}, column {columns[0]}"
+    return number + first
 
 
 _OTHERS = {

@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import inspect
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -338,6 +340,10 @@ def test_what_is_wrong_with_a_table_is_told_before_jax_is_loaded(untidy, tmp_pat
     (tmp_path / "one.csv").write_text("\n".join(lines[:2]))
     (tmp_path / "counts.csv").write_text("a,b\n" + "0,3\n1,0\n0,0\n" * 9)
     untidy, one, counts = str(untidy), str(tmp_path / "one.csv"), str(tmp_path / "counts.csv")
+    (tmp_path / "own.csv").write_text(
+        "a,b,g\n" + "".join(f"{i % 7}.5,{i % 3},g{i}\n" for i in range(40))
+    )
+    own, alone = str(tmp_path / "own.csv"), "every row has its own known group, so no clustering"
     few_entries = str(tmp_path / "sparse.npz")
     scipy.sparse.save_npz(few_entries, scipy.sparse.eye_array(30, 9, format="csr"))
     known = ["--known", "group", "--known", "size", "--missing", "drop"]
@@ -357,6 +363,14 @@ def test_what_is_wrong_with_a_table_is_told_before_jax_is_loaded(untidy, tmp_pat
             *("fit", few_entries, "--method", "naci")
         ],
         "--n is needed where no test says when to stop; got counts, and": ["explore", counts],
+        f"{alone} says anything more; got 40 groups for 40 rows; --known g; pass": [
+            *("fit", own, "--known", "g", "--method", "ccib")
+        ],
+        f"{alone} says": ["fit", own, "--known", "g"],
+        f"{alone} ": ["explore", own, "--known", "g"],
+        "IBSI needs a parameter that has no default; --set gamma; add it": [
+            *("fit", own, "--known", "g", "--method", "ibsi")
+        ],
     }
     code = f"""
 import sys
@@ -378,11 +392,32 @@ for arguments in {[*refusals.values()]}:
 
 def test_parameters_are_read_without_their_classes():
     for name, method in METHODS.items():
-        assert beforehand.parameters_of(method.place) == method.load()._get_param_names(), name
+        made = method.load()
+        assert beforehand.parameters_of(method.place) == made._get_param_names(), name
+        signature = inspect.signature(made).parameters.values()
+        needed = [one.name for one in signature if one.default is one.empty]
+        assert beforehand.needed_by(method.place) == needed, name
     # Other tests may have made more known, which come after the package's own.
     assert families.names()[: len(beforehand.FEATURES) - 1] == beforehand.FEATURES[1:]
     chosen = {v for v in vars(advice).values() if isinstance(v, type) and hasattr(v, "fit")}
     assert {METHODS[name].load() for name in beforehand.RECOMMENDED} == chosen
+
+
+def test_methods_refuse_groups_of_single_rows_or_are_said_not_to():
+    X, own = np.random.default_rng(0).normal(size=(12, 3)) > 0, np.arange(12)
+    takes = set()
+    for name, method in METHODS.items():
+        if method.takes_known and method.known_as == "known":
+            needed = dict.fromkeys(beforehand.needed_by(method.place), 1.0)
+            model = method.load()(**needed)
+            try:
+                with warnings.catch_warnings(action="ignore"):
+                    model.fit(X.astype(float), known=own)
+            except ValueError as error:
+                assert "group" in str(error), name
+            else:
+                takes.add(name)
+    assert takes == set(beforehand.OF_SINGLE_ROWS)
 
 
 def test_probabilities_of_subsets_are_no_numbers_to_refuse(invoke, data, tmp_path, monkeypatch):
@@ -681,8 +716,10 @@ def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
             "out with --drop b",
         ),
         ("a,b,species\n1,2,x\n3,inf,y\n", "values must be finite; got infinity: 1 in 'b'; "),
-        ("a,b,species\n1,2,x\n1,2,3,4,5,6\n", "cannot read the file as CSV; "),
-        (b"\xff\xfe\x00a", "cannot read the file as CSV; "),
+        ("a\tb\tspecies\n1\t2\tx\n", "columns are separated by commas; "),
+        ("a,b,species\n1,2,x\n1,2,3,4,5,6\n", "line 3 has 6 values for 3 columns; check its"),
+        ('a,b,species\n1,2,x\n1,2,"y\n', "a quotation mark in line 3 is not closed; "),
+        (b"\xff\xfe\x00a", "its text must be saved as UTF-8; byte 0xff at position 0 is of"),
     ],
 )
 def test_tables_that_do_not_serve(invoke, tmp_path, content, message):

@@ -5,6 +5,7 @@ import datetime
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 from sklearn.base import clone
 from sklearn.utils import check_array
 from slowly import first_fast
@@ -304,6 +305,37 @@ def test_columns_are_named_where_there_is_text_or_nothing():
     frame.loc[3, ["x", "y"]] = np.nan
     with pytest.raises(ValueError, match="contains NaN; found missing values in columns 'x', 'y'"):
         CCIB(2).fit(frame, known="batch")
+
+
+def _with(value, dtype=float):
+    X = np.arange(24.0).reshape(8, 3).astype(dtype)
+    X[5, 1] = X[7, 2] = value
+    return X
+
+
+ONE = "in row 5, column 1"
+NOT_FINITE = {
+    "array": (_with(np.nan), "contains NaN; found 2 missing values, the first " + ONE),
+    "infinite": (_with(-np.inf), "contains infinity; found 2 infinite values, the first " + ONE),
+    "list": (_with(np.nan).tolist(), "contains NaN; found 2 missing values, the first " + ONE),
+    "objects": (_with(None, object), "contains NaN; found 2 missing values, the first " + ONE),
+    "pandas": (_with(pd.NA, object)[:6], "contains NaN; found 1 missing value " + ONE),
+    "sparse": (
+        scipy.sparse.csc_array(_with(np.nan)),
+        "contains NaN; found 2 missing values, the first " + ONE,
+    ),
+    "frame": (
+        pd.DataFrame(_with(np.inf), columns=list("abc")),
+        "contains infinity; found infinite values in columns 'b', 'c'",
+    ),
+    "too large": (_with(1e300).astype(np.longdouble) * 1e300, "contains infinity"),
+}
+
+
+@pytest.mark.parametrize(("X", "message"), NOT_FINITE.values(), ids=NOT_FINITE)
+def test_what_is_missing_or_infinite_is_found(X, message):
+    with pytest.raises(ValueError, match=f"Input X {message}"):
+        CCIB(2).fit(X)
 
 
 DATES = [datetime.date(2020, 1, day) for day in (1, 2)] * 4

@@ -29,7 +29,8 @@ PICTURE = "summary.png"
 EVIDENCE = "evidence.png"
 PLAN = "plan.json"  # what a model file asked for, in every folder of a run
 ROWS = "X"  # the array of rows in an NPZ file
-_SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".h5ad")
+_TEXTS = (".csv", ".tsv")
+_SUFFIXES = (*_TEXTS, ".parquet", ".npz", ".h5ad")
 _PICTURES = re.compile(
     rf"{re.escape(PICTURE)}|{re.escape(EVIDENCE)}|clustering_\d+(_evidence)?\.png"
 )
@@ -107,10 +108,11 @@ def column_names(path: Path) -> list[str]:
         if path.suffix == ".h5ad":
             return _of_annotated(path)
         names = _of_parquet(path) if path.suffix == ".parquet" else _of_text(path)
-    if len(names) == 1 and ";" in names[0]:
+    between, others = ("tabs", {";", ","}) if separator(path) == "\t" else ("commas", {";", "\t"})
+    if len(names) == 1 and path.suffix in _TEXTS and others & {*names[0]}:
         raise InputError(
-            f"columns are separated by commas; {path} has {names[0]!r} for all of them; save it "
-            "with commas, or as TSV with tabs"
+            f"columns are separated by {between}; {path} has {names[0]!r} for all of them; save it "
+            "as CSV with commas, or as TSV with tabs"
         )
     if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise InputError(

@@ -19,7 +19,7 @@ from nrprob.exceptions import InputError, one_line
 
 __all__ = [
     "METHODS", "PACKAGES", "Method", "Rival", "entry", "make_estimator", "method", "nearest",
-    "refuse_unknown", "short_name",
+    "refuse_unknown", "require_all", "short_name",
 ]  # fmt: skip
 
 
@@ -309,6 +309,20 @@ def refuse_unknown(name: str, candidates: Collection[str], complaint: str) -> No
         raise InputError(f"{complaint}; {nearest(name, candidates)}")
 
 
+def require_all(needed: Iterable[str], given: Collection[str], who: str, where: str) -> None:
+    """Refuse to make an estimator without parameters that have no default.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        That names those that are not given, after ``where`` parameters are given.
+    """
+    if missing := [f"{where}{name}" for name in needed if name not in given]:
+        raise InputError(
+            f"{who} needs a parameter that has no default; {', '.join(missing)}; add it"
+        )
+
+
 def short_name(name: str) -> str:
     """Short name of a method as `METHODS` has it; case, and hyphens for underscores, do not matter.
 
@@ -372,13 +386,6 @@ def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") ->
         if parameter == "n_clusters" and "n_components" in taken:
             raise InputError(f"{complaint}; did you mean 'n_components'?")
         refuse_unknown(parameter, taken, complaint)
-    missing = [
-        f"{where}{name}"
-        for name, one in needed.items()
-        if one.default is inspect.Parameter.empty and name not in parameters
-    ]
-    if missing:
-        raise InputError(
-            f"{cls.__name__} needs a parameter that has no default; {', '.join(missing)}; add it"
-        )
+    without = [key for key, one in needed.items() if one.default is inspect.Parameter.empty]
+    require_all(without, parameters, cls.__name__, where)
     return cls(**parameters)

@@ -9,10 +9,10 @@ import ast
 import functools
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nrprob.batch.registry import METHODS, refuse_unknown
+from nrprob.batch.registry import METHODS, refuse_unknown, require_all
 from nrprob.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -23,17 +23,20 @@ __all__ = [
     "OF_NUMBERS",
     "RECOMMENDED",
     "check_at_least",
+    "check_groups",
     "check_known",
     "check_one_of",
     "check_parameters",
     "check_rows",
     "check_sparse",
     "in_options",
+    "needed_by",
     "parameters_of",
 ]
 
 RECOMMENDED = ("ccib", "residual-mixture", "residual-spectral", "mixture")  # what auto may choose
 OF_NUMBERS = ("ccib", "residual-mixture", "residual-spectral")  # who models numbers that are known
+OF_SINGLE_ROWS = ("coala", "naci")  # who takes known groups of one row each
 FEATURES = ("auto", "multinomial", "bernoulli", "gaussian")
 
 _OPTIONS = {
@@ -72,7 +75,12 @@ def parameters_of(place: str) -> list[str]:
     They are the annotated attributes of its class, and of those that it derives from, where these
     are decorated; see `nrprob.estimator.parameters.constructor`.
     """
-    return sorted(set(_fields(*place.split(":"))))
+    return sorted(_fields(*place.split(":")))
+
+
+def needed_by(place: str) -> list[str]:
+    """Names of the parameters that have no default, otherwise as `parameters_of`."""
+    return sorted(name for name, default in _fields(*place.split(":")).items() if not default)
 
 
 @functools.cache
@@ -83,8 +91,10 @@ def _source(module: str) -> ast.Module:
     return ast.parse((read and read(module)) or "")
 
 
-def _fields(module: str, name: str) -> Iterator[str]:
+def _fields(module: str, name: str) -> dict[str, bool]:
+    """Parameters of an estimator, and whether each has a default."""
     imported: dict[str, str] = {}
+    fields: dict[str, bool] = {}
     for node in _source(module).body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nrprob"):
             imported |= {alias.asname or alias.name: f"{node.module}" for alias in node.names}
@@ -92,11 +102,12 @@ def _fields(module: str, name: str) -> Iterator[str]:
             continue
         for base in node.bases:
             if isinstance(base, ast.Name):
-                yield from _fields(imported.get(base.id, module), base.id)
+                fields = _fields(imported.get(base.id, module), base.id) | fields
         for line in node.body if node.decorator_list else ():
             if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
                 if line.target.id[0] != "_" and "ClassVar" not in ast.unparse(line.annotation):
-                    yield line.target.id
+                    fields[line.target.id] = line.value is not None
+    return fields
 
 
 def check_parameters(method: str | None, parameters: Mapping[str, Any]) -> None:
@@ -119,6 +130,9 @@ def check_parameters(method: str | None, parameters: Mapping[str, Any]) -> None:
         refuse_unknown(
             name, taken, f"{who} no such parameter; {_OPTIONS.get(name, f'--set {name}')}"
         )
+    if method is not None:
+        one = METHODS[method]
+        require_all(needed_by(one.place), parameters, one.class_name, "--set ")
     if "n_init" in parameters:
         check_at_least(1, parameters["n_init"], "--n-init")
     solvers = list(dict.fromkeys(s for one in names for s in METHODS[one].solvers))
@@ -169,3 +183,13 @@ def check_known(given: Given, why: str, instead: str) -> None:
         told = given.origin["prepared"]["known"]
         numbers = ", ".join(f"--known {name}" for name in told if name not in given.names)
         raise InputError(f"{why}; numbers in {numbers}; cut them into groups, or use {instead}")
+
+
+def check_groups(given: Given, method: str | None = None) -> None:
+    """Refuse a known labeling by which every row is a group of its own; see `OF_SINGLE_ROWS`."""
+    from nrprob.labels import refuse_own_groups
+
+    if given.measured is None and method not in OF_SINGLE_ROWS:
+        for name in given.names:
+            labels = given.table.labelings[name].tolist()
+            refuse_own_groups(len(set(labels)), len(labels), f"; --known {name}")

@@ -21,7 +21,14 @@ from nrprob.cli.asked import (
     as_number,
     ask,
 )
-from nrprob.cli.beforehand import check_at_least, check_known, check_one_of, check_rows, in_options
+from nrprob.cli.beforehand import (
+    check_at_least,
+    check_groups,
+    check_known,
+    check_one_of,
+    check_rows,
+    in_options,
+)
 from nrprob.cli.given import read_given
 from nrprob.cli.places import Force, Out, find_place, remove_others
 from nrprob.cli.terminal import console, heard, in_one_line, say, warn, working
@@ -83,6 +90,7 @@ def explore(
     given.tell()
     check_rows(number, given.table.X.shape[0])
     check_known(given, "explore takes no numbers that are known", "`nrprob fit`")
+    check_groups(given)
     if n is None:
         _check_testable(given)
     from nrprob.batch import explored

@@ -132,6 +132,8 @@ def fit(
     if labelled and registry.short_name(method) not in beforehand.OF_NUMBERS:
         able = " or ".join(f"--method {name}" for name in beforehand.OF_NUMBERS)
         beforehand.check_known(given, f"{method} takes no numbers that are known", able)
+    if labelled or chosen is None:
+        beforehand.check_groups(given, chosen and registry.short_name(method))
     z = given.known
     from nrprob.batch import fits, single
 

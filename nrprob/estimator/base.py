@@ -20,7 +20,7 @@ from nrprob.estimator.parameters import check_parameters
 from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.frames import check_same_order, take_out
 from nrprob.known import Groups, Known
-from nrprob.labels import is_missing, plain
+from nrprob.labels import is_missing, plain, refuse_own_groups
 from nrprob.settings import standard
 from nrprob.statistics.features import largest
 from nrprob.storage.stored import Stored, as_stored, over_pieces
@@ -372,13 +372,9 @@ class Clusterer(ClusterMixin, BaseEstimator):
                 "known has one group only, so there is nothing to avoid; got a constant labeling"
                 f"{known.where}; leave known out"
             )
-        elif sizes.size == groups.codes.size and groups.codes.size > 1:
-            raise ValueError(
-                "every row has its own known group, so no clustering says anything more; "
-                f"got {sizes.size} groups for {groups.codes.size} rows{known.where}; pass fewer "
-                "groups"
-            )
-        elif (sizes == 1).any():
+            return
+        refuse_own_groups(sizes.size, groups.codes.size, known.where)
+        if (sizes == 1).any():
             self._degenerate(
                 f"{(sizes == 1).sum()} known group(s) have a single member, which the conditional "
                 "term cannot place; got group sizes down to 1; merge small groups if that matters"
