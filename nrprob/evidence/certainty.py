@@ -43,6 +43,20 @@ class Confidence:
     withheld_ : str
         Why nothing is said; empty where something is.
     n_resamples : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob import ResidualMixture, evidence
+    >>> rng = np.random.default_rng(0)
+    >>> known, sought = rng.integers(2, size=(2, 100))
+    >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
+    >>> X[:, 2] += 6 * sought
+    >>> found = evidence.confidence(ResidualMixture(2), X, known=known, random_state=0)
+    >>> found.withheld_, found.rows_.shape
+    ('', (100,))
+    >>> bool(found.clusters_.min() > 0.9 and found.jaccard_.min() > 0.9)
+    True
     """
 
     labels_: np.ndarray

@@ -38,6 +38,21 @@ class NumberOfClusters:
     gain_ : ndarray of shape (n_samples,) or None
         Nats that the half-and-half mixture of the best of several clusters and of a cloud gains
         over that cloud, the one over which it gains least; None if one cluster was not tried.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob import ResidualMixture, evidence
+    >>> rng = np.random.default_rng(0)
+    >>> known, sought = rng.integers(2, size=(2, 100))
+    >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
+    >>> X[:, 2] += 6 * sought
+    >>> model = ResidualMixture()
+    >>> found = evidence.n_clusters(model, X, known=known, candidates=(1, 2, 3), random_state=0)
+    >>> found
+    <NumberOfClusters: 2 (of 1, 2, 3)>
+    >>> found.table.below_best.round(1).tolist()
+    [0.3, 0.0, 0.0]
     """
 
     n_clusters_: int

@@ -56,6 +56,20 @@ class Evidence:
         fit, it is the one found most often.
     alpha : float
         Level of the sentence.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob import ResidualMixture, evidence
+    >>> rng = np.random.default_rng(0)
+    >>> known, sought = rng.integers(2, size=(2, 100))
+    >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
+    >>> X[:, 2] += 6 * sought
+    >>> found = evidence.test(ResidualMixture(2), X, known=known, n_splits=1, random_state=0)
+    >>> found.rival_, found.p_gap_ < 0.001
+    ('the fit of one cluster', True)
+    >>> found.groups_.shape, found.place_.shape
+    ((100,), (100,))
     """
 
     p_structure_: float

@@ -37,6 +37,18 @@ class CredibleBall:
         Of the members with the most clusters, those furthest from the centre.
     horizontal : ndarray of shape (n_partitions, n_samples)
         Members furthest from the centre.
+
+    Examples
+    --------
+    Three of four draws are within the ball; one of them cuts a cluster of the centre.
+
+    >>> from nrprob.posterior import credible_ball
+    >>> draws = [[0, 0, 1, 1], [0, 0, 1, 1], [0, 1, 2, 2], [0, 1, 2, 3]]
+    >>> ball = credible_ball(draws, [0, 0, 1, 1], level=0.7)
+    >>> ball.probability, ball.distances.round(2).tolist()
+    (0.75, [0.0, 0.0, 0.35, 0.69])
+    >>> ball.horizontal
+    array([[0, 1, 2, 2]])
     """
 
     center: np.ndarray

@@ -36,6 +36,17 @@ class MergePath:
     linkage : ndarray of shape (n_partitions - 1, 4)
         The merges in the form of `scipy.cluster.hierarchy`: leaves are the clusters of the start,
         heights the expected loss above that of the start, of the costliest partition so far.
+
+    Examples
+    --------
+    What every merge costs, and the partition after the first, which costs nothing.
+
+    >>> from nrprob.posterior import merge_path
+    >>> path = merge_path([[0, 0, 1, 1, 2, 2], [0, 0, 0, 0, 3, 3]], [0, 0, 1, 1, 2, 2])
+    >>> path.cost.round(3)
+    array([0.   , 0.637])
+    >>> path.cut(2)
+    array([0, 0, 0, 0, 1, 1])
     """
 
     labels: np.ndarray

@@ -48,6 +48,18 @@ class StableClusters:
         Of each of these, the rows that belong to it in at least half of the draws that have it.
     present : ndarray of bool of shape (chain, draw, n_transient) or (draw, n_transient)
         Draws that have it.
+
+    Examples
+    --------
+    A cluster of two samples that leave their own in every fourth draw.
+
+    >>> from nrprob.posterior import stable_clusters
+    >>> draws = [[0, 0, 0, 1, 1, 1, 1, 1]] * 15 + [[0, 0, 0, 1, 1, 1, 2, 2]] * 5
+    >>> found = stable_clusters(draws, draws[0])
+    >>> found.clusters.probability.round(2).tolist(), found.recovery[-1]
+    ([1.0, 0.75], array([1. , 0.6]))
+    >>> found.core_rows, found.present.mean()
+    ([array([6, 7])], np.float64(0.25))
     """
 
     center: np.ndarray
