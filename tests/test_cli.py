@@ -865,12 +865,11 @@ def test_results_of_other_fits_are_not_replaced_in_silence(invoke, tmp_path):
     model.write_text(QUICK + "n_clusters = 3\n")
     assert said in invoke(*command).stderr
     assert json.loads((out / "result.json").read_text())["n_clusters"] == 3
-    # Of several fits there are no such files.
+    # Of several fits there is a page alone.
     model.write_text("runs = 2\n" + QUICK)
     assert said in invoke(*command).stderr
-    assert not RESULTS & {*contents(out)}
+    assert RESULTS & {*contents(out)} == {"report.html"}
     model.write_text("runs = 3\n" + QUICK)
-    assert invoke("report", out).exit_code == 0
     assert "has results of other fits" not in invoke(*command).stderr
     assert "report.html" in contents(out)
 
@@ -923,11 +922,14 @@ def test_run_goes_on_where_it_stopped(invoke, tmp_path):
     result = invoke(*command, "--only", "dims=[6, 4]", "--only", "run=1")
     assert result.exit_code == 0, result.output
     assert "1 fits done, 0 found done" in result.stdout
+    page = tmp_path / "out" / "report.html"
+    assert f"wrote {page}" in result.stdout and "1 of 4" in page_of(page).text
     result = invoke(*command, "--devices", "0")
     assert "3 fits done, 1 found done" in result.stdout
     assert "1 of 4 fits had been finished before" in result.stderr
     result = invoke(*command)
     assert "0 fits done, 4 found done, 0 programs" in result.stdout
+    assert any("median time" in caption for caption in page_of(page).captions)
 
 
 @pytest.mark.parametrize(

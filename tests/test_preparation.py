@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from nrprob import ResidualMixture, explore, known, prepare, recommend
+from nrprob.frames import listed
 from nrprob.preparation.columns import has_decimal_commas, is_identifier, is_year, kind_of_column
 
 ROWS = 24
@@ -243,7 +244,8 @@ def test_rows_with_gaps_are_left_out(frame):
     expected = prepare(frame.iloc[kept], known="batch")
     np.testing.assert_array_equal(ready.X, expected.X)
     assert ready.known.tolist() == expected.known.tolist()
-    note = "3 of 24 rows left out, for gaps: 1 in 'size', 1 in known 'batch', 1 in 'weight'"
+    gaps = "gaps: 1 in 'size', 1 in known 'batch'; infinity: 1 in 'weight'"
+    note = f"3 of 24 rows left out, for {gaps}"
     assert note in ready.notes
 
 
@@ -252,6 +254,8 @@ def test_gaps_are_filled_in(frame):
     frame.loc[3, "site"] = None
     ready = quietly(frame, known="batch", missing="mean", standardize=False)
     whole = frame.dropna()
+    sites = listed(sorted(name for name in ready.feature_names_ if name.startswith("site=")))
+    assert f"text 'site' became 0/1, and shares where it is missing in {sites}" in ready.notes
     X = ready.frame
     assert X["size"][1] == X["size"][2] == pytest.approx(frame["size"].mean())
     assert X["site=west"][3] == pytest.approx((frame["site"] == "west").sum() / (ROWS - 1))
@@ -351,6 +355,8 @@ def test_scales_that_are_left_apart_are_told(frame):
         ("uuid", np.repeat([4, 2, 9, 7], 5), True),
         ("row no", np.random.default_rng(0).permutation(20), True),
         ("no", np.repeat([4, 2, 9, 7], 5), False),
+        ("code", np.random.default_rng(0).permutation(20) + 10**6, True),
+        ("code", np.repeat([4, 2, 9, 7], 5), False),
         ("paid", np.repeat([4, 2, 9, 7], 5), False),
         ("width", np.repeat([4, 2, 9, 7], 5), False),
         ("id", np.tile([0, 1], 10), False),

@@ -234,8 +234,9 @@ def _devices(text: str | None) -> list[Any] | None:
 def _conclude(plan: Plan, result: Outcome) -> list[Path]:
     """Say what a run did; of a single one that is finished, what it found.
 
-    That goes to files, which are returned.
+    That goes to files, of which those are returned that a fit has, too.
     """
+    from nrprob.batch.report import write_report
     from nrprob.batch.single import read, save
     from nrprob.batch.store import Store
 
@@ -253,6 +254,9 @@ def _conclude(plan: Plan, result: Outcome) -> list[Path]:
     say(
         f"{plan.model.title or result.folder}: {result.finished} fits done, "
         f"{result.found} found done, {result.compiled} programs compiled; "
-        f"{result.folder / 'results.nc'}; see `nrprob report {result.folder}`"
+        f"{result.folder / 'results.nc'}"
     )
-    return []
+    with working("writing the report"):
+        page = write_report(result.folder)
+    say(f"wrote {page}")
+    return [page]

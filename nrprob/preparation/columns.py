@@ -32,7 +32,9 @@ _IDENTIFIER = re.compile(
     r"(.*[\s_.:-])?(id|ids|idx|uuid|guid|rowid|rownum|identifier)([\s_.:-].*)?|unnamed: \d+"
 )
 # Words of texts as well, whose counts may be features.
-_PERHAPS = re.compile(r"(.*[\s_.:-])?(index|key|row|nr|no|number)([\s_.:-].*)?")
+_PERHAPS = re.compile(
+    r"(.*[\s_.:-])?(index|key|row|nr|no|number|code|barcode|account|serial)([\s_.:-].*)?"
+)
 _YEAR = re.compile(r"(.*[\s_.:-])?(year|years|yr)([\s_.:-].*)?")
 
 

@@ -81,7 +81,8 @@ def complete(
             f"a row must be complete; got none, for gaps: {some}; leave out the column "
             f"{worst} rather than rows, or fill in with {record.say('missing', 'mean')}"
         )
-    record.notes.append(f"{lines.sum()} of {n} rows left out, for gaps: {_counts(gone)}")
+    why = [f"gaps: {_counts(holes)}"] * bool(holes) + [f"infinity: {_counts(wild)}"] * bool(wild)
+    record.notes.append(f"{lines.sum()} of {n} rows left out, for {'; '.join(why)}")
     if 2 * lines.sum() > n:
         record.warnings.append(
             f"most rows are left out; got gaps in {lines.sum()} of {n}, most of them in "

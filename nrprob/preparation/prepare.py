@@ -375,6 +375,7 @@ class _Columns(Record):
             shown = values if len(values) != 2 else values[1:]
             own = [f"{name}={value}" for value in shown]
             lacks = column.isna().to_numpy(bool)
+            shares = ", and shares where it is missing" * bool(lacks.any())
             for value in shown:
                 is_value = (column == value).to_numpy(bool, na_value=False).astype(np.float64)
                 parts.append(_filled(np.where(lacks, np.nan, is_value)))
@@ -382,7 +383,7 @@ class _Columns(Record):
             is_number += [False] * len(own)
             is_text += [True] * len(own)
             if len(values) > 1:
-                self.notes.append(f"text {name!r} became 0/1 in {listed(own, 20)}")
+                self.notes.append(f"text {name!r} became 0/1{shares} in {listed(own, 20)}")
             else:
                 self.notes.append(f"{name!r} is constant in the rows that are left")
         if looks:

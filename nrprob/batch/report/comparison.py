@@ -153,7 +153,7 @@ def _columns(results: Results, table: Table) -> list[Column]:
     measures = table.measures
     if not measures:
         named = [m for s in table.settings for values in s.published.values() for m in values]
-        own = [name for name in results.measures if name not in results.model.built_in]
+        own = [name for name in results.comparable if name not in results.model.built_in]
         measures = [*dict.fromkeys([*own, *named])]
     return [(measure, statistic) for measure in measures for statistic in table.statistics]
 
@@ -227,9 +227,9 @@ def _best(
 
 def overview(results: Results) -> Comparison:
     """A table of everything: all methods in all settings, means of all measures."""
-    several = len({cell.name for cell in results.cells}) > 1
-    useless = several or results.frame[OF + "objective"].isna().all()  # rivals have none
-    kept = [one for one in results.measures if not (useless and one == "objective")]
+    kept, several = results.comparable, results.comparable != [*results.measures]
+    if results.frame[OF + "objective"].isna().all():  # rivals have none
+        kept = [one for one in kept if one != "objective"]
     columns = [(measure, "mean") for measure in kept]
     groups: dict[str, list[Row]] = {}
     for data, method, chosen, fits in kinds(results):

@@ -34,7 +34,7 @@ class Quality:
 
 def quality(results: Results) -> tuple[list[Quality], list[Quality]]:
     """Means of all measures and the median time, the fastest first: by method, and by setting."""
-    measures = [name for name in results.measures if name not in results.model.built_in]
+    measures = [name for name in results.comparable if name not in results.model.built_in]
 
     def of(method: str, setting: str, fits: pd.DataFrame) -> Quality:
         done = fits[fits["done"]]

@@ -39,6 +39,14 @@ class Results:
     frame: pd.DataFrame
     measures: tuple[str, ...]
 
+    @property
+    def comparable(self) -> list[str]:
+        """Measures that may stand in a column; with several methods, objectives may not."""
+        if len({cell.name for cell in self.cells}) == 1:
+            return [*self.measures]
+        of_method = {n for n, m in self.model.measures.items() if m.attribute == "objective_"}
+        return [name for name in self.measures if name not in {*of_method, "objective"}]
+
     def where(self, conditions: Mapping[str, Any]) -> pd.DataFrame:
         """Fits with these values of their parameters."""
         return self.frame[[matches(cell, conditions) for cell in self.cells]]

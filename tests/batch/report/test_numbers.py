@@ -14,6 +14,7 @@ from nrprob.batch.report.account import facts, timings
 from nrprob.batch.report.averages import Value, judge
 from nrprob.batch.report.chart import chart
 from nrprob.batch.report.comparison import compare, overview
+from nrprob.batch.report.quality import quality
 from nrprob.batch.report.results import collect
 from nrprob.batch.reported import Figure
 
@@ -278,6 +279,18 @@ def test_measures_may_have_any_name(tmp_path):
     value = lambda cell: dict.fromkeys(measures, 0.5)  # noqa: E731
     results, _ = results_of(make_run(tmp_path, make_model(measures=measures), value))
     assert entries_of(overview(results), "ours")["done", "mean"].ours.value == 0.5
+
+
+def test_an_objective_by_another_name_is_no_column_of_several_methods(tmp_path):
+    measures = MEASURES | {"loss": {"attribute": "objective_"}}
+    value = lambda cell: dict.fromkeys(measures, 0.5)  # noqa: E731
+    tables = [{"name": "T", "settings": [{"where": {"dims": [4, 4]}, "published": {}}]}]
+    for methods, shown in ((METHODS, [*MEASURES]), (METHODS[:1], [*measures])):
+        model = make_model(measures=measures, methods=methods, tables=tables)
+        results, _ = results_of(make_run(tmp_path / str(len(methods)), model, value))
+        assert [name for name, _ in compare(results, results.model.tables[0]).columns] == shown
+        assert [name for name, _ in overview(results).columns][: len(shown)] == shown
+        assert [*quality(results)[0][0].means] == shown
 
 
 def test_times_and_convergence(tmp_path):
