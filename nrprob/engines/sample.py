@@ -25,16 +25,16 @@ Chains are vectorised by ``jax.vmap``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from nrprob.engines.target import Odds, Partition, Target, occupied, start, sum_cells
+from nrprob.engines.split_merge import doubling, launched, split_merges
+from nrprob.engines.target import Partition, Target, occupied, start, sum_cells
+from nrprob.engines.uniforms import below, draw_categories, in_order
 
 
 class Moves(NamedTuple):
@@ -58,51 +58,6 @@ def no_moves() -> Moves:
 # Gibbs
 
 
-# More than any number of rows, and prime: coprime to every one of them.
-_PRIMES = 2**31 - np.asarray([1, 19, 61, 69, 85, 99, 105, 151, 159, 171, 225, 249, 295, 325, 379])
-
-
-def _below(u: jax.Array, n: jax.Array | int) -> jax.Array:
-    """Whole number below ``n`` from a uniform one."""
-    return jnp.minimum((u * n).astype(int), n - 1)
-
-
-def _order(u: jax.Array, size: int, n: jax.Array) -> jax.Array:
-    """Numbers 0 .. n - 1 in a random order, then others up to ``size``; cheaper than by sorting.
-
-    An arithmetic progression with random start and step, from uniforms (2,). Any law will do that
-    does not look at the state.
-    """
-    t = jnp.arange(size)
-    step = jnp.asarray(_PRIMES)[_below(u[0], len(_PRIMES))] % n
-    return jnp.where(t < n, (_below(u[1], n) + t * step) % n, t)
-
-
-def draw_categories(log_p: jax.Array, u: jax.Array) -> jax.Array:
-    """Categories (b,) of unnormalised log probabilities (K, b), by inversion of uniforms (b,)."""
-    p = jnp.exp(log_p - log_p.max(0))
-    if p.shape[0] <= _FEW:
-        return _inverted(p, u)[0]
-    # Of many, some are looked at together, and then those among which the one is.
-    parts = jnp.pad(p, ((0, -len(p) % _TOGETHER), (0, 0))).reshape(-1, _TOGETHER, p.shape[1])
-    first, rest = _inverted(parts.sum(1), u)
-    among = jnp.take_along_axis(parts, first[None, None], 0)[0]
-    return jnp.minimum(first * _TOGETHER + _inverted(among, rest)[0], len(p) - 1)
-
-
-_FEW, _TOGETHER = 64, 16
-
-
-def _inverted(p: jax.Array, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Categories (b,) of weights (K, b), and where in their share of it the uniforms (b,) are."""
-    sums = np.tril(np.ones((p.shape[0], p.shape[0]))) @ p
-    whole = u * sums[-1]
-    # A sum of rounded products may fall short of the next one by a bit where p is 0.
-    at = jnp.minimum((sums <= whole).sum(0), p.shape[0] - 1).astype(jnp.int32)
-    share, below = (jnp.take_along_axis(a, at[None], 0)[0] for a in (p, sums))
-    return at, jnp.clip(1 - (below - whole) / jnp.where(share > 0, share, 1), 0, 1)
-
-
 def gibbs(
     target: Target, state: Partition, key: jax.Array, block: int
 ) -> tuple[Partition, jax.Array, jax.Array]:
@@ -117,7 +72,7 @@ def gibbs(
     n_blocks = -(-size // block)
     # One call for all that is random: a program with a dozen of them compiles for long.
     u = jax.random.uniform(key, (2 + n_blocks * (block + 1),))
-    order = _order(u[:2], size, n_rows)
+    order = in_order(u[:2], size, n_rows)
     v = jnp.log(u[2 : 2 + n_blocks])
     u = u[2 + n_blocks :].reshape(n_blocks, block)
     # Beyond the last row there is nothing: reading repeats it, writing is dropped.
@@ -189,182 +144,6 @@ def gibbs(
     return start(target, labels), count, accepted
 
 
-# Split and merge
-
-
-class _Pair(NamedTuple):
-    """Rows ``i`` and ``j`` of clusters ``a`` and ``b`` that become one, or of one that becomes two.
-
-    ``member`` (n',) are the other rows of these clusters, ``side`` the rows of ``b``, and ``seeds``
-    (groups, 2, p) the cells of i and j alone.
-    """
-
-    i: jax.Array
-    j: jax.Array
-    a: jax.Array
-    b: jax.Array
-    together: jax.Array
-    member: jax.Array
-    side: jax.Array
-    seeds: jax.Array
-
-
-def two_rows(target: Target, u: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Two rows by uniforms (4,): any two, or half of the time one and a partner of it."""
-    n_rows = (target.x[:, -1] > 0).sum()
-    i = _below(u[0], n_rows)
-    j = (i + 1 + _below(u[1], jnp.maximum(n_rows - 1, 1))) % n_rows
-    if target.partners is not None:
-        near = target.partners[i, _below(u[2], target.partners.shape[1])]
-        j = jnp.where(u[3] < 0.5, j, near)
-    return i, j
-
-
-def _choose(target: Target, state: Partition, u: jax.Array) -> _Pair:
-    """Draw a pair of rows, by uniforms (4,)."""
-    x, labels = target.x, state.labels
-    real = x[:, -1] > 0
-    i, j = two_rows(target, u)
-    together = labels[i] == labels[j]
-    a = labels[i]
-    b = jnp.where(together, jnp.argmin(occupied(state.cells)), labels[j]).astype(labels.dtype)
-    row = jnp.arange(x.shape[0])
-    member = real & ((labels == a) | (labels == b)) & (row != i) & (row != j)
-    seeds = jnp.zeros((target.n_groups, 2, x.shape[1]), x.dtype)
-    seeds = seeds.at[target.group[i], 0].add(x[i]).at[target.group[j], 1].add(x[j])
-    return _Pair(i, j, a, b, together, member, labels == b, seeds)
-
-
-def _two_cells(target: Target, pair: _Pair, side: jax.Array) -> jax.Array:
-    """Cells (groups, 2, p) of the chosen rows and of the members on their sides (n',)."""
-    members = jnp.where(pair.member[:, None], target.x, 0)
-    if target.n_groups == 1:
-        both = jnp.stack([~side, side]).astype(members.dtype) @ members
-        return pair.seeds + both[None]
-    return pair.seeds.at[target.group, side.astype(jnp.int32)].add(members)
-
-
-class _Plan(NamedTuple):
-    """How members take their sides, one step after another.
-
-    Attributes
-    ----------
-    turn : (n',) step at which a member draws its side
-    count : steps
-    n_hard : steps before any draw, at which every row has the side that is nearer
-    whole : whether members count on the first side before the first step
-    others : whether a member sees the sides of all others, or only of those who drew before it
-    usual : (groups, 2, p) what is seen beside the chosen rows and the members
-    """
-
-    turn: jax.Array
-    count: jax.Array
-    n_hard: jax.Array
-    whole: jax.Array
-    others: jax.Array
-    usual: jax.Array
-
-
-def _launched(target: Target, pair: _Pair, u: jax.Array, n: int) -> _Plan:
-    """A state that depends on the two rows and the members alone, then draws of half of them.
-
-    Half of the time hard assignments divide the members between the two rows, ``n`` times over;
-    else all of them begin with the first row, and what leaves is near the second. Then one half of
-    the members, and after it the other, draw their sides given those of the others.
-    """
-    size = target.x.shape[0]
-    half = _order(u[1:3], size, jnp.asarray(size)) % 2
-    n_hard = jnp.asarray(n, jnp.int32)
-    turn = n_hard + half.astype(jnp.int32)
-    return _Plan(
-        turn, n_hard + 2, n_hard, u[0] < 0.5, jnp.asarray(True), jnp.zeros_like(pair.seeds)
-    )
-
-
-_USUAL = 4.0  # rows
-
-
-def _doubling(target: Target, pair: _Pair, u: jax.Array) -> _Plan:
-    """Members draw in random order, 1, 2, 4, 8, ... at a time, given those before them.
-
-    Each draws as the sides that were drawn before it say. So clusters that overlap can merge: of
-    the way back, every row but a few sees what the two are like.
-    """
-    size = target.x.shape[0]
-    members = jnp.nonzero(pair.member, size=size, fill_value=0)[0]
-    n_members = pair.member.sum()
-    position = jnp.arange(size)
-    order = members[_order(u, size, jnp.maximum(n_members, 1))]
-    order = jnp.where(position < n_members, order, size)
-    doubled = 31 - jax.lax.clz(1 + position.astype(jnp.int32))  # whole logarithms to base 2
-    turn = jnp.zeros(size, jnp.int32).at[order].set(doubled, mode="drop")
-    count = jnp.where(n_members > 0, turn[order[jnp.maximum(n_members - 1, 0)]] + 1, 0)
-
-    # A few rows of the usual kind on either side, or the first ones would be taken at their word.
-    both = _two_cells(target, pair, pair.side).sum(1)
-    usual = jnp.repeat(both[:, None] * (_USUAL / both[..., -1].sum()), 2, 1)
-    no = jnp.asarray(False)
-    return _Plan(turn, count, jnp.zeros((), jnp.int32), no, no, usual)
-
-
-def _allocate(
-    target: Target, pair: _Pair, odds: Odds, plan: _Plan, noise: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Cells of the two, the sides, and the log probability that the members draw them.
-
-    One loop whatever the plan, so that ``odds`` are compiled once.
-    """
-
-    def step(t, carry):
-        side, logits = carry
-        hard, own = t < plan.n_hard, plan.turn == t
-        seen = jnp.where(plan.others, ~own, plan.turn < t)
-        seen = pair.member & jnp.where(hard, plan.whole | (t > 0), seen)
-        cells = _two_cells(target, pair._replace(member=seen), side)
-        logit = odds(cells + plan.usual, seen, side)
-        drawn = jnp.where(pair.together, noise < logit, pair.side)
-        now = pair.member & own & ~hard
-        side = jnp.where(hard, logit > 0, jnp.where(now, drawn, side))
-        return side, jnp.where(now, logit, logits)
-
-    begin = jnp.zeros_like(pair.side), jnp.zeros_like(noise)
-    side, logits = jax.lax.fori_loop(0, plan.count, step, begin)
-    mine = jax.nn.log_sigmoid(jnp.where(side, logits, -logits))
-    return _two_cells(target, pair, side), side, jnp.where(pair.member, mine, 0).sum()
-
-
-Allocation: TypeAlias = Callable[..., _Plan]
-
-
-def split_merge(
-    target: Target, state: Partition, key: jax.Array, kinds: Sequence[Allocation], which: jax.Array
-) -> tuple[Partition, jax.Array, jax.Array]:
-    """Propose to split or to merge; returns whether it was a split, and whether it was accepted.
-
-    ``which`` of the ``kinds`` of allocation it is by must not depend on the state.
-    """
-    u = jax.random.uniform(key, (8 + target.x.shape[0],), minval=jnp.finfo(float).tiny)
-    pair = _choose(target, state, u[:4])
-    noise = jnp.log(u[8:]) - jnp.log1p(-u[8:])  # logistic
-    odds = target.odds(state, pair.a, pair.b, pair.member)
-    plan = jax.lax.switch(which, [partial(kind, target, pair) for kind in kinds], u[4:])
-    cells, side, log_q = _allocate(target, pair, odds, plan, noise)
-    split = pair.together
-    joint = jnp.stack([cells.sum(1), jnp.zeros_like(cells[:, 0])], 1)
-    changed = jnp.where(split, cells, joint)
-    # Without an empty slot, b is an occupied one.
-    possible = (pair.i != pair.j) & ~(split & occupied(state.cells)[pair.b])
-    proposed = state.cells.at[:, pair.a].set(changed[:, 0]).at[:, pair.b].set(changed[:, 1])
-    length = target.length(proposed)
-    ratio = state.length - length + jnp.where(split, -log_q, log_q)
-    accept = possible & (jnp.log(u[7]) < ratio)
-    labels = jnp.where(pair.member, jnp.where(split & side, pair.b, pair.a), state.labels)
-    labels = labels.at[pair.j].set(jnp.where(split, pair.b, pair.a))
-    moved = Partition(labels, proposed, length)
-    state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), moved, state)
-    return state, split, accept
-
-
 # Swap
 
 
@@ -373,9 +152,9 @@ def swap(target: Target, state: Partition, key: jax.Array) -> tuple[Partition, j
     u = jax.random.uniform(key, (4,), minval=jnp.finfo(float).tiny)
     here = occupied(state.cells)
     k = here.sum()
-    group = _below(u[0], target.group.max() + 1)
-    first = _below(u[1], k)
-    second = (first + 1 + _below(u[2], jnp.maximum(k - 1, 1))) % k
+    group = below(u[0], target.group.max() + 1)
+    first = below(u[1], k)
+    second = (first + 1 + below(u[2], jnp.maximum(k - 1, 1))) % k
     rank = jnp.cumsum(here) - 1
     a, b = (jnp.argmax(here & (rank == which)) for which in (first, second))
     mine = state.cells[group]
@@ -413,20 +192,9 @@ def jumps(
     if not n_split_merge:
         return state, no_moves()
     pair_key, swap_key = jax.random.split(key)
-    allocations = partial(_launched, n=n_launch), _doubling
-
-    def propose(t, carry):
-        state, moves = carry
-        now = jax.random.fold_in(pair_key, t)
-        state, split, accept = split_merge(target, state, now, allocations, t % 2)
-        one = split.astype(jnp.int32), (~split).astype(jnp.int32), accept.astype(jnp.int32)
-        moves = moves._replace(
-            split=moves.split + one[0],
-            split_accepted=moves.split_accepted + one[0] * one[2],
-            merge=moves.merge + one[1],
-            merge_accepted=moves.merge_accepted + one[1] * one[2],
-        )
-        return state, moves
+    allocations = partial(launched, n=n_launch), doubling
+    state, made = split_merges(target, state, pair_key, allocations, n_split_merge)
+    moves = no_moves()._replace(**made._asdict())
 
     def exchange(t, carry):
         state, moves = carry
@@ -435,7 +203,6 @@ def jumps(
         moves = moves._replace(swap=moves.swap + 1, swap_accepted=moves.swap_accepted + one)
         return state, moves
 
-    state, moves = jax.lax.fori_loop(0, n_split_merge, propose, (state, no_moves()))
     if target.n_groups > 1:
         state, moves = jax.lax.fori_loop(0, n_split_merge, exchange, (state, moves))
     return state, moves

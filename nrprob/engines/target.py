@@ -20,8 +20,8 @@ from nrprob.statistics.rows import bucket, rounded
 from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
-# Log odds (n',) of the second of two clusters, from their cells (groups, 2, p), whether each of the
-# rows (n',) is in these, and whether it is in the second.
+# Log odds (m,) of the second of two clusters, from their cells (groups, 2, p), whether each of some
+# rows (m,) is in these, and whether it is in the second.
 Odds: TypeAlias = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
@@ -100,18 +100,23 @@ class Target:
             total = total + term.weight * cost
         return self.scale * total
 
-    def odds(self, state: Partition, a: jax.Array, b: jax.Array, member: jax.Array) -> Odds:
+    def odds(
+        self, state: Partition, a: jax.Array, b: jax.Array
+    ) -> Callable[[jax.Array, jax.Array], Odds]:
         """Log odds by which rows that leave clusters ``a`` and ``b`` join one of two new ones.
 
-        Any law will do that is the same whether the two are one or apart; here it is that of the
-        rows given the cells.
+        Those of rows (m, p) of known groups (m,). Any law will do that is the same whether the two
+        are one or apart; here it is that of the rows given the cells.
         """
 
-        def given(cells, taken, side):
-            cost = self.joining(cells, self.x, self.group)
-            return self.scale * (cost[0] - cost[1])
+        def of(x, group):
+            def given(cells, taken, side):
+                cost = self.joining(cells, x, group)
+                return self.scale * (cost[0] - cost[1])
 
-        return given
+            return given
+
+        return of
 
     def joining(
         self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None

@@ -268,7 +268,7 @@ class NormalInverseGamma(_Differences):
 
 
 @node
-class NormalInverseWishart(_Differences):
+class NormalInverseWishart:
     """Vectors under a normal density with full covariance and the conjugate prior.
 
     The mean is N(0, S / kappa) given the covariance S, that is inverse-Wishart(nu, scale I):
@@ -283,13 +283,31 @@ class NormalInverseWishart(_Differences):
     scale: Table
     n_features: int = field(metadata=_STATIC)
 
-    def __call__(self, cell: jax.Array) -> jax.Array:
-        """Nats of statistics (..., p)."""
+    def _matrix(self, cell: jax.Array) -> jax.Array:
+        """The matrix of the determinant, (..., m, m)."""
         m, n = self.n_features, cell[..., -1]
         first = cell[..., :m]
         outer = first[..., :, None] * first[..., None, :] / (self.kappa + n)[..., None, None]
-        matrix = jnp.eye(m) + (cell[..., m + _places(m)] - outer) / self.scale
-        return 0.5 * (self.nu + n) * _log_det(matrix) + _look_up(self.table, n)
+        return jnp.eye(m) + (cell[..., m + _places(m)] - outer) / self.scale
+
+    def __call__(self, cell: jax.Array) -> jax.Array:
+        """Nats of statistics (..., p)."""
+        n = cell[..., -1]
+        return 0.5 * (self.nu + n) * _log_det(self._matrix(cell)) + _look_up(self.table, n)
+
+    def prepare(self, cells: jax.Array) -> Any:
+        """What `join` wants to know of cells (p, K)."""
+        n, precision = cells[-1], self.kappa + cells[-1]
+        white, log_det = jax.vmap(whitener)(self._matrix(cells.T))
+        mean = jnp.einsum("kij,jk->ik", white, cells[: self.n_features] / precision)
+        constant = _step(self.table, n) + 0.5 * log_det
+        less = precision / (precision + 1) / self.scale
+        return constant, 0.5 * (self.nu + n + 1), less, mean, jnp.moveaxis(white, 0, -1)
+
+    def join(self, prepared: Any, row: jax.Array) -> jax.Array:
+        """Nats (K, b) that rows (p, b) add."""
+        constant, half, less, mean, white = prepared
+        return constant + half * jnp.log1p(less * _away(white, row[: self.n_features], mean))
 
 
 def _places(m: int) -> np.ndarray:
@@ -298,6 +316,11 @@ def _places(m: int) -> np.ndarray:
     upper = np.triu_indices(m)
     at[upper] = np.arange(len(upper[0]))
     return np.maximum(at, at.T)
+
+
+def _away(white: jax.Array, row: jax.Array, mean: jax.Array) -> jax.Array:
+    """Squares (K, b) of distances of rows (m, b) from means (m, K, 1) that are whitened already."""
+    return sum_of_squares(jnp.einsum("ijk,jb->ikb", white[..., 0], row) - mean)
 
 
 def _log_det(matrix: jax.Array) -> jax.Array:
@@ -405,8 +428,7 @@ class NormalWishart:
         less = more * precision / (precision + more)  # of the squared distance from the mean
         constant = constant + 0.5 * self.n_features * jnp.log1p(more / precision)
         if self.full:
-            away = sum_of_squares(jnp.einsum("ijk,jb->ikb", scatter[..., 0], row) - mean)
-            inside = jnp.log1p(less * away)
+            inside = jnp.log1p(less * _away(scatter, row, mean))
         else:
             inside = _log_product(1 + less * jnp.square(row[:, None] - mean) / scatter)
         return constant + 0.5 * (freedom + self.power) * inside
@@ -419,8 +441,7 @@ class NormalWishart:
         less = more * precision / (precision + more)
         constant = constant + 0.5 * self.n_features * jnp.log1p(more / precision)
         if self.full:
-            away = sum_of_squares(jnp.einsum("ijk,jb->ikb", scatter[..., 0], row) - mean)
-            inside = jnp.log1p(less * away[:, None])
+            inside = jnp.log1p(less * _away(scatter, row, mean)[:, None])
         else:
             away = jnp.square(row[:, None] - mean) / scatter
             inside = _log_product(1 + less * away[:, :, None])

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from partitions import all_partitions, p_value
 
-from nrprob.engines import chains, sample
+from nrprob.engines import chains, sample, split_merge, uniforms
 from nrprob.engines.chains import CollapsedKernel
-from nrprob.engines.target import Partition, make_target, start
+from nrprob.engines.target import make_target, start
 from nrprob.posterior.export import import_arviz
 from nrprob.statistics.codes import (
     BinaryCode,
@@ -24,6 +24,7 @@ from nrprob.statistics.codes import (
     count_tables,
     label_code,
     normal_inverse_gamma,
+    normal_inverse_wishart,
     normal_nml,
 )
 from nrprob.statistics.costs import mass, multinomial
@@ -150,47 +151,97 @@ def test_the_target_is_invariant_with_more_codes(case):
     _check(case, MORE[case])
 
 
-def test_splits_and_merges_alone_keep_the_target():
-    """Fast, for the program holds nothing else: what leaves a factor out is found here."""
+@pytest.fixture
+def as_many_rows(monkeypatch):
+    """Few rows are treated as many are, but for chains, which are side by side."""
+    monkeypatch.setattr(split_merge, "_SEVERAL", 0)
+    monkeypatch.setattr(split_merge, "_MANY", 0)
+    monkeypatch.setattr(jax.custom_batching, "sequential_vmap", lambda run: run)
+
+
+KINDS = functools.partial(split_merge.launched, n=2), split_merge.doubling
+
+
+def _alone():
+    """Splits and merges alone, in a fast test, for the program holds nothing else."""
     target = mixture("nml")
     z, p = exact(target)
     n = 5_000
     at = np.random.default_rng(1).choice(len(z), size=n, p=p)
-    kinds = functools.partial(sample._launched, n=2), sample._doubling
 
     @jax.jit
     @jax.vmap
     def run(labels, key):
-        def propose(t, state):
-            return sample.split_merge(target, state, jax.random.fold_in(key, t), kinds, t % 2)[0]
+        state, made = split_merge.split_merges(target, start(target, labels), key, KINDS, 4)
+        return state.labels, made
 
-        return jax.lax.fori_loop(0, 4, propose, start(target, labels)).labels
-
-    found = np.asarray(run(jnp.asarray(z[at]), jax.random.split(jax.random.PRNGKey(1), n)))
+    found, made = run(jnp.asarray(z[at]), jax.random.split(jax.random.PRNGKey(1), n))
+    found = np.asarray(found)
     own = np.argmax(z[:, :N, None] == z[:, None, :N], 2)
     names = {tuple(row): i for i, row in enumerate(own)}
     first = np.argmax(found[:, :N, None] == found[:, None, :N], 2)
     which = np.asarray([names[tuple(row)] for row in first])
     assert (which != at).mean() > 0.2
+    assert ((made.split + made.merge) == 4).all()
     assert p_value(np.bincount(which, minlength=len(z)), p) > LEVEL
+    return found
+
+
+def test_splits_and_merges_alone_keep_the_target():
+    """What leaves a factor out is found here."""
+    _alone()
+
+
+def test_splits_and_merges_of_many_rows_keep_the_target(as_many_rows, monkeypatch):
+    assert split_merge._sizes(8) == (1, 2, 8)
+    found = _alone()
+    # What is refused for its length would be refused anyhow.
+    monkeypatch.setattr(split_merge, "_is_hopeless", lambda *_: jnp.asarray(False))
+    np.testing.assert_array_equal(_alone(), found)
+
+
+def test_chains_of_many_rows_do_what_each_would_do_alone():
+    x = np.random.default_rng(3).normal(size=(140, 2)) + 4 * (np.arange(140) % 3)[:, None]
+    features = normal_inverse_wishart(141, 2, kappa=0.3, nu=5.0, scale=0.5)
+    labels, sizes = label_code(140, 6, concentration=1.0)
+    x = np.column_stack([x, x[:, 0] ** 2, x[:, 0] * x[:, 1], x[:, 1] ** 2])
+    target = make_target((code_term(features), code_term(labels)), sizes, x)
+    assert target.x.shape[0] >= split_merge._SEVERAL
+
+    @jax.jit
+    def run(labels, key):
+        return split_merge.split_merges(target, start(target, labels), key, KINDS, 6)
+
+    begin = np.random.default_rng(4).integers(0, 3, size=(3, target.x.shape[0]))
+    begin, keys = jnp.asarray(begin, jnp.int32), jax.random.split(jax.random.PRNGKey(5), 3)
+    together = jax.jit(jax.vmap(run))(begin, keys)
+    moved = 0
+    for chain in range(3):
+        state, made = run(begin[chain], keys[chain])
+        np.testing.assert_array_equal(state.labels, together[0].labels[chain])
+        np.testing.assert_allclose(state.length, together[0].length[chain], rtol=1e-12)
+        np.testing.assert_allclose(state.length, target.length(target.cells(state.labels)))
+        assert int(made.split + made.merge) == 6
+        moved += int(made.split_accepted + made.merge_accepted)
+    assert moved > 0
 
 
 @pytest.mark.slow
 @pytest.mark.contract
-@pytest.mark.parametrize("what", ["_launched", "_doubling", "block"])
+@pytest.mark.parametrize("what", ["launched", "doubling", "block"])
 def test_without_the_ratio_of_proposals_it_is_not(what, monkeypatch):
     """The same test finds samplers that leave a factor of Hastings out."""
     if what != "block":
-        allocate = sample._allocate
+        allocate = split_merge._allocate
 
-        def symmetric(target, pair, odds, plan, noise):
-            cells, side, log_q = allocate(target, pair, odds, plan, noise)
+        def symmetric(members, split, odds, plan, noise):
+            cells, side, log_q = allocate(members, split, odds, plan, noise)
             launched = plan.n_hard > 0
-            return cells, side, jnp.where(launched == (what == "_launched"), 0, log_q)
+            return cells, side, jnp.where(launched == (what == "launched"), 0, log_q)
 
-        monkeypatch.setattr(sample, "_allocate", symmetric)
+        monkeypatch.setattr(split_merge, "_allocate", symmetric)
         # Settings of no other test: compiled afresh.
-        kernel = CollapsedKernel(1, 4, n_launch=2 if what == "_launched" else 4)
+        kernel = CollapsedKernel(1, 4, n_launch=2 if what == "launched" else 4)
     else:
         # Rows of a block that cannot see each other, and are believed all the same.
         gibbs = sample.gibbs
@@ -217,17 +268,18 @@ def test_every_proposal_of_a_sweep_has_its_own_key(monkeypatch):
     keys = []
 
     def recorded(*result):
-        def move(target, state, key, *args, **kwargs):
-            keys.append(tuple(np.asarray(key).tolist()))
+        def move(target, state, *args, **kwargs):
+            keys.extend(tuple(a.tolist()) for a in map(np.asarray, args) if a.dtype == np.uint32)
             return state, *result
 
         return move
 
     zero, no = jnp.zeros((), jnp.int32), jnp.asarray(False)
-    for name, result in (("gibbs", (zero, zero)), ("split_merge", (no, no)), ("swap", (no,))):
+    for name, result in (("gibbs", (zero, zero)), ("swap", (no,))):
         monkeypatch.setattr(sample, name, recorded(*result))
+    monkeypatch.setattr(split_merge, "split_merge", recorded(no))
     target = grouped()
-    state = Partition(zero, zero, zero)
+    state = start(target, jnp.zeros(target.x.shape[0], jnp.int32))
     with jax.disable_jit():
         sample.sweep(
             target, state, jax.random.PRNGKey(0),
@@ -272,12 +324,12 @@ def test_order_is_a_permutation():
     for n in (1, 2, 6, 97, 1000):
         for seed in range(5):
             u = jax.random.uniform(jax.random.PRNGKey(seed), (2,))
-            order = np.asarray(sample._order(u, 1024, jnp.asarray(n)))
+            order = np.asarray(uniforms.in_order(u, 1024, jnp.asarray(n)))
             assert sorted(order[:n]) == list(range(n)) and (order[n:] >= n).all()
 
 
 def test_steps_of_the_order_are_prime():
-    for p in sample._PRIMES:
+    for p in uniforms._PRIMES:
         assert p % 2 and p > 2**31 - 500
         assert all(p % d for d in range(3, 46341, 2))
 

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.chains import ChainState, Draw, PartitionKernel
-from nrprob.engines.sample import draw_categories
+from nrprob.engines.uniforms import draw_categories
 from nrprob.methods.bayes.six_move_draws import (
     Box,
     draw_means,

@@ -17,6 +17,7 @@ after them; the factors w_i^(d/2) of their density are left out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import field, replace
 from typing import Any, ClassVar, NamedTuple, cast
 
@@ -303,21 +304,30 @@ class TiedTarget(NumbersOnly):
         factor = 1 + weight * leverage / left
         return -student(weight * away, log_det + jnp.log1p(-share), factor, freedom, d)
 
-    def odds(self, state: Partition, a: jax.Array, b: jax.Array, member: jax.Array) -> Odds:
+    def odds(
+        self, state: Partition, a: jax.Array, b: jax.Array
+    ) -> Callable[[jax.Array, jax.Array], Odds]:
         """Log odds by which rows that leave clusters ``a`` and ``b`` join one of two new ones.
 
-        The covariance is that of all rows about the clusters they are in so far, the two old ones
-        taken as one: it is the same whether they are one or apart.
+        Those of rows (m, p) of known groups (m,). The covariance is that of all rows about the
+        clusters they are in so far, the two old ones taken as one: it is the same whether they are
+        one or apart.
         """
         d, kappa = self.n_features, self.prior.centre_precision
         both = state.cells[:, a] + jnp.where(a == b, 0, 1) * state.cells[:, b]
         cells = state.cells.at[:, b].set(0).at[:, a].set(both)
         fit = self._solved(cells)
         x, labels, mass = self.plain.x, state.labels, self.plain.x[:, -1]
-        rows, weight = self._rows(x)
-        rows, root = rows[:, :d] - self._moved(fit.known, rows, self.plain.group), jnp.sqrt(weight)
+
+        def left(x, group):
+            """Rows as they are but for what is known of them, and their weights."""
+            rows, weight = self._rows(x)
+            return rows[:, :d] - self._moved(fit.known, rows, group), weight
+
+        rows, weight = left(x, self.plain.group)
         inside = (labels == a) | (labels == b)
         apart = rows - fit.centres[jnp.where(inside, a, labels)]
+        root = jnp.sqrt(weight)
         rest, union = (apart * (where * root)[:, None] for where in (~inside, inside))
         few = d + 2.0  # rows, spread as the union is: the first rows to come have no other spread
         base = self.prior.variance * self.prior.freedom * jnp.eye(d)
@@ -325,22 +335,28 @@ class TiedTarget(NumbersOnly):
         base = base + rest.T @ rest + share * (union.T @ union)
         n_base = d + 1 + self.prior.freedom + few + (~inside * mass).sum()
 
-        def given(two, taken, side):
-            n = self._mass(two)
-            sums = (two[..., :d] - self._moved_cells(fit.known, two)).sum(0)
-            n = n.sum(0)
-            means = sums / (kappa + n)[:, None]
-            near = rows - means[side.astype(jnp.int32)]
-            near = near * (taken * root)[:, None]
-            white = whitener((base + near.T @ near) / (n_base + (taken * mass).sum()))[0]
-            factor = 1 + weight / (kappa + n)[:, None]
-            away = (white @ rows.T)[:, None] - (white @ means.T)[..., None]
-            away = weight * sum_of_squares(away) / factor
-            cost = 0.5 * (away + d * jnp.log(factor))
-            cost = cost + self.plain.joining(two, x, self.plain.group)
-            return cost[0] - cost[1]
+        def of(x, group):
+            (rows, weight), mass = left(x, group), x[:, -1]
+            root = jnp.sqrt(weight)
 
-        return given
+            def given(two, taken, side):
+                n = self._mass(two)
+                sums = (two[..., :d] - self._moved_cells(fit.known, two)).sum(0)
+                n = n.sum(0)
+                means = sums / (kappa + n)[:, None]
+                near = rows - means[side.astype(jnp.int32)]
+                near = near * (taken * root)[:, None]
+                white = whitener((base + near.T @ near) / (n_base + (taken * mass).sum()))[0]
+                factor = 1 + weight / (kappa + n)[:, None]
+                away = (white @ rows.T)[:, None] - (white @ means.T)[..., None]
+                away = weight * sum_of_squares(away) / factor
+                cost = 0.5 * (away + d * jnp.log(factor))
+                cost = cost + self.plain.joining(two, x, group)
+                return cost[0] - cost[1]
+
+            return given
+
+        return of
 
     def _drawn(self, cells: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Root (d, d) of the precision, ``root root'``, and in its units centres and what is known.
