@@ -240,8 +240,10 @@ def test_joint_distribution(errors):
         assert p_value(counts, np.full(2, 0.5)) > LEVEL
         few = [(np.asarray(d["row_precision"])[:, :N] < 0.5).sum(1) for d in (first, last)]
         assert (few[0] != few[1]).mean() > 0.3
-        table = [np.bincount(f, minlength=N + 1) for f in few]
-        assert stats.chi2_contingency(np.stack(table)).pvalue > LEVEL
+        table = np.stack([np.bincount(f, minlength=N + 1) for f in few])
+        rare = table.sum(0) < 20
+        table = np.column_stack([table[:, ~rare], table[:, rare].sum(1)])
+        assert stats.chi2_contingency(table[:, table.sum(0) > 0]).pvalue > LEVEL
     a, b = (np.asarray(draw["common_covariance"]) for draw in (first, last))
     for of in (lambda s: np.linalg.slogdet(s)[1], lambda s: s[:, 0, 1] / (s[:, 0, 0] + s[:, 1, 1])):
         assert (of(a) != of(b)).mean() > 0.99 and stats.ks_2samp(of(a), of(b)).pvalue > LEVEL
