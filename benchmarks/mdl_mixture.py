@@ -621,8 +621,8 @@ def main() -> None:
             blocks_of_rows(128)
             compilations(1000)
             beside_numpyro(100, 4000, 500, 10)
-            beside_blocked_gibbs(200, 10_000, 10)
-            beside_blocked_gibbs(1000, 4000, 20)
+            beside_blocked_gibbs(200, 40_000, 10)
+            beside_blocked_gibbs(1000, 16_000, 20)
 
 
 if __name__ == "__main__":

@@ -118,8 +118,11 @@ def _not_finite(X: Any, gaps: bool) -> str:
 
     what, is_one = ("missing", pd.isna) if gaps else ("infinite", np.isinf)
     if is_frame(X):
-        columns = [name for name, dtype in _dtypes(X) if gaps or _is_numeric(dtype)]
-        named = [name for name in columns if is_one(X[name]).any()]
+        named = [
+            name
+            for name, dtype in _dtypes(X)
+            if (gaps or _is_numeric(dtype)) and is_one(X[name]).any()
+        ]
         return f"{what} values in {_columns(named)}" if named else ""
     if sparse.issparse(X):
         entries = X.tocoo()

@@ -133,7 +133,7 @@ def fit(
         able = " or ".join(f"--method {name}" for name in beforehand.OF_NUMBERS)
         beforehand.check_known(given, f"{method} takes no numbers that are known", able)
     if labelled or chosen is None:
-        beforehand.check_groups(given, chosen and registry.short_name(method))
+        beforehand.check_groups(given, registry.short_name(method) if chosen else None)
     z = given.known
     from nrprob.batch import fits, single
 

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_batching import sequential_vmap
 
 from nrprob.engines.target import Odds, Partition, Target, occupied
 from nrprob.engines.uniforms import below, in_order
@@ -296,4 +297,4 @@ def split_merges(
         return jax.lax.fori_loop(0, count, propose, (state, nothing))
 
     # Side by side, chains would all wait for the longest way that one of them takes.
-    return (jax.custom_batching.sequential_vmap(run) if alone else run)(target, state, key)
+    return (sequential_vmap(run) if alone else run)(target, state, key)

@@ -156,7 +156,7 @@ def as_many_rows(monkeypatch):
     """Few rows are treated as many are, but for chains, which are side by side."""
     monkeypatch.setattr(split_merge, "_SEVERAL", 0)
     monkeypatch.setattr(split_merge, "_MANY", 0)
-    monkeypatch.setattr(jax.custom_batching, "sequential_vmap", lambda run: run)
+    monkeypatch.setattr(split_merge, "sequential_vmap", lambda run: run)
 
 
 KINDS = functools.partial(split_merge.launched, n=2), split_merge.doubling

@@ -324,7 +324,7 @@ def test_chains_in_different_clusterings_of_one_length_are_warned_of():
     corner = np.arange(80)[:, None] // [1, 2] % 2
     half = np.random.default_rng(0).normal(size=(80, 2)) + 4 * corner
     X = np.concatenate([half, half[:, ::-1]])
-    model = MDLMixture(2, variance_floor=0.2, random_state=5, **QUICK | {"num_chains": 4})
+    model = MDLMixture(2, variance_floor=0.2, random_state=1, **QUICK | {"num_chains": 4})
     with pytest.warns(ConvergenceWarning, match=r"at most inf \(together\[.*look at diagnostics_"):
         model.fit(X)
     last = model.posterior_["labels"].values[:, -1]
