@@ -37,7 +37,7 @@ from nrprob.validation import (
 )
 
 FLOORS = (0.1, 0.2, 0.4)
-_PROPOSED, _MODERATE = 10, 10_000  # splits or merges in a step, up to so many rows
+_PROPOSED, _MODERATE = 10, 30_000  # splits or merges in a step, up to so many rows
 _PILOT = 200  # steps, of which the first half is not used
 _DIMS = {
     "labels": ("sample",),
@@ -152,7 +152,8 @@ class MDLMixture(Inputs):
         Steps from one draw to the next; at most 10**6.
     num_split_merge : int or "auto", default="auto"
         Proposals in a step to split or to merge clusters; at most 10,000. Each takes several looks
-        at all rows: "auto" is 10 up to 10,000 rows, and as many less as there are more rows.
+        at the rows of one cluster or two: "auto" is 10 up to 30,000 rows, and as many less as there
+        are more rows.
     block : int or "auto", default="auto"
         Rows that a Gibbs move of the collapsed kernel visits together; 1 is the usual sweep, of
         which all are accepted. "auto" grows with the square root of the number of rows, whatever
