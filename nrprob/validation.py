@@ -132,9 +132,9 @@ def _not_finite(X: Any, gaps: bool) -> str:
         rows, columns = np.nonzero(is_one(x if gaps or x.dtype.kind == "f" else x.astype(float)))
     if not rows.size:
         return ""  # too large for the type of the fit
-    number = f"{rows.size} {what} value{'s' * (rows.size > 1)}"
-    first = f"{', the first' * (rows.size > 1)} in row {rows[0]}, column {columns[0]}"
-    return number + first
+    at, several = np.lexsort((columns, rows))[0], rows.size > 1
+    first = f"{', the first' * several} in row {rows[at]}, column {columns[at]}"
+    return f"{rows.size} {what} value{'s' * several}{first}"
 
 
 _OTHERS = {

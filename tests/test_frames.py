@@ -309,7 +309,7 @@ def test_columns_are_named_where_there_is_text_or_nothing():
 
 def _with(value, dtype=float):
     X = np.arange(24.0).reshape(8, 3).astype(dtype)
-    X[5, 1] = X[7, 2] = value
+    X[5, 1] = X[7, 0] = value
     return X
 
 
@@ -326,7 +326,7 @@ NOT_FINITE = {
     ),
     "frame": (
         pd.DataFrame(_with(np.inf), columns=list("abc")),
-        "contains infinity; found infinite values in columns 'b', 'c'",
+        "contains infinity; found infinite values in columns 'a', 'b'",
     ),
     "too large": (_with(1e300).astype(np.longdouble) * 1e300, "contains infinity"),
 }
