@@ -622,7 +622,7 @@ def main() -> None:
             compilations(1000)
             beside_numpyro(100, 4000, 500, 10)
             beside_blocked_gibbs(200, 40_000, 10)
-            beside_blocked_gibbs(1000, 16_000, 20)
+            beside_blocked_gibbs(1000, 4000, 20)
 
 
 if __name__ == "__main__":
