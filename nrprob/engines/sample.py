@@ -20,7 +20,7 @@ differences of L is needed. Moves leave it invariant, each by itself:
 - *Swap*, where there are known groups: within one of them, two clusters exchange their rows. Few
   rows at a time could not get there, since names mean the same in all groups.
 
-Chains are vectorised by ``jax.vmap``.
+Chains are vectorised by ``jax.vmap``, but for the splits and merges of many rows.
 """
 
 from __future__ import annotations
