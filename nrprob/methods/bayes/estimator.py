@@ -85,8 +85,9 @@ class MDLMixture(Inputs):
         that can tell what is known. All but "diag" need ``energy="conjugate"`` and
         ``kernel="collapsed"``. "auto" is "tied" where something is known, "diag" where there is no
         choice, and else the one under which partitions that EM finds, or classes lead to, have the
-        shortest description; "full" has its say up to 10 columns, and "shrunk" from 11 to 30, and
-        both have to be shorter than the others by 3 nats.
+        shortest description. Of those with covariances of their own, "full" has its say up to 10
+        columns m, and "shrunk" from 11 to 30, or where there are fewer than m (m + 1) rows; they
+        have to be shorter than the others by 3 nats.
     likelihood_power : float, default=1.0
         Power, from .01 to 1, that the density of real features given their clusters is raised to.
         Below 1 clusters need not be quite of the shape that is assumed, and kinds that are not

@@ -15,15 +15,8 @@ from nrprob.engines.programs import program
 from nrprob.methods.bayes.code import MixtureCode
 from nrprob.settings import few_threads
 
-# A kind, how mixtures by EM have it, and the fewest and the most columns that it is tried for:
-# products of columns are columns as well. Of few columns clusters know covariances themselves; of
-# more, one that is shrunk to them is there, and does not win by what a search happens to find.
-_KINDS = (
-    ("diag", "diag", 1, None),
-    ("tied", "tied", 1, None),
-    ("full", "full", 1, 10),
-    ("shrunk", "full", 11, 30),
-)
+# A kind, and how mixtures by EM have it.
+_KINDS = (("diag", "diag"), ("tied", "tied"), ("full", "full"), ("shrunk", "full"))
 _ROWS = 2000  # that are looked at
 # Nats by which covariances of their own must win. Of few rows, what the search for partitions
 # happens to find decides about less: in 3 of 20 draws of 30 irises, half of them with classes,
@@ -31,6 +24,18 @@ _ROWS = 2000  # that are looked at
 _STRONG = 3.0
 _SIZES = (1, 2, 3, 4, 6, 9)
 _MOST = len(_SIZES) + 1  # partitions by EM of one kind, the last of them with classes
+
+
+def candidates(n: int, m: int) -> tuple[str, ...]:
+    """Covariances that are tried for n rows in m columns, whose products are columns as well.
+
+    Of few columns clusters know covariances themselves. Of more, or where rows are fewer than the
+    numbers of two covariances, one that is shrunk to them is there in place of it: covariances
+    of their own would win by what a search happens to find.
+    """
+    if m > 30:
+        return "diag", "tied"
+    return "diag", "tied", "shrunk" if m > 10 or n < m * (m + 1) else "full"
 
 
 @program()
@@ -66,8 +71,7 @@ def shortest_lengths(
     Returns
     -------
     dict of str to float
-        With "full" up to 10 columns, and with "shrunk" from 11 to 30, unless columns follow from
-        others.
+        Of `candidates`, without "shrunk" where columns follow from others.
     """
     if len(X) > _ROWS:
         some = np.sort(random.choice(len(X), _ROWS, replace=False))
@@ -77,8 +81,9 @@ def shortest_lengths(
     sizes = [k for k in _SIZES if k <= min(max_clusters, len(X) // 2 + 1)]
     found: dict[str, float] = {}
     by_em: dict[str, np.ndarray] = {}
-    for covariance, kind, fewest, most in _KINDS:
-        if X.shape[1] < fewest or (most and X.shape[1] > most):
+    tried = candidates(*X.shape)
+    for covariance, kind in _KINDS:
+        if covariance not in tried:
             continue
         if kind not in by_em:
             with few_threads(len(X)):

@@ -28,7 +28,7 @@ from nrprob.methods.bayes.code import (
     log_densities,
 )
 from nrprob.methods.bayes.draws import compact, padded
-from nrprob.methods.bayes.pilot import chosen, shortest_lengths
+from nrprob.methods.bayes.pilot import candidates, chosen, shortest_lengths
 from nrprob.metrics import matched_accuracy
 from nrprob.posterior.export import import_arviz
 from nrprob.statistics.codes import normal_inverse_gamma, normal_nml
@@ -636,11 +636,18 @@ def test_covariances_of_their_own_have_to_be_clearly_shorter():
     assert chosen({"full": 1.0}) == "full"
 
 
+def test_of_few_rows_or_many_columns_covariances_are_shrunk():
+    """Rows that are fewer than the numbers of two covariances are few."""
+    own = {(n, m): candidates(n, m)[2:] for n, m in ((89, 9), (90, 9), (109, 10), (5000, 11))}
+    assert list(own.values()) == [("shrunk",), ("full",), ("shrunk",), ("shrunk",)]
+    assert candidates(5000, 31) == ("diag", "tied")
+
+
 def test_partitions_by_classes_are_among_those_that_are_described():
     """However few the clusters and the rows that EM finds them in."""
     rng = np.random.default_rng(3)
     truth = np.arange(24) % 3
-    X = rng.normal(size=(24, 6)) + 2.5 * np.eye(6)[truth]
+    X = rng.normal(size=(24, 4)) + 2.5 * np.eye(4)[truth]
     X = (X - X.mean(0)) / X.std(0)
     code = MixtureCode("conjugate", "diag", 0.2, 1.0, 0.5, None, None, None, True)
     with jax.enable_x64(True):
