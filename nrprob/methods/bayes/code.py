@@ -12,6 +12,7 @@ import numpy as np
 from nrprob.engines.chains import Draw
 from nrprob.engines.programs import program
 from nrprob.engines.target import Target, make_target, occupied
+from nrprob.methods.bayes.classed import classed
 from nrprob.methods.bayes.prior import GRID, Prior
 from nrprob.methods.bayes.scaled import scaled
 from nrprob.methods.bayes.separate import SeparateTarget
@@ -36,6 +37,7 @@ from nrprob.statistics.rows import rounded
 
 _NEAR, _SEARCHED = 20, 5000  # partners of a row, and rows that they are looked for in
 LONGER = 10  # times the most counts of a row, that new rows may have
+_USUAL = 0.5  # concentration of classes that is not drawn
 _HEAVIEST = 0.3  # weight of the code of clusters without regard to known groups
 
 
@@ -58,7 +60,8 @@ class MixtureCode:
     errors : "gauss" or "t"
     floor : smallest standard deviation of a cluster, in units of the feature's (nml)
     concentration : of the sizes of clusters (conjugate)
-    class_concentration : of the classes of a cluster (conjugate)
+    class_concentration : of the classes of a cluster (conjugate); None where it is drawn, if other
+        numbers are, and else stands for .5
     kappa, shape, scale : of the normal-inverse-gamma prior (conjugate), None where these are drawn
     unordered : whether names of clusters are not sent
     features : "gaussian", "multinomial" or "bernoulli"; of the others, rows are as they came
@@ -70,7 +73,7 @@ class MixtureCode:
     covariance: str
     floor: float
     concentration: float
-    class_concentration: float
+    class_concentration: float | None
     kappa: float | None
     shape: float | None
     scale: float | None
@@ -122,6 +125,11 @@ class MixtureCode:
         return grid
 
     @property
+    def _of_classes(self) -> float:
+        """Concentration of the classes where it is not drawn."""
+        return _USUAL if self.class_concentration is None else self.class_concentration
+
+    @property
     def draws_prior(self) -> bool:
         """Whether numbers of the prior are drawn beside the partition."""
         given = self.kappa, self.shape, self.scale
@@ -162,7 +170,7 @@ class MixtureCode:
             features = self._discrete(X) if discrete else self._features(X)
             terms.insert(0, code_term(features, by_group=discrete and group is not None))
         if n_classes:
-            tables = count_tables(n_classes, n + 1, None if nml else self.class_concentration)
+            tables = count_tables(n_classes, n + 1, None if nml else self._of_classes)
             width = sum(part.shape[1] for part in self._moments(X, told))
             terms.append(code_term(CountCode(*tables, width, width + n_classes, single=True)))
         x = self.statistics(X, codes, n_classes, told)
@@ -192,10 +200,11 @@ class MixtureCode:
                 found = begin_shrunk(plain, X, prior, grid)
             else:
                 found = SeparateTarget(plain, prior, grid).at(prior)
-        if not t:
-            return found
-        width = sum(part.shape[1] for part in self._moments(X, told))
-        return scaled(found, X.shape[1], width, power)
+        if t:
+            width = sum(part.shape[1] for part in self._moments(X, told))
+            found = scaled(found, X.shape[1], width, power)
+        drawn = n_classes and self.class_concentration is None
+        return classed(found, n_classes, n) if drawn else found
 
     def _features(self, X: np.ndarray) -> CellCode:
         """Code of the features of a cluster."""
@@ -236,7 +245,7 @@ class MixtureCode:
                 "shape": self.shape,
                 "scale": self.scale,
                 "concentration": self.concentration,
-                "class_concentration": self.class_concentration,
+                "class_concentration": self._of_classes,
             }
         classes = (codes[:, None] == np.arange(n_classes)).astype(float)
         return make_mixture_target(
@@ -354,10 +363,11 @@ def class_probabilities(
     -------
     (b, C)
     """
-    code: Any = _of_classes(target)[0].cost
 
     def one(draw):
-        blocks, cells = _joining(*_at(target, draw), rows)
+        now, labels = _at(target, draw)
+        code: Any = _of_classes(now)[0].cost
+        blocks, cells = _joining(now, labels, rows)
         cost = jnp.where((blocks.here | blocks.new)[:, None], blocks.cost, jnp.inf)
         least = cost.min(0)
         p = jnp.exp(-code.prepare(cells.sum(0).T)) @ jnp.exp(least - cost)

@@ -107,8 +107,11 @@ class MDLMixture(Inputs):
     concentration : float, default=1.0
         Of the symmetric Dirichlet prior of cluster sizes (``energy="conjugate"``, as all to
         follow); from 1e-9 to 10**9, as all to follow.
-    class_concentration : float, default=0.5
-        Of the symmetric Dirichlet prior of the classes of a cluster.
+    class_concentration : float or "auto", default="auto"
+        Of the symmetric Dirichlet prior of the classes of a cluster. Near 0 every cluster is of one
+        class; 1e-6 is for labels that are right. "auto" draws it from .001 to 3 (8 values), so that
+        it is as small as the labels are clean; where no other number of the prior is drawn, as with
+        counts or ``kernel="six-move"``, "auto" stands for .5.
     mean_precision : float or "auto", default="auto"
         Rows that the prior of a cluster's mean counts for. "auto" draws it beside the partition,
         from .001 to 3.2 (15 values, even in logarithms).
@@ -318,7 +321,7 @@ class MDLMixture(Inputs):
     errors: Annotated[str, parameters.Choice(("gauss", "t"))] = "gauss"
     variance_floor: Annotated[float | str, parameters.Number(1e-6, 100, words=("auto",))] = "auto"
     concentration: Annotated[float, _POSITIVE] = 1.0
-    class_concentration: Annotated[float, _POSITIVE] = 0.5
+    class_concentration: Annotated[float | str, _DRAWN] = "auto"
     mean_precision: Annotated[float | str, _DRAWN] = "auto"
     variance_shape: Annotated[float | str, _DRAWN] = "auto"
     variance_scale: Annotated[float | str, _DRAWN] = "auto"
@@ -468,13 +471,13 @@ class MDLMixture(Inputs):
             other if isinstance(v, str) else float(v) for v, other in zip(three, drawn, strict=True)
         ]
         kappa, shape, scale = numbers
-        weight = self.coordination_weight
+        weight, of_classes = self.coordination_weight, self.class_concentration
         return MixtureCode(
             self.energy_,
             self.covariance_,
             floor,
             float(self.concentration),
-            float(self.class_concentration),
+            None if isinstance(of_classes, str) else float(of_classes),
             kappa,
             shape,
             scale,

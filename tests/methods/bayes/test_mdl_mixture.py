@@ -643,6 +643,8 @@ def test_of_few_rows_or_many_columns_covariances_are_shrunk():
     assert candidates(5000, 31) == ("diag", "tied")
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_partitions_by_classes_are_among_those_that_are_described():
     """However few the clusters and the rows that EM finds them in."""
     rng = np.random.default_rng(3)
