@@ -125,7 +125,7 @@ class MixtureCode:
         return grid
 
     @property
-    def _of_classes(self) -> float:
+    def _given_concentration(self) -> float:
         """Concentration of the classes where it is not drawn."""
         return _USUAL if self.class_concentration is None else self.class_concentration
 
@@ -170,7 +170,7 @@ class MixtureCode:
             features = self._discrete(X) if discrete else self._features(X)
             terms.insert(0, code_term(features, by_group=discrete and group is not None))
         if n_classes:
-            tables = count_tables(n_classes, n + 1, None if nml else self._of_classes)
+            tables = count_tables(n_classes, n + 1, None if nml else self._given_concentration)
             width = sum(part.shape[1] for part in self._moments(X, told))
             terms.append(code_term(CountCode(*tables, width, width + n_classes, single=True)))
         x = self.statistics(X, codes, n_classes, told)
@@ -245,7 +245,7 @@ class MixtureCode:
                 "shape": self.shape,
                 "scale": self.scale,
                 "concentration": self.concentration,
-                "class_concentration": self._of_classes,
+                "class_concentration": self._given_concentration,
             }
         classes = (codes[:, None] == np.arange(n_classes)).astype(float)
         return make_mixture_target(
