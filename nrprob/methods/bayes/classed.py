@@ -117,6 +117,5 @@ def classed(inner: Any, n_classes: int, n: int) -> ClassedTarget:
     tables = [count_tables(n_classes, n + 1, value) for value in CONCENTRATIONS]
     each, total = (np.stack(both) for both in zip(*tables, strict=True))
     parts = map(jnp.asarray, (CONCENTRATIONS, each, total))
-    return ClassedTarget(inner, jnp.int32(len(CONCENTRATIONS) // 2), *parts)._at(
-        jnp.int32(len(CONCENTRATIONS) // 2)
-    )
+    which = jnp.int32(len(CONCENTRATIONS) // 2)
+    return ClassedTarget(inner, which, *parts)._at(which)

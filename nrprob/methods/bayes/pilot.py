@@ -15,8 +15,7 @@ from nrprob.engines.programs import program
 from nrprob.methods.bayes.code import MixtureCode
 from nrprob.settings import few_threads
 
-# A kind, and how mixtures by EM have it.
-_KINDS = (("diag", "diag"), ("tied", "tied"), ("full", "full"), ("shrunk", "full"))
+_BY_EM = {"diag": "diag", "tied": "tied", "full": "full", "shrunk": "full"}  # kinds of mixtures
 _ROWS = 2000  # that are looked at
 # Nats by which covariances of their own must win. Of few rows, what the search for partitions
 # happens to find decides about less: in 3 of 20 draws of 30 irises, half of them with classes,
@@ -81,10 +80,8 @@ def shortest_lengths(
     sizes = [k for k in _SIZES if k <= min(max_clusters, len(X) // 2 + 1)]
     found: dict[str, float] = {}
     by_em: dict[str, np.ndarray] = {}
-    tried = candidates(*X.shape)
-    for covariance, kind in _KINDS:
-        if covariance not in tried:
-            continue
+    for covariance in candidates(*X.shape):
+        kind = _BY_EM[covariance]
         if kind not in by_em:
             with few_threads(len(X)):
                 by_em[kind] = np.stack([_by_em(X, kind, k, random) for k in sizes])
