@@ -3,8 +3,10 @@
 Real kinds that are not normal (iris, wine), from the exact posterior (power 1) to one that features
 count for ever less in, with clusters that share a covariance, or whose covariances are shrunk to a
 common one. Then three planted clusters of 300 rows in 15 columns with a dense common covariance,
-their own departing from it or not, under every covariance. At last three planted clusters whose
-errors are t distributed, with and without known groups, under normal errors and under such.
+their own departing from it or not, under every covariance. Then three planted clusters whose
+errors are t distributed, with and without known groups, under normal errors and under such. Last,
+columns that are transformed by powers which are drawn: of wine and iris, and of planted clusters,
+two of whose columns are exponentials.
 """
 
 from __future__ import annotations
@@ -72,6 +74,13 @@ def tailed(freedom: float, seed: int, grouped: bool) -> tuple[np.ndarray, np.nda
     return X @ mix, truth, group if grouped else None
 
 
+def skewed(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of three normal clusters, two of whose columns are exponentials, one of a mirror."""
+    X, truth, _ = tailed(np.inf, seed, False)
+    X = (X - X.mean(0)) / X.std(0)
+    return np.column_stack([np.exp(X[:, 0]), -np.exp(X[:, 1]), X[:, 2:]]), truth
+
+
 def main(quick: bool) -> None:
     header("posterior over clusterings, by shape")
     short = {"num_warmup": 100, "num_samples": 100} if quick else {}
@@ -102,6 +111,20 @@ def main(quick: bool) -> None:
                 for errors in ("gauss", "t")
             ]
     show("300 rows, 4 columns", ("degrees", "set", "known", "errors=", *COLUMNS), rows)
+    rows, kinds = [], ("yeo-johnson",) if quick else ("identity", "yeo-johnson")
+    real = [("wine", *load_wine(return_X_y=True)), ("iris", *load_iris(return_X_y=True))]
+    for (name, X, truth), power in itertools.product(real, values[:2]):
+        for errors, how in itertools.product(("gauss", "t"), kinds):
+            settings = {"errors": errors, "likelihood_power": power, "transformation": how}
+            what = name, "full", errors, str(power), how
+            rows.append(row(what, X, truth, covariance="full", **settings, **short))
+    for seed in range(1 if quick else 3):
+        X, truth = skewed(seed)
+        for how in kinds:
+            what = f"set {seed}", "tied", "gauss", "1", how
+            rows.append(row(what, X, truth, covariance="tied", transformation=how, **short))
+    named = "covariance=", "errors=", "likelihood_power=", "transformation="
+    show("columns transformed", ("rows", *named, *COLUMNS), rows)
 
 
 if __name__ == "__main__":

@@ -873,7 +873,7 @@ def test_two_runners_share_the_work(tmp_path):
     same(results, batch.run(spec, tmp_path / "alone"))
 
 
-KILLS = int(os.environ.get("NRPROB_KILLS", "5"))
+KILLS = int(os.environ.get("NRPROB_KILLS", "3"))
 
 
 @pytest.mark.slow

@@ -462,6 +462,8 @@ def test_infeasible_fits_are_counted_and_in_no_average(pairs, tmp_path):
     assert "40 % of them must-links between the last two classes" in page
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_two_methods_are_compared_by_a_paired_test(pairs, tmp_path):
     folder, results = pairs
     place = shutil.copytree(folder, tmp_path / "run")

@@ -20,6 +20,7 @@ from nrprob.methods.bayes.shrunk import SHRINKAGE, SIZES, begin_shrunk
 from nrprob.methods.bayes.six_move_target import MixtureTarget, log_joint, make_mixture_target
 from nrprob.methods.bayes.tied import TiedTarget, begin_tied
 from nrprob.methods.bayes.told import Told
+from nrprob.methods.bayes.transformed import transformed
 from nrprob.statistics.codes import (
     BinaryCode,
     CellCode,
@@ -58,6 +59,7 @@ class MixtureCode:
     covariance : "diag", "full", "shrunk" or "tied"
     power : that the density of real rows given their clusters is raised to
     errors : "gauss" or "t"
+    transformation : "identity" or "yeo-johnson"
     floor : smallest standard deviation of a cluster, in units of the feature's (nml)
     concentration : of the sizes of clusters (conjugate)
     class_concentration : of the classes of a cluster (conjugate); None where it is drawn, if other
@@ -83,6 +85,7 @@ class MixtureCode:
     coordination: float | None = None
     power: float = 1.0
     errors: str = "gauss"
+    transformation: str = "identity"
 
     def _moments(self, X: np.ndarray, told: Told | None = None) -> list[np.ndarray]:
         """Moments of rows (n, m) that cells need, what is known, and weights if rows have any."""
@@ -134,7 +137,7 @@ class MixtureCode:
         """Whether numbers of the prior are drawn beside the partition."""
         given = self.kappa, self.shape, self.scale
         drawn = self.covariance in ("tied", "shrunk") or None in given
-        drawn = drawn or self.power < 1 or self.errors == "t"
+        drawn = drawn or self.power < 1 or self.errors == "t" or self.transformation != "identity"
         return self.features == "gaussian" and self.energy == "conjugate" and drawn
 
     def target(
@@ -200,6 +203,9 @@ class MixtureCode:
                 found = begin_shrunk(plain, X, prior, grid)
             else:
                 found = SeparateTarget(plain, prior, grid).at(prior)
+        if self.transformation == "yeo-johnson" and X.size:
+            wide = np.pad(X, ((0, found.x.shape[0] - n), (0, 0)))
+            found = transformed(found, wide, np.float64(power))
         if t:
             width = sum(part.shape[1] for part in self._moments(X, told))
             found = scaled(found, X.shape[1], width, power)

@@ -35,6 +35,7 @@ class Inputs(Sampled):
     covariance: str
     likelihood_power: float
     errors: str
+    transformation: str
     multi: str
     features: str
 
@@ -100,6 +101,11 @@ class Inputs(Sampled):
             raise ValueError(
                 f"errors are of real features; got features={kind!r} and errors={self.errors!r}; "
                 "set it to 'gauss', or features='gaussian'"
+            )
+        if self.transformation != "identity":
+            raise ValueError(
+                f"transformation={self.transformation!r} is for real features; got features="
+                f"{kind!r}; leave it at 'identity', or set features='gaussian'"
             )
         self._longest = np.inf
         self._check_coded(X)

@@ -24,6 +24,7 @@ from nrprob.methods.bayes.code import (
 )
 from nrprob.methods.bayes.draws import AVERAGED, compact, padded, pooled
 from nrprob.methods.bayes.told import ToldEncoder
+from nrprob.methods.bayes.transformed import STRONGEST
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
 from nrprob.statistics.rows import rounded
@@ -50,6 +51,7 @@ class Sampled(Clusterer):
     energy_: str
     kernel: str
     rule: str
+    transformation: str
     _used: MixtureCode
     _partition: Any  # the distribution that was sampled
     _known: ToldEncoder
@@ -214,9 +216,10 @@ class Sampled(Clusterer):
         X = self._validated(X, reset=False)
         self._check_coded(X)
         X = self._scaled(X)
-        if not abs(X).max(initial=0) < LARGEST:
+        most = LARGEST ** (1 / STRONGEST) if self.transformation != "identity" else LARGEST
+        if not abs(X).max(initial=0) < most:
             raise ValueError(
-                f"new rows must lie within {LARGEST} standard deviations of those of the fit, or "
+                f"new rows must lie within {most:.3g} standard deviations of those of the fit, or "
                 f"squares leave float64; got a distance of {abs(X).max():.3g}; pass them in the "
                 "units of the fit"
             )

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from nrprob.engines.target import Target
 from nrprob.methods.bayes.prior import NumbersOnly, Prior
@@ -15,6 +16,14 @@ from nrprob.methods.bayes.tied import SHARED, wishart_root
 from nrprob.methods.bayes.weights import reweighted, unweighted
 from nrprob.statistics.matrices import whitener
 from nrprob.trees import node
+
+
+def moments(rows: Any, full: bool = True) -> jax.Array:
+    """First and second moments of rows (n, m), as columns; of pairs of columns if ``full``."""
+    if not full:
+        return jnp.concatenate([rows, rows * rows], 1)
+    first, second = np.triu_indices(rows.shape[1])
+    return jnp.concatenate([rows, rows[:, first] * rows[:, second]], 1)
 
 
 @node
@@ -100,6 +109,21 @@ class SeparateTarget(NumbersOnly):
     def for_rows(self, cells: jax.Array, key: jax.Array) -> Target:
         """The distribution itself, which is a sum over clusters."""
         return self.plain
+
+    # Other rows
+
+    def restated(self, x: jax.Array, rows: jax.Array) -> jax.Array:
+        """Statistics (b, p) of other features (b, m)."""
+        code: Any = self.plain.terms[0].cost
+        own = moments(rows, code.full)
+        if not code.weighted:
+            return jnp.concatenate([own * x[:, -1:], x[:, own.shape[1] :]], 1)
+        rest = x[:, own.shape[1] :]
+        return jnp.concatenate([own * rest[:, :1], rest], 1)
+
+    def with_rows(self, rows: jax.Array) -> Any:
+        """The distribution of rows (n', m) in place of its own."""
+        return replace(self, plain=replace(self.plain, x=self.restated(self.plain.x, rows)))
 
     # Rows of different weights: see `nrprob.statistics.codes.NormalWishart`
 

@@ -29,7 +29,7 @@ from nrprob.engines.chains import Draw
 from nrprob.engines.programs import program
 from nrprob.engines.target import Target
 from nrprob.methods.bayes.prior import Prior, draw_prior
-from nrprob.methods.bayes.separate import SeparateTarget
+from nrprob.methods.bayes.separate import SeparateTarget, moments
 from nrprob.methods.bayes.shrunk_length import shortest_length
 from nrprob.methods.bayes.tied import wishart_root
 from nrprob.methods.bayes.weights import unweighted
@@ -41,12 +41,6 @@ _STATIC: dict[str, Any] = {"static": True}
 SHRINKAGE = np.asarray([1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0])  # values of nu
 SIZES = np.logspace(-2.5, 0, 41)  # values of s, close to each other as S knows it well
 MOST = 1e6  # trace of the inverse of S
-
-
-def moments(rows: Any) -> jax.Array:
-    """First and second moments of rows (n, d), as columns."""
-    first, second = np.triu_indices(rows.shape[1])
-    return jnp.concatenate([rows, rows[:, first] * rows[:, second]], 1)
 
 
 @node
@@ -86,6 +80,11 @@ class ShrunkTarget(SeparateTarget):
             own = own * rest[:, :1]
         plain = replace(self.plain, x=jnp.concatenate([own, rest], 1))
         return replace(self, plain=plain, common=common)
+
+    def with_rows(self, rows: jax.Array) -> ShrunkTarget:
+        """The distribution of rows (n', d) in place of its own."""
+        real = self.plain.x[:, -1:]
+        return replace(self, rows=rows * real).seen_by(self.common)
 
     def at(self, prior: Prior) -> ShrunkTarget:
         """The distribution given other numbers."""
@@ -148,6 +147,10 @@ class ShrunkTarget(SeparateTarget):
         return root @ root.T
 
     # Rows as they come: their statistics start with their features
+
+    def restated(self, x: jax.Array, rows: jax.Array) -> jax.Array:
+        """Statistics (b, p) of other features (b, d), of weight 1."""
+        return jnp.concatenate([rows, x[:, self.n_features :]], 1)
 
     def features_of(
         self, cells: jax.Array, x: jax.Array, group: jax.Array, weights: jax.Array | None = None

@@ -165,12 +165,23 @@ class TiedTarget(NumbersOnly):
         weight, rows = self._mass(x), x[:, : self._end]
         return unweighted(rows, weight) if self.weighted else rows, weight
 
+    def _of(self, x: jax.Array, weight: jax.Array) -> TiedTarget:
+        """The distribution of rows of other statistics (n', p), of weights (n',)."""
+        rows = unweighted(x[:, : self._end], jnp.sqrt(weight))
+        return replace(self, plain=replace(self.plain, x=x), square=rows.T @ rows)
+
     def reweighted(self, weight: jax.Array) -> TiedTarget:
         """The distribution under other weights (n',) of its rows."""
-        x = reweighted(self.plain.x, weight, self._end + 1)
-        rows = unweighted(x[:, : self._end], jnp.sqrt(weight))
-        found = replace(self, plain=replace(self.plain, x=x), square=rows.T @ rows)
-        return found._with_root()
+        return self._of(reweighted(self.plain.x, weight, self._end + 1), weight)._with_root()
+
+    def with_rows(self, rows: jax.Array) -> TiedTarget:
+        """The distribution of rows (n', d) in place of its own."""
+        x = self.plain.x
+        return self._of(self.restated(x, rows), self._mass(x))
+
+    def restated(self, x: jax.Array, rows: jax.Array) -> jax.Array:
+        """Statistics (b, p) of other features (b, d)."""
+        return jnp.concatenate([rows * self._mass(x)[:, None], x[:, self.n_features :]], 1)
 
     def _fit(self, cells: jax.Array) -> _Fit:
         """Fit cells (groups, K, p)."""

@@ -495,6 +495,6 @@ def test_recovery_beyond_continuous_structure(link, bar):
     found = []
     for seed in range(1, 11):
         X, z, c = planted(link, seed)
-        model = CCIB(2, n_init=10, random_state=0).fit(X, known=z)
+        model = CCIB(2, n_init=4, random_state=0).fit(X, known=z)
         found.append(matched_accuracy(model.labels_, c))
     assert np.mean(found) >= bar
