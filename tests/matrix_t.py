@@ -20,3 +20,13 @@ def nats(X, between, variance, freedom, power=1.0):
         - 0.5 * d * np.linalg.slogdet(between)[1]
         - 0.5 * (v + n) * np.linalg.slogdet(scatter)[1]
     )
+
+
+def sum_of_offsets(labels, told, kappa, omega):
+    """Covariance (n, n) of rows that clusters and what is known add up to, in units of a row's."""
+    between = (labels[:, None] == labels) / kappa
+    if told.n_groups > 1:
+        between = between + (told.group[:, None] == told.group) / omega
+    if told.numbers is not None:
+        between = between + told.numbers @ told.numbers.T / omega
+    return between

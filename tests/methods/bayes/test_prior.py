@@ -65,11 +65,7 @@ def padded(target, labels):
 def by_rows(X, labels, told, prior):
     """Minus the log density of rows: a matrix of t, from the covariance between its rows."""
     kappa, omega, *rest = prior
-    between = np.eye(len(X)) + (labels[:, None] == labels) / kappa
-    if told.n_groups > 1:
-        between = between + (told.group[:, None] == told.group) / omega
-    if told.numbers is not None:
-        between = between + told.numbers @ told.numbers.T / omega
+    between = np.eye(len(X)) + matrix_t.sum_of_offsets(labels, told, kappa, omega)
     return matrix_t.nats(X, between, *rest)
 
 

@@ -99,11 +99,7 @@ def by_rows(covariance, X, told, labels, w, power=1.0):
     each = np.diag(1 / (power * w))
     lost = -0.5 * D * (power * np.log(w) - np.log(w * power)).sum()
     if covariance == "tied":
-        between = each + (labels[:, None] == labels) / kappa
-        if told.n_groups > 1:
-            between = between + (told.group[:, None] == told.group) / omega
-        if told.numbers is not None:
-            between = between + told.numbers @ told.numbers.T / omega
+        between = each + matrix_t.sum_of_offsets(labels, told, kappa, omega)
         return matrix_t.nats(X, between, *rest, power) + lost
     total = lost
     for c in np.unique(labels):

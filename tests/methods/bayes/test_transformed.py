@@ -98,11 +98,7 @@ def by_rows(covariance, told, labels, powers, power=1.0, at=slice(None)):
     # A normal density of covariance S, powered, is one of S / power but for a factor.
     each, lost = np.eye(len(X)) / power, lost + 0.5 * X.size * np.log(power)
     if covariance == "tied":
-        between = each + (labels[:, None] == labels) / kappa
-        if told.n_groups > 1:
-            between = between + (told.group[:, None] == told.group) / omega
-        if told.numbers is not None:
-            between = between + told.numbers @ told.numbers.T / omega
+        between = each + matrix_t.sum_of_offsets(labels, told, kappa, omega)
         return matrix_t.nats(X, between, *rest, power) + lost
     for c in np.unique(labels):
         own = np.flatnonzero(labels == c)
