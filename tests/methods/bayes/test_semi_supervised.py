@@ -11,7 +11,7 @@ from scipy.stats import ttest_rel
 from nrprob import batch
 from nrprob.batch.modelfile import read_model
 
-RUNS = 40
+RUNS = 25
 
 
 def errors_of(results, method):
