@@ -112,12 +112,13 @@ def main(quick: bool) -> None:
             ]
     show("300 rows, 4 columns", ("degrees", "set", "known", "errors=", *COLUMNS), rows)
     rows, kinds = [], ("yeo-johnson",) if quick else ("identity", "yeo-johnson")
-    real = [("wine", *load_wine(return_X_y=True)), ("iris", *load_iris(return_X_y=True))]
-    for (name, X, truth), power in itertools.product(real, values[:2]):
+    real = (("wine", load_wine, "full"), ("iris", load_iris, "full"), ("iris", load_iris, "tied"))
+    for (name, load, covariance), power in itertools.product(real, values[:2]):
+        X, truth = load(return_X_y=True)
         for errors, how in itertools.product(("gauss", "t"), kinds):
             settings = {"errors": errors, "likelihood_power": power, "transformation": how}
-            what = name, "full", errors, str(power), how
-            rows.append(row(what, X, truth, covariance="full", **settings, **short))
+            what = name, covariance, errors, str(power), how
+            rows.append(row(what, X, truth, covariance=covariance, **settings, **short))
     for seed in range(1 if quick else 3):
         X, truth = skewed(seed)
         for how in kinds:

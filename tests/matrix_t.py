@@ -30,3 +30,21 @@ def sum_of_offsets(labels, told, kappa, omega):
     if told.numbers is not None:
         between = between + told.numbers @ told.numbers.T / omega
     return between
+
+
+def nats_of_clusters(covariance, X, each, labels, told, prior, power=1.0):
+    """Minus the log density of rows (n, d) given labels, of rows ``each`` (n, n) by themselves.
+
+    Under "tied", clusters and what is known share a covariance; under "full" and "diag" every
+    cluster has its own. ``prior`` is of centres, of what is known, and of the covariance.
+    """
+    kappa, omega, *rest = prior
+    if covariance == "tied":
+        return nats(X, each + sum_of_offsets(labels, told, kappa, omega), *rest, power)
+    total = 0.0
+    for c in np.unique(labels):
+        own = np.flatnonzero(labels == c)
+        between = each[np.ix_(own, own)] + 1 / kappa
+        columns = [X[own]] if covariance == "full" else np.split(X[own], X.shape[1], axis=1)
+        total += sum(nats(x, between, *rest, power) for x in columns)
+    return total

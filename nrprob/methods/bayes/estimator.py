@@ -273,8 +273,9 @@ class MDLMixture(Inputs):
 
     shifted and scaled to unit variance on the rows of `fit`. Powers are drawn from 121 values from
     -2 to 4, all as probable, of which 1 leaves a column as it is. Lengths and densities have the
-    slopes of the transforms in them, so that they are those of the rows as they came, and can be
-    compared with those without.
+    slopes of the transforms in them, so that they are those of the rows as they came. As with other
+    numbers that are drawn, lengths leave out what the choice itself costs, log 121 a column:
+    `score` compares with columns as they came.
 
     With ``known``, row i of group g and cluster c is
 

@@ -216,8 +216,7 @@ class TransformedTarget:
         """
         rows = x[:, : self.rows.shape[1]]
         moved = self.inner.restated(x, self._moved(rows, self.which))
-        cost = self.inner.features_of(cells, moved, group, *(() if weights is None else (weights,)))
-        return cost - self._log_slopes(rows)
+        return self.inner.features_of(cells, moved, group, weights) - self._log_slopes(rows)
 
     def _log_slopes(self, rows: jax.Array) -> jax.Array:
         """Log density (b,) that transforms of rows (b, m) add to that of rows as they come."""
@@ -230,10 +229,9 @@ class TransformedTarget:
             cells, x, group
         )
 
-    def left_out(self, cells: jax.Array, labels: jax.Array, weight: Any = None) -> jax.Array:
+    def left_out(self, cells: jax.Array, labels: jax.Array, *weight: Any) -> jax.Array:
         """Log density (..., n') of every row, of weights (..., 1), given the others."""
-        found = self.inner.left_out(cells, labels, *(() if weight is None else (weight,)))
-        return found + self._log_slopes(self.rows)
+        return self.inner.left_out(cells, labels, *weight) + self._log_slopes(self.rows)
 
 
 @program()

@@ -94,20 +94,10 @@ def made(covariance, known="", power=1.0):
 
 def by_rows(covariance, X, told, labels, w, power=1.0):
     """Minus the log density of rows given labels and scales; of the model, not of the code."""
-    kappa, omega, *rest = PRIOR
     # A normal density of covariance S / w, powered, is one of S / (w power) but for a factor.
     each = np.diag(1 / (power * w))
     lost = -0.5 * D * (power * np.log(w) - np.log(w * power)).sum()
-    if covariance == "tied":
-        between = each + matrix_t.sum_of_offsets(labels, told, kappa, omega)
-        return matrix_t.nats(X, between, *rest, power) + lost
-    total = lost
-    for c in np.unique(labels):
-        at = np.flatnonzero(labels == c)
-        between = each[np.ix_(at, at)] + 1 / kappa
-        columns = [X[at]] if covariance == "full" else [X[at, j : j + 1] for j in range(D)]
-        total += sum(matrix_t.nats(x, between, *rest, power) for x in columns)
-    return total
+    return matrix_t.nats_of_clusters(covariance, X, each, labels, told, PRIOR, power) + lost
 
 
 def of_labels(labels):

@@ -63,19 +63,13 @@ def rows():
 
 
 @functools.cache
-def made(covariance, known="", power=1.0, errors="gauss"):
+def made(covariance, known="", power=1.0):
+    """Distribution whose numbers of the prior are not drawn, and whose powers are few."""
     code = MixtureCode(
-        "conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True, power=power, errors=errors,
+        "conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True, power=power,
         transformation="yeo-johnson",
     )  # fmt: skip
     target = code.target(rows(), np.full(N, -1), 0, K, TOLD[known])
-    if errors == "t":
-        return replace(target, inner=_given(target.inner))
-    return _given(target)
-
-
-def _given(target):
-    """With numbers of the prior that are not drawn, and few powers."""
     grid = Prior(*(jnp.asarray([v]) for v in PRIOR))
     inner = replace(target.inner, grid=grid).at(Prior(*(jnp.asarray(v) for v in PRIOR)))
     tables = {name: getattr(target, name)[:, KEPT] for name in ("shift", "spread", "stretch")}
@@ -88,7 +82,6 @@ def by_rows(covariance, told, labels, powers, power=1.0, at=slice(None)):
 
     Columns are shifted and scaled as all rows say.
     """
-    kappa, omega, *rest = PRIOR
     X, lost = rows(), 0.0
     for j, value in enumerate(powers):
         x = stats.yeojohnson(X[:, j], value)
@@ -97,15 +90,7 @@ def by_rows(covariance, told, labels, powers, power=1.0, at=slice(None)):
     X, labels, told = X[at], labels[at], told.of(at)
     # A normal density of covariance S, powered, is one of S / power but for a factor.
     each, lost = np.eye(len(X)) / power, lost + 0.5 * X.size * np.log(power)
-    if covariance == "tied":
-        between = each + matrix_t.sum_of_offsets(labels, told, kappa, omega)
-        return matrix_t.nats(X, between, *rest, power) + lost
-    for c in np.unique(labels):
-        own = np.flatnonzero(labels == c)
-        between = each[np.ix_(own, own)] + 1 / kappa
-        columns = [X[own]] if covariance == "full" else [X[own, j : j + 1] for j in range(D)]
-        lost += sum(matrix_t.nats(x, between, *rest, power) for x in columns)
-    return lost
+    return matrix_t.nats_of_clusters(covariance, X, each, labels, told, PRIOR, power) + lost
 
 
 def padded(target, labels):
