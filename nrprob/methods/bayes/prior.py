@@ -12,6 +12,7 @@ import numpy as np
 from nrprob.engines.chains import ChainState, CollapsedKernel, Draw
 from nrprob.engines.sample import gibbs, jumps, no_moves
 from nrprob.engines.target import Partition, Target, occupied, start
+from nrprob.engines.uniforms import below
 
 
 class Prior(NamedTuple):
@@ -32,12 +33,17 @@ class Prior(NamedTuple):
     freedom: Any
 
 
+# Of many columns rows know the numbers to a few hundredths.
 GRID = Prior(
-    np.logspace(-3, 0.5, 15),
-    np.logspace(-3, 0.5, 15),
-    np.logspace(-2.5, 0, 11),
-    np.asarray([1.0, 2.0, 5.0, 10.0, 20.0, 50.0]),
+    np.logspace(-3, 0.5, 113),
+    np.logspace(-3, 0.5, 113),
+    np.logspace(-2.5, 0, 81),
+    np.geomspace(1, 50, 81),
 )
+_TRIED = 12  # places on a line that one is drawn from
+_STRIDES = np.asarray([1, 2, 4, 8])  # from one of them to the next
+# The expected variance trades off with how far covariances stray from it.
+_TRADE = Prior(0, 0, -1, 2)
 
 
 class PriorTarget(Protocol):
@@ -128,36 +134,70 @@ Kind = TypeVar("Kind", bound=Any)
 
 
 def draw_prior(target: Kind, cells: jax.Array, key: jax.Array) -> Kind:
-    """Draw the numbers anew, one by one, given a partition."""
+    """Draw the numbers anew given a partition, along one line on their grid after another.
+
+    The places on a line that are looked at are drawn first; any of them would have had the same
+    ones with the same probability.
+    """
+    choice_key, place_key = jax.random.split(key)
 
     def choose(i, log_p):
-        return jax.random.categorical(jax.random.fold_in(key, i), log_p)
+        return jax.random.categorical(jax.random.fold_in(choice_key, i), log_p)
 
-    return _renewed(target, cells, choose, 1)
+    def steps(i, turn, place, size):
+        u = jax.random.uniform(jax.random.fold_in(place_key, i), (2,))
+        stride = jnp.asarray(_STRIDES)[below(u[0], len(_STRIDES))]
+        return stride * (jnp.arange(_TRIED) - below(u[1], _TRIED))
+
+    return _renewed(target, cells, choose, steps, 1)
 
 
 def best_prior(target: Kind, cells: jax.Array) -> Kind:
     """Numbers under which a partition is most probable, each given the others."""
-    return _renewed(target, cells, lambda i, log_p: log_p.argmax(), 3)
+
+    def steps(i, turn, place, size):
+        wide = -(-size // _TRIED)
+        far = place % wide + wide * jnp.arange(_TRIED)  # all over the line, and later what is near
+        near = jnp.maximum(place - _TRIED // 2, 0) + jnp.arange(_TRIED)
+        return jnp.where(turn < 2, far, near) - place
+
+    return _renewed(target, cells, lambda i, log_p: log_p.argmax(), steps, 4)
 
 
-def _renewed(target: Kind, cells: jax.Array, choose: Any, rounds: int) -> Kind:
-    """Put numbers in place of those in use, one by one, by their log probabilities on the grid."""
-    most = max(values.shape[0] for values in target.grid)
-    drawn = np.asarray([f for f, values in enumerate(target.grid) if values.shape[0] > 1])
-    if not drawn.size:
+def _renewed(target: Kind, cells: jax.Array, choose: Any, steps: Any, rounds: int) -> Kind:
+    """Put numbers in place of those in use, by their log probabilities.
+
+    Lines are those of one number each, and `_TRADE`. Places are chosen as many steps from the one
+    in use as ``steps(update, round, place, places)`` says, if there are such; of a short grid, from
+    all.
+    """
+    sizes = np.asarray([values.shape[0] for values in target.grid])
+    trade = np.asarray(_TRADE)
+    lines = [*np.eye(len(sizes), dtype=int)[sizes > 1]]
+    short = [size <= _TRIED for size in sizes[sizes > 1]]
+    if not lines:
         return target
-    # One loop over numbers, for each of which the program would have the lengths once more.
-    grid = jnp.stack([jnp.pad(v, (0, most - v.shape[0]), mode="edge") for v in target.grid])
-    real = np.arange(most) < np.asarray([v.shape[0] for v in target.grid])[:, None]
+    if (sizes[trade != 0] > _TRIED).all():
+        lines, short = [*lines, trade], [*short, False]
+    count = min(sizes.max(), _TRIED)
+    grid = jnp.stack([jnp.pad(v, (0, sizes.max() - len(v)), mode="edge") for v in target.grid])
 
+    # One loop over lines, for each of which the program would have the lengths once more.
     def renew(i, prior):
-        field = jnp.asarray(drawn)[i % drawn.size]
-        tried = jnp.tile(prior, (most, 1)).at[:, field].set(grid[field])
+        which = i % len(lines)
+        line = jnp.asarray(np.stack(lines))[which]
+        places = jnp.abs(grid - prior[:, None]).argmin(1)
+        along = jnp.abs(line).argmax()
+        place, size = places[along], jnp.asarray(sizes)[along]
+        step = steps(i, i // len(lines), place, size)[:count]
+        step = jnp.where(jnp.asarray(short)[which], jnp.arange(count) - place, step)
+        at = places + step[:, None] * line
+        inside = ((at >= 0) & (at < sizes)).all(1)
+        tried = jnp.take_along_axis(grid.T, jnp.clip(at, 0, sizes - 1), 0)
         lengths = jax.vmap(lambda p: target.at(Prior(*p)).features(cells))(tried)
-        return tried[choose(i, jnp.where(jnp.asarray(real)[field], -lengths, -jnp.inf))]
+        return tried[choose(i, jnp.where(inside, -lengths, -jnp.inf))]
 
-    prior = jax.lax.fori_loop(0, rounds * drawn.size, renew, jnp.stack(target.prior))
+    prior = jax.lax.fori_loop(0, rounds * len(lines), renew, jnp.stack(target.prior))
     return target.at(Prior(*prior))
 
 

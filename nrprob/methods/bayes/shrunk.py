@@ -38,7 +38,7 @@ from nrprob.statistics.matrices import whitener
 from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
-SHRINKAGE = np.asarray([1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0])  # values of nu
+SHRINKAGE = np.geomspace(1, 500, 97)  # values of nu
 SIZES = np.logspace(-2.5, 0, 41)  # values of s, close to each other as S knows it well
 MOST = 1e6  # trace of the inverse of S
 

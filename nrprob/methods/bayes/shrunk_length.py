@@ -26,6 +26,7 @@ from nrprob.statistics.matrices import whitener
 
 _ROUNDS = 3  # of numbers of the prior, and of the common covariance given them
 _STEPS = 12  # towards its mode, of a round
+_APART = 12  # values of the degrees of freedom, from one that is tried to the next
 
 
 class _Clusters(NamedTuple):
@@ -118,7 +119,7 @@ def shortest_length(target: Any, labels: jax.Array) -> jax.Array:
         length = now.length(now.cells(labels)) - units - _of(now, labels).log_volume()
         return jnp.where(jnp.isfinite(length), length, jnp.inf)
 
-    return jax.lax.map(given, target.grid.freedom).min()
+    return jax.lax.map(given, target.grid.freedom[::_APART]).min()
 
 
 def _of(target: Any, labels: jax.Array) -> _Clusters:

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from partitions import all_partitions, p_value
 from scipy import stats
+from slowly import first_fast
 
 from nrprob.engines import chains
 from nrprob.methods.bayes.code import MixtureCode
-from nrprob.methods.bayes.prior import Prior, PriorKernel
+from nrprob.methods.bayes.prior import Prior, PriorKernel, best_prior, draw_prior
 from nrprob.methods.bayes.told import Told
 
 N, D, K = 6, 2, 4
@@ -306,3 +307,58 @@ def _at(target, labels, key):
     """State of a chain at given labels and numbers of the prior."""
     numbers = {name: jnp.asarray(v) for name, v in target.prior._asdict().items()}
     return chains.ChainState({"labels": labels, **numbers}, {}, key)
+
+
+# Numbers given a partition, on grids of which a step sees a part
+
+LONG = Prior(
+    np.logspace(-2, 0.5, 30), np.asarray([1.0]), np.logspace(-1.5, 0, 31), np.geomspace(1, 50, 27)
+)
+
+
+def given_partition(covariance, grid=LONG):
+    """Distribution over numbers, cells of a partition, and lengths (g, g, g) of all numbers."""
+    target = made(covariance, grid=grid)
+    cells = target.cells(jnp.asarray(padded(target, [0, 1, 0, 1, 0, 1])[0]))
+    mesh = jnp.meshgrid(*target.grid, indexing="ij")
+    numbers = Prior(*(m.ravel() for m in mesh))
+    features = jax.jit(lambda c: jax.lax.map(lambda p: target.at(Prior(*p)).features(c), numbers))
+    return target, cells, numbers, np.asarray(features(cells))
+
+
+@pytest.mark.parametrize("covariance", first_fast(["full", "tied"]))
+def test_numbers_on_long_grids_keep_their_distribution(covariance):
+    n, steps = 20_000, 3
+    target, cells, numbers, lengths = given_partition(covariance)
+    p = np.exp(lengths.min() - lengths)
+    p = p / p.sum()
+    begin = np.random.default_rng(2).choice(len(p), size=n, p=p)
+
+    def after_a_step(prior, key, t):
+        return draw_prior(target.at(prior), cells, jax.random.fold_in(key, t)).prior
+
+    @jax.jit
+    @jax.vmap
+    def run(at, key):
+        prior = Prior(*(values[at] for values in numbers))
+        return jax.lax.fori_loop(0, steps, lambda t, now: after_a_step(now, key, t), prior)
+
+    found = np.stack(run(begin, jax.random.split(jax.random.PRNGKey(1), n)))
+    sizes = [len(values) for values in target.grid]
+    which = [abs(v[:, None] - g).argmin(1) for v, g in zip(found, target.grid, strict=True)]
+    end = np.ravel_multi_index(which, sizes)
+    assert (end != begin).mean() > 0.9
+    law = p.reshape(sizes)
+    for some in ((0, 2), (0, 3), (2, 3)):
+        rest = tuple(a for a in range(4) if a not in some)
+        wide = [sizes[a] for a in some]
+        cell = np.ravel_multi_index([which[a] for a in some], wide)
+        counts = np.bincount(cell, minlength=int(np.prod(wide)))
+        assert p_value(counts, law.sum(rest).ravel()) > LEVEL, some
+
+
+@pytest.mark.parametrize("covariance", ["tied", "full"])
+def test_the_best_numbers_of_long_grids_are_found(covariance):
+    target, cells, _, lengths = given_partition(covariance)
+    found = jax.jit(lambda c: best_prior(target, c).features(c))(cells)
+    assert lengths.min() - 1e-9 <= float(found) < lengths.min() + 0.01
