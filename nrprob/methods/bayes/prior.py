@@ -41,7 +41,7 @@ GRID = Prior(
     np.geomspace(1, 50, 81),
 )
 _TRIED = 12  # places on a line that one is drawn from
-_STRIDES = np.asarray([1, 2, 4, 8])  # from one of them to the next
+_STRIDES = np.asarray([1, 2, 4, 8, 8, 8])  # from one of them to the next
 # The expected variance trades off with how far covariances stray from it.
 _TRADE = Prior(0, 0, -1, 2)
 

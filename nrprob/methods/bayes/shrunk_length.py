@@ -26,7 +26,7 @@ from nrprob.statistics.matrices import whitener
 
 _ROUNDS = 3  # of numbers of the prior, and of the common covariance given them
 _STEPS = 12  # towards its mode, of a round
-_APART = 12  # values of the degrees of freedom, from one that is tried to the next
+_TRIED = 9  # values of the degrees of freedom, at equal distances on their grid
 
 
 class _Clusters(NamedTuple):
@@ -119,7 +119,9 @@ def shortest_length(target: Any, labels: jax.Array) -> jax.Array:
         length = now.length(now.cells(labels)) - units - _of(now, labels).log_volume()
         return jnp.where(jnp.isfinite(length), length, jnp.inf)
 
-    return jax.lax.map(given, target.grid.freedom[::_APART]).min()
+    size = target.grid.freedom.shape[0]
+    some = np.linspace(0, size - 1, min(size, _TRIED)).round().astype(int)
+    return jax.lax.map(given, target.grid.freedom[some]).min()
 
 
 def _of(target: Any, labels: jax.Array) -> _Clusters:
