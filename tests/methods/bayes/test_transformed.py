@@ -264,7 +264,7 @@ def skew(seed, n=400):
 @pytest.mark.contract
 def test_skew_clusters_are_not_cut():
     X, z = skew(0)
-    settings = dict(num_warmup=100, num_samples=100, num_chains=2, random_state=0)
+    settings = dict(num_warmup=400, num_samples=400, num_chains=2, random_state=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         plain = MDLMixture(covariance="full", **settings).fit(X[:250])
