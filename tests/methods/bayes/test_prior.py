@@ -316,9 +316,9 @@ LONG = Prior(
 )
 
 
-def given_partition(covariance, grid=LONG):
-    """Distribution over numbers, cells of a partition, and lengths (g, g, g) of all numbers."""
-    target = made(covariance, grid=grid)
+def given_partition(covariance):
+    """Distribution over numbers, cells of a partition, all numbers, and their lengths."""
+    target = made(covariance, grid=LONG)
     cells = target.cells(jnp.asarray(padded(target, [0, 1, 0, 1, 0, 1])[0]))
     mesh = jnp.meshgrid(*target.grid, indexing="ij")
     numbers = Prior(*(m.ravel() for m in mesh))
