@@ -21,7 +21,7 @@ from scipy.special import gammaln, multigammaln, xlogy
 
 from nrprob.codelength import gaussian_complexity, multinomial_table
 from nrprob.statistics.gammas import log_gamma, log_multigamma
-from nrprob.statistics.matrices import whitener
+from nrprob.statistics.matrices import log_determinant, whitener
 from nrprob.statistics.sums import sum_of_products, sum_of_squares
 from nrprob.statistics.terms import TracedTerm
 from nrprob.trees import node
@@ -293,7 +293,7 @@ class NormalInverseWishart:
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Nats of statistics (..., p)."""
         n = cell[..., -1]
-        return 0.5 * (self.nu + n) * _log_det(self._matrix(cell)) + _look_up(self.table, n)
+        return 0.5 * (self.nu + n) * log_determinant(self._matrix(cell)) + _look_up(self.table, n)
 
     def prepare(self, cells: jax.Array) -> Any:
         """What `join` wants to know of cells (p, K)."""
@@ -321,22 +321,6 @@ def _places(m: int) -> np.ndarray:
 def _away(white: jax.Array, row: jax.Array, mean: jax.Array) -> jax.Array:
     """Squares (K, b) of distances of rows (m, b) from means (m, K, 1) that are whitened already."""
     return sum_of_squares(jnp.einsum("ijk,jb->ikb", white[..., 0], row) - mean)
-
-
-def _log_det(matrix: jax.Array) -> jax.Array:
-    """Log determinant of positive definite matrices (..., m, m), by elimination without pivots.
-
-    LAPACK takes small matrices one by one, and must not run in two programs at a time.
-    """
-    m = matrix.shape[-1]
-    total = jnp.zeros(matrix.shape[:-2], matrix.dtype)
-    for i in range(m):
-        pivot = jnp.maximum(matrix[..., i, i], 1e-300)
-        total = total + jnp.log(pivot)
-        if i + 1 < m:
-            row, column = matrix[..., i, :], matrix[..., :, i]
-            matrix = matrix - column[..., :, None] * row[..., None, :] / pivot[..., None, None]
-    return total
 
 
 def student(away: Any, log_det: Any, factor: Any, freedom: Any, m: int) -> jax.Array:
@@ -394,7 +378,9 @@ class NormalWishart:
         n, scatter = self.power * cell[..., -1], self.scatter(cell)
         size = self.n_features if self.full else 1
         freedom, inside = size + 1 + self.freedom, jnp.log(self.freedom * self.variance)
-        log_det = _log_det(scatter) if self.full else _log_product(jnp.moveaxis(scatter, -1, 0))
+        log_det = (
+            log_determinant(scatter) if self.full else _log_product(jnp.moveaxis(scatter, -1, 0))
+        )
         gammas = log_multigamma(0.5 * freedom, size) - log_multigamma(0.5 * (freedom + n), size)
         rest = 0.5 * n * np.log(np.pi) - 0.5 * freedom * inside
         rest = rest + 0.5 * jnp.log1p(self.power * self._mass(cell) / self.kappa) + gammas / size
@@ -412,7 +398,7 @@ class NormalWishart:
         if not self.full:
             constant = constant + 0.5 * self.power * _log_product(scatter.T)
             return constant, freedom, precision, mean, scatter.T
-        white, log_det = jax.vmap(whitener)(scatter)
+        white, log_det = whitener(scatter)
         constant = constant + 0.5 * self.power * log_det
         mean = jnp.einsum("kij,jk->ik", white, mean)
         return constant, freedom, precision, mean, jnp.moveaxis(white, 0, -1)

@@ -7,27 +7,112 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+_FEW = 3  # columns that are eliminated without a loop
+_SOME = 16  # columns that are eliminated one by one; more are halved
 
 
 def whitener(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Inverse (m, m) of the lower root of a matrix (m, m), and the log of its determinant.
+    """Inverses (..., m, m) of the lower roots of matrices (..., m, m), and logs of determinants.
 
     So ``w @ matrix @ w.T`` is the identity, and ``w.T @ w`` the inverse of ``matrix``.
     """
-    m = matrix.shape[0]
-    place = jnp.arange(m)
-    # Elimination without pivots, of the matrix and of the identity beside it.
-    both = jnp.concatenate([matrix, jnp.eye(m, dtype=matrix.dtype)], 1)
+    return _whitener(matrix, _least(matrix))
+
+
+def log_determinant(matrix: jax.Array) -> jax.Array:
+    """Logs (...) of the determinants of positive definite matrices (..., m, m)."""
+    least = _least(matrix)
+    total = jnp.zeros((), matrix.dtype)
+    while (m := matrix.shape[-1]) > _SOME:
+        _, _, matrix, more = _halved(matrix, least)
+        least, total = least[..., m // 2 :], total + more
+    for i in range(m):
+        pivot, good = _pivot(matrix[..., 0, 0], least[..., i])
+        total = total + jnp.log(pivot)
+        column = matrix[..., 1:, :1] * (good / pivot)[..., None, None]
+        matrix = matrix[..., 1:, 1:] - column * matrix[..., :1, 1:]
+    return total
+
+
+def _least(matrix: jax.Array) -> jax.Array:
+    """Least pivots (..., m), below which they are rounding, as is all that is in their columns."""
+    kind = jnp.finfo(matrix.dtype)
+    diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1)
+    return jnp.maximum(kind.eps * diagonal, kind.tiny)
+
+
+def _pivot(pivot: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A pivot, and 1, or 0 where it is rounding."""
+    return jnp.maximum(pivot, least), (pivot > least).astype(pivot.dtype)
+
+
+def _whitener(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
+    m = matrix.shape[-1]
+    if m <= _FEW:
+        return _written_out(matrix, least)
+    if m <= _SOME:
+        return _one_by_one(matrix, least)
+    white, below, rest, log_det = _halved(matrix, least)
+    last, more = _whitener(rest, least[..., m // 2 :])
+    corner = -_product(last, _product(below, white))
+    nothing = jnp.zeros_like(jnp.swapaxes(corner, -1, -2))
+    upper, lower = (jnp.concatenate(both, -1) for both in ((white, nothing), (corner, last)))
+    return jnp.concatenate([upper, lower], -2), log_det + more
+
+
+def _halved(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, ...]:
+    """Eliminate the first half of the columns.
+
+    Returns its whitener, what is below its root, what it leaves of the second half, and the log of
+    its determinant.
+    """
+    half = matrix.shape[-1] // 2
+    white, log_det = _whitener(matrix[..., :half, :half], least[..., :half])
+    below = _product(matrix[..., half:, :half], jnp.swapaxes(white, -1, -2))
+    rest = matrix[..., half:, half:] - _product(below, jnp.swapaxes(below, -1, -2))
+    return white, below, rest, log_det
+
+
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def _one_by_one(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`whitener`, in place: columns of the inverse stand where those of the matrix were."""
+    m = matrix.shape[-1]
+    place = np.arange(m)
 
     def eliminate(i, carry):
-        both, log_det = carry
-        own = (place == i).astype(both.dtype)
-        row, column = own @ both, both[:, :m] @ own
-        pivot = jnp.maximum(column @ own, 1e-300)
-        row = row / jnp.sqrt(pivot)
-        column = jnp.where(place > i, column / jnp.sqrt(pivot), 0)
-        both = jnp.where((place == i)[:, None], row, both - column[:, None] * row)
-        return both, log_det + jnp.log(pivot)
+        matrix, log_det = carry
+        row, column = (jax.lax.dynamic_index_in_dim(matrix, i, at, False) for at in (-2, -1))
+        pivot, good = _pivot(*(jax.lax.dynamic_index_in_dim(a, i, -1) for a in (row, least)))
+        scale = 1 / jnp.sqrt(pivot)
+        row = jnp.where(place == i, 1, row) * scale
+        column = jnp.where(place > i, column * good * scale, 0)
+        matrix = jnp.where((place == i) & (place > i)[:, None], 0, matrix)
+        less = matrix - column[..., None] * row[..., None, :]
+        matrix = jnp.where((place == i)[:, None], row[..., None, :], less)
+        return matrix, log_det + jnp.log(pivot[..., 0])
 
-    both, log_det = jax.lax.fori_loop(0, m, eliminate, (both, jnp.zeros((), both.dtype)))
-    return both[:, m:], log_det
+    begin = matrix, jnp.zeros(matrix.shape[:-2], matrix.dtype)
+    matrix, log_det = jax.lax.fori_loop(0, m, eliminate, begin)
+    return jnp.tril(matrix), log_det
+
+
+def _written_out(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`whitener` of a few columns."""
+    m = matrix.shape[-1]
+    rows = [jnp.broadcast_to(row, least.shape) for row in jnp.eye(m, dtype=matrix.dtype)]
+    log_det = jnp.zeros((), matrix.dtype)
+    for i in range(m):
+        pivot, good = _pivot(matrix[..., 0, 0], least[..., i])
+        scale = 1 / jnp.sqrt(pivot)[..., None]
+        log_det = log_det + jnp.log(pivot)
+        rows[i] = rows[i] * scale
+        below = matrix[..., 1:, 0] * (good[..., None] * scale)
+        for j in range(i + 1, m):
+            rows[j] = rows[j] - below[..., j - i - 1, None] * rows[i]
+        matrix = matrix[..., 1:, 1:] - below[..., :, None] * below[..., None, :]
+    return jnp.stack(rows, -2), log_det

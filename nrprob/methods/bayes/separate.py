@@ -150,7 +150,7 @@ class SeparateTarget(NumbersOnly):
             scatter = code.scatter(total)
             shape = jnp.broadcast_to(0.5 * freedom, scatter.shape)
             return jnp.exp(0.5 * log_gamma_variate(key, shape)) / jnp.sqrt(0.5 * scatter)
-        white = jax.vmap(whitener)(code.scatter(total))[0]
+        white = whitener(code.scatter(total))[0]
         return jax.vmap(wishart_root)(jax.random.split(key, len(total)), white, freedom[:, 0])
 
     def distances(self, cells: jax.Array, labels: jax.Array, key: jax.Array) -> jax.Array:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.methods.bayes.prior import Prior, best_prior
-from nrprob.statistics.matrices import whitener
+from nrprob.statistics.matrices import log_determinant, whitener
 
 _ROUNDS = 3  # of numbers of the prior, and of the common covariance given them
 _STEPS = 12  # towards its mode, of a round
@@ -45,7 +45,7 @@ class _Clusters(NamedTuple):
 
     def inverses(self, common: jax.Array) -> jax.Array:
         """Inverses (K, d, d) of expected covariances, times f, given the common one."""
-        white = jax.vmap(whitener)(self.freedom * common + self.scatter)[0]
+        white = whitener(self.freedom * common + self.scatter)[0]
         return self.freedom * jnp.einsum("kij,kil->kjl", white, white)
 
     def most_probable(self) -> jax.Array:
@@ -115,7 +115,7 @@ def shortest_length(target: Any, labels: jax.Array) -> jax.Array:
         prior, common = jax.lax.fori_loop(0, _ROUNDS, round_, (first, start))
         now = target.at(prior).seen_by(common)
         # The density is one by the plain measure of S.
-        units = 0.5 * (target.n_features + 1) * whitener(common)[1]
+        units = 0.5 * (target.n_features + 1) * log_determinant(common)
         length = now.length(now.cells(labels)) - units - _of(now, labels).log_volume()
         return jnp.where(jnp.isfinite(length), length, jnp.inf)
 

@@ -32,7 +32,7 @@ from nrprob.methods.bayes.six_move_draws import log_gamma_variate
 from nrprob.methods.bayes.weights import reweighted, unweighted
 from nrprob.statistics.codes import code_term, student
 from nrprob.statistics.gammas import log_multigamma
-from nrprob.statistics.matrices import whitener
+from nrprob.statistics.matrices import log_determinant, whitener
 from nrprob.statistics.sums import sum_of_squares
 from nrprob.trees import node
 
@@ -257,7 +257,7 @@ class TiedTarget(NumbersOnly):
             + log_multigamma(0.5 * freedom, d)
             - log_multigamma(0.5 * (freedom + n), d)
             - 0.5 * freedom * d * jnp.log(s * nu)
-            + 0.5 * (freedom + n) * whitener(found.scatter)[1]
+            + 0.5 * (freedom + n) * log_determinant(found.scatter)
             + 0.5 * d * found.log_det
         )
 

@@ -1,0 +1,65 @@
+"""Factors of small matrices, against NumPy's."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+
+from nrprob.statistics.matrices import log_determinant, whitener
+
+# On either side of where columns are no longer written out, and where they are halved.
+SIZES = [1, 3, 4, 16, 17, 35]
+
+
+@jax.jit
+def factors(matrices):
+    return *whitener(matrices), log_determinant(matrices)
+
+
+def spreads(rng: np.random.Generator, m: int, condition: float = 100.0) -> np.ndarray:
+    """Positive definite matrices (2, 3, m, m), whose eigenvalues are so far apart."""
+    turn = np.linalg.qr(rng.normal(size=(2, 3, m, m)))[0]
+    found = (turn * np.geomspace(1, 1 / condition, m)) @ np.swapaxes(turn, -1, -2)
+    return (found + np.swapaxes(found, -1, -2)) / 2
+
+
+@pytest.mark.parametrize("m", SIZES)
+def test_factors_are_those_of_numpy(m):
+    matrices = spreads(np.random.default_rng(m), m)
+    root = np.linalg.cholesky(matrices)
+    with jax.enable_x64(True):
+        white, *log_dets = factors(matrices)
+    np.testing.assert_allclose(white, np.linalg.inv(root), atol=1e-11)
+    for found in log_dets:
+        np.testing.assert_allclose(found, np.linalg.slogdet(matrices)[1], rtol=1e-11)
+
+
+def test_matrices_side_by_side_are_as_one_by_one():
+    matrices = spreads(np.random.default_rng(0), 17)
+    with jax.enable_x64(True):
+        apart, together = jax.jit(jax.vmap(jax.vmap(factors)))(matrices), factors(matrices)
+    for a, b in zip(apart, together, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("m", [3, 16, 35])
+def test_what_is_nearly_singular_loses_no_more_than_rounding(m):
+    """With a condition of 1e8, eight digits of sixteen are left."""
+    matrices = spreads(np.random.default_rng(m), m, 1e8)
+    with jax.enable_x64(True):
+        white, *log_dets = map(np.asarray, factors(matrices))
+    for found in log_dets:
+        np.testing.assert_allclose(found, np.linalg.slogdet(matrices)[1], atol=1e-5)
+    inside = white @ matrices @ np.swapaxes(white, -1, -2)
+    np.testing.assert_allclose(inside, np.broadcast_to(np.eye(m), inside.shape), atol=1e-5)
+
+
+@pytest.mark.parametrize("m", [3, 16, 35])
+def test_singular_matrices_have_finite_factors(m):
+    rows = np.random.default_rng(m).normal(size=(2, 3, m // 2, m))
+    matrices = np.swapaxes(rows, -1, -2) @ rows
+    matrices[0, 0] = 0
+    with jax.enable_x64(True):
+        for found in factors(matrices):
+            assert np.isfinite(found).all()
