@@ -33,7 +33,16 @@ import jax
 import jax.numpy as jnp
 
 from nrprob.engines.split_merge import doubling, launched, split_merges
-from nrprob.engines.target import Partition, Target, occupied, start, sum_cells
+from nrprob.engines.target import (
+    Partition,
+    Target,
+    by_parts,
+    occupied,
+    packed,
+    replaced,
+    start,
+    sum_cells,
+)
 from nrprob.engines.uniforms import below, draw_categories, in_order
 
 
@@ -65,6 +74,7 @@ def gibbs(
 
     Of rows that have several versions, cluster and version are drawn together.
     """
+    state = packed(state)
     n_clusters, scales = target.n_slots, target.scales
     n_versions = 1 if scales is None else len(scales.weights)
     size = target.x.shape[0]
@@ -93,12 +103,19 @@ def gibbs(
         rows = scales.of(rows, category % n_versions)
         return sum_cells(target, rows, groups, category // n_versions)
 
-    def joining(cells, opened, j):
+    def joining(cells, opened, into, j):
         """What the rows of a block add to cells in every category (C, b)."""
         rows, groups = x[j], group[j]
+        more = () if scales is None else (scales.weights,)
+        if target.additive is None:
+            cost = target.joining(cells, rows, groups, *more)
+        else:
+            shape = (*(len(w) for w in more), block)
+            cost = by_parts(
+                lambda part: target.joining(part, rows, groups, *more), cells, into, *shape
+            )
         if scales is None:
-            return target.joining(cells, rows, groups) + opened[:, None]
-        cost = target.joining(cells, rows, groups, scales.weights)
+            return cost + opened[:, None]
         return (cost + opened[:, None, None] + price[j].T).reshape(-1, block)
 
     def visit(j, carry):
@@ -111,8 +128,9 @@ def gibbs(
         k, new = here.sum(), jnp.argmin(here)
         opened = target.sizes[jnp.minimum(k + 1, n_clusters)] - jnp.where(k > 0, target.sizes[k], 0)
         may_open = (jnp.arange(n_clusters) == new) & ~here & jnp.isfinite(opened)
-        cost = joining(less, jnp.where(may_open, opened, 0), j)
-        into = jnp.repeat(here | may_open, n_versions)[:, None]
+        into = here | may_open
+        cost = joining(less, jnp.where(may_open, opened, 0), into, j)
+        into = jnp.repeat(into, n_versions)[:, None]
         log_p = jnp.where(into, -target.scale * cost, -jnp.inf)
         drawn = jnp.where(at(valid), draw_categories(log_p, at(u)), old)
         more = less + cells_of(rows, groups, drawn)
@@ -157,9 +175,9 @@ def swap(target: Target, state: Partition, key: jax.Array) -> tuple[Partition, j
     second = (first + 1 + below(u[2], jnp.maximum(k - 1, 1))) % k
     rank = jnp.cumsum(here) - 1
     a, b = (jnp.argmax(here & (rank == which)) for which in (first, second))
-    mine = state.cells[group]
-    cells = state.cells.at[group, a].set(mine[b]).at[group, b].set(mine[a])
-    length = target.length(cells)
+    two = state.cells[:, jnp.stack([a, b])]
+    two = two.at[group].set(two[group, ::-1])
+    cells, length = replaced(target, state, a, b, two)
     # With an emptied cluster, the way back would have another probability.
     accept = (a != b) & (occupied(cells) == here).all() & (jnp.log(u[3]) < state.length - length)
     z = state.labels

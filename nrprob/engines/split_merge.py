@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import sequential_vmap
 
-from nrprob.engines.target import Odds, Partition, Target, occupied
+from nrprob.engines.target import Odds, Partition, Target, occupied, replaced
 from nrprob.engines.uniforms import below, in_order
 
 
@@ -219,8 +219,7 @@ def split_merge(
     split = pair.together
     joint = jnp.stack([cells.sum(1), jnp.zeros_like(cells[:, 0])], 1)
     changed = jnp.where(split, cells, joint)
-    proposed = state.cells.at[:, pair.a].set(changed[:, 0]).at[:, pair.b].set(changed[:, 1])
-    length = target.length(proposed)
+    proposed, length = replaced(target, state, pair.a, pair.b, changed)
     ratio = state.length - length + jnp.where(split, -log_q, log_q)
     accept = _is_possible(state, pair) & (jnp.log(u[3]) < ratio)
     labels = jnp.where(split, sides, jnp.where(member, pair.a, state.labels))
@@ -236,8 +235,10 @@ def _is_possible(state: Partition, pair: Pair) -> jax.Array:
 
 def _is_hopeless(target: Target, state: Partition, pair: Pair, u: jax.Array) -> jax.Array:
     """Whether a proposal is refused, whatever the sides of its members."""
-    joint = state.cells.at[:, pair.a].add(state.cells[:, pair.b]).at[:, pair.b].set(0)
-    too_long = ~(jnp.log(u[3]) < state.length - target.length(joint))
+    joint = state.cells[:, pair.a] + state.cells[:, pair.b]
+    joint = jnp.stack([joint, jnp.zeros_like(joint)], 1)
+    length = replaced(target, state, pair.a, pair.b, joint)[1]
+    too_long = ~(jnp.log(u[3]) < state.length - length)
     return ~_is_possible(state, pair) | (~pair.together & too_long)
 
 

@@ -92,13 +92,34 @@ class Target:
         x = self.x if self.scales is None else self.scales.of(self.x, self.scales.version)
         return sum_cells(self, x, self.group, labels)
 
+    @property
+    def additive(self) -> Target:
+        """Distribution over the same partitions whose length is a sum over clusters.
+
+        It may leave out what all partitions have in common. Distributions that are no such sums
+        say None.
+        """
+        return self
+
     def length(self, cells: jax.Array) -> jax.Array:
         """``scale * L`` of cells (groups, K, p), in nats."""
-        total = self.sizes[occupied(cells).sum()]
+        constant = sum(term.weight * term.constant for term in self.terms)
+        return self.scale * (self.sizes[occupied(cells).sum()] + self._each(cells).sum() + constant)
+
+    def _each(self, cells: jax.Array) -> jax.Array:
+        """What every cluster adds to L, (K,), from cells (groups, K, p)."""
+        total = jnp.zeros((), cells.dtype)
         for term in self.terms:
-            cost = term.cost(term.cells(cells[:, None])).sum() + term.constant
-            total = total + term.weight * cost
-        return self.scale * total
+            total = total + term.weight * term.cost(term.cells(cells[:, None])).sum((0, 1))
+        return total
+
+    def change(self, cells: jax.Array, old: jax.Array, new: jax.Array) -> jax.Array:
+        """By how much the length of cells grows as some (groups, m, p) become others."""
+        k = occupied(cells).sum()
+        more = k + occupied(new).sum() - occupied(old).sum()
+        each = self._each(jnp.concatenate([new, old], 1))
+        m = new.shape[1]
+        return self.scale * (self.sizes[more] - self.sizes[k] + (each[:m] - each[m:]).sum())
 
     def odds(
         self, state: Partition, a: jax.Array, b: jax.Array
@@ -160,6 +181,32 @@ class Partition(NamedTuple):
     cells: jax.Array
     length: jax.Array
     version: jax.Array | None = None
+
+
+_PART = 5  # clusters that are looked at together; room for more is a multiple of them
+
+
+def by_parts(
+    of: Callable[[jax.Array], jax.Array], cells: jax.Array, some: jax.Array, *rest: int
+) -> jax.Array:
+    """Return what ``of`` says of cells (groups, K, p), (K, *rest), if need be, else 0.
+
+    Need is where ``some`` (K,) is true, or comes after. Slots are looked at a few at a time, as
+    clusters take the first ones: of a room for many most are empty.
+    """
+    n_slots = cells.shape[1]
+    size = max(_PART, -(-n_slots // 8))
+    if n_slots <= size:
+        return of(cells)
+
+    def look(part, found):
+        at = jnp.minimum(part * size, n_slots - size)
+        own = of(jax.lax.dynamic_slice_in_dim(cells, at, size, 1))
+        return jax.lax.dynamic_update_slice_in_dim(found, own, at, 0)
+
+    count = n_slots - jnp.argmax(some[::-1])
+    count = jnp.where(some.any(), -(-count // size), 0)
+    return jax.lax.fori_loop(0, count, look, jnp.zeros((n_slots, *rest), cells.dtype))
 
 
 def make_target(
@@ -245,11 +292,31 @@ def make_target(
     return jax.tree.map(jnp.asarray, target)
 
 
+def replaced(
+    target: Target, state: Partition, a: jax.Array, b: jax.Array, two: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Cells of a state with others (groups, 2, p) in the places of clusters a and b; its length."""
+    at = jnp.stack([a, b])
+    cells = state.cells.at[:, at].set(two)
+    if (plain := target.additive) is None:
+        return cells, target.length(cells)
+    return cells, state.length + plain.change(state.cells, state.cells[:, at], two)
+
+
 def start(target: Target, labels: jax.Array) -> Partition:
     """State of given labels (n',); those of padding rows do not matter."""
     cells = target.cells(labels)
     version = None if target.scales is None else target.scales.version
     return Partition(labels, cells, target.length(cells), version)
+
+
+def packed(state: Partition) -> Partition:
+    """The same partition, whose clusters have the first slots."""
+    here = occupied(state.cells)
+    place = jnp.cumsum(here) - 1
+    labels = jnp.maximum(place[state.labels], 0).astype(state.labels.dtype)  # of padding, any
+    cells = state.cells[:, jnp.argsort(~here, stable=True)]
+    return state._replace(labels=labels, cells=cells)
 
 
 def sum_cells(target: Target, x: jax.Array, group: jax.Array, labels: jax.Array) -> jax.Array:

@@ -68,6 +68,10 @@ class PriorTarget(Protocol):
     def length(self, cells: jax.Array) -> jax.Array:
         """All nats of cells."""
 
+    @property
+    def additive(self) -> Target | None:
+        """As `nrprob.engines.target.Target.additive`."""
+
     def for_rows(self, cells: jax.Array, key: jax.Array) -> Target:
         """What rows that move a few at a time see; other unknowns are drawn to make it a sum."""
 

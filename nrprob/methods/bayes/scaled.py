@@ -52,7 +52,9 @@ def log_masses(values: np.ndarray, freedoms: np.ndarray) -> np.ndarray:
         return np.log(mass)
 
 
-_OF_INNER = frozenset({"prior", "grid", "plain", "odds", "features", "rows", "without_features"})
+_OF_INNER = frozenset({
+    "prior", "grid", "plain", "odds", "features", "rows", "without_features", "additive"
+})  # fmt: skip
 
 
 @node

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.target import Target
+from nrprob.engines.target import Target, by_parts, occupied
+from nrprob.engines.uniforms import normal
 from nrprob.methods.bayes.prior import NumbersOnly, Prior
 from nrprob.methods.bayes.six_move_draws import log_gamma_variate
 from nrprob.methods.bayes.tied import SHARED, wishart_root
@@ -42,7 +43,7 @@ class SeparateTarget(NumbersOnly):
     grid: Prior
 
     def __getattr__(self, name: str) -> Any:
-        if name in SHARED or name in ("length", "odds"):
+        if name in SHARED or name in ("length", "odds", "additive"):
             return getattr(self.plain, name)
         raise AttributeError(name)
 
@@ -67,7 +68,8 @@ class SeparateTarget(NumbersOnly):
 
     def features(self, cells: jax.Array) -> jax.Array:
         """Minus the log of the marginal likelihood of the features, in nats."""
-        return self.plain.terms[0].cost(cells.sum(0)).sum()
+        each = by_parts(lambda part: self.plain.terms[0].cost(part.sum(0)), cells, occupied(cells))
+        return each.sum()
 
     def predicting(self, cells: jax.Array) -> tuple[Any, jax.Array]:
         """Code of the features of whole rows, and cells as rows of less weight make them.
@@ -151,7 +153,7 @@ class SeparateTarget(NumbersOnly):
             shape = jnp.broadcast_to(0.5 * freedom, scatter.shape)
             return jnp.exp(0.5 * log_gamma_variate(key, shape)) / jnp.sqrt(0.5 * scatter)
         white = whitener(code.scatter(total))[0]
-        return jax.vmap(wishart_root)(jax.random.split(key, len(total)), white, freedom[:, 0])
+        return wishart_root(key, white, freedom[:, 0])
 
     def distances(self, cells: jax.Array, labels: jax.Array, key: jax.Array) -> jax.Array:
         """Squares (n',) of distances from centres, by covariances; all of these are drawn."""
@@ -160,7 +162,7 @@ class SeparateTarget(NumbersOnly):
         m, width = code.n_features, self._width()
         precision = code.kappa + total[:, width - 1 : width]
         means = total[:, :m] / precision
-        noise = jax.random.normal(centre_key, means.shape) / jnp.sqrt(precision)
+        noise = normal(centre_key, means.shape) / jnp.sqrt(precision)
         rows = unweighted(self.plain.x[:, :m], self.plain.x[:, width - 1])
 
         def of(k, found):

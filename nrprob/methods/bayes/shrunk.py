@@ -34,7 +34,7 @@ from nrprob.methods.bayes.shrunk_length import shortest_length
 from nrprob.methods.bayes.tied import wishart_root
 from nrprob.methods.bayes.weights import unweighted
 from nrprob.statistics.gammas import log_multigamma
-from nrprob.statistics.matrices import log_determinant, whitener
+from nrprob.statistics.matrices import whitener
 from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
@@ -100,14 +100,14 @@ class ShrunkTarget(SeparateTarget):
         """Minus the log density of the common covariance."""
         d, s = self.n_features, self.prior.variance
         freedom = d + 2
-        inside = jnp.trace(self.common) * freedom / s - log_determinant(self.common)
+        inside = jnp.trace(self.common) * freedom / s - whitener(self.common)[1]
         constant = d * jnp.log(2 * s / freedom)
         return 0.5 * (inside + freedom * constant) + log_multigamma(0.5 * freedom, d)
 
     def length(self, cells: jax.Array) -> jax.Array:
         """Minus the log of the density of data, partition and common covariance."""
         code: Any = self.plain.terms[0].cost
-        volume = 0.5 * code.power * self.plain.x[:, -1].sum() * log_determinant(self.common)
+        volume = 0.5 * code.power * self.plain.x[:, -1].sum() * whitener(self.common)[1]
         return self.plain.length(cells) + volume + self.of_common()
 
     def shortest(self, labels: jax.Array) -> jax.Array:
@@ -169,7 +169,7 @@ class ShrunkTarget(SeparateTarget):
 
     def left_out(self, cells: jax.Array, labels: jax.Array, weight: Any = None) -> jax.Array:
         """Log density (..., n') of every row, of weights (..., 1), given others of its cluster."""
-        return super().left_out(cells, labels, weight) - 0.5 * log_determinant(self.common)
+        return super().left_out(cells, labels, weight) - 0.5 * whitener(self.common)[1]
 
 
 def begin_shrunk(plain: Target, rows: np.ndarray, prior: Prior, grid: Prior) -> ShrunkTarget:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.methods.bayes.prior import Prior, best_prior
-from nrprob.statistics.matrices import log_determinant, whitener
+from nrprob.statistics.matrices import whitener
 
 _ROUNDS = 3  # of numbers of the prior, and of the common covariance given them
 _STEPS = 12  # towards its mode, of a round
@@ -115,7 +115,7 @@ def shortest_length(target: Any, labels: jax.Array) -> jax.Array:
         prior, common = jax.lax.fori_loop(0, _ROUNDS, round_, (first, start))
         now = target.at(prior).seen_by(common)
         # The density is one by the plain measure of S.
-        units = 0.5 * (target.n_features + 1) * log_determinant(common)
+        units = 0.5 * (target.n_features + 1) * whitener(common)[1]
         length = now.length(now.cells(labels)) - units - _of(now, labels).log_volume()
         return jnp.where(jnp.isfinite(length), length, jnp.inf)
 

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.chains import ChainState, Draw, PartitionKernel
-from nrprob.engines.uniforms import draw_categories
+from nrprob.engines.uniforms import draw_categories, normal, uniform
 from nrprob.methods.bayes.six_move_draws import (
     Box,
     draw_means,
@@ -175,10 +175,10 @@ def share_units(
     order_key, unit_key = jax.random.split(key)
     slots = target.n_slots
     dtype = mixture.parts.dtype
-    u = jnp.where(mixture.active, jax.random.uniform(order_key, (slots,), dtype), 2)
+    u = jnp.where(mixture.active, uniform(order_key, (slots,), dtype), 2)
     earlier = (u < u[:, None]) | ((u == u[:, None]) & np.tri(slots, slots, -1, bool))
     rank = earlier.sum(1)
-    v = jax.random.uniform(unit_key, (slots,), dtype)
+    v = uniform(unit_key, (slots,), dtype)
     n = cells[:, -1]
 
     def share(pair, parts):
@@ -197,7 +197,7 @@ def draw_labels(
     x = target.x
     log_p = target.coefficients(mixture) @ x.T
     log_p = jnp.where(mixture.active[:, None], log_p, -jnp.inf)
-    drawn = draw_categories(log_p, jax.random.uniform(key, x.shape[:1], x.dtype))
+    drawn = draw_categories(log_p, uniform(key, x.shape[:1], x.dtype))
     labels = jnp.where(target.mass > 0, drawn, 0)
     if isinstance(target.prior, Box):
         one = jnp.ones((), jnp.int32)
@@ -234,7 +234,7 @@ def rebirth(
     )
     now, then = ((target.coefficients(m) * cells).sum(-1) for m in (mixture, new))
     tries = mixture.active & (cells[:, -1] < 1.5)
-    u = jax.random.uniform(accept_key, now.shape, now.dtype)
+    u = uniform(accept_key, now.shape, now.dtype)
     accept = tries & (jnp.log(u) < then - now)
     chosen = jax.tree.map(lambda a, b: jnp.where(accept[:, None], a, b), new[3:], mixture[3:])
     return Mixture(*mixture[:3], *chosen), _count(tries), _count(accept)
@@ -249,7 +249,7 @@ def draw_normals(
     t = draw_scales(scale_key, m, target.box)
     new, old = (log_evidence(m, v, target.box) for v in (t, mixture.log_scales))
     means = draw_means(mean_key, m, t, target.box)
-    u = jax.random.uniform(accept_key, t.shape, t.dtype)
+    u = uniform(accept_key, t.shape, t.dtype)
     accept = jnp.log(u) < new - old
     tries = jnp.broadcast_to(mixture.active[:, None], t.shape)
     mixture = mixture._replace(
@@ -291,7 +291,7 @@ def complete(target: MixtureTarget, labels: jax.Array, cells: jax.Array, key: ja
     shrink = prior.kappa + m.n
     rate = prior.scale + 0.5 * (m.squares + prior.kappa * m.n / shrink * m.mean**2)
     t = 0.5 * (jnp.log(rate) - log_g[:, 1 + c :])
-    noise = jax.random.normal(mean_key, (slots, d), t.dtype)
+    noise = normal(mean_key, (slots, d), t.dtype)
     means = m.n * m.mean / shrink + jnp.exp(t) / jnp.sqrt(shrink) * noise
     return Mixture(labels, active, parts, means, t, jax.nn.softmax(log_g[:, 1 : 1 + c], -1))
 

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.lax import erf, erf_inv
 
+from nrprob.engines.uniforms import uniform
+
 _CELLS = 24  # pieces of the law of a log scale
 _BELOW, _ABOVE = 4.5, 8.0  # its reach, in standard deviations; the right tail is the heavy one
 _UNIFORM = 0.02  # share that may be anywhere, so that no parameter is out of reach
@@ -31,9 +33,9 @@ def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
 
     def attempt(carry):
         key, found, done = carry
-        key, normal_key, uniform_key = jax.random.split(key, 3)
-        x = jax.random.normal(normal_key, a.shape, a.dtype)
-        u = jax.random.uniform(uniform_key, a.shape, a.dtype)
+        key, now = jax.random.split(key)
+        x, u = uniform(now, (2, *a.shape), a.dtype)
+        x = jnp.sqrt(2) * erf_inv(jnp.maximum(2 * x - 1, jnp.finfo(a.dtype).epsneg - 1))
         v = (1 + c * x) ** 3
         log_v = jnp.log(jnp.where(v > 0, v, 1))
         good = (v > 0) & (jnp.log(u) < 0.5 * x * x + d * (1 - v + log_v))
@@ -42,7 +44,7 @@ def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
     begin = loop_key, jnp.zeros_like(a), jnp.zeros(a.shape, bool)
     log_v = jax.lax.while_loop(lambda carry: ~carry[2].all(), attempt, begin)[1]
     # 1 - u is never 0.
-    boost = jnp.log1p(-jax.random.uniform(boost_key, a.shape, a.dtype)) / a
+    boost = jnp.log1p(-uniform(boost_key, a.shape, a.dtype)) / a
     return jnp.log(d) + log_v + jnp.where(a < 1, boost, 0)
 
 
@@ -159,9 +161,7 @@ def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
     """Log scales (m, d) from the law close to their posterior; density in `log_evidence`."""
     shape = m.squares.shape
     # The last axis tells draws apart, so that further components change nothing to the first.
-    which, within, anywhere, mix = jnp.moveaxis(
-        jax.random.uniform(key, (*shape, 4), m.squares.dtype), -1, 0
-    )
+    which, within, anywhere, mix = jnp.moveaxis(uniform(key, (*shape, 4), m.squares.dtype), -1, 0)
     law = _law(m, box)
     sums = law.masses @ np.triu(np.ones((_CELLS, _CELLS)))
     cell = jnp.minimum((sums <= which[..., None] * sums[..., -1:]).sum(-1), _CELLS - 1)
@@ -177,7 +177,7 @@ def draw_scales(key: jax.Array, m: Moments, box: Box) -> jax.Array:
 
 def draw_means(key: jax.Array, m: Moments, log_scales: jax.Array, box: Box) -> jax.Array:
     """Means (m, d) from their conditional distribution given log scales: normal in the box."""
-    u = jax.random.uniform(key, m.mean.shape, m.mean.dtype)
+    u = uniform(key, m.mean.shape, m.mean.dtype)
     unit, below, width = _truncation(m, log_scales, box)
     # A level of -1 or 1 would be infinite, and a product with it undefined.
     most = 1 - jnp.finfo(u.dtype).epsneg

@@ -27,6 +27,7 @@ import numpy as np
 
 from nrprob.engines.programs import program
 from nrprob.engines.target import Odds, Partition, Target
+from nrprob.engines.uniforms import normal
 from nrprob.methods.bayes.prior import NumbersOnly, Prior
 from nrprob.methods.bayes.six_move_draws import log_gamma_variate
 from nrprob.methods.bayes.weights import reweighted, unweighted
@@ -73,13 +74,13 @@ class _Solved(NamedTuple):
 
 
 def wishart_root(key: jax.Array, white: jax.Array, freedom: jax.Array) -> jax.Array:
-    """Root (d, d) of a Wishart matrix, ``root root'``, whose scale is ``white' white``."""
+    """Roots (..., d, d) of Wishart matrices, ``root root'``, whose scales are ``white' white``."""
     gamma_key, normal_key = jax.random.split(key)
-    d = len(white)
-    shape = 0.5 * (freedom - jnp.arange(d))
+    d = white.shape[-1]
+    shape = 0.5 * (jnp.asarray(freedom)[..., None] - np.arange(d))
     diagonal = jnp.sqrt(2) * jnp.exp(0.5 * log_gamma_variate(gamma_key, shape))
-    below = jnp.tril(jax.random.normal(normal_key, (d, d), white.dtype), -1)
-    return white.T @ (below + jnp.diag(diagonal))
+    below = jnp.tril(normal(normal_key, white.shape, white.dtype), -1)
+    return jnp.swapaxes(white, -1, -2) @ (below + diagonal[..., None] * np.eye(d))
 
 
 @node
@@ -130,6 +131,10 @@ class TiedTarget(NumbersOnly):
         gram = self.power * self.square[self.n_features :, self.n_features :]
         root, log_det = whitener(self.prior.group_precision * jnp.eye(self.n_numbers) + gram)
         return replace(self, root=root, log_det=log_det)
+
+    @property
+    def additive(self) -> None:
+        """No distribution: clusters share a covariance, so that their lengths do not add up."""
 
     @property
     def without_features(self) -> Target:
@@ -379,12 +384,12 @@ class TiedTarget(NumbersOnly):
         fit = self._fit(cells)
         freedom = d + 1 + self.prior.freedom + self.power * cells[..., -1].sum()
         root = wishart_root(wishart_key, whitener(fit.scatter)[0], freedom)
-        noise = jax.random.normal(centre_key, fit.centres.shape, cells.dtype)
+        noise = normal(centre_key, fit.centres.shape, cells.dtype)
         centres = fit.centres @ root + fit.half.T @ noise
         if not self._told:
             return root, centres, fit.known
         known = fit.alone @ root - fit.between @ centres
-        noise = jax.random.normal(group_key, known.shape, known.dtype)
+        noise = normal(group_key, known.shape, known.dtype)
         noise = fit.root.T @ noise if self.n_numbers else noise * fit.root[:, None]
         return root, centres, known + noise
 
