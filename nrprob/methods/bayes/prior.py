@@ -215,6 +215,10 @@ class PriorKernel(CollapsedKernel):
         target = target.renewed(labels, target.cells(labels), now)
         return ChainState(_draw(target, labels), no_moves()._asdict(), key)
 
+    def far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
+        """The same, under the numbers that the target has; to draw them compiles for long."""
+        return ChainState(_draw(target, labels), no_moves()._asdict(), key)
+
     def step(self, target: Any, state: ChainState) -> ChainState:
         """Next state of one chain."""
         key, rows_key, gibbs_key, jump_key, prior_key = jax.random.split(state.rng_key, 5)
