@@ -528,6 +528,8 @@ def test_a_paired_test_is_over_data_sets_if_there_are_several():
     assert paired_test(frame(one[:1, :1]), frame(other[:1, :1]), "error") is None
 
 
+@pytest.mark.slow
+@pytest.mark.contract
 def test_a_fit_that_fails_without_its_pairs_too_has_failed(tmp_path, monkeypatch):
     def broken(self, X, y=None, **pairs):
         raise ValueError("this one fails")
