@@ -183,7 +183,7 @@ class Partition(NamedTuple):
     version: jax.Array | None = None
 
 
-_PART = 5  # clusters that are looked at together; room for more is a multiple of them
+_PART = 5  # clusters that are looked at together; room is mostly for a multiple of them
 
 
 def by_parts(
