@@ -53,7 +53,7 @@ class PartitionKernel(MCMCKernel):
     def begin(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
         """State of one chain that starts at labels (n',)."""
 
-    def far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
+    def begin_far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
         """The same, of labels that are far from all that is probable.
 
         What else is sampled need not be as they say.
@@ -167,7 +167,7 @@ def dispersed(kernel: PartitionKernel, target: Any, key: jax.Array, n_chains: in
     sizes = 1 + jnp.round(some * (most - 1)).astype(int)
     keys = jax.random.split(key, 2 * n_chains).reshape(n_chains, 2, -1)
     labels = jax.vmap(partial(random_labels, target))(keys[:, 0], sizes)
-    return jax.vmap(partial(kernel.far, target))(labels, keys[:, 1])
+    return jax.vmap(partial(kernel.begin_far, target))(labels, keys[:, 1])
 
 
 @program("kernel")

@@ -189,10 +189,10 @@ _PART = 5  # clusters that are looked at together; room is mostly for a multiple
 def by_parts(
     of: Callable[[jax.Array], jax.Array], cells: jax.Array, some: jax.Array, *rest: int
 ) -> jax.Array:
-    """Return what ``of`` says of cells (groups, K, p), (K, *rest), if need be, else 0.
+    """Return what ``of`` says of cells (groups, K, p), (K, *rest), where ``some`` (K,) is true.
 
-    Need is where ``some`` (K,) is true, or comes after. Slots are looked at a few at a time, as
-    clusters take the first ones: of a room for many most are empty.
+    Slots are looked at a few at a time, up to the last of these; the others have what was found on
+    the way, or 0. As clusters take the first slots, most of a room for many are never looked at.
     """
     n_slots = cells.shape[1]
     size = max(_PART, -(-n_slots // 8))

@@ -215,7 +215,7 @@ class PriorKernel(CollapsedKernel):
         target = target.renewed(labels, target.cells(labels), now)
         return ChainState(_draw(target, labels), no_moves()._asdict(), key)
 
-    def far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
+    def begin_far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
         """The same, under the numbers that the target has; to draw them compiles for long."""
         return ChainState(_draw(target, labels), no_moves()._asdict(), key)
 

@@ -34,6 +34,7 @@ def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
     def attempt(carry):
         key, found, done = carry
         key, now = jax.random.split(key)
+        # As jax.random.normal does, but of one call for both.
         x, u = uniform(now, (2, *a.shape), a.dtype)
         x = jnp.sqrt(2) * erf_inv(jnp.maximum(2 * x - 1, jnp.finfo(a.dtype).epsneg - 1))
         v = (1 + c * x) ** 3
