@@ -34,8 +34,9 @@ def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
     def attempt(carry):
         key, found, done = carry
         key, now = jax.random.split(key)
-        # As jax.random.normal does, but of one call for both.
-        x, u = uniform(now, (2, *a.shape), a.dtype)
+        # As jax.random.normal does, but of one call for both; those of an element stay together, so
+        # that more elements behind it do not change them.
+        x, u = jnp.moveaxis(uniform(now, (*a.shape, 2), a.dtype), -1, 0)
         x = jnp.sqrt(2) * erf_inv(jnp.maximum(2 * x - 1, jnp.finfo(a.dtype).epsneg - 1))
         v = (1 + c * x) ** 3
         log_v = jnp.log(jnp.where(v > 0, v, 1))

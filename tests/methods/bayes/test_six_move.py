@@ -445,6 +445,12 @@ def test_gamma_variates_have_their_distribution():
         assert stats.kstest(values, lambda v, law=law: law.cdf(np.exp(v))).pvalue > P_LIMIT
 
 
+def test_gamma_variates_are_not_changed_by_those_behind_them():
+    a = np.tile([0.05, 1.0, 2.5], (400, 1))  # of which some are drawn more than once
+    draw, key = jax.jit(log_gamma_variate), jax.random.PRNGKey(0)
+    np.testing.assert_allclose(draw(key, a)[:200], draw(key, a[:200]), rtol=1e-12)
+
+
 def test_units_are_shared_by_the_exact_distribution():
     share = jax.jit(jax.vmap(lambda u: transfer(24, 20.0, jnp.asarray(3.0), jnp.asarray(2.0), u)))
     drawn, log_z = share(np.random.default_rng(0).random(20_000))
