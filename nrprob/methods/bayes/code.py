@@ -13,7 +13,7 @@ from nrprob.engines.chains import Draw
 from nrprob.engines.programs import program
 from nrprob.engines.target import Target, make_target, occupied
 from nrprob.methods.bayes.classed import classed
-from nrprob.methods.bayes.prior import GRID, Prior
+from nrprob.methods.bayes.prior import GRID, Prior, usual
 from nrprob.methods.bayes.scaled import scaled
 from nrprob.methods.bayes.separate import SeparateTarget
 from nrprob.methods.bayes.shrunk import SHRINKAGE, SIZES, begin_shrunk
@@ -187,7 +187,7 @@ class MixtureCode:
             own = group if discrete else None
             return make_target(terms, sizes, x, partners=partners, group=own)
         grid = self._grid(told is not None and told.anything)
-        prior, power, t = Prior(*(v[v.shape[0] // 2] for v in grid)), self.power, self.errors == "t"
+        prior, power, t = usual(grid), self.power, self.errors == "t"
         found: Any
         if self.covariance == "tied":
             sent = frozenset({"data", "parameters"})  # by what is no term: a sum over clusters

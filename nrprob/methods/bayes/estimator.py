@@ -119,14 +119,14 @@ class MDLMixture(Inputs):
         counts or ``kernel="six-move"``, "auto" stands for .5.
     mean_precision : float or "auto", default="auto"
         Rows that the prior of a cluster's mean counts for. "auto" draws it beside the partition,
-        from .001 to 3.2 (113 values, even in logarithms).
+        from 1e-10 to 3.2 (337 values, even in logarithms).
     variance_shape, variance_scale : float or "auto", default="auto"
         Of the inverse-gamma prior of a cluster's variances, in units of those of all rows; two
-        numbers, or "auto" for both. "auto" draws the shape from 1.5 to 26, and the mean of the
-        prior from .003 to 1 (81 values each, even in logarithms of the shape less 1 and of the
-        mean). Numbers are from 1e-9 to 10**9, and shapes above 1 unless ``mean_precision`` is a
-        number as well. With ``kernel="six-move"``, which draws none of the three, "auto" stands for
-        .3, 2 and .5.
+        numbers, or "auto" for both. "auto" draws the shape from 1.5 to 26 (81 values, even in
+        logarithms of the shape less 1), and the mean of the prior from 1e-8 to 1 (257 values, even
+        in logarithms). Numbers are from 1e-9 to 10**9, and shapes above 1 unless
+        ``mean_precision`` is a number as well. With ``kernel="six-move"``, which draws none of the
+        three, "auto" stands for .3, 2 and .5.
     features : {"auto", "gaussian", "multinomial", "bernoulli"}, default="auto"
         What the features are: real numbers, counts (each row's tokens are coded, as many as there
         are), or zeros and ones. "auto" looks at the values, or is "gaussian" where ``kernel`` or
@@ -237,14 +237,18 @@ class MDLMixture(Inputs):
     Notes
     -----
     Yin (2007), chapter 4. Real features are centred, and scaled to unit variance, on the rows of
-    `fit`; constant ones are dropped. With ``covariance="diag"`` features are independent within a
-    cluster, so that a class whose features are correlated takes several clusters.
+    `fit`; constant ones are dropped. So are, where clusters may have correlations and rows are more
+    than columns, those that are linear combinations of others, as the last of shares that add up to
+    1 is. With ``covariance="diag"`` features are independent within a cluster, so that a class
+    whose features are correlated takes several clusters.
 
     With ``energy="conjugate"``, a cluster's mean is N(0, S / kappa) given its covariance S, kappa
     being ``mean_precision``, and S inverse-Wishart, whose diagonal is inverse-gamma of
     ``variance_shape`` and ``variance_scale``. What is "auto" of these three has a uniform prior on
     its grid, and is drawn given the partition, the last two also together, since they trade off
-    with each other: ``posterior_`` has it.
+    with each other: ``posterior_`` has it. Grids are wide, so that a row that is out by ten
+    thousand times what is within clusters, or known groups as far apart, leave other clusters as
+    they are.
 
     With ``covariance="shrunk"``, the covariance of a cluster is inverse-Wishart with f degrees of
     freedom and scale f S, and the common covariance S is Wishart with d + 2 degrees of freedom, its

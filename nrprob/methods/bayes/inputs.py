@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import linalg
 
 from nrprob.estimator.base import read_labels
 from nrprob.known import Groups, read
@@ -13,6 +14,8 @@ from nrprob.methods.bayes.code import LONGER
 from nrprob.methods.bayes.sampled import Sampled
 from nrprob.methods.bayes.told import Told, ToldEncoder
 from nrprob.statistics.families import fit_features, lacking
+
+_ROUNDING = 1e-6  # standard deviations of a column that others leave, and less: it was rounded
 
 
 @dataclass
@@ -117,10 +120,40 @@ class Inputs(Sampled):
         # Rounding leaves a trace of the size of the numbers themselves.
         constant = sd <= 1e-10 * np.maximum(np.abs(X).max(0), np.finfo(float).tiny)
         if X.shape[0] > 1 and constant.any():
-            which = ", ".join(map(str, np.flatnonzero(constant)[:5]))
             self._degenerate(
                 f"{constant.sum()} constant column(s) say nothing of clusters and are left out; "
-                f"got column {which}{', ...' if constant.sum() > 5 else ''}; drop them"
+                f"got {_named(np.flatnonzero(constant))}; drop them"
             )
         self._kept = np.flatnonzero(~constant)
         self._mean, self._sd = mean[self._kept], sd[self._kept]
+        # Of normal clusters with correlations; of others a column that is repeated counts again.
+        whole = self.kernel == "collapsed" and self.energy != "nml" and self.covariance != "diag"
+        # Of fewer rows than columns, columns always follow from others.
+        if whole and X.shape[0] > self._kept.size:
+            self._leave_out(_following(self._scaled(X)))
+
+    def _leave_out(self, following: np.ndarray) -> None:
+        """Leave out columns (m,) that follow from others."""
+        if not following.any():
+            return
+        which = self._kept[following]
+        self._degenerate(
+            f"{len(which)} column(s) are linear combinations of others, say nothing more, and are "
+            f"left out; got {_named(which)}; drop them"
+        )
+        self._kept = self._kept[~following]
+        self._mean, self._sd = self._mean[~following], self._sd[~following]
+
+
+def _named(columns: np.ndarray) -> str:
+    return f"column {', '.join(map(str, columns[:5]))}{', ...' if len(columns) > 5 else ''}"
+
+
+def _following(X: np.ndarray) -> np.ndarray:
+    """Which columns of standardised rows (n, m) are sums of multiples of others, and a constant."""
+    following = np.zeros(X.shape[1], bool)
+    if X.size:
+        triangle, order = linalg.qr(X, mode="r", pivoting=True, check_finite=False)
+        left = np.abs(np.diag(triangle)) / np.sqrt(len(X))
+        following[order[: len(left)]] = left < _ROUNDING
+    return following

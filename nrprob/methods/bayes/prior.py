@@ -33,17 +33,25 @@ class Prior(NamedTuple):
     freedom: Any
 
 
-# Of many columns rows know the numbers to a few hundredths.
+# Of many columns rows know the numbers to a few hundredths. A row that is out by thousands, or a
+# known group, may be nearly all of the variance of a column.
 GRID = Prior(
-    np.logspace(-3, 0.5, 113),
-    np.logspace(-3, 0.5, 113),
-    np.logspace(-2.5, 0, 81),
+    np.logspace(-10, 0.5, 337),
+    np.logspace(-10, 0.5, 337),
+    np.logspace(-8, 0, 257),
     np.geomspace(1, 50, 81),
 )
+_USUAL = Prior(0.05, 0.05, 0.05, 10.0)  # near which chains start
 _TRIED = 12  # places on a line that one is drawn from
 _STRIDES = np.asarray([1, 2, 4, 8, 8, 8])  # from one of them to the next
 # The expected variance trades off with how far covariances stray from it.
 _TRADE = Prior(0, 0, -1, 2)
+
+
+def usual(grid: Prior) -> Prior:
+    """Numbers of a grid to start from."""
+    near = (np.abs(np.log(v / at)).argmin() for v, at in zip(grid, _USUAL, strict=True))
+    return Prior(*(v[i] for v, i in zip(grid, near, strict=True)))
 
 
 class PriorTarget(Protocol):
@@ -160,12 +168,13 @@ def best_prior(target: Kind, cells: jax.Array) -> Kind:
     """Numbers under which a partition is most probable, each given the others."""
 
     def steps(i, turn, place, size):
+        # All over the line, and later nearer and nearer.
         wide = -(-size // _TRIED)
-        far = place % wide + wide * jnp.arange(_TRIED)  # all over the line, and later what is near
-        near = jnp.maximum(place - _TRIED // 2, 0) + jnp.arange(_TRIED)
-        return jnp.where(turn < 2, far, near) - place
+        far = place % wide + wide * jnp.arange(_TRIED) - place
+        near = jnp.where(turn < 3, -(-wide // 4), 1) * (jnp.arange(_TRIED) - _TRIED // 2)
+        return jnp.where(turn < 2, far, near)
 
-    return _renewed(target, cells, lambda i, log_p: log_p.argmax(), steps, 4)
+    return _renewed(target, cells, lambda i, log_p: log_p.argmax(), steps, 5)
 
 
 def _renewed(target: Kind, cells: jax.Array, choose: Any, steps: Any, rounds: int) -> Kind:

@@ -9,7 +9,7 @@ so that the inverse of S is to be expected of that of a cluster's covariance, an
 variance. (With S the mean of S_c, nu could not move while S stays.) With nu small a cluster has a
 covariance of its own, and with nu large that of all others; nu is drawn, and so are S and s.
 
-S has no variance near 0 (tr S^-1 is at most 10^6): where all clusters lie in planes of one
+S has no variance near 0 (tr S^-1 is at most 10^10): where all clusters lie in planes of one
 direction, as those of copies of a few rows do, the density of the rows would have no bound.
 
 Given S a partition's code is a sum over clusters, their centres and covariances integrated out; S
@@ -39,8 +39,8 @@ from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
 SHRINKAGE = np.geomspace(1, 500, 97)  # values of nu
-SIZES = np.logspace(-2.5, 0, 41)  # values of s, close to each other as S knows it well
-MOST = 1e6  # trace of the inverse of S
+SIZES = np.logspace(-8, 0, 129)  # values of s, close to each other as S knows it well
+MOST = 1e10  # trace of the inverse of S
 
 
 @node

@@ -279,6 +279,24 @@ def test_constant_columns_and_scale_do_not_matter(three):
     assert np.isfinite(alike.predict_proba(np.ones((2, 3)))).all()
 
 
+def test_columns_that_follow_from_others_are_left_out():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 4))
+    shares = np.exp(X) / np.exp(X).sum(1, keepdims=True)
+    wide = np.column_stack([shares, X[:, 0], 3 - 1e5 * X[:, 0]])
+    with pytest.warns(
+        DegenerateClusterWarning, match=r"2 column\(s\) are linear .* column \d, \d; "
+    ):
+        kept = MDLMixture().prepare(wide, None).X
+    assert kept.shape == (60, 4) and np.linalg.matrix_rank(kept) == 4
+    # Nearly is not enough, nor that there are few rows; other models count a column again.
+    nearly = np.column_stack([X, X[:, 0] + 1e-4 * rng.normal(size=60)])
+    assert MDLMixture().prepare(nearly, None).X.shape[1] == 5
+    assert MDLMixture(max_clusters=3).prepare(wide[:6], None).X.shape[1] == 6
+    for settings in ({"covariance": "diag"}, {"energy": "nml"}, {"kernel": "six-move"}):
+        assert MDLMixture(**settings).prepare(wide, None).X.shape[1] == 6
+
+
 def test_far_away_rows_get_probabilities(fitted):
     far = np.asarray([[1e8, -1e8, 1e8], [1e3, 0, 0]])
     proba = fitted.predict_proba(far)

@@ -13,6 +13,7 @@ from scipy import stats
 from slowly import first_fast
 
 from nrprob.engines import chains
+from nrprob.methods.bayes import prior
 from nrprob.methods.bayes.code import MixtureCode
 from nrprob.methods.bayes.prior import Prior, PriorKernel, best_prior, draw_prior
 from nrprob.methods.bayes.told import Told
@@ -314,11 +315,15 @@ def _at(target, labels, key):
 LONG = Prior(
     np.logspace(-2, 0.5, 30), np.asarray([1.0]), np.logspace(-1.5, 0, 31), np.geomspace(1, 50, 27)
 )
+# One of them longer than what steps of one place reach from places all over the line.
+LONGER = Prior(
+    prior.GRID.centre_precision, np.asarray([1.0]), np.logspace(-1.5, 0, 9), np.geomspace(1, 50, 9)
+)
 
 
-def given_partition(covariance):
+def given_partition(covariance, grid=LONG):
     """Distribution over numbers, cells of a partition, all numbers, and their lengths."""
-    target = made(covariance, grid=LONG)
+    target = made(covariance, grid=grid)
     cells = target.cells(jnp.asarray(padded(target, [0, 1, 0, 1, 0, 1])[0]))
     mesh = jnp.meshgrid(*target.grid, indexing="ij")
     numbers = Prior(*(m.ravel() for m in mesh))
@@ -357,8 +362,45 @@ def test_numbers_on_long_grids_keep_their_distribution(covariance):
         assert p_value(counts, law.sum(rest).ravel()) > LEVEL, some
 
 
-@pytest.mark.parametrize("covariance", ["tied", "full"])
-def test_the_best_numbers_of_long_grids_are_found(covariance):
-    target, cells, _, lengths = given_partition(covariance)
+@pytest.mark.parametrize(("covariance", "grid"), [("tied", LONG), ("full", LONGER)])
+def test_the_best_numbers_of_long_grids_are_found(covariance, grid):
+    target, cells, _, lengths = given_partition(covariance, grid)
     found = jax.jit(lambda c: best_prior(target, c).features(c))(cells)
     assert lengths.min() - 1e-9 <= float(found) < lengths.min() + 0.01
+
+
+@pytest.mark.parametrize(
+    ("covariance", "known"),
+    first_fast(
+        [
+            ("full", ""),
+            ("diag", ""),
+            ("shrunk", ""),
+            ("tied", ""),
+            ("tied", "groups"),
+            ("tied", "numbers"),
+        ]
+    ),
+)
+def test_clusters_are_told_apart_where_other_things_are_nearly_all_of_the_variance(
+    covariance, known
+):
+    rng = np.random.default_rng(0)
+    z = np.arange(60) % 2
+    X = rng.normal(size=(60, D)) + 20 * z[:, None]
+    told = {
+        "": Told(np.zeros(60, int)),
+        "groups": Told(np.arange(60) // 30, 2),
+        "numbers": Told(np.zeros(60, int), 1, rng.normal(size=(60, 2))),
+    }[known]
+    if known:
+        X = X + 20_000 * (told.group[:, None] if known == "groups" else told.numbers)
+    else:
+        X[0], z[0] = 20_000, 2
+    X = (X - X.mean(0)) / X.std(0)
+    code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, False)
+    target = code.target(X, np.full(60, -1), 0, K, told)
+    wide = np.zeros((2, target.x.shape[0]), np.int32)
+    wide[0, :60], wide[1, :60] = z, z // 2
+    apart, joined = jax.jit(lambda labels: jax.lax.map(target.shortest, labels))(wide)
+    assert apart < joined - 20
