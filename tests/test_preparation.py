@@ -14,7 +14,13 @@ from scipy import sparse
 
 from nrprob import ResidualMixture, explore, known, prepare, recommend
 from nrprob.frames import listed
-from nrprob.preparation.columns import has_decimal_commas, is_identifier, is_year, kind_of_column
+from nrprob.preparation.columns import (
+    code_among,
+    has_decimal_commas,
+    is_identifier,
+    is_year,
+    kind_of_column,
+)
 
 ROWS = 24
 
@@ -371,6 +377,35 @@ def test_what_looks_like_a_year():
     assert is_year("x", values) and is_year("birth_year", values - 400)
     assert not is_year("x", values - 400) and not is_year("x", values + 0.5)
     assert not is_year("x", values[:4]) and not is_year("year", values - 1900)
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        (np.r_[np.linspace(20, 60, 30), -9999.0], -9999),
+        (np.r_[np.linspace(0, 1, 30), [99.0] * 40], 99),
+        (np.r_[np.linspace(0, 1, 30), 10.5], None),
+        (np.r_[np.linspace(0, 1, 30), 99.0, 98.0], None),
+        (np.r_[np.linspace(0, 1, 8), 99.0], None),
+        (np.r_[np.tile([0.0, 1.0, 2.0], 10), 99.0], None),  # a count may be
+        (np.full(30, 7.0), None),
+        (np.r_[np.linspace(-1, 1, 30), 1.7e308, -1.7e308], None),
+        (np.random.default_rng(0).lognormal(sigma=2, size=10_000), None),
+    ],
+)
+def test_what_looks_like_a_code_for_missing_values(values, found):
+    assert code_among(values) == found
+
+
+def test_codes_for_missing_values_are_told_and_left(frame):
+    frame["age"] = np.where(np.arange(ROWS) % 7 == 3, -9999, np.linspace(20, 60, ROWS))
+    with pytest.warns(UserWarning) as caught:
+        ready = prepare(frame, known="batch")
+    n = int((frame["age"] == -9999).sum())
+    (said,) = [str(w.message) for w in caught]
+    assert said.startswith(f"-9999 in 'age' ({n} rows): ten times as far") and n > 1
+    assert said.endswith("leave its cells empty") and "age" in ready.feature_names_
+    quietly(frame.replace({"age": {-9999: np.nan}}), known="batch", missing="drop")
 
 
 def test_identifiers_and_years_are_told_and_left(frame):

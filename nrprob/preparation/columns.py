@@ -12,6 +12,7 @@ from nrprob.frames import kind_of_value
 
 MOST_VALUES = 20  # different ones of a text that becomes columns of 0 and 1
 _FEW = 10  # rows, of which nothing looks like anything
+_FAR = 10  # times what others span
 _MOSTLY = 0.8  # share of a text's values that are numbers, if the column means numbers
 
 _TIME = r"\d{1,2}:\d{2}(:\d{2}(\.\d*)?)?\s*(Z|[+-]\d{2}:?\d{2})?"
@@ -133,3 +134,20 @@ def is_year(name: str, values: np.ndarray) -> bool:
         return False
     modern = 1900 <= values.min() and values.max() <= 2100
     return bool(_YEAR.fullmatch(name.lower())) or bool(modern)
+
+
+def code_among(values: np.ndarray) -> float | None:
+    """The lowest or highest value, where it is far from all others; else None.
+
+    That is more than ten times what these span, and so what codes are for what is missing, as -9999
+    beside shares.
+    """
+    if len(values) < _FEW or values.min() == values.max():
+        return None
+    for end in (values.min(), values.max()):
+        others = values[values != end]
+        low, high = float(others.min()), float(others.max())
+        away = max(low - float(end), float(end) - high)
+        if away / _FAR > high - low and len(np.unique(others)) >= _FEW:
+            return float(end)
+    return None

@@ -18,6 +18,7 @@ from nrprob.labels import check_hashable, plain
 from nrprob.preparation.columns import (
     MOST_VALUES,
     as_numbers,
+    code_among,
     differs_in_every_row,
     has_decimal_commas,
     is_01,
@@ -126,8 +127,9 @@ def prepare(
     Warns
     -----
     UserWarning
-        If columns that are features look like identifiers or years; if scales differ tenfold and
-        are left so; if more than half of the rows are left out.
+        If columns that are features look like identifiers or years, or hold a value that looks like
+        a code for what is missing; if scales differ tenfold and are left so; if more than half of
+        the rows are left out.
 
     Examples
     --------
@@ -411,6 +413,17 @@ class _Columns(Record):
                     f"features should be measurements; {each} looks like {what}; if so, leave out "
                     f"with {self.say('drop', found)}"
                 )
+        far = []
+        for name, v in own:
+            if (code := code_among(v)) is not None:
+                n = int((v == code).sum())
+                far.append(f"{code:.10g} in {name!r} ({n} row{'s' * (n > 1)})")
+        if far:
+            self.warnings.append(
+                f"{', '.join(far[:8])}{', ...' * (len(far) > 8)}: ten times as far from all other "
+                "values as these from each other; if that stands for what is missing, leave its "
+                "cells empty"
+            )
 
 
 def _filled(values: np.ndarray) -> np.ndarray:
