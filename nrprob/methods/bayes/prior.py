@@ -50,8 +50,7 @@ _TRADE = Prior(0, 0, -1, 2)
 
 def usual(grid: Prior) -> Prior:
     """Numbers of a grid to start from."""
-    near = (np.abs(np.log(v / at)).argmin() for v, at in zip(grid, _USUAL, strict=True))
-    return Prior(*(v[i] for v, i in zip(grid, near, strict=True)))
+    return Prior(*(v[np.abs(v - at).argmin()] for v, at in zip(grid, _USUAL, strict=True)))
 
 
 class PriorTarget(Protocol):

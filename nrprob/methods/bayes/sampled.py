@@ -192,8 +192,8 @@ class Sampled(Clusterer):
 
         over the draws s and their blocks b, a new one among them. With ``energy="nml"``, p(x | b,
         s) is ``exp(-l)``, l being what the row adds to the code length of the block's features: no
-        density, but as good for comparisons with the same ``energy``. Constant columns do not
-        count. Of counts it is the probability of a row's tokens in an order.
+        density, but as good for comparisons with the same ``energy``. Columns that `fit` left out
+        do not count. Of counts it is the probability of a row's tokens in an order.
 
         Parameters
         ----------
