@@ -4,9 +4,10 @@ Real kinds that are not normal (iris, wine), from the exact posterior (power 1) 
 count for ever less in, with clusters that share a covariance, or whose covariances are shrunk to a
 common one. Then three planted clusters of 300 rows in 15 columns with a dense common covariance,
 their own departing from it or not, under every covariance. Then three planted clusters whose
-errors are t distributed, with and without known groups, under normal errors and under such. Last,
+errors are t distributed, with and without known groups, under normal errors and under such. Then
 columns that are transformed by powers which are drawn: of wine and iris, and of planted clusters,
-two of whose columns are exponentials.
+two of whose columns are exponentials. Last, three clusters beside a row that is far away, or whose
+known groups are far apart, or that move far with known numbers.
 """
 
 from __future__ import annotations
@@ -81,6 +82,24 @@ def skewed(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return np.column_stack([np.exp(X[:, 0]), -np.exp(X[:, 1]), X[:, 2:]]), truth
 
 
+def apart(what: str, times: float) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Rows of three clusters six units apart; one of them, or what is known, goes ``times`` as far.
+
+    Then that row is a cluster by itself.
+    """
+    rng = np.random.default_rng(0)
+    truth, X = rng.integers(3, size=300), rng.normal(size=(300, 2))
+    X += 6 * np.eye(3)[truth, :2]
+    if what == "a row":
+        X[0], truth[0] = times, 3
+        return X, truth, None
+    if what == "groups":
+        known = rng.integers(4, size=300)
+        return X + times * rng.normal(size=(4, 2))[known], truth, known
+    known = rng.normal(size=(300, 2))
+    return X + times * known @ rng.normal(size=(2, 2)), truth, known
+
+
 def main(quick: bool) -> None:
     header("posterior over clusterings, by shape")
     short = {"num_warmup": 100, "num_samples": 100} if quick else {}
@@ -126,6 +145,14 @@ def main(quick: bool) -> None:
             rows.append(row(what, X, truth, covariance="tied", transformation=how, **short))
     named = "covariance=", "errors=", "likelihood_power=", "transformation="
     show("columns transformed", ("rows", *named, *COLUMNS), rows)
+    rows, far = [], (1000,) if quick else (10, 100, 1000, 10_000)
+    for what in ("a row", "groups", "numbers"):
+        kinds = ("tied",) if quick or what != "a row" else ("tied", "full", "diag", "shrunk")
+        rows += [
+            row((what, str(v), kind), *apart(what, v), covariance=kind, **short)
+            for kind, v in itertools.product(kinds, far)
+        ]
+    show("300 rows, 2 columns", ("far", "units", "covariance=", *COLUMNS), rows)
 
 
 if __name__ == "__main__":
