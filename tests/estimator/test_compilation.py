@@ -73,9 +73,11 @@ def test_few_programs_serve_all_numbers_of_known_groups(name, programs):
 @pytest.mark.contract
 @pytest.mark.parametrize("name", PADDED)
 def test_padding_changes_nothing(name, programs, monkeypatch):
-    padded = fitted(name, 3, 4)
+    # Its last step gains about as much as float32 rounds, which would say whether it is taken.
+    settings = {"max_iter": 3} if name == "cmbc" else {}
+    padded = fitted(name, 3, 4, **settings)
     monkeypatch.setattr(rows, "WAITED", 0)
-    exact = fitted(name, 3, 4)
+    exact = fitted(name, 3, 4, **settings)
     np.testing.assert_array_equal(padded.restarts_.labels, exact.restarts_.labels)
     assert padded.objective_ == pytest.approx(exact.objective_, rel=1e-6)  # float32
     # Of restarts that tie either may be the best, with names and memberships of its own.
