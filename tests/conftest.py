@@ -78,6 +78,15 @@ def _forget_programs():
         sys.modules["nrprob.engines.batching"]._PROGRAMS.clear()
 
 
+@pytest.fixture
+def cpu():
+    """A CPU as the default: for what is laid out as it is there, or the same to the last digit."""
+    import jax
+
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Directory of the real data sets that are too large, or not ours, to ship."""

@@ -82,10 +82,6 @@ class TermEstimator(LinearClusterer):
         """Log memberships (B, r, n_clusters) to start an annealing from; None for random ones."""
         return None
 
-    def _factorises(self, task: Task) -> bool:
-        """Whether the compiled program of a fit calls LAPACK; see `nrprob.engines.solve.Call`."""
-        return False
-
     # Fitting
 
     def prepare(self, X, y, known=None) -> Task:
@@ -131,7 +127,6 @@ class TermEstimator(LinearClusterer):
         return restart_calls(
             solver, static, rows, layout, task.fixed, [task.settings],
             n_init=self.n_init, random_state=self.random_state, each=each,
-            factorises=self._factorises(task),
             stepwise=descent.solver == "sequential",
         )  # fmt: skip
 

@@ -14,9 +14,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy import linalg
 from scipy.linalg import solve_triangular
 
+from nrprob.statistics.matrices import (
+    inverse,
+    log_determinant,
+    log_determinant_and_pivots,
+    whitener,
+)
 from nrprob.trees import node
 
 _PRECISION = jax.lax.Precision.HIGHEST
@@ -192,7 +197,7 @@ def common_shape(mass: Any, spread: Any, reg: float) -> Any:
 def volumes(spread: Any, shape: Any, reg: float) -> Any:
     """Volumes (..., K) of covariances (..., K, m, m) that contain ``reg``; see `common_shape`."""
     xp: Any = jnp if isinstance(spread, jax.Array) else np
-    precision = xp.linalg.inv(shape)
+    precision = inverse(shape) if xp is jnp else np.linalg.inv(shape)
     # No rounding leaves less than the ridge alone.
     least = reg * xp.trace(precision, axis1=-2, axis2=-1)[..., None] + _FLAT**2
     return xp.maximum((spread * precision[..., None, :, :]).sum((-2, -1)), least) / spread.shape[-1]
@@ -233,23 +238,19 @@ class Normal:
             spread = jnp.where(full[..., None, None], scatter / safe[..., None, None], one)
             spread = spread + self.reg * one
             if self.covariance == "full":
-                log_det = _log_det(spread)
+                log_det = log_determinant(spread)
             else:
                 some = jnp.where(full.any(-1, keepdims=True), w, 1)
                 held, fixed = jax.lax.stop_gradient((some, spread))
                 shape = common_shape(held, fixed, self.reg)
-                log_det = m * jnp.log(volumes(spread, shape, self.reg)) + _log_det(shape)[..., None]
+                log_det = m * jnp.log(volumes(spread, shape, self.reg))
+                log_det = log_det + log_determinant(shape)[..., None]
         elif self.covariance == "diag":
             variance = jnp.where(full[..., None], scatter / safe[..., None], 1)
             log_det = jnp.log(variance + self.reg).sum(-1)
         else:
             log_det = m * jnp.log(jnp.where(full, scatter / safe / m, 1) + self.reg)
         return jnp.where(full, 0.5 * w * (log_det + m * (1 + math.log(2 * math.pi))), 0)
-
-
-def _log_det(matrix: jax.Array) -> jax.Array:
-    root = jnp.linalg.cholesky(matrix)
-    return 2 * jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1)).sum(-1)
 
 
 class Tracked(NamedTuple):
@@ -312,9 +313,12 @@ class CrossEntropy:
     def _log_det(self, w: jax.Array, scatter: jax.Array, full: jax.Array) -> jax.Array:
         """Log determinant; of a fixed covariance, the trace instead."""
         if self.covariance == "full":
-            pivot = jnp.diagonal(self._root(scatter, full), axis1=-2, axis2=-1)
-            flat = jax.lax.stop_gradient((pivot**2 <= _FLAT * w[..., None]).any(-1))
-            return jnp.where(flat & full, jnp.nan, 2 * jnp.log(pivot).sum(-1))
+            spread = self._ridged(scatter, full)
+            log_det, pivots = log_determinant_and_pivots(spread)
+            # Of columns that others explain elimination leaves rounding.
+            rounding = 4 * jnp.finfo(spread.dtype).eps * jnp.diagonal(spread, axis1=-2, axis2=-1)
+            flat = (pivots <= jnp.maximum(_FLAT * w[..., None], rounding)).any(-1)
+            return jnp.where(jax.lax.stop_gradient(flat) & full, jnp.nan, log_det)
         if self.covariance == "diag":
             spread = jnp.where(full[..., None], scatter + self.ridge, 1)
             flat = jax.lax.stop_gradient((spread <= _FLAT * w[..., None]).any(-1))
@@ -326,11 +330,10 @@ class CrossEntropy:
             return jnp.where(flat & full, jnp.nan, d * (jnp.log(trace) - jnp.log(d)))
         return scatter
 
-    def _root(self, scatter: jax.Array, full: jax.Array) -> jax.Array:
-        """Lower triangular roots of scatters (..., m, m) with their ridge."""
+    def _ridged(self, scatter: jax.Array, full: jax.Array) -> jax.Array:
+        """Scatters (..., m, m) with their ridge."""
         ridge = jnp.where(full[..., None], self.ridge, 1)
-        one = jnp.eye(self.n_features, dtype=scatter.dtype)
-        return jnp.linalg.cholesky(scatter + ridge[..., None] * one)
+        return scatter + ridge[..., None] * jnp.eye(self.n_features, dtype=scatter.dtype)
 
     def _ridge_trace(self) -> jax.Array:
         """Trace of R, without the columns that fill up."""
@@ -350,8 +353,7 @@ class CrossEntropy:
         full = w > _EMPTY
         log_det = self._log_det(w, scatter, full)
         if self.covariance == "full":
-            one = jnp.broadcast_to(jnp.eye(self.n_features, dtype=w.dtype), scatter.shape)
-            white = linalg.solve_triangular(self._root(scatter, full), one, lower=True)
+            white, _ = whitener(self._ridged(scatter, full))
             scatter = jnp.matmul(jnp.swapaxes(white, -1, -2), white, precision=_PRECISION)
         elif self.covariance == "diag":
             scatter = jnp.where(full[:, None], scatter + self.ridge, 1)

@@ -1,9 +1,13 @@
 """Factors of small positive definite matrices, many side by side, without LAPACK.
 
-LAPACK takes small matrices one by one, and must not run in two programs at a time.
+LAPACK takes small matrices one by one, and two calls of it at a time, of one program or of two, can
+wait for each other forever: on a CPU each holds one of XLA's threads until the parts that it made
+of its batch have run on the others.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +25,7 @@ def whitener(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
     return _whitener(matrix, _least(matrix))
 
 
+@jax.custom_jvp
 def log_determinant(matrix: jax.Array) -> jax.Array:
     """Logs (...) of the determinants of positive definite matrices (..., m, m)."""
     least = _least(matrix)
@@ -34,6 +39,45 @@ def log_determinant(matrix: jax.Array) -> jax.Array:
         column = matrix[..., 1:, :1] * (good / pivot)[..., None, None]
         matrix = matrix[..., 1:, 1:] - column * matrix[..., :1, 1:]
     return total
+
+
+def inverse(matrix: jax.Array) -> jax.Array:
+    """Inverses of positive definite matrices (..., m, m)."""
+    return _inverse(matrix)[0]
+
+
+@jax.custom_jvp
+def log_determinant_and_pivots(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """`log_determinant`, and what elimination left of the diagonal (..., m), of no derivative."""
+    return _inverse(matrix)[1:]
+
+
+@jax.custom_jvp
+def _inverse(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Inverses, logs of the determinants, and pivots."""
+    white, log_det = whitener(matrix)
+    pivots = 1 / jnp.diagonal(white, axis1=-2, axis2=-1) ** 2
+    return _product(jnp.swapaxes(white, -1, -2), white), log_det, pivots
+
+
+@log_determinant.defjvp
+def _log_determinant_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    inverse, log_det, _ = _inverse(*primals)
+    return log_det, (inverse * tangents[0]).sum((-2, -1))
+
+
+@log_determinant_and_pivots.defjvp
+def _log_determinant_and_pivots_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    inverse, *found = _inverse(*primals)
+    return tuple(found), ((inverse * tangents[0]).sum((-2, -1)), jnp.zeros_like(found[1]))
+
+
+@_inverse.defjvp
+def _inverse_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    inverse, log_det, pivots = _inverse(*primals)
+    change = _product(inverse, _product(tangents[0], inverse))
+    slope = (inverse * tangents[0]).sum((-2, -1))
+    return (inverse, log_det, pivots), (-change, slope, jnp.zeros_like(pivots))
 
 
 def _least(matrix: jax.Array) -> jax.Array:

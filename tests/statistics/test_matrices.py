@@ -6,7 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from nrprob.statistics.matrices import log_determinant, whitener
+from nrprob.statistics.matrices import (
+    inverse,
+    log_determinant,
+    log_determinant_and_pivots,
+    whitener,
+)
 
 # On either side of where columns are no longer written out, and where they are halved.
 SIZES = [1, 3, 4, 16, 17, 35]
@@ -63,3 +68,28 @@ def test_singular_matrices_have_finite_factors(m):
     with jax.enable_x64(True):
         for found in factors(matrices):
             assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("m", [3, 17])
+def test_derivatives_are_those_of_numpys_determinants_and_inverses(m):
+    matrices = spreads(np.random.default_rng(m), m)
+    change = spreads(np.random.default_rng(m + 1), m)
+    with jax.enable_x64(True):
+        value, slope = jax.jit(jax.value_and_grad(lambda a: log_determinant(a).sum()))(matrices)
+        (_, pivots), (first, none) = jax.jit(
+            lambda a, b: jax.jvp(log_determinant_and_pivots, (a,), (b,))
+        )(matrices, change)
+        # Of the derivative, along a line: what annealing asks of a first split.
+        second = jax.jit(
+            lambda a, b: jax.jvp(jax.grad(lambda c: log_determinant(c).sum()), (a,), (b,))[1]
+        )(matrices, change)
+        turned = jax.jit(inverse)(matrices)
+    wanted = np.linalg.inv(matrices)
+    np.testing.assert_allclose(turned, wanted, atol=1e-10)
+    np.testing.assert_allclose(value, np.linalg.slogdet(matrices)[1].sum(), rtol=1e-11)
+    np.testing.assert_allclose(slope, wanted, atol=1e-10)
+    np.testing.assert_allclose(first, (wanted * change).sum((-2, -1)), rtol=1e-10)
+    np.testing.assert_allclose(second, -wanted @ change @ wanted, rtol=1e-9, atol=1e-7)
+    root = np.linalg.cholesky(matrices)
+    np.testing.assert_allclose(pivots, np.diagonal(root, axis1=-2, axis2=-1) ** 2, rtol=1e-10)
+    assert not np.any(none)

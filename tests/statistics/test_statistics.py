@@ -246,6 +246,7 @@ def test_hard_share_is_a_grouping():
     )
 
 
+@pytest.mark.usefixtures("cpu")
 @pytest.mark.parametrize("kind", ["numpy", "sparse"])
 def test_padding_contributes_nothing(kind):
     x, z = small.features("gaussian"), small.groups()
@@ -311,6 +312,7 @@ def test_sparse_rows_without_entries_and_repeated_columns():
         assert entries[5] == 3 and entries[40] == 2 and entries[0] == 1
 
 
+@pytest.mark.usefixtures("cpu")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_clusters", [2, 4, 5])
 def test_products_of_compressed_rows_are_sums_over_entries(n_clusters, dtype):

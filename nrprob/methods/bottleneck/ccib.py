@@ -287,9 +287,6 @@ class CCIB(BottleneckEstimator):
             )
         return super().stored_task(survey, fixed)
 
-    def _factorises(self, task):
-        return self._columns is not None
-
     @property
     def _separable(self) -> bool:
         return self._coordination != "residual"

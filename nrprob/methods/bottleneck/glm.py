@@ -29,6 +29,7 @@ from nrprob.engines.shuffle import spread, stream
 from nrprob.engines.solve import Iteration, exact_objective
 from nrprob.statistics.families import of
 from nrprob.statistics.links import Link
+from nrprob.statistics.matrices import whitener
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Term, objective, row_costs, slope
 from nrprob.statistics.xlogx import safe_log
@@ -115,13 +116,16 @@ def chunk(
     return ModelData(jnp.moveaxis(y, 1, 0), used, design, penalty, base, pooled)
 
 
+_times = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+
+
 def _solve(h: jax.Array, g: jax.Array) -> jax.Array:
     """Solve positive definite systems (..., d, d), scaled to unit diagonals, for (..., d)."""
     scale = 1 / jnp.sqrt(jnp.diagonal(h, axis1=-2, axis2=-1))
     jitter = 20 * jnp.finfo(h.dtype).eps * jnp.eye(h.shape[-1], dtype=h.dtype)
-    root = jnp.linalg.cholesky(h * scale[..., None] * scale[..., None, :] + jitter)
-    root, g = jnp.broadcast_to(root, (*g.shape, g.shape[-1])), g * scale
-    x = jax.scipy.linalg.cho_solve((root, True), g[..., None])[..., 0]
+    white, _ = whitener(h * scale[..., None] * scale[..., None, :] + jitter)
+    g = g * scale
+    x = _times("...ji,...j->...i", white, _times("...ij,...j->...i", white, g))
     return jnp.where(jnp.isfinite(x), x, g) * scale
 
 

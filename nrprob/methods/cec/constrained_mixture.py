@@ -34,6 +34,7 @@ from nrprob.methods.cec.centres import (
 from nrprob.methods.cec.link_posterior import SETS, Links, posterior, settle
 from nrprob.methods.cec.units import read_units
 from nrprob.statistics.gaussians import log_normals
+from nrprob.statistics.matrices import whitener
 from nrprob.statistics.rows import Rows, existing
 
 _COVARIANCES = ("full", "diag", "spherical")
@@ -120,11 +121,9 @@ def solve_constrained_mixture(
         """Log density (N, k) of rows, and the penalties of the covariances (k,)."""
         away = x[:, None] - mixture.means
         if covariance == "full":
-            root = jnp.linalg.cholesky(mixture.covariances)
-            eye = jnp.broadcast_to(jnp.eye(root.shape[-1], dtype=x.dtype), root.shape)
-            inverse = jax.lax.linalg.triangular_solve(root, eye, left_side=True, lower=True)
+            inverse, log_det = whitener(mixture.covariances)
             white = jnp.einsum("kqp,nkp->nkq", inverse, away, precision="highest")
-            half = jnp.log(jnp.diagonal(root, axis1=-2, axis2=-1)).sum(-1)
+            half = 0.5 * log_det
             penalty = 0.5 * (inverse**2 @ ridge.astype(x.dtype)).sum(-1)
         else:
             white = away / jnp.sqrt(mixture.covariances)
@@ -348,7 +347,7 @@ class ConstrainedMixture(PairEstimator):
             solve_constrained_mixture,
             {"n_clusters": k, "covariance": self.covariance},
             task.rows, task.layout, task.fixed, [numbers],
-            n_init=self.n_init, random_state=self.random_state, each=each, factorises=True,
+            n_init=self.n_init, random_state=self.random_state, each=each,
         )  # fmt: skip
         return task
 

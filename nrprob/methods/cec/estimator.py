@@ -283,7 +283,6 @@ class CECIB(Clusterer):
         calls = restart_calls(
             solve_cec, static, rows, layout, given, [settings],
             n_init=self.n_init, random_state=self.random_state, each=each,
-            factorises=self.covariance == "full",
         )  # fmt: skip
         return LabelledTask(prepared, fixed, rows, layout, calls)
 

@@ -291,9 +291,6 @@ class MixtureEM(NumberMixin, FeatureParameters, ScoreMixin, TermEstimator):
                 "set anneal=False, or leave init out"
             )
 
-    def _factorises(self, task) -> bool:
-        return whole(self._features.covariance or "")
-
     def _fit_features(self, X):
         base = super()._fit_features(X)
         if base.features not in _COMPONENTS:

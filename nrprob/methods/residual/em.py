@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from nrprob.engines.placement import on_cpu
+from nrprob.statistics.matrices import whitener
 
 _SWEEPS = 5  # of balancing, in every step
 _TINY = 1e-30  # share of a cluster that balancing takes for none
@@ -156,6 +157,15 @@ def piece(n: int, width: int) -> int:
     return 1 << max(int(math.log2(_NEAR / width)), 7)
 
 
+def _inverse(sigma: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Inverse of a covariance, whole or its diagonal, the inverse's diagonal, and log det."""
+    if sigma.ndim == 1:
+        return 1 / sigma, 1 / sigma, jnp.log(sigma).sum()
+    half, log_det = whitener(sigma)
+    precision = _dot(half.T, half)
+    return precision, jnp.diagonal(precision), log_det
+
+
 class Model:
     """The steps of EM on one set of rows, of one restart. Memberships are (K, n).
 
@@ -238,11 +248,6 @@ class Model:
             sigma = (scatter - _dot(sums.T, b) + target[:, None] * eye) / total
             # Padded coordinates have unit variance and no part in anything.
             sigma = jnp.where(self.real[:, None] & self.real, sigma, eye)
-            root = jnp.linalg.cholesky(sigma)
-            log_det = 2 * jnp.log(jnp.diagonal(root)).sum()
-            half = jax.scipy.linalg.solve_triangular(root, eye, lower=True)
-            precision = _dot(half.T, half)
-            variances = jnp.diagonal(precision)
         else:
             sigma = jnp.maximum(scatter - (sums * b).sum(0), 0) + target
             if self.covariance == "spherical":
@@ -250,12 +255,24 @@ class Model:
                 scale = jnp.where(self.real, 1 / jnp.where(self.real, data.inverse_scale, 1), 0)
                 sigma = (sigma * scale).sum() / h.d * data.inverse_scale
             sigma = jnp.where(self.real, sigma / total, 1)
-            log_det = jnp.log(sigma).sum()
-            precision = variances = 1 / sigma
+        precision, variances, log_det = _inverse(sigma)
         s0 = h.d / (variances * data.inverse_scale).sum()
         share = jnp.maximum(found.held / self.total, _TINY)
         log_weights = jnp.where(self.free, self.log_k + jnp.log(share), 0)
         return Parameters(b, sigma, precision, log_det, s0, log_weights)
+
+    def precise(self, t: Parameters) -> Parameters:
+        """Parameters in the precision of these rows, which may be higher than their own.
+
+        What follows from others is computed anew: times the number of rows, the rounding of a
+        determinant, or of weights that should add up to 1, would be of the size of what EM gains.
+        """
+        t = jax.tree.map(lambda a: a.astype(self.y.dtype), t)
+        precision, _, log_det = _inverse(t.sigma)
+        share = jnp.exp(t.log_weights - self.log_k)
+        share = share if self.active is None else jnp.where(self.active, share, 0)
+        log_weights = jnp.where(self.free, t.log_weights - jnp.log(share.sum()), 0)
+        return t._replace(precision=precision, log_det=log_det, log_weights=log_weights)
 
     def logits(self, t: Parameters) -> tuple[jax.Array, jax.Array | None]:
         """Log densities (K, n), times the clusters' weights, and the weights of t errors.

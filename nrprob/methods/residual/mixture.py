@@ -381,10 +381,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
             }  # fmt: skip
             size = 3 * data.y.nbytes + each * side + 16 * slots * self.n_init
             arrays = data, numbers, task.starts, task.warm, task.fixed, task.sample
-            factorises = self.covariance == "tied"
-            calls.append(
-                solve.Call(solve_residuals, arrays, tuple(static.items()), size, factorises)
-            )
+            calls.append(solve.Call(solve_residuals, arrays, tuple(static.items()), size))
         return calls
 
     def _constant(self, numbers: Numbers, errors: str) -> float:

@@ -18,7 +18,7 @@ from nrprob.engines.kmeans import lloyd, plus_plus
 from nrprob.engines.placement import on_cpu
 from nrprob.engines.programs import program
 from nrprob.engines.shuffle import stream
-from nrprob.engines.solve import one_at_a_time
+from nrprob.statistics.matrices import whitener
 from nrprob.statistics.rows import bucket, existing
 
 _HIGHEST = jax.lax.Precision.HIGHEST
@@ -91,8 +91,7 @@ def fit_mixtures(
     )
     # On a CPU one after another is faster, since each stops when it is done.
     together = 1 if on_cpu(arguments) else s
-    with one_at_a_time(True):
-        found = Mixtures(*jax.device_get(_fit(*arguments, n_clusters=k, together=together)))
+    found = Mixtures(*jax.device_get(_fit(*arguments, n_clusters=k, together=together)))
     return found._replace(
         labels=found.labels[:, :n],
         coef=found.coef[:, :n_clusters],
@@ -134,14 +133,13 @@ def _fit(x, mass, keys, seeds, k, n_classes, fixed, reg, max_iter, tol, *, n_clu
         def maximise(r):
             mu, size = means(r)
             covariance = (scatter - dot((mu * size[:, None]).T, mu)) / total + reg * unit
-            root = jnp.linalg.cholesky(covariance)
-            coef = jax.scipy.linalg.cho_solve((root, True), mu.T).T
+            white, log_det = whitener(covariance)
+            coef = dot(dot(mu, white.T), white)
             share = jnp.where(active, jnp.maximum(size, 1e-10) / total, 1)
             prior = jnp.where(active, jnp.log(share), -jnp.inf)
             intercept = prior - 0.5 * (coef * mu).sum(1)
             # Of all rows together: half the trace, and the determinant.
-            half = 0.5 * jnp.trace(jax.scipy.linalg.cho_solve((root, True), scatter))
-            half += total * jnp.log(jnp.diagonal(root)).sum()
+            half = 0.5 * (dot(white, scatter) * white).sum() + 0.5 * total * log_det
             return coef, intercept, half + 0.5 * total * x.shape[1] * jnp.log(2 * jnp.pi)
 
         def expect(coef, intercept, constant):
