@@ -15,10 +15,13 @@ _FEW = 4096  # rows for which the threads of other libraries cost more than they
 def standard(wide: bool = True) -> Iterator[None]:
     """Enter JAX's standard settings, with 64 bits if ``wide``, and restore the caller's after.
 
-    They belong to a thread: a new one has the settings of the process.
+    Products of matrices have the precision of their factors: by default an accelerator rounds
+    those of single precision to 10 bits, and differences of objectives are lost. The settings
+    belong to a thread: a new one has those of the process.
     """
     with (
         jax.enable_x64(wide),
+        jax.default_matmul_precision("highest"),
         jax.numpy_dtype_promotion("standard"),
         jax.numpy_rank_promotion("allow"),
     ):
