@@ -126,7 +126,7 @@ class Climb:
 
     def resume(self, t: Parameters, u: jax.Array) -> State:
         """State that parameters give, which may be those of other rows."""
-        t, u = jax.tree.map(lambda a: a.astype(self.model.y.dtype), (t, u))
+        t, u = self.model.precise(t), u.astype(self.model.y.dtype)
         w, sums, u, free, _ = self.model.look(t, u, None, self.damp, self.barred)
         return State(w, sums, u, t, *self.model.value(t, w, u, free))
 
@@ -226,7 +226,11 @@ def _race(
     n_leaders: int,
     side_by_side: int,
 ) -> End:
-    """Judge by all rows what was found on a sample, and let those that lead go on."""
+    """Judge by all rows what was found on a sample, and let those that lead go on.
+
+    Of restarts with the same clusters one goes on; should another one turn out to have been better
+    by a little, it goes on, too: the best of all has always seen all rows to the end.
+    """
     place, k = sample.place.reshape(-1), whole.model.k
     real = sample.data.mass.reshape(-1) > 0
 
@@ -235,23 +239,33 @@ def _race(
         no_steps = Iterated(whole.resume(t, u), none > 0, none, blank(CAPACITY, jnp.float64))
         return End.of(whole.model, no_steps)
 
-    def lap(ends, given):
-        most, on = given
+    turns = jnp.asarray([n_leaders, _LAST, 1])
+
+    def lap(carry):
+        ends, turn = carry
+        most = jnp.where(turn == 0, jnp.minimum(_LAP, max_iter), max_iter)
+        on = turns[jnp.minimum(turn, len(turns) - 1)]
         lead, there = leading(ends.labels[:, place], ends.objective, real, k, n_leaders)
         stay = ~there | (jnp.arange(n_leaders) >= on)
 
+        def rise(end):
+            found = whole.rise(whole.resume(end.t, end.u), most, end.done, end.n_iter, end.trace)
+            return End.of(whole.model, found)
+
         def go_on(end, stay):
-            found = whole.rise(
-                whole.resume(end.t, end.u), most, end.done | stay, end.n_iter, end.trace
-            )
-            return End.of(whole.model, found)._replace(done=jnp.where(stay, end.done, found.done))
+            return jax.lax.cond(stay | end.done, lambda end: end, rise, end)
 
         further = restarts(go_on, (jax.tree.map(lambda a: a[lead], ends), stay), side_by_side)
-        return jax.tree.map(lambda a, b: a.at[lead].set(b, mode="drop"), ends, further), None
+        ends = jax.tree.map(lambda a, b: a.at[lead].set(b, mode="drop"), ends, further)
+        return ends, turn + 1
+
+    def unfinished(carry):
+        ends, turn = carry
+        best = ends.objective.argmax()
+        return (turn < len(turns) - 1) | ~(ends.done[best] | (ends.n_iter[best] >= max_iter))
 
     ends = restarts(look, heats, side_by_side)
-    laps = jnp.stack([jnp.minimum(_LAP, max_iter), max_iter]), jnp.asarray([n_leaders, _LAST])
-    return jax.lax.scan(lap, ends, laps)[0]
+    return jax.lax.while_loop(unfinished, lap, (ends, jnp.zeros((), jnp.int32)))[0]
 
 
 def leading(

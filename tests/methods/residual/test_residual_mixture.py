@@ -192,6 +192,7 @@ def test_every_step_is_that_of_a_literal_em(covariance, errors):
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+@pytest.mark.usefixtures("cpu")
 @pytest.mark.parametrize(("covariance", "errors"), [("tied", "t"), ("diag", "gauss")])
 def test_pieces_of_many_rows_add_up(covariance, errors, monkeypatch):
     X, c, z = make(3, 600, gap=3.0)
@@ -744,6 +745,27 @@ def test_leaders_are_the_best_of_those_that_differ():
     assert (np.asarray(lead)[2:] == 6).all()  # beyond the last
 
 
+@pytest.mark.parametrize("covariance", ["tied", "diag"])
+def test_parameters_of_fewer_digits_lead_no_better_than_they_are(covariance):
+    """Judged by all rows, what a sample found in single precision must not beat its own steps."""
+    X, _, z = make(3, 600, gap=3.0)
+    model = ResidualMixture(K, covariance=covariance, errors="gauss", weights="free", n_init=1)
+    with jax.enable_x64(True):
+        laid_out = model.prepare(X, None, z)
+        data, numbers = laid_out.data, laid_out.numbers
+        whole = em.Model(data, numbers, covariance, False, len(data.active), True)
+        climb = solver.Climb(whole, None)
+
+        @jax.jit
+        def ends(labels):
+            state = climb.rise(climb.begin(labels, None, 0), 500).state
+            narrow = jax.tree.map(lambda a: a.astype(np.float32), (state.t, state.u))
+            return state.objective, climb.resume(*narrow).objective
+
+        reached, again = ends(laid_out.starts[0].reshape(-1))
+    assert abs(float(again) - float(reached)) < 1e-6
+
+
 RACES = [{"weights": "auto"}, {"errors": "t", "balance": 1.0}]  # and equal weights
 
 
@@ -765,6 +787,7 @@ def test_restarts_that_race_find_the_same(setting, monkeypatch):
     assert raced.objective_ == pytest.approx(model.objective_, abs=0.1)
     np.testing.assert_allclose(raced.membership_, model.membership_, atol=0.05)
     assert raced.converged_ and (raced.labels_[:5] == y[:5]).all()
+    assert 0 < raced.n_iter_ == np.isfinite(raced.objective_trace_).sum()
     table = raced.start_table_
     ended = table.converged | (table.n_iter > 0)
     assert 1 <= ended.sum() <= 4 < len(table) and table.objective[~ended].notna().all()
