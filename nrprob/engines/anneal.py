@@ -26,6 +26,7 @@ from nrprob.statistics.xlogx import safe_log
 
 CAPACITY = 2048  # temperatures that a ladder may have
 RANGE = 1e5  # of inverse temperatures; rows that are tied between clusters never harden
+_PATIENCE = 25  # comparisons without a smaller change after which it is rounding
 
 Weigh = Callable[[jax.Array], jax.Array]
 
@@ -118,6 +119,38 @@ class Ladder(NamedTuple):
     tol: jax.Array
     max_iter: jax.Array
     curvature: jax.Array
+
+
+class Quiet(NamedTuple):
+    """Whether memberships change by rounding alone, whose size no tolerance knows.
+
+    Attributes
+    ----------
+    least : the least change so far, less what it fell by since by less than a tenth
+    since : comparisons since it fell by more
+    small : what a change by rounding is below
+    """
+
+    least: jax.Array
+    since: jax.Array
+    small: jax.Array
+
+    @classmethod
+    def begin(cls, heaviest: jax.Array) -> Quiet:
+        """Nothing seen, of masses up to the ``heaviest``."""
+        dtype = heaviest.dtype
+        none = jnp.asarray(jnp.inf, dtype), jnp.zeros((), jnp.int32)
+        return cls(*none, jnp.finfo(dtype).eps ** 0.5 * heaviest)
+
+    def after(self, change: jax.Array) -> Quiet:
+        """With another change, infinite where none was computed."""
+        lower = change < 0.9 * self.least
+        since = jnp.where(lower, 0, self.since + jnp.isfinite(change))
+        return self._replace(least=jnp.where(lower, change, self.least), since=since)
+
+    def for_good(self, change: jax.Array) -> jax.Array:
+        """Whether it neither falls nor grows."""
+        return (self.since >= _PATIENCE) & (change <= 2 * self.least) & (self.least <= self.small)
 
 
 class Annealed(NamedTuple):
@@ -248,12 +281,15 @@ def anneal(
         max_iter = jnp.where(finish, 100 * ladder.max_iter, ladder.max_iter)
         shortest = 1 / (1 + beta * ladder.curvature)
 
+        def settled(change, quiet):
+            return (change <= tol) | quiet.for_good(change)
+
         def moving(inner):
-            _, _, count, change, _, _ = inner
-            return (count < max_iter) & (change > tol)
+            _, _, count, change, quiet, _, _ = inner
+            return (count < max_iter) & ~settled(change, quiet)
 
         def move(inner):
-            state, w, count, _, step, reached = inner
+            state, w, count, _, quiet, step, reached = inner
             state, log_r = update.step(blocks, state, w, beta)
             if not damped:
                 new = normalise(log_r, mass, fixed, active)
@@ -263,7 +299,7 @@ def anneal(
                     lambda: jnp.abs(new - w).max(),
                     lambda: jnp.asarray(jnp.inf, w.dtype),
                 )
-                return state, new, count + 1, change, step, reached
+                return state, new, count + 1, change, quiet.after(change), step, reached
             log_r = log_r - jax.nn.logsumexp(log_r, -1, keepdims=True)
             old = jnp.log(jnp.maximum(w, tiny)) - jnp.log(jnp.maximum(mass, tiny))[..., None, None]
             new = normalise(old + step[:, None] * (log_r - old), mass, fixed, active)
@@ -274,18 +310,19 @@ def anneal(
             w = jnp.where(accept[:, None], new, w)
             reached = jnp.where(accept, goal, reached)
             step = jnp.clip(jnp.where(accept, 2 * step, step / 4), shortest, 1)
-            return state, w, count + 1, change, step, reached
+            return state, w, count + 1, change, quiet.after(change), step, reached
 
         reached = value(state, w, beta) if damped else jnp.zeros_like(beta)
-        start = state, w, 0, jnp.asarray(jnp.inf, w.dtype), jnp.ones_like(beta), reached
-        state, w, steps, change, _, _ = jax.lax.while_loop(moving, move, start)
+        begin = jnp.asarray(jnp.inf, w.dtype)
+        start = state, w, 0, begin, Quiet.begin(heaviest), jnp.ones_like(beta), reached
+        state, w, steps, change, quiet, _, _ = jax.lax.while_loop(moving, move, start)
         new_labels = w.argmax(-1).astype(labels.dtype)
         sharp = (w.max(-1) > 0.999 * mass[..., None]) & real[..., None]
         hard = (sharp * mass[..., None]).sum((0, 1)) >= 0.999 * total
         same = jnp.all((new_labels == labels) | ~real[..., None], (0, 1))
         # Rows that are tied never harden; at the end of the range, unchanged labels are enough.
         ends = beta * ladder.factor > stop
-        done = jnp.where(last, change <= tol, same & (hard | ends))
+        done = jnp.where(last, settled(change, quiet), same & (hard | ends))
         reached = value(state, w, beta)
         over = jnp.all(last | done) | jnp.all(beta * ladder.factor > stop)
         over = jnp.where(ladder.final == jnp.inf, over, finish) | (index + 1 >= CAPACITY)

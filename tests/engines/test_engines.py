@@ -20,6 +20,7 @@ from nrprob.datasets import make_binary_partitions
 from nrprob.engines import merge, moves, reassign, shuffle, solve
 from nrprob.engines.anneal import (
     Ladder,
+    Quiet,
     anneal,
     leading_curvatures,
     normalise,
@@ -451,6 +452,23 @@ def test_one_compilation_for_a_grid():
 
 
 # Reassignment
+
+
+def test_rounding_is_told_from_changes_that_fall_or_grow():
+    def ends(changes):
+        quiet = Quiet.begin(np.float32(1))
+        for change in changes:
+            quiet = quiet.after(np.float32(change))
+        return bool(quiet.for_good(np.float32(changes[-1])))
+
+    rng = np.random.default_rng(0)
+    rounding = 1e-6 * rng.uniform(1, 1.5, 100)
+    assert ends(rounding)
+    # Every other change is not looked at.
+    assert not ends(np.where(np.arange(40) % 2, rounding[:40], np.inf))
+    assert not ends(1e-5 * 0.99 ** np.arange(100))
+    assert not ends(1e-7 * 1.05 ** np.arange(100))
+    assert not ends(1e3 * rounding)  # too large to be rounding
 
 
 @partial(jax.jit, static_argnames="solver")

@@ -23,6 +23,8 @@ _COOLING = 2.0  # ratio of successive temperatures
 _NOISE = 1e-3  # of the parameters, at every temperature
 _ADAM = 400  # steps of update="exact"
 _RATE = 0.05
+_NEAR = 0.01  # square of relative differences of memberships below which clusters may yet separate
+_SLOW = 1.05  # ratio of the critical temperature to one at which they do so within few steps
 _ALIKE = 0.01  # difference of all memberships to 1/K below which the clusters are one
 
 
@@ -200,6 +202,16 @@ def solve_cmbc(
         step = partial(joint_step, tables=tables, strength=strength, real=real, tol=1e-3 * tol)
         return jax.vmap(step)(theta, cells)
 
+    def on_saddle(theta, temperature):
+        # Where clusters that are alike separate, what has not yet may look settled to objectives
+        # of few digits: the square of how far apart they are, in memberships, is all that counts.
+        mean = tables.mean(theta, -2)[:, None]
+        square = (theta - mean) ** 2 / (mean * (1 - mean))
+        if tables.active is not None:
+            square = square * tables.active[:, None]
+        near = (square.sum(-1) / temperature**2).max(-1) < _NEAR
+        return near & (tables.count(k) > 1) & (temperature < critical / _SLOW)
+
     def level(carry):
         temperature, index, theta, _, count, trace = carry
         noise = _NOISE * spread(stream(stream(seed, 2), index), theta.shape, dtype)
@@ -214,8 +226,9 @@ def solve_cmbc(
             theta = jnp.where(done[:, None, None], theta, new)
             free, cells, _ = expectation(rows, theta, temperature, real, barred, log_k)
             reached = value(theta, free)
-            rounding = 16 * jnp.finfo(dtype).eps * jnp.abs(reached)
-            done = done | (jnp.abs(old - reached) <= jnp.maximum(tol, rounding))
+            change, rounding = jnp.abs(old - reached), 16 * jnp.finfo(dtype).eps * jnp.abs(reached)
+            settled = change <= jnp.where(on_saddle(theta, temperature), tol, rounding)
+            done = done | (change <= tol) | settled
             return (theta, cells, reached, done), done, (n * reached, temperature)
 
         free, cells, _ = expectation(rows, theta, temperature, real, barred, log_k)

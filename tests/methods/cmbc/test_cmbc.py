@@ -366,6 +366,21 @@ def test_float32_stays_and_agrees(binary):
         assert loose.n_iter_ < wide.n_iter_
 
 
+def test_float32_does_not_stay_where_clusters_are_alike():
+    """Below the critical temperature, what noise adds at first is less than an objective shows."""
+    rng = np.random.default_rng(0)
+    cluster, z = rng.integers(3, size=2000), rng.integers(4, size=2000)
+    centres, offsets = 1.5 * rng.normal(size=(3, 8)), 3 * rng.normal(size=(4, 8))
+    X = centres[cluster] + offsets[z] + rng.normal(size=(2000, 8)) > 0
+    wide, narrow = (
+        CMBC(3, n_init=2, random_state=0).fit(X.astype(kind), known=z)
+        for kind in (np.float64, np.float32)
+    )
+    assert 1.1 < narrow.critical_temperature_
+    assert len(np.unique(narrow.labels_)) == len(np.unique(wide.labels_)) > 1
+    assert narrow.objective_ == pytest.approx(wide.objective_, rel=5e-4)
+
+
 @settings(max_examples=10, deadline=None)
 @given(small)
 def test_steps_commute_with_names_of_clusters_and_of_values(case):

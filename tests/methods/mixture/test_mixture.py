@@ -390,6 +390,15 @@ def test_bad_parameters(points, parameters, message):
         MixtureEM(2, **parameters).fit(points[0])
 
 
+def test_float32_comes_to_rest():
+    """Memberships of single precision never change by less than their rounding."""
+    rng = np.random.default_rng(0)
+    X = 3.5 * rng.normal(size=(8, 20))[rng.integers(8, size=1000)]
+    X = (X + rng.normal(size=(1000, 20)) * rng.uniform(1, 6, (1000, 1))).astype(np.float32)
+    model = MixtureEM(8, covariance="diag", n_init=1, random_state=0).fit(X)
+    assert model.converged_ and model.n_iter_ < 3000
+
+
 def test_wide_rows_and_full_covariances():
     with pytest.raises(ValueError, match="use covariance='diag'"):
         MixtureEM(2).fit(np.random.default_rng(0).normal(size=(2000, 600)))
