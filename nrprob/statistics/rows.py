@@ -116,7 +116,8 @@ def _has_products() -> bool:
         from jax.experimental.sparse import BCSR  # noqa: F401
     except ImportError:  # what is experimental may go
         return False
-    return jax.default_backend() == "cpu"
+    asked = jax.config.jax_default_device  # a device, the name of a platform, or None
+    return (getattr(asked, "platform", asked) or jax.default_backend()) == "cpu"
 
 
 def _product(value: jax.Array, column: jax.Array, start: jax.Array, dense: jax.Array) -> jax.Array:

@@ -312,6 +312,16 @@ def test_sparse_rows_without_entries_and_repeated_columns():
         assert entries[5] == 3 and entries[40] == 2 and entries[0] == 1
 
 
+def test_rows_are_compressed_where_a_cpu_is_asked_for(monkeypatch):
+    x = sparse.random_array((small.N, small.M), density=0.4, rng=0).tocsr()
+    monkeypatch.setattr("jax.default_backend", lambda: "gpu")
+    assert small.laid_out(x, small.groups())[1].x.by_cell is None
+    with jax.default_device(jax.devices("cpu")[0]):
+        assert small.laid_out(x, small.groups())[1].x.by_cell is not None
+    with jax.default_device("cpu"):
+        assert small.laid_out(x, small.groups())[1].x.by_cell is not None
+
+
 @pytest.mark.usefixtures("cpu")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_clusters", [2, 4, 5])

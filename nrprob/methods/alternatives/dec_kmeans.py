@@ -57,7 +57,8 @@ def representatives(of: Statistics, lam: jax.Array) -> jax.Array:
         full = jnp.maximum(size, 1)
         return ridge(full, full[:, None] * mean, other, lam)
 
-    return jnp.stack([one(of.size[v], of.mean[v], of.mean[1 - v]) for v in (0, 1)])
+    # In one call of LAPACK: two at a time could wait for each other.
+    return jax.vmap(one)(of.size, of.mean, of.mean[::-1])
 
 
 def objective(plane: Plane, of: Statistics, centres: jax.Array, lam: jax.Array) -> jax.Array:

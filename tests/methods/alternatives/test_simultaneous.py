@@ -2,6 +2,7 @@
 
 import warnings
 
+import jax
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
@@ -15,6 +16,7 @@ from sklearn.mixture import GaussianMixture
 from nrprob import CAMI, ConvEM, DecKMeans, DegenerateClusterWarning
 from nrprob.information import mutual_information
 from nrprob.known import Memberships
+from nrprob.methods.alternatives import dec_kmeans
 
 # As many restarts and clusters of as few rows everywhere, so that little is compiled.
 MODELS = {
@@ -83,6 +85,15 @@ def test_representatives_are_best_for_their_clusterings(weight):
     flat = slope(lambda r: decorrelation(x, pair, r, lam), found)
     assert abs(flat).max() < 1e-6 * model.objective_
     assert same_pair(pair, np.stack([one, other], 1))
+
+
+@pytest.mark.usefixtures("cpu")
+def test_representatives_of_both_ask_lapack_once():
+    """Two of its calls that need not wait for each other can do so forever, on a CPU."""
+    of = dec_kmeans.Statistics(np.ones((2, 3)), np.ones((2, 3, 4)))
+    with jax.enable_x64(True):
+        program = jax.jit(dec_kmeans.representatives).lower(of, 1.0).compile()
+    assert program.as_text().count('custom_call_target="lapack_') == 1
 
 
 def test_without_a_weight_both_are_kmeans():
