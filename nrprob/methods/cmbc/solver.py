@@ -227,8 +227,8 @@ def solve_cmbc(
             free, cells, _ = expectation(rows, theta, temperature, real, barred, log_k)
             reached = value(theta, free)
             change, rounding = jnp.abs(old - reached), 16 * jnp.finfo(dtype).eps * jnp.abs(reached)
-            settled = change <= jnp.where(on_saddle(theta, temperature), tol, rounding)
-            done = done | (change <= tol) | settled
+            stays = (rounding > tol) & on_saddle(theta, temperature)
+            done = done | ((change <= jnp.maximum(tol, rounding)) & ~stays)
             return (theta, cells, reached, done), done, (n * reached, temperature)
 
         free, cells, _ = expectation(rows, theta, temperature, real, barred, log_k)
