@@ -91,14 +91,6 @@ def cases(scale: int, kind: type) -> dict[str, tuple[bool, Callable[[], Any]]]:
     }
 
 
-def objective(model: Any) -> float:
-    """What a fit has made small, or as far as it says so."""
-    for name in ("objective_", "codelength_", "code_length_", "expected_loss_"):
-        if hasattr(model, name):
-            return float(getattr(model, name))
-    return float("nan")
-
-
 def partition(model: Any) -> np.ndarray:
     """Clusters of the rows; of several views, which rows are together in all."""
     views = getattr(model, "alternatives_", None)
@@ -143,7 +135,7 @@ def main() -> None:
         except Exception:
             console.print(name, traceback.format_exc())
             continue
-        reached, wanted = objective(there), objective(here)
+        reached, wanted = float(there.objective_), float(here.objective_)
         rows.append(
             (
                 name,

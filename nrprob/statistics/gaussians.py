@@ -16,12 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from nrprob.statistics.matrices import (
-    inverse,
-    log_determinant,
-    log_determinant_and_pivots,
-    whitener,
-)
+from nrprob.statistics.matrices import inverse, log_determinant
 from nrprob.trees import node
 
 _PRECISION = jax.lax.Precision.HIGHEST
@@ -197,7 +192,7 @@ def common_shape(mass: Any, spread: Any, reg: float) -> Any:
 def volumes(spread: Any, shape: Any, reg: float) -> Any:
     """Volumes (..., K) of covariances (..., K, m, m) that contain ``reg``; see `common_shape`."""
     xp: Any = jnp if isinstance(spread, jax.Array) else np
-    precision = inverse(shape) if xp is jnp else np.linalg.inv(shape)
+    precision = inverse(shape)[0] if xp is jnp else np.linalg.inv(shape)
     # No rounding leaves less than the ridge alone.
     least = reg * xp.trace(precision, axis1=-2, axis2=-1)[..., None] + _FLAT**2
     return xp.maximum((spread * precision[..., None, :, :]).sum((-2, -1)), least) / spread.shape[-1]
@@ -314,7 +309,7 @@ class CrossEntropy:
         """Log determinant; of a fixed covariance, the trace instead."""
         if self.covariance == "full":
             spread = self._ridged(scatter, full)
-            log_det, pivots = log_determinant_and_pivots(spread)
+            _, log_det, pivots = inverse(spread)
             # Of columns that others explain elimination leaves rounding.
             rounding = 4 * jnp.finfo(spread.dtype).eps * jnp.diagonal(spread, axis1=-2, axis2=-1)
             flat = (pivots <= jnp.maximum(_FLAT * w[..., None], rounding)).any(-1)
@@ -353,8 +348,7 @@ class CrossEntropy:
         full = w > _EMPTY
         log_det = self._log_det(w, scatter, full)
         if self.covariance == "full":
-            white, _ = whitener(self._ridged(scatter, full))
-            scatter = jnp.matmul(jnp.swapaxes(white, -1, -2), white, precision=_PRECISION)
+            scatter = inverse(self._ridged(scatter, full))[0]
         elif self.covariance == "diag":
             scatter = jnp.where(full[:, None], scatter + self.ridge, 1)
         elif self.covariance == "spherical":

@@ -41,43 +41,29 @@ def log_determinant(matrix: jax.Array) -> jax.Array:
     return total
 
 
-def inverse(matrix: jax.Array) -> jax.Array:
-    """Inverses of positive definite matrices (..., m, m)."""
-    return _inverse(matrix)[0]
-
-
 @jax.custom_jvp
-def log_determinant_and_pivots(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`log_determinant`, and what elimination left of the diagonal (..., m), of no derivative."""
-    return _inverse(matrix)[1:]
+def inverse(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Inverses of positive definite matrices (..., m, m), `log_determinant`, and pivots (..., m).
 
-
-@jax.custom_jvp
-def _inverse(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Inverses, logs of the determinants, and pivots."""
+    Pivots, what elimination leaves of the diagonal, count as constants in derivatives.
+    """
     white, log_det = whitener(matrix)
     pivots = 1 / jnp.diagonal(white, axis1=-2, axis2=-1) ** 2
     return _product(jnp.swapaxes(white, -1, -2), white), log_det, pivots
 
 
+@inverse.defjvp
+def _inverse_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    found, log_det, pivots = inverse(*primals)
+    change = _product(found, _product(tangents[0], found))
+    slope = (found * tangents[0]).sum((-2, -1))
+    return (found, log_det, pivots), (-change, slope, jnp.zeros_like(pivots))
+
+
 @log_determinant.defjvp
 def _log_determinant_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    inverse, log_det, _ = _inverse(*primals)
-    return log_det, (inverse * tangents[0]).sum((-2, -1))
-
-
-@log_determinant_and_pivots.defjvp
-def _log_determinant_and_pivots_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    inverse, *found = _inverse(*primals)
-    return tuple(found), ((inverse * tangents[0]).sum((-2, -1)), jnp.zeros_like(found[1]))
-
-
-@_inverse.defjvp
-def _inverse_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    inverse, log_det, pivots = _inverse(*primals)
-    change = _product(inverse, _product(tangents[0], inverse))
-    slope = (inverse * tangents[0]).sum((-2, -1))
-    return (inverse, log_det, pivots), (-change, slope, jnp.zeros_like(pivots))
+    found, log_det, _ = inverse(*primals)
+    return log_det, (found * tangents[0]).sum((-2, -1))
 
 
 def _least(matrix: jax.Array) -> jax.Array:

@@ -119,9 +119,8 @@ def test_one_program_per_shape_however_many_settings(monkeypatch, compilations):
         other = prepared(CCIB(2, n_init=2, random_state=0), wide, wide_labels[:, 0])
         list(engine(other))
         assert len(engine.compiled) == len(compilations) == 4
-        list(
-            batching.Batcher(jax.devices("cpu"))(some)
-        )  # programs outlive the run that compiled them
+        # Programs outlive the run that compiled them.
+        list(batching.Batcher(jax.devices("cpu"))(some))
         assert len(compilations) == 4
 
 

@@ -203,8 +203,8 @@ def solve_cmbc(
         return jax.vmap(step)(theta, cells)
 
     def on_saddle(theta, temperature):
-        # Where clusters that are alike separate, what has not yet may look settled to objectives
-        # of few digits: the square of how far apart they are, in memberships, is all that counts.
+        # Clusters that are nearly alike, where they separate: objectives of few digits do not show
+        # it yet, since they gain by the square of how far memberships are apart.
         mean = tables.mean(theta, -2)[:, None]
         square = (theta - mean) ** 2 / (mean * (1 - mean))
         if tables.active is not None:

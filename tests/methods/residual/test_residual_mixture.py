@@ -767,6 +767,19 @@ def test_parameters_of_fewer_digits_lead_no_better_than_they_are(covariance):
     assert abs(float(again) - float(reached)) < 1e-6
 
 
+@pytest.mark.slow
+@pytest.mark.contract
+def test_in_single_precision_the_best_has_gone_to_its_end():
+    """Where another restart with the same clusters turns out to be better by its rounding."""
+    rng = np.random.default_rng(0)
+    c, z = rng.integers(8, size=2000), rng.integers(4, size=2000)
+    b, a = 1.5 * rng.normal(size=(8, 20)), 3 * rng.normal(size=(4, 20))
+    X = (b[c] + a[z] + rng.normal(size=(2000, 20))).astype(np.float32)
+    model = ResidualMixture(8, errors="gauss", weights="uniform", random_state=0).fit(X, known=z)
+    assert model.converged_
+    assert 0 < model.n_iter_ == np.isfinite(model.objective_trace_).sum()
+
+
 RACES = [{"weights": "auto"}, {"errors": "t", "balance": 1.0}]  # and equal weights
 
 
