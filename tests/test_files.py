@@ -125,6 +125,8 @@ def other_archive():
         (npz(X=np.array([1, "a"], object)), "holds Python objects, which are not read"),
         (other_archive(), "magic string"),
     ],
+    # Archives hold the time at which they were made: as names they would differ between workers.
+    ids=["empty", "junk", "cut off", "huge claim", "small claim", "objects", "no array"],
 )
 def test_damaged_archives_are_one_sentence(tmp_path, content, message):
     path = tmp_path / "a.npz"

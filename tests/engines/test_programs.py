@@ -10,6 +10,8 @@ import pytest
 from nrprob.engines import programs
 from nrprob.engines.programs import options_for, program
 
+pytestmark = pytest.mark.usefixtures("cpu")
+
 FEW, MANY = np.zeros(100), np.zeros(programs._FEW + 1)
 
 

@@ -153,9 +153,10 @@ def test_rows_on_an_accelerator_stay_there(features, binary, monkeypatch):
     plain = CCIB(2, features=features, random_state=0).fit(X, known=z)
     monkeypatch.setattr("nrprob.estimator.linear._on_accelerator", lambda x: True)
     device = CCIB(2, features=features, random_state=0).fit(jax.numpy.asarray(X), known=z)
-    assert (device.labels_ == plain.labels_).all()
+    # The numbers of clusters are those of the best restart, which rounding may choose.
+    assert adjusted_rand_score(device.labels_, plain.labels_) == 1
     assert device.objective_ == pytest.approx(plain.objective_, rel=1e-4)
-    assert (device.predict(jax.numpy.asarray(X), known=z) == plain.labels_).all()
+    assert (device.predict(jax.numpy.asarray(X), known=z) == device.labels_).all()
     with pytest.raises(ValueError, match="infinity"):
         device.predict(jax.numpy.full((3, 10), jax.numpy.inf), known=z[:3])
     with pytest.raises(ValueError, match="expecting 10 features"):
