@@ -590,7 +590,11 @@ def beside_blocked_gibbs(n: int, draws: int, seconds: float) -> None:
             VARIANCE * FREEDOM / 2, False,
         )  # fmt: skip
         drawn = replace(fixed, kappa=None, shape=None, scale=None)
-        for name, code in (("ours, any k", fixed), ("ours, any k, numbers drawn", drawn)):
+        for name, code in (
+            ("ours, any k", fixed),
+            ("ours, any k, numbers drawn", drawn),
+            ("ours, any k, concentration drawn too", replace(drawn, concentration=None)),
+        ):
             target = code.target(data.X, data.y, 4, MOST)
             ours = sample(drawing if code.draws_prior else usual, target, seconds)
             each, result = 1e6 * ours.seconds / ours.length.size, summary(ours)

@@ -5,9 +5,10 @@ known groups whose offsets are larger. Of every case: the probability of the rig
 clusters, the agreement of the reported partition with the planted one (adjusted Rand index), the
 largest R-hat of all quantities that names leave alone, CPU seconds with compilation, and effective
 draws of the number of clusters and of the length per CPU second. The cases were named before any of
-them was run.
+them was run: the first ten, whose clusters are of like size, and then the others, for the choice of
+how the concentration of sizes is drawn.
 
-    python benchmarks/posterior.py [--unordered 1] [--only 0,3] [--steps 500,1000]
+    python benchmarks/posterior.py [--unordered 1] [--concentration 1] [--only 0,3]
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from nrprob import MDLMixture
 
 
 class Case(NamedTuple):
-    """Rows, columns, clusters, known groups, least distance of centres, and kind of covariance."""
+    """Rows, columns, clusters, known groups, least distance of centres, and kind of covariance.
+
+    And by what factor a cluster is smaller than the one before.
+    """
 
     n: int
     d: int
@@ -33,6 +37,7 @@ class Case(NamedTuple):
     groups: int
     apart: float
     covariance: str
+    ratio: float = 1.0
 
 
 CASES = [
@@ -46,6 +51,11 @@ CASES = [
     Case(1000, 3, 2, 2, 4.0, "tied"),
     Case(300, 2, 4, 5, 5.0, "round"),
     Case(150, 6, 3, 2, 6.0, "tied"),
+    Case(400, 2, 5, 1, 5.0, "round", 0.5),
+    Case(300, 4, 3, 1, 5.0, "tied", 0.25),
+    Case(300, 4, 3, 1, 5.0, "full", 0.4),
+    Case(500, 8, 4, 4, 5.0, "tied", 0.4),
+    Case(1000, 3, 2, 2, 4.0, "tied", 0.03),
 ]
 
 
@@ -53,6 +63,9 @@ def make(case: Case, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Rows (n, d), and their planted and known groups."""
     rng = np.random.default_rng(seed)
     truth, known = rng.integers(case.k, size=case.n), rng.integers(case.groups, size=case.n)
+    if case.ratio != 1:
+        share = case.ratio ** np.arange(case.k)
+        truth = rng.choice(case.k, case.n, p=share / share.sum())
     centres = rng.normal(size=(case.k, case.d))
     between = np.linalg.norm(centres[:, None] - centres, axis=2)
     centres *= case.apart / between[~np.eye(case.k, dtype=bool)].min()
@@ -69,11 +82,16 @@ def main() -> None:
     """Print a line for every case."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--unordered", type=int, choices=(0, 1), default=None)
+    parser.add_argument("--concentration", type=float, default=None)
     parser.add_argument("--only", default=",".join(map(str, range(len(CASES)))))
     parser.add_argument("--steps", default="500,1000")
     given = parser.parse_args()
     warm, kept = map(int, given.steps.split(","))
-    extra = {} if given.unordered is None else {"unordered": bool(given.unordered)}
+    extra: dict[str, object] = (
+        {} if given.unordered is None else {"unordered": bool(given.unordered)}
+    )
+    if given.concentration is not None:
+        extra["concentration"] = given.concentration
     for which in map(int, given.only.split(",")):
         case = CASES[which]
         X, truth, known = make(case, which)

@@ -12,7 +12,7 @@ import numpy as np
 from nrprob.engines.chains import Draw
 from nrprob.engines.programs import program
 from nrprob.engines.target import Target, make_target, occupied
-from nrprob.methods.bayes.classed import classed
+from nrprob.methods.bayes.concentrations import classes_drawn, sizes_drawn
 from nrprob.methods.bayes.prior import GRID, Prior, usual
 from nrprob.methods.bayes.scaled import scaled
 from nrprob.methods.bayes.separate import SeparateTarget
@@ -38,7 +38,7 @@ from nrprob.statistics.rows import rounded
 
 _NEAR, _SEARCHED = 20, 5000  # partners of a row, and rows that they are looked for in
 LONGER = 10  # times the most counts of a row, that new rows may have
-_USUAL = 0.5  # concentration of classes that is not drawn
+_OF_SIZES, _OF_CLASSES = 1.0, 0.5  # concentrations that are not drawn
 _HEAVIEST = 0.3  # weight of the code of clusters without regard to known groups
 
 
@@ -62,8 +62,8 @@ class MixtureCode:
     transformation : "identity" or "yeo-johnson"
     floor : smallest standard deviation of a cluster, in units of the feature's (nml)
     concentration : of the sizes of clusters (conjugate)
-    class_concentration : of the classes of a cluster (conjugate); None where it is drawn, if other
-        numbers are, and else stands for .5
+    class_concentration : of the classes of a cluster (conjugate); as the one of sizes None where it
+        is drawn, if other numbers are; else that stands for .5, and for 1 of sizes
     kappa, shape, scale : of the normal-inverse-gamma prior (conjugate), None where these are drawn
     unordered : whether names of clusters are not sent
     features : "gaussian", "multinomial" or "bernoulli"; of the others, rows are as they came
@@ -74,7 +74,7 @@ class MixtureCode:
     energy: str
     covariance: str
     floor: float
-    concentration: float
+    concentration: float | None
     class_concentration: float | None
     kappa: float | None
     shape: float | None
@@ -128,9 +128,14 @@ class MixtureCode:
         return grid
 
     @property
-    def _given_concentration(self) -> float:
+    def _sizes_given(self) -> float:
+        """Concentration of the sizes where it is not drawn."""
+        return _OF_SIZES if self.concentration is None else self.concentration
+
+    @property
+    def _classes_given(self) -> float:
         """Concentration of the classes where it is not drawn."""
-        return _USUAL if self.class_concentration is None else self.class_concentration
+        return _OF_CLASSES if self.class_concentration is None else self.class_concentration
 
     @property
     def draws_prior(self) -> bool:
@@ -165,7 +170,7 @@ class MixtureCode:
         labels, sizes = label_code(
             n,
             max_clusters,
-            concentration=None if nml else self.concentration,
+            concentration=None if nml else self._sizes_given,
             unordered=self.unordered,
         )
         terms, discrete = [code_term(labels)], self.features != "gaussian"
@@ -173,7 +178,7 @@ class MixtureCode:
             features = self._discrete(X) if discrete else self._features(X)
             terms.insert(0, code_term(features, by_group=discrete and group is not None))
         if n_classes:
-            tables = count_tables(n_classes, n + 1, None if nml else self._given_concentration)
+            tables = count_tables(n_classes, n + 1, None if nml else self._classes_given)
             width = sum(part.shape[1] for part in self._moments(X, told))
             terms.append(code_term(CountCode(*tables, width, width + n_classes, single=True)))
         x = self.statistics(X, codes, n_classes, told)
@@ -209,8 +214,11 @@ class MixtureCode:
         if t:
             width = sum(part.shape[1] for part in self._moments(X, told))
             found = scaled(found, X.shape[1], width, power)
-        drawn = n_classes and self.class_concentration is None
-        return classed(found, n_classes, n) if drawn else found
+        if self.concentration is None:
+            found = sizes_drawn(found, n, max_clusters, unordered=self.unordered)
+        if n_classes and self.class_concentration is None:
+            found = classes_drawn(found, n, n_classes)
+        return found
 
     def _features(self, X: np.ndarray) -> CellCode:
         """Code of the features of a cluster."""
@@ -250,8 +258,8 @@ class MixtureCode:
                 "kappa": self.kappa,
                 "shape": self.shape,
                 "scale": self.scale,
-                "concentration": self.concentration,
-                "class_concentration": self._given_concentration,
+                "concentration": self._sizes_given,
+                "class_concentration": self._classes_given,
             }
         classes = (codes[:, None] == np.arange(n_classes)).astype(float)
         return make_mixture_target(

@@ -109,9 +109,11 @@ class MDLMixture(Inputs):
         "auto" takes the one of .1, .2 and .4 under which the labels of `fit` are most probable when
         each is left out in turn, or .2 without labels. The posterior depends on it: it is a prior.
         A number is from 1e-6 to 100.
-    concentration : float, default=1.0
+    concentration : float or "auto", default="auto"
         Of the symmetric Dirichlet prior of cluster sizes (``energy="conjugate"``, as all to
-        follow); from 1e-9 to 10**9, as all to follow.
+        follow); from 1e-9 to 10**9, as all to follow. Clusters are of like size where it is large.
+        "auto" draws it from .1 to 100 (31 values, even in logarithms); where no other number of the
+        prior is drawn, as with counts or ``kernel="six-move"``, "auto" stands for 1.
     class_concentration : float or "auto", default="auto"
         Of the symmetric Dirichlet prior of the classes of a cluster. Near 0 every cluster is of one
         class; 1e-6 is for labels that are right. "auto" draws it from .001 to 3 (8 values), so that
@@ -345,7 +347,7 @@ class MDLMixture(Inputs):
     errors: Annotated[str, parameters.Choice(("gauss", "t"))] = "gauss"
     transformation: Annotated[str, parameters.Choice(("identity", "yeo-johnson"))] = "identity"
     variance_floor: Annotated[float | str, parameters.Number(1e-6, 100, words=("auto",))] = "auto"
-    concentration: Annotated[float, _POSITIVE] = 1.0
+    concentration: Annotated[float | str, _DRAWN] = "auto"
     class_concentration: Annotated[float | str, _DRAWN] = "auto"
     mean_precision: Annotated[float | str, _DRAWN] = "auto"
     variance_shape: Annotated[float | str, _DRAWN] = "auto"
@@ -498,11 +500,12 @@ class MDLMixture(Inputs):
         ]
         kappa, shape, scale = numbers
         weight, of_classes = self.coordination_weight, self.class_concentration
+        of_sizes = self.concentration
         return MixtureCode(
             self.energy_,
             self.covariance_,
             floor,
-            float(self.concentration),
+            None if isinstance(of_sizes, str) else float(of_sizes),
             None if isinstance(of_classes, str) else float(of_classes),
             kappa,
             shape,

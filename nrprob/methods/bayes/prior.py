@@ -82,6 +82,9 @@ class PriorTarget(Protocol):
     def for_rows(self, cells: jax.Array, key: jax.Array) -> Target:
         """What rows that move a few at a time see; other unknowns are drawn to make it a sum."""
 
+    def for_jumps(self) -> Any:
+        """What splits and merges see, after which all that they do not is drawn anew."""
+
     @property
     def unknowns(self) -> tuple[str, ...]:
         """Names of what is drawn beside the partition."""
@@ -106,7 +109,15 @@ class PriorTarget(Protocol):
         """Length of a partition over the numbers of the prior, all else integrated out."""
 
 
-class NumbersOnly:
+class SeenAsItIs:
+    """A distribution whose splits and merges see all that is drawn beside the partition."""
+
+    def for_jumps(self) -> Any:
+        """What splits and merges see: the distribution itself."""
+        return self
+
+
+class NumbersOnly(SeenAsItIs):
     """Of what is drawn beside the partition: the numbers of the prior, and nothing else."""
 
     prior: Prior
@@ -234,8 +245,9 @@ class PriorKernel(CollapsedKernel):
         rows = target.for_rows(target.cells(labels), rows_key)
         found, n_blocks, accepted = gibbs(rows, start(rows, labels), gibbs_key, self.block)
         target = target.visited(found)
+        seen = target.for_jumps()
         found, moves = jumps(
-            target, start(target, found.labels), jump_key,
+            seen, start(seen, found.labels), jump_key,
             n_split_merge=self.n_split_merge, n_launch=self.n_launch,
         )  # fmt: skip
         moves = moves._replace(gibbs=n_blocks, gibbs_accepted=accepted)

@@ -25,7 +25,7 @@ from scipy.special import gammainc
 
 from nrprob.engines.chains import Draw
 from nrprob.engines.target import Partition, Scales, Target
-from nrprob.methods.bayes.prior import Prior
+from nrprob.methods.bayes.prior import Prior, SeenAsItIs
 from nrprob.methods.bayes.tied import SHARED
 from nrprob.methods.bayes.weights import reweighted
 from nrprob.trees import node
@@ -58,7 +58,7 @@ _OF_INNER = frozenset({
 
 
 @node
-class ScaledTarget:
+class ScaledTarget(SeenAsItIs):
     """A distribution over partitions; see `nrprob.methods.bayes.prior.PriorTarget`.
 
     Attributes

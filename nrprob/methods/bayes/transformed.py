@@ -28,7 +28,7 @@ from nrprob.engines.chains import Draw
 from nrprob.engines.programs import program
 from nrprob.engines.target import Partition
 from nrprob.engines.uniforms import below, in_order
-from nrprob.methods.bayes.prior import Prior
+from nrprob.methods.bayes.prior import Prior, SeenAsItIs
 from nrprob.trees import node
 
 POWERS = np.linspace(-2, 4, 121)  # as far to either side of 1
@@ -54,7 +54,7 @@ def log_slope(x: jax.Array, power: jax.Array) -> jax.Array:
 
 
 @node
-class TransformedTarget:
+class TransformedTarget(SeenAsItIs):
     """A distribution over partitions; see `nrprob.methods.bayes.prior.PriorTarget`.
 
     Attributes

@@ -1,0 +1,242 @@
+"""Concentrations of sizes and of classes, drawn beside the partition, against enumeration."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from partitions import all_partitions, p_value
+from scipy.special import gammaln, logsumexp
+from sklearn.base import clone
+from slowly import slowly
+
+from nrprob import MDLMixture
+from nrprob.engines import chains
+from nrprob.methods.bayes.code import MixtureCode
+from nrprob.methods.bayes.concentrations import CLASSES, OF_CLASSES, OF_SIZES, SIZES
+from nrprob.methods.bayes.prior import PriorKernel
+
+N, K, LEVEL = 6, 4, 1e-4
+CODES = np.asarray([0, 1, -1, 1, 0, 0])
+KEPT = {SIZES: np.asarray([0, 10, 25]), CLASSES: np.asarray([0, 4, 7])}  # each has many draws then
+VALUES = {SIZES: OF_SIZES, CLASSES: OF_CLASSES}
+
+
+@pytest.fixture(autouse=True)
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+def made(covariance, errors="gauss", power=1.0):
+    """Distribution over partitions of rows, five of which have a class, and of both."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, 2)) + 1.5 * (np.arange(N) % 2)[:, None]
+    numbers = (0.3, 2.0, 0.5) if covariance == "tied" or power < 1 else (None, 2.0, 0.5)
+    code = MixtureCode("conjugate", covariance, 0.2, None, None, *numbers, True)
+    code = replace(code, errors=errors, power=power)
+    return code.target(X - X.mean(0), CODES, 2, K)
+
+
+def padded(target, labels):
+    return np.pad(labels, ((0, 0), (0, target.x.shape[0] - N))).astype(np.int32)
+
+
+def nats_of_sizes(labels, a):
+    """Of sets of clusters, by the definition of the prior."""
+    sizes = np.bincount(labels)
+    k = len(sizes)
+    total = gammaln(k * a + N) - gammaln(k * a) - (gammaln(a + sizes) - gammaln(a)).sum()
+    return total - gammaln(k + 1)
+
+
+def nats_of_classes(labels, a):
+    """Of sequences of two classes, by the definition of the prior."""
+    total = 0.0
+    for c in np.unique(labels):
+        counts = np.bincount(CODES[(labels == c) & (CODES >= 0)], minlength=2)
+        total += gammaln(2 * a + counts.sum()) - gammaln(2 * a)
+        total -= (gammaln(a + counts) - gammaln(a)).sum()
+    return total
+
+
+NATS = {SIZES: nats_of_sizes, CLASSES: nats_of_classes}
+
+
+@pytest.mark.parametrize(
+    ("covariance", "errors"),
+    [("tied", "gauss"), ("diag", "gauss"), *slowly(("full", "t"), ("shrunk", "gauss"))],
+)
+def test_lengths_differ_by_the_codes_of_sizes_and_classes(covariance, errors):
+    target, z = made(covariance, errors), all_partitions(N)[::20]
+    z = z[z.max(1) < K]
+    for name, values in VALUES.items():
+
+        @jax.jit
+        def lengths(labels, name=name, values=values):
+            def of(draw):
+                now = target.given(target.drawn() | {name: draw})
+                return now.length(now.cells(labels))
+
+            return jax.vmap(of)(jnp.asarray(values))
+
+        found = np.stack([lengths(labels) for labels in padded(target, z)])
+        expected = np.asarray([[NATS[name](labels, a) for a in values] for labels in z])
+        np.testing.assert_allclose(found - found[:, :1], expected - expected[:, :1], atol=1e-9)
+
+
+def test_less_room_changes_no_length():
+    target, labels = made("tied"), padded(made("tied"), np.asarray([[0, 1, 2, 0, 1, 2]]))[0]
+
+    @jax.jit
+    def length(target):
+        now = target.given(target.drawn() | {SIZES: 10.0})
+        return now.length(now.cells(labels))
+
+    less = target.with_room(3)
+    assert less.n_slots == 3 < target.n_slots
+    assert float(length(less)) == pytest.approx(float(length(target)), rel=1e-12)
+
+
+def test_splits_and_merges_see_lengths_over_all_concentrations():
+    """Whatever is in use, and by its change where it is a sum over clusters."""
+    two = padded(made("diag"), np.asarray([[0, 1, 0, 1, 2, 2], [0, 1, 0, 1, 0, 1]]))
+
+    @jax.jit
+    def lengths(target, labels):
+        """Over all, by the change from others, and each."""
+        seen = target.for_jumps()
+        cells, others = (seen.cells(part) for part in two)
+        changed = None
+        if (additive := seen.additive) is not None:
+            changed = seen.length(others) + additive.change(others, others, cells)
+        each = jax.vmap(lambda a: target.given(target.drawn() | {SIZES: a}).length(cells))(
+            target.values
+        )
+        return seen.length(cells), changed, each
+
+    for covariance in ("diag", "tied"):
+        target = made(covariance).inner
+        seen = [target._at(jnp.int32(used)).for_jumps() for used in (2, 30)]
+        # Proposals that knew the one in use would have to undo it, too.
+        jax.tree.map(np.testing.assert_array_equal, *seen)
+        for used in (2, 30):
+            over, changed, each = lengths(target._at(jnp.int32(used)), two[0])
+            expected = -logsumexp(-each) + np.log(len(OF_SIZES))
+            assert float(over) == pytest.approx(expected, rel=1e-10)
+            if covariance == "diag":
+                assert float(changed) == pytest.approx(expected, rel=1e-10)
+            else:
+                assert changed is None  # lengths of clusters do not add up
+
+
+def few(target):
+    """The distribution with three values of each."""
+    kept = KEPT[target.name]
+    tables = {field: getattr(target, field)[kept] for field in ("values", "each", "total")}
+    inner = few(target.inner) if target.name == CLASSES else target.inner
+    return replace(target, inner=inner, which=jnp.int32(1), **tables)._at(jnp.int32(1))
+
+
+@pytest.mark.parametrize("covariance", ["tied", *slowly("diag")])
+def test_partitions_and_concentrations_keep_their_distribution(covariance):
+    """Four tests at 1e-4 in all."""
+    target = few(made(covariance, power=0.9))  # all numbers of features are given
+    z = all_partitions(N)
+    z = z[z.max(1) < K]
+    plain = target.inner.inner
+    terms = plain.plain.terms[: covariance == "diag"]  # those of features
+    plain = replace(plain, plain=replace(plain.plain, terms=terms, sizes=jnp.zeros(K + 1)))
+    nats = jax.jit(jax.vmap(lambda a: plain.length(plain.cells(a))))(padded(target, z))
+    own = {
+        name: np.asarray([[NATS[name](labels, a) for a in values[KEPT[name]]] for labels in z])
+        for name, values in VALUES.items()
+    }
+    length = np.asarray(nats)[:, None, None] + own[SIZES][:, :, None] + own[CLASSES][:, None]
+    p = np.exp(length.min() - length)
+    p = p / p.sum()
+    n, seed = 8_000, 0
+    at = np.random.default_rng(seed).choice(len(z), size=n, p=p.sum((1, 2)))
+    keys = jax.random.split(jax.random.PRNGKey(seed), n)
+    kernel = PriorKernel(2, 3)
+    begin = functools.partial(kernel.begin, target)
+    states = jax.vmap(begin)(jnp.asarray(padded(target, z[at])), keys)
+    _, draws, _ = chains.run(kernel, target, states, 1, 4, capacity=1)
+    labels = np.asarray(draws["labels"])[0, :, :N]
+    own = np.argmax(z[:, :, None] == z[:, None, :], 2)
+    names = {tuple(row): i for i, row in enumerate(own)}
+    first = np.argmax(labels[:, :, None] == labels[:, None, :], 2)
+    which = np.asarray([names[tuple(row)] for row in first])
+    assert (which != at).mean() > 0.2  # they did move
+    values = [
+        (np.asarray(draws[name])[0][:, None] == VALUES[name][KEPT[name]]).argmax(1)
+        for name in (SIZES, CLASSES)
+    ]
+    counts = np.zeros_like(p)
+    np.add.at(counts, (which, *values), 1)
+    for axes in ((), (0,), (1, 2), (0, 2)):
+        assert p_value(counts.sum(axes).ravel(), p.sum(axes).ravel()) > LEVEL / 4, axes
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """Fits of three kinds of one shape: 45 rows have a label, of which none or 15 are wrong."""
+    rng = np.random.default_rng(0)
+    kind = np.arange(150) % 3
+    X = rng.normal(size=(150, 2)) + 6 * np.asarray([[1, 0], [0, 1], [0, 0]])[kind]
+    right = np.where(np.arange(150) < 45, kind, -1)
+    wrong = np.where((right >= 0) & (np.arange(150) % 9 < 3), (right + 1) % 3, right)
+    model = MDLMixture(covariance="tied", num_warmup=100, num_samples=200, random_state=0)
+    return X, right, model.fit(X, right), clone(model).fit(X, wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_the_concentration_is_as_small_as_labels_are_clean(fitted):
+    """With a third of the labels wrong it has to be larger."""
+    clean, wrong = (model.posterior_["class_concentration"] for model in fitted[2:])
+    assert float((clean <= 0.03).mean()) > 0.8
+    assert float((wrong >= 0.1).mean()) > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_predictions_know_what_was_drawn(fitted):
+    """In the middle of a cluster that has all labels of its class, and no other."""
+    X, y, model, _ = fitted
+    a = model.posterior_["class_concentration"]
+    expected = float(((15 + a) / (15 + 3 * a)).mean())
+    assert expected > 0.995
+    for c in range(3):
+        middle = X[y == c].mean(0, keepdims=True)
+        assert model.predict_proba(middle)[0, c] == pytest.approx(expected, abs=2e-3)
+
+
+def test_where_they_are_given_nothing_is_drawn():
+    given = MixtureCode("conjugate", "tied", 0.2, 1.0, 0.5, 0.3, 2.0, 0.5, True)
+    X = np.random.default_rng(0).normal(size=(N, 2))
+    both = replace(given, concentration=None, class_concentration=None)
+    nothing, names = np.full(N, -1), {SIZES, CLASSES}
+    for code, codes, n_classes, drawn in (
+        (given, CODES, 2, set()),
+        (both, nothing, 0, {SIZES}),
+        (both, CODES, 2, names),
+        (replace(both, covariance="diag"), CODES, 2, set()),  # nor are numbers of features
+    ):
+        unknown = getattr(code.target(X, codes, n_classes, K), "unknowns", ())
+        assert names & set(unknown) == drawn
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_the_concentration_is_as_large_as_sizes_are_alike(fitted):
+    X, right, alike, _ = fitted
+    kept = np.concatenate(
+        [np.flatnonzero(np.arange(150) % 3 == c)[: 50 >> 2 * c] for c in range(3)]
+    )
+    unlike = clone(alike).fit(X[kept], right[kept])
+    assert alike.n_clusters_ == unlike.n_clusters_ == 3
+    means = [np.log(m.posterior_["concentration"]).mean() for m in (alike, unlike)]
+    assert means[0] > np.log(5) > np.log(2.5) > means[1]
