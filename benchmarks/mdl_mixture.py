@@ -562,8 +562,8 @@ def beside_blocked_gibbs(n: int, draws: int, seconds: float) -> None:
 
     from nrprob.methods.bayes.prior import PriorKernel
 
-    usual = chains.default_kernel(n, 10)
-    drawing = PriorKernel(usual.block, usual.n_split_merge, usual.n_launch)
+    usual, fewer = chains.default_kernel(n, 10), chains.default_kernel(n, 2)
+    drawing, moving = (PriorKernel(k.block, k.n_split_merge, k.n_launch) for k in (usual, fewer))
     table: list[Any] = []
     for covariance, count in GIBBS.items():
         data = sheared(n, covariance)
@@ -590,13 +590,15 @@ def beside_blocked_gibbs(n: int, draws: int, seconds: float) -> None:
             VARIANCE * FREEDOM / 2, False,
         )  # fmt: skip
         drawn = replace(fixed, kappa=None, shape=None, scale=None)
-        for name, code in (
-            ("ours, any k", fixed),
-            ("ours, any k, numbers drawn", drawn),
-            ("ours, any k, concentration drawn too", replace(drawn, concentration=None)),
+        default = replace(drawn, concentration=None)
+        for name, code, kernel in (
+            ("ours, any k", fixed, drawing if fixed.draws_prior else usual),
+            ("ours, any k, numbers drawn", drawn, drawing),
+            ("ours, any k, concentration drawn too", default, drawing),
+            ("the same, two proposals a step", default, moving),
         ):
             target = code.target(data.X, data.y, 4, MOST)
-            ours = sample(drawing if code.draws_prior else usual, target, seconds)
+            ours = sample(kernel, target, seconds)
             each, result = 1e6 * ours.seconds / ours.length.size, summary(ours)
             ratio, mean = result[0] / bar, ours.n_clusters.mean()
             table.append((covariance, name, each, *result[:2], mean, ratio, result[4]))

@@ -228,8 +228,7 @@ class MixtureCode:
             return normal_nml(room, np.minimum(self.floor, 0.4 * width), width / 2, width)
         if self.draws_prior:
             one = np.float64(1)  # for what `SeparateTarget` fills in
-            full = self.covariance != "diag"
-            t = self.errors == "t"
+            full, t = self.covariance != "diag", self.errors == "t"
             return NormalWishart(one, one, one, m, full, np.float64(self.power), t)
         kappa, shape, scale = map(float, (self.kappa, self.shape, self.scale))  # type: ignore[arg-type]
         if self.covariance == "diag":
