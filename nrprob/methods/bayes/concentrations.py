@@ -93,8 +93,8 @@ class ConcentratedTarget:
 
     def _over_all(self, lengths: jax.Array) -> jax.Array:
         """By how much a length over all concentrations is longer than under the one in use."""
-        over = jnp.log(len(self.values)) - jax.nn.logsumexp(-lengths)
-        return over - lengths[self.which]
+        over, own = jnp.log(len(self.values)) - jax.nn.logsumexp(-lengths), lengths[self.which]
+        return jnp.where(jnp.isfinite(own), over - own, 0)  # of too many clusters all are infinite
 
     def length(self, cells: jax.Array) -> jax.Array:
         """All nats of cells (groups, K, p)."""
