@@ -9,6 +9,7 @@ them was run: the first ten, whose clusters are of like size, and then the other
 how the concentration of sizes is drawn.
 
     python benchmarks/posterior.py [--unordered 1] [--concentration 1] [--only 0,3]
+        [--steps 500,1000]
 """
 
 from __future__ import annotations
@@ -81,17 +82,14 @@ def make(case: Case, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def main() -> None:
     """Print a line for every case."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--unordered", type=int, choices=(0, 1), default=None)
+    parser.add_argument("--unordered", type=lambda text: bool(int(text)), default=None)
     parser.add_argument("--concentration", type=float, default=None)
     parser.add_argument("--only", default=",".join(map(str, range(len(CASES)))))
     parser.add_argument("--steps", default="500,1000")
     given = parser.parse_args()
     warm, kept = map(int, given.steps.split(","))
-    extra: dict[str, object] = (
-        {} if given.unordered is None else {"unordered": bool(given.unordered)}
-    )
-    if given.concentration is not None:
-        extra["concentration"] = given.concentration
+    settings = {"unordered": given.unordered, "concentration": given.concentration}
+    extra = {name: value for name, value in settings.items() if value is not None}
     for which in map(int, given.only.split(",")):
         case = CASES[which]
         X, truth, known = make(case, which)

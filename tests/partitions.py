@@ -15,6 +15,16 @@ def all_partitions(n):
     return np.array(grown)
 
 
+def places(labels, partitions):
+    """Places (s,) in a list of partitions (p, n), of labels (s, n) whose names do not matter."""
+
+    def named(z):  # by the first sample of the same cluster
+        return np.argmax(z[:, :, None] == z[:, None, :], 2)
+
+    place = {tuple(row): i for i, row in enumerate(named(partitions))}
+    return np.asarray([place[tuple(row)] for row in named(labels)])
+
+
 def p_value(counts, p):
     """Chi-squared test of counts, the rarest outcomes taken together."""
     order = np.argsort(p)[::-1]

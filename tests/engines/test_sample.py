@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from partitions import all_partitions, p_value
+from partitions import all_partitions, p_value, places
 
 from nrprob.engines import chains, sample, split_merge, uniforms
 from nrprob.engines.chains import CollapsedKernel
@@ -96,10 +96,7 @@ def after(kernel, target, steps=8, n=20_000, seed=0):
     states = jax.vmap(functools.partial(kernel.begin, target))(jnp.asarray(z[at]), keys)
     _, draws, moves = chains.run(kernel, target, states, 1, steps, capacity=1)
     labels = np.asarray(draws["labels"])[0, :, :N]
-    first = np.argmax(labels[:, :, None] == labels[:, None, :], 2)  # the first row of the same name
-    own = np.argmax(z[:, :N, None] == z[:, None, :N], 2)
-    names = {tuple(row): i for i, row in enumerate(own)}
-    counts = np.bincount([names[tuple(row)] for row in first], minlength=len(z))
+    counts = np.bincount(places(labels, z[:, :N]), minlength=len(z))
     return p_value(counts, p), {name: int(np.asarray(v).sum()) for name, v in moves.items()}
 
 
@@ -177,10 +174,7 @@ def _alone():
 
     found, made = run(jnp.asarray(z[at]), jax.random.split(jax.random.PRNGKey(1), n))
     found = np.asarray(found)
-    own = np.argmax(z[:, :N, None] == z[:, None, :N], 2)
-    names = {tuple(row): i for i, row in enumerate(own)}
-    first = np.argmax(found[:, :N, None] == found[:, None, :N], 2)
-    which = np.asarray([names[tuple(row)] for row in first])
+    which = places(found[:, :N], z[:, :N])
     assert (which != at).mean() > 0.2
     assert ((made.split + made.merge) == 4).all()
     assert p_value(np.bincount(which, minlength=len(z)), p) > LEVEL

@@ -250,9 +250,9 @@ class MDLMixture(Inputs):
     its grid, and is drawn given the partition, the last two also together, since they trade off
     with each other: ``posterior_`` has it. Grids are wide, so that a row that is out by ten
     thousand times what is within clusters, or known groups as far apart, leave other clusters as
-    they are. ``concentration`` is drawn as well: a uniform law of sizes, which it was published
-    with, holds that a cluster of three rows beside large ones is as probable as one of half of
-    them. Splits and merges are proposed and accepted with it integrated out.
+    they are. ``concentration`` is drawn as well: under 1, the uniform law of sizes, a cluster of
+    three rows beside large ones is as probable as one of half of all rows. Splits and merges are
+    proposed and accepted with it integrated out.
 
     With ``covariance="shrunk"``, the covariance of a cluster is inverse-Wishart with f degrees of
     freedom and scale f S, and the common covariance S is Wishart with d + 2 degrees of freedom, its

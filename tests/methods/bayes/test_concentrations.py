@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from partitions import all_partitions, p_value
+from partitions import all_partitions, p_value, places
 from scipy.special import gammaln, logsumexp
 from sklearn.base import clone
 from slowly import slowly
@@ -105,7 +105,7 @@ def test_splits_and_merges_see_lengths_over_all_concentrations():
     two = padded(made("diag"), np.asarray([[0, 1, 0, 1, 2, 2], [0, 1, 0, 1, 0, 1]]))
 
     @jax.jit
-    def lengths(target, labels):
+    def lengths(target):
         """Over all, by the change from others, and each."""
         seen = target.for_jumps()
         cells, others = (seen.cells(part) for part in two)
@@ -123,7 +123,7 @@ def test_splits_and_merges_see_lengths_over_all_concentrations():
         # Proposals that knew the one in use would have to undo it, too.
         jax.tree.map(np.testing.assert_array_equal, *seen)
         for used in (2, 30):
-            over, changed, each = lengths(target._at(jnp.int32(used)), two[0])
+            over, changed, each = lengths(target._at(jnp.int32(used)))
             expected = -logsumexp(-each) + np.log(len(OF_SIZES))
             assert float(over) == pytest.approx(expected, rel=1e-10)
             if covariance == "diag":
@@ -165,10 +165,7 @@ def test_partitions_and_concentrations_keep_their_distribution(covariance):
     states = jax.vmap(begin)(jnp.asarray(padded(target, z[at])), keys)
     _, draws, _ = chains.run(kernel, target, states, 1, 4, capacity=1)
     labels = np.asarray(draws["labels"])[0, :, :N]
-    own = np.argmax(z[:, :, None] == z[:, None, :], 2)
-    names = {tuple(row): i for i, row in enumerate(own)}
-    first = np.argmax(labels[:, :, None] == labels[:, None, :], 2)
-    which = np.asarray([names[tuple(row)] for row in first])
+    which = places(labels, z)
     assert (which != at).mean() > 0.2  # they did move
     values = [
         (np.asarray(draws[name])[0][:, None] == VALUES[name][KEPT[name]]).argmax(1)

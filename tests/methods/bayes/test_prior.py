@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import matrix_t
 import numpy as np
 import pytest
-from partitions import all_partitions, p_value
+from partitions import all_partitions, p_value, places
 from scipy import stats
 from slowly import first_fast
 
@@ -183,10 +183,7 @@ def after(kernel, target, steps=5, n=8_000, seed=0):
     states = jax.vmap(functools.partial(kernel.begin, target))(jnp.asarray(z[at]), keys)
     _, draws, moves = chains.run(kernel, target, states, 1, steps, capacity=1)
     labels = np.asarray(draws["labels"])[0, :, :N]
-    first = np.argmax(labels[:, :, None] == labels[:, None, :], 2)  # the first row of the same name
-    own = np.argmax(z[:, :N, None] == z[:, None, :N], 2)
-    names = {tuple(row): i for i, row in enumerate(own)}
-    which = [names[tuple(row)] for row in first]
+    which = places(labels, z[:, :N])
     prior = np.stack([np.asarray(draws[name])[0] for name in Prior._fields], 1)
     known = np.stack(numbers, 1)
     value = np.abs(prior[:, None] - known).sum(2).argmin(1)
@@ -292,9 +289,7 @@ def test_joint_distribution(case):
     after_prior, after_labels = run(numbers, begin, jax.random.split(jax.random.PRNGKey(4), many))
     end = np.asarray(after_labels)[:, :N]
     assert (np.ptp(end - begin[:, :N], axis=1) > 0).mean() > 0.2  # they did move
-    own = np.argmax(z[:, :, None] == z[:, None, :], 2)
-    names = {tuple(row): i for i, row in enumerate(own)}
-    at = [names[tuple(row)] for row in np.argmax(end[:, :, None] == end[:, None, :], 2)]
+    at = places(end, z)
     assert p_value(np.bincount(at, minlength=len(z)), p) > LEVEL
     drawn = [np.asarray(v) for v, g in zip(after_prior, target.grid, strict=True) if len(g) > 1]
     grids = [np.asarray(g) for g in target.grid if len(g) > 1]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import matrix_t
 import numpy as np
 import pytest
-from partitions import all_partitions, p_value
+from partitions import all_partitions, p_value, places
 from scipy import stats
 from scipy.special import logsumexp
 from sklearn.exceptions import ConvergenceWarning
@@ -181,10 +181,7 @@ def test_partitions_and_scales_keep_their_distribution(case):
 
     end = run(jnp.asarray(labels), draw, keys).draw
     found = np.asarray(end["labels"])[:, :N]
-    first = np.argmax(found[:, :, None] == found[:, None, :], 2)
-    own = np.argmax(z[:, :, None] == z[:, None, :], 2)
-    names = {tuple(row): i for i, row in enumerate(own)}
-    which = np.asarray([names[tuple(row)] for row in first])
+    which = places(found, z)
     w = np.asarray(end["row_precision"])[:, :N]
     version = np.abs(w[..., None] - VALUES).argmin(2)
     of = version @ len(VALUES) ** np.arange(N - 1, -1, -1)

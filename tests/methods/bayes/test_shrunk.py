@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from partitions import all_partitions, p_value
+from partitions import all_partitions, p_value, places
 from scipy import integrate, stats
 from sklearn.exceptions import ConvergenceWarning
 
@@ -228,9 +228,7 @@ def test_joint_distribution(errors):
     first, last, labels = run(begin, jax.random.split(jax.random.PRNGKey(4), many))
     end = np.asarray(labels)[:, :N]
     assert (np.ptp(end - begin[:, :N], axis=1) > 0).mean() > 0.2  # they did move
-    own = np.argmax(z[:, :, None] == z[:, None, :], 2)
-    names = {tuple(row): i for i, row in enumerate(own)}
-    at = [names[tuple(row)] for row in np.argmax(end[:, :, None] == end[:, None, :], 2)]
+    at = places(end, z)
     assert p_value(np.bincount(at, minlength=len(z)), p) > LEVEL
     for name in ("centre_precision", "variance", "freedom"):
         values, counts = np.unique(np.asarray(last[name]), return_counts=True)

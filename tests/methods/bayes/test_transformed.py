@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import matrix_t
 import numpy as np
 import pytest
-from partitions import all_partitions, p_value
+from partitions import all_partitions, p_value, places
 from scipy import integrate, stats
 from sklearn.exceptions import ConvergenceWarning
 from slowly import first_fast, slowly
@@ -151,10 +151,7 @@ def test_partitions_and_powers_keep_their_distribution(case):
     states.draw["column_power"] = jnp.asarray(POWERS[KEPT[which[at[1]]]])
     _, draws, _ = chains.run(kernel, target, states, 1, 4, capacity=1)
     labels = np.asarray(draws["labels"])[0, :, :N]
-    own = np.argmax(z[:, :, None] == z[:, None, :], 2)
-    names = {tuple(row): i for i, row in enumerate(own)}
-    first = np.argmax(labels[:, :, None] == labels[:, None, :], 2)
-    found = np.asarray([names[tuple(row)] for row in first])
+    found = places(labels, z)
     away = np.abs(np.asarray(draws["column_power"])[0][..., None] - POWERS[KEPT])
     assert away.min(2).max() < 1e-9
     power = away.argmin(2) @ len(KEPT) ** np.arange(D - 1, -1, -1)
