@@ -6,7 +6,11 @@ drawing `nrprob.engines.sample` speaks.
 
 Most proposals come to nothing. Of many rows those are looked at that may not, and no others: a
 merge has that probability as a factor of its ratio, 1 at most, so that its length alone refuses
-most of them; and members are gathered, so that what they cost does not grow with all rows.
+most of them. A split has no such bound, so that it is given one: of ratio r it is accepted with
+probability min(p, r) in place of min(1, r), and the merge that undoes it with min(1, p / r), which
+balances as well. Beyond p nothing is looked at, and where splits are improbable, as they are once
+there is nothing left to split, nothing is lost. And members are gathered, so that what they cost
+does not grow with all rows.
 """
 
 from __future__ import annotations
@@ -189,11 +193,12 @@ Allocation: TypeAlias = Callable[..., _Plan]
 
 def split_merge(
     target: Target, state: Partition, pair: Pair, u: jax.Array, key: jax.Array,
-    kinds: Sequence[Allocation], which: jax.Array,
+    kinds: Sequence[Allocation], which: jax.Array, most: float,
 ) -> tuple[Partition, jax.Array]:  # fmt: skip
     """Propose to split the cluster of a pair, or to merge theirs, by uniforms (4,) and a key.
 
-    ``which`` of the ``kinds`` of allocation it is by must not depend on the state.
+    ``which`` of the ``kinds`` of allocation it is by must not depend on the state. Splits are
+    accepted with probability ``most`` at most.
 
     Returns
     -------
@@ -220,30 +225,35 @@ def split_merge(
     joint = jnp.stack([cells.sum(1), jnp.zeros_like(cells[:, 0])], 1)
     changed = jnp.where(split, cells, joint)
     proposed, length = replaced(target, state, pair.a, pair.b, changed)
-    ratio = state.length - length + jnp.where(split, -log_q, log_q)
-    accept = _is_possible(state, pair) & (jnp.log(u[3]) < ratio)
+    ratio = state.length - length + jnp.where(split, -log_q, np.log(most) + log_q)
+    accept = ~_is_excluded(state, pair, u, most) & (jnp.log(u[3]) < ratio)
     labels = jnp.where(split, sides, jnp.where(member, pair.a, state.labels))
     labels = labels.at[pair.j].set(jnp.where(split, pair.b, pair.a))
     moved = state._replace(labels=labels, cells=proposed, length=length)
     return jax.tree.map(partial(jnp.where, accept), moved, state), accept
 
 
-def _is_possible(state: Partition, pair: Pair) -> jax.Array:
+def _is_excluded(state: Partition, pair: Pair, u: jax.Array, most: float) -> jax.Array:
+    """Whether there is no such proposal, or it is a split that was not to be looked at."""
     # Without an empty slot, b is an occupied one.
-    return (pair.i != pair.j) & ~(pair.together & occupied(state.cells)[pair.b])
+    no_split = occupied(state.cells)[pair.b] | (u[3] >= most)
+    return (pair.i == pair.j) | (pair.together & no_split)
 
 
-def _is_hopeless(target: Target, state: Partition, pair: Pair, u: jax.Array) -> jax.Array:
+def _is_hopeless(
+    target: Target, state: Partition, pair: Pair, u: jax.Array, most: float
+) -> jax.Array:
     """Whether a proposal is refused, whatever the sides of its members."""
     joint = state.cells[:, pair.a] + state.cells[:, pair.b]
     joint = jnp.stack([joint, jnp.zeros_like(joint)], 1)
     length = replaced(target, state, pair.a, pair.b, joint)[1]
-    too_long = ~(jnp.log(u[3]) < state.length - length)
-    return ~_is_possible(state, pair) | (~pair.together & too_long)
+    too_long = ~(jnp.log(u[3]) < state.length - length + np.log(most))
+    return _is_excluded(state, pair, u, most) | (~pair.together & too_long)
 
 
 # Rows from which chains make proposals one after another, and from which there is a third program.
 _SEVERAL, _MANY = 128, 512
+_MOST = 0.1  # probability at which splits are accepted at most, where it pays to look at few
 
 
 def _sizes(n: int) -> tuple[int, ...]:
@@ -268,6 +278,7 @@ def split_merges(
 ) -> tuple[Partition, Made]:
     """Propose ``count`` times, by the ``kinds`` of allocation in turn."""
     alone = target.x.shape[0] >= _SEVERAL
+    most = _MOST if alone else 1.0
 
     def run(target, state, key):
         choice_key, side_key = jax.random.split(key)
@@ -279,13 +290,13 @@ def split_merges(
 
             def make(state):
                 now = jax.random.fold_in(side_key, t)
-                return split_merge(target, state, pair, own, now, kinds, t % len(kinds))
+                return split_merge(target, state, pair, own, now, kinds, t % len(kinds), most)
 
             def make_none(state):
                 return state, jnp.asarray(False)
 
             if alone:
-                hopeless = _is_hopeless(target, state, pair, own)
+                hopeless = _is_hopeless(target, state, pair, own, most)
                 state, accept = jax.lax.cond(hopeless, make_none, make, state)
             else:
                 state, accept = make(state)

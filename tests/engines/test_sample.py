@@ -153,6 +153,7 @@ def as_many_rows(monkeypatch):
     """Few rows are treated as many are, but for chains, which are side by side."""
     monkeypatch.setattr(split_merge, "_SEVERAL", 0)
     monkeypatch.setattr(split_merge, "_MANY", 0)
+    monkeypatch.setattr(split_merge, "_MOST", 0.4)
     monkeypatch.setattr(split_merge, "sequential_vmap", lambda run: run)
 
 
