@@ -127,8 +127,10 @@ def sample(kernel: PartitionKernel, target: Any, seconds: float, seed: int = 0) 
     capacity = 128
     states = chains.dispersed(kernel, target, jax.random.PRNGKey(seed), 4)
     jax.block_until_ready(chains.run(kernel, target, states, 1, 1, capacity=capacity))
-    spent, steps, blocks = 0.0, 0, []
+    spent, steps, blocks, warm = 0.0, 0, [], False
     while spent < seconds:
+        if spent > seconds / 4 and not warm:
+            states, warm = chains.warmed_up(states), True
         rate = spent / steps if steps else np.inf
         more = int(np.clip((seconds - spent) / rate, 4, capacity))
         begin = time.process_time()

@@ -20,9 +20,11 @@ from numpyro.util import is_prng_key
 
 from nrprob.engines.programs import program
 from nrprob.engines.sample import no_moves, sweep
+from nrprob.engines.split_merge import nothing_usual
 from nrprob.engines.target import Partition, Target, occupied, start
 
 Draw = dict[str, jax.Array]
+_TYPICAL = "n_clusters", "length"
 
 
 class ChainState(NamedTuple):
@@ -33,11 +35,14 @@ class ChainState(NamedTuple):
     draw : what is sampled, by name
     moves : counts of proposals and of accepted ones, by name, in the last step
     rng_key : of the steps to come
+    usual : (2,) clusters and length of partitions of which few splits are looked at; see
+        `nrprob.engines.split_merge`. None of kernels that look at all.
     """
 
     draw: Draw
     moves: Draw
     rng_key: jax.Array
+    usual: jax.Array | None = None
 
 
 class PartitionKernel(MCMCKernel):
@@ -113,20 +118,18 @@ class CollapsedKernel(PartitionKernel):
 
     def begin(self, target: Target, labels: jax.Array, key: jax.Array) -> ChainState:
         """State of one chain that starts at labels (n',)."""
-        return ChainState(_draw(target, start(target, labels)), no_moves()._asdict(), key)
+        draw = _draw(target, start(target, labels))
+        return ChainState(draw, no_moves()._asdict(), key, nothing_usual())
 
     def step(self, target: Target, state: ChainState) -> ChainState:
         """Next state of one chain."""
         key, now = jax.random.split(state.rng_key)
-        found, moves = self._sweep(target, start(target, state.draw["labels"]), now)
-        return ChainState(_draw(target, found), moves._asdict(), key)
-
-    def _sweep(self, target: Target, state: Partition, key: jax.Array):
-        return sweep(
-            target, state, key,
-            block=self.block, n_split_merge=self.n_split_merge,
-            n_launch=self.n_launch,
+        scaled = state.usual * jnp.stack([jnp.ones_like(target.scale), target.scale])
+        found, moves = sweep(
+            target, start(target, state.draw["labels"]), now, block=self.block,
+            n_split_merge=self.n_split_merge, n_launch=self.n_launch, usual=scaled,
         )  # fmt: skip
+        return ChainState(_draw(target, found), moves._asdict(), key, state.usual)
 
 
 def default_kernel(n_rows: int, n_split_merge: int = 5) -> CollapsedKernel:
@@ -222,6 +225,14 @@ def advance(
 
 
 run = program("kernel", "capacity")(advance)
+
+
+def warmed_up(states: ChainState) -> ChainState:
+    """States (n_chains,) that know what is usual: the lower medians of what chains have come to."""
+    if states.usual is None:
+        return states
+    typical = [np.sort(states.draw[name])[(len(states.usual) - 1) // 2] for name in _TYPICAL]
+    return states._replace(usual=jnp.broadcast_to(jnp.asarray(typical), states.usual.shape))
 
 
 def collect(draws: Draw, n_draws: int) -> dict[str, np.ndarray]:

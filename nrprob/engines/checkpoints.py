@@ -29,6 +29,7 @@ from nrprob.engines.chains import (
     default_kernel,
     dispersed,
     run,
+    warmed_up,
 )
 from nrprob.exceptions import InputError
 from nrprob.files import (
@@ -99,6 +100,8 @@ class CheckpointedChains:
             if self.n_draws < num_draws:
                 # The warm-up is over once sampling has begun, also for whoever continues the run.
                 self.n_warm = max(self.n_warm, num_warmup)
+                if num_warmup and not self.n_draws:
+                    self.states = warmed_up(self.states)
             per_block = max(min(self.capacity, -(-_STEPS // self.thinning)), 1)
             while self.n_draws < num_draws:
                 step = min(num_draws - self.n_draws, per_block)

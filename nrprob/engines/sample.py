@@ -32,7 +32,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nrprob.engines.split_merge import doubling, launched, split_merges
+from nrprob.engines.split_merge import doubling, launched, nothing_usual, split_merges
 from nrprob.engines.target import (
     Partition,
     Target,
@@ -195,23 +195,36 @@ def sweep(
     block: int,
     n_split_merge: int,
     n_launch: int,
+    usual: jax.Array | None = None,
 ) -> tuple[Partition, Moves]:
     """One sweep of Gibbs moves, then of `jumps`."""
     gibbs_key, jump_key = jax.random.split(key)
     state, n_blocks, accepted = gibbs(target, state, gibbs_key, block)
-    state, moves = jumps(target, state, jump_key, n_split_merge=n_split_merge, n_launch=n_launch)
+    state, moves = jumps(
+        target, state, jump_key, n_split_merge=n_split_merge, n_launch=n_launch, usual=usual
+    )
     return state, moves._replace(gibbs=n_blocks, gibbs_accepted=accepted)
 
 
 def jumps(
-    target: Target, state: Partition, key: jax.Array, *, n_split_merge: int, n_launch: int
+    target: Target,
+    state: Partition,
+    key: jax.Array,
+    *,
+    n_split_merge: int,
+    n_launch: int,
+    usual: jax.Array | None = None,
 ) -> tuple[Partition, Moves]:
-    """``n_split_merge`` proposals of a split or a merge, of both kinds in turn, and of swaps."""
+    """``n_split_merge`` proposals of a split or a merge, of both kinds in turn, and of swaps.
+
+    Of partitions that are ``usual`` few splits are looked at; see `nrprob.engines.split_merge`.
+    """
     if not n_split_merge:
         return state, no_moves()
     pair_key, swap_key = jax.random.split(key)
     allocations = partial(launched, n=n_launch), doubling
-    state, made = split_merges(target, state, pair_key, allocations, n_split_merge)
+    usual = nothing_usual() if usual is None else usual
+    state, made = split_merges(target, state, pair_key, allocations, n_split_merge, usual)
     moves = no_moves()._replace(**made._asdict())
 
     def exchange(t, carry):

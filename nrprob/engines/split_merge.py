@@ -8,9 +8,10 @@ Most proposals come to nothing. Of many rows those are looked at that may not, a
 merge has that probability as a factor of its ratio, 1 at most, so that its length alone refuses
 most of them. A split has no such bound, so that it is given one: of ratio r it is accepted with
 probability min(p, r) in place of min(1, r), and the merge that undoes it with min(1, p / r), which
-balances as well. Beyond p nothing is looked at, and where splits are improbable, as they are once
-there is nothing left to split, nothing is lost. And members are gathered, so that what they cost
-does not grow with all rows.
+balances as well, whatever p depends on in the partition where the two are one. Beyond p nothing is
+looked at. Where there is nothing to split, as chains find when they have warmed up, ratios are far
+below .1, and p is that; it is 1 of what has fewer clusters than is usual, or a longer length. And
+members are gathered, so that what they cost does not grow with all rows.
 """
 
 from __future__ import annotations
@@ -193,12 +194,12 @@ Allocation: TypeAlias = Callable[..., _Plan]
 
 def split_merge(
     target: Target, state: Partition, pair: Pair, u: jax.Array, key: jax.Array,
-    kinds: Sequence[Allocation], which: jax.Array, most: float,
+    kinds: Sequence[Allocation], which: jax.Array, usual: jax.Array | None = None,
 ) -> tuple[Partition, jax.Array]:  # fmt: skip
     """Propose to split the cluster of a pair, or to merge theirs, by uniforms (4,) and a key.
 
-    ``which`` of the ``kinds`` of allocation it is by must not depend on the state. Splits are
-    accepted with probability ``most`` at most.
+    ``which`` of the ``kinds`` of allocation it is by must not depend on the state.
+    Splits of what is ``usual`` are accepted with probability `_MOST` at most; None looks at all.
 
     Returns
     -------
@@ -225,7 +226,8 @@ def split_merge(
     joint = jnp.stack([cells.sum(1), jnp.zeros_like(cells[:, 0])], 1)
     changed = jnp.where(split, cells, joint)
     proposed, length = replaced(target, state, pair.a, pair.b, changed)
-    ratio = state.length - length + jnp.where(split, -log_q, np.log(most) + log_q)
+    most = _at_most(state, pair, length, usual)
+    ratio = state.length - length + jnp.where(split, -log_q, jnp.log(most) + log_q)
     accept = ~_is_excluded(state, pair, u, most) & (jnp.log(u[3]) < ratio)
     labels = jnp.where(split, sides, jnp.where(member, pair.a, state.labels))
     labels = labels.at[pair.j].set(jnp.where(split, pair.b, pair.a))
@@ -233,7 +235,22 @@ def split_merge(
     return jax.tree.map(partial(jnp.where, accept), moved, state), accept
 
 
-def _is_excluded(state: Partition, pair: Pair, u: jax.Array, most: float) -> jax.Array:
+def _at_most(
+    state: Partition, pair: Pair, joint: jax.Array, usual: jax.Array | None
+) -> jax.Array | float:
+    """Probability that a split is accepted with at most, and that its merge has as a factor.
+
+    It may depend on the partition where the two clusters are one, of length ``joint`` if they are
+    not, and on nothing else.
+    """
+    if usual is None:
+        return 1.0
+    k = occupied(state.cells).sum() - ~pair.together
+    length = jnp.where(pair.together, state.length, joint)
+    return jnp.where((k >= usual[0]) & (length <= usual[1] + _LONGER), _MOST, 1.0)
+
+
+def _is_excluded(state: Partition, pair: Pair, u: jax.Array, most: jax.Array | float) -> jax.Array:
     """Whether there is no such proposal, or it is a split that was not to be looked at."""
     # Without an empty slot, b is an occupied one.
     no_split = occupied(state.cells)[pair.b] | (u[3] >= most)
@@ -241,19 +258,26 @@ def _is_excluded(state: Partition, pair: Pair, u: jax.Array, most: float) -> jax
 
 
 def _is_hopeless(
-    target: Target, state: Partition, pair: Pair, u: jax.Array, most: float
+    target: Target, state: Partition, pair: Pair, u: jax.Array, usual: jax.Array
 ) -> jax.Array:
     """Whether a proposal is refused, whatever the sides of its members."""
     joint = state.cells[:, pair.a] + state.cells[:, pair.b]
     joint = jnp.stack([joint, jnp.zeros_like(joint)], 1)
     length = replaced(target, state, pair.a, pair.b, joint)[1]
-    too_long = ~(jnp.log(u[3]) < state.length - length + np.log(most))
+    most = _at_most(state, pair, length, usual)
+    too_long = ~(jnp.log(u[3]) < state.length - length + jnp.log(most))
     return _is_excluded(state, pair, u, most) | (~pair.together & too_long)
 
 
 # Rows from which chains make proposals one after another, and from which there is a third program.
 _SEVERAL, _MANY = 128, 512
-_MOST = 0.1  # probability at which splits are accepted at most, where it pays to look at few
+_MOST = 0.1  # probability that splits of what is usual are accepted with at most
+_LONGER = 20.0  # nats by which usual partitions are longer than the typical one at most
+
+
+def nothing_usual() -> jax.Array:
+    """Number of clusters, and length, from which partitions are usual, if none is."""
+    return jnp.asarray([jnp.inf, -jnp.inf])
 
 
 def _sizes(n: int) -> tuple[int, ...]:
@@ -274,13 +298,17 @@ class Made(NamedTuple):
 
 
 def split_merges(
-    target: Target, state: Partition, key: jax.Array, kinds: Sequence[Allocation], count: int
-) -> tuple[Partition, Made]:
-    """Propose ``count`` times, by the ``kinds`` of allocation in turn."""
-    alone = target.x.shape[0] >= _SEVERAL
-    most = _MOST if alone else 1.0
+    target: Target, state: Partition, key: jax.Array, kinds: Sequence[Allocation], count: int,
+    usual: jax.Array,
+) -> tuple[Partition, Made]:  # fmt: skip
+    """Propose ``count`` times, by the ``kinds`` of allocation in turn.
 
-    def run(target, state, key):
+    ``usual`` (2,) are the least number of clusters of partitions that are, and a typical length.
+    """
+    alone = target.x.shape[0] >= _SEVERAL
+
+    def run(target, state, key, usual):
+        usual = usual if alone else None  # to look at none saves nothing
         choice_key, side_key = jax.random.split(key)
         u = jax.random.uniform(choice_key, (count, 8), minval=jnp.finfo(float).tiny)
 
@@ -290,13 +318,13 @@ def split_merges(
 
             def make(state):
                 now = jax.random.fold_in(side_key, t)
-                return split_merge(target, state, pair, own, now, kinds, t % len(kinds), most)
+                return split_merge(target, state, pair, own, now, kinds, t % len(kinds), usual)
 
             def make_none(state):
                 return state, jnp.asarray(False)
 
             if alone:
-                hopeless = _is_hopeless(target, state, pair, own, most)
+                hopeless = _is_hopeless(target, state, pair, own, usual)
                 state, accept = jax.lax.cond(hopeless, make_none, make, state)
             else:
                 state, accept = make(state)
@@ -309,4 +337,4 @@ def split_merges(
         return jax.lax.fori_loop(0, count, propose, (state, nothing))
 
     # Side by side, chains would all wait for the longest way that one of them takes.
-    return (sequential_vmap(run) if alone else run)(target, state, key)
+    return (sequential_vmap(run) if alone else run)(target, state, key, usual)

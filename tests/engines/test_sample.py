@@ -153,30 +153,36 @@ def as_many_rows(monkeypatch):
     """Few rows are treated as many are, but for chains, which are side by side."""
     monkeypatch.setattr(split_merge, "_SEVERAL", 0)
     monkeypatch.setattr(split_merge, "_MANY", 0)
-    monkeypatch.setattr(split_merge, "_MOST", 0.4)
     monkeypatch.setattr(split_merge, "sequential_vmap", lambda run: run)
 
 
 KINDS = functools.partial(split_merge.launched, n=2), split_merge.doubling
 
 
-def _alone():
-    """Splits and merges alone, in a fast test, for the program holds nothing else."""
+def _alone(quantile=None):
+    """Splits and merges alone, in a fast test, for the program holds nothing else.
+
+    Of two clusters and more, and lengths up to that quantile, few splits are looked at.
+    """
     target = mixture("nml")
     z, p = exact(target)
+    usual = split_merge.nothing_usual()
+    if quantile is not None:
+        one = target.length(target.cells(jnp.asarray(z[0])))
+        usual = jnp.stack([2.0, one + np.log(p[0]) + np.quantile(-np.log(p), quantile)])
     n = 5_000
     at = np.random.default_rng(1).choice(len(z), size=n, p=p)
 
     @jax.jit
     @jax.vmap
     def run(labels, key):
-        state, made = split_merge.split_merges(target, start(target, labels), key, KINDS, 4)
+        state, made = split_merge.split_merges(target, start(target, labels), key, KINDS, 4, usual)
         return state.labels, made
 
     found, made = run(jnp.asarray(z[at]), jax.random.split(jax.random.PRNGKey(1), n))
     found = np.asarray(found)
     which = places(found[:, :N], z[:, :N])
-    assert (which != at).mean() > 0.2
+    assert (which != at).mean() > (0.2 if quantile is None else 0.1)
     assert ((made.split + made.merge) == 4).all()
     assert p_value(np.bincount(which, minlength=len(z)), p) > LEVEL
     return found
@@ -189,10 +195,12 @@ def test_splits_and_merges_alone_keep_the_target():
 
 def test_splits_and_merges_of_many_rows_keep_the_target(as_many_rows, monkeypatch):
     assert split_merge._sizes(8) == (1, 2, 8)
-    found = _alone()
-    # What is refused for its length would be refused anyhow.
+    monkeypatch.setattr(split_merge, "_LONGER", 0.0)
+    found = [_alone(quantile) for quantile in (None, 0.5)]
+    assert (found[0] != found[1]).any()
+    # What is refused for its length, or not looked at, would be refused anyhow.
     monkeypatch.setattr(split_merge, "_is_hopeless", lambda *_: jnp.asarray(False))
-    np.testing.assert_array_equal(_alone(), found)
+    np.testing.assert_array_equal(_alone(0.5), found[1])
 
 
 def test_chains_of_many_rows_do_what_each_would_do_alone():
@@ -203,9 +211,11 @@ def test_chains_of_many_rows_do_what_each_would_do_alone():
     target = make_target((code_term(features), code_term(labels)), sizes, x)
     assert target.x.shape[0] >= split_merge._SEVERAL
 
+    usual = jnp.asarray([3.0, target.length(target.cells(jnp.arange(len(target.x)) % 3))])
+
     @jax.jit
     def run(labels, key):
-        return split_merge.split_merges(target, start(target, labels), key, KINDS, 6)
+        return split_merge.split_merges(target, start(target, labels), key, KINDS, 6, usual)
 
     begin = np.random.default_rng(4).integers(0, 3, size=(3, target.x.shape[0]))
     begin, keys = jnp.asarray(begin, jnp.int32), jax.random.split(jax.random.PRNGKey(5), 3)

@@ -11,6 +11,7 @@ import numpy as np
 
 from nrprob.engines.chains import ChainState, CollapsedKernel, Draw
 from nrprob.engines.sample import gibbs, jumps, no_moves
+from nrprob.engines.split_merge import nothing_usual
 from nrprob.engines.target import Partition, Target, occupied, start
 from nrprob.engines.uniforms import below
 
@@ -232,11 +233,11 @@ class PriorKernel(CollapsedKernel):
         """State of one chain that starts at labels (n',)."""
         key, now = jax.random.split(key)
         target = target.renewed(labels, target.cells(labels), now)
-        return ChainState(_draw(target, labels), no_moves()._asdict(), key)
+        return ChainState(_draw(target, labels), no_moves()._asdict(), key, nothing_usual())
 
     def begin_far(self, target: Any, labels: jax.Array, key: jax.Array) -> ChainState:
         """The same, under the numbers that the target has; to draw them compiles for long."""
-        return ChainState(_draw(target, labels), no_moves()._asdict(), key)
+        return ChainState(_draw(target, labels), no_moves()._asdict(), key, nothing_usual())
 
     def step(self, target: Any, state: ChainState) -> ChainState:
         """Next state of one chain."""
@@ -248,11 +249,11 @@ class PriorKernel(CollapsedKernel):
         seen = target.for_jumps()
         found, moves = jumps(
             seen, start(seen, found.labels), jump_key,
-            n_split_merge=self.n_split_merge, n_launch=self.n_launch,
+            n_split_merge=self.n_split_merge, n_launch=self.n_launch, usual=state.usual,
         )  # fmt: skip
         moves = moves._replace(gibbs=n_blocks, gibbs_accepted=accepted)
         target = target.renewed(found.labels, found.cells, prior_key)
-        return ChainState(_draw(target, found.labels), moves._asdict(), key)
+        return ChainState(_draw(target, found.labels), moves._asdict(), key, state.usual)
 
 
 def _draw(target: Any, labels: jax.Array) -> Draw:

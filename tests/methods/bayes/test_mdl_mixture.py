@@ -120,6 +120,24 @@ def test_extending_is_the_same_as_one_run(three):
     assert parts.n_iter_ == 50 + 160
 
 
+def test_chains_that_have_warmed_up_know_what_is_usual():
+    X = np.random.default_rng(2).normal(size=(140, 2)) + 8 * (np.arange(140) % 3)[:, None]
+    model = MDLMixture(6, variance_floor=0.2, random_state=3, **QUICK)
+    whole = clone(model).fit(X)
+    usual = np.asarray(whole._run.states.usual)
+    assert (usual == usual[0]).all()
+    k, length = usual[0]
+    assert k == whole.n_clusters_ == 3
+    lengths = whole.posterior_["length"].values
+    assert lengths.min() <= length <= lengths.max()
+    parts = clone(model).set_params(num_samples=10).fit(X).extend(QUICK["num_samples"] - 10)
+    assert parts.posterior_.equals(whole.posterior_)
+    np.testing.assert_array_equal(parts._run.states.usual, usual)
+    # Where nothing was warmed up, nothing is known.
+    cold = clone(model).set_params(num_warmup=0, num_samples=10).fit(X)
+    assert not np.isfinite(cold._run.states.usual).any()
+
+
 def test_damaged_checkpoints_are_one_sentence(three, tmp_path):
     X, y, _ = three
     model = MDLMixture(6, random_state=3, variance_floor=0.2, **QUICK)
