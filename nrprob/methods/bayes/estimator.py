@@ -165,7 +165,9 @@ class MDLMixture(Inputs):
     num_split_merge : int or "auto", default="auto"
         Proposals in a step to split or to merge clusters; at most 10,000. Each takes several looks
         at the rows of one cluster or two: "auto" is 10 up to 30,000 rows, and as many less as there
-        are more rows.
+        are more rows. Of 128 rows and more, after the warm-up, nine splits in ten are refused
+        unseen where chains found nothing to split, and merges accordingly: it changes the time,
+        not the posterior.
     block : int or "auto", default="auto"
         Rows that a Gibbs move of the collapsed kernel visits together; 1 is the usual sweep, of
         which all are accepted. "auto" grows with the square root of the number of rows, whatever
