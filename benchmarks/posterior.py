@@ -4,9 +4,9 @@ Rows of normal clusters whose centres are some standard deviations apart at leas
 known groups whose offsets are larger. Of every case: the probability of the right number of
 clusters, the agreement of the reported partition with the planted one (adjusted Rand index), the
 largest R-hat of all quantities that names leave alone, CPU seconds with compilation, and effective
-draws of the number of clusters and of the length per CPU second. The cases were named before any of
-them was run: the first ten, whose clusters are of like size, and then the others, for the choice of
-how the concentration of sizes is drawn.
+draws of the number of clusters and of the length per CPU second. The first fifteen cases were named
+before any of them was run: ten, whose clusters are of like size, and then the others, for the choice
+of how the concentration of sizes is drawn. The last are rows of one normal cluster.
 
     python benchmarks/posterior.py [--unordered 1] [--concentration 1] [--only 0,3]
         [--steps 500,1000]
@@ -57,6 +57,13 @@ CASES = [
     Case(300, 4, 3, 1, 5.0, "full", 0.4),
     Case(500, 8, 4, 4, 5.0, "tied", 0.4),
     Case(1000, 3, 2, 2, 4.0, "tied", 0.03),
+    Case(200, 2, 1, 1, 0.0, "round"),
+    Case(200, 4, 1, 1, 0.0, "tied"),
+    Case(200, 10, 1, 1, 0.0, "round"),
+    Case(200, 20, 1, 1, 0.0, "tied"),
+    Case(200, 50, 1, 1, 0.0, "round"),
+    Case(1000, 10, 1, 1, 0.0, "round"),
+    Case(200, 10, 1, 3, 5.0, "round"),
 ]
 
 
@@ -69,7 +76,7 @@ def make(case: Case, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         truth = rng.choice(case.k, case.n, p=share / share.sum())
     centres = rng.normal(size=(case.k, case.d))
     between = np.linalg.norm(centres[:, None] - centres, axis=2)
-    centres *= case.apart / between[~np.eye(case.k, dtype=bool)].min()
+    centres *= case.apart / between[~np.eye(case.k, dtype=bool)].min(initial=np.inf)
     turns = np.eye(case.d) + 0.5 * rng.normal(size=(case.k, case.d, case.d)) / case.d**0.5
     turns = {"round": 0 * turns + np.eye(case.d), "tied": 0 * turns + turns[0], "full": turns}[
         case.covariance

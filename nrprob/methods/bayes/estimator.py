@@ -121,7 +121,7 @@ class MDLMixture(Inputs):
         counts or ``kernel="six-move"``, "auto" stands for .5.
     mean_precision : float or "auto", default="auto"
         Rows that the prior of a cluster's mean counts for. "auto" draws it beside the partition,
-        from 1e-10 to 3.2 (337 values, even in logarithms).
+        from 1e-10 to 1 (321 values, even in logarithms).
     variance_shape, variance_scale : float or "auto", default="auto"
         Of the inverse-gamma prior of a cluster's variances, in units of those of all rows; two
         numbers, or "auto" for both. "auto" draws the shape from 1.5 to 26 (81 values, even in
@@ -252,7 +252,8 @@ class MDLMixture(Inputs):
     its grid, and is drawn given the partition, the last two also together, since they trade off
     with each other: ``posterior_`` has it. Grids are wide, so that a row that is out by ten
     thousand times what is within clusters, or known groups as far apart, leave other clusters as
-    they are. ``concentration`` is drawn as well: under 1, the uniform law of sizes, a cluster of
+    they are. But kappa ends at 1, the unit-information prior of Kass and Wasserman (1995): where
+    centres may lie closer together, rows without clusters are cut as well as not. ``concentration`` is drawn as well: under 1, the uniform law of sizes, a cluster of
     three rows beside large ones is as probable as one of half of all rows. Splits and merges are
     proposed and accepted with it integrated out.
 

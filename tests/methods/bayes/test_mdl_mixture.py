@@ -268,6 +268,17 @@ def test_one_class_one_row_one_cluster(three):
     assert whole.converged_
 
 
+@pytest.mark.slow
+@pytest.mark.contract
+@pytest.mark.parametrize(("covariance", "d"), [("diag", 10), ("tied", 20)])
+def test_rows_of_one_normal_cluster_are_one_cluster(covariance, d):
+    # With centres that may lie closer together there was one cluster in less than .2 of the draws.
+    X = np.random.default_rng(0).normal(size=(200, d))
+    settings = {"covariance": covariance, "num_warmup": 300, "num_samples": 300}
+    k = MDLMixture(random_state=0, **settings).fit(X).posterior_["n_clusters"]
+    assert (k == 1).mean() > 0.7
+
+
 def test_new_rows_whose_squares_are_no_numbers_are_refused(fitted, three):
     far = np.where(np.arange(60)[:, None] == 7, 1e300, three[0])
     for call in (fitted.predict, fitted.predict_proba, fitted.score):
