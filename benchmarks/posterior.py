@@ -5,8 +5,8 @@ known groups whose offsets are larger. Of every case: the probability of the rig
 clusters, the agreement of the reported partition with the planted one (adjusted Rand index), the
 largest R-hat of all quantities that names leave alone, CPU seconds with compilation, and effective
 draws of the number of clusters and of the length per CPU second. The first fifteen cases were named
-before any of them was run: ten, whose clusters are of like size, and then the others, for the choice
-of how the concentration of sizes is drawn. The last are rows of one normal cluster.
+before any of them was run: ten, whose clusters are of like size, and then five, for the choice of
+how the concentration of sizes is drawn. The last are rows of one normal cluster.
 
     python benchmarks/posterior.py [--unordered 1] [--concentration 1] [--only 0,3]
         [--steps 500,1000]

@@ -253,9 +253,10 @@ class MDLMixture(Inputs):
     with each other: ``posterior_`` has it. Grids are wide, so that a row that is out by ten
     thousand times what is within clusters, or known groups as far apart, leave other clusters as
     they are. But kappa ends at 1, the unit-information prior of Kass and Wasserman (1995): where
-    centres may lie closer together, rows without clusters are cut as well as not. ``concentration`` is drawn as well: under 1, the uniform law of sizes, a cluster of
-    three rows beside large ones is as probable as one of half of all rows. Splits and merges are
-    proposed and accepted with it integrated out.
+    centres may lie closer together, rows of one cluster fall into several. ``concentration``
+    is drawn as well: under 1, the uniform law of sizes, a cluster of three rows beside large ones
+    is as probable as one of half of all rows. Splits and merges are proposed and accepted with it
+    integrated out.
 
     With ``covariance="shrunk"``, the covariance of a cluster is inverse-Wishart with f degrees of
     freedom and scale f S, and the common covariance S is Wishart with d + 2 degrees of freedom, its
