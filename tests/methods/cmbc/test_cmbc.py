@@ -274,6 +274,35 @@ def test_joint_and_coordinate_steps_meet(seed, form, strength):
     np.testing.assert_allclose(joint[:, :5], passes[0][:, :5], atol=1e-5)
 
 
+@pytest.mark.parametrize("step", ["joint", "coordinates"])
+@pytest.mark.parametrize("k", [3, 5])
+def test_the_m_step_weighs_the_penalty_by_strength_over_k(step, k):
+    """The M-step ends where the objective of the definition, evaluated in NumPy, has no slope."""
+    strength = 0.7
+    x, z, theta, _ = draw(2, k, n=60)
+    rows, made, real = problem(x, [z], "chi2", k)
+    theta = pad(theta, rows.x.n_statistics)
+    _, cells, w = expectation(rows, theta, 1.0, real, 0.0)
+    if step == "joint":
+        new = joint_step(theta[0], np.asarray(cells)[0], made, strength, real, 1e-14)
+    else:
+        new = many_passes(theta, np.asarray(cells), made, strength)[0]
+    new = np.asarray(new)[:, :5]
+    assert ((new > 1e-6) & (new < 1 - 1e-6)).all()  # no bound holds a parameter
+    q = np.asarray(w).reshape(-1, k)[: len(x)]
+
+    def value(flat):
+        t = flat.reshape(k, 5)
+        return (q * log_p(x, t)).sum() / len(x) - strength * 25 * penalty(x, z, t, "chi2")
+
+    h = 1e-5
+    slope = [(value(new.ravel() + e) - value(new.ravel() - e)) / (2 * h) for e in h * np.eye(5 * k)]
+    np.testing.assert_allclose(slope, 0, atol=1e-7)
+    # The penalty is not negligible at this point.
+    total, ones = q.sum(0)[:, None] / len(x), q.T @ x / len(x)
+    assert abs(ones / new - (total - ones) / (1 - new)).max() > 1e-3
+
+
 def test_the_critical_temperature_is_the_largest_generalised_eigenvalue():
     for seed, strength in ((0, 0.0), (1, 0.7), (2, 5.0)):
         x, z, _, _ = draw(seed, 2)
