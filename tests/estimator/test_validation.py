@@ -63,7 +63,7 @@ def test_settings_of_the_caller_are_no_matter(name):
         model.predict_proba(X, **known)
         if isinstance(model, MDLMixture):
             model.extend(2)
-            model.to_arviz(log_likelihood=True)
+            model.to_arviz(log_likelihood=False)
         after = jax.config.jax_numpy_dtype_promotion, jax.config.jax_numpy_rank_promotion
     assert inside == after == ("strict", "raise")
     assert dict(jax.config.values) == before

@@ -481,34 +481,6 @@ def _average(one: Any, draws: Any, n_draws: jax.Array, rule: str) -> jax.Array:
 
 
 @program()
-def density_of_rows(target: Any, draws: Draw) -> jax.Array:
-    """Log density (S, n') of every row with its class, given the other rows of its block.
-
-    Where clusters share their covariance, given all other rows. Normalised for codes that are
-    mixtures over parameters (conjugate), not for NML, where the normaliser is that of all rows of
-    the block together.
-    """
-
-    def one(draw):
-        given, labels = _at(target, draw)
-        grouped = given.cells(labels)
-        mine = grouped.sum(0)[labels]
-        total, terms = jnp.zeros(labels.shape), _of_classes(given)
-        if (left_out := getattr(given, "left_out", None)) is not None:
-            total = left_out(grouped, labels)
-        elif given.terms[0].by_group:
-            own, cost = grouped[given.group, labels], given.terms[0].cost
-            total = cost(own - given.x) - cost(own)
-        else:
-            terms = (given.terms[0], *terms)
-        for term in terms:
-            total = total + term.cost(mine - given.x) - term.cost(mine)
-        return total
-
-    return jax.lax.map(one, draws)
-
-
-@program()
 def leave_one_out(target: Any, draws: jax.Array) -> jax.Array:
     """Log p(class | features, all else) of every labelled row, (n',); 0 where there is no label.
 

@@ -12,17 +12,18 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nrprob.estimator.base import Clusterer
+from nrprob.exceptions import warn
 from nrprob.frames import take_out
 from nrprob.methods.bayes.code import (
     MixtureCode,
     NewRows,
     class_probabilities,
     cluster_probabilities,
-    density_of_rows,
     log_densities,
     mixture_probabilities,
 )
-from nrprob.methods.bayes.draws import AVERAGED, compact, padded, pooled
+from nrprob.methods.bayes.draws import AVERAGED, compact, pooled
+from nrprob.methods.bayes.pointwise import pointwise_log_likelihood, unavailable
 from nrprob.methods.bayes.told import ToldEncoder
 from nrprob.methods.bayes.transformed import STRONGEST
 from nrprob.settings import standard
@@ -96,29 +97,43 @@ class Sampled(Clusterer):
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         return (X[:, self._kept] - self._mean) / self._sd
 
-    def to_arviz(self, *, log_likelihood=True):
-        """Draws, statistics of the moves, log likelihood and data, as ArviZ reads them.
+    def to_arviz(self, *, log_likelihood="auto"):
+        r"""Export draws, statistics of the moves, log likelihood and data to ArviZ.
 
         Parameters
         ----------
-        log_likelihood : bool, default=True
-            Whether to work out the log density of every row under every draw: as many numbers as
-            there are labels, eight bytes each.
+        log_likelihood : bool or "auto", default="auto"
+            Whether to export the pointwise log likelihood, which `arviz.loo` takes: one float64 for
+            each draw and sample. It exists for continuous features with ``covariance_`` "diag" or
+            "full", ``energy_`` "conjugate", normal errors, untransformed columns and
+            ``likelihood_power=1``. "auto" exports it if it exists and warns otherwise; True raises
+            where it does not exist.
 
         Returns
         -------
         arviz.InferenceData or xarray.DataTree
             Posterior; ``sample_stats`` with the shares of accepted moves of every kind (NaN where
-            none was proposed); the log density of every row (with its class) given the other rows
-            of its block, which `arviz.loo` takes; the standardised data.
+            none was proposed); ``log_likelihood``, in nats and in the units of the features that
+            `fit` received; the standardised data.
+
+        Raises
+        ------
+        ValueError
+            If ``log_likelihood=True`` and the model has none.
 
         Notes
         -----
-        With ``energy="nml"`` these log densities are differences of code lengths, whose
-        exponentials do not add up to 1 over all rows that there might be: per feature, to between
-        .93 and 1.11 given two other rows, and to between .96 and 1.02 given ten. The more columns
-        and the smaller the clusters, the less does `arviz.loo` mean; with ``energy="conjugate"``
-        they are normalised.
+        The pointwise log likelihood of sample i under a draw of labels z and hyperparameters h is
+
+        .. math:: \ell_i = \log \sum_c p(c \mid z_{-i}, h) \, p(x_i, y_i \mid x_{-i}, y_{-i},
+            z_{-i}, c, h),
+
+        where c runs over the components of the other samples and a new one, and :math:`y_i` is the
+        class of sample i, if it has one. Means, covariances, weights and the label of sample i are
+        integrated out, so that :math:`1 / e^{\ell_i}` are the importance weights of leave-one-out
+        cross-validation (Vehtari, Gelman and Gabry, 2017). Columns that `fit` dropped do not count.
+        Where `arviz.loo` reports a Pareto k above 0.7 for a sample whose log likelihood varies by
+        much more than 1 nat, fit without that sample, or compare by `score` on held-out samples.
 
         Rows are along the dimension ``sample``, a name that `arviz.extract` wants for itself: pass
         it ``combined=False``.
@@ -126,6 +141,7 @@ class Sampled(Clusterer):
         check_is_fitted(self)
         from nrprob.posterior import to_arviz
 
+        exported = self._exports_log_likelihood(log_likelihood)
         stats: dict[str, np.ndarray] = {"lp": -self.posterior_["length"].values}
         for name in self.sample_stats_:
             done = f"{name}_accepted"
@@ -135,17 +151,7 @@ class Sampled(Clusterer):
                 stats[f"acceptance_{name}"] = np.where(tried > 0, share, np.nan)
         posterior = {str(name): v.values for name, v in self.posterior_.items()}
         target = self._partition
-        density = {}
-        if log_likelihood:
-            draws = {
-                name: posterior[name].reshape(-1, *posterior[name].shape[2:])
-                for name in ("labels", *self._beside())
-            }
-            with standard():
-                draws = padded(draws, target)
-                found = np.asarray(density_of_rows(target, draws))
-            found = found[:, : self._n_rows].reshape(posterior["labels"].shape)
-            density = {"rows": found}
+        density = {"rows": self._log_likelihood()} if exported else {}
         x = np.asarray(target.x)[: self._n_rows]
         rows = np.asarray(getattr(target, "rows", x))[: self._n_rows]
         observed: dict[str, np.ndarray] = {"X": rows[:, : self._kept.size]}
@@ -161,6 +167,32 @@ class Sampled(Clusterer):
             coords={"sample": range(self._n_rows), "feature": self._kept.tolist()},
             dims=dims | {"rows": ["sample"], "X": ["sample", "feature"], "y": ["sample"]},
         )
+
+    def _exports_log_likelihood(self, asked: Any) -> bool:
+        """Whether `to_arviz` exports the pointwise log likelihood; it says why not."""
+        if not isinstance(asked, bool):
+            self._check_choice("log_likelihood", asked, ("auto",), "or a boolean")
+        if asked is False or not (why := unavailable(self._used)):
+            return bool(asked)
+        message = (
+            f"to_arviz exports no pointwise log likelihood, since {why}; pass "
+            "log_likelihood=False, and compare models by score on held-out samples"
+        )
+        if asked is True:
+            raise ValueError(message)
+        warn(message)
+        return False
+
+    def _log_likelihood(self) -> np.ndarray:
+        """Pointwise log likelihood (chain, draw, sample), in the units of the features of `fit`."""
+        names = "labels", *self._beside()
+        draws = {name: self.posterior_[name].values for name in names}
+        shape = draws["labels"].shape
+        with standard():
+            flat = {name: a.reshape(-1, *a.shape[2:]) for name, a in draws.items()}
+            found = pointwise_log_likelihood(*reversed(compact(flat, self._partition)))
+        found = np.asarray(found)[:, : self._n_rows].reshape(shape)
+        return found - np.log(self._sd).sum()
 
     # New rows
 

@@ -1,0 +1,268 @@
+"""The pointwise log likelihood against densities, enumeration, refits and ArviZ."""
+
+import re
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from partitions import all_partitions
+from scipy import integrate, stats
+from scipy.special import gammaln, logsumexp, multigammaln
+from slowly import slowly
+
+from nrprob import MDLMixture
+from nrprob.methods.bayes.code import MixtureCode
+from nrprob.methods.bayes.pointwise import _of_draw, pointwise_log_likelihood, unavailable
+from nrprob.posterior.export import import_arviz
+
+N, D, K = 6, 2, 3
+CODES = np.asarray([0, 1, -1, 1, 0, -1])
+DRAWN = MixtureCode("conjugate", "full", 0.2, None, None, None, None, None, False)
+GIVEN = replace(DRAWN, kappa=0.3, shape=2.5, scale=0.8)
+# Hyperparameters that differ from draw to draw; concentrations are values of their grids.
+HYPER = {
+    "centre_precision": [0.05, 0.8],
+    "group_precision": [1.0, 1.0],
+    "variance": [0.6, 0.1],
+    "freedom": [3.0, 9.0],
+    "concentration": [1.0, 0.1],
+    "class_concentration": [0.1, 1.0],
+}
+
+
+@pytest.fixture(autouse=True)
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+def rows(n=N, d=D):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d)) @ (np.eye(d) + 0.5 * np.tri(d)) + 2 * (np.arange(n) % 2)[:, None]
+    return X - X.mean(0)
+
+
+def labelings():
+    z = all_partitions(N)
+    return z[z.max(1) < K]
+
+
+def hyperparameters(target, which):
+    """Values (S,) by name of what the target draws, from indices (S,) into `HYPER`."""
+    return {name: np.asarray(HYPER[name])[which] for name in getattr(target, "unknowns", ())}
+
+
+def padded(target, z):
+    return np.pad(z, ((0, 0), (0, target.x.shape[0] - z.shape[1]))).astype(np.int32)
+
+
+def pointwise(target, z, hyper):
+    found = pointwise_log_likelihood(target, {"labels": padded(target, z), **hyper})
+    return np.asarray(found)[:, : z.shape[1]]
+
+
+@jax.jit
+def _lengths(target, draws):
+    def of(draw):
+        now = target.given(draw) if len(draw) > 1 else target
+        return now.length(now.cells(draw["labels"]))
+
+    return jax.lax.map(of, draws)
+
+
+def lengths(target, z, hyper):
+    """Description lengths (S,) of labels (S, n)."""
+    return np.asarray(_lengths(target, {"labels": padded(target, z), **hyper}))
+
+
+def log_prior(z, a, unordered):
+    """Log probability of a partition, up to a constant: Dirichlet-multinomial with k symbols."""
+    sizes = np.bincount(z)
+    sizes = sizes[sizes > 0]
+    k = len(sizes)
+    found = gammaln(k * a) - gammaln(len(z) + k * a) + (gammaln(sizes + a) - gammaln(a)).sum()
+    return found + unordered * gammaln(k + 1)
+
+
+def moved(z, i):
+    """Labelings in which sample i joins each component of the others, or a new one."""
+    others = np.unique(np.delete(z, i))
+    free = np.setdiff1d(np.arange(len(z)), others)[: int(len(others) < K)]
+    return [np.where(np.arange(len(z)) == i, c, z) for c in [*others, *free]]
+
+
+@pytest.mark.parametrize(("classes", "unordered"), [(False, False), (True, True)])
+@pytest.mark.parametrize(
+    ("code", "covariance"),
+    [(DRAWN, "full"), (DRAWN, "diag"), *slowly((GIVEN, "full"), (GIVEN, "diag"))],
+    ids=["full", "diag", "full, given", "diag, given"],
+)
+def test_it_is_a_difference_of_the_description_lengths(code, covariance, classes, unordered):
+    """ell_i = log p(x, y, z_-i) - log p(z_-i) - log p(x_-i, y_-i given z_-i)."""
+    code = replace(code, covariance=covariance, unordered=unordered)
+    codes, n_classes = (CODES, 2) if classes else (np.full(N, -1), 0)
+    X, every = rows(), np.arange(N)
+    target = code.target(X, codes, n_classes, K)
+    z = labelings()[::9]
+    counts = [np.bincount(one, minlength=K) for one in z]
+    assert any((c == 1).any() and (c > 0).all() for c in counts) and any(c[1] == 0 for c in counts)
+    hyper = hyperparameters(target, np.arange(len(z)) % 2)
+    sizes = hyper.get("concentration", np.ones(len(z)))
+    found = pointwise(target, z, hyper)
+    for i in (0, 2):
+        rest = every != i
+        smaller = code.target(X[rest], codes[rest], n_classes, K)
+        apart = np.asarray([np.unique(one[rest], return_inverse=True)[1] for one in z])
+        without = -lengths(smaller, apart, hyper)
+        without -= [log_prior(one, a, unordered) for one, a in zip(apart, sizes, strict=True)]
+        joined = [moved(one, i) for one in z]
+        at = np.repeat(np.arange(len(z)), [len(some) for some in joined])
+        log_p = -lengths(target, np.concatenate(joined), {n: v[at] for n, v in hyper.items()})
+        for s, some in enumerate(joined):
+            labels = logsumexp([log_prior(one, sizes[s], unordered) for one in some])
+            expected = logsumexp(log_p[at == s]) - labels - without[s]
+            assert found[s, i] == pytest.approx(expected, abs=1e-8)
+
+
+def log_marginal(X, covariance, kappa, variance, nu):
+    """Log marginal likelihood of the rows of one component, from the definition of its prior."""
+    if covariance == "diag":
+        return sum(log_marginal(x[:, None], "full", kappa, variance, nu) for x in X.T)
+    n, d = X.shape
+    f, scatter = d + 1 + nu, nu * variance * np.eye(d)
+    total = X.sum(0)
+    after = scatter + X.T @ X - np.outer(total, total) / (kappa + n)
+    found = multigammaln((f + n) / 2, d) - multigammaln(f / 2, d) - n * d / 2 * np.log(np.pi)
+    found += f / 2 * np.linalg.slogdet(scatter)[1] - (f + n) / 2 * np.linalg.slogdet(after)[1]
+    return found + d / 2 * np.log(kappa / (kappa + n))
+
+
+def test_the_marginal_likelihood_is_a_product_of_t_densities():
+    x = np.asarray([[0.3], [-0.7]])
+    one = stats.t(5, scale=np.sqrt(3 * 0.6 / 5 * (1 + 1 / 0.05))).logpdf(0.3)
+    mean, b = 0.3 / 1.05, 3 * 0.6 + 0.3**2 * 0.05 / 1.05
+    two = stats.t(6, mean, np.sqrt(b / 6 * (1 + 1 / 1.05))).logpdf(-0.7)
+    assert log_marginal(x, "full", 0.05, 0.6, 3.0) == pytest.approx(one + two, rel=1e-10)
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+def test_its_harmonic_mean_is_the_exact_leave_one_out_density(covariance):
+    """Over all partitions and two values of each hyperparameter, against enumeration in NumPy."""
+    X, every = rows(), labelings()
+    target = replace(DRAWN, covariance=covariance).target(X, np.full(N, -1), 0, K)
+    z, which = np.tile(every, (2, 1)), np.repeat([0, 1], len(every))
+    hyper = hyperparameters(target, which)
+    numbers = np.stack([hyper[n] for n in ("centre_precision", "variance", "freedom")], 1)
+
+    def log_joint(rest):
+        """Log density of some rows with all labelings and hyperparameters, (S,)."""
+        return np.asarray([
+            log_prior(one, a, False)
+            + sum(log_marginal(X[rest & (one == c)], covariance, *h) for c in np.unique(one[rest]))
+            for one, a, h in zip(z, hyper["concentration"], numbers, strict=True)
+        ])  # fmt: skip
+
+    log_p = log_joint(np.ones(N, bool))
+    weights = log_p - logsumexp(log_p)
+    found = pointwise(target, z, hyper)
+    for i in range(N):
+        exact = logsumexp(log_p) - logsumexp(log_joint(np.arange(N) != i))
+        assert -logsumexp(weights - found[:, i]) == pytest.approx(exact, abs=1e-9)
+
+
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+@pytest.mark.parametrize("z", [[0, 1, 0, 1, 0, 1], [0, 1, 2, 1, 0, 1], [2, 1, 0, 1, 0, 1]])
+def test_it_is_a_normalised_density(covariance, z):
+    """In one column, over all values of a sample: of its component alone or with others."""
+    X = rows(d=1)
+    code = replace(DRAWN, covariance=covariance, concentration=1.0)
+    target = code.target(X, np.full(N, -1), 0, K)
+    draw = hyperparameters(target, 0)
+    labels = np.pad(z, (0, target.x.shape[0] - N)).astype(np.int32)
+
+    @jax.jit
+    def density(x):
+        changed = jnp.zeros((len(labels), 1)).at[:N].set(X).at[0, 0].set(x)
+        now = target.given(draw).with_rows(changed)
+        return jnp.exp(_of_draw(now.plain, labels)[0])
+
+    u = np.linspace(-12, 12, 1201)
+    values = np.asarray(jax.lax.map(density, np.sinh(u))) * np.cosh(u)
+    assert integrate.simpson(values, x=u) == pytest.approx(1, abs=1e-6)
+
+
+def test_samples_are_looked_at_in_blocks(monkeypatch):
+    from nrprob.methods.bayes import pointwise as module
+
+    target = DRAWN.target(rows(), CODES, 2, K)
+    labels = np.pad(labelings()[7], (0, target.x.shape[0] - N)).astype(np.int32)
+    whole = np.asarray(_of_draw(target.plain, labels))
+    monkeypatch.setattr(module, "_BLOCK", 4)
+    np.testing.assert_allclose(np.asarray(_of_draw(target.plain, labels)), whole, atol=1e-12)
+
+
+# As users see it
+
+
+def three(seed=0):
+    """Samples (120, 2) of three separated clusters, and their log density under the true model."""
+    rng = np.random.default_rng(seed)
+    centres = np.asarray([[0, 0], [6, 0], [0, 6]])
+    X = centres[np.repeat([0, 1, 2], 40)] + rng.normal(size=(120, 2))
+    log_p = [stats.multivariate_normal(mean).logpdf(X) for mean in centres]
+    return X, logsumexp(log_p, axis=0) - np.log(3)
+
+
+def elpd(data):
+    """Expected log predictive density of every sample by ArviZ, and the Pareto k."""
+    loo = import_arviz().loo(data, pointwise=True)
+    return np.asarray(getattr(loo, "loo_i", getattr(loo, "elpd_i", None))), np.asarray(loo.pareto_k)
+
+
+@pytest.mark.smoke
+@pytest.mark.filterwarnings("ignore:the chains do not agree yet")
+@pytest.mark.parametrize("covariance", ["full", *slowly("diag")])
+def test_arviz_estimates_the_log_density_of_the_true_model(covariance):
+    X, truth = three()
+    few = {"num_warmup": 50, "num_samples": 150, "num_chains": 2, "num_split_merge": 2}
+    model = MDLMixture(6, covariance=covariance, **few, random_state=0).fit(X)
+    found, k = elpd(model.to_arviz())
+    # Means and covariances of three components are estimated: half a nat for each of 15 numbers.
+    assert found.sum() - truth.sum() == pytest.approx(-7.5, abs=7.5)
+    assert (k <= 0.7).mean() > 0.9  # of 300 draws k itself is rough
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("covariance", ["full", "diag"])
+def test_arviz_agrees_with_fits_without_the_sample(covariance):
+    X, truth = three(1)
+    settings = {"covariance": covariance, "random_state": 0}
+    found, k = elpd(MDLMixture(**settings).fit(X).to_arviz())
+    assert (k <= 0.7).mean() > 0.9
+    some = np.union1d(np.arange(0, 120, 10), [k.argmax(), truth.argmin()])
+    again = []
+    for i in some:
+        model = MDLMixture(num_warmup=200, num_samples=300, **settings).fit(np.delete(X, i, 0))
+        again.append(model.score(X[i : i + 1]))
+    np.testing.assert_allclose(found[some], again, atol=0.05)
+    assert found[some].sum() == pytest.approx(sum(again), abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, ""),
+        ({"covariance": "diag"}, ""),
+        ({"features": "multinomial"}, "counts and binary features; got features='multinomial'"),
+        ({"energy": "nml", "covariance": "diag"}, "not normalised; got energy='nml'"),
+        ({"covariance": "tied"}, "covariances that components share.*got covariance='tied'"),
+        ({"covariance": "shrunk"}, "covariances that components share.*got covariance='shrunk'"),
+        ({"power": 0.5}, "powered density.*plain density; got likelihood_power=0.5"),
+        ({"errors": "t"}, "t-distributed errors; got errors='t'"),
+        ({"transformation": "yeo-johnson"}, "transformed features; got transformation="),
+    ],
+)
+def test_where_there_is_none_it_says_why(change, message):
+    assert re.fullmatch(message and f".*{message}.*", unavailable(replace(DRAWN, **change)))
