@@ -9,8 +9,9 @@ __all__ = ["DataUnavailable", "DegenerateClusterWarning", "InputError", "one_lin
 class DegenerateClusterWarning(UserWarning):
     """A clustering has fewer non-empty clusters, or less structure, than was asked for.
 
-    It is a result and not a failure: the estimator is fitted, ``n_clusters_`` says how many
-    clusters hold rows, and no value is NaN.
+    Estimators also issue it for clusters of one or two samples if there are 50 or more samples per
+    cluster. It is a result and not a failure: the estimator is fitted, ``n_clusters_`` says how
+    many clusters hold rows, and no value is NaN.
 
     Examples
     --------

@@ -31,6 +31,9 @@ from nrprob.validation import (
     check_rows,
 )
 
+_SMALL, _MANY = 2, 50  # samples of a small cluster, and samples per cluster where it is suspicious
+_LISTED = 12  # cluster sizes in a warning
+
 
 class Restarts(NamedTuple):
     """All restarts of a fit.
@@ -160,6 +163,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     _only_counts = False
     # Whether several classes of wanted labels may be in one cluster.
     _classes_share = False
+    # What to do about clusters of one or two samples.
+    _small_remedy = "remove samples that are outliers, or change n_clusters or other parameters"
 
     def __sklearn_tags__(self):
         """Return scikit-learn's description of what the estimator accepts."""
@@ -418,7 +423,23 @@ class Clusterer(ClusterMixin, BaseEstimator):
             self._degenerate(nothing_left)
         elif self._fixes_number and self.n_clusters_ < k:
             self._degenerate(f"found {self.n_clusters_} clusters, fewer than n_clusters={k}")
+        self._tell_small(np.bincount(self.labels_) if sizes is None else sizes)
         self._tell_convergence()
+
+    def _tell_small(self, sizes: np.ndarray, where: str = "") -> None:
+        """Warn of clusters of one or two samples if there are many samples per cluster.
+
+        ``sizes`` (k,) are those of the clusters, and ``where`` names their clustering if there are
+        several.
+        """
+        sizes = np.sort(np.rint(sizes[sizes > 0]).astype(int))
+        n, small = sizes.sum(), (sizes <= _SMALL).sum()
+        if small and n >= _MANY * sizes.size:
+            more = ", ..." if sizes.size > _LISTED else ""
+            self._degenerate(
+                f"{small} cluster(s){where} have one or two of {n} samples; got clusters of sizes "
+                f"{', '.join(map(str, sizes[:_LISTED]))}{more}; {self._small_remedy}"
+            )
 
     def _tell_convergence(self) -> None:
         if not self.converged_:

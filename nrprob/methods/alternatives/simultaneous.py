@@ -207,7 +207,9 @@ class PairClusterer(AlternativeClusterer):
             nothing_left=ALIKE if task.data.alike else "",
         )
         self.cluster_centers_ = row_means(task.X, self.membership_)
-        other = np.unique(self.alternatives_[:, 1 - self._further]).size
+        sizes = np.bincount(self.alternatives_[:, 1 - self._further])
+        self._tell_small(sizes, " of the other clustering")
+        other = (sizes > 0).sum()
         if other < self.n_clusters and not task.data.alike:
             self._degenerate(
                 f"the other clustering has {other} clusters, fewer than "

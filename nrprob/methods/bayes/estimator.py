@@ -383,6 +383,7 @@ class MDLMixture(Inputs):
     _many_clusters = True
     _takes_sparse = True
     _keeps_interrupted = True
+    _small_remedy = "remove samples that are outliers, or fit continuous features with errors='t'"
 
     def check_parameters(self):
         """Refuse parameters that are wrong whatever the data."""
@@ -677,6 +678,7 @@ class MDLMixture(Inputs):
         self.labels_ = np.unique(labels, return_inverse=True)[1]
         self.n_clusters_ = int(self.labels_.max()) + 1
         self.membership_ = block_shares(flat, self.labels_)
+        self._tell_small(np.bincount(self.labels_))
         self._check_convergence(draws)
 
     def _check_convergence(self, draws: dict[str, np.ndarray]) -> None:

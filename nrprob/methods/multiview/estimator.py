@@ -446,6 +446,7 @@ class MDLMultiView(ViewClusterer):
         for v, (k, wanted) in enumerate(zip(self._present, configuration.sizes, strict=True)):
             if k < wanted:
                 self._degenerate(f"found {k} clusters in view {v}, fewer than n_clusters={wanted}")
+            self._tell_small(np.bincount(self.alternatives_[:, v]), f" in view {v}")
         self._tell_convergence()
 
     # New rows
