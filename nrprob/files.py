@@ -1,5 +1,7 @@
 """Files that appear whole or not at all, and that are checked before they are believed.
 
+No file is written through a symbolic link in its place, and no sealed file is read through one.
+
 A *sealed* file ends its name in a digest of its content: name and content appear by one rename, so
 that there is never one without the other, and what is damaged later no longer fits its name.
 """
@@ -30,10 +32,12 @@ __all__ = [
     "claimed",
     "digest",
     "is_sealed",
+    "locked",
     "make_folder",
     "read_npz",
     "read_sparse",
     "reading",
+    "refuse_link",
     "remove_left_over",
     "sealed",
     "try_write",
@@ -96,6 +100,27 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def refuse_link(path: Path, advice: str = "delete the link") -> None:
+    """Refuse a symbolic link: the file that it points to may belong to somebody else.
+
+    Raises
+    ------
+    InputError
+        If there is a link at this path; ``advice`` says what to do.
+    """
+    if os.path.islink(path):
+        raise InputError(
+            f"results are neither written nor read through symbolic links; {path} points to "
+            f"{os.readlink(path)}; {advice}"
+        )
+
+
+def _create(path: Path) -> IO[bytes]:
+    """Open a new file, which replaces what a killed writer left there; no link is followed."""
+    path.unlink(missing_ok=True)
+    return open(path, "xb")
+
+
 def remove_left_over(folder: Path) -> None:
     """Remove what killed writers left in a folder; the files of those that live stay."""
     for path in folder.glob(f".*.*.*.*{_HIDDEN}"):
@@ -110,8 +135,10 @@ def try_write(path: Path) -> None:
     Raises
     ------
     InputError
-        If the path is a folder, or a folder on the way to it cannot be made or written to.
+        If the path is a folder or a symbolic link, or a folder on the way to it cannot be made or
+        written to.
     """
+    refuse_link(path)
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -119,7 +146,7 @@ def try_write(path: Path) -> None:
         while not place.parent.exists():
             place = place.parent
         hidden = _hidden(place)
-        hidden.touch()
+        _create(hidden).close()
         hidden.unlink()
     except OSError as error:
         raise _cannot_write(path, error) from error
@@ -150,7 +177,7 @@ def claimed(folder: Path) -> Iterator[bool]:
     make_folder(folder)
     mark = _hidden(folder / _CLAIM)
     try:
-        mark.touch()
+        _create(mark).close()
         remove_left_over(folder)
         yield set(folder.glob(f".{_CLAIM}.*{_HIDDEN}")) == {mark}
     finally:
@@ -166,11 +193,12 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises
     ------
     InputError
-        If the folder cannot be written to.
+        If the folder cannot be written to, or the path is a symbolic link.
     """
+    refuse_link(path)
     hidden = _hidden(path)
     try:
-        with hidden.open("wb") as file:
+        with _create(hidden) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -180,6 +208,32 @@ def write_whole(path: Path, content: bytes) -> None:
     finally:  # also after an interrupt
         with contextlib.suppress(OSError):
             hidden.unlink()
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock of the operating system, which ends with its process.
+
+    Yields False if another process holds the lock and ``wait`` is False.
+
+    Raises
+    ------
+    InputError
+        If the path is a symbolic link.
+    """
+    from filelock import FileLock, Timeout
+
+    refuse_link(path)  # FileLock truncates the file that it opens
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.release()
 
 
 def _digest(content: bytes, key: str) -> str:
@@ -213,9 +267,12 @@ def check_seal(path: Path, key: str = "") -> bytes:
     ------
     ValueError
         If it does not fit the digest in the name, or there is none.
+    InputError
+        If the path is a symbolic link.
     OSError
         If the file cannot be read.
     """
+    refuse_link(path)
     content = path.read_bytes()
     if not is_sealed(path):
         raise ValueError("its name has no digest of its content")

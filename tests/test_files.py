@@ -70,6 +70,31 @@ def test_places_are_tried_without_a_trace(tmp_path):
             files.try_write(place)
 
 
+def test_nothing_is_written_through_a_link(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    path, lock = tmp_path / "a", tmp_path / "a.lock"
+    for hidden in (path, tmp_path / files._CLAIM):
+        files._hidden(hidden).symlink_to(victim)  # as if somebody had guessed the name
+    files.write_whole(path, b"content")
+    files.try_write(path)
+    with files.claimed(tmp_path) as alone:
+        assert alone
+    assert path.read_bytes() == b"content"
+    path.unlink()
+    for link in (path, lock, files.sealed(path, b"mine")):
+        link.symlink_to(victim)
+        for use in (
+            lambda at: files.write_whole(at, b"content"),
+            files.try_write,
+            files.check_seal,
+            lambda at: files.locked(at).__enter__(),
+        ):
+            with pytest.raises(InputError, match=rf"links; {link} points to {victim}; delete the"):
+                use(link)
+    assert victim.read_text() == "mine"
+
+
 def test_every_flipped_bit_breaks_the_seal(tmp_path):
     content = np.random.default_rng(0).bytes(40)
     path = files.sealed(tmp_path / "a.nc", content, "key")

@@ -45,6 +45,7 @@ from pydantic import BaseModel, ValidationError
 from nrprob.batch import registry
 from nrprob.batch.schema import ModelFile
 from nrprob.exceptions import InputError
+from nrprob.files import refuse_link
 
 __all__ = ["default_folder", "read_model"]
 
@@ -129,6 +130,10 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
         content, name, folder = dict(source), "the model", Path()
     else:
         path = Path(source)
+        if not path.stem.strip("."):
+            raise InputError(
+                f"results are named after the model file; {path} would name no folder; rename it"
+            )
         content, name, folder = _content(path), str(path), path.parent
     try:
         model = ModelFile.model_validate(content)
@@ -142,5 +147,14 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
 
 
 def default_folder(model: ModelFile, path: Path | str) -> Path:
-    """Where results go unless the user says where."""
-    return model.report.out or Path("results") / Path(path).stem
+    """Where results go unless the user says where: a folder below the working directory.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If a symbolic link leads elsewhere.
+    """
+    folder = model.report.out or Path("results") / Path(path).stem
+    for place in (folder, *folder.parents):
+        refuse_link(place, "name another folder with --out, which may be anywhere")
+    return folder

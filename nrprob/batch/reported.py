@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
@@ -122,7 +122,8 @@ class Figure(Strict):
 class Report(Strict):
     """What to draw of a single run, and where results go.
 
-    ``picture`` is the name of a file in the folder of results, or empty for none.
+    ``picture`` is the name of a file in the folder of results, or empty for none. ``out`` is a
+    folder below the working directory.
     """
 
     picture: str | None = PICTURE
@@ -138,3 +139,18 @@ class Report(Strict):
                 f"which ends in {', '.join(_PICTURES)}"
             )
         return name
+
+    @field_validator("out")
+    @classmethod
+    def _stays_below(cls, out: Path | None) -> Path | None:
+        if out is None:
+            return out
+        # On Windows, a drive or a backslash leads elsewhere, too.
+        place = PureWindowsPath(out)
+        if place.anchor or not place.parts or ".." in place.parts or "\0" in str(out):
+            raise ValueError(
+                f"results of a model file go to a folder below the working directory; got "
+                f"{str(out)!r}; give a relative path without '..', or leave it out and choose "
+                "any folder with --out"
+            )
+        return out

@@ -255,13 +255,14 @@ def run(
     model = spec if isinstance(spec, ModelFile) else read_model(spec)
     plan = expand(model)
     check(plan)
-    plan = with_origin(plan, Path(spec) if isinstance(spec, str | Path) else None)
+    path = Path(spec) if isinstance(spec, str | Path) else None
+    plan = with_origin(plan, path)
     for line in plan.origin.get("prepared", {}).get("warnings", []):
         warn(line)
     with contextlib.ExitStack() as stack:
-        folder = out or model.report.out
-        if isinstance(spec, str | Path):
-            folder = folder or default_folder(model, spec)
+        folder = out or None
+        if folder is None and (path is not None or model.report.out is not None):
+            folder = default_folder(model, path or "")
         if folder is not None and is_of_fit(Path(folder)):
             raise InputError(
                 f"the folder has results of a fit; {folder}; choose another folder for the run"
