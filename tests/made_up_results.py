@@ -68,7 +68,7 @@ def make_run(folder, model, value=None, keep=lambda cell: True, numpy=lambda cel
     if cells:
         # Few files are faster; `load` does not care.
         for version in dict.fromkeys(map(numpy, cells)):
-            fits = {c.id: measured(c, value) for c in cells if numpy(c) == version}
+            fits = {c: measured(c, value) for c in cells if numpy(c) == version}
             made = {
                 "started": "2005-05-01T12:30:00+00:00", "host": "a host", "device": "1 x cpu",
                 "versions": json.dumps({"numpy": version}),

@@ -839,7 +839,8 @@ def test_run_overwrites_a_fit_if_it_is_told_to(invoke, tmp_path):
     result = invoke("run", tmp_path / "one.toml", "--out", out, "--force")
     assert result.exit_code == 0, result.output
     written = contents(out)
-    assert {*written} == RESULTS | {"other.png", "plan.json", "notes.json", "results.nc"}
+    own = {"plan.json", "manifest.json", "notes.json", "results.nc"}
+    assert {*written} == RESULTS | own | {"other.png"}
     assert written["labels.csv"] != b"mine" == written["other.png"]
     # From now on the folder is its own.
     assert invoke("run", tmp_path / "one.toml", "--out", out).exit_code == 0

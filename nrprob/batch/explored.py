@@ -13,8 +13,9 @@ import numpy as np
 from nrprob.batch import single
 from nrprob.batch.fits import cluster_sizes, outcome, versions
 from nrprob.batch.formats import RESULTS
+from nrprob.batch.manifest import write_files
 from nrprob.batch.tables import Table
-from nrprob.files import make_folder, write_whole
+from nrprob.files import make_folder
 from nrprob.successive import Exploration
 
 __all__ = ["save"]
@@ -112,6 +113,5 @@ def save(
     page = pages.page(chapters, ending=found.reason_)
     files = (labels.encode(), summary.encode(), page.encode())
     contents = dict(zip(RESULTS, files, strict=True)) | drawn
-    for name, content in contents.items():
-        write_whole(out / name, content)
+    write_files(out, contents)
     return [out / name for name in contents]

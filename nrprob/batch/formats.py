@@ -18,8 +18,9 @@ from nrprob.exceptions import InputError
 from nrprob.files import reading
 
 __all__ = [
-    "EVIDENCE", "PAGE", "PICTURE", "PLAN", "RESULTS", "check_file", "column_names", "is_of_fit",
-    "is_table", "npz_names", "require_columns", "require_part", "results_in", "separator",
+    "EVIDENCE", "MANIFEST", "PAGE", "PICTURE", "PLAN", "RESULTS", "check_file", "column_names",
+    "is_of_fit", "is_table", "npz_names", "require_columns", "require_part", "results_in",
+    "separator",
 ]  # fmt: skip
 
 PAGE = "report.html"
@@ -28,6 +29,7 @@ RESULTS = ("labels.csv", SUMMARY, PAGE)  # files of a clustering, pictures apart
 PICTURE = "summary.png"
 EVIDENCE = "evidence.png"
 PLAN = "plan.json"  # what a model file asked for, in every folder of a run
+MANIFEST = "manifest.json"  # digests of the files of a run
 ROWS = "X"  # the array of rows in an NPZ file
 _TEXTS = (".csv", ".tsv")
 _SUFFIXES = (*_TEXTS, ".parquet", ".npz", ".h5ad")

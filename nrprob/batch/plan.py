@@ -13,13 +13,13 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from nrprob.batch import registry
-from nrprob.batch.parameters import FLAT, look_up
+from nrprob.batch.parameters import FLAT, as_text, look_up
 from nrprob.batch.reported import Measure
 from nrprob.batch.schema import MOST_SEED, MethodSpec, ModelFile
 from nrprob.batch.supervision import MOST_FITS
@@ -31,6 +31,7 @@ __all__ = [
     "Experiment",
     "Plan",
     "check_seed",
+    "differences",
     "expand",
     "file_digest",
     "matches",
@@ -58,6 +59,7 @@ class Experiment:
     wanted : which wanted labels are drawn, and whether the method is told them; None for none
     split : shares of the parts of the rows, and whether the method is told labels; None for none
     constraints : which pairs are drawn; None for none
+    identity : everything that determines the result, as JSON; empty in a plan that was read
     """
 
     id: str
@@ -72,6 +74,7 @@ class Experiment:
     wanted: dict[str, Any] | None = None
     split: dict[str, Any] | None = None
     constraints: dict[str, Any] | None = None
+    identity: str = ""
 
     @property
     def values(self) -> dict[str, Any]:
@@ -117,20 +120,30 @@ class Plan:
 
     def dumps(self) -> str:
         """As JSON, for whoever reads a folder of results."""
+        cells = [asdict(cell) for cell in self.cells]
+        for cell in cells:
+            del cell["identity"]  # which follows from the rest, and is stored with results
         return json.dumps(
             {
                 "format": 1,
                 "origin": self.origin,
                 "model": self.model.model_dump(mode="json"),
-                "cells": [asdict(cell) for cell in self.cells],
+                "cells": cells,
             },
             indent=1,
         )
 
 
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, default=str)
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def _name(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def _digest(value: Any) -> str:
+    return _name(_canonical(value))
 
 
 def _combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
@@ -273,12 +286,13 @@ def expand(model: ModelFile) -> Plan:
                     given | {"random_state": first + run},
                     **{name: values | told.get(name, {}) for name, values in amount.items()},
                 )  # fmt: skip
-                cells.append(replace(cell, id=_identifier(model, shared, cell)))
+                identity = _identity(model, shared, cell)
+                cells.append(replace(cell, id=_name(identity), identity=identity))
     return Plan(model, tuple(cells), tuple(_batches(cells)))
 
 
-def _of_all(model: ModelFile) -> dict[str, Any]:
-    """What determines the results of all cells."""
+def _of_all(model: ModelFile, file: str | None = None) -> dict[str, Any]:
+    """What determines the results of all cells; ``file`` is the digest of the data file."""
     data = model.data
     optional = ("rows", "views", "components")
     others = ("parameters", "cases", "grid", "seed", "repeats", "file")
@@ -286,7 +300,7 @@ def _of_all(model: ModelFile) -> dict[str, Any]:
     # Names of results do not change by keys that a file does not use.
     source |= {name: value for name in optional if (value := getattr(data, name))}
     if data.file is not None:
-        source["file"] = file_digest(data.file)
+        source["file"] = file or file_digest(data.file)
     return {
         "data": source,
         "known": model.known_names,
@@ -295,8 +309,8 @@ def _of_all(model: ModelFile) -> dict[str, Any]:
     }
 
 
-def _identifier(model: ModelFile, shared: Mapping[str, Any], cell: Experiment) -> str:
-    """Name of a cell, which follows from what determines its result."""
+def _identity(model: ModelFile, shared: Mapping[str, Any], cell: Experiment) -> str:
+    """Everything that determines the result of a cell, as JSON; the cell's name is its digest."""
     key = {**shared, "case": cell.data, "method": cell.name, "parameters": cell.parameters}
     if model.data.generator is not None:
         key["seed"] = cell.seed
@@ -305,7 +319,62 @@ def _identifier(model: ModelFile, shared: Mapping[str, Any], cell: Experiment) -
         key[name] = {**amount, "draw": [cell.seed, cell.run]}
     if cell.constraints is not None:
         key["constraints"]["of"] = model.classes
-    return _digest(key)
+    return _canonical(key)
+
+
+def differences(
+    model: ModelFile, cells: Iterable[Experiment], identities: Mapping[str, str]
+) -> Iterator[tuple[Experiment, str]]:
+    """Compare the cells of a plan with the identities that were stored with their results.
+
+    Parameters
+    ----------
+    model : ModelFile
+        What was run.
+    cells : iterable of Experiment
+        Cells of its plan.
+    identities : mapping of str to str
+        `Experiment.identity` of all of these by their names, as it is stored.
+
+    Yields
+    ------
+    tuple
+        A cell that was computed with something else than the plan has, and what that is, in words.
+
+    Raises
+    ------
+    ValueError, KeyError, TypeError, AttributeError
+        If an identity is not one that `expand` has made for a cell of that name.
+    """
+    shared: dict[str | None, dict[str, Any]] = {}
+    for cell in cells:
+        if _name(identities[cell.id]) != cell.id:
+            raise ValueError(f"the identity stored with fit {cell.id} is of another fit")
+        stored = json.loads(identities[cell.id])
+        # The data file itself may be gone.
+        file = stored["data"].get("file")
+        if file not in shared:
+            shared[file] = _of_all(model, file)
+        planned = _identity(model, shared[file], cell)
+        if planned != identities[cell.id]:
+            yield cell, _differing(_flat(stored), _flat(json.loads(planned)))
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """Values of nested tables by their dotted names."""
+    if not isinstance(value, Mapping) or not value:
+        return {name: value}
+    inner = [_flat(item, f"{name}.{key}" if name else key) for key, item in value.items()]
+    return {key: item for table in inner for key, item in table.items()}
+
+
+def _differing(computed: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
+    """The first value that differs, in words."""
+    for name in dict.fromkeys([*computed, *planned]):
+        own, other = (as_text(values.get(name)) for values in (computed, planned))
+        if own != other:
+            return f"{name} is {own} in the result and {other} in the plan"
+    return "a number is written in another way"
 
 
 def _what(measure: Measure) -> tuple[Any, ...]:

@@ -16,9 +16,10 @@ from nrprob.batch import registry, tables
 from nrprob.batch.draws import PARTS
 from nrprob.batch.fits import Fit, cluster_sizes, combined, versions
 from nrprob.batch.formats import EVIDENCE, PICTURE, RESULTS
+from nrprob.batch.manifest import write_files
 from nrprob.batch.plan import Plan
 from nrprob.batch.sources import load_data
-from nrprob.files import make_folder, write_whole
+from nrprob.files import make_folder
 
 if TYPE_CHECKING:
     import xarray
@@ -128,8 +129,7 @@ def save(run: Single, out: Path, picture: str | None = PICTURE) -> None:
     page = found.page([chapter], run.title)
     files = (table.encode(), summary.encode(), page.encode())
     contents = dict(zip(RESULTS, files, strict=True)) | pictures
-    for name, content in contents.items():
-        write_whole(out / name, content)
+    write_files(out, contents)
     run.files = [out / name for name in contents]
 
 

@@ -4,8 +4,8 @@ A folder holds ``plan.json`` (the model and its cells), ``cells/`` (NetCDF files
 batches) and ``locks/``. A file appears under its name by a rename, so that a run that is killed
 leaves finished batches and, at most, a hidden file that the next run removes; a lock is the
 operating system's, so that it vanishes with its runner, however that ends. Files of cells are
-sealed, see `nrprob.files`; those of earlier versions have no digest, and are believed if all of
-their content can be read.
+sealed (`nrprob.files`), and say of every cell what it was computed with; all other files are listed
+in a manifest (`nrprob.batch.manifest`).
 """
 
 from __future__ import annotations
@@ -13,22 +13,33 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
+import os
+from collections.abc import (
+    Collection,
+    Container,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nrprob.batch.fits import Fit
-from nrprob.batch.formats import PLAN
-from nrprob.batch.plan import Batch, Experiment, Plan
+from nrprob.batch.formats import MANIFEST, PAGE, PLAN
+from nrprob.batch.manifest import changed_files, locks_of, read_file, write_files
+from nrprob.batch.plan import Batch, Experiment, Plan, differences
 from nrprob.batch.schema import ModelFile
-from nrprob.exceptions import InputError
+from nrprob.exceptions import InputError, warn
 from nrprob.files import (
     check_seal,
-    is_sealed,
+    locked,
     make_folder,
     reading,
+    refuse_link,
     remove_left_over,
     sealed,
     try_write,
@@ -42,6 +53,7 @@ __all__ = ["Store", "load", "netcdf", "read_origin", "read_plan", "to_dataset"]
 
 _NOTES = "notes.json"
 _RESULTS = "results.nc"
+_IDENTITY = "identity"  # the variable of a file of cells that says what determines the results
 _OF_VIEWS = ("sample", "view")
 # Settings of the file format; labels and memberships of many fits compress well.
 _SMALL = {"zlib": True, "complevel": 3, "shuffle": True}
@@ -95,22 +107,21 @@ def _read_netcdf(path: Path) -> xarray.Dataset:
     import xarray
 
     with _reading(path):
-        if is_sealed(path):
-            check_seal(path)
-        with xarray.open_dataset(path, engine="h5netcdf") as dataset:
+        content = io.BytesIO(check_seal(path))
+        with xarray.open_dataset(content, engine="h5netcdf") as dataset:
             # How it was written, such as the length of its texts, is nothing to those it joins.
             return dataset.load().drop_encoding()
 
 
 def to_dataset(
-    fits: Mapping[str, Fit], made: Mapping[str, str], *, labels: bool = True
+    fits: Mapping[Experiment, Fit], made: Mapping[str, str], *, labels: bool = True
 ) -> xarray.Dataset:
     """Fits as a dataset over cells; what is ragged is padded with -1 or NaN.
 
     Parameters
     ----------
-    fits : mapping of str to Fit
-        By the identifiers of their cells.
+    fits : mapping of Experiment to Fit
+        By their cells, whose identities are stored with them.
     made : mapping of str to str
         When, where and by what all of them were made.
     labels : bool, default=True
@@ -118,8 +129,10 @@ def to_dataset(
     """
     return _joined(
         [
-            _of_fit(fit, labels).assign(made).expand_dims(cell=np.asarray([name], object))
-            for name, fit in fits.items()
+            _of_fit(fit, labels)
+            .assign({**made, _IDENTITY: cell.identity})
+            .expand_dims(cell=np.asarray([cell.id], object))
+            for cell, fit in fits.items()
         ]
     )
 
@@ -182,7 +195,7 @@ class Store:
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
         self._cells = self.folder / "cells"
-        self._locks = self.folder / "locks"
+        self._locks = locks_of(self.folder)
 
     def try_out(self, others: Collection[str] = ()) -> None:
         """Try every place that a run will write to, without leaving anything there.
@@ -195,34 +208,72 @@ class Store:
         Raises
         ------
         nrprob.exceptions.InputError
-            If one of them cannot be written to, or nothing can be stored.
+            If one of them cannot be written to, or is a symbolic link, or nothing can be stored.
         """
         try_storage()
-        for name in (PLAN, _NOTES, _RESULTS, *others):
+        for name in (PLAN, MANIFEST, _NOTES, _RESULTS, PAGE, *others):
             try_write(self.folder / name)
         for folder in (self._cells, self._locks):
+            _refuse_links(folder)
             try_write(folder / "any")
 
     def open(self, plan: Plan) -> None:
         """Make the folder and say in it what is going to be there."""
+        for folder in (self._cells, self._locks):
+            _refuse_links(folder)
         for folder in (self.folder, self._cells, self._locks):
             make_folder(folder)
             remove_left_over(folder)
-        write_whole(self.folder / PLAN, plan.dumps().encode())
+        write_files(self.folder, {PLAN: plan.dumps().encode()})
 
     def note(self, **notes: Any) -> None:
         """Say what became of cells that are not there."""
-        write_whole(self.folder / _NOTES, json.dumps(notes, indent=1).encode())
+        write_files(self.folder, {_NOTES: json.dumps(notes, indent=1).encode()})
 
     def gather(self) -> xarray.Dataset:
         """Put all results into one file, ``results.nc``, for whoever reads NetCDF."""
-        dataset = load(self.folder)
+        dataset = self.results()
         if dataset.sizes.get("cell"):
-            write_whole(self.folder / _RESULTS, netcdf(dataset))
+            write_files(self.folder, {_RESULTS: netcdf(dataset)})
         return dataset
+
+    def results(self) -> xarray.Dataset:
+        """All finished cells of the plan, see `load`.
+
+        Warns
+        -----
+        UserWarning
+            If a file that holds no results of its own was changed: ``results.nc`` or a page.
+        """
+        import xarray
+
+        model, planned = read_plan(self.folder)
+        if changed := changed_files(self.folder, without=(PLAN, _NOTES)):
+            warn(
+                "files of the run were changed after they were written; "
+                f"{', '.join(map(str, changed))}; do not rely on them, and run the model file again"
+            )
+        attributes = {
+            "title": model.title,
+            "source": model.source,
+            "model": model.model_dump_json(),
+            "n_planned": len(planned),
+            **_read_notes(self.folder),
+        }
+        parts = _of_plan(model, planned, self.parts())
+        if not parts:
+            return xarray.Dataset(attrs=attributes)
+        # Parts written before the measures of the file changed places have another order.
+        found = _joined(parts).drop_duplicates("cell").sel(measure=parts[0]["measure"])
+        there = {*found["cell"].values}
+        cells = [cell for cell in planned if cell.id in there]
+        found = found.sel(cell=[cell.id for cell in cells])
+        found = found.assign_coords(measure=found["measure"].astype(object))
+        return found.assign_coords(_coordinates(cells, found.data_vars)).assign_attrs(attributes)
 
     def parts(self, batch: str = "") -> list[Path]:
         """Files of finished cells; those of one batch if it is named."""
+        _refuse_links(self._cells)
         return sorted(self._cells.glob(f"{batch or '[!.]'}*.nc"))
 
     def finished(self, batch: str = "") -> set[str]:
@@ -238,18 +289,8 @@ class Store:
     @contextlib.contextmanager
     def claim(self, batch: Batch, *, wait: bool) -> Iterator[bool]:
         """Keep other runners off a batch; False where one of them has it and we do not wait."""
-        from filelock import FileLock, Timeout
-
-        lock = FileLock(self._locks / f"{batch.id}.lock")
-        try:
-            lock.acquire(timeout=-1 if wait else 0)
-        except Timeout:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            lock.release()
+        with locked(self._locks / f"{batch.id}.lock", wait=wait) as ours:
+            yield ours
 
     def write(self, batch: Batch, content: bytes) -> Path:
         """Write finished cells of a batch: the content of a NetCDF file."""
@@ -259,16 +300,19 @@ class Store:
         return path
 
 
+def _refuse_links(folder: Path) -> None:
+    """Refuse a folder within that of a run that is a symbolic link, or has one in it."""
+    for path in (folder, *folder.glob("*")):
+        refuse_link(path)
+
+
 def _identifiers(path: Path) -> list[str]:
-    """Cells of one file; the rest of it is not read if its digest says that it is good."""
+    """Cells of one file; its digest says that the rest of it is good."""
     import h5py
 
-    if not is_sealed(path):
-        return [str(name) for name in _read_netcdf(path)["cell"].values]
-    with _reading(path):
-        check_seal(path)
-        with h5py.File(path) as file:
-            return [value.decode() for value in file["cell"][:]]
+    with _reading(path), h5py.File(io.BytesIO(check_seal(path))) as file:
+        file[_IDENTITY]  # without it, `load` would refuse the file after the run
+        return [value.decode() for value in file["cell"][:]]
 
 
 def read_plan(folder: Path | str) -> tuple[ModelFile, list[Experiment]]:
@@ -277,37 +321,39 @@ def read_plan(folder: Path | str) -> tuple[ModelFile, list[Experiment]]:
     Raises
     ------
     nrprob.exceptions.InputError
-        If there is no plan, or it is damaged.
+        If there is no plan, or it does not fit the manifest.
     """
     path = Path(folder) / PLAN
-    try:
-        plan = json.loads(path.read_text(encoding="utf-8"))
+    if not os.path.lexists(path):
+        raise InputError(
+            f"no results here; {folder} has no {PLAN}; name a folder that `nrprob run` wrote"
+        )
+    with _reading_run(path, "the plan of a run"):
+        plan = json.loads(read_file(Path(folder), PLAN))
         return ModelFile.model_validate(plan["model"]), [
             Experiment(**cell) for cell in plan["cells"]
         ]
-    except OSError as error:
-        raise InputError(
-            f"no results here; {folder} has no {PLAN}; name a folder that `nrprob run` wrote"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        first = str(error).splitlines()[0]
-        raise InputError(
-            f"cannot read the plan of a run; {path}: {first}; run the model file again"
-        ) from error
 
 
 def read_origin(folder: Path | str) -> dict[str, Any]:
-    """Where the results of a folder come from; nothing of those of earlier versions."""
-    return json.loads((Path(folder) / PLAN).read_text(encoding="utf-8")).get("origin", {})
+    """Where the results of a folder come from."""
+    path = Path(folder) / PLAN
+    with _reading_run(path, "the plan of a run"):
+        return dict(json.loads(read_file(path.parent, PLAN))["origin"])
 
 
 def _read_notes(folder: Path) -> dict[str, str]:
-    """What became of cells that are not there; of no consequence where it cannot be read."""
-    try:
-        notes = json.loads((folder / _NOTES).read_text(encoding="utf-8"))
-        return {name: json.dumps(value) for name, value in notes.items()}
-    except (OSError, ValueError, AttributeError):
+    """What became of cells that are not there; a run that was killed has no notes."""
+    path = folder / _NOTES
+    if not os.path.lexists(path):
         return {}
+    with _reading_run(path, "the notes of a run"):
+        notes = json.loads(read_file(folder, _NOTES))
+        return {name: json.dumps(value) for name, value in notes.items()}
+
+
+def _reading_run(path: Path, what: str) -> contextlib.AbstractContextManager[None]:
+    return reading(path, what, "run the model file again")
 
 
 def load(folder: Path | str) -> xarray.Dataset:
@@ -341,10 +387,17 @@ def load(folder: Path | str) -> xarray.Dataset:
         (JSON), ``n_planned``, the number of cells when all are finished, and ``skipped`` and
         ``failed`` (JSON), numbers of cells by reason, as the last run left them.
 
+    Warns
+    -----
+    UserWarning
+        If fits are missing; if a page or ``results.nc`` was changed after it was written.
+
     Raises
     ------
     nrprob.exceptions.InputError
-        If there are no results, or a file is damaged.
+        If there are no results; if the plan, the manifest, the notes or a file of cells was changed
+        after it was written, or is a symbolic link; if a fit was computed with something else than
+        the plan says.
 
     Examples
     --------
@@ -354,30 +407,39 @@ def load(folder: Path | str) -> xarray.Dataset:
     >>> batch.load("results/iris")["labels"].shape
     (1, 150)
     """
-    import xarray
+    dataset = Store(folder).results()
+    n_planned, n_done = dataset.attrs["n_planned"], dataset.sizes.get("cell", 0)
+    if n_done < n_planned:
+        warn(
+            f"the run is not finished; {n_planned - n_done} of {n_planned} fits are missing in "
+            f"{folder}; run the model file again to compute them"
+        )
+    return dataset
 
-    store = Store(folder)
-    model, planned = read_plan(store.folder)
-    attributes = {
-        "title": model.title,
-        "source": model.source,
-        "model": model.model_dump_json(),
-        "n_planned": len(planned),
-        **_read_notes(store.folder),
-    }
-    wanted = [cell.id for cell in planned]
-    parts = [_read_netcdf(path) for path in store.parts()]
-    parts = [part.isel(cell=part["cell"].isin(wanted)) for part in parts]
-    parts = [part for part in parts if part.sizes["cell"]]
-    if not parts:
-        return xarray.Dataset(attrs=attributes)
-    # Parts that were written before the measures of the file changed places have another order.
-    found = _joined(parts).drop_duplicates("cell").sel(measure=parts[0]["measure"])
-    there = {*found["cell"].values}
-    cells = [cell for cell in planned if cell.id in there]
-    found = found.sel(cell=[cell.id for cell in cells])
-    found = found.assign_coords(measure=found["measure"].astype(object))
-    return found.assign_coords(_coordinates(cells, found.data_vars)).assign_attrs(attributes)
+
+def _of_plan(
+    model: ModelFile, planned: Sequence[Experiment], paths: Iterable[Path]
+) -> list[xarray.Dataset]:
+    """Cells of a plan in files, which have to say that they were computed with what it says."""
+    planned_by_id: dict[str, list[Experiment]] = {}
+    for cell in planned:
+        planned_by_id.setdefault(cell.id, []).append(cell)
+    parts = []
+    for path in paths:
+        part = _read_netcdf(path)
+        with _reading(path):
+            part = part.isel(cell=part["cell"].isin([*planned_by_id]))
+            texts = part[_IDENTITY].values.tolist()
+            identities = dict(zip(part["cell"].values.tolist(), texts, strict=True))
+            cells = [cell for name in identities for cell in planned_by_id[name]]
+            for cell, what in differences(model, cells, identities):
+                raise InputError(
+                    f"a result does not belong to the plan; {path}: in fit {cell.id}, {what}; run "
+                    "the model file again"
+                )
+        if identities:
+            parts.append(part.drop_vars(_IDENTITY))
+    return parts
 
 
 def _coordinates(cells: Sequence[Experiment], taken: Container[Hashable]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def do(executor: Executor, cells: Sequence[Experiment], where: str = "") -> Done
     """
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     before = len(executor.lanes.compiled)
-    fits: dict[str, Fit] = {}
+    fits: dict[Experiment, Fit] = {}
     done = Done()
     for cell, fit in executor.fit(cells).items():
         if isinstance(fit, DataUnavailable):
@@ -61,7 +61,7 @@ def do(executor: Executor, cells: Sequence[Experiment], where: str = "") -> Done
             what = "" if isinstance(fit, InputError) else f"{type(fit).__name__}: "
             done.failed[f"{cell.method}: {what}{fit}"] += 1
         else:
-            fits[cell.id] = fit
+            fits[cell] = fit
     done.finished, done.compiled = len(fits), len(executor.lanes.compiled) - before
     if fits:
         devices = executor.lanes.devices

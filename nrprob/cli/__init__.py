@@ -61,7 +61,7 @@ def report(
         page = out / PAGE if out.is_dir() else out
         if page.is_file() and not force:
             raise InputError(f"there is such a file; {page}; choose another, or add --force")
-        try_write(page)
+        try_write(page if out.is_dir() else page.resolve())
     from nrprob.batch.report import write_report
 
     with working("writing the report"):

@@ -196,12 +196,15 @@ def _folders(plans: list[tuple[Path, Plan]], out: Path | None) -> dict[Path, Pat
 
 def _is_of_another(plan: Plan, folder: Path) -> bool:
     """Whether a folder has files of a single fit or run, which is not what a plan asks for."""
-    from nrprob.batch.formats import PLAN, results_in
+    from nrprob.batch.formats import PAGE, PLAN, results_in
     from nrprob.batch.store import read_plan
 
     if not results_in(folder) or not (folder / PLAN).exists():
         return bool(results_in(folder))
-    before, cells = read_plan(folder)
+    try:
+        before, cells = read_plan(folder)
+    except InputError:  # that plan was changed, and is written again; several fits have one page
+        return not plan.model.single and results_in(folder) != [folder / PAGE]
     return before.single and {cell.id for cell in cells} != {cell.id for cell in plan.cells}
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nrprob.batch import single
-from nrprob.batch.formats import PAGE
+from nrprob.batch.formats import PAGE, PLAN
+from nrprob.batch.manifest import read_file, write_files
 from nrprob.batch.plan import Plan
 from nrprob.batch.report import wording
 from nrprob.batch.report.account import Facts, facts, timings
@@ -23,7 +24,7 @@ from nrprob.batch.report.results import collect
 from nrprob.batch.report.template import render
 from nrprob.batch.report.wording import listed
 from nrprob.batch.schema import ModelFile
-from nrprob.batch.store import load, read_origin, read_plan
+from nrprob.batch.store import Store, read_origin, read_plan
 from nrprob.exceptions import InputError
 from nrprob.files import make_folder
 
@@ -94,7 +95,9 @@ def write_report(folder: Path | str, out: Path | str | None = None) -> Path:
     path = Path(out) if out is not None else folder / PAGE
     if path.is_dir():
         path = path / PAGE
-    runs = [folder] if (folder / "plan.json").exists() else _folders(folder)
+    elif out is not None and path.is_symlink():
+        path = path.resolve()  # a place that the user names may be a link
+    runs = [folder] if (folder / PLAN).exists() else _folders(folder)
     sections = [_section(run, f"run-{i}") for i, run in enumerate(runs or [folder], 1)]
     if not any(section.facts.n_done for section in sections):
         planned = sum(section.facts.n_planned for section in sections)
@@ -104,12 +107,7 @@ def write_report(folder: Path | str, out: Path | str | None = None) -> Path:
         )
     content = _render(sections, folder.resolve().name)
     make_folder(path.parent)
-    try:
-        path.write_text(content, encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"cannot write the report; {path}: {error.strerror}; choose another file"
-        ) from error
+    write_files(path.parent, {path.name: content.encode()})
     return path
 
 
@@ -123,7 +121,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _section(folder: Path, anchor: str) -> _Section:
-    dataset = load(folder)
+    dataset = Store(folder).results()
     model, cells = read_plan(folder)
     origin = read_origin(folder)
     results = collect(dataset, model, cells)
@@ -159,7 +157,7 @@ def _chapter(folder: Path, plan: Plan, dataset: xarray.Dataset) -> Chapter:
             f"{len(run.fits[0].labels)} labels; run the model file in a new folder"
         )
     picture = folder / (plan.model.report.picture or "")
-    pictures = {picture.name: picture.read_bytes()} if picture.is_file() else {}
+    pictures = {picture.name: read_file(folder, picture.name)} if picture.is_file() else {}
     return Chapter(run, single.seen(run, pictures))
 
 

@@ -1,0 +1,181 @@
+"""The manifest of a run folder: the SHA-256 of every file that a run writes outside ``cells``.
+
+The names of files in ``cells`` contain their digests (`nrprob.files`). For every other file,
+``manifest.json`` holds the digest. A writer announces the digests of new files, replaces the files,
+and then confirms the digests. A writer that is killed in between leaves every file either as it
+was or as it was announced, and both fit the manifest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nrprob.batch.formats import MANIFEST, PLAN
+from nrprob.exceptions import InputError
+from nrprob.files import locked, make_folder, refuse_link, write_whole
+
+__all__ = ["changed_files", "locks_of", "read_file", "write_files"]
+
+
+def locks_of(folder: Path) -> Path:
+    """Folder of the locks of a run folder."""
+    return folder / "locks"
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass
+class _Manifest:
+    """Digests by the names of files: those of finished files, and those of files being written."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    announced: dict[str, str] = field(default_factory=dict)
+
+    def dumps(self) -> bytes:
+        """Content of ``manifest.json``, which ends in a digest of the rest."""
+        content = {"format": 1, "files": self.files, "announced": self.announced}
+        seal = _sha256(json.dumps(content, sort_keys=True).encode())
+        return json.dumps({**content, "sha256": seal}, indent=1).encode()
+
+    def fits(self, name: str, content: bytes) -> bool:
+        """Say whether a file has a content that the manifest lists."""
+        return _sha256(content) in (self.files.get(name), self.announced.get(name))
+
+
+def _changed(path: Path) -> InputError:
+    return InputError(
+        f"a file of the run was changed after it was written; {path}; run the model file again"
+    )
+
+
+def _read_manifest(folder: Path) -> tuple[_Manifest, bytes]:
+    """Read the manifest of a run folder; returns its content as well."""
+    path = folder / MANIFEST
+    refuse_link(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"cannot read the manifest of a run; {path}: {error.strerror}; run the model file again"
+        ) from error
+    try:
+        values = json.loads(content)
+        manifest = _Manifest(dict(values["files"]), dict(values["announced"]))
+        names = [*manifest.files, *manifest.announced]
+        # Content that differs in spaces alone was changed, too.
+        good = manifest.dumps() == content and all(Path(name).name == name for name in names)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        good = False
+    if not good:
+        raise _changed(path)
+    return manifest, content
+
+
+def _read(folder: Path, name: str) -> tuple[bytes, bool]:
+    """Content of a file, and whether it fits the manifest; others may write both meanwhile."""
+    while True:
+        manifest, before = _read_manifest(folder)
+        refuse_link(folder / name)
+        content = (folder / name).read_bytes()
+        if manifest.fits(name, content):
+            return content, True
+        # While the manifest stays the same, all contents that a file may have are listed in it.
+        if _read_manifest(folder)[1] == before:
+            return content, False
+
+
+def read_file(folder: Path, name: str) -> bytes:
+    """Read a file of a run folder.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If the file, or the manifest, was changed after it was written, or is a symbolic link.
+    OSError
+        If the file cannot be read.
+    """
+    content, fits = _read(folder, name)
+    if not fits:
+        raise _changed(folder / name)
+    return content
+
+
+def changed_files(folder: Path, without: Collection[str] = ()) -> list[Path]:
+    """Files that were changed after they were written; deleted ones do not count.
+
+    Parameters
+    ----------
+    folder : Path
+        A run folder.
+    without : collection of str
+        Names of files that are not looked at.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If the manifest was changed, or a file is a symbolic link.
+    """
+    changed = []
+    for name in _read_manifest(folder)[0].files:
+        if name in without:
+            continue
+        try:
+            if not _read(folder, name)[1]:
+                changed.append(folder / name)
+        except FileNotFoundError:
+            pass
+    return changed
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files, each whole or not at all; of a run folder, the manifest lists them.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder. It is a run folder if it has, or gets, a plan.
+    contents : mapping of str to bytes
+        Contents by the names of the files.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If a file cannot be written, or is a symbolic link.
+    """
+    if PLAN not in contents and not (folder / PLAN).exists():
+        _write_all(folder, contents)
+        return
+    refuse_link(locks_of(folder))
+    make_folder(locks_of(folder))
+    with locked(locks_of(folder) / "manifest.lock"):
+        manifest = _settled(folder)
+        manifest.announced = {name: _sha256(content) for name, content in contents.items()}
+        write_whole(folder / MANIFEST, manifest.dumps())
+        _write_all(folder, contents)
+        files = manifest.files | manifest.announced
+        there = {name: files[name] for name in sorted(files) if (folder / name).exists()}
+        write_whole(folder / MANIFEST, _Manifest(there).dumps())
+
+
+def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
+    for name, content in contents.items():
+        write_whole(folder / name, content)
+
+
+def _settled(folder: Path) -> _Manifest:
+    """The manifest without announcements of killed writers; an empty one if it is damaged."""
+    try:
+        manifest, _ = _read_manifest(folder)
+    except InputError:
+        return _Manifest()
+    for name, digest in manifest.announced.items():
+        path = folder / name
+        if path.is_file() and _sha256(path.read_bytes()) == digest:
+            manifest.files[name] = digest
+    return manifest
