@@ -23,9 +23,10 @@ from typer.testing import CliRunner
 
 import nrprob
 from nrprob import advice
-from nrprob.batch import fits
+from nrprob.batch import fits, tested
 from nrprob.batch.registry import METHODS
 from nrprob.cli import app, beforehand
+from nrprob.evidence.pictures import draw_rows
 from nrprob.statistics import families
 
 RESULTS = {"labels.csv", "report.html", "result.json"}  # of a clustering without pictures
@@ -1091,6 +1092,64 @@ def test_quickstart(invoke, tmp_path):
     # The point of the example: without the knowledge one finds what one knew.
     contrast = stored["contrast"][0]["scores"]
     assert contrast["NMI of parity"] > 0.5
+
+
+def test_the_clusters_that_are_written_are_those_that_are_tested(
+    invoke, data, tmp_path, monkeypatch
+):
+    asked = []
+
+    def answer(estimator, X, known):
+        asked.append(estimator.labels_)
+        return tested.Tested(None, None, ("nothing",))
+
+    monkeypatch.setattr("nrprob.batch.tested.tested", answer)
+    arguments = [
+        "--method",
+        "mixture",
+        "--set",
+        "features=gaussian",
+        "--test",
+        "--n-init",
+        "2",
+        "--no-picture",
+    ]
+    result = invoke(
+        "fit", data, "--drop", "other", "--drop", "species", "--out", tmp_path / "out", *arguments
+    )
+    assert result.exit_code == 0, result.output
+    labels = pd.read_csv(tmp_path / "out" / "labels.csv")["cluster"]
+    np.testing.assert_array_equal(asked, [labels])
+
+
+@pytest.mark.slow
+@pytest.mark.contract
+def test_tests_and_their_picture_have_the_clusters_that_are_written(invoke, tmp_path, monkeypatch):
+    drawn = []
+
+    def draw(place, labels, codes, names, valley, ax):
+        drawn.append(labels)
+        return draw_rows(place, labels, codes, names, valley, ax)
+
+    monkeypatch.setattr("nrprob.evidence.record.draw_rows", draw)
+    rng = np.random.default_rng(0)
+    known, sought = rng.integers(2, size=120), rng.integers(3, size=120)
+    X = rng.normal(size=(120, 3)) + np.outer(known, [3, 0, 1])
+    X[:, 1:] += 9 * np.array([[0, 0], [1, 0], [0, 1]])[sought]
+    table = pd.DataFrame(X, columns=list("abc")).assign(batch=np.array(["x", "y"])[known])
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    for seed in (0, 1):
+        arguments = ["--known", "batch", "--k", 3, "--seed", seed]
+        out = tmp_path / f"fit{seed}"
+        invoke("fit", tmp_path / "rows.csv", "--test", "--out", out, *arguments)
+        rows = pd.read_csv(out / "labels.csv")
+        assert (rows["cluster"] == drawn.pop()).mean() > 0.95
+        assert rows["confidence"].min() > 0.9  # of the cluster that stands beside it
+    out = tmp_path / "explored"
+    # Nothing is added at this level, so that the first clustering is the only one.
+    invoke("explore", tmp_path / "rows.csv", "--alpha", 0, "--out", out, *arguments)
+    rows = pd.read_csv(out / "labels.csv")
+    assert (rows["clustering_1"] == drawn.pop()).mean() > 0.95
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import scipy.sparse
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from slowly import slowly
 
@@ -735,8 +735,11 @@ def test_evidence_is_told_apart_without_colours():
     place = np.linspace(-2, 2, 60)
     ax = draw_rows(place, (place > 0).astype(int) * 4, np.zeros(60, int), ["g"], 0.5, None)
     assert legend(ax) == ["cluster 0", "cluster 4"]
-    hatches = [patch.get_hatch() for patch in ax.get_legend().get_patches()]
-    assert len(set(hatches)) == 2
+    patches = ax.get_legend().get_patches()
+    assert len({patch.get_hatch() for patch in patches}) == 2
+    # A cluster keeps its colour if clusters before it have no samples.
+    colours = [to_hex(patch.get_facecolor()) for patch in patches]
+    assert colours == [style.colour(0), style.colour(4)]
 
 
 SOFT = Memberships(np.full((90, 2), 0.5))

@@ -121,7 +121,7 @@ def fit_method(
     *,
     y: np.ndarray | None = None,
     where: str = "",
-) -> Fit:
+) -> tuple[Fit, Any]:
     """Fit a method by its short name; its warnings are kept and not shown.
 
     Parameters
@@ -138,6 +138,11 @@ def fit_method(
         Wanted labels, -1 where unknown.
     where : str, default=""
         Prefix that tells the user where a wrong parameter stands.
+
+    Returns
+    -------
+    Fit, estimator
+        What remains of the fit, and the fitted estimator.
     """
     estimator = registry.make_estimator(name, parameters, where)
     takes = registry.method(name)
@@ -148,7 +153,7 @@ def fit_method(
         estimator.fit(X, y, **keywords)
     seconds = time.perf_counter() - start
     messages = [str(w.message) for w in caught]
-    return outcome(type(estimator).__name__, estimator, seconds, messages)
+    return outcome(type(estimator).__name__, estimator, seconds, messages), estimator
 
 
 def default_measures(labelings: Sequence[str]) -> dict[str, Measure]:

@@ -46,7 +46,8 @@ def tested(estimator: Any, X: Any, known: np.ndarray | None) -> Tested:
 
     Parameters
     ----------
-    estimator : not fitted; it is left as it is, and its seed is that of the tests
+    estimator : fitted to ``X``; it is left as it is. The results use its cluster labels, and its
+        seed is that of the tests
     X : array of shape (n_samples, n_features)
     known : array or None
     """

@@ -151,7 +151,9 @@ def fit(
     parameters = recommended | _clusters(chosen, number) | parameters
     with place.claimed() as folder:
         with working(f"fitting {chosen.class_name}"):
-            fitted = fits.fit_method(method, parameters, table.X, z, y=given.y, where="--set ")
+            fitted, estimator = fits.fit_method(
+                method, parameters, table.X, z, y=given.y, where="--set "
+            )
         fits.score(fitted, table.labelings, fits.default_measures([*table.labelings]))
         result = single.Single(
             "", table, given.names, [fitted], origin=given.origin, measured=given.measured
@@ -159,7 +161,6 @@ def fit(
         if test:
             from nrprob.batch.tested import tested
 
-            estimator = registry.make_estimator(method, parameters, "--set ")
             with working("testing the clusters"):
                 result.tested = tested(estimator, table.X, z)
         with working("writing the results"):

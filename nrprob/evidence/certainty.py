@@ -9,7 +9,7 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 
-from nrprob.evidence.given import testable
+from nrprob.evidence.given import labels_of_fit, testable
 from nrprob.evidence.held_out import refit
 from nrprob.evidence.progress import shown
 from nrprob.evidence.record import Evidence
@@ -169,7 +169,7 @@ def confidence(
     n = len(rows)
     random = check_random_state(random_state)
     reference = estimator
-    if np.size(getattr(estimator, "labels_", ())) != n:
+    if labels_of_fit(estimator, n) is None:
         reference = clone(estimator).set_params(random_state=random.randint(2**31 - 1))
         reference.fit(rows, known=codes)
     labels = reference.labels_

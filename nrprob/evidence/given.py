@@ -62,6 +62,12 @@ def testable(
     return rows, *_groups(known, len(rows), n_folds)
 
 
+def labels_of_fit(estimator: Any, n: int) -> np.ndarray | None:
+    """Cluster labels (n,) of an estimator that was fitted to as many samples, else None."""
+    labels = np.asarray(getattr(estimator, "labels_", ()))
+    return labels if labels.shape == (n,) and labels.dtype.kind in "iu" else None
+
+
 def _check_estimator(estimator: Any) -> None:
     """Refuse what has no density of rows."""
     _check_clusterer(estimator)

@@ -14,7 +14,7 @@ from sklearn.base import clone
 
 from nrprob.evidence.clouds import Clouds, inverse_root
 from nrprob.evidence.gains import mixed_gain
-from nrprob.evidence.gaps import NO_CUT, Count, Cut, choose_cut, pairs
+from nrprob.evidence.gaps import NO_CUT, Count, choose_cut, pairs
 from nrprob.statistics.groups import cross_table
 
 # What clusters have to beat: the first two always, all where they are supple (see `Density`), by
@@ -71,7 +71,7 @@ class HeldOut:
     Attributes
     ----------
     gain : (rivals, n) nats that the clusters gain over every rival; see `mixed_gain`
-    labels : (n,) cluster, by common names
+    labels : (n,) cluster, with the labels of the reference; see `hold_out`
     place : (n,) along the direction in which one cluster is best told from the others, in standard
         deviations within clusters; 0 is the middle of the valley between them
     n_rivals : how many were tried; over the others the gain is that over the first
@@ -107,6 +107,7 @@ def hold_out(
     n_init: int,
     random: np.random.RandomState,
     done: Callable[[], None] = lambda: None,
+    reference: np.ndarray | None = None,
 ) -> HeldOut:
     """Fit on all folds but one, for each, and look at the rows of that one.
 
@@ -119,12 +120,14 @@ def hold_out(
     n_init : restarts of a fit
     random : of the seeds of the fits
     done : is called after every fold
+    reference : (n,) labels, from 0 on, of a fit to all rows. Clusters of every fold get its labels.
+        Without it they get the labels of the first fold.
     """
     n = len(X)
     groups = np.zeros(n, int) if codes is None else codes
     gain, labels, place = np.empty((len(RIVALS), n)), np.empty(n, int), np.zeros(n)
     first, n_rivals = None, _ALWAYS
-    shown: Cut | None = None
+    like: int | None = None
     counts, widths, numbers = [], [], []
     near: list[np.ndarray] = []
     for f in range(fold.max() + 1):
@@ -146,17 +149,21 @@ def hold_out(
         auto = model.n_clusters == "auto"
         numbers.append(model.number_.n_clusters_ if auto else model.n_clusters)
         first = found if first is None else first
-        names = _names(found, first)
-        labels[new] = names[found[new]]
+        common = _matched(found, first, additional=True)
+        named = common if reference is None else _matched(found, reference, additional=False)
+        labels[new] = named[new]
         done()
-        cut = choose_cut(old, names[found[seen]], groups[seen])
+        # Not by the labels of the reference, so that no p-value depends on it.
+        cut = choose_cut(old, common[seen], groups[seen])
         counts.append(NO_CUT if cut is None else cut(y[new], groups[new]))
         if cut is None:
             continue
         near.append(pairs(old, cut, groups[seen]))
-        # What is shown is of one cluster, whichever tells most: a choice by other folds' rows.
-        like = None if shown is None else shown.cluster
-        shown = choose_cut(old, names[found[seen]], groups[seen], like) or cut
+        # The picture shows all folds along the direction to one cluster, the clearest in the first.
+        shown = choose_cut(old, named[seen], groups[seen], like)
+        if shown is None:
+            continue
+        like = shown.cluster if like is None else like
         place[new] = y[new] @ shown.direction - shown.middle
         widths.append(shown.edges[2] - shown.edges[1])
     valley = float(np.mean(widths)) if widths else 0.0
@@ -229,7 +236,18 @@ def log_rivals(
     return np.stack([cloud.log_density(new @ turn, groups) + log_unit for cloud in clouds])
 
 
-def _names(found: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Names (k,) of clusters by which most rows have that of another labeling."""
-    k = 1 + max(found.max(), first.max())
-    return linear_sum_assignment(cross_table(found, first, (k, k)), maximize=True)[1]
+def _matched(found: np.ndarray, reference: np.ndarray, additional: bool) -> np.ndarray:
+    """Labels (n,) of a fold, replaced by labels of a reference with maximum overlap, one to one.
+
+    Clusters that are left over get additional labels, or the label with which each shares most
+    samples.
+    """
+    shape = found.max() + 1, reference.max() + 1
+    table = cross_table(found, reference, shape)
+    own, names = linear_sum_assignment(table, maximize=True)
+    shared = table[own, names] > 0
+    label = np.zeros(shape[0], int)
+    label[own[shared]] = names[shared]
+    left = np.setdiff1d(found, own[shared])
+    label[left] = shape[1] + np.arange(left.size) if additional else table[left].argmax(1)
+    return label[found]

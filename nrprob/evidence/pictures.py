@@ -47,11 +47,11 @@ def draw_rows(
         )
         scale = _HIGH / max(counts.sum(0).max(), 1)
         bottom = np.full(_BINS, float(row))
-        for i, (c, own) in enumerate(zip(clusters, counts, strict=True)):
+        for c, own in zip(clusters, counts, strict=True):
             ax.bar(
                 edges[:-1], own * scale, np.diff(edges), bottom, align="edge",
-                color=colour(i), hatch=hatch(i), label=f"cluster {c}" if row == 0 else None,
-                edgecolor="white", linewidth=0.3,
+                color=colour(int(c)), hatch=hatch(int(c)), edgecolor="white", linewidth=0.3,
+                label=f"cluster {c}" if row == 0 else None,
             )  # fmt: skip
             bottom += own * scale
         ax.axhline(row, color="black", linewidth=0.6)

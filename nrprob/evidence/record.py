@@ -39,7 +39,9 @@ class Evidence:
     p_by_rival_ : dict of str to float
         p-value of every cloud that was tried.
     labels_ : ndarray of shape (n_samples,)
-        Cluster of every row, by the fit of the first split that has not seen it.
+        Cluster of every sample, by the fit of the first split that has not seen it. The labels are
+        those of the estimator handed to `test` if it was fitted to as many samples, else those of
+        the first fold.
     place_ : ndarray of shape (n_samples,)
         Its place along the direction in which one cluster is best told from the others, by the same
         fit, in standard deviations within clusters; 0 is the middle of the valley between them.

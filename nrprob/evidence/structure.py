@@ -9,7 +9,7 @@ from sklearn.base import clone
 
 from nrprob.evidence import gaps
 from nrprob.evidence.gains import one_sided
-from nrprob.evidence.given import as_density, testable
+from nrprob.evidence.given import as_density, labels_of_fit, testable
 from nrprob.evidence.held_out import RIVALS, folds, hold_out
 from nrprob.evidence.progress import shown
 from nrprob.evidence.record import Evidence
@@ -43,11 +43,12 @@ def test(
     Parameters
     ----------
     estimator : clusterer
-        Fitted or not; it is left as it is, and clones of it are fitted. `ResidualMixture` and
-        `MixtureEM` (gaussian features, nothing known) predict rows by their own density, and may
-        have ``n_clusters="auto"``: the number is found anew in each fit. Of any other, the clusters
-        that it makes of real rows are described by clouds of one covariance about their centres,
-        once the means of known groups are taken off.
+        Fitted or not; it is left as it is, and clones of it are fitted. If it was fitted to as many
+        samples, the result uses its cluster labels. `ResidualMixture` and `MixtureEM` (gaussian
+        features, nothing known) predict rows by their own density, and may have
+        ``n_clusters="auto"``: the number is found anew in each fit. Of any other, the clusters that
+        it makes of real rows are described by clouds of one covariance about their centres, once
+        the means of known groups are taken off.
     X : array-like of shape (n_samples, n_features)
         Real numbers or measurements.
     known : array-like, optional
@@ -99,6 +100,12 @@ def test(
     are stable, as above. Splits are merged by the mean of their normal scores, taken for as wide as
     one of them; it is narrower, however they depend on each other, if they are normal together.
 
+    *Cluster labels.* The clusters of every fold are matched to ``estimator.labels_`` if the
+    estimator was fitted to as many samples, else to the clusters of the first fold: one to one,
+    with the largest number of common samples. If a fold has more clusters than the fit, each
+    additional one takes the label with which it shares most samples; without a fit, it takes a new
+    label. No p-value depends on the labels.
+
     *What is heuristic.* Stability is not verified, and is doubtful where clusters and cloud nearly
     coincide. And q_1 is an estimate: clusters could mend its mistakes and be no clusters. So they
     have to beat several clouds, and the largest p-value counts, which is a test at the same level
@@ -137,6 +144,7 @@ def test(
     check_number("n_splits", n_splits, low=1, high=1000, integer=True)
     check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
     check_number("alpha", alpha, low=0, high=1)
+    fitted = estimator
     estimator = as_density(estimator)
     rows, codes, names = testable(estimator, X, known, n_folds)
     groups = np.zeros(len(rows), int) if codes is None else codes
@@ -150,12 +158,17 @@ def test(
         no_counts = np.zeros((0, n_folds, 3))
         made["n_clusters"] = 1
         return Evidence(1.0, 1.0, 0.0, none, *_OWN, none.astype(int), none, 0.0, no_counts, **made)
+    reference, fit_labels = None, labels_of_fit(fitted, len(rows))
+    if fit_labels is not None:
+        fit_labels, reference = np.unique(fit_labels, return_inverse=True)
     random = check_random_state(random_state)
     bare = clone(estimator)
     bar = shown("testing", n_splits * n_folds, verbose)
     with few_threads(len(rows)), bar as done:
         splits = [
-            hold_out(bare, rows, codes, folds(groups, n_folds, random), n_init, random, done)
+            hold_out(
+                bare, rows, codes, folds(groups, n_folds, random), n_init, random, done, reference
+            )
             for _ in range(n_splits)
         ]
     tried = list(RIVALS)[: max(split.n_rivals for split in splits)]
@@ -171,8 +184,9 @@ def test(
     made["n_clusters"] = int(np.bincount(numbers).argmax())
     if (numbers == 1).all():
         p = p_gap = 1.0
+    labels = first.labels if fit_labels is None else fit_labels[first.labels]
     return Evidence(
-        p, p_gap, t, gains[rival], rival, p_by_rival, first.labels, first.place, first.valley,
+        p, p_gap, t, gains[rival], rival, p_by_rival, labels, first.place, first.valley,
         np.array(counts), **made,
     )  # fmt: skip
 

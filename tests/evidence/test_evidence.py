@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, clone
 from nrprob import CCIB, CECIB, DecKMeans, MDLMixture, MixtureEM, ResidualMixture, evidence
 from nrprob.evidence.clouds import Clouds
 from nrprob.evidence.gains import mixed_gain, one_sided
-from nrprob.evidence.held_out import RIVALS, Density, folds, parts
+from nrprob.evidence.held_out import RIVALS, Density, _matched, folds, parts
 from nrprob.evidence.labelled import LabelledClouds
 from nrprob.known import Memberships
 from nrprob.methods.residual.solver import solve_residuals
@@ -132,11 +132,62 @@ def test_clusters_are_found_and_noise_is_not():
     plt.close(ax.figure)
 
 
+CENTRES = 9 * np.array([[0, 0], [1, 0], [0, 1]])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_labels_are_those_of_the_fit(seed):
+    rng = np.random.default_rng([10, seed])
+    rows = rng.normal(size=(N, 2)) + CENTRES[rng.permutation(np.arange(N) % 3)] + 5 * Z[:, None]
+    model = ResidualMixture(3, n_init=4, weights="uniform", random_state=seed).fit(rows, known=Z)
+    found = evidence.test(model, rows, known=Z, **FEW)
+    assert (found.labels_ == model.labels_).mean() > 0.95
+    # The picture has the direction to one cluster: all of it is on one side in every fold.
+    sides = [(found.place_ > 0)[model.labels_ == c].mean() for c in range(3)]
+    assert max(sides) > 0.95 and np.sum(np.array(sides) > 0.5) == 1
+
+
+def test_p_values_do_not_depend_on_labels_and_the_picture_has_those_of_the_fit():
+    model = ResidualMixture(2, n_init=2, weights="uniform", random_state=0)
+    once = evidence.test(model, APART, known=Z, **FEW)
+    model.fit(APART, known=Z)
+    model.labels_ = 3 * model.labels_ + 1
+    found = evidence.test(model, APART, known=Z, **FEW)
+    assert found.p_structure_ == pytest.approx(once.p_structure_)
+    assert found.p_gap_ == pytest.approx(once.p_gap_)
+    np.testing.assert_array_equal(found.labels_, model.labels_)
+    ax = found.plot()
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert names == ["cluster 1", "cluster 4"]
+    plt.close(ax.figure)
+
+
+def test_clusters_are_matched_by_what_they_share():
+    reference = np.repeat([0, 1, 2], [6, 6, 6])
+    renamed = np.repeat([2, 0, 1], [6, 5, 7])
+    np.testing.assert_array_equal(
+        _matched(renamed, reference, False), np.repeat([0, 1, 2], [6, 5, 7])
+    )
+    # One cluster was divided.
+    more = np.repeat([3, 0, 1, 2], [6, 6, 4, 2])
+    np.testing.assert_array_equal(_matched(more, reference, False), reference)
+    np.testing.assert_array_equal(
+        _matched(more, reference, True), np.repeat([0, 1, 2, 3], [6, 6, 4, 2])
+    )
+    # One cluster is missing, whose label nobody gets.
+    fewer = np.repeat([1, 0, 1, 0], [6, 6, 2, 4])
+    np.testing.assert_array_equal(
+        _matched(fewer, reference, False), np.repeat([0, 1, 0, 1], [6, 6, 2, 4])
+    )
+    np.testing.assert_array_equal(_matched(more, np.zeros(18, int), False), np.zeros(18))
+
+
 def test_a_row_far_out_and_a_group_of_one_point_are_no_structure():
     model = ResidualMixture(2, weights="uniform")
     far = np.concatenate([NOISE[:-1], [[1e6, 1e6]]])
     assert evidence.test(model, far, known=Z, **FEW).p_structure_ > 0.05
-    point = evidence.test(model.set_params(weights="free"), NOISE * Z[:, None], known=Z, **FEW)
+    near = NOISE * Z[:, None]
+    point = evidence.test(model.set_params(weights="free"), near, known=Z, **FEW)
     assert point.p_structure_ > 0.05
     assert np.isfinite(point.gain_).all()
 
