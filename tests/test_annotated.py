@@ -239,7 +239,7 @@ def test_the_evidence_of_an_exploration_is_written(cells, tmp_path):
     own = Evidence(
         0.01, None, 2.5, random.normal(size=60), "one", {"one": 0.01}, model.labels_,
         random.normal(size=60), 0.5, np.zeros((1, 5, 3)), np.zeros(60, int), ["all rows"], 5, 1, 2,
-        0.05, 2,
+        0.05, 2, np.arange(60),
     )  # fmt: skip
     labels, asked = model.labels_[:, None], {"rule": "gap", "known": ["batch", "donor"]}
     known = np.zeros((60, 0), int)

@@ -1101,6 +1101,7 @@ def test_the_clusters_that_are_written_are_those_that_are_tested(
 
     def answer(estimator, X, known):
         asked.append(estimator.labels_)
+        warnings.warn("samples are <copies>", stacklevel=1)
         return tested.Tested(None, None, ("nothing",))
 
     monkeypatch.setattr("nrprob.batch.tested.tested", answer)
@@ -1120,6 +1121,9 @@ def test_the_clusters_that_are_written_are_those_that_are_tested(
     assert result.exit_code == 0, result.output
     labels = pd.read_csv(tmp_path / "out" / "labels.csv")["cluster"]
     np.testing.assert_array_equal(asked, [labels])
+    # What the test warns of is said once on the terminal, and on the page.
+    assert result.stderr.count("samples are <copies>") == 1
+    assert page_of(tmp_path / "out" / "report.html").text.count("samples are <copies>") == 1
 
 
 @pytest.mark.slow

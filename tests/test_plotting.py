@@ -586,11 +586,11 @@ def test_annealing_of_one_restart_and_of_temperatures():
 
 def test_held_out_likelihood_by_number_of_clusters():
     values = np.array([[1.0, 2, 3], [2, 4, 3], [1, 1, 2]])
-    found = NumberOfClusters(3, np.array([2, 3, 5]), values, None)
+    found = NumberOfClusters(3, np.array([2, 3, 5]), values, None, np.arange(3))
     _, own = plt.subplots()
     ax = plot_by_n_clusters(found, own)
     assert ax is own and "3 chosen: rows held out are likeliest" in ax.get_title()
-    cloud = NumberOfClusters(1, np.array([1, 2, 3]), values[[2, 1, 0]], None)
+    cloud = NumberOfClusters(1, np.array([1, 2, 3]), values[[2, 1, 0]], None, np.arange(3))
     assert "1 chosen: half-and-half, more clusters gain nothing" in (
         plot_by_n_clusters(cloud).get_title()
     )

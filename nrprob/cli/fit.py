@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -161,8 +162,11 @@ def fit(
         if test:
             from nrprob.batch.tested import tested
 
-            with working("testing the clusters"):
+            with working("testing the clusters"), warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
                 result.tested = tested(estimator, table.X, z)
+            messages = [*fitted.warnings, *(str(one.message) for one in caught)]
+            fitted.warnings = list(dict.fromkeys(messages))
         with working("writing the results"):
             single.save(result, folder, drawn)
             remove_others(folder, result.files)

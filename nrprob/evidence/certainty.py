@@ -111,7 +111,8 @@ def confidence(
     Fresh starts alone take a poor optimum for doubt, and the clusters alone take none.
 
     Where there are no clusters, no such number means anything: two halves of a cloud seem sure. So
-    it is withheld if `nrprob.evidence.test` finds nothing. A resample has rows several times, on
+    it is withheld if `nrprob.evidence.test` finds nothing. Exact copies of a sample are resampled
+    together, as one sample; see `nrprob.evidence.test`. A resample has rows several times, on
     which full covariances of `MixtureEM` may collapse where rows are few; raise its ``reg_covar``.
 
     Parameters
@@ -141,6 +142,11 @@ def confidence(
     -------
     Confidence
 
+    Warns
+    -----
+    UserWarning
+        If 5 % of the samples or more are exact copies of other samples.
+
     Raises
     ------
     TypeError, ValueError
@@ -160,7 +166,7 @@ def confidence(
     """
     check_number("n_resamples", n_resamples, low=2, high=ITERATIONS, integer=True)
     check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
-    rows, codes, _ = testable(estimator, X, known, any_values=force)
+    rows, codes, _, copies = testable(estimator, X, known, any_values=force)
     if not hasattr(type(estimator), "_starts_near"):
         raise TypeError(
             "confidence needs a clusterer that can start from clusters; got "
@@ -180,6 +186,8 @@ def confidence(
         except ValueError:
             if not force:
                 raise
+    else:
+        copies.warn_if_many()
     if evidence is not None and not force and evidence.p_structure_ > evidence.alpha:
         withheld = f"{evidence}; pass force=True to have it all the same"
         return Confidence(labels, None, None, None, None, evidence, withheld, n_resamples)
@@ -189,7 +197,7 @@ def confidence(
     membership, jaccard = np.zeros((n, k)), np.zeros(k)
     with few_threads(n), shown("resampling", n_resamples, verbose) as done:
         for _ in range(n_resamples):
-            drawn = _resample(groups, random)
+            drawn = copies.first[_resample(groups[copies.first], random)]
             seed = random.randint(2**31 - 1)
             fits = [
                 refit(bare, rows, codes, drawn, random_state=seed, **settings)

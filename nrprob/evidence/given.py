@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numbers
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
+from nrprob.evidence.copies import Copies
 from nrprob.evidence.labelled import LabelledClouds
 from nrprob.frames import take_out
 from nrprob.known import described, read
@@ -21,6 +22,28 @@ _PARTS = ("_place", "_log_density", "_spread", "_supple")  # of `nrprob.evidence
 
 class TooFewRows(ValueError):
     """Known groups are too small to test anything within them."""
+
+
+class Samples(NamedTuple):
+    """Validated samples.
+
+    Attributes
+    ----------
+    rows : (n, m) features
+    codes : (n,) known groups as numbers; None if nothing is known
+    names : names of the known groups
+    copies : sets of exact copies
+    """
+
+    rows: np.ndarray
+    codes: np.ndarray | None
+    names: list[str]
+    copies: Copies
+
+    def distinct(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Features and known groups of the first sample of every set of copies."""
+        first = self.copies.first
+        return self.rows[first], None if self.codes is None else self.codes[first]
 
 
 def as_density(estimator: Any) -> Any:
@@ -46,10 +69,11 @@ def as_density(estimator: Any) -> Any:
 
 def testable(
     estimator: Any, X: Any, known: Any = None, n_folds: int = 5, any_values: bool = False
-) -> tuple[np.ndarray, np.ndarray | None, list[str]]:
-    """Rows (n, m), known groups (n,) or None, and their names, as all here take them.
+) -> Samples:
+    """Validate the samples and the known groups, and find exact copies.
 
-    With ``any_values``, counts, zeros and ones and columns of few values are rows as well.
+    With ``any_values``, counts, zeros and ones and columns of few values are rows as well. Equal
+    samples of such values are no copies.
 
     Raises
     ------
@@ -59,7 +83,12 @@ def testable(
     _check_estimator(estimator)
     X, known = take_out(X, known)
     rows = _rows(X, any_values)
-    return rows, *_groups(known, len(rows), n_folds)
+    codes, names = _groups(known, len(rows))
+    groups = np.zeros(len(rows), int) if codes is None else codes
+    discrete = any_values and no_cloud(rows) is not None
+    copies = Copies.none(len(rows)) if discrete else Copies.find(rows, groups)
+    _check_sizes(groups[copies.first], n_folds, copies)
+    return Samples(rows, codes, names, copies)
 
 
 def labels_of_fit(estimator: Any, n: int) -> np.ndarray | None:
@@ -121,7 +150,7 @@ def _rows(X: Any, any_values: bool) -> np.ndarray:
     return rows
 
 
-def _groups(known: Any, n: int, n_folds: int) -> tuple[np.ndarray | None, list[str]]:
+def _groups(known: Any, n: int) -> tuple[np.ndarray | None, list[str]]:
     """Known groups (n,) as numbers, or None, and their names."""
     read_ = read(known, n)
     if read_.kind == "soft" or read_.modelled:
@@ -129,17 +158,21 @@ def _groups(known: Any, n: int, n_folds: int) -> tuple[np.ndarray | None, list[s
             f"known structure has to be labels; got {described(read_.given)}; pass labels, "
             "such as the most probable ones, or a number cut into ranges"
         )
-    codes = read_.groups.codes
-    sizes = np.bincount(codes)
-    if np.median(sizes) < _FEWEST or sizes.min() < n_folds:
-        raise TooFewRows(
-            "too few rows per known group to test for structure; got groups of "
-            f"{sizes.min()} rows at least, {np.median(sizes):g} in the median, for "
-            f"n_folds={n_folds}; merge known labels, so that groups have {_FEWEST} rows or more"
-        )
     if read_.kind == "nothing":
         return None, ["all rows"]
-    return codes, _group_names(read_)
+    return read_.groups.codes, _group_names(read_)
+
+
+def _check_sizes(groups: np.ndarray, n_folds: int, copies: Copies) -> None:
+    """Refuse known groups of too few distinct samples."""
+    sizes = np.bincount(groups)
+    if np.median(sizes) < _FEWEST or sizes.min() < n_folds:
+        once = ", if copies are counted once" if groups.size < copies.of.size else ""
+        raise TooFewRows(
+            "too few rows per known group to test for structure; got groups of "
+            f"{sizes.min()} rows at least, {np.median(sizes):g} in the median{once}, for "
+            f"n_folds={n_folds}; merge known labels, so that groups have {_FEWEST} rows or more"
+        )
 
 
 def _group_names(known: Any) -> list[str]:

@@ -34,10 +34,13 @@ class NumberOfClusters:
         Numbers of clusters.
     log_likelihood_ : ndarray of shape (n_tried, n_samples)
         In nats, of every row by fits that have not seen it, but for what all numbers have in
-        common; the mean over splits.
+        common; the mean over splits. Copies of a sample have its value.
     gain_ : ndarray of shape (n_samples,) or None
         Nats that the half-and-half mixture of the best of several clusters and of a cloud gains
         over that cloud, the one over which it gains least; None if one cluster was not tried.
+    distinct_ : ndarray of shape (n_distinct,)
+        Index of the first sample of every set of exact copies. Means and standard errors are over
+        these samples.
 
     Examples
     --------
@@ -59,6 +62,7 @@ class NumberOfClusters:
     tried_: np.ndarray
     log_likelihood_: np.ndarray
     gain_: np.ndarray | None
+    distinct_: np.ndarray
 
     def __repr__(self) -> str:
         tried = ", ".join(map(str, self.tried_))
@@ -68,14 +72,15 @@ class NumberOfClusters:
     def table(self) -> pd.DataFrame:
         """Mean log-likelihood per row, how far it is below the best, and that one's standard error.
 
-        The standard error is of the mean difference of rows.
+        The standard error is of the mean difference of rows. Copies of a sample count as one.
         """
         import pandas as pd
 
-        best = self.log_likelihood_[int(np.flatnonzero(self.tried_ == self.n_clusters_)[0])]
-        below = best - self.log_likelihood_
+        values = self.log_likelihood_[:, self.distinct_]
+        best = values[int(np.flatnonzero(self.tried_ == self.n_clusters_)[0])]
+        below = best - values
         columns = {
-            "log_likelihood": self.log_likelihood_.mean(1),
+            "log_likelihood": values.mean(1),
             "below_best": below.mean(1),
             "standard_error": below.std(1, ddof=1) / np.sqrt(below.shape[1]),
         }
@@ -103,7 +108,7 @@ def n_clusters(
 
     Clusters of another form than the model's are described better by several of its own, so heavy
     tails, skewness and bends may be cut in parts. Whether there are clusters at all is for
-    `nrprob.evidence.test` to say.
+    `nrprob.evidence.test` to say. As there, exact copies of a sample count as one.
 
     Parameters
     ----------
@@ -129,6 +134,11 @@ def n_clusters(
     Returns
     -------
     NumberOfClusters
+
+    Warns
+    -----
+    UserWarning
+        If 5 % of the samples or more are exact copies of other samples.
 
     Raises
     ------
@@ -158,7 +168,10 @@ def n_clusters(
         check_number("candidates", k, low=1, high=1000, integer=True)
     if not given:
         raise ValueError("candidates must have a number; got none; pass for example range(1, 11)")
-    rows, codes, _ = testable(estimator, X, known, n_folds)
+    samples = testable(estimator, X, known, n_folds)
+    copies = samples.copies
+    copies.warn_if_many()
+    rows, codes = samples.distinct()
     groups = np.zeros(len(rows), int) if codes is None else codes
     random = check_random_state(random_state)
     bare = clone(estimator).set_params(n_init=min(n_init, estimator.n_init))
@@ -203,4 +216,6 @@ def n_clusters(
     gain = min((mixed_gain(values[best] - cloud) for cloud in clouds), key=np.mean, default=None)
     if gain is not None and tried[best] > 1 and gain.mean() <= 0:
         best = 0
-    return NumberOfClusters(tried[best], np.array(tried), np.array(values), gain)
+    gain = None if gain is None else gain[copies.of]
+    log_likelihood = np.array(values)[:, copies.of]
+    return NumberOfClusters(tried[best], np.array(tried), log_likelihood, gain, copies.first)

@@ -30,7 +30,7 @@ class Evidence:
         p-value of no gap: that rows of every known group have one peak in every direction; 1 for
         one cluster. None where rows lie on a lattice, which has gaps of its own.
     statistic_ : float
-        Student's t of ``gain_``; 0 for one cluster.
+        Student's t of ``gain_`` over the samples ``distinct_``; 0 for one cluster.
     gain_ : ndarray of shape (n_samples,)
         Nats that the half-and-half mixture of the clusters and of the cloud ``rival_`` gains over
         that cloud, in every row, by fits that have not seen it; the mean over splits.
@@ -48,8 +48,9 @@ class Evidence:
     valley_ : float
         Width of that valley.
     gap_counts_ : ndarray of shape (n_splits, n_folds, 3)
-        Of every fold, its rows on the side of the valley that has fewer (by known group), its rows
-        in the valley, and what the side has of both at most where there is no gap, in the mean.
+        Of every fold, its distinct rows on the side of the valley that has fewer (by known group),
+        its distinct rows in the valley, and what the side has of both at most where there is no
+        gap, in the mean.
     groups_ : ndarray of shape (n_samples,)
         Known group of every row, as numbers.
     group_names_ : sequence of str
@@ -58,6 +59,9 @@ class Evidence:
         fit, it is the one found most often.
     alpha : float
         Level of the sentence.
+    distinct_ : ndarray of shape (n_distinct,)
+        Index of the first sample of every set of exact copies. Only these samples were fitted and
+        tested; their copies have the same ``gain_``, ``labels_`` and ``place_``.
 
     Examples
     --------
@@ -91,16 +95,18 @@ class Evidence:
     n_init: int
     alpha: float
     n_clusters: int
+    distinct_: np.ndarray
 
     @property
     def summary(self) -> str:
         """What was found, in a sentence."""
-        n = len(self.groups_)
+        n, n_distinct = len(self.groups_), len(self.distinct_)
+        rows = f"{n} rows" if n == n_distinct else f"{n_distinct} distinct rows of {n}"
         one = self.n_clusters == 1
         if one and self.p_structure_ == 1:
-            return f"no evidence of further structure: one cluster describes {n} rows"
+            return f"no evidence of further structure: one cluster describes {rows}"
         how = (
-            f"{'one cluster in most fits' if one else f'{self.n_clusters} clusters'}, {n} rows, "
+            f"{'one cluster in most fits' if one else f'{self.n_clusters} clusters'}, {rows}, "
             f"each held out once in {self.n_splits} x {self.n_folds} fits"
         )
         each = " per known group" if len(self.group_names_) > 1 else ""

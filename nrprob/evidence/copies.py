@@ -1,0 +1,86 @@
+"""Exact copies of samples: which samples are copies of which, and how many there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nrprob.exceptions import warn
+
+_MANY = 0.05  # share of copies among the samples from which on the user is warned
+_EVEN = 10.0  # how much wider than expected of continuous values the smallest spacing has to be
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Sets of samples that are exact copies of each other.
+
+    Attributes
+    ----------
+    first : (n_distinct,) index of the first sample of every set, in ascending order
+    of : (n,) set of every sample, so that ``first[of]`` replaces every sample by its first copy
+    """
+
+    first: np.ndarray
+    of: np.ndarray
+
+    @classmethod
+    def none(cls, n: int) -> Copies:
+        """``n`` samples, none of which is a copy."""
+        return cls(np.arange(n), np.arange(n))
+
+    @classmethod
+    def find(cls, rows: np.ndarray, groups: np.ndarray) -> Copies:
+        """Samples (n, m) that agree in every feature and in the known group (n,).
+
+        Rounded values agree by chance as well. If they explain the samples that agree, these are
+        separate samples and no copies.
+        """
+        first, of = _equal(np.column_stack([groups, rows]))
+        if first.size == len(rows) or _rounding_explains(rows, groups):
+            return cls.none(len(rows))
+        return cls(first, of)
+
+    def warn_if_many(self) -> None:
+        """Warn if 5 % of the samples or more are copies of an earlier sample."""
+        n = self.of.size
+        n_copies = n - self.first.size
+        if n_copies >= _MANY * n:
+            warn(
+                "samples are exact copies of other samples, and a set of copies counts as one "
+                f"sample here; got {n_copies} copies among {n} samples; drop the copies before "
+                "the fit unless it is meant to give them more weight"
+            )
+
+
+def _equal(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sets of equal rows of a new table: first row of each, ascending, and the set of every row."""
+    table = np.ascontiguousarray(table)
+    table += 0.0  # so that -0.0 has the bytes of 0.0
+    as_bytes = table.view(np.dtype((np.void, table.shape[1] * table.itemsize))).ravel()
+    _, first, of = np.unique(as_bytes, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return first[order], np.argsort(order)[of.ravel()]
+
+
+def _rounding_explains(rows: np.ndarray, groups: np.ndarray) -> bool:
+    """Whether rounding explains the samples (n, m) that agree in every feature.
+
+    A rounded value lies on a grid. If the density is smooth, two samples agree about half as often
+    as they are neighbours on the grid of one feature and agree in all other features. Copies have
+    no such neighbours. The grid is that of the feature with the most distinct values, where the
+    density is smoothest. Features without a grid do not agree by chance.
+    """
+    finest = int(np.argmax([np.unique(column).size for column in rows.T]))
+    values, rank = np.unique(rows[:, finest], return_inverse=True)
+    spacing = np.diff(values)
+    # The smallest of u spacings of continuous values is about the median over u.
+    if not spacing.size or spacing.min() * spacing.size <= _EVEN * np.median(spacing):
+        return False
+    others = _equal(np.column_stack([groups, np.delete(rows, finest, 1)]))[1]
+    cells, counts = np.unique(others * values.size + rank, return_counts=True)
+    neighbours = (np.diff(cells) == 1) & (cells[1:] % values.size > 0)
+    n_equal = (counts * (counts - 1)).sum() / 2
+    n_neighbours = (counts[1:] * counts[:-1])[neighbours].sum()
+    return bool(n_equal <= n_neighbours)
