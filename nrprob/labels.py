@@ -10,7 +10,8 @@ import numpy as np
 from nrprob.validation import as_array
 
 __all__ = [
-    "as_labels", "check_hashable", "factorize", "is_missing", "plain", "refuse_own_groups", "some",
+    "are_blank", "are_minus_one", "as_labels", "check_hashable", "factorize", "is_missing", "plain",
+    "refuse_own_groups", "some",
 ]  # fmt: skip
 
 
@@ -44,6 +45,27 @@ def is_missing(array: np.ndarray) -> bool:
 
         return bool(pd.isna(array).any())
     return array.dtype.kind in "mM" and bool(np.isnat(array).any())
+
+
+def are_blank(array: np.ndarray) -> np.ndarray:
+    """Mask of the labels that are empty text, or text of white space alone."""
+    if array.dtype.kind in "US":
+        return np.char.str_len(np.char.strip(array)) == 0
+    if array.dtype.kind != "O":
+        return np.zeros(array.shape, bool)
+    blank = [isinstance(value, str | bytes) and not value.strip() for value in array.flat]
+    return np.array(blank, bool).reshape(array.shape)
+
+
+def are_minus_one(array: np.ndarray) -> np.ndarray:
+    """Mask of the labels that are -1, the mark of an unknown label, as a number or as text.
+
+    NumPy makes text of the number where it joins it with labels that are text.
+    """
+    mask = np.asarray(array == -1, bool)
+    if array.dtype.kind in "USO":
+        mask = mask | np.isin(array.astype(str), ("-1", "-1.0"))
+    return mask
 
 
 def as_labels(array: np.ndarray, where: str = "") -> np.ndarray:

@@ -162,9 +162,10 @@ def test_fit_sparse_counts_with_known_from_another_file(invoke, tmp_path):
     assert json.loads((tmp_path / "out" / "result.json").read_text())["n_features"] == 30
 
 
-def test_fit_with_wanted_labels(invoke, data, tmp_path):
+@pytest.mark.parametrize("unknown", [None, "  ", "-1"])
+def test_fit_with_wanted_labels(invoke, data, tmp_path, unknown):
     frame = pd.read_csv(data)
-    frame["wanted"] = frame["other"].where(frame.index < 12)
+    frame["wanted"] = frame["other"].where(frame.index < 12, unknown)
     frame.to_csv(data, index=False)
     arguments = ["--known", "species", "--labels", "wanted", "--out", tmp_path / "out", *FAST]
     result = invoke("fit", data, *arguments)

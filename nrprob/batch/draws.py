@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nrprob.exceptions import InputError
+from nrprob.labels import are_blank
 
 __all__ = ["PARTS", "Parts", "WantedLabels", "divide", "draw", "pairs_of"]
 
@@ -46,7 +47,7 @@ def draw(labels: np.ndarray, wanted: Mapping[str, Any], seed: tuple[int, int]) -
     Parameters
     ----------
     labels : array of shape (n_samples,)
-        The wanted labeling.
+        The wanted labeling. Rows whose label is empty text are neither drawn nor scored.
     wanted : mapping
         ``labeling``, for messages; ``fraction`` of the rows of every class, rounded but at least
         one, or their number ``per_class``; ``score``, see `nrprob.batch.supervision.Wanted`. If
@@ -62,17 +63,19 @@ def draw(labels: np.ndarray, wanted: Mapping[str, Any], seed: tuple[int, int]) -
         If a class, or all rows, would have no row left without a label, or the labeling has fewer
         classes than are asked for.
     """
-    classes, codes = np.unique(labels, return_inverse=True)
+    there = ~are_blank(labels)
+    codes = np.full(labels.size, -1)
+    classes, codes[there] = np.unique(labels[there], return_inverse=True)
     chosen = np.arange(classes.size)
     if "classes" in wanted:
-        chosen = _some_classes(codes, wanted, np.random.default_rng((*seed, 2)))
+        chosen = _some_classes(codes[there], wanted, np.random.default_rng((*seed, 2)))
     random = np.random.default_rng(seed)
     rows = np.zeros(codes.size, bool)
     if wanted.get("draw") == "rows":
-        count = max(round(wanted["fraction"] * codes.size), 1)
-        if count >= codes.size:
+        count = max(round(wanted["fraction"] * there.sum()), 1)
+        if count >= there.sum():
             raise InputError(
-                f"wanted: no row is left to find; wanted labels of {count} of {codes.size} rows; "
+                f"wanted: no row is left to find; wanted labels of {count} of {there.sum()} rows; "
                 "ask for fewer"
             )
         rows[random.permutation(np.flatnonzero(np.isin(codes, chosen)))[:count]] = True
@@ -89,7 +92,7 @@ def draw(labels: np.ndarray, wanted: Mapping[str, Any], seed: tuple[int, int]) -
                 "class out with data.keep"
             )
         rows[random.permutation(members)[:count]] = True
-    scored = np.ones_like(rows) if wanted["score"] == "all" else ~rows
+    scored = there if wanted["score"] == "all" else there & ~rows
     y = np.where(rows, codes, -1)
     if wanted.get("wrong"):
         _make_wrong(y, wanted["wrong"], classes.size, np.random.default_rng((*seed, 1)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,7 +45,10 @@ def require(name: str, table: tables.Table, where: str) -> None:
         raise InputError(f"no labeling of that name; {where} = {name!r}; {advice}")
 
 
-def _read(data: Data, parameters: Mapping[str, Any], seed: int | None) -> tables.Table:
+def _read(
+    data: Data, parameters: Mapping[str, Any], seed: int | None, partial: Collection[str]
+) -> tables.Table:
+    """Rows and labelings, of which those named in ``partial`` may have empty cells."""
     if data.loader is not None:
         return _without(data.drop, tables.load(data.loader, parameters))
     if data.generator is not None:
@@ -57,7 +60,8 @@ def _read(data: Data, parameters: Mapping[str, Any], seed: int | None) -> tables
     wrong: list[str] = []
     for name, z in table.labelings.items():
         try:
-            table.labelings[name] = tables.as_labels(z, f"column {name!r}")
+            read = tables.partial_labels if name in partial else tables.as_labels
+            table.labelings[name] = read(z, f"column {name!r}")
         except InputError as error:
             wrong.append(str(error))
     if wrong:  # all columns at once
@@ -185,10 +189,14 @@ def load_selected(
     """
     data = model.data
     given = data.parameters if parameters is None else parameters
+    # Empty cells are unknown labels in a column that is used for wanted labels alone.
+    used = {*model.known_names, model.classes, *(one.of for one in data.labelings.values())}
+    partial = {model.wanted.labeling} - used if model.wanted else set()
     table = _read(
         data,
         {name: value for name, value in given.items() if name not in SELECTORS},
         data.seed if seed is None else seed,
+        partial,
     )
     if data.image_shape is not None:
         if math.prod(data.image_shape) != table.X.shape[1]:

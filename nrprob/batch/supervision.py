@@ -72,7 +72,8 @@ class Wanted(Strict):
     ``draw = "rows"``, a share of all rows whatever their class; several numbers make a learning
     curve. Of these labels, a share is ``wrong``. With ``classes``, only so many classes have any.
     Every run draws rows of its own, the same for all methods. ``score`` says which rows the
-    measures are of.
+    measures are of. An empty cell in this column of the data file is an unknown label: its row is
+    fitted, and neither drawn nor scored.
     """
 
     labeling: str

@@ -21,6 +21,7 @@ from nrprob.batch.formats import ROWS, require_columns
 from nrprob.batch.registry import refuse_unknown
 from nrprob.exceptions import InputError
 from nrprob.files import read_npz, read_sparse, reading
+from nrprob.labels import are_blank
 
 __all__ = [
     "Table",
@@ -31,6 +32,7 @@ __all__ = [
     "generate",
     "load",
     "matrix",
+    "partial_labels",
     "read",
     "require_numbers",
     "scaler",
@@ -290,6 +292,26 @@ def as_labels(values: np.ndarray, what: str) -> np.ndarray:
             f"in {len(values)} rows; cut it into groups first"
         )
     return values
+
+
+def partial_labels(values: np.ndarray, what: str) -> np.ndarray:
+    """Labels of a column that may have empty cells; as text, empty for these, if there are any.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If the column is no labeling, see `as_labels`.
+    """
+    import pandas as pd
+
+    values = np.asarray(values)
+    unknown = pd.isna(values) | are_blank(values)
+    labels = as_labels(values[~unknown], what)
+    if not unknown.any():
+        return labels
+    text = np.full(len(values), "", object)
+    text[~unknown] = [str(label) for label in labels.tolist()]
+    return text.astype(str)
 
 
 def scaler(X: Any) -> Any:

@@ -230,10 +230,11 @@ def _as_option(option: str, value: Any) -> str:
 
 def _classes(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """Partial labels as integers with -1 where unknown, and the names of the classes."""
-    import numpy as np
     import pandas as pd
 
-    unknown = pd.isna(values) | np.isin(np.asarray(values, dtype=str), ("", "-1", "-1.0"))
+    from nrprob.labels import are_blank, are_minus_one
+
+    unknown = pd.isna(values) | are_blank(values) | are_minus_one(values)
     # A column of whole numbers with gaps is read as real numbers: 1.0 is the class "1".
     names = pd.Series([f"{v:g}" if isinstance(v, float) else str(v) for v in values], dtype=object)
     y, classes = pd.factorize(names.mask(unknown), sort=True)

@@ -20,7 +20,7 @@ from nrprob.estimator.parameters import check_parameters
 from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.frames import check_same_order, take_out
 from nrprob.known import Groups, Known
-from nrprob.labels import is_missing, plain, refuse_own_groups
+from nrprob.labels import are_blank, are_minus_one, is_missing, plain, refuse_own_groups
 from nrprob.settings import standard
 from nrprob.statistics.features import largest
 from nrprob.storage.stored import Stored, as_stored, over_pieces
@@ -535,11 +535,13 @@ def read_labels(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
             f"y must hold one label per row of X; got shape {y.shape} for {n} samples; "
             "pass -1 where the label is unknown"
         )
-    if is_missing(y) or (y.dtype.kind in "fc" and not np.isfinite(y).all()):
+    infinite = y.dtype.kind in "fc" and not np.isfinite(y).all()
+    if infinite or is_missing(y) or are_blank(y).any():
         raise ValueError(
-            "y must not contain None, NaN or infinity; found one; mark unknown labels by -1"
+            "y must not contain None, NaN, infinity or empty text; found one; "
+            "mark unknown labels by -1"
         )
-    labelled = np.asarray(y != -1, bool)
+    labelled = ~are_minus_one(y)
     codes = np.full(n, -1, np.int32)
     try:
         classes, codes[labelled] = np.unique(y[labelled], return_inverse=True)

@@ -19,6 +19,7 @@ from nrprob.exceptions import InputError
 from nrprob.files import try_write
 from nrprob.frames import column_names
 from nrprob.known import Known, read
+from nrprob.labels import are_blank
 from nrprob.statistics.features import LARGEST
 from nrprob.storage.blocks import Blocks, Here, Processes, Workers, gathered_bytes
 from nrprob.storage.sources import Source, asked, find, pieces
@@ -304,7 +305,7 @@ def survey(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
             from nrprob.scheduler import connect
 
             client = stack.enter_context(connect(rows.scheduler))
-        look = partial(_look, source=source, named=[*names, *wanted])
+        look = partial(_look, source=source, known=names, wanted=wanted)
         if client is None:
             looks = [look(part) for part in source.parts]
         else:
@@ -342,14 +343,17 @@ def survey(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
             )
         if wanted:
             codes, categories = columns[-1]
-            y = np.asarray(list(categories))[codes]
+            y = np.array([*categories, -1], object)[codes]
         if rows.processes:
             parsed = _of_all_processes(parsed, n)
         yield Survey(rows, source, sizes, n, first, moments.n_rows, moments, parsed, y, client)
 
 
-def _look(part: Any, *, source: Source, named: Sequence[str]) -> tuple[Moments | None, list[Any]]:
-    """Moments of a part, and codes and categories of its named columns."""
+def _look(
+    part: Any, *, source: Source, known: Sequence[str], wanted: Sequence[str]
+) -> tuple[Moments | None, list[Any]]:
+    """Moments of a part, and codes and categories of its columns ``known`` and ``wanted``."""
+    named = [*known, *wanted]
     moments: Moments | None = None
     columns: list[list[Any]] = [[] for _ in named]
     start = 0
@@ -367,21 +371,27 @@ def _look(part: Any, *, source: Source, named: Sequence[str]) -> tuple[Moments |
         own = Moments.of(piece.x)
         moments = own if moments is None else moments.join(own)
         for j, name in enumerate(named):
-            columns[j].append(_coded(piece.named[name], name))
+            columns[j].append(_coded(piece.named[name], name, gaps=j >= len(known)))
         start += len(piece.x)
     return moments, [_joined(parts) for parts in columns]
 
 
-def _coded(values: np.ndarray, name: str) -> tuple[np.ndarray, dict[Any, int]]:
+def _coded(values: np.ndarray, name: str, gaps: bool) -> tuple[np.ndarray, dict[Any, int]]:
+    """Codes (n,) of the labels of a column, and their categories.
+
+    An empty cell has the code -1 if ``gaps`` are allowed, and is refused otherwise.
+    """
     import pandas as pd
 
+    if gaps:
+        values = pd.Series(values, dtype=object).mask(are_blank(values)).infer_objects().to_numpy()
     codes, categories = pd.factorize(values)
-    if (codes < 0).any():
+    if (codes < 0).any() and not gaps:
         raise ValueError(
             f"labels must be non-missing; found one missing in column {name!r}; drop those "
             "rows or give them a group of their own"
         )
-    if values.dtype.kind == "f" and not (values == np.round(values)).all():
+    if values.dtype.kind == "f" and not (categories == np.round(categories)).all():
         raise ValueError(
             f"column {name!r} holds numbers that are no labels; got fractions; of stored rows, "
             "what is known has to be labels"
@@ -398,7 +408,7 @@ def _joined(
     out = []
     for codes, own in parts:
         to = np.array([categories.setdefault(v, len(categories)) for v in own], np.int32)
-        out.append(to[codes] if len(codes) else codes)
+        out.append(np.where(codes < 0, -1, to[codes]) if len(own) else codes)
     return np.concatenate(out) if out else np.empty(0, np.int32), categories
 
 

@@ -325,6 +325,29 @@ def test_rows_are_drawn_class_by_class(amount, counts):
     assert draw(labels, wanted | {"score": "all"}, (0, 1)).scored.all()
 
 
+EMPTY = {"text": ["b", "a", "", "a", "b", " ", "a", None], "number": [2, 1, "", 1, 2, "", 1, ""]}
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+@pytest.mark.parametrize("amount", ["per_class = 1", "fraction = 0.4, draw = 'rows'"])
+def test_empty_cells_of_wanted_labels_are_neither_drawn_nor_scored(write, tmp_path, kind, amount):
+    frame = pd.DataFrame({"x": range(8), "type": EMPTY[kind], "other": [*"uvuvuvuv"]})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    head = f"[data]\nfile = '{tmp_path}/rows.csv'\nlabel_columns = ['type', 'other']\n"
+    wanted = f"[wanted]\nlabeling = 'type'\n{amount.replace(', ', chr(10))}\n"
+    method = "[[methods]]\nname = 'ccib'\n"
+    model = read_model(write(head + wanted + method))
+    told = draw(load_data(model).labelings["type"], model.wanted.amounts[0], (0, 0))
+    empty = np.isin(np.arange(8), [2, 5, 7])
+    assert told.rows.sum() == 2 and (told.y[empty] == -1).all()
+    np.testing.assert_array_equal(told.scored, ~told.rows & ~empty)
+    codes = np.array([1, 0, -1, 0, 1, -1, 0, -1])
+    np.testing.assert_array_equal(told.y, np.where(told.rows, codes, -1))
+    # Known labels are complete, whatever else they are used for.
+    with pytest.raises(InputError, match="column 'type' has missing values"):
+        load_data(read_model(write("known = 'type'\n" + head + wanted + method)))
+
+
 def test_draws_follow_from_the_seed_and_grow():
     labels = np.arange(200) % 4
     rows = {}

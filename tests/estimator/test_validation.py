@@ -213,8 +213,16 @@ def test_sparse_rows_that_are_none_are_refused(bad):
 # Labels
 
 
+WORDS = np.where(Y < 0, "", np.where(Y == 0, "even", "odd"))
 BAD_WANTED = {
-    "None": (np.where(Y < 0, None, Y), "y must not contain None, NaN or infinity"),
+    "None": (np.where(Y < 0, None, Y), "y must not contain None, NaN, infinity or empty text"),
+    "empty text": (WORDS, "y must not contain None, NaN, infinity or empty text"),
+    "white space": (np.where(Y < 0, " \t", WORDS), "mark unknown labels by -1"),
+    "empty objects": (WORDS.astype(object), "mark unknown labels by -1"),
+    "empty bytes": (WORDS.astype(bytes), "mark unknown labels by -1"),
+    "empty categories": (pd.Categorical(WORDS), "mark unknown labels by -1"),
+    "empty strings of pandas": (pd.Series(WORDS, dtype="string"), "mark unknown labels by -1"),
+    "empty among numbers": (np.where(Y < 0, "", Y.astype(object)), "mark unknown labels by -1"),
     "NaN": (np.where(Y < 0, np.nan, Y), "mark unknown labels by -1"),
     "NA": (pd.Series(Y, dtype="Int64").mask(Y < 0), "mark unknown labels by -1"),
     "masked": (np.ma.masked_equal(Y, -1), "y must not have masked entries"),
@@ -237,9 +245,11 @@ def test_wanted_labels_that_are_none_are_refused(bad):
 
 def test_text_is_wanted_beside_minus_one():
     names = ["even" if v == 0 else "odd" if v == 1 else -1 for v in Y.tolist()]
-    model = MixtureEM(2, **QUICK).fit(X, names)
-    assert model.classes_.tolist() == ["even", "odd"]
-    assert (model.labels_[:20] == Y[:20]).all()
+    # NumPy makes text of -1 as well.
+    for y in (names, np.array(names), pd.Categorical(np.array(names))):
+        model = MixtureEM(2, **QUICK).fit(X, y)
+        assert model.classes_.tolist() == ["even", "odd"]
+        assert (model.labels_[:20] == Y[:20]).all()
 
 
 BAD_KNOWN = {

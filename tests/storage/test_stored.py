@@ -25,6 +25,7 @@ from nrprob.engines.cells import Moments, State, SummedRows
 from nrprob.engines.shuffle import stream
 from nrprob.engines.solve import make_settings
 from nrprob.estimator import stored
+from nrprob.estimator.base import read_labels
 from nrprob.estimator.stored import LayGroups
 from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalNumbers
 from nrprob.methods.residual.coordinates import Coordinates
@@ -33,7 +34,7 @@ from nrprob.statistics.families import FeatureMap
 from nrprob.statistics.rows import arrange, make_rows
 from nrprob.storage import blocks
 from nrprob.storage.blocks import Here, Workers
-from nrprob.storage.stored import Chunk
+from nrprob.storage.stored import Chunk, survey
 
 K = 3
 QUICK = {"n_init": 2, "cooling": 2.0, "random_state": 0}
@@ -193,6 +194,24 @@ def test_ccib_finds_what_it_finds_in_memory(tmp_path, monkeypatch):
     np.testing.assert_allclose(disk.membership_.sum(1), 1)
     assert (disk.membership_.argmax(1) == disk.labels_).all()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["labels.npy", "rows.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "empty"), [("pq", None), ("pq", ""), ("pq", " "), ([0, 1], None)]
+)
+def test_empty_cells_are_unknown_wanted_labels(tmp_path, labels, empty):
+    # In the first part of the file no label is known.
+    wanted = pd.Series([None, empty, labels[1], empty, labels[0], labels[1]])
+    table = pd.DataFrame(np.eye(6), columns=[*"abcdef"]).assign(wanted=wanted)
+    table.to_parquet(tmp_path / "rows.parquet", row_group_size=2)
+    rows = nrprob.stored(tmp_path / "rows.parquet", columns=[*"abcdef"])
+    with survey(rows, None, "wanted") as seen:
+        classes, codes = read_labels(seen.wanted, 6)
+    assert classes.tolist() == [*labels] and codes.tolist() == [-1, -1, 1, -1, 0, 1]
+    # Of known labels, none may be missing.
+    with pytest.raises(ValueError, match="labels must be non-missing"):
+        with survey(rows, "wanted", None):
+            pass
 
 
 @pytest.mark.slow
