@@ -10,7 +10,7 @@ values: they are counted, and in no statistic but that of "infeasible".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 __all__ = [
-    "OF", "SETS", "SPREADS", "Mark", "Value", "judge", "measured", "paired_test", "parts", "ratio",
-    "summarize",
+    "OF", "SETS", "SPREADS", "Mark", "Value", "decimals", "judge", "measured", "paired_test",
+    "parts", "ratio", "summarize",
 ]  # fmt: skip
 
 Mark = Literal["worse", "within", "reached"]
@@ -175,14 +175,28 @@ def _pairs(
     return sets, means([*SETS, "run"]) if len(sets) == 1 else sets, int(n_runs)
 
 
-def judge(ours: Value, published: float, goal: str) -> Mark | None:
-    """Whether ours is as good as what was published, within two standard errors of it, or worse.
+def decimals(values: Iterable[float]) -> int:
+    """Number of decimals in which published values of one column were printed.
 
-    Without a standard error any difference counts; None where neither high nor low is better.
+    It is the largest number that one of them needs: a model file keeps no trailing zeros, so that
+    a value alone, such as 0.3 for 0.30, does not say it. Of whole numbers it is 0.
+    """
+    texts = (np.format_float_positional(float(f"{value:.10g}"), trim="-") for value in values)
+    return max((len(text.partition(".")[2]) for text in texts), default=0)
+
+
+def judge(ours: Value, published: float, goal: str, places: int = 0) -> Mark | None:
+    """Whether ours reaches a published value, is within two standard errors of it, or is worse.
+
+    Ours reaches it if it is at least as good, or equal to it after rounding to ``places`` decimals,
+    those in which the value was printed. With 0 places nothing is rounded, since whole numbers do
+    not say how they were printed. Without a standard error any other difference counts. None where
+    neither high nor low is better.
     """
     if goal == "none" or np.isnan(ours.value):
         return None
     short = published - ours.value if goal == "high" else ours.value - published
-    if short <= _SAME:
+    equal = places > 0 and abs(round(ours.value, places) - published) <= _SAME
+    if short <= _SAME or equal:
         return "reached"
     return "within" if short <= 2 * np.nan_to_num(ours.error) + _SAME else "worse"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from nrprob.batch.parameters import describe, shared
@@ -12,6 +12,7 @@ from nrprob.batch.report.averages import (
     SPREADS,
     Mark,
     Value,
+    decimals,
     judge,
     measured,
     parts,
@@ -97,7 +98,10 @@ class Best:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table: groups of rows under columns of (measure, statistic)."""
+    """A table: groups of rows under columns of (measure, statistic).
+
+    ``places`` holds the decimals of the published values of every column.
+    """
 
     name: str
     caption: str
@@ -106,6 +110,7 @@ class Comparison:
     note: str = ""
     shared: str = ""
     best: Sequence[Best] = ()
+    places: Mapping[Column, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[Row]:
@@ -127,6 +132,7 @@ def compare(results: Results, table: Table) -> Comparison:
     """
     model, settings = results.model, table.settings
     columns = _columns(results, table)
+    places = {column: decimals(_published(settings, *column)) for column in columns}
     same = shared([s.where for s in settings])
     groups, best = [], []
     published = (method for s in settings for method in s.published)
@@ -136,17 +142,27 @@ def compare(results: Results, table: Table) -> Comparison:
         rows = [
             row
             for method in methods
-            if (row := _row(model, fits, method, columns, setting)).method in setting.published
+            if (row := _row(model, fits, method, places, setting)).method in setting.published
             or (row.kind == "ours" and row.n_planned)
         ]
         label = describe({k: v for k, v in setting.where.items() if k not in same})
         groups.append(Group(label, setting.note, rows))
-        best += _best(model, label or setting.note, setting, rows, columns)
+        best += _best(model, label or setting.note, setting, rows, places)
     entries = [row.entries for group in groups for row in group.rows]
     filled = [column for column in columns if any(one[column] != Entry() for one in entries)]
     return Comparison(
-        table.name, table.caption, filled or columns, groups, table.note, describe(same), best
-    )
+        table.name, table.caption, filled or columns, groups, table.note, describe(same), best,
+        places,
+    )  # fmt: skip
+
+
+def _published(settings: Sequence[Setting], measure: str, statistic: str) -> Iterator[float]:
+    """Published values of a column, of all settings."""
+    for setting in settings:
+        for measures in setting.published.values():
+            values: Mapping[Any, float] = measures.get(measure, {})
+            if statistic in values:
+                yield values[statistic]
 
 
 def _columns(results: Results, table: Table) -> list[Column]:
@@ -162,21 +178,21 @@ def _row(
     model: ModelFile,
     fits: pd.DataFrame,
     method: str,
-    columns: Sequence[Column],
+    places: Mapping[Column, int],
     setting: Setting,
 ) -> Row:
     names = parts(method, model.titles)
     own = fits[fits["method"].isin(names)]
     published: Mapping[str, Mapping[Any, float]] = setting.published.get(method, {})
     entries = {}
-    for measure, statistic in columns:
+    for measure, statistic in places:
         theirs = published.get(measure, {}).get(statistic)
         ours = mark = None
         if theirs is not None or len(names) == 1:  # of all ratios, those that were published
             ours = measured(own, names, measure, statistic)
         # Neither a ratio nor a spread is better for being high or low.
         if ours and theirs is not None and len(names) == 1 and statistic not in SPREADS:
-            mark = judge(ours, theirs, model.goal(measure))
+            mark = judge(ours, theirs, model.goal(measure), places[measure, statistic])
         entries[measure, statistic] = Entry(ours, theirs, mark)
     if len(names) > 1:
         return Row(method, "ratio", own, 1, entries)
@@ -195,13 +211,13 @@ def _best(
     label: str,
     setting: Setting,
     rows: Sequence[Row],
-    columns: Sequence[Column],
+    places: Mapping[Column, int],
 ) -> list[Best]:
     """Best of ours beside the best published, of one statistic of every measure with a goal."""
     found = []
-    for measure in dict.fromkeys(name for name, _ in columns):
+    for measure in dict.fromkeys(name for name, _ in places):
         goal = model.goal(measure)
-        statistic = next((s for s in ("mean", "max", "min") if (measure, s) in columns), None)
+        statistic = next((s for s in ("mean", "max", "min") if (measure, s) in places), None)
         if goal == "none" or statistic is None:
             continue
         sign = 1 if goal == "high" else -1
@@ -219,7 +235,7 @@ def _best(
             continue
         _, our_method, value = max(ours, key=lambda one: one[0])
         best, method = max(theirs, key=lambda one: one[0])
-        mark = judge(value, sign * best, goal)
+        mark = judge(value, sign * best, goal, places[measure, statistic])
         if mark is not None:
             found.append(Best(label, measure, our_method, value, method, sign * best, mark))
     return found

@@ -82,12 +82,10 @@ def _decimals(text: str) -> int:
 
 def formats(table: Comparison) -> dict[tuple[str, str], str]:
     """How published values are printed: with as many decimals as the longest of their column."""
-    found = {}
-    for column in table.columns:
-        values = [row.entries[column].published for row in table.rows]
-        places = max((_decimals(f"{v:g}") for v in values if v is not None), default=0)
-        found[column] = "%g" if column[1] == "p" else f"%.{places}f"
-    return found
+    return {
+        column: "%g" if column[1] == "p" else f"%.{table.places.get(column, 0)}f"
+        for column in table.columns
+    }
 
 
 def duration(seconds: float) -> str:

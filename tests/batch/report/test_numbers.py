@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from made_up_results import MADE, MEASURES, METHODS, WANTED, make_model, make_run, table
 
-from nrprob.batch import load
+from nrprob.batch import load, write_report
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand
 from nrprob.batch.report.account import facts, timings
-from nrprob.batch.report.averages import Value, judge
+from nrprob.batch.report.averages import Value, decimals, judge
 from nrprob.batch.report.chart import chart
 from nrprob.batch.report.comparison import compare, overview
 from nrprob.batch.report.quality import quality
@@ -115,6 +115,50 @@ def test_without_an_error_any_difference_counts():
     ours = Value(0.5, math.nan, 1, 1, "")
     assert judge(ours, 0.5, "high") == "reached"
     assert judge(ours, 0.51, "high") == "worse"
+
+
+@pytest.mark.parametrize(
+    ("ours", "published", "goal", "places", "mark"),
+    [
+        (0.332, 0.33, "low", 2, "reached"),
+        (0.336, 0.33, "low", 2, "worse"),
+        (0.328, 0.33, "high", 2, "reached"),
+        (0.324, 0.33, "high", 2, "worse"),
+        (0.2, 0.33, "low", 2, "reached"),
+        (0.332, 0.33, "low", 3, "worse"),
+        (24955.13, 24955.1, "low", 1, "reached"),
+        (0.6, 1.0, "high", 0, "worse"),  # 1, 1.0 and 1.00 are the same to a model file
+        (0.332, 0.33, "none", 2, None),
+    ],
+)
+def test_equal_at_the_printed_decimals_is_reached(ours, published, goal, places, mark):
+    assert judge(Value(ours, math.nan, 1, 1, ""), published, goal, places) == mark
+
+
+def test_decimals_are_those_of_the_longest_value():
+    assert decimals([0.3, 0.33, 1.0]) == 2  # 0.30 is written 0.3
+    assert decimals([24955.1, 25260.0]) == decimals([0.1 + 0.2]) == 1
+    assert decimals([1e-5]) == 5
+    assert decimals([3.0, 12.0]) == decimals([]) == 0
+
+
+@pytest.mark.parametrize(("goal", "ours"), [("low", 0.304), ("high", 0.296)])
+def test_marks_are_by_the_decimals_of_the_table(tmp_path, goal, ours):
+    measures = {"one": {"metric": "purity", "labeling": "partition_1", "goal": goal}}
+    # 0.30 is written 0.3: the other setting says how many decimals there are.
+    cases = [{"dims": [4, 4]}, {"dims": [12, 4]}]
+    settings = [
+        {"where": where, "published": {"ours": {"one": {"mean": value}}}}
+        for where, value in zip(cases, (0.3, 0.25 if goal == "high" else 0.35), strict=True)
+    ]
+    model = make_model(measures=measures, tables=[{"name": "T", "settings": settings}])
+    run = make_run(tmp_path, model, lambda cell: {"one": ours})
+    results, _ = results_of(run)
+    found = compare(results, results.model.tables[0])
+    assert [entry.mark for entry in found.entries if entry.published] == ["reached"] * 2
+    assert [best.mark for best in found.best] == ["reached"] * 2
+    page = write_report(run).read_text()
+    assert "0.30 <small>published" in page
 
 
 @pytest.mark.smoke
