@@ -132,18 +132,13 @@ def take_out(X: Any, known: Any, what: str = "known") -> tuple[Any, Any]:
     """
     if is_annotated(X):
         if names := names_among(known, X.obs.columns, len(X.obs), what):
-            known = X.obs[names]
+            return split_columns(X, names, what)
         check_same_order(X, **{what: known})
         return matrix_of(X), known
     if is_table(X):
         X = as_frame(X)
         if names := names_among(known, X.columns, len(X), what):
-            if len(names) == X.shape[1]:
-                raise ValueError(
-                    f"no feature is left in X; got {what}={known!r} of columns "
-                    f"{listed(X.columns)}; pass a frame that has others"
-                )
-            return X.drop(columns=names), X[names]
+            return split_columns(X, names, what)
     elif isinstance(known, str):
         raise ValueError(
             f"{what} names a column, and X has no columns with names; got {what}={known!r} and a "
@@ -151,6 +146,34 @@ def take_out(X: Any, known: Any, what: str = "known") -> tuple[Any, Any]:
         )
     check_same_order(X, **{what: known})
     return X, known
+
+
+def split_columns(X: Any, names: list[str], what: str = "known") -> tuple[Any, Any]:
+    """Rows without the columns of these names, and a frame of these columns.
+
+    Of annotated data they are columns of ``obs``.
+
+    Raises
+    ------
+    ValueError
+        If there are no other columns.
+    """
+    if is_annotated(X):
+        return matrix_of(X), X.obs[names]
+    X = as_frame(X)
+    if len(names) == X.shape[1]:
+        raise ValueError(
+            f"no feature is left in X; got {what}={names} of columns {listed(X.columns)}; "
+            "pass a frame that has others"
+        )
+    return X.drop(columns=names), X[names]
+
+
+def has_columns(X: Any, names: list[str]) -> bool:
+    """Whether ``X`` is a table, or annotated data, with columns of all these names."""
+    if is_annotated(X):
+        return set(names) <= {*X.obs.columns}
+    return is_table(X) and set(names) <= {*as_frame(X).columns}
 
 
 def check_same_order(X: Any, **others: Any) -> None:

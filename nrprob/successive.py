@@ -11,7 +11,7 @@ from sklearn.utils.validation import _num_samples
 
 from nrprob import information, metrics
 from nrprob.advice import recommend
-from nrprob.evidence.given import TooFewRows, as_density, testable
+from nrprob.evidence.given import TooFewRows, as_density, check_takes_known, testable
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
 from nrprob.exceptions import warn
@@ -209,6 +209,8 @@ def explore(
             model = recommend(np.asarray(X) if ready else X, known=told, n_clusters=fixed)
         else:
             model = clone(estimator)
+            if told is not None:
+                check_takes_known(model)
         parameters = model.get_params(deep=False)
         if n_clusters is not None:
             model.set_params(n_clusters=n_clusters)
@@ -227,7 +229,7 @@ def explore(
             model, evidence, over = choose(told), None, False
             if n_clusterings is None and not estimators:
                 _check_testable(model, X, told)
-            model.fit(X, known=told)
+            model.fit(X, **({} if told is None else {"known": told}))
             if n_clusterings is None:
                 seed = random.randint(2**31 - 1)
                 named = words if words.shape[1] else None

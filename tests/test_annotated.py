@@ -114,7 +114,8 @@ def test_all_that_takes_rows_takes_annotated_data(cells):
     model = recommend(pca, known="batch", n_clusters=2)
     assert isinstance(model, ResidualMixture)
     model.set_params(n_init=2, random_state=0).fit(pca, known="batch")
-    assert model.score(pca, known="batch") == model.score(plain, known=batch)
+    assert model.score(pca, known="batch") == model.score(plain, known=batch) == model.score(pca)
+    assert (model.predict(pca) == model.predict(plain, known=batch)).all()
     found = evidence.test(model, pca, known="batch", random_state=0)
     expected = evidence.test(model, plain, known=batch, random_state=0)
     assert found.p_structure_ == expected.p_structure_

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
+from every_estimator import ENTRIES, few_rows
 from sklearn.base import clone
 from sklearn.utils import check_array
 from slowly import first_fast
@@ -228,6 +229,37 @@ def test_what_may_not_be_known_is_refused_by_name(name):
         assert message in str(error.value)
         assert ("subsets " if name == "cross_partition" else "known ") in str(error.value)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_model_takes_new_frames_as_fit_does(name):
+    X, given = few_rows(name)
+    features, key = pd.DataFrame(X, columns=[*"uvwx"]), METHODS[name].known_as
+    frame = features.assign(batch=np.array(["b", "a"])[given[key]])
+    model = clone(ENTRIES[name].ours).fit(frame, **{key: "batch"})
+    assert model.feature_names_in_.tolist() == [*"uvwx"]
+    for ask in ("predict", "predict_proba", "score"):
+        if hasattr(model, ask):
+            method = getattr(model, ask)
+            expected = method(features, **{key: frame["batch"]})
+            np.testing.assert_array_equal(method(frame), expected)
+            np.testing.assert_array_equal(method(frame, **{key: "batch"}), expected)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_as_few_rows_as_known_columns_are_no_labels(n):
+    frame = table(60)[["x", "y", "batch"]].assign(site=[*"pq"] * 30)
+    model = ResidualMixture(2, n_init=2, random_state=0).fit(frame, known=["batch", "site"])
+    expected = model.predict(frame[["x", "y"]], known=frame[["batch", "site"]])
+    np.testing.assert_array_equal(model.predict(frame[:n]), expected[:n])
+    with pytest.raises(ValueError, match="known is required to predict"):
+        model.predict(frame[["x", "y"]])
+    # Names of columns are forgotten at the next fit.
+    model.fit(frame[["x", "y"]], known=frame["batch"])
+    with pytest.raises(ValueError, match="X must hold numbers"):
+        model.predict(frame, known=frame["batch"])
+    with pytest.raises(ValueError, match="X must hold numbers"):
+        model.predict(frame)
 
 
 def test_what_explore_may_not_know_is_refused_by_name():

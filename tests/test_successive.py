@@ -5,7 +5,19 @@ import pytest
 from scipy import sparse
 from sklearn.metrics import adjusted_rand_score
 
-from nrprob import CCIB, IBSI, Exploration, ResidualMixture, explore, information, metrics
+from nrprob import (
+    CCIB,
+    CECIB,
+    IB,
+    IBSI,
+    Exploration,
+    MDLConstrained,
+    ResidualMixture,
+    evidence,
+    explore,
+    information,
+    metrics,
+)
 from nrprob.datasets import make_binary_partitions
 
 
@@ -158,3 +170,15 @@ def test_a_second_clustering_that_is_not_there_is_seldom_found():
         assert found.evidence_[0].p_structure_ < 0.05
         more += found.labels_.shape[1] > 1
     assert more <= 1
+
+
+@pytest.mark.parametrize("estimator", [IB(2), CECIB(3), MDLConstrained(2)], ids=str)
+def test_an_estimator_without_known_structure_is_refused_by_name(estimator):
+    X, known = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
+    refused = f"{type(estimator).__name__} takes no known structure; got known=...; use"
+    with pytest.raises(TypeError, match=refused):
+        explore(X, estimator, known=known, n_clusterings=1)
+    with pytest.raises(TypeError, match=refused):
+        evidence.test(estimator, X, known=known)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'known'"):
+        estimator.fit(X, known=known)

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from nrprob.engines import sharding
 from nrprob.estimator.parameters import check_parameters
 from nrprob.exceptions import DegenerateClusterWarning, warn
-from nrprob.frames import check_same_order, take_out
+from nrprob.frames import check_same_order, column_names, has_columns, split_columns, take_out
 from nrprob.known import Groups, Known
 from nrprob.labels import are_blank, are_minus_one, is_missing, plain, refuse_own_groups
 from nrprob.settings import standard
@@ -251,17 +251,35 @@ class Clusterer(ClusterMixin, BaseEstimator):
         """
         return self._fit(X, y, known=known)
 
+    def fit_predict(self, X, y=None, **keywords):
+        """Cluster the rows of ``X``, and return ``labels_``; see `fit`.
+
+        Parameters
+        ----------
+        X, y, **keywords : as in `fit`
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        return self.fit(X, y, **keywords).labels_
+
     def _fit(self, X, y, **given):
         """Fit, with what else `prepare` takes."""
         self.check_parameters()
         rows = as_stored(X) if self._takes_stored or isinstance(X, Stored) else None
         if rows is not None:
-            return self._fit_stored(rows, y, **given)
+            self._fit_stored(rows, y, **given)
+            self._known_columns = column_names(given.get(self._known_as))
+            return self
         check_same_order(X, y=y)
-        X, told = take_out(X, given.get(self._known_as), self._known_as)
+        passed = given.get(self._known_as)
+        X, told = take_out(X, passed, self._known_as)
         if told is not None:
             given[self._known_as] = told
         with fitting(self), standard():
+            # A frame that was not passed holds the columns that were named.
+            self._known_columns = [] if told is passed else [*told.columns]
             task = self.prepare(X, y, **given)
             return self.finish(task, self.compute(task))
 
@@ -474,6 +492,20 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     # New rows
 
+    def _take_out(self, X, known) -> tuple[Any, Any]:
+        """New rows and what is known of them; see `nrprob.frames.take_out`.
+
+        Columns that `fit` took by their names are taken from ``X`` where ``known`` is not given.
+        """
+        names = vars(self).get("_known_columns")
+        if known is None and names and has_columns(X, names):
+            return split_columns(X, names, self._known_as)
+        return take_out(X, known)
+
+    def _known_of(self, known) -> Any:
+        """What is known of new rows that are stored: as given, or the columns named in `fit`."""
+        return known if known is not None else vars(self).get("_known_columns") or None
+
     def _log_membership(self, X, known) -> np.ndarray:
         """Scores (n, n_clusters) of new rows; the largest says the cluster."""
         raise NotImplementedError
@@ -486,15 +518,16 @@ class Clusterer(ClusterMixin, BaseEstimator):
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
             Or `nrprob.stored` rows.
         known : as in `fit`; required if the model was fitted with it
+            Columns that `fit` took by name are taken from a frame ``X`` by themselves.
 
         Returns
         -------
         ndarray of shape (n_samples,)
         """
         if isinstance(X, Stored):
-            return over_pieces(lambda x, own: self.predict(x, known=own), X, known)
-        X, known = take_out(X, known)
-        return self._log_membership(X, known).argmax(1)
+            known = self._known_of(known)
+            return over_pieces(lambda x, own: Clusterer.predict(self, x, known=own), X, known)
+        return self._log_membership(*self._take_out(X, known)).argmax(1)
 
     def predict_proba(self, X, *, known=None):
         """One-hot form of `predict`.

@@ -7,9 +7,10 @@ from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.estimator.base import DenseClusterer
+from nrprob.estimator.unconditional import UnconditionalMixin
 
 
-class PlainClusterer(DenseClusterer):
+class PlainClusterer(UnconditionalMixin, DenseClusterer):  # type: ignore[misc]
     """Clusterer of dense rows that is told of no structure to avoid: new rows come alone.
 
     They go to the nearest of ``cluster_centers_``, unless a class says otherwise.

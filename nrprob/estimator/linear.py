@@ -87,8 +87,6 @@ class LinearClusterer(Clusterer):
     """
 
     _rarely_finite = ("beta_", "critical_beta_")
-    # Whether `fit` takes known structure.
-    _takes_known = True
     # Whether nothing known is compiled as one known group is.
     _one_is_few = False
     # Whether the rows themselves, beside their statistics, are needed to the end of the fit.
@@ -111,11 +109,6 @@ class LinearClusterer(Clusterer):
         n_samples = X.shape[0]
         self._check_size(n_samples)
         fixed = self._wanted(y, n_samples)
-        if known is not None and not self._takes_known:
-            raise ValueError(
-                f"{type(self).__name__} takes no known structure; got known=...; "
-                "use CCIB or IBSI, or leave it out"
-            )
         known = read(known, n_samples)
         groups = self._grouped(X, known, mesh)
         self._features = self._fit_features(X)
@@ -241,6 +234,7 @@ class LinearClusterer(Clusterer):
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
             Or `nrprob.stored` rows.
         known : as in `fit`; required if the model was fitted with it
+            Columns that `fit` took by name are taken from a frame ``X`` by themselves.
 
         Returns
         -------
@@ -248,11 +242,11 @@ class LinearClusterer(Clusterer):
         """
         check_is_fitted(self)
         if np.isinf(self.beta_):
-            return super().predict_proba(X, known=known)
+            return np.eye(self.n_clusters)[Clusterer.predict(self, X, known=known)]
         if isinstance(X, Stored):
-            return over_pieces(lambda x, own: self.predict_proba(x, known=own), X, known)
-        X, known = take_out(X, known)
-        return softmax(self._log_membership(X, known), axis=1)
+            proba, known = LinearClusterer.predict_proba, self._known_of(known)
+            return over_pieces(lambda x, own: proba(self, x, known=own), X, known)
+        return softmax(self._log_membership(*self._take_out(X, known)), axis=1)
 
     def _row_scores(self, X, known) -> np.ndarray:
         """Minus what every new row (n,) adds to the objective, in nats; see `ScoreMixin`."""
@@ -306,10 +300,12 @@ class ScoreMixin:
         float
             In nats per row; higher is better.
         """
-        scores: Any = self._row_scores  # type: ignore[attr-defined]
+        model: Any = self
         if isinstance(X, Stored):
-            return float(over_pieces(lambda x, own: scores(*take_out(x, own)), X, known).mean())
-        return float(scores(*take_out(X, known)).mean())
+            known = model._known_of(known)
+            each = over_pieces(lambda x, own: model._row_scores(*take_out(x, own)), X, known)
+            return float(each.mean())
+        return float(model._row_scores(*model._take_out(X, known)).mean())
 
 
 def _linear(x: Any, groups: Groups, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 
 from nrprob.evidence.given import labels_of_fit, testable
-from nrprob.evidence.held_out import refit
+from nrprob.evidence.held_out import conditioned, refit
 from nrprob.evidence.progress import shown
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
@@ -177,7 +177,7 @@ def confidence(
     reference = estimator
     if labels_of_fit(estimator, n) is None:
         reference = clone(estimator).set_params(random_state=random.randint(2**31 - 1))
-        reference.fit(rows, known=codes)
+        reference.fit(rows, **conditioned(codes))
     labels = reference.labels_
     if evidence is None:
         seed = random.randint(2**31 - 1)
@@ -203,7 +203,8 @@ def confidence(
                 refit(bare, rows, codes, drawn, random_state=seed, **settings)
                 for settings in bare._starts_near(labels[drawn])
             ]
-            found = min(fits, key=lambda fit: fit.objective_).predict_proba(rows, known=codes)
+            best = min(fits, key=lambda fit: fit.objective_)
+            found = best.predict_proba(rows, **conditioned(codes))
             table = cross_table(labels, found.argmax(1), (k, k))
             names = linear_sum_assignment(table, maximize=True)[1]
             membership += found[:, names] / n_resamples

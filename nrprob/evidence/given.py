@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import numbers
 from typing import Any, NamedTuple
 
@@ -81,6 +82,8 @@ def testable(
         If these cannot be held out and tested.
     """
     _check_estimator(estimator)
+    if known is not None:
+        check_takes_known(estimator)
     X, known = take_out(X, known)
     rows = _rows(X, any_values)
     codes, names = _groups(known, len(rows))
@@ -113,6 +116,17 @@ def _check_clusterer(estimator: Any) -> None:
         raise TypeError(
             f"estimator must be a clusterer; got {type(estimator).__name__}; "
             "pass for example ResidualMixture()"
+        )
+
+
+def check_takes_known(estimator: Any) -> None:
+    """Refuse a clusterer, or what stands for one, whose `fit` takes no known structure."""
+    estimator = getattr(estimator, "estimator", estimator)
+    taken = inspect.signature(type(estimator).fit).parameters.values()
+    if not any(one.name == "known" or one.kind is one.VAR_KEYWORD for one in taken):
+        raise TypeError(
+            f"{type(estimator).__name__} takes no known structure; got known=...; use "
+            "ResidualMixture or CCIB, or leave known out"
         )
 
 

@@ -145,7 +145,7 @@ def hold_out(
         # What was not tried is as good as the first.
         every = [own, *rival, *[own] * (len(RIVALS) - 1 - len(rival))]
         gain[:, new] = mixed_gain(model._log_density(y[new]) - np.stack(every))
-        found = model.predict(X, known=codes)
+        found = model.predict(X, **conditioned(codes))
         auto = model.n_clusters == "auto"
         numbers.append(model.number_.n_clusters_ if auto else model.n_clusters)
         first = found if first is None else first
@@ -182,7 +182,12 @@ def refit(
     with warnings.catch_warnings():
         # What a fit to some of the rows has to say of itself is no news of the test.
         warnings.simplefilter("ignore")
-        return model.fit(X[seen], known=None if codes is None else codes[seen])
+        return model.fit(X[seen], **conditioned(codes, seen))
+
+
+def conditioned(codes: np.ndarray | None, rows: Any = slice(None)) -> dict[str, np.ndarray]:
+    """Keywords by which an estimator takes known groups; none, which some take, without any."""
+    return {} if codes is None else {"known": codes[rows]}
 
 
 def without_starts(estimator: Any) -> dict[str, Any]:

@@ -184,6 +184,48 @@ def test_docstrings_are_complete(name, quiet):
     assert not missing, f"attributes without documentation: {sorted(missing)}"
 
 
+ARGUMENTS = {  # of a method, for rows of clusters 0, 1, 2, 0, ...
+    "y": np.where(np.arange(60) < 9, np.arange(60) % 3, -1),
+    "must_link": [[0, 3]],
+    "cannot_link": [[0, 1]],
+    "known": few_rows("ccib")[1]["known"],
+    "subsets": few_rows("ccib")[1]["known"],
+}
+
+
+METHODS_OF_ROWS = ("predict", "predict_proba", "score", "fit", "fit_predict")
+
+
+def test_what_a_method_documents_it_takes(name, quiet):
+    model, X, known = fitted(name)
+    for ask in METHODS_OF_ROWS:
+        if not hasattr(model, ask):
+            continue
+        method = getattr(model, ask)
+        taken = {
+            f"**{n}" if p.kind is p.VAR_KEYWORD else n
+            for n, p in inspect.signature(method).parameters.items()
+        }
+        assert listed(method.__doc__, "Parameters") == taken, ask
+        if "**keywords" in taken:
+            continue  # they are those of `fit`, which it calls
+        # All arguments at once are accepted, and no others.
+        assert (METHODS[name].known_as in taken) == METHODS[name].takes_known, ask
+        given = {argument: ARGUMENTS[argument] for argument in taken - {"X"}}
+        method(X, **given)
+        for argument in ARGUMENTS.keys() - taken:
+            with pytest.raises(TypeError, match="unexpected keyword argument"):
+                method(X, **{argument: ARGUMENTS[argument]})
+
+
+def test_fit_predict_heeds_partial_labels(quiet):
+    X, _ = few_rows("mixture")
+    y = np.where(np.arange(60) < 9, 2 - np.arange(60) % 3, -1)
+    model = clone(ENTRIES["mixture"].ours)
+    assert (model.fit_predict(X, y) == model.fit(X, y).labels_).all()
+    assert (model.labels_ == 2 - np.arange(60) % 3).all()
+
+
 # Extreme, and with a meaning: thresholds, distances in the units of X, and documented infinities.
 _FINE = {
     "binarize": (10**20, -1),

@@ -182,6 +182,8 @@ def test_ccib_finds_what_it_finds_in_memory(tmp_path, monkeypatch):
     np.testing.assert_allclose(by_name, expected, atol=0.05)
     assert (model.predict(table[[*"abcd"]], known=names) == model.labels_).all()
     assert (model.predict(here(), known="batch") == model.labels_).all()
+    assert (model.predict(here()) == model.labels_).all()
+    assert (model.predict(table[[*"abcd", "batch"]]) == model.labels_).all()
     # Blocks on disk are the same blocks; labels may go to a file.
     disk = CCIB(K, **QUICK).fit(
         here(memory=0, scratch=tmp_path, labels=tmp_path / "labels.npy", membership=True),

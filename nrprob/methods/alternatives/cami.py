@@ -351,4 +351,4 @@ class CAMI(PairClusterer):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        return softmax(self._log_membership(X, known), axis=1)
+        return softmax(self._log_membership(*self._take_out(X, known)), axis=1)

@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.estimator.base import Restarts, row_means
 from nrprob.estimator.bases import check_base, count_name, seeded
-from nrprob.frames import take_out
 from nrprob.known import Groups, Known
 from nrprob.methods.alternatives.inputs import AlternativeClusterer
 from nrprob.settings import few_threads
@@ -228,5 +227,5 @@ class MovedClusterer(AlternativeClusterer):
         """
         if not (isinstance(self.base, str) and self.base == "em"):
             return super().predict_proba(X, known=known)
-        X, known = take_out(X, known)
+        X, known = self._take_out(X, known)
         return softmax(self._log_membership(X, known), axis=1)

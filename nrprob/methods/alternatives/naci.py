@@ -16,7 +16,6 @@ from nrprob.engines import merge
 from nrprob.engines.programs import program
 from nrprob.estimator import parameters
 from nrprob.exceptions import warn
-from nrprob.frames import take_out
 from nrprob.methods.alternatives.pairs import (
     Approximation,
     Padded,
@@ -493,5 +492,5 @@ class NACI(PairClusterer):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        X, known = take_out(X, known)
+        X, known = self._take_out(X, known)
         return np.exp(self._log_membership(X, known))

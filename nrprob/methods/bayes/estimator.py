@@ -476,10 +476,6 @@ class MDLMixture(Inputs):
         """Return the estimator: what is drawn is summarised as it is drawn."""
         return self
 
-    def fit_predict(self, X, y=None, *, known=None):
-        """Sample clusterings and return the point estimate ``labels_``; see `fit`."""
-        return self.fit(X, y, known=known).labels_
-
     def extend(self, num_samples):
         """Go on sampling where `fit` or `extend` ended.
 

@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nrprob.estimator.base import Clusterer
 from nrprob.exceptions import warn
-from nrprob.frames import take_out
 from nrprob.methods.bayes.code import (
     MixtureCode,
     NewRows,
@@ -209,6 +208,7 @@ class Sampled(Clusterer):
         ----------
         X : array-like of shape (n_samples, n_features)
         known : as in `fit`; required if the model was fitted with it
+            Columns that `fit` took by name are taken from a frame ``X`` by themselves.
 
         Returns
         -------
@@ -244,7 +244,7 @@ class Sampled(Clusterer):
     def _over_draws(self, X: Any, known: Any, call: Callable[..., Any]) -> np.ndarray:
         """Return ``call(target, draws, n_draws, rows)`` of new rows."""
         check_is_fitted(self)
-        X, known = take_out(X, known)
+        X, known = self._take_out(X, known)
         X = self._validated(X, reset=False)
         self._check_coded(X)
         X = self._scaled(X)
@@ -312,6 +312,7 @@ class Sampled(Clusterer):
         ----------
         X : array-like of shape (n_samples, n_features)
         known : as in `fit`; required if the model was fitted with it
+            Columns that `fit` took by name are taken from a frame ``X`` by themselves.
 
         Returns
         -------

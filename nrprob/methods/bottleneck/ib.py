@@ -13,6 +13,7 @@ from nrprob.engines.solve import Problem, Settings
 from nrprob.estimator import parameters
 from nrprob.estimator.paths import SplittingEstimator
 from nrprob.estimator.terms import SOLVERS
+from nrprob.estimator.unconditional import UnconditionalMixin
 from nrprob.methods.bottleneck.base import BottleneckEstimator
 from nrprob.statistics.costs import mass
 from nrprob.statistics.families import feature_term
@@ -76,7 +77,7 @@ class SplittingBottleneck(SplittingEstimator, BottleneckEstimator):
 
 
 @parameters.constructor
-class IB(SplittingBottleneck):
+class IB(UnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
     r"""Information bottleneck: clusters that keep what the rows say about the features.
 
     Minimises, in nats of the whole data set and with every row of equal weight,
@@ -164,7 +165,28 @@ class IB(SplittingBottleneck):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    _takes_known = False
+    def score(self, X, y=None):  # type: ignore[override]
+        r"""Minus the increase of the objective per new row, under the fitted clusters.
+
+        With the cost d(x, c) of a row in a cluster, which is linear in the row's mass,
+
+        .. math:: -\frac{1}{n} \sum_i \min_c d(x_i, c) \qquad \text{or} \qquad
+            \frac{1}{n} \sum_i \frac{1}{\beta} \log \sum_c p(c) e^{-\beta d(x_i, c)}
+
+        for hard labels or at a finite ``beta`` (without p(c) for ``prior=False``).
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+            Or `nrprob.stored` rows.
+        y : ignored
+
+        Returns
+        -------
+        float
+            In nats per row; higher is better.
+        """
+        return super().score(X)
 
     def _problem(self, task):
         return Bottleneck(self._features.features), ()

@@ -15,8 +15,8 @@ from nrprob.engines import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer
 from nrprob.estimator.calls import collect, padded, restart_calls
+from nrprob.estimator.unconditional import UnconditionalMixin
 from nrprob.exceptions import warn
-from nrprob.frames import take_out
 from nrprob.methods.cec.critical import critical_betas
 from nrprob.methods.cec.inputs import COVARIANCES, Prepared, check_fixed, prepare_features
 from nrprob.methods.cec.solver import STARTS, Objective, numbers_of, solve_cec
@@ -65,7 +65,7 @@ class LabelledTask:
 
 
 @parameters.constructor
-class CECIB(Clusterer):
+class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
     r"""Cross-entropy clustering with a bottleneck for labels of some rows, some of them wrong.
 
     Hard normal clusters, of which there need to be but enough to begin with: a cluster costs its
@@ -230,12 +230,30 @@ class CECIB(Clusterer):
 
     # Fitting
 
+    def fit(self, X, y=None):  # type: ignore[override]
+        """Cluster the rows of ``X``.
+
+        Parameters
+        ----------
+        X : array-like, JAX array, frame or AnnData of shape (n_samples, n_features)
+            All is computed in float64.
+        y : array-like of shape (n_samples,), optional
+            Partial labels, -1 where unknown. Clusters are not tied to them: a cluster may hold
+            several classes, and a class several clusters.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If the data do not fit the parameters; the message says what to change.
+        """
+        return self._fit(X, y)
+
     def prepare(self, X, y, known=None) -> LabelledTask:
         """Check the input and lay it out; see `Clusterer.prepare`."""
-        if known is not None:
-            raise ValueError(
-                "CECIB takes no known structure; got known=...; use CCIB or IBSI, or leave it out"
-            )
         X, fixed = self._take_in(X, y)
         n = X.shape[0]
         prepared = prepare_features(
@@ -360,27 +378,24 @@ class CECIB(Clusterer):
     # New rows
 
     def _log_membership(self, X, known) -> np.ndarray:
-        if known is not None:
-            raise ValueError("CECIB takes no known structure; got known=...; leave it out")
         check_is_fitted(self)
         with standard():
             x = self._prepared.transform(self._validate(X, reset=False))
         constant = np.log(self.weights_) + self._prepared.log_density
         return constant + log_normals(x, self._means, self._roots)
 
-    def predict_proba(self, X, *, known=None):
+    def predict_proba(self, X):  # type: ignore[override]
         """p(cluster given row) of new rows, by the weights and densities of the clusters.
 
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
-        known : None
 
         Returns
         -------
         ndarray of shape (n_samples, n_clusters_)
         """
-        return softmax(self._log_membership(*take_out(X, known)), axis=1)
+        return softmax(self._log_membership(*self._take_out(X, None)), axis=1)
 
     def score(self, X, y=None):
         r"""Mean over new rows of the largest ``log p_i f_i(x)``: minus what they add to E, per row.
@@ -395,7 +410,7 @@ class CECIB(Clusterer):
         float
             In nats per row; higher is better.
         """
-        return float(self._log_membership(X, None).max(1).mean())
+        return float(self._log_membership(*self._take_out(X, None)).max(1).mean())
 
     def _validate(self, X, *, reset: bool):
         if sparse.issparse(X):

@@ -496,7 +496,7 @@ class CrossPartition(Clusterer):
         -------
         ndarray of shape (n_samples,)
         """
-        return self._log_membership(X, subsets).argmax(1)
+        return self._log_membership(*self._take_out(X, subsets)).argmax(1)
 
     def predict_proba(self, X, *, subsets=None):  # type: ignore[override]
         """p(cluster given row) of new rows.
@@ -511,7 +511,7 @@ class CrossPartition(Clusterer):
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        return softmax(self._log_membership(X, subsets), axis=1)
+        return softmax(self._log_membership(*self._take_out(X, subsets)), axis=1)
 
 
 def _information(task: SubsetTask, membership: np.ndarray) -> float:

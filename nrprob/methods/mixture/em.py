@@ -19,6 +19,7 @@ from nrprob.estimator import parameters
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin
 from nrprob.estimator.number import NumberMixin
 from nrprob.estimator.terms import Descent, TermEstimator
+from nrprob.estimator.unconditional import UnconditionalMixin
 from nrprob.settings import standard
 from nrprob.statistics.costs import Cost, bernoulli, mass, multinomial
 from nrprob.statistics.families import FeatureMap, lacking
@@ -155,7 +156,7 @@ class Mixture:
 
 
 @parameters.constructor
-class MixtureEM(NumberMixin, FeatureParameters, ScoreMixin, TermEstimator):
+class MixtureEM(UnconditionalMixin, NumberMixin, FeatureParameters, ScoreMixin, TermEstimator):  # type: ignore[misc]
     r"""Mixture of Bernoulli, multinomial or normal components, by annealed EM.
 
     Minimises minus the log likelihood, in nats of the whole data set,
@@ -276,8 +277,6 @@ class MixtureEM(NumberMixin, FeatureParameters, ScoreMixin, TermEstimator):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    _takes_known = False
-
     @property
     def _takes_sparse(self) -> bool:
         return self.features in ("multinomial", "bernoulli")
@@ -353,7 +352,7 @@ class MixtureEM(NumberMixin, FeatureParameters, ScoreMixin, TermEstimator):
             cost += math.log(self._total) + 1  # log mass of a component, and its derivative
         return np.full(x.shape[0], cost)
 
-    def score(self, X, y=None, *, known=None):
+    def score(self, X, y=None):  # type: ignore[override]
         r"""Mean log likelihood of new rows; higher is better.
 
         .. math:: \frac{1}{n} \sum_i \log \sum_k \pi_k p(x_i | \theta_k)
@@ -366,14 +365,13 @@ class MixtureEM(NumberMixin, FeatureParameters, ScoreMixin, TermEstimator):
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
         y : ignored
-        known : None
 
         Returns
         -------
         float
             In nats per row.
         """
-        return super().score(X, known=known)
+        return super().score(X)
 
     # What `nrprob.evidence` reads, of gaussian components.
 

@@ -26,7 +26,7 @@ class ViewClusterer(Clusterer):
     _single: bool
     _runs: dict[str, np.ndarray]
 
-    def fit(self, X, y=None, *, known=None):
+    def fit(self, X, y=None):  # type: ignore[override]
         """Cluster the rows of all views.
 
         Parameters
@@ -36,8 +36,6 @@ class ViewClusterer(Clusterer):
             says so. All float32 input is computed in float32, all else in float64.
         y : array-like of shape (n_samples,), optional
             Present for the sake of pipelines: what it says is ignored.
-        known : None
-            This method takes no known structure.
 
         Returns
         -------
@@ -48,7 +46,7 @@ class ViewClusterer(Clusterer):
         ValueError
             If the data do not fit the parameters; the message says what to change.
         """
-        return super().fit(X, y, known=known)
+        return self._fit(X, y)
 
     def _split(self, X: Any, *, reset: bool) -> list[np.ndarray]:
         """Checked rows of every view, in one dtype."""
@@ -64,14 +62,18 @@ class ViewClusterer(Clusterer):
             self.n_features_in_ = sum(x.shape[1] for x in found)
         return found
 
-    def fit_predict(self, X, y=None, **kwargs):
+    def fit_predict(self, X, y=None):  # type: ignore[override]
         """Cluster the rows of all views; see `fit`.
+
+        Parameters
+        ----------
+        X, y : as in `fit`
 
         Returns
         -------
         ndarray of shape (n_samples, n_views), or (n_samples,) for a single table
         """
-        return labelings(self.fit(X, y, **kwargs))
+        return labelings(self.fit(X, y))
 
     @property
     def labels_(self):  # type: ignore[override]
@@ -131,13 +133,12 @@ class ViewClusterer(Clusterer):
         check_is_fitted(self)
         return metrics.predictive_rate(self.alternatives_, truth)
 
-    def predict_proba(self, X, *, known=None):
+    def predict_proba(self, X):  # type: ignore[override]
         """One-hot form of `predict`.
 
         Parameters
         ----------
         X : as in `fit`
-        known : ignored
 
         Returns
         -------

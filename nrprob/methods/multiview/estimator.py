@@ -248,11 +248,6 @@ class MDLMultiView(ViewClusterer):
     def prepare(self, X, y, known=None) -> Views:
         """Check the input and lay it out; see `Clusterer.prepare`."""
         self.check_parameters()
-        if known is not None:
-            raise ValueError(
-                "MDLMultiView takes no known structure; got known=...; give it as a view of its "
-                "own, or use CCIB or IBSI"
-            )
         self._check_one_device()
         found = self._split(X, reset=True)
         n, n_views = found[0].shape[0], len(found)
@@ -451,13 +446,12 @@ class MDLMultiView(ViewClusterer):
 
     # New rows
 
-    def predict(self, X, *, known=None):
+    def predict(self, X):  # type: ignore[override]
         """Clusters of new rows: those in which they cost least under the fitted codes.
 
         Parameters
         ----------
         X : as in `fit`
-        known : ignored
 
         Returns
         -------

@@ -21,7 +21,6 @@ from nrprob.estimator.calls import at_once, collect, memberships
 from nrprob.estimator.linear import ScoreMixin
 from nrprob.estimator.number import NumberMixin
 from nrprob.exceptions import warn
-from nrprob.frames import take_out
 from nrprob.known import Groups, Known, KnownEncoder, factorize, read
 from nrprob.methods.residual.coordinates import Coordinates
 from nrprob.methods.residual.em import Numbers
@@ -582,8 +581,9 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         ndarray of shape (n_samples, n_clusters)
         """
         if isinstance(X, Stored):
+            known = self._known_of(known)
             return over_pieces(lambda x, own: self.predict_proba(x, known=own), X, known)
-        X, known = take_out(X, known)
+        X, known = self._take_out(X, known)
         return softmax(self._log_membership(X, known), axis=1)
 
 

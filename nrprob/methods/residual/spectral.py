@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
 from nrprob.exceptions import warn
-from nrprob.frames import take_out
 from nrprob.known import DesignEncoder, Groups, KnownEncoder, read
 from nrprob.methods.residual.consensus import agree, match, votes
 from nrprob.methods.residual.moments import (
@@ -476,6 +475,7 @@ class ResidualSpectral(Clusterer):
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
         known : as in `fit`; required if the model was fitted with it
+            Columns that `fit` took by name are taken from a frame ``X`` by themselves.
 
         Returns
         -------
@@ -486,7 +486,7 @@ class ResidualSpectral(Clusterer):
         ValueError
             If ``known`` is missing, or holds a group that did not occur in the fit.
         """
-        X, known = take_out(X, known)
+        X, known = self._take_out(X, known)
         columns = self._columns(X, known)
         x = indicators(columns, [np.arange(self.n_clusters)] * columns.shape[1])
         return nearness(x, self.member_centers_, self._holds_rows).argmax(1)
@@ -498,10 +498,11 @@ class ResidualSpectral(Clusterer):
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
         known : as in `fit`; required if the model was fitted with it
+            Columns that `fit` took by name are taken from a frame ``X`` by themselves.
 
         Returns
         -------
         ndarray of shape (n_samples, n_clusters)
         """
-        X, known = take_out(X, known)
+        X, known = self._take_out(X, known)
         return votes(self._columns(X, known), self._names)

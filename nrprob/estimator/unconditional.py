@@ -1,0 +1,61 @@
+"""Methods of estimators that condition on no known structure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class UnconditionalMixin:
+    """`fit` and predictions without ``known``; it comes before `Clusterer` among the bases."""
+
+    def fit(self, X, y=None):
+        """Cluster the rows of ``X``.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix, JAX array, frame or AnnData of shape (n_samples, n_features)
+            Float32 input is computed in float32, all else in float64. Some estimators also take
+            rows that do not fit into memory; see `nrprob.stored`.
+        y : array-like of shape (n_samples,), optional
+            Partial labels, -1 where unknown. Cluster i is the i-th of the sorted labels; the other
+            clusters have no label.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If the data do not fit the parameters; the message says what to change.
+        """
+        model: Any = self
+        return model._fit(X, y)
+
+    def predict(self, X):
+        """Predict the cluster of new rows.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+            Or `nrprob.stored` rows, if `fit` takes them.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        return super().predict(X)  # type: ignore[misc]
+
+    def predict_proba(self, X):
+        """Predict p(cluster given row) of new rows: 0 or 1 if the labels of the fit are hard.
+
+        Parameters
+        ----------
+        X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
+            Or `nrprob.stored` rows, if `fit` takes them.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters)
+        """
+        return super().predict_proba(X)  # type: ignore[misc]
