@@ -21,7 +21,7 @@ from nrprob.preparation.prepare import Prepared, prepared
 from nrprob.preparation.record import Gaps, UnfitColumns
 from nrprob.statistics.kinds import kind_of
 from nrprob.storage.stored import refuse_stored
-from nrprob.validation import MOST, check_number, check_rows
+from nrprob.validation import CLUSTERS, check_number, check_rows
 
 __all__ = ["recommend"]
 
@@ -96,7 +96,7 @@ def recommend(
     n = X.shape[0]
     classes = np.empty(0) if y is None else read_labels(y, n)[0]
     if n_clusters is not None:
-        check_number("n_clusters", n_clusters, low=1, high=MOST, integer=True)
+        check_number("n_clusters", n_clusters, low=1, high=CLUSTERS, integer=True)
     if n_clusters is None:
         n_clusters = max(len(classes), 1) if len(classes) else 2
         number = (

@@ -16,6 +16,7 @@ from nrprob.frames import as_frame, is_frame, is_table, kind_of_value, listed
 
 MOST = 2**31 - 1  # that a number of things may be
 ITERATIONS = 10**6  # restarts, or steps of a loop
+CLUSTERS = 10**6  # of one clustering
 LARGEST = 1e140  # of a feature: sums of the squares of larger ones are no numbers
 
 

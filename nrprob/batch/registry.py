@@ -332,7 +332,7 @@ def short_name(name: str) -> str:
         If there is no such method. That of a rival is its import path, and may not be there.
     """
     if "." in name:
-        if not re.fullmatch(rf"({'|'.join(PACKAGES)})(\.\w+)+", name):
+        if not re.fullmatch(rf"({'|'.join(PACKAGES)})(\.[A-Za-z]\w*)+", name, re.ASCII):
             allowed = " or ".join(f"{package}." for package in PACKAGES)
             raise InputError(
                 f"estimators from elsewhere are those below {allowed}, and no others; got "
@@ -374,7 +374,8 @@ def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") ->
     Raises
     ------
     nrprob.exceptions.InputError
-        If its constructor lacks a parameter that is given, or needs one that is not.
+        If its constructor lacks a parameter that is given, or needs one that is not; if a value is
+        none that a rival may be passed (`nrprob.batch.allowed`).
     """
     found = method(name)
     cls = found.load()
@@ -388,4 +389,8 @@ def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") ->
         refuse_unknown(parameter, taken, complaint)
     without = [key for key, one in needed.items() if one.default is inspect.Parameter.empty]
     require_all(without, parameters, cls.__name__, where)
+    if isinstance(found, Rival):
+        from nrprob.batch.allowed import check_allowed  # which imports NumPy
+
+        check_allowed(cls, parameters, where)
     return cls(**parameters)

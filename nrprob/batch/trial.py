@@ -59,8 +59,8 @@ def check(plan: Plan) -> dict[str, int]:
 
 def _prepare(model: ModelFile, data: DataSets, cell: Experiment, where: str) -> None:
     """Do what comes before the fit of a cell; raises what a fit would."""
-    inputs = inputs_of(model, data(cell), cell)
     estimator = registry.make_estimator(cell.name, cell.parameters, f"{where}.")
+    inputs = inputs_of(model, data(cell), cell)
     if model.predicts and not hasattr(estimator, "predict"):
         raise InputError(
             f"{where} ({cell.method}): it says nothing of new rows; got a measure of rows to test; "

@@ -12,7 +12,7 @@ import numpy as np
 from nrprob.codelength import exponential_complexity
 from nrprob.estimator import docs
 from nrprob.statistics import families
-from nrprob.validation import ITERATIONS, LARGEST, MOST, check_choice, check_number
+from nrprob.validation import CLUSTERS, ITERATIONS, LARGEST, check_choice, check_number
 
 Estimator = TypeVar("Estimator")
 
@@ -90,8 +90,8 @@ def _refuse_auto(name: str, value: Any) -> None:
 
 
 # What several estimators have.
-Clusters = Annotated[int, Checked(_refuse_auto), Number(1, MOST, integer=True)]
-ClustersOrAuto = Annotated[Any, Number(1, MOST, integer=True, words=("auto",))]
+Clusters = Annotated[int, Checked(_refuse_auto), Number(1, CLUSTERS, integer=True)]
+ClustersOrAuto = Annotated[Any, Number(1, CLUSTERS, integer=True, words=("auto",))]
 Count = Annotated[int, Number(1, ITERATIONS, integer=True)]
 Tolerance = Annotated[float, Number(0, 1)]
 Flag = Annotated[bool, Checked(_check_flag)]

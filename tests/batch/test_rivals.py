@@ -1,12 +1,16 @@
 """Estimators of other packages in model files: what is taken, told, kept and reported."""
 
+import datetime
 import json
+import pickle
 import re
 import shutil
 import sys
 import tomllib
 import types
 import warnings
+from numbers import Integral
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,16 +22,19 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.cluster import DBSCAN, AgglomerativeClustering, FeatureAgglomeration, KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
+from sklearn.utils import all_estimators
 from typer.testing import CliRunner
 
 from nrprob import batch, metrics
 from nrprob.batch import registry, rivals
+from nrprob.batch.allowed import check_allowed
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand, select
 from nrprob.batch.report import wording
 from nrprob.batch.report.quality import quality
 from nrprob.batch.report.results import collect
 from nrprob.batch.runner import run_plan
+from nrprob.batch.sources import load_data
 from nrprob.batch.store import read_plan
 from nrprob.batch.trial import check
 from nrprob.cli import app
@@ -212,6 +219,7 @@ def test_a_single_run(spec, tmp_path):
         ),
         ("nrprob.CCIB", r"below sklearn\. or clustpy\., and no others"),
         ("sklearnish.cluster.KMeans", r"below sklearn\. or clustpy\., and no others"),
+        ("sklearn.cluster._kmeans.KMeans", r"below sklearn\. or clustpy\., and no others"),
         ("sklearn.cluster.KMeans()", r"below sklearn\. or clustpy\., and no others"),
     ],
 )
@@ -239,6 +247,14 @@ def test_other_import_paths_are_refused(name, message, spec):
         ),
         (
             {"name": "sklearn.cluster.KMeans", "n_clusters": "two"},
+            r"fixed words only; methods\.0\.n_clusters = 'two'; pass a number",
+        ),
+        (
+            {"name": "sklearn.cluster.KMeans", "n_clusters": -2},
+            r"methods\.0\.n_clusters must be at least 0 and at most 1000000; got -2",
+        ),
+        (
+            {"name": "sklearn.cluster.KMeans", "n_clusters": 0},
             r"methods\.0 \(KMeans\): The 'n_clusters' parameter of KMeans must be an int",
         ),
         (
@@ -252,6 +268,81 @@ def test_mistakes_are_named_before_the_first_fit(method, message, spec):
     with pytest.raises(InputError, match=message) as caught:
         check(expand(read_model(with_methods(spec, method))))
     assert len(str(caught.value).splitlines()) == 1
+
+
+class Touch:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_no_cache_beside_a_model_file_is_unpickled(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    marker = tmp_path / "marker"
+    X = load_data(read_model({"data": {"loader": "iris"}, "methods": [{"name": "ib"}]})).X
+    AgglomerativeClustering(3, memory="cache").fit(X)
+    (stored,) = Path("cache").rglob("output.pkl")
+    assert stored.parts[-3] == "ward_tree"
+    stored.write_bytes(pickle.dumps(Touch(marker)))
+    Path("model.toml").write_text(
+        '[data]\nloader = "iris"\n[[methods]]\nname = "sklearn.cluster.AgglomerativeClustering"\n'
+        'n_clusters = 3\nmemory = "cache"\n'
+    )
+    said = CliRunner().invoke(app, [command, "model.toml"])
+    assert said.exit_code == 2 and not marker.exists()
+    (line,) = said.output.splitlines()
+    assert "methods.0.memory = 'cache'; leave it out" in line
+
+
+LINKAGE = "sklearn.cluster.AgglomerativeClustering"
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("KMeans", {"n_init": 10**9}, "n_init must be at least 0 and at most 1000000; got"),
+        ("KMeans", {"init": [[0.0], [1.0]]}, "init = a list; choose from k-means++, random"),
+        ("DBSCAN", {"n_jobs": 1000}, "n_jobs must be at least -64 and at most 64"),
+        ("DBSCAN", {"metric_params": {"a": 1}}, "metric_params = a dict; leave it out"),
+        ("DBSCAN", {"metric": "os.system"}, "metric = 'os.system'; choose from braycurtis"),
+        ("DBSCAN", {"eps": np.inf}, "at most 1e+140; got inf"),
+        ("Birch", {"n_clusters": "sklearn.cluster.KMeans"}, "n_clusters = 'sklearn.cluster.KM"),
+        ("AgglomerativeClustering", {"connectivity": "a"}, "connectivity = 'a'; leave it out"),
+        ("MeanShift", {"seeds": datetime.date(2020, 1, 1)}, "seeds = a date; leave it out"),
+        ("Odd", {"deed": "words"}, "deed = 'words'; pass a number"),
+        ("Odd", {"deed": 10**9}, "deed must be at least 0 and at most 1000000"),
+        ("Odd", {"deed": [1, 10**9]}, "deed must be at least 0 and at most 1000000"),
+        ("Odd", {"deed": [1, "a"]}, "deed = a list; pass a number"),
+    ],
+)
+def test_a_model_file_passes_no_objects_and_no_unbounded_numbers(name, parameters, message, odd):
+    path = odd if name == "Odd" else f"sklearn.cluster.{name}"
+    with pytest.raises(InputError, match=re.escape(message)) as caught:
+        registry.make_estimator(path, parameters, "methods.0.")
+    assert str(caught.value).count("; ") == 2 and "\n" not in str(caught.value)
+
+
+def test_plain_values_are_passed(odd):
+    linkage = registry.make_estimator(LINKAGE, {"metric": "l1", "memory": None})
+    assert linkage.get_params()["metric"] == "l1"
+    registry.make_estimator("sklearn.cluster.KMeans", {"n_init": "auto", "random_state": 2**31})
+    registry.make_estimator("sklearn.cluster.DBSCAN", {"eps": 2, "n_jobs": -1})
+    assert registry.make_estimator(odd, {"deed": [2, 3]}).deed == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [one for one in all_estimators("cluster") if one[0] != "SpectralBiclustering"]
+)
+def test_every_count_of_scikit_learn_is_bounded(name, kind):
+    for parameter, rules in kind._parameter_constraints.items():
+        if any(getattr(rule, "type", rule) is Integral for rule in rules):
+            with pytest.raises(InputError, match=f"a.{parameter} must be at .* at most"):
+                check_allowed(kind, {parameter: 10**9}, "a.")
 
 
 def test_rows_that_an_estimator_does_not_take_are_refused_before():
@@ -291,24 +382,28 @@ def test_labels_that_nobody_tells_a_rival(spec):
 # what is kept of odd ones
 
 
-class Odd(ClusterMixin, BaseEstimator):
-    """Does what its parameter says, and sees that it is told nothing."""
+DEEDS = ("views", "words", "raise", "warn")
 
-    def __init__(self, does="views"):
-        self.does = does
+
+class Odd(ClusterMixin, BaseEstimator):
+    """Does the deed of its number, and checks that it gets no labels."""
+
+    def __init__(self, deed=0):
+        self.deed = deed
 
     def fit(self, X, y=None):
         assert y is None
-        if self.does == "raise":
+        does = DEEDS[self.deed]
+        if does == "raise":
             raise ZeroDivisionError("no\nrows")
-        if self.does == "warn":
+        if does == "warn":
             warnings.warn("stopped early", ConvergenceWarning, stacklevel=2)
         X[:] = 0  # of a copy
         n = len(X)
         self.labels_ = {
             "views": np.stack([np.arange(n) % 2, np.arange(n) % 3], axis=1),
             "words": np.where(np.arange(n) % 2, "odd", "even"),
-        }.get(self.does, np.zeros(n, int))
+        }.get(does, np.zeros(n, int))
         return self
 
     def predict(self, X):
@@ -326,8 +421,12 @@ def odd(monkeypatch):
     return "clustpy.odd.Odd"
 
 
+def odd_ones(name, *deeds):
+    return [{"name": name, "title": deed, "deed": DEEDS.index(deed)} for deed in deeds]
+
+
 def test_whatever_a_rival_raises_is_a_failure_among_others(spec, odd, tmp_path):
-    methods = [{"name": odd, "title": does, "does": does} for does in ("raise", "warn")]
+    methods = odd_ones(odd, "raise", "warn")
     outcome = run_plan(expand(read_model(with_methods(spec, *methods))), tmp_path)
     assert outcome.failed == {"raise: ZeroDivisionError: no rows": 1}
     results = batch.load(tmp_path)
@@ -337,7 +436,7 @@ def test_whatever_a_rival_raises_is_a_failure_among_others(spec, odd, tmp_path):
 
 
 def test_views_and_words_are_labels(spec, odd):
-    methods = [{"name": odd, "title": does, "does": does} for does in ("views", "words")]
+    methods = odd_ones(odd, "views", "words")
     methods.append({"name": "sklearn.cluster.KMeans", "n_clusters": 2})
     results = batch.run(with_methods(spec, *methods))
     views, words, after = (results.isel(cell=i) for i in range(3))

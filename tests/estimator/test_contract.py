@@ -19,6 +19,7 @@ from sklearn.utils import get_tags
 
 import nrprob
 from nrprob.batch.registry import METHODS
+from nrprob.estimator.parameters import annotated
 
 # (method, test) -> why the test is not for it.
 WAIVED = {
@@ -259,6 +260,24 @@ def test_every_number_has_two_bounds(name, caplog):
                 if parameter != "random_state":  # is scikit-learn's
                     assert message.count("; ") == 2 and "\n" not in message, (parameter, message)
     assert "Compiling" not in caplog.text
+
+
+# Seeds go to 2**32; sizes of clusters in rows cost nothing.
+_LARGE_COUNTS = {"random_state", "min_size", "max_size"}
+
+
+def test_every_count_has_an_upper_bound(name):
+    X, known = few_rows(name)
+    model = clone(ENTRIES[name].ours)
+    annotations, values = annotated(type(model)), model.get_params(deep=False)
+    if name == "mdl_multiview":
+        model.set_params(n_clusters="auto")  # so that max_clusters counts
+    for parameter in set(values) - _LARGE_COUNTS:
+        declared = any(getattr(one, "integer", False) for one in annotations[parameter])
+        if declared or type(values[parameter]) is int:
+            with pytest.raises(ValueError, match="must be at least .* and at most .*; got ") as e:
+                clone(model).set_params(**{parameter: 10**9}).fit(X, **known)
+            assert str(e.value).count("; ") == 2, (parameter, str(e.value))
 
 
 def test_units_of_float32_do_not_matter(name, quiet):

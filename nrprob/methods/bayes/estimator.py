@@ -32,7 +32,7 @@ from nrprob.methods.bayes.prior import PriorKernel
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 from nrprob.validation import (
-    MOST,
+    CLUSTERS,
     check_random_state,
 )
 
@@ -51,7 +51,7 @@ _DIMS = {
     "column_power": ("feature",),
 }
 COVARIANCES = "auto", "diag", "full", "shrunk", "tied"
-_SIZE = parameters.Number(1, MOST, integer=True, words=("auto",))
+_SIZE = parameters.Number(1, CLUSTERS, integer=True, words=("auto",))
 _POSITIVE = parameters.Number(1e-9, 1e9)
 _DRAWN = parameters.Number(1e-9, 1e9, words=("auto",))
 

@@ -24,7 +24,7 @@ from nrprob.methods.ensemble.consensus import agree, scatter
 from nrprob.settings import few_threads, standard
 from nrprob.statistics.ensembles import indicators, nearness
 from nrprob.statistics.families import fit_features
-from nrprob.validation import MOST, check_random_state
+from nrprob.validation import CLUSTERS, check_random_state
 
 _BASES = ("kmeans", "em", "daib")
 _ROUNDS = 20  # of adjusting the extension, from each start
@@ -259,7 +259,7 @@ class CondEns(Clusterer):
         else:
             given = [sizes] * len(names)
         for size in given:
-            self._check_number("n_clusters_base", size, low=1, high=MOST, integer=True)
+            self._check_number("n_clusters_base", size, low=1, high=CLUSTERS, integer=True)
         return [int(size) for size in given]
 
     # Fitting

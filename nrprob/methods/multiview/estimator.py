@@ -34,7 +34,7 @@ from nrprob.methods.multiview.solver import (
 )
 from nrprob.methods.multiview.views import View, columns, several, statistics
 from nrprob.statistics.rows import Layout, Rows, arrange, bucket, existing, make_rows, rounded
-from nrprob.validation import MOST, check_random_state
+from nrprob.validation import CLUSTERS, check_random_state
 
 __all__ = ["MDLMultiView"]
 
@@ -282,7 +282,7 @@ class MDLMultiView(ViewClusterer):
             largest = tuple(min(bound, n) for bound in bounds)
             candidates = list(itertools.product(*(range(1, k + 1) for k in largest)))
         else:
-            largest = self._of_views("n_clusters", self.n_clusters, n_views, MOST)
+            largest = self._of_views("n_clusters", self.n_clusters, n_views, CLUSTERS)
             candidates = [largest]
         if max(largest) > n:
             raise ValueError(
