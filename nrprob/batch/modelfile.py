@@ -33,6 +33,7 @@ there are some. Keys that do not exist are refused, with the place and the neare
 
 from __future__ import annotations
 
+import re
 import tomllib
 import types
 import typing
@@ -43,11 +44,15 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nrprob.batch import registry
-from nrprob.batch.schema import ModelFile
+from nrprob.batch.schema import DEEPEST, ModelFile
 from nrprob.exceptions import InputError
 from nrprob.files import refuse_link
 
 __all__ = ["default_folder", "read_model"]
+
+LARGEST_FILE = 2**18  # bytes
+MOST_ERRORS = 20  # lines of mistakes in one file
+MOST_SHOWN = 200  # characters of a wrong value
 
 
 def _fields_at(path: tuple[Any, ...]) -> list[str]:
@@ -77,28 +82,82 @@ def _explain(error: Any) -> str:
         return f"a required key is missing; {dotted}; add it"
     if error["type"] == "literal_error":
         choices = error["ctx"]["expected"].replace(" or ", ", ").replace("'", "").split(", ")
-        return f"unknown value; {dotted} = {error['input']!r}; " + registry.nearest(
+        return f"unknown value; {dotted} = {_shown(error['input'])}; " + registry.nearest(
             str(error["input"]), choices
         )
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":
         return f"{dotted}: {message}" if dotted else message
-    return f"a value does not fit; {dotted} = {error['input']!r}; {message[0].lower()}{message[1:]}"
+    given = _shown(error["input"])
+    return f"a value does not fit; {dotted} = {given}; {message[0].lower()}{message[1:]}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def _content(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(LARGEST_FILE + 1)
+        if len(content) > LARGEST_FILE:
+            raise InputError(
+                f"a model file has at most {LARGEST_FILE} bytes; {path} has more; put data in a "
+                "file of their own"
+            )
+        text = content.decode("utf-8")
+        _refuse_nesting(text, path)
+        return tomllib.loads(text)
     except OSError as error:
         raise InputError(
             f"cannot read the model file; {path}: {error.strerror}; check the path"
         ) from error
     except UnicodeDecodeError as error:
         raise InputError(f"a model file is UTF-8 text; {path}: {error}; check the path") from error
-    except RecursionError as error:
-        raise InputError(f"its values are nested too deeply; {path}; flatten them") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"this is not TOML; {path}: {error}; correct that line") from error
+    except InputError:
+        raise
+    except ValueError as error:  # Python reads no integer of more than 4,300 digits
+        raise InputError(
+            f"a whole number takes at most 64 bits; {path} has one of thousands of digits; choose "
+            "a smaller one"
+        ) from error
+
+
+# Strings and comments of TOML; a string that is not closed goes to the end of its line or the file.
+_OPAQUE = re.compile(
+    "|".join(
+        (
+            r'"""(?:\\.|[^\\])*?(?:"""|\Z)',
+            r"'''.*?(?:'''|\Z)",
+            r'"(?:\\.|[^"\\\n])*+"?',
+            r"'[^'\n]*+'?",
+            r"#[^\n]*+",
+        )
+    ),
+    re.DOTALL,
+)
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}")
+
+
+def _refuse_nesting(text: str, path: Path) -> None:
+    """Refuse deep keys and values before they are parsed, which takes long or overflows the stack.
+
+    The depth is counted without strings and comments: of dotted keys by their dots, of values by
+    their brackets.
+    """
+    bare = _OPAQUE.sub("s", text)
+    depth = deepest = 0
+    for bracket in re.findall(r"[][{}]", bare):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    if deepest > DEEPEST or _LONG_KEY.search(bare):
+        raise InputError(
+            f"keys and values are nested at most {DEEPEST} levels deep; {path} has more; flatten "
+            "them"
+        )
 
 
 def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
@@ -138,7 +197,10 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
     try:
         model = ModelFile.model_validate(content)
     except ValidationError as error:
-        lines = [_explain(e) for e in error.errors()]
+        errors = error.errors(include_url=False)
+        lines = [_explain(e) for e in errors[:MOST_ERRORS]]
+        if len(errors) > MOST_ERRORS:
+            lines.append(f"{len(errors) - MOST_ERRORS} more mistakes are not shown")
         raise InputError("\n".join(f"{name}: {line}" for line in lines)) from error
     if model.data.file is not None and not model.data.file.is_absolute():
         # Relative to the model file, so that the pair can be moved together.

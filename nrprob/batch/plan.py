@@ -248,7 +248,9 @@ def expand(model: ModelFile) -> Plan:
     """
     data = model.data
     # They are counted before they are listed.
-    _refuse_too_many(max(len(data.cases), 1) * _size(data.grid), "data sets")
+    n_sets = max(len(data.cases), 1) * _size(data.grid)
+    _refuse_too_many(n_sets, "data sets")
+    _refuse_too_many(n_sets * len(model.methods), "pairs of a data set and a method")
     cases = _cases(model)
     amounts = {name: table.amounts for name, table in model.drawn.items()}
     chosen = [

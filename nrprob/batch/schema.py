@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -14,16 +17,22 @@ from nrprob.batch.parameters import FLAT, root
 from nrprob.batch.reported import OF_SPLIT, Figure, Measure, Report, Table
 from nrprob.batch.supervision import MOST_FITS, Constraints, Split, Strict, Wanted
 
-__all__ = ["MOST_SEED", "SELECTORS", "Data", "MethodSpec", "ModelFile"]
+__all__ = ["DEEPEST", "MOST_SEED", "SELECTORS", "Data", "MethodSpec", "ModelFile"]
 
 # Measured of every fit, whatever a file says.
 BUILT_IN = ("seconds", "objective", "n_clusters")
 Count = Annotated[int, Field(ge=1, le=MOST_FITS)]
-Size = Annotated[int, Field(ge=1, le=100_000)]
+MOST_COLUMNS = 100_000  # principal components, or pixels of a side
+Size = Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
+# Every data set and fit has a copy of its parameters.
+Parameters = Annotated[dict[str, Any], Field(max_length=100)]
 # Lists of values to combine: of none there would be no combination.
-Grid = dict[str, Annotated[list[Any], Field(min_length=1)]]
+Grid = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(max_length=100)]
 # NumPy's generators take seeds below 2**32, and repeats are added to this one.
 MOST_SEED = 4_000_000_000
+DEEPEST = 16  # levels of keys and values; the schema itself has 8
+LONGEST_KEY = 200  # characters
+MOST_TABLES = 1_000  # methods, or tables, or figures
 # Parameters of data that say which rows to take, whatever the source.
 SELECTORS = ("rows", "keep")
 
@@ -42,8 +51,8 @@ class Data(Strict):
     generator: str | None = None
     file: Path | None = None
     # of a generator or a loader
-    parameters: dict[str, Any] = Field(default_factory=dict)
-    cases: list[dict[str, Any]] = Field(default_factory=list)
+    parameters: Parameters = Field(default_factory=dict)
+    cases: list[Parameters] = Field(default_factory=list)
     grid: Grid = Field(default_factory=dict)
     # of a generator
     seed: Annotated[int, Field(ge=0, le=MOST_SEED)] = 0
@@ -61,7 +70,7 @@ class Data(Strict):
     labelings: dict[str, Labeling] = Field(default_factory=dict)
     standardize: bool = False
     binarize: FiniteFloat | None = None
-    components: Size | Annotated[float, Field(gt=0, lt=1)] | None = None
+    components: int | float | None = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Data:
@@ -116,6 +125,18 @@ class Data(Strict):
                 )
         return self
 
+    @field_validator("components", mode="before")
+    @classmethod
+    def _count_or_share(cls, value: Any) -> Any:
+        if type(value) is int and 1 <= value <= MOST_COLUMNS:
+            return value
+        if value is None or (isinstance(value, float) and 0 < value < 1):
+            return value
+        raise ValueError(
+            f"it is a count from 1 to {MOST_COLUMNS}, or a share between 0 and 1; got {value!r}; "
+            "choose one of them"
+        )
+
     @field_validator("views")
     @classmethod
     def _cut_columns(cls, views: list[Any]) -> list[Any]:
@@ -167,6 +188,20 @@ class MethodSpec(BaseModel):
     def _exists(cls, name: str) -> str:
         return registry.short_name(name)
 
+    @model_validator(mode="after")
+    def _parameters_serve(self) -> MethodSpec:
+        if len(self.parameters) > 100:
+            raise ValueError(
+                f"a method has at most 100 parameters; got {len(self.parameters)}; leave some out"
+            )
+        if "checkpoint" in {*self.parameters, *self.grid}:
+            # Results go to the folder of the run alone.
+            raise ValueError(
+                "a model file names no place to write to; got checkpoint; leave it out, a run goes "
+                "on where it ended"
+            )
+        return self
+
     @property
     def parameters(self) -> dict[str, Any]:
         """Parameters of the estimator as the file gives them, those of the grid left out."""
@@ -197,12 +232,12 @@ class ModelFile(Strict):
     wanted: Wanted | None = None
     split: Split | None = None
     constraints: Constraints | None = None
-    methods: list[MethodSpec] = Field(min_length=1)
+    methods: list[MethodSpec] = Field(min_length=1, max_length=MOST_TABLES)
     runs: Count = 1
     measures: dict[str, Measure] = Field(default_factory=dict)
     save: Save = Field(default_factory=Save)
-    tables: list[Table] = Field(default_factory=list)
-    figures: list[Figure] = Field(default_factory=list)
+    tables: list[Table] = Field(default_factory=list, max_length=MOST_TABLES)
+    figures: list[Figure] = Field(default_factory=list, max_length=MOST_TABLES)
     report: Report = Field(default_factory=Report)
 
     @property
@@ -258,18 +293,13 @@ class ModelFile(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _numbers_fit(cls, content: Any) -> Any:
-        for number in _integers(content):
-            if not -(2**63) <= number < 2**63:
-                raise ValueError(
-                    f"a whole number takes at most 64 bits; got one of {number.bit_length() + 1}; "
-                    "choose a smaller one"
-                )
+    def _values_serve(cls, content: Any) -> Any:
+        _check_values(content, "", 0)
         return content
 
     @model_validator(mode="after")
     def _names_agree(self) -> ModelFile:
-        twice = {t for t in self.titles if self.titles.count(t) > 1}
+        twice = {title for title, times in Counter(self.titles).items() if times > 1}
         if twice:
             raise ValueError(
                 f"methods need different titles; {', '.join(sorted(twice))}; give each a title"
@@ -372,14 +402,34 @@ class ModelFile(Strict):
         return list(names)
 
 
-def _integers(content: Any) -> Iterator[int]:
-    """All integers of a file."""
-    if isinstance(content, Mapping):
-        content = content.values()
-    elif not isinstance(content, list | tuple):
-        content = ()
-    for value in content:
-        if isinstance(value, int):
-            yield value
-        else:
-            yield from _integers(value)
+def _check_values(content: Any, place: str, depth: int) -> None:
+    """Refuse keys and values that no table takes, wherever they stand.
+
+    Raises
+    ------
+    ValueError
+        That names the place.
+    """
+    if isinstance(content, Mapping | list | tuple):
+        if depth > DEEPEST:
+            raise ValueError(
+                f"keys and values are nested at most {DEEPEST} levels deep; got more in "
+                f"{place.split('.')[0]}; flatten them"
+            )
+        keyed = content.items() if isinstance(content, Mapping) else enumerate(content)
+        for key, value in keyed:
+            if isinstance(key, str) and not (key.isprintable() and len(key) <= LONGEST_KEY):
+                raise ValueError(
+                    f"a key has at most {LONGEST_KEY} printable characters; got "
+                    f"{key[:LONGEST_KEY]!r}{'...' * (len(key) > LONGEST_KEY)}; choose another"
+                )
+            _check_values(value, f"{place}.{key}" if place else f"{key}", depth + 1)
+    elif isinstance(content, int) and not -(2**63) <= content < 2**63:
+        raise ValueError(
+            f"a whole number takes at most 64 bits; got one of {content.bit_length() + 1} in "
+            f"{place}; choose a smaller one"
+        )
+    elif isinstance(content, float) and math.isnan(content):
+        raise ValueError(f"a value is not a number; {place} = nan; choose a number")
+    elif isinstance(content, datetime.date | datetime.time):
+        raise ValueError(f"no key takes a date or time; {place} = {content}; write it as text")

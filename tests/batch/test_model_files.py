@@ -12,6 +12,7 @@ from places import MODELS
 from nrprob.batch import registry, tables
 from nrprob.batch.draws import draw
 from nrprob.batch.modelfile import read_model
+from nrprob.batch.plan import expand
 from nrprob.batch.sources import known_array, load_data
 from nrprob.exceptions import InputError
 
@@ -129,7 +130,10 @@ def write(tmp_path):
         (SMALL + "runs = 1000000\n", r"methods\.0\.runs = 1000000"),
         (SMALL + f"n = [[{'9' * 500}]]\n", "a whole number takes at most 64 bits; got one of 1662"),
         (SMALL.replace("seed = 3", "image_shape = [0, 4]"), r"data\.image_shape\.0 = 0"),
-        (SMALL.replace("seed = 3", "binarize = nan"), r"data\.binarize = nan; .* finite"),
+        (
+            SMALL.replace("seed = 3", "binarize = nan"),
+            r"a value is not a number; data\.binarize = nan",
+        ),
         (
             "wanted = { labeling = 'partition_1', per_class = 1000000000 }\n" + SMALL,
             r"wanted\.per_class\.0 = 1000000000",
@@ -144,7 +148,7 @@ def write(tmp_path):
             + f"unlabelled = {[0.1] * 100}\ntest = {[0.1] * 100}\n",
             "split: labelled x unlabelled x test are too many; got 1000000 combinations; list at",
         ),
-        (SMALL + "a = " + "[" * 3000 + "]" * 3000 + "\n", "nested too deeply|not TOML"),
+        (SMALL + "a = " + "[" * 3000 + "]" * 3000 + "\n", "nested at most 16 levels deep"),
         *[
             (SMALL + f"[report]\npicture = '{name}'\n", r"report\.picture: a picture is a file of")
             for name in ("../x.png", "/tmp/x.png", "a/x.png", "C:x.png", "..", "plan.json", "x")
@@ -442,6 +446,75 @@ def test_several_known_labelings_become_columns():
     assert known_array([one]) is one
     both = known_array([one, np.array([7, 7])])
     np.testing.assert_array_equal(both, [[0, 0], [1, 0]])
+
+
+# hostile files
+
+PLAIN = "[data]\nloader = 'iris'\n[[methods]]\nname = 'ib'\nn_clusters = 3\n"
+DEEP = r"keys and values are nested at most 16 levels deep; .* flatten them"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (PLAIN + "n_init = " + "9" * 5000, "a whole number takes at most 64 bits; .* of thousands"),
+        (PLAIN + "n_init = 1" + "0" * 400, r"64 bits; got one of 1330 in methods\.0\.n_init"),
+        (".".join("a" * 2000) + " = 1\n" + PLAIN, DEEP),
+        (".".join("a" * 20_000) + " = 1\n" + PLAIN, DEEP),
+        (" . ".join(["'a'"] * 20_000) + " = 1\n" + PLAIN, DEEP),
+        (PLAIN + "[" + ".".join("a" * 20_000) + "]\n", DEEP),
+        ("a = " + "[" * 20_000 + "]" * 20_000 + "\n" + PLAIN, DEEP),
+        ("a = " + "{a=" * 20_000 + "1" + "}" * 20_000 + "\n" + PLAIN, DEEP),
+        ("a." * 10 + "b = " + "{a=" * 10 + "1" + "}" * 10 + "\n" + PLAIN, DEEP),
+        (
+            "# " + "." * 2**18 + "\n" + PLAIN,
+            r"at most 262144 bytes; .* has more; put data in a fil",
+        ),
+        (PLAIN + "tol = nan", r"a value is not a number; methods\.0\.tol = nan; choose"),
+        (PLAIN + "tol = 2020-01-01", r"no key takes a date or time; methods\.0\.tol = 2020-01-01"),
+        ('"a\\nb" = 1\n' + PLAIN, r"200 printable characters; got 'a\\nb'; choose another"),
+        ("a" * 201 + " = 1\n" + PLAIN, r"200 printable characters; got 'a{200}'\.\.\.; choose ano"),
+        (
+            "title = [" + "1," * 9000 + "]\n" + PLAIN,
+            r"title = \[1, .*\.\.\.; input should be a valid",
+        ),
+        (PLAIN + "".join(f"a{i} = 1\n" for i in range(200)), "at most 100 parameters; got 201"),
+        (
+            PLAIN + "checkpoint = '/tmp/a'",
+            "names no place to write to; got checkpoint; leave it out",
+        ),
+        (PLAIN.replace("iris'", "iris'\ncomponents = -5"), "a count from 1 to 100000, .* got -5"),
+        (PLAIN.replace("iris'", "iris'\nimage_shape = [-5, 3]"), r"data\.image_shape\.0 = -5"),
+        (PLAIN.replace("iris'", "iris'\nbinarize = inf"), r"data\.binarize = inf; input should be"),
+        ("runs = 1000000000\n" + PLAIN, "runs = 1000000000; input should be less"),
+    ],
+)
+def test_hostile_files_get_one_line(write, text, message):
+    with pytest.raises(InputError, match=message) as caught:
+        read_model(write(text))
+    assert len(str(caught.value).splitlines()) == 1 and len(str(caught.value)) < 600
+
+
+def test_dots_and_brackets_of_texts_and_comments_are_no_levels(write):
+    many = "[{a." * 20
+    text = f'# {many}\ntitle = "{many}"\nsource = """\n{many}\n"""\n'
+    model = read_model(write(text + f"description = '''{many}'''\n" + PLAIN))
+    assert model.title == model.description == many
+    assert all(read_model(path).methods for path in MODELS.glob("*.toml"))
+
+
+def test_many_mistakes_are_not_all_shown(write):
+    text = "".join(f"a{i} = 1\n" for i in range(50)) + PLAIN
+    with pytest.raises(InputError, match="30 more mistakes are not shown") as caught:
+        read_model(write(text))
+    assert len(str(caught.value).splitlines()) == 21
+
+
+def test_data_sets_and_methods_are_counted_before_they_are_combined(write):
+    others = "".join(f"[[methods]]\nname = 'ib'\ntitle = '{i}'\n" for i in range(200))
+    text = PLAIN + others + "[data.grid]\nrows = [" + "[0, 1]," * 20_000 + "]"
+    with pytest.raises(InputError, match="too many pairs of a data set and a method; .* 4020000"):
+        expand(read_model(write(text)))
 
 
 # tables
