@@ -14,13 +14,14 @@ import jax
 import numpy as np
 
 from nrprob.batch import registry
+from nrprob.batch.cost import KEPT, TABLES
 from nrprob.batch.fits import Fit, default_measures, outcome, refused, score
 from nrprob.batch.inputs import Inputs, inputs_of
 from nrprob.batch.plan import Experiment
 from nrprob.batch.rivals import fit_rival
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.sources import load_data
-from nrprob.batch.tables import Table
+from nrprob.batch.tables import Table, size_in_memory
 from nrprob.engines.batching import Batcher
 from nrprob.engines.placement import cpu_for_steps, memory
 from nrprob.engines.sharding import asked_for, sharded
@@ -29,8 +30,6 @@ from nrprob.exceptions import DataUnavailable
 from nrprob.settings import standard
 
 __all__ = ["DataSets", "Executor"]
-
-_TABLES = 64  # data sets that are kept in memory for the cells that share them
 
 
 class DataSets:
@@ -49,13 +48,16 @@ class DataSets:
                 self._kept[key] = load_data(self._model, cell.data, cell.seed)
             except DataUnavailable as error:
                 self._kept[key] = error
-            if len(self._kept) > _TABLES:
+            while len(self._kept) > 1 and (len(self._kept) > TABLES or self._bytes() > KEPT):
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         found = self._kept[key]
         if isinstance(found, DataUnavailable):
             raise found
         return found
+
+    def _bytes(self) -> int:
+        return sum(size_in_memory(one.X) for one in self._kept.values() if isinstance(one, Table))
 
 
 class Executor:

@@ -40,6 +40,8 @@ class Method:
     finds_number : whether it finds the number of clusters itself, where it is told "auto" or none
     alone : whether each fit is a program of its own, which cannot run side by side with others
     takes_sparse : whether rows may be a sparse matrix
+    arrays : its large arrays, each a product of n samples, m features, k clusters, r restarts,
+        d draws and s samples of which all pairs are kept; see `nrprob.batch.cost`
     """
 
     place: str
@@ -54,6 +56,7 @@ class Method:
     finds_number: bool = False
     alone: bool = False
     takes_sparse: bool = False
+    arrays: tuple[str, ...] = ("nkr",)
 
     def load(self) -> type[Any]:
         """Class of the estimator."""
@@ -67,6 +70,8 @@ class Method:
 
 # Packages that rivals may come from, and how to install them.
 PACKAGES = {"sklearn": "scikit-learn", "clustpy": "clustpy"}
+# Those that keep a number for every pair of samples.
+_OF_PAIRS = ("AffinityPropagation", "AgglomerativeClustering", "SpectralClustering")
 
 
 @dataclass(frozen=True)
@@ -178,6 +183,7 @@ METHODS = {
         finds_number=True,
         alone=True,
         takes_sparse=True,
+        arrays=("nd", "dkm"),
     ),
     "mdl_multiview": Method(
         "nrprob.methods.multiview.estimator:MDLMultiView",
@@ -252,12 +258,14 @@ METHODS = {
         "clusters of any shape that are unlike the known ones, with a tree of all merges",
         takes_wanted=False,
         alone=True,
+        arrays=("ss", "nk"),
     ),
     "coala": Method(
         "nrprob.methods.alternatives.coala:COALA",
         "average linkage that keeps rows of a known group apart where it can; for comparison",
         takes_wanted=False,
         alone=True,
+        arrays=("ss", "nk"),
     ),
     "constrained_mixture": Method(
         "nrprob.methods.cec.constrained_mixture:ConstrainedMixture",
@@ -282,6 +290,7 @@ METHODS = {
         takes_known=False,
         takes_pairs=True,
         alone=True,
+        arrays=("nn", "nkr"),
     ),
 }
 
@@ -358,6 +367,7 @@ def method(name: str) -> Method:
         takes_wanted=False,
         says_classes=False,
         alone=True,
+        arrays=("nn",) if class_name in _OF_PAIRS else ("nk",),
     )
 
 

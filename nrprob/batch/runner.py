@@ -201,6 +201,7 @@ def run(
     only: Sequence[str] = (),
     progress: Progress | None = None,
     scheduler: str | Client | None = None,
+    allow_large: bool = False,
 ) -> xarray.Dataset:
     """Run a model file, or go on with a run of it.
 
@@ -224,6 +225,9 @@ def run(
         usual ``if __name__ == "__main__":``. Scheduler and workers have to have this version of
         nrprob; results are written by this process alone. A worker does one batch at a time, on
         all of its own devices, or on as many cores as it has threads.
+    allow_large : bool, default=False
+        Whether the fits may need more memory than this machine has, by an estimate that is made
+        before data are drawn or read.
 
     Returns
     -------
@@ -238,7 +242,8 @@ def run(
     Raises
     ------
     nrprob.exceptions.InputError
-        If the file, its data or the cluster cannot be used, before anything is written;
+        If the file, its data or the cluster cannot be used, or the fits need more memory than
+        there is, before anything is written;
         afterwards, if some cells could not be fitted, with the reasons, or if the cluster is lost;
         what was fitted is kept.
 
@@ -254,7 +259,7 @@ def run(
     """
     model = spec if isinstance(spec, ModelFile) else read_model(spec)
     plan = expand(model)
-    check(plan)
+    check(plan, allow_large=allow_large)
     path = Path(spec) if isinstance(spec, str | Path) else None
     plan = with_origin(plan, path)
     for line in plan.origin.get("prepared", {}).get("warnings", []):

@@ -36,6 +36,7 @@ __all__ = [
     "read",
     "require_numbers",
     "scaler",
+    "size_in_memory",
 ]
 
 
@@ -322,3 +323,9 @@ def scaler(X: Any) -> Any:
     from sklearn.preprocessing import StandardScaler
 
     return StandardScaler(with_mean=not scipy.sparse.issparse(X)).fit(X)
+
+
+def size_in_memory(X: Any) -> int:
+    """Bytes of a matrix, dense or sparse."""
+    parts = (X.data, X.indices, X.indptr) if scipy.sparse.issparse(X) else (X,)
+    return sum(part.nbytes for part in parts)

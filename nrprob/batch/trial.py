@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nrprob.batch import registry, single
+from nrprob.batch.cost import refuse_large
 from nrprob.batch.executor import DataSets
 from nrprob.batch.inputs import inputs_of
 from nrprob.batch.plan import Experiment, Plan, select
@@ -23,8 +24,15 @@ from nrprob.settings import standard
 __all__ = ["check", "try_out"]
 
 
-def check(plan: Plan) -> dict[str, int]:
+def check(plan: Plan, *, allow_large: bool = False) -> dict[str, int]:
     """Try everything of a plan that needs no fit: data, known structure, parameters.
+
+    Parameters
+    ----------
+    plan : Plan
+        The cells.
+    allow_large : bool, default=False
+        Whether a plan may need more memory than there is, by `nrprob.batch.cost.estimate`.
 
     Returns
     -------
@@ -41,6 +49,8 @@ def check(plan: Plan) -> dict[str, int]:
     wrong: dict[str, None] = {}
     places = {title: f"methods.{i}" for i, title in enumerate(model.titles)}
     _load_all(model)
+    if not allow_large:
+        refuse_large(plan)
     kinds: dict[tuple, list[Experiment]] = {}
     for cell in plan.cells:
         kinds.setdefault((cell.case, cell.method, cell.variant), []).append(cell)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["check", "run"]
 
 _Files = Annotated[list[Path], Argument(help="Model files (TOML).", metavar="FILE...")]
+_Large = Annotated[
+    bool, Option("--allow-large", help="Allow fits that need more memory than the machine has.")
+]
 
 
 @in_one_line()
@@ -53,13 +56,14 @@ def run(
             help="Of a dask cluster whose workers do the fits; local: processes on this machine.",
         ),
     ] = None,
+    allow_large: _Large = False,
 ) -> None:
     """Do what model files say, or go on with it: what is finished is not done again."""
     plans = _read_plans(files)
     folders = _folders(plans, out)
     for folder in folders.values():
         require_own(folder, force)
-    plans = _check_plans(plans)
+    plans = _check_plans(plans, allow_large)
     from nrprob.batch import runner, trial
     from nrprob.batch.cluster import connect
     from nrprob.batch.formats import results_in
@@ -100,10 +104,14 @@ def run(
 
 
 @in_one_line()
-def check(files: _Files) -> None:
+def check(files: _Files, allow_large: _Large = False) -> None:
     """Check model files: keys, names, data and parameters; nothing is fitted or written."""
+    from nrprob.batch.cost import estimate
+
     plans = _read_plans(files)
-    _check_plans(plans)
+    for path, plan in plans:
+        say(f"{path}: {estimate(plan)}")
+    _check_plans(plans, allow_large)
     for path, plan in plans:
         sets = len({(c.case, c.repeat) for c in plan.cells})
         say(f"{path}: good; {len(plan.cells)} fits on {sets} data sets")
@@ -127,19 +135,19 @@ def _read_plans(files: list[Path]) -> list[tuple[Path, Plan]]:
     return plans
 
 
-def _check_plans(plans: list[tuple[Path, Plan]]) -> list[tuple[Path, Plan]]:
+def _check_plans(plans: list[tuple[Path, Plan]], allow_large: bool) -> list[tuple[Path, Plan]]:
     """Try what needs data and estimators: a mistake in the last should not wait for the first.
 
     Returns the plans, which say where their results come from.
     """
-    _check_files(plans)
+    _check_files(plans, allow_large)
     from nrprob.batch import trial
     from nrprob.batch.origin import with_origin
 
     checked, wrong = [], list[str]()
     for path, one in plans:
         with _keeping(wrong, path):
-            for reason, count in trial.check(one).items():
+            for reason, count in trial.check(one, allow_large=allow_large).items():
                 warn(f"{path}: {count} of {len(one.cells)} fits will be skipped; {reason}")
             checked.append((path, with_origin(one, path, command())))
     if wrong:
@@ -151,13 +159,16 @@ def _check_plans(plans: list[tuple[Path, Plan]]) -> list[tuple[Path, Plan]]:
     return checked
 
 
-def _check_files(plans: list[tuple[Path, Plan]]) -> None:
-    """Refuse files of data that do not serve, before anything heavy is loaded."""
+def _check_files(plans: list[tuple[Path, Plan]], allow_large: bool) -> None:
+    """Refuse data that are too large, and files that do not serve, before heavy imports."""
+    from nrprob.batch.cost import refuse_large
     from nrprob.batch.sources import load_selected
 
     wrong: list[str] = []
     for path, one in plans:
         with _keeping(wrong, path):
+            if not allow_large:
+                refuse_large(one, methods=False)
             if one.model.data.file is not None:
                 load_selected(one.model, one.cells[0].data)
     if wrong:

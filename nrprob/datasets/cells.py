@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 from nrprob.datasets.generators import RandomState, _fraction, _positive_int
+from nrprob.datasets.sizes import Size, sized, stored
 from nrprob.validation import check_number, check_random_state
 
 __all__ = ["make_cell_counts"]
 
 
+def _size(
+    n_samples: int, n_genes: int, n_types: int, n_batches: int, mean_total: float, **_: Any
+) -> Size:
+    """Size of the counts, where a cell has at most as many entries as molecules."""
+    entries = n_samples * min(n_genes, math.ceil(1.5 * mean_total))
+    block = min(n_samples * n_genes, 4_000_000 + n_genes)
+    return stored(n_samples, n_genes, entries, max(n_batches * n_types * n_genes, block))
+
+
+@sized(_size)
 def make_cell_counts(
     n_samples: int = 2000,
     n_genes: int = 2000,

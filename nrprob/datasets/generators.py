@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from nrprob.datasets.sizes import dense, sized
 from nrprob.validation import MOST, check_number, check_random_state
 
 __all__ = ["bayes_precision", "make_binary_partitions", "make_multinomial_2d"]
@@ -16,6 +17,11 @@ RandomState = int | np.random.RandomState | None
 Counts = NDArray[np.int64]
 
 MAX_PATTERNS = 10_000_000
+
+
+def total(dims: int | Sequence[int]) -> int:
+    """Sum of one or several numbers of columns."""
+    return sum(np.ravel(np.asarray(dims, object)).tolist())
 
 
 def _positive_int(value: object, name: str) -> int:
@@ -42,6 +48,7 @@ def _block_sizes(n_features: int, n_clusters: int) -> Counts:
     return size + (np.arange(n_clusters) < rest).astype(np.int64)
 
 
+@sized(lambda n_samples, dims, **_: dense(n_samples, total(dims)))
 def make_binary_partitions(
     n_samples: int,
     dims: int | Sequence[int],
@@ -121,6 +128,7 @@ def make_binary_partitions(
     return (profile ^ ~own ^ flipped).astype(np.int64), labels
 
 
+@sized(lambda n_samples, **_: dense(n_samples, 3))
 def make_multinomial_2d(
     n_samples: int,
     n_clusters: int,

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nrprob.datasets.generators import RandomState, _positive_int
+from nrprob.datasets.sizes import dense, sized
 from nrprob.validation import check_number, check_random_state
 
 __all__ = ["make_four_components"]
 
 
+@sized(lambda n_samples, **_: dense(n_samples, 2))
 def make_four_components(
     n_samples: int = 80,
     *,

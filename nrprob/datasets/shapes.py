@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nrprob.datasets.generators import RandomState, _positive_int
+from nrprob.datasets.sizes import dense, sized
 from nrprob.validation import check_choice, check_number, check_random_state
 
 __all__ = ["make_planar_shapes"]
@@ -18,6 +19,7 @@ MOON, CUT = 4.0, 0.15  # radius of a moon, and the angle from its apex to the en
 RING, DISC, GAP = 4.0, 2.0, 0.3  # radii, and the distance of the halves
 
 
+@sized(lambda n_samples, **_: dense(n_samples, 2))
 def make_planar_shapes(
     n_samples: int = 800,
     shape: str = "blobs",

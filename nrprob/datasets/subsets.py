@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nrprob.datasets.generators import Counts, RandomState, _positive_int
+from nrprob.datasets.sizes import dense, sized
 from nrprob.validation import check_choice, check_number, check_random_state
 
 __all__ = ["make_competing_pairs", "make_cross_partition", "make_oscillating_counts"]
@@ -39,6 +40,7 @@ def _draw(
     return np.hstack(blocks).astype(np.int64)
 
 
+@sized(lambda **_: dense(75, 600))
 def make_cross_partition(
     target: str = "B/B",
     target_count: int = 700,
@@ -109,6 +111,7 @@ def make_cross_partition(
     return X, np.stack([themes, subset, masking], 1).astype(np.int64)
 
 
+@sized(lambda **_: dense(8, 6))
 def make_competing_pairs(
     cross_count: int = 0,
     *,
@@ -167,6 +170,7 @@ def make_competing_pairs(
     return X, np.stack([theme, pair // 2, pair], 1).astype(np.int64)
 
 
+@sized(lambda **_: dense(8, 4))
 def make_oscillating_counts(*, random_state: RandomState = None) -> tuple[Counts, Counts]:
     """Return eight rows in two subsets for which plain cross-partition clustering loops.
 

@@ -10,11 +10,19 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from nrprob.datasets.generators import RandomState, _fraction, _positive_int
+from nrprob.datasets.sizes import Size, sized, stored
 from nrprob.validation import check_random_state
 
 __all__ = ["make_crossed_counts", "make_dialect_counts"]
 
 
+def _crossed_size(X: Any, n_samples: int | None, **_: Any) -> Size:
+    n, m = sparse.csr_array(X).shape
+    n = n if n_samples is None else n_samples
+    return stored(n, m, n * m)
+
+
+@sized(_crossed_size)
 def make_crossed_counts(
     X: Any,
     labels: Any,
@@ -106,6 +114,12 @@ def make_crossed_counts(
     return sparse.csr_array(total), np.stack(columns, 1)
 
 
+def _dialect_size(X: Any, n_dialects: int, **_: Any) -> Size:
+    n, m = sparse.csr_array(X).shape
+    return stored(n, m * (1 + n_dialects), n * m, n_dialects * m)
+
+
+@sized(_dialect_size)
 def make_dialect_counts(
     X: Any,
     labels: Any,

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nrprob.datasets.generators import RandomState, _fraction, _positive_int
+from nrprob.datasets.generators import RandomState, _fraction, _positive_int, total
+from nrprob.datasets.sizes import dense, sized
 from nrprob.validation import check_number, check_random_state
 
 __all__ = ["make_gaussian_views"]
 
 
+@sized(lambda n_samples, dims, **_: dense(n_samples, total(dims)))
 def make_gaussian_views(
     n_samples: int = 1000,
     permuted: float = 0.0,
