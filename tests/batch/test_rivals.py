@@ -295,7 +295,7 @@ def test_no_cache_beside_a_model_file_is_unpickled(command, tmp_path, monkeypatc
     )
     said = CliRunner().invoke(app, [command, "model.toml"])
     assert said.exit_code == 2 and not marker.exists()
-    (line,) = said.output.splitlines()
+    *_, line = said.output.splitlines()
     assert "methods.0.memory = 'cache'; leave it out" in line
 
 

@@ -280,6 +280,13 @@ def test_every_count_has_an_upper_bound(name):
             assert str(e.value).count("; ") == 2, (parameter, str(e.value))
 
 
+def test_metrics_are_few():
+    X, known = few_rows("residual-mixture")
+    model = clone(ENTRIES["residual-mixture"].ours).set_params(metrics=(0.5,) * 101)
+    with pytest.raises(ValueError, match="metrics must be at most 100 powers; got 101; pass fewer"):
+        model.fit(X, **known)
+
+
 def test_units_of_float32_do_not_matter(name, quiet):
     model = ENTRIES[name].ours
     plain = clone(model)

@@ -95,7 +95,7 @@ class MDLMultiView(ViewClusterer):
         little.
     max_clusters : int or tuple of int, default=5
         Largest numbers that ``n_clusters="auto"`` tries, at most 256. Every combination has
-        ``n_init`` restarts.
+        ``n_init`` restarts; there are at most 4096 combinations.
     centre_code : {"half_log", "none"}, default="half_log"
         Whether the complete length includes the coordinates of the centres, the last term above.
         Without effect unless numbers of clusters are compared.
@@ -280,6 +280,11 @@ class MDLMultiView(ViewClusterer):
             self._check_choice("n_clusters", self.n_clusters, ("auto",), "or numbers")
             bounds = self._of_views("max_clusters", self.max_clusters, n_views, 256)
             largest = tuple(min(bound, n) for bound in bounds)
+            if math.prod(largest) > CELLS:
+                raise ValueError(
+                    f"at most {CELLS} combinations of numbers of clusters are tried; got "
+                    f"{' x '.join(map(str, largest))}; lower max_clusters"
+                )
             candidates = list(itertools.product(*(range(1, k + 1) for k in largest)))
         else:
             largest = self._of_views("n_clusters", self.n_clusters, n_views, CLUSTERS)

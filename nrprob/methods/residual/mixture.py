@@ -93,9 +93,9 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
     ridge : float, default=3.0
         Multiple of Ledoit and Wolf's ridge, at most 10**9; 0 for none.
     metrics : sequence of float, default=(0, 0.5, 1)
-        Metrics of the starts: residuals divided by the power of their standard deviation along
-        their principal axes, 0 being plain and 1 whitened. "kurtosis" among them stands for
-        the n_clusters - 1 directions of least kurtosis (FOBI).
+        Metrics of the starts, at most 100: residuals divided by the power of their standard
+        deviation along their principal axes, 0 being plain and 1 whitened. "kurtosis" among them
+        stands for the n_clusters - 1 directions of least kurtosis (FOBI).
     aligned : bool, default=True
         Whether to start from the known groups, too.
     warm_up : bool, default=True
@@ -243,6 +243,8 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
                 f"metrics must be a sequence of powers from 0 to 1; got {metrics!r}; "
                 "pass for example (0, 0.5, 1)"
             )
+        if len(metrics) > 100:
+            raise ValueError(f"metrics must be at most 100 powers; got {len(metrics)}; pass fewer")
         for power in metrics:
             if power == "kurtosis":
                 continue

@@ -292,6 +292,13 @@ def test_the_test_of_dependence_takes_the_shorter_code():
         assert (model.joint_ is not None) == dependent
 
 
+def test_combinations_of_numbers_of_clusters_are_counted_before_they_are_listed():
+    X = np.random.default_rng(0).normal(size=(300, 8))
+    model = MDLMultiView("auto", views=[1] * 8, max_clusters=256, dependent=False)
+    with pytest.raises(ValueError, match="at most 4096 combinations .* 256 x .*; lower max_clus"):
+        model.fit(X)
+
+
 @pytest.mark.slow
 @pytest.mark.contract
 def test_both_codings_are_compared_where_one_table_is_nearly_too_large():
