@@ -90,12 +90,17 @@ def estimate(plan: Plan, *, methods: bool = True) -> Cost:
     """
     model = plan.model
     sizes: dict[int, Size | None] = {}
-    largest, results = 0, 0
+    largest = results = result = 0
     defaults: dict[str, dict[str, Any]] = {}
     for cell in plan.cells:
-        if cell.case not in sizes:
-            sizes[cell.case] = _size_of_data(model, cell.data)
-        size = sizes[cell.case]
+        if cell.repeat or cell.run:  # like the one before it
+            results += result
+            continue
+        # The cases of a set or a file select rows of the same data.
+        case = cell.case if model.data.generator is not None else 0
+        if case not in sizes:
+            sizes[case] = _size_of_data(model, cell.data)
+        size, result = sizes[case], 0
         if size is None or not methods:
             continue
         if cell.name not in defaults:
@@ -103,8 +108,9 @@ def estimate(plan: Plan, *, methods: bool = True) -> Cost:
         parameters = defaults[cell.name] | cell.parameters
         numbers = _numbers(size, parameters)
         largest = max(largest, _of_fit(cell, size, numbers))
-        results += LABEL * size.samples * model.save.labels
-        results += VALUE * size.samples * numbers["k"] * model.save.memberships
+        each = LABEL * model.save.labels + VALUE * numbers["k"] * model.save.memberships
+        result = each * size.samples
+        results += result
     known = [size for size in sizes.values() if size is not None]
     sets = len({(cell.case, cell.repeat) for cell in plan.cells})
     if not known:
