@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nrprob.batch import single
+from nrprob.batch.csv_files import write_csv
 from nrprob.batch.fits import cluster_sizes, outcome, versions
 from nrprob.batch.formats import RESULTS
 from nrprob.batch.manifest import write_files
@@ -66,7 +67,6 @@ def save(
         The files that were written.
     """
     import matplotlib
-    import pandas as pd
 
     from nrprob.batch.report import found as pages
 
@@ -87,7 +87,7 @@ def save(
         "information": found.table.to_dict(),
         "versions": versions(),
     }
-    labels = pd.DataFrame(columns).to_csv(index=False)
+    labels = write_csv(columns)
     summary = json.dumps(result, indent=2) + "\n"
     drawn: dict[str, bytes] = {}
     chapters = []

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 
+from nrprob.batch.csv_files import unescape
 from nrprob.batch.registry import refuse_unknown
 from nrprob.exceptions import InputError
 from nrprob.files import reading
@@ -135,7 +136,7 @@ def _of_text(path: Path) -> list[str]:
         except (csv.Error, StopIteration) as error:
             raise ValueError(str(error) or "there is nothing in it") from error
     # As pandas calls columns without a name; the first of all is the index that it writes.
-    names = [name or f"Unnamed: {j}" for j, name in enumerate(names)]
+    names = [unescape(name) or f"Unnamed: {j}" for j, name in enumerate(names)]
     return names[1:] if names[0].startswith("Unnamed: 0") else names
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob.batch import registry, tables
+from nrprob.batch.csv_files import write_csv
 from nrprob.batch.draws import PARTS
 from nrprob.batch.fits import Fit, cluster_sizes, combined, versions
 from nrprob.batch.formats import EVIDENCE, PICTURE, RESULTS
@@ -83,7 +84,6 @@ def names(picture: str | None) -> list[str]:
 def save(run: Single, out: Path, picture: str | None = PICTURE) -> None:
     """Write ``labels.csv``, ``result.json``, ``report.html`` and the picture of a run."""
     import matplotlib
-    import pandas as pd
 
     from nrprob.batch.report import found
 
@@ -104,7 +104,7 @@ def save(run: Single, out: Path, picture: str | None = PICTURE) -> None:
     if fit.predicted is not None:
         columns |= _of_views("predicted", fit.predicted)
     columns |= run.table.labelings
-    table = pd.DataFrame(columns).to_csv(index=False)
+    table = write_csv(columns)
 
     result = {
         **_summary(fit),

@@ -17,6 +17,7 @@ import scipy.sparse
 
 from nrprob.annotated import is_annotated, matrix_of, names_of
 from nrprob.batch import formats
+from nrprob.batch.csv_files import read_csv
 from nrprob.batch.formats import ROWS, require_columns
 from nrprob.batch.registry import refuse_unknown
 from nrprob.exceptions import InputError
@@ -99,7 +100,7 @@ def _read_frame(path: Path) -> Any:
     if path.suffix == ".parquet":
         frame = pd.read_parquet(path)
     else:
-        frame = pd.read_csv(path, sep=formats.separator(path))
+        frame = read_csv(path, formats.separator(path))
         if len(frame.columns) and str(frame.columns[0]).startswith("Unnamed: 0"):
             # A first column without a name is the index that pandas writes by default.
             frame = frame.set_index(frame.columns[0])
