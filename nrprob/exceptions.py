@@ -3,7 +3,10 @@
 import sys
 import warnings
 
-__all__ = ["DataUnavailable", "DegenerateClusterWarning", "InputError", "one_line", "warn"]
+__all__ = [
+    "DataUnavailable", "DegenerateClusterWarning", "InputError", "SingleFeatureWarning", "one_line",
+    "warn",
+]  # fmt: skip
 
 
 class DegenerateClusterWarning(UserWarning):
@@ -20,6 +23,10 @@ class DegenerateClusterWarning(UserWarning):
     >>> with warnings.catch_warnings():  # where fewer clusters than asked for will not do
     ...     warnings.simplefilter("error", DegenerateClusterWarning)
     """
+
+
+class SingleFeatureWarning(UserWarning):
+    """One discrete feature, such as a boolean column, determines the clusters."""
 
 
 class InputError(ValueError):

@@ -18,6 +18,7 @@ from nrprob.exceptions import warn
 from nrprob.frames import column_names, is_table, take_out
 from nrprob.known import described, read
 from nrprob.preparation.prepare import Prepared, prepared
+from nrprob.statistics.single_feature import warn_of_single_feature
 from nrprob.storage.stored import refuse_stored
 from nrprob.validation import (
     MOST,
@@ -160,6 +161,9 @@ def explore(
         Of what `prepare` did to a frame; or if a later fit fails or is interrupted
         (:class:`KeyboardInterrupt`). The clusterings that were found before are returned, and
         ``failure_`` is what was raised.
+    nrprob.exceptions.SingleFeatureWarning
+        If one discrete feature y, such as a boolean column, determines the clusters c:
+        I(c; y) / H(c) above 0.7.
 
     Examples
     --------
@@ -230,6 +234,8 @@ def explore(
             if n_clusterings is None and not estimators:
                 _check_testable(model, X, told)
             model.fit(X, **({} if told is None else {"known": told}))
+            if not getattr(model, "_warns_of_single_feature", False):
+                warn_of_single_feature(X, model.labels_)
             if n_clusterings is None:
                 seed = random.randint(2**31 - 1)
                 named = words if words.shape[1] else None

@@ -19,10 +19,10 @@ from nrprob.batch.tables import Table
 from nrprob.files import make_folder
 from nrprob.successive import Exploration
 
-__all__ = ["save"]
+__all__ = ["runs", "save"]
 
 
-def _summary(model: Any, evidence: Any) -> dict[str, Any]:
+def _summary(model: Any, evidence: Any, alert: str = "") -> dict[str, Any]:
     parameters = model.get_params(deep=False)
     found = {
         "method": type(model).__name__,
@@ -31,6 +31,8 @@ def _summary(model: Any, evidence: Any) -> dict[str, Any]:
         "cluster_sizes": cluster_sizes(model.labels_),
         "objective": float(model.objective_),
     }
+    if alert:
+        found["warnings"] = [alert]
     if evidence is not None:
         found |= {
             "p_structure": evidence.p_structure_,
@@ -40,26 +42,50 @@ def _summary(model: Any, evidence: Any) -> dict[str, Any]:
     return found
 
 
-def save(
+def runs(
     found: Exploration,
     table: Table,
     known: Sequence[str],
-    out: Path,
-    pictures: bool,
     origin: Mapping[str, Any],
     measured: np.ndarray | None = None,
-) -> list[Path]:
-    """Write an exploration into a folder.
+) -> list[single.Single]:
+    """Every clustering of an exploration as a single run, to which those before it are known.
 
     Parameters
     ----------
     found : Exploration
     table : rows, and all labelings of them
     known : names of the labelings that were known
-    out : folder
-    pictures : whether to draw, of every clustering, its centres and, if it was tested, its rows
     origin : what is to be said of the data and of the command
     measured : numbers (n, m) that were known as well
+    """
+    every = []
+    names = [f"clustering_{r + 1}" for r in range(found.labels_.shape[1])]
+    for r, model in enumerate(found.estimators_):
+        before = dict(zip(names[:r], found.labels_.T, strict=False))
+        one = single.Single(
+            names[r].replace("_", " "),
+            replace(table, labelings=table.labelings | before),
+            [*known, *before],
+            [outcome(type(model).__name__, model, 0.0, [])],
+            origin=dict(origin),
+            measured=measured,
+        )
+        every.append(one)
+    return every
+
+
+def save(
+    found: Exploration, every: Sequence[single.Single], out: Path, pictures: bool
+) -> list[Path]:
+    """Write an exploration into a folder.
+
+    Parameters
+    ----------
+    found : Exploration
+    every : its clusterings, by `runs`
+    out : folder
+    pictures : whether to draw, of every clustering, its centres and, if it was tested, its rows
 
     Returns
     -------
@@ -71,6 +97,7 @@ def save(
     from nrprob.batch.report import found as pages
 
     make_folder(out)
+    table, known, origin = every[0].table, every[0].known, every[0].origin
     rows = table.row_names if table.row_names is not None else np.arange(len(found.labels_))
     names = [f"clustering_{r + 1}" for r in range(found.labels_.shape[1])]
     columns = {"row": rows, **dict(zip(names, found.labels_.T, strict=True)), **table.labelings}
@@ -81,7 +108,10 @@ def save(
         "n_features": int(table.X.shape[1]),
         "known": list(known),
         **origin,
-        "clusterings": [_summary(*own) for own in zip(found.estimators_, evidence, strict=True)],
+        "clusterings": [
+            _summary(model, own, one.alert)
+            for model, own, one in zip(found.estimators_, evidence, every, strict=True)
+        ],
         "rejected": rejected,
         "reason": found.reason_,
         "information": found.table.to_dict(),
@@ -91,15 +121,7 @@ def save(
     summary = json.dumps(result, indent=2) + "\n"
     drawn: dict[str, bytes] = {}
     chapters = []
-    for r, (model, own) in enumerate(zip(found.estimators_, evidence, strict=True)):
-        fit = outcome(type(model).__name__, model, 0.0, [])
-        name, title = names[r], names[r].replace("_", " ")
-        # What was found before is known to the next one.
-        before = dict(zip(names[:r], found.labels_.T, strict=False))
-        own_table = replace(table, labelings=table.labelings | before)
-        run = single.Single(
-            title, own_table, [*known, *before], [fit], origin=dict(origin), measured=measured
-        )
+    for name, run, own in zip(names, every, evidence, strict=True):
         chapter = pages.Chapter(run, evidence=() if own is None else (str(own),))
         if pictures:
             drawn[f"{name}.png"] = picture = single.draw(run, "png")

@@ -19,7 +19,7 @@ from nrprob.batch.draws import Parts
 from nrprob.batch.parameters import look_up
 from nrprob.batch.reported import OF_SPLIT, Measure, Metric
 from nrprob.estimator.base import labelings
-from nrprob.exceptions import InputError
+from nrprob.exceptions import InputError, SingleFeatureWarning
 from nrprob.statistics.groups import cross_table
 
 __all__ = ["Fit", "cluster_sizes", "combined", "fit_method", "outcome", "score", "versions"]
@@ -152,7 +152,8 @@ def fit_method(
         warnings.simplefilter("always")
         estimator.fit(X, y, **keywords)
     seconds = time.perf_counter() - start
-    messages = [str(w.message) for w in caught]
+    # `Single.alert` says it in the words of the command line.
+    messages = [str(w.message) for w in caught if w.category is not SingleFeatureWarning]
     return outcome(type(estimator).__name__, estimator, seconds, messages), estimator
 
 

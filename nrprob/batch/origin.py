@@ -18,7 +18,7 @@ from nrprob.exceptions import DataUnavailable
 from nrprob.files import digest
 from nrprob.frames import listed
 
-__all__ = ["with_origin"]
+__all__ = ["as_key", "with_origin"]
 
 
 def with_origin(plan: Plan, path: Path | None = None, command: str = "") -> Plan:
@@ -64,7 +64,7 @@ def _prepared(plan: Plan) -> dict[str, Any]:
         from nrprob.preparation.prepare import prepared
 
         frame = pd.DataFrame(table.X, columns=names)
-        ready = prepared(frame, standardize=data.standardize, say=_as_key)
+        ready = prepared(frame, standardize=data.standardize, say=as_key)
         notes, warnings, scales = notes + ready.notes, ready.warnings, ready.scales_
     elif data.standardize:
         scaler = tables.scaler(table.X)
@@ -83,6 +83,6 @@ def _prepared(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _as_key(option: str, value: Any) -> str:
+def as_key(option: str, value: Any) -> str:
     """How an argument of `nrprob.prepare` is written in a model file."""
     return f"data.{option} = {json.dumps(value, ensure_ascii=False)}"

@@ -7,6 +7,7 @@ import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,12 @@ from nrprob.batch.draws import PARTS
 from nrprob.batch.fits import Fit, cluster_sizes, combined, versions
 from nrprob.batch.formats import EVIDENCE, PICTURE, RESULTS
 from nrprob.batch.manifest import write_files
+from nrprob.batch.origin import as_key
 from nrprob.batch.plan import Plan
 from nrprob.batch.sources import load_data
 from nrprob.files import make_folder
+from nrprob.preparation.record import Say, as_option
+from nrprob.statistics.single_feature import single_feature
 
 if TYPE_CHECKING:
     import xarray
@@ -39,7 +43,8 @@ class Single:
 
     ``known`` names the labelings that were known, and ``measured`` (n, m) holds numbers that were.
     ``files`` hold what is kept, and ``origin`` what is to be said of the data and of the command;
-    ``tested`` is what tests of the first fit found, where they were asked for.
+    ``tested`` is what tests of the first fit found, where they were asked for. ``say`` writes an
+    argument where the user can change it.
     """
 
     title: str
@@ -50,6 +55,23 @@ class Single:
     origin: dict[str, Any] = field(default_factory=dict)
     measured: np.ndarray | None = None
     tested: Tested | None = None
+    say: Say = as_option
+
+    @cached_property
+    def alert(self) -> str:
+        """Which feature alone determines the clusters, and what to do; empty if none does."""
+        labels, table = self.fits[0].labels, self.table
+        if labels.ndim > 1:
+            return ""
+        fitted, prepared = labels >= 0, self.origin.get("prepared", {})
+        feature = single_feature(
+            table.X if fitted.all() else table.X[fitted], labels[fitted], table.feature_names,
+            prepared.get("indicators"), prepared.get("scales"),
+        )  # fmt: skip
+        if feature is None:
+            return ""
+        how = "" if table.feature_names is None else f" with {self.say('drop', [feature.column])}"
+        return f"{feature}; drop the column{how}, or name it as known"
 
 
 def plain(value: Any) -> Any:
@@ -109,6 +131,7 @@ def save(run: Single, out: Path, picture: str | None = PICTURE) -> None:
     result = {
         **_summary(fit),
         "title": run.title,
+        "warnings": [*filter(None, [run.alert]), *fit.warnings],
         "n_samples": int(run.table.X.shape[0]),
         "n_features": int(run.table.X.shape[1]),
         "known": list(run.known),
@@ -255,4 +278,4 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
                 refusal=str(found["refusal"].values) if "refusal" in found else None,
             )
         )
-    return Single(model.title, table, model.known_names, fits, origin=plan.origin)
+    return Single(model.title, table, model.known_names, fits, origin=plan.origin, say=as_key)

@@ -41,7 +41,7 @@ class Tested:
         return found
 
 
-def tested(estimator: Any, X: Any, known: np.ndarray | None) -> Tested:
+def tested(estimator: Any, X: Any, known: np.ndarray | None, alert: str = "") -> Tested:
     """Test the clusters that an estimator finds, and ask how sure rows are.
 
     Parameters
@@ -50,17 +50,22 @@ def tested(estimator: Any, X: Any, known: np.ndarray | None) -> Tested:
         seed is that of the tests
     X : array of shape (n_samples, n_features)
     known : array or None
+    alert : `Single.alert` of its clusters, for which confidence is withheld
     """
     given = {"known": known, "random_state": estimator.get_params().get("random_state")}
     try:
         found = test(estimator, X, **given)
     except (TypeError, ValueError) as error:
         return Tested(None, None, (f"these clusters have no test: {error}",))
+    alone = "how sure rows are is not said, since one feature determines the clusters"
+    if alert:
+        return Tested(found, None, (str(found), alone))
     try:
         sure = confidence(estimator, X, evidence=found, **given)
     except (TypeError, ValueError) as error:
         return Tested(found, None, (str(found), f"how sure rows are is not said: {error}"))
     if sure.rows_ is None:
         why = "how sure rows are is not said where there is no evidence of clusters"
-        return Tested(found, None, (str(found), why))
+        over = found.p_structure_ > found.alpha
+        return Tested(found, None, (str(found), why if over else alone))
     return Tested(found, sure, (str(found), str(sure).partition(" (")[0]))

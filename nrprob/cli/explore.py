@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
@@ -32,7 +33,7 @@ from nrprob.cli.beforehand import (
 from nrprob.cli.given import read_given
 from nrprob.cli.places import Force, Out, find_place, remove_others
 from nrprob.cli.terminal import console, heard, in_one_line, say, warn, working
-from nrprob.exceptions import InputError
+from nrprob.exceptions import InputError, SingleFeatureWarning
 
 if TYPE_CHECKING:
     from nrprob.cli.given import Given
@@ -98,16 +99,19 @@ def explore(
 
     with place.claimed() as folder:
         with working("looking for clusterings"), heard() as warned:
+            warnings.simplefilter("ignore", SingleFeatureWarning)  # the result says it first
             found = search(
                 given.table.X, n_clusters=number, n_clusterings=n, known=given.known, rule=rule,
                 alpha=alpha, random_state=seed,
             )  # fmt: skip
         given.origin["warnings"] = list(dict.fromkeys(warned))
+        every = explored.runs(found, given.table, given.names, given.origin, given.measured)
         with working("writing the results"):
-            files = explored.save(
-                found, given.table, given.names, folder, picture, given.origin, given.measured
-            )
+            files = explored.save(found, every, folder, picture)
             remove_others(folder, files)
+    for one in every:
+        if one.alert:
+            say(f"warning: {one.title}: {one.alert}")
     _show(found)
     for path in files:
         say(f"wrote {path}")

@@ -164,7 +164,7 @@ def fit(
 
             with working("testing the clusters"), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                result.tested = tested(estimator, table.X, z)
+                result.tested = tested(estimator, table.X, z, result.alert)
             messages = [*fitted.warnings, *(str(one.message) for one in caught)]
             fitted.warnings = list(dict.fromkeys(messages))
         with working("writing the results"):

@@ -71,6 +71,7 @@ def read_given(asked: Asked) -> Given:
     from nrprob.batch import tables
     from nrprob.files import digest
     from nrprob.preparation.prepare import prepared
+    from nrprob.preparation.record import as_option
 
     files = dict.fromkeys([asked.data, *(file for file, _ in asked.others)])
     sources = {file: tables.contents(file) for file in files}
@@ -84,7 +85,7 @@ def read_given(asked: Asked) -> Given:
         X, scaled = tables.scaler(X).transform(X) if scaled is True else X, False
     told = _together(known, getattr(X, "index", None))
     ready = prepared(
-        X, known=told, missing=asked.missing, standardize=scaled, names=names, say=_as_option,
+        X, known=told, missing=asked.missing, standardize=scaled, names=names, say=as_option,
         units=units,
     )  # fmt: skip
     rows = ready.rows_
@@ -116,6 +117,7 @@ def read_given(asked: Asked) -> Given:
             "known": list(known),
             "rows_left_out": np.setdiff1d(np.arange(n), rows).tolist(),
             "scales": ready.scales_,
+            "indicators": ready.indicators_,
             "notes": ready.notes,
             "warnings": ready.warnings,
         },
@@ -218,14 +220,6 @@ def _together(known: dict[str, np.ndarray], index: Any) -> Any:
 def _is_measured(known: Any, name: str) -> bool:
     """Whether a known column is one of numbers."""
     return hasattr(known, "columns") and known[name].dtype.kind == "f"
-
-
-def _as_option(option: str, value: Any) -> str:
-    """How an argument of `nrprob.prepare` is written here."""
-    if isinstance(value, bool):
-        return f"--{option}" if value else f"--no-{option}"
-    text = ",".join(value) if isinstance(value, list) else value
-    return f"--{option} {shlex.quote(text)}"
 
 
 def _classes(values: np.ndarray) -> tuple[np.ndarray, list[str]]:

@@ -20,6 +20,8 @@ def show(run: Single) -> None:
 
     if run.title:
         console().print(f"[bold]{escape(run.title)}[/]")
+    if run.alert:
+        say(f"warning: {run.alert}")
     rows, features = run.table.X.shape
     fit = run.fits[0]
     if fit.refusal:

@@ -23,6 +23,7 @@ from nrprob.known import Groups, Known
 from nrprob.labels import are_blank, are_minus_one, is_missing, plain, refuse_own_groups
 from nrprob.settings import standard
 from nrprob.statistics.features import largest
+from nrprob.statistics.single_feature import warn_of_single_feature
 from nrprob.storage.stored import Stored, as_stored, over_pieces
 from nrprob.validation import (
     LARGEST,
@@ -165,6 +166,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
     _classes_share = False
     # What to do about clusters of one or two samples.
     _small_remedy = "remove samples that are outliers, or change n_clusters or other parameters"
+    # Whether `fit` warns if one discrete feature determines the clusters.
+    _warns_of_single_feature = False
 
     def __sklearn_tags__(self):
         """Return scikit-learn's description of what the estimator accepts."""
@@ -281,7 +284,10 @@ class Clusterer(ClusterMixin, BaseEstimator):
             # A frame that was not passed holds the columns that were named.
             self._known_columns = [] if told is passed else [*told.columns]
             task = self.prepare(X, y, **given)
-            return self.finish(task, self.compute(task))
+            self.finish(task, self.compute(task))
+        if self._warns_of_single_feature:
+            warn_of_single_feature(X, self.labels_)
+        return self
 
     def _fit_stored(self, rows: Stored, y, known=None):
         """Fit rows that are not in memory; known structure and wanted labels may be columns."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,11 @@ from nrprob.evidence.held_out import conditioned, refit
 from nrprob.evidence.progress import shown
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
+from nrprob.exceptions import SingleFeatureWarning
+from nrprob.frames import take_out
 from nrprob.settings import few_threads
 from nrprob.statistics.groups import cross_table
+from nrprob.statistics.single_feature import single_feature
 from nrprob.validation import ITERATIONS, check_number, check_random_state
 
 
@@ -39,7 +43,7 @@ class Confidence:
         How much of a cluster refits find again: rows in both, of rows in either; the mean.
     evidence_ : Evidence or None
         The test on which it depends whether there is anything to be sure of; None if the answer was
-        forced for rows that cannot be tested.
+        forced for rows that cannot be tested, or one feature determines the clusters.
     withheld_ : str
         Why nothing is said; empty where something is.
     n_resamples : int
@@ -111,8 +115,10 @@ def confidence(
     Fresh starts alone take a poor optimum for doubt, and the clusters alone take none.
 
     Where there are no clusters, no such number means anything: two halves of a cloud seem sure. So
-    it is withheld if `nrprob.evidence.test` finds nothing. Exact copies of a sample are resampled
-    together, as one sample; see `nrprob.evidence.test`. A resample has rows several times, on
+    it is withheld if `nrprob.evidence.test` finds nothing. It is also withheld if one discrete
+    feature, such as a boolean column, determines the clusters: refits find that feature again,
+    whatever the other features say. Exact copies of a sample are resampled together, as one sample;
+    see `nrprob.evidence.test`. A resample has rows several times, on
     which full covariances of `MixtureEM` may collapse where rows are few; raise its ``reg_covar``.
 
     Parameters
@@ -127,8 +133,8 @@ def confidence(
     evidence : Evidence, optional
         What `nrprob.evidence.test` said of these rows; by default it is asked.
     force : bool, default=False
-        Whether to answer even if there is no evidence of clusters, or no test for rows as these:
-        counts, zeros and ones, columns of few values.
+        Whether to answer even if there is no evidence of clusters, one feature determines them, or
+        there is no test for rows as these: counts, zeros and ones, columns of few values.
     random_state : int, RandomState instance or None, default=None
         Determines resamples, starts and the test.
     n_resamples : int, default=25
@@ -177,8 +183,17 @@ def confidence(
     reference = estimator
     if labels_of_fit(estimator, n) is None:
         reference = clone(estimator).set_params(random_state=random.randint(2**31 - 1))
-        reference.fit(rows, **conditioned(codes))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SingleFeatureWarning)  # the answer says it
+            reference.fit(rows, **conditioned(codes))
     labels = reference.labels_
+    feature = None if force else single_feature(take_out(X, known)[0], labels)
+    if feature is not None:
+        withheld = (
+            f"{feature}; drop this column, or pass it as known; force=True gives the confidence "
+            "all the same"
+        )
+        return Confidence(labels, None, None, None, None, evidence, withheld, n_resamples)
     if evidence is None:
         seed = random.randint(2**31 - 1)
         try:

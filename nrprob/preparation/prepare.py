@@ -56,6 +56,9 @@ class Prepared:
         Places of the rows that were kept.
     scales_ : dict
         Of every column that was standardised, the mean and the standard deviation.
+    indicators_ : dict
+        Of every column that was made of booleans or text, the column of the table, its value at 0
+        and its value at 1; the value at 0 is empty where it may be any other.
     notes : list of str
         What was done, a sentence each.
     warnings : list of str
@@ -67,6 +70,7 @@ class Prepared:
     feature_names_: list[str]
     rows_: np.ndarray
     scales_: dict[str, tuple[float, float]] = field(default_factory=dict)
+    indicators_: dict[str, tuple[str, str, str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
@@ -248,6 +252,7 @@ class _Columns(Record):
         if units or standardize:
             ready.X, ready.scales_ = scale(features, standardize, self)
         ready.notes, ready.warnings = self.notes, self.warnings
+        ready.indicators_ = self.indicators
         return ready
 
     def rows(
@@ -371,6 +376,8 @@ class _Columns(Record):
                 parts.append(_filled(numbers))
                 is_number.append(not is_01(numbers))
                 is_text.append(kind == "boolean")
+                if kind == "boolean":
+                    self.indicators[name] = (name, "false", "true")
                 kinds[name] = "constant" if np.ptp(parts[-1]) == 0 else kind
                 continue
             values = _values(column)
@@ -381,6 +388,8 @@ class _Columns(Record):
             for value in shown:
                 is_value = (column == value).to_numpy(bool, na_value=False).astype(np.float64)
                 parts.append(_filled(np.where(lacks, np.nan, is_value)))
+                off = str(values[0]) if len(values) == 2 else ""
+                self.indicators[f"{name}={value}"] = (name, off, str(value))
             names += own
             is_number += [False] * len(own)
             is_text += [True] * len(own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,14 @@ def in_python(option: str, value: Any) -> str:
     return f"{option}={value!r}"
 
 
+def as_option(option: str, value: Any) -> str:
+    """How an argument is written on the command line."""
+    if isinstance(value, bool):
+        return f"--{option}" if value else f"--no-{option}"
+    text = ",".join(value) if isinstance(value, list) else value
+    return f"--{option} {shlex.quote(text)}"
+
+
 @dataclass
 class Record:
     """Sentences about a table.
@@ -41,9 +50,11 @@ class Record:
     named : whether columns have names, by which they can be left out
     notes : what was done
     warnings : what looks wrong
+    indicators : of columns of 0 and 1, the column of the table and its values at 0 and 1
     """
 
     say: Say = in_python
     named: bool = True
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    indicators: dict[str, tuple[str, str, str]] = field(default_factory=dict)

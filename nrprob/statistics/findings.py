@@ -66,7 +66,7 @@ def find(
     own, away = sizes[clusters, None], n - sizes[clusters, None]
     differences, inside, outside = np.zeros((3, len(clusters), p))
     distances = np.zeros(n)
-    for columns, block in _blocks(X):
+    for columns, block in blocks(X):
         raw = member @ block
         inside[:, columns] = raw[clusters] / own
         outside[:, columns] = (raw.sum(0) - raw[clusters]) / away
@@ -114,7 +114,7 @@ def _indicator(codes: np.ndarray) -> scipy.sparse.csr_array:
     return scipy.sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=(codes.max() + 1, n))
 
 
-def _blocks(X: Any) -> Iterator[tuple[slice, np.ndarray]]:
+def blocks(X: Any) -> Iterator[tuple[slice, np.ndarray]]:
     """Some features of all rows at a time, dense."""
     n, p = X.shape
     sparse = scipy.sparse.issparse(X)

@@ -10,7 +10,7 @@ from scipy import sparse
 # Dense rows of whole numbers are counts where at least this share of the entries is 0, as in
 # documents; else they are measurements, as the grey levels of images.
 _ZEROS = 0.5
-_DISTINCT = 20  # values of a column below which it is a lattice
+FEW_VALUES = 20  # a column of fewer distinct values is discrete
 
 
 def values_of(x: Any) -> Any:
@@ -45,6 +45,6 @@ def no_cloud(rows: np.ndarray) -> str | None:
     """
     kind = {"binary": "zeros and ones", "counts": "counts"}.get(kind_of(rows))
     most = max(np.unique(column).size for column in rows.T)
-    if kind is None and most < min(_DISTINCT, len(rows)):
+    if kind is None and most < min(FEW_VALUES, len(rows)):
         return f"columns of {most} distinct values at most"
     return kind

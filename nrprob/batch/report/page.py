@@ -133,6 +133,8 @@ def _section(folder: Path, anchor: str) -> _Section:
             chapter = _chapter(folder, Plan(model, tuple(cells), (), origin), dataset)
         except InputError as error:
             alerts.append(f"What the clusters are is not on this page: {error}.")
+    if chapter is not None and chapter.run.alert:
+        alerts.insert(0, f"{chapter.run.alert}.")
     return _Section(
         anchor,
         model.title or folder.resolve().name,

@@ -197,6 +197,12 @@ class CCIB(BottleneckEstimator):
     <feature_names_in_>
     <classes_>
 
+    Warns
+    -----
+    nrprob.exceptions.SingleFeatureWarning
+        If one discrete feature y, such as a boolean column, determines the clusters c:
+        I(c; y) / H(c) above 0.7.
+
     Notes
     -----
     Without ``known`` this is `IB`. ``y`` holds wanted labels, -1 where unknown.
@@ -244,6 +250,7 @@ class CCIB(BottleneckEstimator):
     verbose: parameters.Verbosity = 0
 
     _weight_names = ("", "coordination_weight_")
+    _warns_of_single_feature = True
     # What turns known structure into columns of models, in an estimator that was fitted with them.
     _columns: DesignEncoder | None = field(default=None, init=False)
     # What coordinates, once known; None where nothing is known.

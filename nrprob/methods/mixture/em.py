@@ -232,6 +232,12 @@ class MixtureEM(UnconditionalMixin, NumberMixin, FeatureParameters, ScoreMixin, 
     <feature_names_in_>
     <classes_>
 
+    Warns
+    -----
+    nrprob.exceptions.SingleFeatureWarning
+        If one discrete feature y, such as a boolean column, determines the clusters c:
+        I(c; y) / H(c) above 0.7.
+
     Notes
     -----
     For "VEE", the M-step of components that hold the masses n_k and the scatters W_k (with
@@ -276,6 +282,8 @@ class MixtureEM(UnconditionalMixin, NumberMixin, FeatureParameters, ScoreMixin, 
     tol: parameters.Tolerance = 1e-4
     random_state: Any = None
     verbose: parameters.Verbosity = 0
+
+    _warns_of_single_feature = True
 
     @property
     def _takes_sparse(self) -> bool:

@@ -175,6 +175,9 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
     -----
     DegenerateClusterWarning
         If a known group has a single row, or a cluster lies in one known group only.
+    nrprob.exceptions.SingleFeatureWarning
+        If one discrete feature y, such as a boolean column, determines the clusters c:
+        I(c; y) / H(c) above 0.7.
     UserWarning
         If two solutions with different clusters are less than 1 nat apart.
 
@@ -229,6 +232,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
     verbose: parameters.Verbosity = 0
 
     _rarely_finite = ("gap_",)
+    _warns_of_single_feature = True
     centers_ = Renamed("means_")
     covariance_ = Renamed("covariances_")
 

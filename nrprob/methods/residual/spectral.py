@@ -176,6 +176,12 @@ class ResidualSpectral(Clusterer):
     <feature_names_in_>
     <classes_>
 
+    Warns
+    -----
+    nrprob.exceptions.SingleFeatureWarning
+        If one discrete feature y, such as a boolean column, determines the clusters c:
+        I(c; y) / H(c) above 0.7.
+
     Notes
     -----
     Terms found in fewer than three rows are dropped. Rows that are left without a term take no part
@@ -229,6 +235,7 @@ class ResidualSpectral(Clusterer):
 
     _takes_sparse = True
     _only_counts = True
+    _warns_of_single_feature = True
     centroids_ = Renamed("member_centers_")
     _unit = "the consensus"
 

@@ -1,0 +1,222 @@
+"""Whether one discrete feature determines the clusters: I(c; y) / H(c)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from scipy.stats import entropy
+
+from nrprob.exceptions import SingleFeatureWarning, warn
+from nrprob.frames import is_frame
+from nrprob.information import mutual_information
+from nrprob.statistics.findings import blocks
+from nrprob.statistics.kinds import FEW_VALUES
+
+__all__ = ["SingleFeature", "single_feature", "warn_of_single_feature"]
+
+THRESHOLD = 0.7  # of I(c; y) / H(c)
+_ROWS = 2**13  # sample of a larger table, about as many rows of every cluster
+_LEAST = 2**6  # rows of every cluster in that sample
+_EACH = 5  # rows of a value of a discrete column, on average
+_LOOK = 2**8  # rows in which most continuous columns are recognised
+
+
+@dataclass(frozen=True)
+class SingleFeature:
+    """A discrete feature that determines the clusters.
+
+    ``str(feature)`` is a clause that says so.
+
+    Attributes
+    ----------
+    column : name of the column of the table; "column 3" where columns have no names
+    share : I(c; y) / H(c)
+    cluster : the cluster that agrees best with some values of the feature
+    values : these values
+    """
+
+    column: str
+    share: float
+    cluster: int
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"cluster {self.cluster} is {self.column} = {' or '.join(self.values)}: this one "
+            f"feature determines the clusters (I(c; y) / H(c) = {self.share:.2f})"
+        )
+
+
+@dataclass
+class _Discrete:
+    """A discrete feature: its column, the code (n,) of every row, and the values by code."""
+
+    column: str
+    codes: np.ndarray
+    values: list[str]
+
+    def table(self, clusters: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Weights (v, k) of all values and clusters."""
+        shape = len(self.values), clusters.max() + 1
+        cell = np.ravel_multi_index((self.codes, clusters), shape)
+        return np.bincount(cell, weights, shape[0] * shape[1]).reshape(shape)
+
+
+def warn_of_single_feature(X: Any, labels: np.ndarray) -> None:
+    """Warn if one discrete feature of ``X`` determines the clusters; see `single_feature`."""
+    feature = single_feature(X, labels)
+    if feature is not None:
+        warn(f"{feature}; drop this column, or pass it as known", SingleFeatureWarning)
+
+
+def single_feature(
+    X: Any,
+    labels: np.ndarray,
+    names: Sequence[str] | None = None,
+    indicators: Mapping[str, Sequence[str]] | None = None,
+    scales: Mapping[str, Sequence[float]] | None = None,
+) -> SingleFeature | None:
+    r"""Find the discrete feature that determines the clusters; None if none does.
+
+    It is the feature y of the largest
+
+    .. math:: \frac{I(c; y) - e}{H(c) - e}, \qquad e = \frac{(k - 1)(v - 1)}{2n}
+
+    with the clusters c, if that is above 0.7; e is the expected mutual information of independent
+    labelings with k and v values. A feature is a column of fewer than 20 values, each of which
+    occurs in 5 rows on average, or all indicator columns of one column of a table. A continuous
+    column may well determine the clusters.
+
+    Where all columns are discrete, clusters may be what several features have in common, and one of
+    these may exceed 0.7. There it must exceed twice the value of every other feature.
+
+    Parameters
+    ----------
+    X : array, sparse matrix or pandas frame of shape (n_samples, n_features)
+    labels : ndarray of shape (n_samples,)
+    names : of the columns; a frame has its own
+    indicators : column of the table, value at 0 ("" for any other) and value at 1, by the name of
+        an indicator column; by default the names ``column=value`` and boolean columns of a frame
+    scales : mean and standard deviation of standardised columns, by name
+    """
+    clusters, codes = np.unique(labels, return_inverse=True)
+    codes = codes.ravel()
+    if clusters.size < 2:
+        return None
+    sizes = np.bincount(codes) / codes.size
+    entropy_c = float(entropy(sizes))
+    rows = _sample(codes)
+    codes = codes[rows]
+    weights = (sizes / np.bincount(codes))[codes]  # so that H(c) is that of all rows
+    booleans: dict[str, Sequence[str]] = {}
+    if is_frame(X):
+        names = [str(name) for name in X.columns]
+        kinds = zip(names, X.dtypes, strict=True)
+        booleans = {n: (n, "false", "true") for n, kind in kinds if kind.kind == "b"}
+        X = X.iloc[rows].to_numpy(np.float64)
+    else:
+        X = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X)
+        X = X if rows.size == X.shape[0] else X[rows]
+    names = [f"column {j}" for j in range(X.shape[1])] if names is None else names
+    indicators = _by_name(names) | booleans if indicators is None else indicators
+    if sparse.issparse(X):
+        kept = _spread(X, THRESHOLD / 2 * entropy_c)
+        X, names = X.tocsc()[:, kept], [names[j] for j in kept]
+    features, continuous = _discrete(X, names, indicators, scales or {})
+    tables = [feature.table(codes, weights) for feature in features]
+    shares = [_share(joint, entropy_c, codes.size) for joint in tables]
+    second, share = sorted([0.0, 0.0, *shares])[-2:]
+    if share <= (THRESHOLD if continuous else max(THRESHOLD, 2 * second)):
+        return None
+    first = shares.index(share)
+    c, values = _example(tables[first])
+    best = features[first]
+    return SingleFeature(
+        best.column, share, int(clusters[c]), tuple(best.values[v] for v in values)
+    )
+
+
+def _share(joint: np.ndarray, entropy_c: float, n: int) -> float:
+    """I(c; y) / H(c) of a table (v, k) of probabilities, both less their part by chance."""
+    v, k = np.count_nonzero(joint.sum(1)), joint.shape[1]
+    chance = (k - 1) * (v - 1) / (2 * n)
+    if entropy_c <= chance:
+        return 0.0
+    return float((mutual_information(joint) - chance) / (entropy_c - chance))
+
+
+def _by_name(names: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Indicators by the names that `nrprob.prepare` gives them."""
+    parts = {name: name.partition("=") for name in names}
+    return {name: (column, "", value) for name, (column, equals, value) in parts.items() if equals}
+
+
+def _sample(codes: np.ndarray) -> np.ndarray:
+    """Numbers of some rows, in ascending order: all of a small table."""
+    if codes.size <= _ROWS:
+        return np.arange(codes.size)
+    order = np.random.default_rng(0).permutation(codes.size)
+    order = order[np.argsort(codes[order], kind="stable")]
+    sizes = np.bincount(codes)
+    place = np.arange(codes.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.sort(order[place < max(_ROWS // sizes.size, _LEAST)])
+
+
+def _spread(X: Any, least: float) -> np.ndarray:
+    """Numbers of the sparse columns whose entropy, a bound of I(c; y), may exceed ``least``."""
+    filled = X.astype(bool).sum(0) / X.shape[0]
+    bound = entropy([filled, 1 - filled]) + filled * np.log(FEW_VALUES)
+    return np.flatnonzero(bound > least)
+
+
+def _discrete(
+    X: Any,
+    names: Sequence[str],
+    indicators: Mapping[str, Sequence[str]],
+    scales: Mapping[str, Sequence[float]],
+) -> tuple[list[_Discrete], bool]:
+    """The discrete features of some rows, and whether other columns are continuous."""
+    features: dict[tuple[str, bool], _Discrete] = {}
+    continuous = False
+    for columns, block in blocks(X):
+        look = np.sort(block[:: max(1, len(block) // _LOOK)], axis=0)
+        few = (np.diff(look, axis=0) != 0).sum(0) < FEW_VALUES - 1
+        continuous |= not few.all()
+        for j in np.flatnonzero(few):
+            name = names[columns.start + j]
+            found, codes, counts = np.unique(block[:, j], return_inverse=True, return_counts=True)
+            codes = codes.astype(np.int16)
+            continuous |= found.size >= FEW_VALUES
+            if found.size == 2 and name in indicators:
+                column, off, on = indicators[name]
+                blank = _Discrete(column, np.zeros_like(codes), [off or "any other value"])
+                feature = features.setdefault((column, True), blank)
+                feature.codes[codes == 1] = len(feature.values)
+                feature.values.append(on)
+            elif (
+                found.size < FEW_VALUES
+                and found.size * _EACH <= len(codes)
+                and np.count_nonzero(counts > 1) > 1
+            ):
+                mean, deviation = scales.get(name, (0.0, 1.0))
+                values = [f"{value:.6g}" for value in found * deviation + mean]
+                features[name, False] = _Discrete(name, codes, values)
+    return [*features.values()], continuous
+
+
+def _example(joint: np.ndarray) -> tuple[int, np.ndarray]:
+    """The cluster that agrees best with some values of a feature, and these values."""
+    owner = np.where(joint.sum(1) > 0, joint.argmax(1), -1)
+    found = []
+    for c in np.unique(owner[owner >= 0]):
+        values = np.flatnonzero(owner == c)
+        both = joint[values, c].sum()
+        jaccard = both / (joint[values].sum() + joint[:, c].sum() - both)
+        # Two clusters are complements: the one of fewer values says it, or of the last value.
+        found.append((round(jaccard, 9), -values.size, values.max(), c, values))
+    *_, c, values = max(found, key=lambda one: one[:3])
+    return int(c), values
