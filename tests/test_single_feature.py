@@ -242,6 +242,8 @@ def ordinary():
     )
     rounded = np.round(far[::5, :1], 0)
     yield "few rows of a rounded column", rounded, TWO[::5]
+    counts = rng.poisson(np.where(TWO, 1, 8)[:, None], size=(200, 1))
+    yield "counts", np.column_stack([counts, rng.poisson(3, size=(200, 5))]), TWO
     yield "many clusters of few rows", rng.integers(19, size=(60, 2)), rng.integers(20, size=60)
     for dims in ((3, 3), (8, 6, 4)):
         for p_noise in (0.0, 0.03, 0.1):

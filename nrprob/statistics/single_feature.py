@@ -14,7 +14,7 @@ from nrprob.exceptions import SingleFeatureWarning, warn
 from nrprob.frames import is_frame
 from nrprob.information import mutual_information
 from nrprob.statistics.findings import blocks
-from nrprob.statistics.kinds import FEW_VALUES
+from nrprob.statistics.kinds import FEW_VALUES, guess_features
 
 __all__ = ["SingleFeature", "single_feature", "warn_of_single_feature"]
 
@@ -88,8 +88,8 @@ def single_feature(
 
     with the clusters c, if that is above 0.7; e is the expected mutual information of independent
     labelings with k and v values. A feature is a column of fewer than 20 values, each of which
-    occurs in 5 rows on average, or all indicator columns of one column of a table. A continuous
-    column may well determine the clusters.
+    occurs in 5 rows on average (of exactly 2 values where all data are counts), or all indicator
+    columns of one column of a table. A continuous column may well determine the clusters.
 
     Where all columns are discrete, clusters may be what several features have in common, and one of
     these may exceed 0.7. There it must exceed twice the value of every other feature.
@@ -123,10 +123,11 @@ def single_feature(
         X = X if rows.size == X.shape[0] else X[rows]
     names = [f"column {j}" for j in range(X.shape[1])] if names is None else names
     indicators = _by_name(names) | booleans if indicators is None else indicators
+    most = 2 if guess_features(X) == "multinomial" else FEW_VALUES - 1
     if sparse.issparse(X):
         kept = _spread(X, THRESHOLD / 2 * entropy_c)
         X, names = X.tocsc()[:, kept], [names[j] for j in kept]
-    features, continuous = _discrete(X, names, indicators, scales or {})
+    features, continuous = _discrete(X, names, indicators, scales or {}, most)
     tables = [feature.table(codes, weights) for feature in features]
     shares = [_share(joint, entropy_c, codes.size) for joint in tables]
     second, share = sorted([0.0, 0.0, *shares])[-2:]
@@ -178,19 +179,20 @@ def _discrete(
     names: Sequence[str],
     indicators: Mapping[str, Sequence[str]],
     scales: Mapping[str, Sequence[float]],
+    most: int,
 ) -> tuple[list[_Discrete], bool]:
-    """The discrete features of some rows, and whether other columns are continuous."""
+    """The features of at most so many values, and whether other columns have more."""
     features: dict[tuple[str, bool], _Discrete] = {}
     continuous = False
     for columns, block in blocks(X):
         look = np.sort(block[:: max(1, len(block) // _LOOK)], axis=0)
-        few = (np.diff(look, axis=0) != 0).sum(0) < FEW_VALUES - 1
+        few = (np.diff(look, axis=0) != 0).sum(0) < most
         continuous |= not few.all()
         for j in np.flatnonzero(few):
             name = names[columns.start + j]
             found, codes, counts = np.unique(block[:, j], return_inverse=True, return_counts=True)
             codes = codes.astype(np.int16)
-            continuous |= found.size >= FEW_VALUES
+            continuous |= found.size > most
             if found.size == 2 and name in indicators:
                 column, off, on = indicators[name]
                 blank = _Discrete(column, np.zeros_like(codes), [off or "any other value"])
@@ -198,7 +200,7 @@ def _discrete(
                 feature.codes[codes == 1] = len(feature.values)
                 feature.values.append(on)
             elif (
-                found.size < FEW_VALUES
+                found.size <= most
                 and found.size * _EACH <= len(codes)
                 and np.count_nonzero(counts > 1) > 1
             ):
