@@ -30,26 +30,17 @@ _BLOCK = 1024  # samples at a time, so that memory does not grow with samples ti
 def unavailable(code: MixtureCode) -> str:
     """Why there is no pointwise log likelihood, and for which setting; "" where there is one."""
     missing = "it is not implemented for {}"
-    reasons = {
-        "features": (code.features, "gaussian", missing.format("counts and binary features")),
-        "energy": (code.energy, "conjugate", "code lengths of single samples are not normalised"),
-        "covariance": (
-            "full" if code.covariance == "diag" else code.covariance,
-            "full",
-            missing.format("covariances that components share, nor with known"),
-        ),
-        "likelihood_power": (
-            code.power,
-            1,
-            "importance weights need the powered density and the score needs the plain density",
-        ),
-        "errors": (code.errors, "gauss", missing.format("t-distributed errors")),
-        "transformation": (
-            code.transformation, "identity", missing.format("transformed features")
-        ),
-    }  # fmt: skip
-    for name, (used, needed, reason) in reasons.items():
-        if used != needed:
+    tempered = "importance weights need the powered density and the score needs the plain density"
+    needs = (
+        ("features", code.features, ("gaussian",), missing.format("counts and binary features")),
+        ("energy", code.energy, ("conjugate",), "exponentiated code lengths are not normalised"),
+        ("covariance", code.covariance, ("diag", "full"), missing.format("shared covariances")),
+        ("likelihood_power", code.power, (1,), tempered),
+        ("errors", code.errors, ("gauss",), missing.format("t-distributed errors")),
+        ("transformation", code.transformation, ("identity",), missing.format("transformations")),
+    )
+    for name, used, allowed, reason in needs:
+        if used not in allowed:
             return f"{reason}; got {name}={used!r}"
     return ""
 

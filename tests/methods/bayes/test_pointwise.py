@@ -257,11 +257,11 @@ def test_arviz_agrees_with_fits_without_the_sample(covariance):
         ({"covariance": "diag"}, ""),
         ({"features": "multinomial"}, "counts and binary features; got features='multinomial'"),
         ({"energy": "nml", "covariance": "diag"}, "not normalised; got energy='nml'"),
-        ({"covariance": "tied"}, "covariances that components share.*got covariance='tied'"),
-        ({"covariance": "shrunk"}, "covariances that components share.*got covariance='shrunk'"),
+        ({"covariance": "tied"}, "shared covariances.*got covariance='tied'"),
+        ({"covariance": "shrunk"}, "shared covariances.*got covariance='shrunk'"),
         ({"power": 0.5}, "powered density.*plain density; got likelihood_power=0.5"),
         ({"errors": "t"}, "t-distributed errors; got errors='t'"),
-        ({"transformation": "yeo-johnson"}, "transformed features; got transformation="),
+        ({"transformation": "yeo-johnson"}, "transformations; got transformation="),
     ],
 )
 def test_where_there_is_none_it_says_why(change, message):
