@@ -225,7 +225,8 @@ def explore(
         return model
 
     tests: list[Any] = []
-    rejected, reason = None, f"{n_clusterings} clusterings were asked for"
+    asked_for = "1 clustering was" if n_clusterings == 1 else f"{n_clusterings} clusterings were"
+    rejected, reason = None, f"{asked_for} asked for"
     while n_clusterings is None or len(estimators) < n_clusterings:
         number = len(estimators) + 1
         try:

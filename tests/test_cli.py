@@ -109,14 +109,16 @@ def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
     frame = pd.DataFrame(X, columns=["x", "y"]).assign(group=np.array(["a", "b"])[known])
     frame.to_csv(tmp_path / "rows.csv", index=False)
     out = tmp_path / "out"
-    options = "--known", "group", "--out", out, "--rule", "gap"
+    options = "--known", "group", "--out", out, "--rule", "gap", "--test", "--alpha", "0.01"
     result = invoke("explore", tmp_path / "rows.csv", *options)
     assert result.exit_code == 0, result.output
     assert "1: clusters with a gap between them" in result.stdout
     assert "no more, since clustering 2" in result.stdout
     labels = pd.read_csv(out / "labels.csv")
-    assert list(labels) == ["row", "clustering_1", "group"]
-    assert (labels.clustering_1 == sought).mean() in (0, 1)
+    assert list(labels) == ["row", "clustering_1", "confidence_1", "group"]
+    assert (labels.clustering_1 == sought).mean() in (0, 1) and labels.confidence_1.mean() > 0.9
+    assert "1: 100 % of the rows are expected to be in the right cluster" in result.stdout
+    assert "plot()" not in result.stdout
     told = json.loads((out / "result.json").read_text())
     assert told["clusterings"][0]["p_gap"] < 0.05 and told["known"] == ["group"]
     assert told["reason"] in result.stdout
@@ -130,14 +132,23 @@ def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
 def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     out = tmp_path / "out"
     options = "--known", "species", "--n", "1", "--k", "2", "--no-picture", "--out", out
+    assert "nothing is tested; got --alpha 0.01; add --test" in refused(
+        invoke("explore", data, *options, "--alpha", "0.01")
+    )
     out.mkdir()
     (out / "clustering_3.png").touch()
     assert "clustering_3.png; choose another with --out" in refused(
         invoke("explore", data, *options)
     )
-    result = invoke("explore", data, "--drop", "other", *options, "--force")
+    result = invoke("explore", data, "--compare", "other", *options, "--force")
     assert result.exit_code == 0, result.output
-    assert "1 clusterings were asked for" in result.stdout
+    assert "1 clustering was asked for" in result.stdout
+    # How the clustering agrees with what is known, and with what it is compared with.
+    scores = json.loads((out / "result.json").read_text())["clusterings"][0]["scores"]
+    assert list(scores)[::2] == ["NMI of species", "NMI of other"]
+    assert scores["NMI of species"] < 0.1 and scores["NMI of other"] > 0.5
+    lines = [x.split() for x in result.stdout.splitlines()]
+    assert ["1", *(f"{score:.3f}" for score in scores.values())] in lines
     assert {p.name for p in out.iterdir()} == RESULTS
     line = refused(invoke("explore", data, "--out", tmp_path / "other"))
     assert "--n is needed where no test says when to stop; got zeros and ones" in line
@@ -1036,11 +1047,24 @@ def test_an_interrupt_that_is_swallowed_comes_again(invoke, tmp_path, monkeypatc
     assert sys.unraisablehook is before
 
 
-def test_methods_lists_every_estimator(invoke):
+def test_methods_are_read_in_80_columns(invoke, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     result = invoke("methods")
     assert result.exit_code == 0
-    for name in ("ccib", "ibsi", "ib", "sequential"):
-        assert name in result.stdout
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    for name, method in METHODS.items():
+        takes = ", takes --known" if method.takes_known else ""
+        start = lines.index(f"{name}  ({method.class_name}{takes})") + 1
+        # What it is for, in whole words.
+        words = " ".join(" ".join(lines[start : start + 4]).split())
+        assert words.startswith(method.purpose)
+        assert not method.solvers or f"solvers: {', '.join(method.solvers)}" in words
+
+
+def test_level_of_the_tests_needs_a_test(invoke, data):
+    line = refused(invoke("fit", data, "--alpha", "0.01"))
+    assert "nothing is tested; got --alpha 0.01; add --test" in line
 
 
 def test_solvers_listed_are_the_solvers_there_are():

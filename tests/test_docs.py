@@ -5,6 +5,9 @@ import doctest
 import importlib
 import inspect
 import re
+import shlex
+import subprocess
+import sys
 import tomllib
 
 import jax
@@ -12,9 +15,11 @@ import pandas as pd
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from places import DOCS, ROOT, TESTS
+from typer.testing import CliRunner
 
 import nrprob
 from nrprob.batch.modelfile import read_model
+from nrprob.cli import app
 
 PAGE = (DOCS / "model-files.md").read_text(encoding="utf-8")
 
@@ -90,6 +95,13 @@ CLAIMS = {
         and sure.rows_.mean() > 0.95
         and model.n_clusters_ == 2
     ),
+    "few-labels": lambda few, some, species, majority, **_: (
+        (majority[some[:6]] == species[some[:6]]).sum() >= 4  # wrong labels that are overruled
+        and few.n_clusters_ >= 3
+    ),
+    "views-and-pairs": lambda believed, wrong, **_: (
+        believed["accepted"][~wrong].mean() > 0.9 and not believed["accepted"][wrong].any()
+    ),
     "one-after-another": lambda X, found, both, **_: (
         found.labels_.shape == both.shape == (len(X), 2)
     ),
@@ -117,6 +129,30 @@ def test_examples_of_pages_run(page, tmp_path, monkeypatch):
     ):
         exec(block, scope)
     assert CLAIMS.get(page.stem, lambda **_: True)(**scope)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["command-line", "one-after-another", "start"])
+def test_commands_of_pages_run(page, tmp_path, monkeypatch):
+    """One after the other, in a folder that holds what the page has made before, and no more."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    scope: dict = {}
+    ran = 0
+    for language, block in re.findall(r"^```(python|sh)\n(.*?)^```", text, re.M | re.S):
+        if language == "python":
+            exec(block, scope)
+            continue
+        for line in block.splitlines():
+            program, *arguments = shlex.split(line, comments=True)
+            if program == "python":
+                subprocess.run([sys.executable, *arguments], check=True)
+            elif program == "nrprob":
+                result = CliRunner().invoke(app, arguments)
+                assert result.exit_code == 0, f"{line}\n{result.output}"
+                ran += 1
+    assert ran
 
 
 def _examples():

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -32,3 +33,7 @@ def test_python_examples_run():
         exec(block, scope)
     assert "ResidualMixture" in scope["model"].reason_
     assert scope["model"].labels_.shape == scope["parity"].shape
+    # Of the 30 pairs, the six wrong ones are not believed.
+    accepted = scope["soft"].accepted_["accepted"].to_numpy()
+    wrong, same = np.arange(30) < 6, scope["same"]
+    assert accepted.sum() == 24 and not accepted[np.r_[wrong[same], wrong[~same]]].any()

@@ -41,7 +41,15 @@ class Tested:
         return found
 
 
-def tested(estimator: Any, X: Any, known: np.ndarray | None, alert: str = "") -> Tested:
+def tested(
+    estimator: Any,
+    X: Any,
+    known: np.ndarray | None,
+    *,
+    alpha: float = 0.05,
+    evidence: Evidence | None = None,
+    alert: str = "",
+) -> Tested:
     """Test the clusters that an estimator finds, and ask how sure rows are.
 
     Parameters
@@ -50,11 +58,13 @@ def tested(estimator: Any, X: Any, known: np.ndarray | None, alert: str = "") ->
         seed is that of the tests
     X : array of shape (n_samples, n_features)
     known : array or None
+    alpha : level of the test
+    evidence : of the clusters, where they are tested already
     alert : `Single.alert` of its clusters, for which confidence is withheld
     """
     given = {"known": known, "random_state": estimator.get_params().get("random_state")}
     try:
-        found = test(estimator, X, **given)
+        found = evidence or test(estimator, X, alpha=alpha, **given)
     except (TypeError, ValueError) as error:
         return Tested(None, None, (f"these clusters have no test: {error}",))
     alone = "how sure rows are is not said, since one feature determines the clusters"

@@ -72,22 +72,19 @@ def report(
 @app.command()
 def methods() -> None:
     """List the methods: what each is for, and its solvers (the first is the default)."""
-    from rich.table import Table
+    from rich.padding import Padding
 
     from nrprob.batch.registry import METHODS, PACKAGES
 
-    table = Table()
-    table.add_column("name", style="bold", no_wrap=True)
-    table.add_column("class", no_wrap=True)
-    table.add_column("finds")
-    table.add_column("--known", no_wrap=True)
-    table.add_column("solvers")
+    screen = Console(highlight=False)
     for name, one in METHODS.items():
-        known = "yes" if one.takes_known else "no"
-        table.add_row(name, one.class_name, one.purpose, known, ", ".join(one.solvers))
-    Console().print(table)
+        takes = ", takes --known" if one.takes_known else ""
+        screen.print(f"[bold]{name}[/]  ({one.class_name}{takes})")
+        screen.print(Padding(one.purpose, (0, 0, 0, 4), expand=False))
+        if one.solvers:
+            screen.print(Padding(f"solvers: {', '.join(one.solvers)}", (0, 0, 0, 4), expand=False))
     packages = " and ".join(PACKAGES.values())
-    Console().print(f"Model files also take estimators of {packages}, by their import paths.")
+    screen.print(f"\nModel files also take estimators of {packages}, by their import paths.")
 
 
 def _version(wanted: bool) -> None:

@@ -15,6 +15,7 @@ from nrprob.cli.beforehand import check_at_least
 from nrprob.exceptions import InputError
 
 __all__ = [
+    "Alpha",
     "Asked",
     "Columns",
     "Data",
@@ -27,8 +28,10 @@ __all__ = [
     "Obsm",
     "Seed",
     "Standardize",
+    "Test",
     "as_number",
     "ask",
+    "level",
 ]
 
 # Options of every such command.
@@ -74,6 +77,14 @@ Standardize = Annotated[
         help="Give features mean 0 and standard deviation 1; by default measurements of a table "
         "whose scales differ tenfold.",
     ),
+]
+Test = Annotated[
+    bool,
+    Option("--test", help="Test whether the clusters are there, and how sure rows are."),
+]
+Alpha = Annotated[
+    float | None,
+    Option(help="p-value up to which a test counts as evidence of clusters; 0.05 by default."),
 ]
 
 Column = tuple[Path, str]  # a file, and the name of a column
@@ -195,6 +206,25 @@ def as_number(k: str | None) -> int | str | None:
         raise InputError(f"--k is a number or auto; got {k!r}; pass for example --k 3") from None
     check_at_least(1, number, "--k")
     return number
+
+
+def level(alpha: float | None, tested: bool) -> float:
+    """Level of the tests, which --alpha says.
+
+    Raises
+    ------
+    nrprob.exceptions.InputError
+        If it is no probability, or nothing is tested.
+    """
+    if alpha is None:
+        return 0.05
+    if not 0 <= alpha <= 1:
+        raise InputError(f"--alpha is a probability; got {alpha}; pass a number from 0 to 1")
+    if not tested:
+        raise InputError(
+            f"--alpha is the level of tests, and nothing is tested; got --alpha {alpha}; add --test"
+        )
+    return alpha
 
 
 def _listed(texts: list[str] | None) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Option
 
 from nrprob.cli.asked import (
+    Alpha,
     Columns,
     Data,
     Drop,
@@ -19,8 +20,10 @@ from nrprob.cli.asked import (
     Obsm,
     Seed,
     Standardize,
+    Test,
     as_number,
     ask,
+    level,
 )
 from nrprob.cli.beforehand import (
     check_at_least,
@@ -32,10 +35,14 @@ from nrprob.cli.beforehand import (
 )
 from nrprob.cli.given import read_given
 from nrprob.cli.places import Force, Out, find_place, remove_others
+from nrprob.cli.single import show_scores
 from nrprob.cli.terminal import console, heard, in_one_line, say, warn, working
 from nrprob.exceptions import InputError, SingleFeatureWarning
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nrprob.batch.single import Single
     from nrprob.cli.given import Given
     from nrprob.successive import Exploration
 
@@ -48,7 +55,7 @@ def explore(
     known: Known = None,
     compare: Annotated[
         list[str] | None,
-        Option(help="A labeling to keep beside the result, FILE:COLUMN; never used to fit."),
+        Option(help="A labeling to compare the results with, FILE:COLUMN; never used to fit."),
     ] = None,
     k: Number = None,
     n: Annotated[
@@ -58,7 +65,6 @@ def explore(
     rule: Annotated[
         str, Option(help="What a clustering has to pass: structure, or gap between clusters.")
     ] = "structure",
-    alpha: Annotated[float, Option(help="p-value up to which the search goes on.")] = 0.05,
     out: Out = None,
     force: Force = False,
     columns: Columns = None,
@@ -70,6 +76,8 @@ def explore(
     missing: Missing = "error",
     standardize: Standardize = None,
     picture: Annotated[bool, Option(help="Draw pictures.")] = True,
+    test: Test = False,
+    alpha: Alpha = None,
 ) -> None:
     """Find clusterings one after another, each new to all before, while there is evidence."""
     from nrprob.batch.formats import RESULTS
@@ -78,8 +86,7 @@ def explore(
     check_seed(seed, "--seed")
     number = as_number(k)
     check_one_of(("structure", "gap"), rule, "--rule")
-    if not 0 <= alpha <= 1:
-        raise InputError(f"--alpha is a probability; got {alpha}; pass a number from 0 to 1")
+    at = level(alpha, test or n is None)
     if n is not None:
         check_at_least(1, n, "--n")
     options = {"known": known or [], "compare": compare or [], "labels": []}
@@ -102,17 +109,20 @@ def explore(
             warnings.simplefilter("ignore", SingleFeatureWarning)  # the result says it first
             found = search(
                 given.table.X, n_clusters=number, n_clusterings=n, known=given.known, rule=rule,
-                alpha=alpha, random_state=seed,
+                alpha=at, random_state=seed,
             )  # fmt: skip
         given.origin["warnings"] = list(dict.fromkeys(warned))
-        every = explored.runs(found, given.table, given.names, given.origin, given.measured)
+        runs = explored.runs(found, given.table, given.names, given.origin, given.measured)
+        if test:
+            with working("testing the clusters"):
+                explored.add_tests(runs, found, at)
         with working("writing the results"):
-            files = explored.save(found, every, folder, picture)
+            files = explored.save(found, runs, folder, picture)
             remove_others(folder, files)
-    for one in every:
-        if one.alert:
-            say(f"warning: {one.title}: {one.alert}")
-    _show(found)
+    for run in runs:
+        if run.alert:
+            say(f"warning: {run.title}: {run.alert}")
+    _show(found, runs)
     for path in files:
         say(f"wrote {path}")
 
@@ -132,8 +142,8 @@ def _check_testable(given: Given) -> None:
         )
 
 
-def _show(found: Exploration) -> None:
-    """Print a line for every clustering, and why there are no more."""
+def _show(found: Exploration, runs: Sequence[Single]) -> None:
+    """Print a line for every clustering, what agrees with it, and why there are no more."""
     from rich import box
     from rich.table import Table
 
@@ -161,8 +171,11 @@ def _show(found: Exploration) -> None:
             line.append(f"{before.max():.3f}" if len(before) else "–")
         table.add_row(*line)
     console().print(table)
-    for number, own in enumerate(found.evidence_, 1):
-        say(f"{number}: {own}")
+    show_scores({str(r): run.fits[0].scores for r, run in enumerate(runs, 1)}, runs[0].known)
+    for number, run in enumerate(runs, 1):
+        own = found.evidence_[number - 1 : number]
+        for text in own if run.tested is None else run.tested.said:
+            say(f"{number}: {text}")
     say(f"no more, since {found.reason_}" if tested else found.reason_)
     if found.failure_ is not None:
         warn("the search did not end by itself; what was found before is kept")

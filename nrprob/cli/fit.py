@@ -11,6 +11,7 @@ from typer import Option
 
 from nrprob.cli import beforehand
 from nrprob.cli.asked import (
+    Alpha,
     Columns,
     Data,
     Drop,
@@ -22,8 +23,10 @@ from nrprob.cli.asked import (
     Obsm,
     Seed,
     Standardize,
+    Test,
     as_number,
     ask,
+    level,
 )
 from nrprob.cli.beforehand import in_options
 from nrprob.cli.given import read_given
@@ -76,10 +79,8 @@ def fit(
         Option("--set", metavar="NAME=VALUE", help="Any other parameter of the method."),
     ] = None,
     picture: Annotated[bool, Option(help="Draw summary.png.")] = True,
-    test: Annotated[
-        bool,
-        Option("--test", help="Test whether the clusters are there, and how sure rows are."),
-    ] = False,
+    test: Test = False,
+    alpha: Alpha = None,
 ) -> None:
     """Cluster the rows of a file, beyond what is known about them."""
     from nrprob.batch import registry
@@ -104,6 +105,7 @@ def fit(
     parameters = {name: value for name, value in named.items() if value is not None}
     parameters |= _settings(settings or [])
     check_seed(parameters.get("random_state"), "--seed")
+    at = level(alpha, test)
     if test and labels:
         raise InputError(
             f"clusters that are told labels have no test; --test with --labels {labels}; leave one "
@@ -164,7 +166,7 @@ def fit(
 
             with working("testing the clusters"), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                result.tested = tested(estimator, table.X, z, result.alert)
+                result.tested = tested(estimator, table.X, z, alpha=at, alert=result.alert)
             messages = [*fitted.warnings, *(str(one.message) for one in caught)]
             fitted.warnings = list(dict.fromkeys(messages))
         with working("writing the results"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -34,8 +35,7 @@ def show(run: Single) -> None:
             + f" (objective {fit.objective:.2f} nats)" * (fit.objective == fit.objective)
         )
     say(f"{rows} rows, {features} features; {fit.title} {found}")
-    if fit.scores:
-        _show_scores(run)
+    show_scores({one.title: one.scores for one in run.fits}, run.known)
     for one in run.fits:
         for message in one.warnings:
             warn(f"{one.title}: {message.strip().splitlines()[0]}")
@@ -45,19 +45,23 @@ def show(run: Single) -> None:
         say(f"wrote {path}")
 
 
-def _show_scores(run: Single) -> None:
+def show_scores(scores: Mapping[str, Mapping[str, float]], known: Sequence[str]) -> None:
+    """Print what was measured of every clustering, a line for each; nothing where nothing was."""
     from rich import box
     from rich.table import Table
 
+    first = next(iter(scores.values()))
+    if not first:
+        return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("agreement")
-    for name in run.fits[0].scores:
-        known = "\n(known)" if any(name.endswith(f" of {z}") for z in run.known) else ""
+    for name in first:
+        told = "\n(known)" if any(name.endswith(f" of {z}") for z in known) else ""
         # A name breaks before what it is about, so that many of them fit beside each other.
         head = escape(name).replace(" of ", "\nof ")
-        table.add_column(f"{head}{known}", justify="right", no_wrap=True)
-    for one in run.fits:
+        table.add_column(f"{head}{told}", justify="right", no_wrap=True)
+    for title, own in scores.items():
         # NaN is what a method does not have, such as views.
-        shown = (f"{value:.3f}" if value == value else "–" for value in one.scores.values())
-        table.add_row(escape(one.title), *shown)
+        shown = (f"{value:.3f}" if value == value else "–" for value in own.values())
+        table.add_row(escape(title), *shown)
     console().print(table)

@@ -117,7 +117,7 @@ class Evidence:
         if self.p_structure_ > self.alpha and is_gap:
             return (
                 f"{gap}, though one elliptical cloud{each} describes the rows as well ({p}; "
-                f"{how}): a cluster that is small or of unusual shape; see plot()"
+                f"{how}): a cluster that is small or of unusual shape"
             )
         if self.p_structure_ > self.alpha:
             return (
@@ -128,7 +128,7 @@ class Evidence:
             return f"clusters with {gap}, not one elliptical cloud{each} ({p}; {how})"
         return (
             f"not one elliptical cloud{each} ({p}; {how}), but {gap}: clusters that overlap, "
-            "skewness or a bend would look like this; see plot()"
+            "skewness or a bend would look like this"
         )
 
     def __str__(self) -> str:

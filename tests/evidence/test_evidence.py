@@ -343,3 +343,16 @@ def test_power():
     for X, z in draws(6, draw):
         found = evidence.test(ResidualMixture(2, weights="uniform"), X, known=z, **FEW)
         assert found.p_structure_ <= 0.05
+
+
+@pytest.mark.parametrize("p_structure", [0.001, 0.5])
+@pytest.mark.parametrize("p_gap", [0.001, 0.5, None])
+def test_sentences_name_no_method(p_structure, p_gap):
+    # They are for terminals and pages as well, where nothing can be called.
+    none = np.zeros(0)
+    record = evidence.Evidence(
+        p_structure_=p_structure, p_gap_=p_gap, statistic_=1.0, gain_=none, rival_="",
+        p_by_rival_={}, labels_=none, place_=none, valley_=1.0, gap_counts_=none, groups_=none,
+        group_names_=["all rows"], n_folds=5, n_splits=3, n_init=1, alpha=0.05, n_clusters=2,
+    )  # fmt: skip
+    assert "()" not in str(record)
