@@ -62,10 +62,9 @@ def are_minus_one(array: np.ndarray) -> np.ndarray:
 
     NumPy makes text of the number where it joins it with labels that are text.
     """
-    mask = np.asarray(array == -1, bool)
-    if array.dtype.kind in "USO":
-        mask = mask | np.isin(array.astype(str), ("-1", "-1.0"))
-    return mask
+    if array.dtype.kind in "USO":  # as text, since pandas.NA does not compare
+        return np.isin(array.astype(str), ("-1", "-1.0"))
+    return np.asarray(array == -1, bool)
 
 
 def as_labels(array: np.ndarray, where: str = "") -> np.ndarray:

@@ -25,7 +25,7 @@ import nrprob
 from nrprob import advice
 from nrprob.batch import fits, tested
 from nrprob.batch.registry import METHODS
-from nrprob.cli import app, beforehand
+from nrprob.cli import app, beforehand, given
 from nrprob.evidence.pictures import draw_rows
 from nrprob.statistics import families
 
@@ -171,6 +171,12 @@ def test_fit_sparse_counts_with_known_from_another_file(invoke, tmp_path):
     )
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "out" / "result.json").read_text())["n_features"] == 30
+
+
+def test_unknown_labels_of_a_column():
+    for unknown in (None, np.nan, pd.NA, "", " \t", "-1", "-1.0", -1, -1.0, np.int64(-1)):
+        y, classes = given._classes(np.array(["b", unknown, "a"], object))
+        assert y.tolist() == [1, -1, 0] and classes == ["a", "b"]
 
 
 @pytest.mark.parametrize("unknown", [None, "  ", "-1"])
