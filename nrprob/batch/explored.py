@@ -62,9 +62,7 @@ def add_tests(every: Sequence[single.Single], found: Exploration, alpha: float) 
     for run, model, own in zip(every, found.estimators_, evidence, strict=True):
         labels = [run.table.labelings[name].astype(str) for name in run.known]
         known = np.column_stack(labels) if labels else None
-        run.tested = tested(
-            model, run.table.X, known, alpha=alpha, evidence=own, alert=run.alert
-        )
+        run.tested = tested(model, run.table.X, known, alpha=alpha, evidence=own, alert=run.alert)
 
 
 def _summary(model: Any, evidence: Any, run: single.Single | None = None) -> dict[str, Any]:
