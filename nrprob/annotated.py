@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.exceptions import short_repr
+
 __all__ = ["annotate", "rows_of"]
 
 
@@ -74,15 +76,16 @@ def rows_of(adata: Any, *, layer: str | None = None, obsm: str | None = None) ->
     _check(adata)
     if layer is not None and obsm is not None:
         raise ValueError(
-            f"rows are of a layer or of obsm; got layer={layer!r} and obsm={obsm!r}; name one"
+            f"rows are of a layer or of obsm; got layer={short_repr(layer)} and "
+            f"obsm={short_repr(obsm)}; name one"
         )
     for what, name, there in (("layer", layer, adata.layers), ("obsm", obsm, adata.obsm)):
-        if name is not None and name not in there:
+        if name is not None and not (isinstance(name, str) and name in there):
             # Some versions have X among the layers, under no name.
             listed = ", ".join(repr(own) for own in there if own is not None) or "none"
             raise ValueError(
-                f"{what} names what adata does not have; got {name!r}, and it has {listed}; "
-                "name one of these"
+                f"{what} names what adata does not have; got {short_repr(name)}, and it has "
+                f"{listed}; name one of these"
             )
     return AnnotatedRows(adata, layer, obsm)
 
@@ -194,7 +197,7 @@ def annotate(
     (['0', '1'], 'CCIB')
     """
     _check(adata)
-    if not hasattr(model, "labels_"):
+    if isinstance(model, type) or not hasattr(model, "labels_"):
         raise TypeError(
             f"model must be fitted; got {type(model).__name__} without labels_; fit it first"
         )
@@ -226,17 +229,19 @@ def annotate(
 def _check_free(adata: Any, key: Any, columns: list[str]) -> None:
     """Refuse names that are those of something else than results."""
     if not (isinstance(key, str) and key):
-        raise ValueError(f"key_added must be a name; got {key!r}; pass a text that is not empty")
+        raise ValueError(
+            f"key_added must be a name; got {short_repr(key)}; pass a text that is not empty"
+        )
     own = adata.uns.get(key)
     if isinstance(own, Mapping) and {"version", "method"} <= own.keys():
         return
     names = [("obs", name) for name in columns]
     names += [("uns", key), ("obsm", f"{key}_membership")]
-    taken = [f"{what}[{name!r}]" for what, name in names if name in getattr(adata, what)]
+    taken = [f"{what}[{short_repr(name)}]" for what, name in names if name in getattr(adata, what)]
     if taken:
         raise ValueError(
-            f"key_added must be a free name, or one of earlier results; got {key!r}, and adata has "
-            f"{' and '.join(taken)} already; pass another one"
+            f"key_added must be a free name, or one of earlier results; got {short_repr(key)}, "
+            f"and adata has {' and '.join(taken)} already; pass another one"
         )
 
 

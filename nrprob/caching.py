@@ -52,8 +52,8 @@ def cache(path: str | os.PathLike[str] | None = None) -> Path:
 
     Raises
     ------
-    OSError
-        If there can be no such folder.
+    TypeError, nrprob.exceptions.InputError
+        If ``path`` is not a path, or the folder cannot be made.
 
     Examples
     --------
@@ -65,8 +65,10 @@ def cache(path: str | os.PathLike[str] | None = None) -> Path:
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 
-    folder = default_folder() if path is None else Path(path).expanduser().resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    from nrprob.files import as_path, make_folder
+
+    folder = default_folder() if path is None else as_path(path, "path").expanduser().resolve()
+    make_folder(folder)
     # What JAX compiled before has settled where it looks.
     compilation_cache.reset_cache()
     jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -1,12 +1,16 @@
 """Warnings and errors that are this package's own; all others are scikit-learn's or Python's."""
 
+import numbers
 import sys
 import warnings
+from typing import Any
 
 __all__ = [
     "DataUnavailable", "DegenerateClusterWarning", "InputError", "SingleFeatureWarning", "one_line",
-    "warn",
+    "short_repr", "warn",
 ]  # fmt: skip
+
+_SHORT = 60  # characters of a value in a message
 
 
 class DegenerateClusterWarning(UserWarning):
@@ -43,6 +47,26 @@ class DataUnavailable(InputError):
 def one_line(error: BaseException) -> str:
     """What kind of error it is, and what it says, without line breaks."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def short_repr(value: Any) -> str:
+    """One short line that shows a value in a message; arrays and long values by type and size."""
+    name = type(value).__name__
+    shape = getattr(value, "shape", None)
+    # NumPy's scalars have a shape as well, but print as numbers.
+    if isinstance(shape, tuple) and not hasattr(value, "as_integer_ratio"):
+        return f"{name} of shape {shape}"
+    if isinstance(value, str | bytes) and len(value) > _SHORT:
+        return f"{value[:_SHORT]!r} and {len(value) - _SHORT} more characters"
+    try:
+        text = str(value) if isinstance(value, numbers.Number) else repr(value)
+    except Exception:  # an integer of too many digits, or an object without a working repr
+        text = ""
+    if text.isprintable() and 0 < len(text) <= 2 * _SHORT and "array(" not in text:
+        return text
+    if isinstance(value, int):
+        return "a huge integer"
+    return f"{name} of {len(value)} entries" if hasattr(value, "__len__") else f"{name} object"
 
 
 # Whose calls lie between what warns and the user's own line.

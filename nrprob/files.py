@@ -25,9 +25,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from nrprob.exceptions import InputError
+from nrprob.exceptions import InputError, short_repr
 
 __all__ = [
+    "as_path",
     "check_seal",
     "claimed",
     "digest",
@@ -63,6 +64,29 @@ _DAY = 86400.0
 _HIDDEN = ".nrprob"  # what names of files that are being written end in
 _CLAIM = "claim"  # what their names begin with where they say that somebody works in a folder
 _RATIO = 1100  # no deflated file is smaller by more
+
+
+def as_path(value: Any, name: str) -> Path:
+    """Return the path that an argument gives.
+
+    Raises
+    ------
+    TypeError
+        If the value is not a path.
+    InputError
+        If no file can have this name.
+    """
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise TypeError(f"{name} must be a path; got {short_repr(value)}; pass a string or a Path")
+    text = os.fspath(value)
+    # Libraries that get the path take UTF-8 only, and so do messages without line breaks.
+    good = re.fullmatch(r"[^\0-\x1f\ud800-\udfff]{0,4000}", text)
+    if not good or any(len(part.encode()) > 255 for part in re.split(r"[/\\]", text)):
+        raise InputError(
+            f"{name} must be a path of UTF-8 text without control characters, in parts of at most "
+            f"255 bytes; got {short_repr(text)}; pass another path"
+        )
+    return Path(text)
 
 
 def _here() -> str:

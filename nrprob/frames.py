@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nrprob.annotated import is_annotated, matrix_of
+from nrprob.exceptions import short_repr
 
 _FOREIGN = "dask"  # its frames may be larger than memory: see `nrprob.stored`
 
@@ -110,11 +111,11 @@ def names_among(known: Any, columns: Sequence[Any], n_samples: int, what: str) -
     for name in names:
         if name not in columns:
             raise ValueError(
-                f"{what} names a column that X does not have; got {name!r}, and X has "
+                f"{what} names a column that X does not have; got {short_repr(name)}, and X has "
                 f"{listed(columns)}; name one of these, or pass one label per row"
             )
     if len(set(names)) < len(names):
-        raise ValueError(f"a column is known once; got {names}; name each column once")
+        raise ValueError(f"a column is known once; got {listed(names)}; name each column once")
     return names
 
 
@@ -141,8 +142,8 @@ def take_out(X: Any, known: Any, what: str = "known") -> tuple[Any, Any]:
             return split_columns(X, names, what)
     elif isinstance(known, str):
         raise ValueError(
-            f"{what} names a column, and X has no columns with names; got {what}={known!r} and a "
-            f"{type(X).__name__}; pass X as a frame, or one label per row"
+            f"{what} names a column, and X has no columns with names; got {what}="
+            f"{short_repr(known)} and a {type(X).__name__}; pass X as a frame, or one label per row"
         )
     check_same_order(X, **{what: known})
     return X, known
@@ -163,7 +164,7 @@ def split_columns(X: Any, names: list[str], what: str = "known") -> tuple[Any, A
     X = as_frame(X)
     if len(names) == X.shape[1]:
         raise ValueError(
-            f"no feature is left in X; got {what}={names} of columns {listed(X.columns)}; "
+            f"no feature is left in X; got {what}={short_repr(names)} of columns {listed(X.columns)}; "
             "pass a frame that has others"
         )
     return X.drop(columns=names), X[names]
@@ -199,4 +200,4 @@ def check_same_order(X: Any, **others: Any) -> None:
 def listed(names: Any, most: int = 8) -> str:
     """The first of some names, quoted, for a message."""
     names = list(names)
-    return ", ".join(map(repr, names[:most])) + (", ..." if len(names) > most else "")
+    return ", ".join(map(short_repr, names[:most])) + (", ..." if len(names) > most else "")

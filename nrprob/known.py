@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.exceptions import warn
+from nrprob.exceptions import short_repr, warn
 from nrprob.frames import as_frame, is_frame, is_pandas, is_table, listed
 from nrprob.labels import as_labels, factorize, plain, some
 
@@ -238,7 +238,8 @@ class KnownEncoder:
             if code is None:
                 raise ValueError(
                     f"known has a combination of labels at row {i} that did not occur in fit; got "
-                    f"{tuple(c[i] for c in columns)!r}; drop such rows or fit again with them"
+                    f"{short_repr(tuple(c[i] for c in columns))}; drop such rows or fit again "
+                    "with them"
                 )
             groups[i] = code
         return Groups(groups, len(self.combinations_))
@@ -404,8 +405,8 @@ def _look_up(columns: list[np.ndarray], categories: list[dict[Any, int]]) -> np.
             code = names.get(value)
             if code is None:
                 raise ValueError(
-                    f"known has the label {value!r} at row {i}, which did not occur in fit; "
-                    f"the fit had {some(names)}; drop such rows or fit again with them"
+                    f"known has the label {short_repr(value)} at row {i}, which did not occur in "
+                    f"fit; the fit had {some(names)}; drop such rows or fit again with them"
                 )
             codes[i, j] = code
     return codes

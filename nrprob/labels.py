@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.exceptions import short_repr
 from nrprob.validation import as_array
 
 __all__ = [
@@ -135,5 +136,5 @@ def factorize(array: np.ndarray) -> tuple[np.ndarray, dict[Any, int]]:
 
 def some(values: Any) -> str:
     """The first few of the values, for a message."""
-    shown = [repr(v) for v, _ in zip(values, range(5), strict=False)]
+    shown = [short_repr(v) for v, _ in zip(values, range(5), strict=False)]
     return ", ".join(shown) + (", ..." if len(values) > 5 else "")

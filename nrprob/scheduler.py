@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from nrprob.exceptions import InputError, one_line
+from nrprob.exceptions import InputError, one_line, short_repr
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -18,6 +18,16 @@ LOCAL = "local"
 TIMEOUT = 10.0  # seconds in which a scheduler has to answer
 # A worker of a local cluster leaves an interrupt to the process that the user interrupts.
 _DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+
+
+def check_scheduler(scheduler: Any) -> None:
+    """Refuse everything but a text and a client, without an import of distributed."""
+    client = type(scheduler).__module__.startswith("distributed.")
+    if not client and not (isinstance(scheduler, str) and scheduler):
+        raise InputError(
+            "a scheduler is an address, 'local' or a distributed.Client; got "
+            f"{short_repr(scheduler)}; pass one of them"
+        )
 
 
 @contextlib.contextmanager
@@ -46,16 +56,12 @@ def connect(scheduler: str | Client) -> Iterator[Client]:
     if isinstance(scheduler, distributed.Client):
         if scheduler.asynchronous or scheduler.status != "running":
             raise InputError(
-                f"a client has to be connected, and not asynchronous; scheduler = {scheduler!r}; "
-                "make such a one"
+                "a client has to be connected, and not asynchronous; scheduler = "
+                f"{short_repr(scheduler)}; make such a one"
             )
         yield scheduler
         return
-    if not isinstance(scheduler, str) or not scheduler:
-        raise InputError(
-            f"a scheduler is an address, 'local' or a distributed.Client; got {scheduler!r}; pass "
-            "one of them"
-        )
+    check_scheduler(scheduler)
     with contextlib.ExitStack() as stack:
         address: Any = scheduler
         if scheduler == LOCAL:

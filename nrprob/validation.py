@@ -12,9 +12,11 @@ import numpy as np
 from scipy import sparse
 
 from nrprob.annotated import is_annotated, matrix_of
+from nrprob.exceptions import short_repr
 from nrprob.frames import as_frame, is_frame, is_table, kind_of_value, listed
 
 MOST = 2**31 - 1  # that a number of things may be
+ENTRIES = 2**30  # of an array that a function makes: 8 GiB of floats
 ITERATIONS = 10**6  # restarts, or steps of a loop
 CLUSTERS = 10**6  # of one clustering
 LARGEST = 1e140  # of a feature: sums of the squares of larger ones are no numbers
@@ -43,12 +45,26 @@ def check_number(
     kind: Any = numbers.Integral if integer else numbers.Real
     if isinstance(value, bool) or not isinstance(value, kind):
         what = "an integer" if integer else "a number"
-        raise TypeError(f"{name} must be {what}; got {value!r}; pass {what}")
+        raise TypeError(f"{name} must be {what}; got {short_repr(value)}; pass {what}")
     if not low <= value <= high and not (infinite and value == math.inf):
         besides = ", or infinite" if infinite else ""
         raise ValueError(
-            f"{name} must be at least {low} and at most {high}{besides}; got {value}; "
+            f"{name} must be at least {low} and at most {high}{besides}; got {short_repr(value)}; "
             "choose a number in between"
+        )
+
+
+def check_entries(name: str, n_entries: float, remedy: str) -> None:
+    """Refuse arrays of more than `ENTRIES` numbers, before anything is allocated.
+
+    Raises
+    ------
+    ValueError
+        If there would be more.
+    """
+    if n_entries > ENTRIES:
+        raise ValueError(
+            f"{name} must have at most {ENTRIES} entries; got {short_repr(n_entries)}; {remedy}"
         )
 
 
@@ -63,9 +79,44 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...], extra: str = "
     if not isinstance(value, str) or value not in choices:
         words = ", ".join(map(repr, choices))
         raise ValueError(
-            f"{name} must be one of {words} {extra}".rstrip() + f"; got {value!r}; "
+            f"{name} must be one of {words} {extra}".rstrip() + f"; got {short_repr(value)}; "
             "choose one of these"
         )
+
+
+def check_fitted(name: str, value: Any, what: str, *attributes: str) -> None:
+    """Refuse everything but a fitted estimator; ``what`` says which estimators have the attributes.
+
+    Raises
+    ------
+    TypeError
+        If it is unfitted, or something else.
+    """
+    missing = [own for own in attributes if getattr(value, own, None) is None]
+    if missing or isinstance(value, type):
+        without = f" without {missing[0]}" if missing else ", a class"
+        raise TypeError(
+            f"{name} must be {what}, fitted; got {type(value).__name__}{without}; "
+            "fit it first, or pass one that is fitted"
+        )
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuse everything but True and False.
+
+    Raises
+    ------
+    TypeError
+        If it is something else.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False; got {short_repr(value)}; pass one of them")
+
+
+def check_verbosity(name: str, value: Any) -> None:
+    """Refuse everything but flags and integers from 0 to 1000."""
+    if not isinstance(value, bool | np.bool_):
+        check_number(name, value, low=0, high=1000, integer=True)
 
 
 def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
@@ -88,7 +139,8 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
     if frame and not X.columns.is_unique:
         name = X.columns[X.columns.duplicated()][0]
         raise ValueError(
-            f"X must have columns of different names; got {name!r} more than once; rename them"
+            f"X must have columns of different names; got {short_repr(name)} more than once; "
+            "rename them"
         )
     if any(getattr(dtype, "kind", "") in ("m", "M") for _, dtype in _dtypes(X)):
         raise ValueError(_no_numbers(X))  # which scikit-learn takes for numbers
@@ -110,7 +162,22 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
             ) from None
         if other := _no_numbers(X):
             raise ValueError(other) from None
+        if other := _no_table(text):
+            raise ValueError(other) from None
         raise
+
+
+def _no_table(error: str) -> str:
+    """Replace a message of scikit-learn that contains the values of X; empty for other messages."""
+    if found := re.match(r"Expected 2D array, got (\w+) array", error):
+        # scikit-learn's checks of estimators look for the first words.
+        return (
+            f"Reshape your data, since X must have two dimensions; got a {found[1]} array; pass "
+            "X.reshape(-1, 1) if X is one feature, or X.reshape(1, -1) if X is one sample"
+        )
+    if error.startswith("Complex data not supported"):
+        return "Complex data not supported; got complex numbers in X; pass X.real, or drop them"
+    return ""
 
 
 def _not_finite(X: Any, gaps: bool) -> str:
@@ -213,7 +280,7 @@ def as_number(value: Any, name: str) -> float:
         value = value.item()
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not real:
-        raise TypeError(f"{name} must be a number; got {value!r}; pass a single real number")
+        raise TypeError(f"{name} must be a number; got {short_repr(value)}; pass a real number")
     try:
         return float(value)
     except OverflowError:
@@ -239,11 +306,13 @@ def check_random_state(random_state: Any) -> np.random.RandomState:
     """
     from sklearn.utils import check_random_state
 
-    if isinstance(random_state, numbers.Integral) and not 0 <= int(random_state) < 2**32:
+    try:
+        return check_random_state(random_state)
+    except (ValueError, TypeError):  # scikit-learn pastes arrays into its messages
         raise ValueError(
-            f"random_state must be from 0 to 2**32 - 1; got {random_state}; pass such an integer"
-        )
-    return check_random_state(random_state)
+            "random_state must be from 0 to 2**32 - 1, a RandomState or None; got "
+            f"{short_repr(random_state)}; pass one of these"
+        ) from None
 
 
 def _check_indices(X: Any) -> None:

@@ -66,7 +66,7 @@ def test_many_combinations_are_added_up():
     ("X", "given", "message"),
     [
         (np.full((5, 2), np.nan), {}, "NaN"),
-        (np.zeros(5), {}, "Expected 2D"),
+        (np.zeros(5), {}, "Reshape your data"),
         (REAL, {"known": Z[:5]}, "known"),
         (REAL, {"y": Z[:5]}, "y must hold one label per row"),
         (REAL, {"n_clusters": "3"}, "n_clusters must be an integer"),

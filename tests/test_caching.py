@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nrprob import caching
+from nrprob.exceptions import InputError
 
 FIT = """
 import numpy as np, nrprob
@@ -53,5 +54,7 @@ def test_the_command_line_keeps_programs_and_heeds_what_is_set(monkeypatch, tmp_
 
 def test_a_folder_that_cannot_be_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError):
+    with pytest.raises(InputError, match="cannot make the output folder; .*below"):
         caching.cache(tmp_path / "file" / "below")
+    with pytest.raises(TypeError, match="path must be a path; got 3; pass a string"):
+        caching.cache(3)

@@ -45,8 +45,8 @@ from pydantic import BaseModel, ValidationError
 
 from nrprob.batch import registry
 from nrprob.batch.schema import DEEPEST, ModelFile
-from nrprob.exceptions import InputError
-from nrprob.files import refuse_link
+from nrprob.exceptions import InputError, short_repr
+from nrprob.files import as_path, refuse_link
 
 __all__ = ["default_folder", "read_model"]
 
@@ -82,19 +82,14 @@ def _explain(error: Any) -> str:
         return f"a required key is missing; {dotted}; add it"
     if error["type"] == "literal_error":
         choices = error["ctx"]["expected"].replace(" or ", ", ").replace("'", "").split(", ")
-        return f"unknown value; {dotted} = {_shown(error['input'])}; " + registry.nearest(
+        return f"unknown value; {dotted} = {short_repr(error['input'])}; " + registry.nearest(
             str(error["input"]), choices
         )
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":
         return f"{dotted}: {message}" if dotted else message
-    given = _shown(error["input"])
+    given = short_repr(error["input"])
     return f"a value does not fit; {dotted} = {given}; {message[0].lower()}{message[1:]}"
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def _content(path: Path) -> dict[str, Any]:
@@ -188,7 +183,7 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
     if isinstance(source, Mapping):
         content, name, folder = dict(source), "the model", Path()
     else:
-        path = Path(source)
+        path = as_path(source, "a model file")
         if not path.stem.strip("."):
             raise InputError(
                 f"results are named after the model file; {path} would name no folder; rename it"

@@ -23,7 +23,7 @@ from nrprob.batch.parameters import FLAT, as_text, look_up
 from nrprob.batch.reported import Measure
 from nrprob.batch.schema import MOST_SEED, MethodSpec, ModelFile
 from nrprob.batch.supervision import MOST_FITS
-from nrprob.exceptions import InputError
+from nrprob.exceptions import InputError, short_repr
 from nrprob.files import digest
 
 __all__ = [
@@ -420,6 +420,11 @@ def select(plan: Plan, only: Sequence[str]) -> set[str]:
     nrprob.exceptions.InputError
         If a condition cannot be read, or nothing meets them all.
     """
+    several = isinstance(only, list | tuple)
+    if not several or not all(isinstance(condition, str) for condition in only):
+        raise TypeError(
+            f"only must list conditions NAME=VALUE; got {short_repr(only)}; pass a list of strings"
+        )
     chosen = list(plan.cells)
     for condition in only:
         name, equals, text = condition.partition("=")

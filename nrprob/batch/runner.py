@@ -26,7 +26,8 @@ from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store
 from nrprob.batch.trial import check, try_out
 from nrprob.batch.work import Done, Here
-from nrprob.exceptions import InputError, warn
+from nrprob.exceptions import InputError, short_repr, warn
+from nrprob.files import as_path
 
 if TYPE_CHECKING:
     import xarray
@@ -257,6 +258,10 @@ def run(
     >>> batch.run(spec)["labels"].shape
     (2, 60)
     """
+    if progress is not None and not isinstance(progress, Progress):
+        raise TypeError(
+            f"progress must be a Progress; got {short_repr(progress)}; pass one, or leave it out"
+        )
     model = spec if isinstance(spec, ModelFile) else read_model(spec)
     plan = expand(model)
     check(plan, allow_large=allow_large)
@@ -265,7 +270,7 @@ def run(
     for line in plan.origin.get("prepared", {}).get("warnings", []):
         warn(line)
     with contextlib.ExitStack() as stack:
-        folder = out or None
+        folder: Path | str | None = as_path(out, "out") if out else None
         if folder is None and (path is not None or model.report.out is not None):
             folder = default_folder(model, path or "")
         if folder is not None and is_of_fit(Path(folder)):

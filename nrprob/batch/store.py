@@ -35,6 +35,7 @@ from nrprob.batch.plan import Batch, Experiment, Plan, differences
 from nrprob.batch.schema import ModelFile
 from nrprob.exceptions import InputError, warn
 from nrprob.files import (
+    as_path,
     check_seal,
     locked,
     make_folder,
@@ -407,7 +408,7 @@ def load(folder: Path | str) -> xarray.Dataset:
     >>> batch.load("results/iris")["labels"].shape
     (1, 150)
     """
-    dataset = Store(folder).results()
+    dataset = Store(as_path(folder, "folder")).results()
     n_planned, n_done = dataset.attrs["n_planned"], dataset.sizes.get("cell", 0)
     if n_done < n_planned:
         warn(

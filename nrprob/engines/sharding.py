@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from nrprob.exceptions import short_repr
 from nrprob.statistics.rows import Rows
 from nrprob.trees import node
 
@@ -58,16 +59,22 @@ def sharded(devices: Sequence[jax.Device] | None = None) -> Iterator[None]:
     >>> with nrprob.sharded():
     ...     model = nrprob.CCIB(2, random_state=0).fit(X, known=labels[:, 0])
     """
-    devices = jax.devices() if devices is None else list(devices)
+    devices = jax.devices() if devices is None else devices
+    several = isinstance(devices, list | tuple)
+    if not several or not all(isinstance(device, jax.Device) for device in devices):
+        raise TypeError(
+            f"devices must be a list of JAX's devices; got {short_repr(devices)}; pass a part of "
+            "jax.devices(), or nothing for all of them"
+        )
     if not devices or len(set(devices)) < len(devices):
         raise ValueError(
-            f"devices must be one or more different devices; got {devices}; "
+            f"devices must be one or more different devices; got {short_repr(devices)}; "
             "pass a part of jax.devices(), or nothing for all of them"
         )
     if not any(d.process_index == jax.process_index() for d in devices):
         raise ValueError(
-            f"devices must hold one of every process that fits; got {devices} in process "
-            f"{jax.process_index()}; pass jax.devices(), or fit in the other processes only"
+            f"devices must hold one of every process that fits; got {short_repr(devices)} in "
+            f"process {jax.process_index()}; pass jax.devices(), or fit in the other processes only"
         )
     token = _asked.set(_mesh(devices))
     try:

@@ -11,8 +11,17 @@ import numpy as np
 
 from nrprob.codelength import exponential_complexity
 from nrprob.estimator import docs
+from nrprob.exceptions import short_repr
 from nrprob.statistics import families
-from nrprob.validation import CLUSTERS, ITERATIONS, LARGEST, check_choice, check_number
+from nrprob.validation import (
+    CLUSTERS,
+    ITERATIONS,
+    LARGEST,
+    check_choice,
+    check_flag,
+    check_number,
+    check_verbosity,
+)
 
 Estimator = TypeVar("Estimator")
 
@@ -61,20 +70,10 @@ class Checked(NamedTuple):
     check: Callable[[str, Any], None]
 
 
-def _check_flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{name} must be True or False; got {value!r}; pass one of them")
-
-
-def _check_verbosity(name: str, value: Any) -> None:
-    if not isinstance(value, bool | np.bool_):
-        check_number(name, value, low=0, high=1000, integer=True)
-
-
 def _check_scale_range(name: str, value: Any) -> None:
     bounds = np.asarray(value, dtype=object)
     if bounds.shape != (2,):
-        raise ValueError(f"{name} must be two numbers; got {value!r}; pass (low, high)")
+        raise ValueError(f"{name} must be two numbers; got {short_repr(value)}; pass (low, high)")
     for each in bounds.tolist():
         check_number(name, each, low=1e-12, high=1e12)
     exponential_complexity(1, *bounds.tolist())  # refuses bounds in the wrong order
@@ -94,8 +93,8 @@ Clusters = Annotated[int, Checked(_refuse_auto), Number(1, CLUSTERS, integer=Tru
 ClustersOrAuto = Annotated[Any, Number(1, CLUSTERS, integer=True, words=("auto",))]
 Count = Annotated[int, Number(1, ITERATIONS, integer=True)]
 Tolerance = Annotated[float, Number(0, 1)]
-Flag = Annotated[bool, Checked(_check_flag)]
-Verbosity = Annotated[int, Checked(_check_verbosity)]
+Flag = Annotated[bool, Checked(check_flag)]
+Verbosity = Annotated[int, Checked(check_verbosity)]
 Features = Annotated[str, Choice(lambda: ("auto", *families.names()))]
 Threshold = Annotated[float | None, Number(-LARGEST, LARGEST, optional=True)]
 Temperature = Annotated[float | None, Number(1e-9, 1e12, infinite=True, optional=True)]

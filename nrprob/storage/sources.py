@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 
-from nrprob.exceptions import InputError
+from nrprob.exceptions import InputError, short_repr
+from nrprob.files import as_path
 from nrprob.frames import listed
 
 _PIECE = 1 << 16  # rows that are read at once
@@ -89,7 +91,7 @@ def find(source: Any, columns: Sequence[str] | None) -> Source:
     if kind == "dask":
         return _of_dask(source, columns)
     if isinstance(source, str | os.PathLike):
-        path = Path(source)
+        path = as_path(source, "source")
         if not path.exists():
             raise InputError(f"there are no rows; {path} does not exist; check the path")
         if path.suffix == ".npy":
@@ -98,7 +100,8 @@ def find(source: Any, columns: Sequence[str] | None) -> Source:
         return _of_arrow(source, columns)
     if isinstance(source, list | tuple) and all(isinstance(s, str | os.PathLike) for s in source):
         return _of_arrow([os.fspath(s) for s in source], columns)
-    if hasattr(source, "shape") and hasattr(source, "dtype") and hasattr(source, "__getitem__"):
+    several = hasattr(source, "shape") and not sparse.issparse(source)
+    if several and hasattr(source, "dtype") and hasattr(source, "__getitem__"):
         return _of_array(source, columns)
     raise InputError(
         f"rows are a path ({', '.join(_SUFFIXES)}, or a folder of them), an Arrow dataset, a "
@@ -117,13 +120,15 @@ def asked(source: Source, others: Sequence[str]) -> Source:
     """
     if others and (source.names is None or source.features is None):
         raise InputError(
-            f"rows of an array have no columns with names; got {list(others)!r}; pass an array"
+            f"rows of an array have no columns with names; got {short_repr(list(others))}; pass "
+            "an array"
         )
     names = source.names or ()
     for name in others:
         if name not in names:
             raise InputError(
-                f"there is no column {name!r}; the rows have {listed(names)}; choose of these"
+                f"there is no column {short_repr(name)}; the rows have {listed(names)}; choose "
+                "of these"
             )
     texts = [n for n, kind in source.kinds.items() if kind is None and n not in others]
     if texts and not source.chosen:
@@ -290,12 +295,13 @@ def _chosen(
         for name in features:
             if name not in kinds:
                 raise InputError(
-                    f"there is no column {name!r}; the rows have {listed(names)}; choose of these"
+                    f"there is no column {short_repr(name)}; the rows have {listed(names)}; "
+                    "choose of these"
                 )
             if kinds[name] is None:
                 raise InputError(
-                    f"column {name!r} does not hold numbers; leave it out of columns=, or name it "
-                    "as known="
+                    f"column {short_repr(name)} does not hold numbers; leave it out of columns=, "
+                    "or name it as known="
                 )
     if not features:
         raise InputError(f"no column holds numbers; got {listed(names)}; pass others")

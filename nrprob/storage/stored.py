@@ -15,14 +15,16 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from nrprob.exceptions import InputError
-from nrprob.files import try_write
+from nrprob.exceptions import InputError, short_repr
+from nrprob.files import as_path, try_write
 from nrprob.frames import column_names
 from nrprob.known import Known, read
 from nrprob.labels import are_blank
+from nrprob.scheduler import check_scheduler
 from nrprob.statistics.features import LARGEST
 from nrprob.storage.blocks import Blocks, Here, Processes, Workers, gathered_bytes
 from nrprob.storage.sources import Source, asked, find, pieces
+from nrprob.validation import check_flag
 
 _LIBRARIES = ("pyarrow", "dask", "zarr")
 
@@ -109,18 +111,25 @@ def stored(
     (400,)
     """
     if not isinstance(memory, int | np.integer) or not 0 <= memory <= 2**50:
-        raise InputError(f"memory is a number of bytes from 0 to 2**50; got {memory!r}; pass one")
+        raise InputError(
+            f"memory is a number of bytes from 0 to 2**50; got {short_repr(memory)}; pass one"
+        )
+    check_flag("processes", processes)
+    check_flag("membership", membership)
+    if scheduler is not None:
+        check_scheduler(scheduler)
     if processes and scheduler is not None:
         raise InputError(
-            f"rows are with processes or with workers; got processes=True and {scheduler=}; "
-            "leave one of them out"
+            "rows are with processes or with workers; got processes=True and "
+            f"scheduler={short_repr(scheduler)}; leave one of them out"
         )
     if isinstance(columns, str):
         columns = (columns,)
     return Stored(
         find(source, columns), scheduler, int(memory),
-        None if scratch is None else os.fspath(scratch), bool(processes), bool(membership),
-        None if labels is None else os.fspath(labels),
+        None if scratch is None else str(as_path(scratch, "scratch")),
+        bool(processes), bool(membership),
+        None if labels is None else str(as_path(labels, "labels")),
     )  # fmt: skip
 
 

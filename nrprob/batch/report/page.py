@@ -26,7 +26,7 @@ from nrprob.batch.report.wording import listed
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store, read_origin, read_plan
 from nrprob.exceptions import InputError
-from nrprob.files import make_folder
+from nrprob.files import as_path, make_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,8 +91,8 @@ def write_report(folder: Path | str, out: Path | str | None = None) -> Path:
     >>> batch.write_report("results/iris").name
     'report.html'
     """
-    folder = Path(folder)
-    path = Path(out) if out is not None else folder / PAGE
+    folder = as_path(folder, "folder")
+    path = as_path(out, "out") if out is not None else folder / PAGE
     if path.is_dir():
         path = path / PAGE
     elif out is not None and path.is_symlink():

@@ -16,7 +16,7 @@ from nrprob.engines.chains import PartitionKernel, default_kernel, dispersed
 from nrprob.engines.checkpoints import CheckpointedChains
 from nrprob.engines.placement import tiny_steps
 from nrprob.estimator import parameters
-from nrprob.exceptions import warn
+from nrprob.exceptions import short_repr, warn
 from nrprob.methods.bayes import starts
 from nrprob.methods.bayes.code import MixtureCode, leave_one_out
 from nrprob.methods.bayes.draws import (
@@ -390,7 +390,8 @@ class MDLMixture(Inputs):
         super().check_parameters()
         if not isinstance(self.checkpoint, str | os.PathLike | None):
             raise TypeError(
-                f"checkpoint must be the path of a folder; got {self.checkpoint!r}; pass its name"
+                f"checkpoint must be the path of a folder; got {short_repr(self.checkpoint)}; "
+                "pass its name"
             )
         needs = {
             f"covariance={self.covariance!r}": self.covariance in ("full", "shrunk", "tied"),

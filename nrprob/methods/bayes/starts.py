@@ -10,6 +10,7 @@ import numpy as np
 
 from nrprob.engines.chains import ChainState, PartitionKernel, begin_at, default_kernel, dispersed
 from nrprob.engines.checkpoints import CheckpointedChains
+from nrprob.exceptions import short_repr
 from nrprob.known import factorize
 from nrprob.methods.bayes.code import MixtureCode, best_blocks
 from nrprob.methods.bayes.prior import PriorKernel
@@ -34,7 +35,7 @@ def check_init(name: str, value: Any) -> None:
     if len(shape) not in (1, 2) or 0 in shape:
         raise ValueError(
             f"{name} must be a word or labels, (n_samples,) or (n_starts, n_samples); got "
-            f"{value!r}; pass one of {', '.join(WORDS)}, or the labels of clusterings"
+            f"{short_repr(value)}; pass one of {', '.join(WORDS)}, or the labels of clusterings"
         )
 
 

@@ -16,6 +16,7 @@ from nrprob.engines import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import read_labels
 from nrprob.estimator.calls import at_once
+from nrprob.exceptions import short_repr
 from nrprob.methods.multiview.base import ViewClusterer
 from nrprob.methods.multiview.lengths import (
     CELLS,
@@ -222,7 +223,8 @@ class MDLMultiView(ViewClusterer):
             self._check_choice("dependent", self.dependent, ("auto",), "or True or False")
         elif not isinstance(self.dependent, bool | np.bool_):
             raise TypeError(
-                f"dependent must be True, False or 'auto'; got {self.dependent!r}; pass one of them"
+                f"dependent must be True, False or 'auto'; got {short_repr(self.dependent)}; "
+                "pass one of them"
             )
         if isinstance(self.start, str):
             self._check_choice("start", self.start, ("auto",), "or temperatures")

@@ -11,6 +11,7 @@ import numpy as np
 from sklearn.utils import check_array
 
 from nrprob.annotated import is_annotated
+from nrprob.exceptions import short_repr
 from nrprob.frames import check_same_order
 from nrprob.statistics.features import check_range
 from nrprob.statistics.rows import bucket
@@ -70,7 +71,7 @@ def cut(x: np.ndarray, views: Any) -> list[np.ndarray]:
     """Views of a table that has them side by side, of so many columns each."""
     if np.ndim(views) != 1 or len(views) == 0:
         raise ValueError(
-            f"views must be numbers of columns; got {views!r}; pass one for every view"
+            f"views must be numbers of columns; got {short_repr(views)}; pass one for every view"
         )
     for size in views:
         check_number("views", size, low=1, high=MOST, integer=True)

@@ -20,7 +20,7 @@ from nrprob.estimator.base import Clusterer, Renamed
 from nrprob.estimator.calls import at_once, collect, memberships
 from nrprob.estimator.linear import ScoreMixin
 from nrprob.estimator.number import NumberMixin
-from nrprob.exceptions import warn
+from nrprob.exceptions import short_repr, warn
 from nrprob.known import Groups, Known, KnownEncoder, factorize, read
 from nrprob.methods.residual.coordinates import Coordinates
 from nrprob.methods.residual.em import Numbers
@@ -244,7 +244,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         metrics = self.metrics
         if isinstance(metrics, str) or np.ndim(metrics) != 1 or len(metrics) == 0:
             raise ValueError(
-                f"metrics must be a sequence of powers from 0 to 1; got {metrics!r}; "
+                f"metrics must be a sequence of powers from 0 to 1; got {short_repr(metrics)}; "
                 "pass for example (0, 0.5, 1)"
             )
         if len(metrics) > 100:

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
-from nrprob.exceptions import warn
+from nrprob.exceptions import short_repr, warn
 from nrprob.known import DesignEncoder, Groups, KnownEncoder, read
 from nrprob.methods.residual.consensus import agree, match, votes
 from nrprob.methods.residual.moments import (
@@ -255,7 +255,7 @@ class ResidualSpectral(Clusterer):
             if isinstance(one, str) or not isinstance(one, Sequence) or len(one) != 3:
                 raise ValueError(
                     "members must be a number, or a list of (mode, power, rank); "
-                    f"got {one!r} in it; write ('within', 1.0, 10) for instance"
+                    f"got {short_repr(one)} in it; write ('within', 1.0, 10) for instance"
                 )
             mode, power, rank = one
             self._check_choice("the mode of a member", mode, _MODES)
