@@ -187,7 +187,7 @@ def test_empty_combination_is_written_not_drawn(labelings):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"image_shape": (3, 3)}, r"image_shape.*\(3, 3\) is 9 pixels and X has 4"),
+        ({"image_shape": (3, 3)}, r"image_shape must be .* of 4 pixels; got \(3, 3\)"),
         ({"feature_names": ["a"]}, "feature_names.*1 names for 4 columns"),
     ],
 )
@@ -245,7 +245,7 @@ def test_members_are_listed_by_cluster_and_subset():
     assert [t.get_text() for t in ax.get_xticklabels()] == ["a", "b"]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["cluster 0", "cluster 1"]
     assert ax.texts[0].get_text() == "100 %\nw\n..." and ax.texts[1].get_text() == "20 %\nx"
-    with pytest.raises(ValueError, match="row_names does not fit the model; 3 names for 4 rows"):
+    with pytest.raises(ValueError, match="row_names does not fit; got 3 names for 4 rows"):
         plot_members(Split(), ["w", "x", "y"])
 
 

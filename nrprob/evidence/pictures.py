@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nrprob.plotting.style import colour, hatch, legend_below, shortened
+from nrprob.plotting.style import check_axes, colour, hatch, legend_below, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,6 +32,7 @@ def draw_rows(
     """
     import matplotlib.pyplot as plt
 
+    check_axes(ax)
     sizes = np.bincount(codes)
     drawn = np.sort(np.argsort(-sizes, kind="stable")[:_MOST])
     if ax is None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nrprob.plotting.style import colour, marker
+from nrprob.plotting.style import check_axes, colour, marker
+from nrprob.validation import check_fitted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,13 +53,9 @@ def plot_annealing(model: Any, ax: Axes | None = None) -> Axes:
     import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
-    trace = getattr(model, "objective_trace_", None)
-    if trace is None:
-        raise TypeError(
-            "model must be a fitted estimator with an objective_trace_; got "
-            f"{type(model).__name__} without one; fit it first"
-        )
-    trace = np.asarray(trace, float)
+    check_axes(ax)
+    check_fitted("model", model, "an estimator with an objective_trace_", "objective_trace_")
+    trace = np.asarray(model.objective_trace_, float)
     if ax is None:
         _, ax = plt.subplots(figsize=(6.8, 3.4), layout="constrained")
     steps = np.arange(1, len(trace) + 1)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import scipy.sparse
 
+from nrprob.exceptions import short_repr
 from nrprob.plotting.contingency import Table, plot_contingency
-from nrprob.plotting.groups import feature_texts, named, with_sizes
+from nrprob.plotting.groups import check_texts, feature_texts, named, read_rows, with_sizes
 from nrprob.plotting.layout import Part, Place, above_rest, compose, fitted
 from nrprob.plotting.profiles import Side, draw_bar, draw_profile, profiles_of, scale
 from nrprob.plotting.style import as_axes, extent, short, shortened
 from nrprob.statistics.groups import group_means
+from nrprob.validation import check_choice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -230,18 +232,26 @@ def plot_centroids(
     >>> plot_centroids(X, [0, 1] * 20, [0, 0, 1, 1] * 10).get_size_inches().shape
     (2,)
     """
+    check_texts(
+        labels_name=labels_name, known_name=known_name, title="" if title is None else title
+    )
+    if not isinstance(cells, bool):
+        check_choice("cells", cells, ("auto",), "or True or False")
+    X, *_ = read_rows(X, None)
     n_rows, n_features = X.shape
     group_names, group_codes = named(known, "known", known_name, n_rows)
     cluster_names, cluster_codes = named(labels, "labels", "cluster", n_rows)
     n_groups, n_clusters = len(group_names), len(cluster_names)
-    if image_shape is not None and math.prod(image_shape) != n_features:
-        raise ValueError(
-            f"image_shape does not fit the rows; {tuple(image_shape)} is {math.prod(image_shape)} "
-            f"pixels and X has {n_features} columns; pass the height and width of one row"
-        )
+    if image_shape is not None:
+        image_shape = _image_shape(image_shape, n_features)
     names = feature_texts(feature_names, None, n_features)
 
-    labelings = {known_name: known, **(others or {})}
+    if others is not None and not isinstance(others, Mapping):
+        raise TypeError(
+            "others must be a mapping from names to labelings; got "
+            f"{short_repr(others)}; pass a dict"
+        )
+    labelings = {known_name: known, **{str(name): own for name, own in (others or {}).items()}}
     own = None if axes is None else as_axes(axes, 2 + len(labelings))
 
     group_sizes = with_sizes(group_names, group_codes)
@@ -294,6 +304,18 @@ def plot_centroids(
         parts = profiles_of(sides, names)
     parts += [_contingency(labels, labeling, name) for name, labeling in labelings.items()]
     return compose(parts, _WIDTH, title or "")
+
+
+def _image_shape(given: Any, n_features: int) -> tuple[int, int]:
+    """Height and width of images of so many pixels."""
+    sides = [*given] if isinstance(given, list | tuple | np.ndarray) else []
+    whole = all(isinstance(side, int | np.integer) and side > 0 for side in sides)
+    if len(sides) != 2 or not whole or math.prod(map(int, sides)) != n_features:
+        raise ValueError(
+            f"image_shape must be the height and width of a row of {n_features} pixels; got "
+            f"{short_repr(given)}; pass two whole numbers whose product is {n_features}"
+        )
+    return int(sides[0]), int(sides[1])
 
 
 def _centre_and_spread(X: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nrprob.plotting.groups import named
+from nrprob.plotting.groups import check_texts, named
 from nrprob.plotting.layout import Grid, fitted, grid
-from nrprob.plotting.style import SHARES, extent, ink, short
+from nrprob.plotting.style import SHARES, check_axes, extent, ink, short
 from nrprob.statistics.groups import cross_table
+from nrprob.validation import check_flag
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,6 +63,10 @@ def plot_contingency(
     """
     import matplotlib.pyplot as plt
 
+    check_axes(ax)
+    check_texts(labels_name=labels_name, known_name=known_name)
+    if show_share is not None:
+        check_flag("show_share", show_share)
     table = Table.of(labels, known)
     if ax is None:
         shares = table.counts.size <= 40 if show_share is None else show_share

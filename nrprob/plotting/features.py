@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 
+from nrprob.exceptions import short_repr
 from nrprob.known import DesignEncoder, Known
 from nrprob.plotting.groups import distinct, feature_texts, read_rows, texts, with_sizes
 from nrprob.plotting.style import BAR, as_axes, panels, short, shortened
@@ -133,13 +134,18 @@ def _chosen(values: np.ndarray, codes: np.ndarray, clusters: Sequence[Any] | Non
         largest = np.argsort(-np.bincount(codes), kind="stable")[:_CLUSTERS]
         return np.sort(largest).tolist()
     place = {value: number for number, value in enumerate(values.tolist())}
-    wrong = [cluster for cluster in clusters if cluster not in place]
-    if wrong or not len(clusters):
-        got = repr(wrong[0]) if wrong else "none"
+    if not isinstance(clusters, list | tuple | np.ndarray):
+        raise TypeError(
+            f"clusters must be a list of labels; got {short_repr(clusters)}; leave it out for all"
+        )
+    given = [*clusters]
+    wrong = [own for own in given if not isinstance(own, Hashable) or own not in place]
+    if wrong or not given:
+        got = short_repr(wrong[0]) if wrong else "none"
         raise ValueError(
             f"clusters must name clusters that have rows; got {got}; leave it out for all"
         )
-    return [place[cluster] for cluster in clusters]
+    return [place[cluster] for cluster in given]
 
 
 def _taken_off(told: Known) -> tuple[np.ndarray, np.ndarray | None]:

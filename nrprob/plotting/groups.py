@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from nrprob.exceptions import short_repr
 from nrprob.frames import is_frame, take_out
 from nrprob.known import Known, read
 from nrprob.labels import is_missing, plain
@@ -111,9 +113,45 @@ def feature_texts(given: Sequence[Any] | None, columns: Sequence[str] | None, n:
     """
     if given is None:
         return [f"feature {j}" for j in range(n)] if columns is None else [*columns]
-    if len(given) != n:
-        raise ValueError(
-            f"feature_names does not fit X; {len(given)} names for {n} columns; "
-            "pass one name per column"
+    return given_names(given, "feature_names", n, "column")
+
+
+def given_names(given: Any, what: str, n: int, of: str) -> list[str]:
+    """Names (n,) as strings.
+
+    Raises
+    ------
+    TypeError
+        If they are not in a list or an array.
+    ValueError
+        If there is not one name for each.
+    """
+    names = given if isinstance(given, list | tuple) else getattr(given, "tolist", None)
+    names = names() if callable(names) else names
+    if not isinstance(names, list | tuple):
+        raise TypeError(
+            f"{what} must be a list or an array of names; got {short_repr(given)}; pass one name "
+            f"per {of}"
         )
-    return [str(name) for name in given]
+    if len(names) != n:
+        raise ValueError(
+            f"{what} does not fit; got {len(names)} names for {n} {of}s; pass one name per {of}"
+        )
+    return [str(name) for name in names]
+
+
+def check_texts(**texts: Any) -> None:
+    """Refuse titles and other names that are not strings.
+
+    Raises
+    ------
+    TypeError
+        If one is something else.
+    """
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise TypeError(f"{name} must be a string; got {short_repr(text)}; pass a string")
+        if not text.isascii() and re.search("[\ud800-\udfff]", text):
+            raise ValueError(
+                f"{name} must not have surrogate characters; got some; decode the text again"
+            )

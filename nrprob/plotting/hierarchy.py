@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nrprob.plotting.style import check_axes
+from nrprob.validation import check_fitted
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -27,6 +30,11 @@ def plot_hierarchy(model: Any, ax: Axes | None = None) -> Axes:
         a line is as dark as the share of the lower cluster that comes from the upper one. Every
         level says its number of clusters and its inverse temperature.
 
+    Raises
+    ------
+    TypeError
+        If ``model`` is not such an estimator, or ``ax`` is not an Axes.
+
     Examples
     --------
     >>> from nrprob import CrossPartition
@@ -38,6 +46,8 @@ def plot_hierarchy(model: Any, ax: Axes | None = None) -> Axes:
     """
     import matplotlib.pyplot as plt
 
+    check_axes(ax)
+    check_fitted("model", model, 'CrossPartition, or IB or IBSI with solver="split"', "path_")
     levels = model.path_
     if ax is None:
         size = (2 + 0.8 * len(levels), 1 + 0.7 * len(levels))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nrprob.plotting.style import BAR, colour, marker
+from nrprob.plotting.style import BAR, check_axes, colour, marker
 from nrprob.validation import MOST, check_number
 
 if TYPE_CHECKING:
@@ -64,11 +64,16 @@ def plot_by_n_clusters(found: Any, ax: Axes | None = None, *, n_clusters: int = 
     """
     import matplotlib.pyplot as plt
 
+    check_axes(ax)
     check_number("n_clusters", n_clusters, low=2, high=MOST, integer=True)
     found = getattr(found, "number_", found)
     merges = _merges(found)
-    kinds = hasattr(found, "log_likelihood_"), hasattr(found, "path_"), merges is not None
-    if not any(kinds):
+    kinds = (
+        hasattr(found, "table") and hasattr(found, "tried_"),
+        hasattr(found, "path_"),
+        merges is not None,
+    )
+    if not any(kinds) or isinstance(found, type):
         raise TypeError(
             "found must hold several numbers of clusters: what nrprob.evidence.n_clusters "
             "returns, or a fitted estimator with a path_ or a linkage_; got "

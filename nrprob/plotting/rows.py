@@ -10,7 +10,7 @@ import numpy as np
 
 from nrprob import metrics
 from nrprob.known import Known, described
-from nrprob.plotting.groups import distinct, named, named_known, read_rows, with_sizes
+from nrprob.plotting.groups import check_texts, distinct, named, named_known, read_rows, with_sizes
 from nrprob.plotting.style import (
     as_axes,
     colour,
@@ -99,6 +99,7 @@ def plot_residuals(
     ('found clusters', 'discriminant')
     """
     check_number("n_points", n_points, low=1, high=MOST, integer=True)
+    check_texts(labels_name=labels_name, known_name=known_name)
     random = check_random_state(random_state)
     X, told, _ = read_rows(X, known)
     _check_labels_known(told)

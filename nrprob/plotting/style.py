@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nrprob.exceptions import short_repr
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -74,7 +76,8 @@ def extent(text: str, size: float) -> tuple[float, float]:
 
 def short(text: Any, width: int = 28, lines: int = 2) -> str:
     """A name that fits beside others: in so many lines, its middle left out where it is longer."""
-    text = " ".join(str(text).split())
+    # Fonts take no surrogates, which stand for bytes that could not be decoded.
+    text = " ".join(str(text).encode(errors="replace").decode().split())
     most = width * lines - (lines - 1) * 4
     if len(text) > most:
         head, tail = text[: most // 2 - 1], text[len(text) - most // 2 + 2 :]
@@ -130,13 +133,42 @@ def legend_below(ax: Axes, width: float) -> None:
             handle.set_sizes([30])
 
 
+def check_axes(ax: Any, name: str = "ax") -> None:
+    """Refuse everything but None and matplotlib Axes with Cartesian coordinates in the plane.
+
+    Raises
+    ------
+    TypeError
+        If ``ax`` is something else.
+    ValueError
+        If the axes were removed from their figure.
+    """
+    if ax is None:
+        return
+    from matplotlib.axes import Axes
+
+    if not isinstance(ax, Axes) or ax.name != "rectilinear":
+        got = f"{ax.name} axes" if isinstance(ax, Axes) else short_repr(ax)
+        raise TypeError(
+            f"{name} must be a matplotlib Axes with Cartesian coordinates; got {got}; pass what "
+            "plt.subplots() returns, or leave it out for a new figure"
+        )
+    if ax.figure is None:
+        raise ValueError(
+            f"{name} must belong to a figure; got axes that were removed from their figure; pass "
+            "other axes, or leave it out for a new figure"
+        )
+
+
 def as_axes(axes: Any, n: int) -> np.ndarray:
     """Axes (n,) out of whatever holds them.
 
     Raises
     ------
+    TypeError
+        If something else than axes is among them.
     ValueError
-        If there are fewer or more.
+        If there are fewer or more, or the same axes twice.
     """
     flat = np.array(axes, dtype=object).ravel()
     if flat.size != n:
@@ -144,6 +176,12 @@ def as_axes(axes: Any, n: int) -> np.ndarray:
             f"axes must be one for every panel; got {flat.size} for {n}; pass {n}, or leave them "
             "out"
         )
+    for ax in flat:
+        if ax is None:
+            raise TypeError("axes must be one for every panel; got None among them; pass all")
+        check_axes(ax, "every entry of axes")
+    if len({*flat}) < n:
+        raise ValueError("axes must be different for every panel; got the same twice; pass others")
     return flat
 
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nrprob.plotting.style import SHARES, ink
+from nrprob.plotting.groups import given_names
+from nrprob.plotting.style import SHARES, check_axes, ink
+from nrprob.validation import MOST, check_fitted, check_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,6 +44,8 @@ def plot_members(
 
     Raises
     ------
+    TypeError
+        If ``model`` is not such an estimator, or ``ax`` is not an Axes.
     ValueError
         If there is not one name for every row.
 
@@ -57,13 +61,12 @@ def plot_members(
     import matplotlib.pyplot as plt
     from matplotlib import colormaps
 
+    check_axes(ax)
+    check_number("n", n, low=0, high=MOST, integer=True)
+    check_fitted("model", model, "a CrossPartition", "labels_", "subset_membership_")
     labels, share = model.labels_, model.subset_membership_
-    names = np.arange(labels.size) if row_names is None else np.asarray(row_names)
-    if names.shape != labels.shape:
-        raise ValueError(
-            f"row_names does not fit the model; {names.size} names for {labels.size} rows; pass "
-            "one name per row"
-        )
+    given = np.arange(labels.size) if row_names is None else row_names
+    names = given_names(given, "row_names", labels.size, "row")
     subsets = model.subsets_.tolist()
     clusters = np.flatnonzero(model.cluster_weights_ > 0)
     if ax is None:
@@ -74,7 +77,7 @@ def plot_members(
         for j, subset in enumerate(subsets):
             members = model.top_samples(c, subset, labels.size)
             members = members[labels[members] == c]
-            listed = [str(names[row]) for row in members[:n]]
+            listed = [names[row] for row in members[:n]]
             more = ["..."] if members.size > n else []
             colour = ink(colormaps[SHARES](share[j, c]))
             text = "\n".join([f"{100 * share[j, c]:.0f} %", *listed, *more])

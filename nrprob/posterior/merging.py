@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nrprob.plotting.style import check_axes
 from nrprob.posterior.draws import Draws, as_draws, canonical
 from nrprob.posterior.estimates import given_or_estimated
 from nrprob.posterior.losses import Loss, as_loss
@@ -91,6 +92,7 @@ class MergePath:
         import matplotlib.pyplot as plt
         from scipy.cluster.hierarchy import dendrogram
 
+        check_axes(ax)
         k = len(self.n_clusters)
         if k == 1:
             raise ValueError(

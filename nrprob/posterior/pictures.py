@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nrprob.plotting.style import BAR, SHARES
+from nrprob.plotting.style import BAR, SHARES, check_axes
 from nrprob.posterior.convergence import n_clusters
 from nrprob.posterior.draws import as_draws, canonical
 from nrprob.posterior.estimates import given_or_estimated
@@ -88,6 +88,7 @@ def plot_coclustering(
     import matplotlib.pyplot as plt
     from matplotlib.patches import Rectangle
 
+    check_axes(ax)
     checked = as_draws(draws, weights)
     n = checked.n_samples
     names = given_or_estimated(checked, labels, "labels", random_state)
@@ -165,6 +166,7 @@ def plot_n_clusters(draws: Any, ax: Axes | None = None) -> Axes:
     """
     import matplotlib.pyplot as plt
 
+    check_axes(ax)
     table = n_clusters(draws)
     p = table["probability"].to_numpy()
     k = table.index.to_numpy()
