@@ -23,12 +23,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 from scipy.special import xlogy
 
+from nrprob.exceptions import short_repr
 from nrprob.information import _log_base
 from nrprob.validation import (
+    ITERATIONS,
     LARGEST,
     as_array,
     as_number,
     check_choice,
+    check_entries,
     check_not_masked,
     check_rows,
 )
@@ -97,13 +100,18 @@ def _counts(counts: ArrayLike) -> Table:
     return array
 
 
+def _shown(array: Any) -> str:
+    """A number, or an array, in a message."""
+    return short_repr(array.item() if np.ndim(array) == 0 else array)
+
+
 def _range(low: Any, high: Any, name: str) -> tuple[Any, Any]:
     if _traced(low, high):
         return low, high
     low, high = _array(low, name), _array(high, name)
     if not ((low > 0) & (low < high) & (high < np.inf)).all():
         raise ValueError(
-            f"{name} must satisfy 0 < low < high; got low={low} and high={high}; "
+            f"{name} must satisfy 0 < low < high; got low={_shown(low)} and high={_shown(high)}; "
             "choose a range that the data can have"
         )
     return low, high
@@ -269,6 +277,12 @@ def maximum_likelihood_length(counts: ArrayLike, *, base: float = e) -> float:
 
 def _log_ratios(n: Table, k: int) -> Table:
     """Log C(j + 1, n) / C(j, n) for j = 1 .. k - 1, and 0 before: shape (k, *n.shape)."""
+    if k > ITERATIONS:
+        raise ValueError(
+            f"k must be at most {ITERATIONS} with the exact form; got {k}; lower it, or use an "
+            "asymptotic form of multinomial_complexity"
+        )
+    check_entries("the table of complexities", k * max(n.size, 1), "lower k, or pass fewer n")
     out = np.zeros((k, *n.shape))
     if k > 1:
         some = np.maximum(n, 1)
@@ -302,7 +316,8 @@ def multinomial_table(k: int, n: ArrayLike) -> Table:
     Raises
     ------
     ValueError
-        If `k` is not a whole number from 1 or `n` not one from 0.
+        If `k` is not a whole number from 1 to 10**6 or `n` not one from 0, or the table would have
+        more than 2**30 entries.
 
     Examples
     --------
@@ -488,7 +503,8 @@ def exponential_complexity(
         if not ((n >= 0) & (n <= LARGEST)).all() or not ((shape > 0) & (shape <= LARGEST)).all():
             raise ValueError(
                 "n must not be negative, shape must be positive, and both be no larger than "
-                f"{LARGEST}; got n={n} and shape={shape}; pass the number of distances"
+                f"{LARGEST}; got n={_shown(n)} and shape={_shown(shape)}; pass the number of "
+                "distances"
             )
     total = xp.asarray(n * shape)
     some = xp.where(total > 0, total, 1)
@@ -545,6 +561,11 @@ def exponential_length(
     if xp is np:
         total, low, high = _array(total, "total"), _array(low, "low"), _array(high, "high")
         shape = _array(shape, "shape")
+        if not ((total >= 0) & np.isfinite(total)).all():
+            raise ValueError(
+                f"total must be finite and not negative; got {_shown(total)}; pass a sum of "
+                "squared distances"
+            )
     n, total = xp.asarray(n), xp.asarray(total)
     s = xp.clip(total / xp.where(n > 0, n, 1), low, high)
     return _out(shape * xp.where(n > 0, n * xp.log(s) + total / s, 0.0) + complexity, base)
@@ -595,7 +616,9 @@ def gaussian_complexity(
     n, width = _sizes(n, "n"), _array(mean_range, "mean_range")
     a, b = _array(low, "low"), _array(high, "high")
     if not ((width > 0) & (width < np.inf)).all():
-        raise ValueError(f"mean_range must be positive; got {width}; pass the range of the data")
+        raise ValueError(
+            f"mean_range must be positive; got {_shown(width)}; pass the range of the data"
+        )
     several = np.maximum(n, 2)
     inside = np.where(n > 1, special.gammainc((several - 1) / 2, several / 2), 1.0)
     log_mode = (several - 1) / 2 * np.log(several / 2) - several / 2
@@ -646,6 +669,10 @@ def gaussian_length(
     """
     complexity = gaussian_complexity(n, low, high, mean_range)
     n, v = _array(n, "n"), _array(variance, "variance")
+    if not ((v >= 0) & np.isfinite(v)).all():
+        raise ValueError(
+            f"variance must be finite and not negative; got {_shown(v)}; pass a mean square"
+        )
     s = np.clip(np.sqrt(v), low, high)
     length = n * np.log(s * math.sqrt(2 * math.pi)) + n * v / (2 * s**2) + complexity
     return _out(length, base)
@@ -714,7 +741,11 @@ def kmeans_length(
 
     x = check_rows(X, check_array, dtype=np.float64, input_name="X")
     check_not_masked(labels, "labels")
-    labels = column_or_1d(labels)
+    if np.iscomplexobj(labels):  # scikit-learn pastes the values into its message
+        raise ValueError(
+            "labels must not be complex; got complex numbers; pass integers or strings"
+        )
+    labels = column_or_1d(as_array(labels, "labels"))
     check_consistent_length(x, labels)
     check_choice("geometry", geometry, ("exp", "gauss"))
     check_choice("centre_code", centre_code, ("none", "half_log"))

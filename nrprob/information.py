@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr, xlogy
 
-from nrprob.validation import as_array, as_number
+from nrprob.validation import as_array, as_number, check_flag
 
 __all__ = [
     "category_utility",
@@ -504,6 +504,7 @@ def category_utility(joint: ArrayLike, *, per_cluster: bool = False) -> float:
     >>> round(category_utility([[0.4, 0.1], [0.1, 0.4]]), 4)
     0.18
     """
+    check_flag("per_cluster", per_cluster)
     p = _table(joint, "joint", 2)
     p_y = p.sum(0)
     p = p[p.sum(1) > 0]

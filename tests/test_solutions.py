@@ -148,9 +148,14 @@ def test_scores_are_those_of_every_solution():
 def test_scores_of_one_solution_and_one_known():
     X = np.arange(6.0)[:, None]
     table = metrics.score_solutions(X, [0, 0, 0, 1, 1, 1], [0, 1, 0, 1, 0, 1])
-    assert table.index.tolist() == [0] and np.isnan(table["dissimilarity_from_others"][0])
+    assert table.index.tolist() == [0] and "dissimilarity_from_others" not in table
     assert 0 < table["dissimilarity_from_known"][0] < 1
     assert "dissimilarity_from_known" not in metrics.score_solutions(X, [0, 0, 0, 1, 1, 1])
+    for labels in ([0] * 6, np.arange(6)):  # whose Dunn index is no number
+        with pytest.raises(
+            ValueError, match="two clusters or more.*Dunn index of nan in labeling 0"
+        ):
+            metrics.score_solutions(X, labels)
     several = metrics.score_solutions(X, [0, 0, 0, 1, 1, 1], [[0, 1, 0, 1, 0, 1]] * 2)
     assert [*several.columns[-2:]] == ["dissimilarity_from_0", "dissimilarity_from_1"]
 

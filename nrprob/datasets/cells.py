@@ -11,7 +11,7 @@ from scipy import sparse
 
 from nrprob.datasets.generators import RandomState, _fraction, _positive_int
 from nrprob.datasets.sizes import Size, sized, stored
-from nrprob.validation import check_number, check_random_state
+from nrprob.validation import check_entries, check_number, check_random_state
 
 __all__ = ["make_cell_counts"]
 
@@ -96,6 +96,8 @@ def make_cell_counts(
     m = _positive_int(n_genes, "n_genes")
     k = _positive_int(n_types, "n_types")
     b = _positive_int(n_batches, "n_batches")
+    check_entries("X", n * m, "lower n_samples or n_genes")
+    check_entries("the table of means", k * b * m, "lower n_types or n_batches")
     sizes = {
         "type_effect": type_effect,
         "batch_effect": batch_effect,

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nrprob.datasets.sizes import dense, sized
-from nrprob.validation import MOST, check_number, check_random_state
+from nrprob.validation import (
+    MOST,
+    as_array,
+    as_number,
+    check_entries,
+    check_number,
+    check_random_state,
+)
 
 __all__ = ["bayes_precision", "make_binary_partitions", "make_multinomial_2d"]
 
@@ -29,8 +36,20 @@ def _positive_int(value: object, name: str) -> int:
     return operator.index(value)  # type: ignore[arg-type]
 
 
+def _dims(dims: object, what: str) -> list[int]:
+    """Numbers of columns, of one or of several views or partitions."""
+    if isinstance(dims, list | tuple):
+        given = [*dims]
+    else:
+        given = np.atleast_1d(as_array(dims, "dims")).tolist()
+    sizes = [_positive_int(m, "every entry of dims") for m in given]
+    if not sizes:
+        raise ValueError(f"dims must name at least one {what}; got none; pass for example [8, 4]")
+    return sizes
+
+
 def _fraction(value: float, name: str) -> float:
-    number = float(value)
+    number = as_number(value, name)
     if not 0.0 <= number <= 1.0:
         raise ValueError(f"{name} must lie between 0 and 1; got {number}; pass a fraction")
     return number
@@ -112,11 +131,10 @@ def make_binary_partitions(
     """
     n_samples = _positive_int(n_samples, "n_samples")
     n_clusters = _positive_int(n_clusters, "n_clusters")
-    sizes = [dims] if np.ndim(dims) == 0 else list(dims)  # type: ignore[arg-type]
-    sizes = [_positive_int(m, "every entry of dims") for m in sizes]
-    if not sizes:
-        raise ValueError("dims must name at least one partition; got none; pass e.g. dims=[8, 4]")
-    blocks = [np.repeat(np.arange(n_clusters), _block_sizes(m, n_clusters)) for m in sizes]
+    sizes = _dims(dims, "partition")
+    check_entries("X", n_samples * sum(sizes), "lower n_samples or dims")
+    block_sizes = [_block_sizes(m, n_clusters) for m in sizes]
+    blocks = [np.repeat(np.arange(n_clusters), block) for block in block_sizes]
     p_noise = _fraction(p_noise, "p_noise")
     rng = check_random_state(random_state)
 
@@ -187,6 +205,7 @@ def make_multinomial_2d(
     n_samples = _positive_int(n_samples, "n_samples")
     n_clusters = _positive_int(n_clusters, "n_clusters")
     n_draws = _positive_int(n_draws, "n_draws")
+    check_entries("X", 3 * n_samples, "lower n_samples")
     weight = _fraction(orthogonality, "orthogonality")
     rng = check_random_state(random_state)
 
@@ -243,8 +262,10 @@ def bayes_precision(m: int, n_clusters: int, p_noise: float = 0.1) -> float:
     from scipy.special import comb
 
     m, n_clusters = _positive_int(m, "m"), _positive_int(n_clusters, "n_clusters")
-    sizes = _block_sizes(m, n_clusters)
     p_noise = _fraction(p_noise, "p_noise")
+    # Every block has a column at least, so that there are 2**n_clusters patterns or more.
+    few = n_clusters <= min(m, 30)
+    sizes = _block_sizes(m, n_clusters) if few or m < n_clusters else np.full(30, 1)
     n_patterns = np.prod(sizes + 1.0)
     if n_patterns > MAX_PATTERNS:
         raise ValueError(

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from nrprob.exceptions import DataUnavailable, InputError
+from nrprob.exceptions import DataUnavailable, InputError, short_repr
 from nrprob.files import read_npz, read_sparse, reading
 
 __all__ = ["DataSet", "article_words", "load", "page_words", "word_counts"]
@@ -148,6 +148,11 @@ def load(name: str, /, **parameters: Any) -> DataSet:
     >>> load("iris").X.shape
     (150, 4)
     """
+    if not isinstance(name, str) or not name.isprintable():
+        raise InputError(
+            f"the name of a data set must be a string; got {short_repr(name)}; pass a string, "
+            "for example 'iris'"
+        )
     if name in SHIPPED:
         _refuse(parameters, name)
         return _shipped(name)
@@ -192,13 +197,14 @@ def _unknown(name: str) -> InputError:
     # A misspelling nearly keeps the length: pendigits is a data set, and not digits misspelt.
     candidates = [known for known in ours if abs(len(known) - len(name)) < 2]
     if near := difflib.get_close_matches(name, candidates, n=1):
-        return InputError(f"unknown data set; {name!r}; did you mean {near[0]!r}?")
+        return InputError(f"unknown data set; {short_repr(name)}; did you mean {near[0]!r}?")
     folders = [folder.name for folder in _folders()]
-    advice = f"set NRPROB_DATA to a directory with a folder {name!r}"
+    advice = f"set NRPROB_DATA to a directory with a folder {short_repr(name)}"
     if near := difflib.get_close_matches(name, folders, n=1):
         advice = f"did you mean {near[0]!r}?"
     return DataUnavailable(
-        f"no data set {name!r}; it is none of {', '.join(ours)}, and {_looked()}; {advice}"
+        f"no data set {short_repr(name)}; it is none of {', '.join(ours)}, and {_looked()}; "
+        f"{advice}"
     )
 
 
@@ -216,7 +222,9 @@ def _min_df(parameters: Mapping[str, Any], name: str) -> int:
     _refuse(parameters, name, ("min_df",))
     least = parameters.get("min_df", 1)
     if isinstance(least, bool) or not isinstance(least, int | np.integer) or least < 1:
-        raise InputError(f"min_df is a number of rows; got {least!r} for {name!r}; 1 or more")
+        raise InputError(
+            f"min_df is a number of rows; got {short_repr(least)} for {name!r}; 1 or more"
+        )
     return int(least)
 
 

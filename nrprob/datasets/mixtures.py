@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from nrprob.datasets.generators import RandomState, _positive_int
 from nrprob.datasets.sizes import dense, sized
-from nrprob.validation import check_number, check_random_state
+from nrprob.exceptions import short_repr
+from nrprob.validation import as_array, check_entries, check_number, check_random_state
 
 __all__ = ["make_four_components"]
 
@@ -79,11 +80,13 @@ def make_four_components(
     n_samples = _positive_int(n_samples, "n_samples")
     check_number("separation", separation, low=0, high=1e100)
     check_number("elongation", elongation, low=1e-6, high=1e6)
-    p = np.full(4, 0.25) if weights is None else np.asarray(weights, float)
-    if p.shape != (4,) or not (p >= 0).all() or not np.isclose(p.sum(), 1):
+    check_entries("X", 2 * n_samples, "lower n_samples")
+    p = np.full(4, 0.25) if weights is None else as_array(weights, "weights")
+    real = p.shape == (4,) and p.dtype.kind in "biuf"
+    if not real or not (p >= 0).all() or not np.isclose(p.sum(), 1):
         raise ValueError(
-            f"weights must be four probabilities that add up to 1; got {weights}; correct them, or "
-            "leave them out"
+            "weights must be four probabilities that add up to 1; got "
+            f"{short_repr(weights)}; correct them, or leave them out"
         )
     rng = check_random_state(random_state)
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from nrprob.datasets.generators import RandomState, _positive_int
 from nrprob.datasets.sizes import dense, sized
-from nrprob.validation import check_choice, check_number, check_random_state
+from nrprob.validation import check_choice, check_entries, check_number, check_random_state
 
 __all__ = ["make_planar_shapes"]
 
@@ -81,6 +81,7 @@ def make_planar_shapes(
     """
     n, k = _positive_int(n_samples, "n_samples"), _positive_int(n_clusters, "n_clusters")
     check_choice("shape", shape, tuple(NOISE))
+    check_entries("X", 2 * n, "lower n_samples")
     ring = shape in ("blobs", "crescents")
     if not ring and k != 2:
         raise ValueError(

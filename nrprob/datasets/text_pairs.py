@@ -11,9 +11,14 @@ from scipy import sparse
 
 from nrprob.datasets.generators import RandomState, _fraction, _positive_int
 from nrprob.datasets.sizes import Size, sized, stored
-from nrprob.validation import check_random_state
+from nrprob.exceptions import short_repr
+from nrprob.labels import check_hashable, plain
+from nrprob.metrics.partitions import _encode
+from nrprob.validation import check_entries, check_random_state, check_rows
 
 __all__ = ["make_crossed_counts", "make_dialect_counts"]
+
+_TYPES = (np.float64, np.float32, np.int64, np.int32)  # whose sums do not overflow
 
 
 def _crossed_size(X: Any, n_samples: int | None, **_: Any) -> Size:
@@ -80,12 +85,13 @@ def make_crossed_counts(
     >>> X.shape, labels.shape
     ((20, 4), (20, 2))
     """
-    X, labels = _checked(X, labels)
+    X, labels, _ = _checked(X, labels)
+    known, sought = _classes(known, "known"), _classes(sought, "sought")
     both = [*known, *sought]
     if len(set(both)) < len(both):
         raise ValueError(
             "known and sought must be different classes; "
-            f"got known={list(known)!r} and sought={list(sought)!r}; name every class once"
+            f"got known={short_repr(known)} and sought={short_repr(sought)}; name every class once"
         )
     rng = check_random_state(random_state)
     sides = []
@@ -97,13 +103,14 @@ def make_crossed_counts(
         for c, rows in zip(classes, members, strict=True):
             if rows.size < parts:
                 raise ValueError(
-                    f"class {c!r} of {name} has too few rows; got {rows.size}, and {parts} are "
-                    f"summed; leave it out or lower n_{name}"
+                    f"class {short_repr(c)} of {name} has too few rows; got {rows.size}, and "
+                    f"{parts} are summed; leave it out or lower n_{name}"
                 )
         sides.append((members, parts))
     if n_samples is None:
         n_samples = min(sum(rows.size // parts for rows in m) for m, parts in sides)
     n_samples = _positive_int(n_samples, "n_samples")
+    check_entries("the chosen rows", n_samples * (sides[0][1] + sides[1][1]), "lower n_samples")
     total, columns = None, []
     for members, parts in sides:
         chosen, codes = _draw(members, parts, n_samples, rng)
@@ -169,11 +176,12 @@ def make_dialect_counts(
     >>> X.shape, dialects.shape
     ((60, 200), (60, 2))
     """
-    X, labels = _checked(X, labels)
+    X, _, codes = _checked(X, labels)
     n_dialects = _positive_int(n_dialects, "n_dialects")
     dropped, respelt = _fraction(dropped, "dropped"), _fraction(respelt, "respelt")
     rng = check_random_state(random_state)
     n, m = X.shape
+    check_entries("the vocabularies of all dialects", n_dialects * m, "lower n_dialects")
     dialect = rng.permutation(np.arange(n) % n_dialects)
     lacks = rng.random_sample((n_dialects, m)) < dropped
     own = rng.random_sample((n_dialects, m)) < respelt
@@ -186,24 +194,37 @@ def make_dialect_counts(
         (entries.data[stays], (row[stays], column[stays])), shape=(n, m * (1 + n_dialects))
     )
     some = np.diff(spoken.indptr) > 0
-    codes = np.unique(labels, return_inverse=True)[1].reshape(-1)
     return spoken[some], np.stack([dialect, codes], 1)[some].astype(np.int64)
 
 
-def _checked(X: Any, labels: Any) -> tuple[sparse.csr_array, np.ndarray]:
-    X = sparse.csr_array(X)
-    labels = np.asarray(labels)
+def _checked(X: Any, labels: Any) -> tuple[sparse.csr_array, np.ndarray, np.ndarray]:
+    """Counts, one label per row, and the places of these among the sorted labels."""
+    from sklearn.utils import check_array
+
+    X = sparse.csr_array(check_rows(X, check_array, accept_sparse="csr", dtype=_TYPES))
+    labels = plain(labels, "labels")
     if labels.shape != (X.shape[0],):
         raise ValueError(
             f"labels must be one per row of X; got shape {labels.shape} for {X.shape[0]} rows; "
             "pass a 1-D array of that length"
         )
+    codes = _encode(labels, "labels")
     if X.nnz and not (np.isfinite(X.data) & (X.data >= 0)).all():
         raise ValueError(
             f"X must hold finite counts, not negative; got {X.data.min()} as the least entry; "
             "pass raw counts"
         )
-    return X, labels
+    return X, labels, codes
+
+
+def _classes(given: Any, name: str) -> list[Any]:
+    """Classes as a list; none is the name of something that cannot be compared."""
+    values = given.tolist() if isinstance(given, np.ndarray) else given
+    if not isinstance(values, list | tuple | set | frozenset):
+        raise TypeError(f"{name} must list classes; got {short_repr(given)}; pass a list of labels")
+    values = list(values)
+    check_hashable(np.fromiter(values, object, len(values)), f" in {name}")
+    return values
 
 
 def _draw(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nrprob.datasets.generators import RandomState, _fraction, _positive_int, total
+from nrprob.datasets.generators import RandomState, _dims, _fraction, _positive_int, total
 from nrprob.datasets.sizes import dense, sized
-from nrprob.validation import check_number, check_random_state
+from nrprob.validation import check_entries, check_number, check_random_state
 
 __all__ = ["make_gaussian_views"]
 
@@ -72,9 +72,8 @@ def make_gaussian_views(
     ((100, 4), (100, 2))
     """
     n_samples = _positive_int(n_samples, "n_samples")
-    sizes = [_positive_int(d, "every entry of dims") for d in np.atleast_1d(dims)]
-    if not sizes:
-        raise ValueError("dims must name at least one view; got none; pass e.g. dims=[2, 2]")
+    sizes = _dims(dims, "view")
+    check_entries("X", n_samples * sum(sizes), "lower n_samples or dims")
     permuted = _fraction(permuted, "permuted")
     check_number("mean", mean, low=-1e100, high=1e100)
     rng = check_random_state(random_state)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlogy
 
+from nrprob.exceptions import short_repr
 from nrprob.information import _log_base, entropy
 from nrprob.validation import as_number, check_choice, check_not_masked
 
@@ -781,11 +782,11 @@ def independence_test(
 
     if as_number(n_permutations, "n_permutations") < 0:
         raise ValueError(
-            f"n_permutations must not be negative; got {n_permutations}; use 0 for none"
+            f"n_permutations must not be negative; got {short_repr(n_permutations)}; use 0 for none"
         )
     if not n_permutations < 2**31 or n_permutations % 1:
         raise ValueError(
-            f"n_permutations must be a whole number below 2**31; got {n_permutations}; "
+            f"n_permutations must be a whole number below 2**31; got {short_repr(n_permutations)}; "
             "use 0 for none"
         )
     n_permutations = int(n_permutations)

@@ -17,7 +17,10 @@ __all__ = ["dunn_index", "silhouette_width", "vector_quantization_error"]
 def _rows_and_codes(X: ArrayLike, labels: Labels) -> tuple[NDArray[np.float64], Codes]:
     from sklearn.utils import check_array
 
+    from nrprob.statistics.features import check_range
+
     points = check_rows(X, check_array, dtype=np.float64, input_name="X")
+    check_range(points)
     codes = _encode(labels, "labels")
     _same_length(len(points), len(codes), ("X", "labels"))
     return points, codes

@@ -200,18 +200,19 @@ def score_solutions(
 
     Returns
     -------
-    DataFrame of shape (n_labelings, 5 + n_known)
+    DataFrame of shape (n_labelings, 5 + n_known), or (1, 4 + n_known) of a single labeling
         A row per solution, by its number or the name of its column. ``n_clusters``;
         ``silhouette_width`` and ``dunn_index``, where more is better;
         ``vector_quantization_error``, in squared units of `X`, where less is;
-        ``dissimilarity_from_others``, the mean over the other solutions, `nan` without any; and
+        ``dissimilarity_from_others``, the mean over the other solutions, if there are any; and
         ``dissimilarity_from_known``, or of several known ones ``dissimilarity_from_`` and the
         name of each one's column, or its number.
 
     Raises
     ------
     ValueError, TypeError
-        As for `pairwise_agreement` and `dunn_index`.
+        As for `pairwise_agreement` and `dunn_index`; also if the Dunn index of a solution is not
+        finite, as that of a single cluster.
 
     Notes
     -----
@@ -231,17 +232,22 @@ def score_solutions(
 
     found = pairwise_agreement(labelings, measure=measure)
     ours = _encode_all(labelings, "labelings")
-    table = {
+    table: dict[str, Any] = {
         "n_clusters": [int(one.max()) + 1 for one in ours],
         "silhouette_width": [quality.silhouette_width(X, one) for one in ours],
         "dunn_index": [
             quality.dunn_index(X, one, separation=separation, diameter=diameter) for one in ours
         ],
         "vector_quantization_error": [quality.vector_quantization_error(X, one) for one in ours],
-        "dissimilarity_from_others": (
-            _off_diagonal(1 - found).mean(1) if len(ours) > 1 else [np.nan]
-        ),
     }
+    for at, value in enumerate(table["dunn_index"]):
+        if not np.isfinite(value):
+            raise ValueError(
+                "every labeling must have two clusters or more, not all of them of equal points; "
+                f"got a Dunn index of {value} in labeling {at}; leave this labeling out"
+            )
+    if len(ours) > 1:
+        table["dissimilarity_from_others"] = _off_diagonal(1 - found).mean(1)
     if known is not None:
         apart = 1 - pairwise_agreement(labelings, known, measure=measure)
         names = _names(known, apart.shape[1]) if apart.shape[1] > 1 else ["known"]

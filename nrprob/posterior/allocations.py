@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from nrprob.posterior.draws import by_dims
+from nrprob.validation import check_random_state
 
 __all__ = ["draw_labels"]
 
@@ -51,8 +52,6 @@ def draw_labels(probabilities: Any, *, random_state: Any = None) -> np.ndarray:
     array([[0, 1],
            [1, 0]])
     """
-    from sklearn.utils import check_random_state
-
     p = by_dims(probabilities, "probabilities of labels", 2)
     if p.ndim not in (3, 4) or p.size == 0 or p.dtype.kind not in "fiub":
         raise ValueError(

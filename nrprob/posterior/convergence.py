@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import xlogy
 
+from nrprob.exceptions import short_repr
 from nrprob.posterior.draws import Draws, as_draws, as_pairs, by_dims, canonical
 from nrprob.posterior.estimates import given_or_estimated
 from nrprob.posterior.export import import_arviz
 from nrprob.posterior.losses import as_loss, distances
 from nrprob.posterior.similarity import similarity
-from nrprob.validation import check_random_state
+from nrprob.validation import as_array, check_random_state
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -239,10 +240,10 @@ def label_free(
     loss = as_loss("vi", 1.0, n)
     centre = given_or_estimated(checked, reference, "reference", random, loss)
     centre = canonical(centre[None])[0]
-    if np.ndim(pairs) == 0:
+    if np.ndim(as_array(pairs, "pairs")) == 0:
         if not isinstance(pairs, (int, np.integer)) or isinstance(pairs, bool) or pairs < 0:
             raise ValueError(
-                f"pairs is a number of at least 0, or an array of pairs; got {pairs!r}; "
+                f"pairs is a number of at least 0, or an array of pairs; got {short_repr(pairs)}; "
                 "pass 0 for none"
             )
         chosen = _informative_pairs(checked, int(pairs), random)
@@ -327,15 +328,15 @@ def diagnose(
             f"extra must be a mapping from names; got {type(extra).__name__}; pass a dict"
         )
     for name, values in (extra or {}).items():
-        trace = by_dims(values, f"extra[{name!r}]", 0)
+        trace = by_dims(values, f"extra[{short_repr(name)}]", 0)
         if trace.size != shape[0] * shape[1] or trace.shape not in (shape, shape[1:]):
             raise ValueError(
-                f"traces in extra have the axes (chain, draw); {name!r} has shape {trace.shape} "
-                f"for draws of shape {shape}; give one number per draw"
+                f"traces in extra have the axes (chain, draw); {short_repr(name)} has shape "
+                f"{trace.shape} for draws of shape {shape}; give one number per draw"
             )
         if not np.all(np.isfinite(trace)):
             raise ValueError(
-                f"traces in extra must be finite; {name!r} has "
+                f"traces in extra must be finite; {short_repr(name)} has "
                 f"{int(np.sum(~np.isfinite(trace)))} values that are not; drop or clip them"
             )
         traces[name] = trace.reshape(shape)

@@ -270,7 +270,7 @@ def as_draws(draws: Any, weights: Any = None) -> Draws:
 
 def as_labels(labels: Any, n_samples: int, what: str) -> np.ndarray:
     """Check one partition of `n_samples` samples; returns its integer labels as they are."""
-    array = _integers(np.asarray(labels), what)
+    array = _integers(as_array(labels, what), what)
     if array.shape != (n_samples,):
         raise ValueError(
             f"{what} must have one label per sample; got shape {array.shape} for draws of "
@@ -281,7 +281,7 @@ def as_labels(labels: Any, n_samples: int, what: str) -> np.ndarray:
 
 def as_pairs(pairs: Any, n_samples: int) -> np.ndarray:
     """Check pairs of positions of samples, shape (n_pairs, 2)."""
-    array = np.asarray(pairs)
+    array = as_array(pairs, "pairs")
     if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu":
         raise ValueError(
             f"pairs must be an integer array of shape (n_pairs, 2); got dtype {array.dtype} and "

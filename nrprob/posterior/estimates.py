@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from nrprob.posterior.draws import Draws, as_draws, as_labels, canonical
 from nrprob.posterior.losses import Loss, as_loss, distances
 from nrprob.posterior.search import CellSearch, PairSearch, Search
 from nrprob.posterior.similarity import similarity
-from nrprob.validation import check_random_state
+from nrprob.validation import ITERATIONS, MOST, check_flag, check_number, check_random_state
 
 __all__ = ["estimate", "given_or_estimated", "point_estimate"]
 
@@ -167,15 +166,6 @@ def given_or_estimated(
     return estimate(draws, loss, n, 10, check_random_state(random_state))[0]
 
 
-def _count(value: Any, name: str) -> int:
-    whole = isinstance(value, Integral) and not isinstance(value, bool)
-    if not whole or not 1 <= int(value) < 2**31:
-        raise ValueError(
-            f"{name} must be a positive integer; got {value!r}; pass 1 or more, below 2**31"
-        )
-    return int(value)
-
-
 def point_estimate(
     draws: Any,
     loss: str = "vi",
@@ -255,11 +245,13 @@ def point_estimate(
     >>> point_estimate([[0, 0, 1, 1], [5, 5, 2, 2], [0, 0, 0, 1]], random_state=0)
     array([0, 0, 1, 1])
     """
+    check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
+    if max_clusters is not None:
+        check_number("max_clusters", max_clusters, low=1, high=MOST, integer=True)
+    check_flag("return_loss", return_loss)
     checked = as_draws(draws, weights)
     table = as_loss(loss, split_cost, checked.n_samples)
     n = checked.n_samples
-    most = n if max_clusters is None else min(n, _count(max_clusters, "max_clusters"))
-    codes, value = estimate(
-        checked, table, most, _count(n_init, "n_init"), check_random_state(random_state)
-    )
+    most = n if max_clusters is None else min(n, int(max_clusters))
+    codes, value = estimate(checked, table, most, int(n_init), check_random_state(random_state))
     return (codes, value) if return_loss else codes

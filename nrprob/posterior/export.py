@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.exceptions import short_repr
 from nrprob.posterior.draws import by_dims
+from nrprob.validation import as_array
 
 __all__ = ["to_arviz"]
 
@@ -46,6 +48,16 @@ def _draws(group: str, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
                 f"{array.shape}; add the missing axis, as in x[None] for a single chain"
             )
     return arrays
+
+
+def _one_axis(values: Any, name: str, kind: type = object) -> list[Any]:
+    """Values along an axis, or names of axes, as a list."""
+    several = isinstance(values, list | tuple | np.ndarray | range) or hasattr(values, "tolist")
+    flat = list(values) if several and np.ndim(as_array(values, name)) == 1 else None
+    if flat is None or not all(isinstance(value, kind) for value in flat):
+        what = "names of dimensions" if kind is str else "values along a dimension"
+        raise TypeError(f"{name} must be a list of {what}; got {short_repr(values)}; pass a list")
+    return flat
 
 
 def to_arviz(
@@ -125,9 +137,11 @@ def to_arviz(
     groups["observed_data"] = {k: np.asarray(v) for k, v in given["observed_data"].items()}
     groups = {group: arrays for group, arrays in groups.items() if arrays}
     labels: dict[str, Any] = {
-        "coords": {name: list(values) for name, values in given["coords"].items()},
-        "dims": {name: list(names) for name, names in given["dims"].items()},
-    }
+        "coords": {name: _one_axis(values, f"coords[{name!r}]") for name, values in
+                   given["coords"].items()},
+        "dims": {name: _one_axis(names, f"dims[{name!r}]", str) for name, names in
+                 given["dims"].items()},
+    }  # fmt: skip
 
     arviz = import_arviz()
     if int(arviz.__version__.split(".")[0]) < 1:

@@ -8,7 +8,7 @@ import numpy as np
 
 from nrprob.posterior.draws import Draws, as_draws, read_draws
 from nrprob.posterior.estimates import given_or_estimated
-from nrprob.validation import MOST, check_number
+from nrprob.validation import MOST, check_entries, check_number
 
 __all__ = ["align", "relabel"]
 
@@ -145,6 +145,7 @@ def align(
         n_components = int(labels.max()) + 1
     check_number("n_components", n_components, low=1, high=MOST, integer=True)
     width = int(n_components)
+    check_entries("the result", checked.n_draws * width, "lower n_components")
     if labels.min() < 0 or labels.max() >= width:
         raise ValueError(
             "labels must be positions of components; got labels from "
