@@ -35,6 +35,8 @@ def standardised(x: Any, centre: np.ndarray | None, scale: float) -> Any:
     unit = math.ldexp(1.0, exponent)
     x = shift(x, -exponent)
     if centre is not None:
+        # A sparse matrix less an array is a numpy.matrix, whose * is the product of matrices.
+        x = x.toarray() if sparse.issparse(x) else x
         x = x - (centre / unit).astype(x.dtype)
     return (x * (unit / scale)).astype(x.dtype)
 

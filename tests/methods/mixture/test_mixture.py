@@ -404,6 +404,13 @@ def test_wide_rows_and_full_covariances():
         MixtureEM(2).fit(np.random.default_rng(0).normal(size=(2000, 600)))
 
 
+@pytest.mark.parametrize("kind", [scipy.sparse.csr_array, scipy.sparse.csc_matrix])
+def test_new_rows_of_gaussian_components_may_be_sparse(points, kind):
+    X, _ = points
+    model = MixtureEM(2, covariance="diag", n_init=1, max_iter=5, random_state=0).fit(X)
+    np.testing.assert_allclose(model.predict_proba(kind(X)), model.predict_proba(X), atol=1e-12)
+
+
 def test_gaussian_components_refuse_sparse_rows():
     X = scipy.sparse.csr_array(np.array([[0.5, 0], [0, 1.5], [2.5, 0]]))
     with pytest.raises(ValueError, match="gaussian components cannot take sparse X"):
