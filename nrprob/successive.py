@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from nrprob.advice import recommend
 from nrprob.evidence.given import TooFewRows, as_density, check_takes_known, testable
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
-from nrprob.exceptions import warn
+from nrprob.exceptions import short_repr, warn
 from nrprob.frames import column_names, is_table, take_out
 from nrprob.known import described, read
 from nrprob.preparation.prepare import Prepared, prepared
@@ -183,11 +184,17 @@ def explore(
     if isinstance(estimator, str):
         if estimator != "auto":
             raise ValueError(
-                f"estimator must be 'auto' or an estimator; got {estimator!r}; pass an instance"
+                f"estimator must be 'auto' or an estimator; got {short_repr(estimator)}; pass an "
+                "instance"
             )
     elif not isinstance(estimator, BaseEstimator):
         raise TypeError(
             f"estimator must be an estimator; got {type(estimator).__name__}; pass an instance"
+        )
+    elif not _accepts_known(estimator):
+        raise TypeError(
+            "the fit of the estimator must accept known; got "
+            f"{type(estimator).__name__}; pass for example ResidualMixture()"
         )
     params = {
         "estimator": estimator, "n_clusters": n_clusters, "n_clusterings": n_clusterings,
@@ -202,6 +209,8 @@ def explore(
     X, known = take_out(X, known)
     random = check_random_state(random_state)
     n = _num_samples(X)
+    if not n:
+        raise ValueError("X must have rows; got none; pass a table that has some")
     start, words = _columns(known, n)
     seen = start
     estimators: list[Any] = []
@@ -293,6 +302,12 @@ def _check_testable(model: Any, X: Any, known: Any) -> None:
         raise ValueError(
             f"n_clusterings must be given where no test says when to stop; got None: {error}"
         ) from error
+
+
+def _accepts_known(estimator: Any) -> bool:
+    """Whether `fit` has an argument ``known``, or passes any argument on, as a Pipeline does."""
+    parameters = inspect.signature(estimator.fit).parameters.values()
+    return any(p.name == "known" or p.kind == p.VAR_KEYWORD for p in parameters)
 
 
 def _columns(known: Any, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -15,12 +15,12 @@ from nrprob.evidence.held_out import conditioned, refit
 from nrprob.evidence.progress import shown
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
-from nrprob.exceptions import SingleFeatureWarning
+from nrprob.exceptions import SingleFeatureWarning, short_repr
 from nrprob.frames import take_out
 from nrprob.settings import few_threads
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.single_feature import single_feature
-from nrprob.validation import ITERATIONS, check_number, check_random_state
+from nrprob.validation import ITERATIONS, check_flag, check_number, check_random_state
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +172,12 @@ def confidence(
     """
     check_number("n_resamples", n_resamples, low=2, high=ITERATIONS, integer=True)
     check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
+    if evidence is not None and not isinstance(evidence, Evidence):
+        raise TypeError(
+            f"evidence must be what nrprob.evidence.test returns; got {short_repr(evidence)}; "
+            "pass that, or leave it out"
+        )
+    check_flag("force", force)
     rows, codes, _, copies = testable(estimator, X, known, any_values=force)
     if not hasattr(type(estimator), "_starts_near"):
         raise TypeError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from nrprob.evidence.gains import mixed_gain
 from nrprob.evidence.given import testable
 from nrprob.evidence.held_out import RIVALS, folds, log_rivals, parts, refit, widened
 from nrprob.evidence.progress import shown
+from nrprob.exceptions import short_repr
 from nrprob.settings import few_threads
 from nrprob.validation import ITERATIONS, check_number, check_random_state
 
@@ -163,6 +164,11 @@ def n_clusters(
     check_number("n_folds", n_folds, low=2, high=100, integer=True)
     check_number("n_splits", n_splits, low=1, high=1000, integer=True)
     check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
+    if not isinstance(candidates, Iterable) or isinstance(candidates, str | bytes | Mapping):
+        raise TypeError(
+            "candidates must be numbers of clusters; got "
+            f"{short_repr(candidates)}; pass for example range(1, 11)"
+        )
     given = list(candidates)
     for k in given:
         check_number("candidates", k, low=1, high=1000, integer=True)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+from nrprob.validation import check_verbosity
+
 
 @contextlib.contextmanager
 def shown(what: str, total: int, verbose: int) -> Iterator[Callable[[], None]]:
     """Show a bar on the standard error, if asked; what it gives is called after every step."""
+    check_verbosity("verbose", verbose)
     from rich.console import Console
     from rich.progress import Progress
 

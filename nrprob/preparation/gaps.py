@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nrprob.exceptions import short_repr
 from nrprob.frames import is_table
 from nrprob.known import Memberships, plain
 from nrprob.preparation.columns import as_numbers, is_float, kind_of_column
@@ -104,4 +105,9 @@ def gaps_of(known: Any, n: int) -> np.ndarray | None:
     import pandas as pd
 
     array = plain(known, "known")
-    return pd.isna(array).reshape(n, -1).any(1) if len(array) == n and array.size else None
+    if array.ndim == 0 or len(array) != n:
+        raise ValueError(
+            f"known has {array.shape[0] if array.ndim else 'no'} rows for {n} of X; got "
+            f"{short_repr(known)}; pass one label, or row of numbers, per row"
+        )
+    return pd.isna(array).reshape(n, -1).any(1) if array.size else None

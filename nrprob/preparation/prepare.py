@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from nrprob.annotated import is_annotated, names_of
-from nrprob.exceptions import warn
+from nrprob.exceptions import short_repr, warn
 from nrprob.frames import as_frame, is_table, listed, take_out
 from nrprob.known import Memberships
 from nrprob.labels import check_hashable, plain
@@ -171,6 +171,10 @@ def prepared(
         standardize = bool(standardize)
     else:
         check_choice("standardize", standardize, ("auto",), "or True or False")
+    if not isinstance(drop, Collection):
+        raise TypeError(
+            f"drop must list names of columns; got {short_repr(drop)}; pass a list of them"
+        )
     drop = [drop] if isinstance(drop, str) else list(drop)
     if not is_table(X):
         return _of_array(X, known, missing, standardize, drop, names, say, units)
@@ -197,8 +201,8 @@ def _of_array(
     X, known = take_out(X, known)
     if drop and names is None:
         raise ValueError(
-            f"drop names columns, and X has no columns with names; got drop={drop!r} and a "
-            f"{type(X).__name__}; pass X as a frame, or cut the array"
+            f"drop names columns, and X has no columns with names; got drop={short_repr(drop)} "
+            f"and a {type(X).__name__}; pass X as a frame, or cut the array"
         )
     check_not_masked(X, "X")
     array = X if sparse.issparse(X) else plain(X, "X")
@@ -340,6 +344,7 @@ class _Columns(Record):
         if not is_table(known):
             return None
         told = as_frame(known).copy()
+        _check_names(told.columns, "known")
         for name in told:
             column, whole = told[name], False
             check_hashable(np.asarray(column), f" in column {name!r}")
@@ -451,21 +456,26 @@ def _values(column: pd.Series) -> list[Any]:
 
 def _check_dropped(drop: list[str], names: Collection[str]) -> None:
     for name in drop:
-        if name not in names:
+        if not isinstance(name, str) or name not in names:
             raise ValueError(
-                f"drop names a column that X does not have; got {name!r}, and X has "
+                f"drop names a column that X does not have; got {short_repr(name)}, and X has "
                 f"{listed(names)}; name one of these"
             )
+
+
+def _check_names(names: pd.Index, what: str) -> None:
+    """Refuse columns of one name."""
+    if not names.is_unique:
+        raise ValueError(
+            f"{what} must have columns of different names; got "
+            f"{short_repr(names[names.duplicated()][0])} more than once; rename them"
+        )
 
 
 def _named(frame: pd.DataFrame, drop: list[str]) -> pd.DataFrame:
     """The frame with text for names, of which those to drop are some."""
     names = frame.columns.map(str)
-    if not names.is_unique:
-        raise ValueError(
-            f"X must have columns of different names; got {names[names.duplicated()][0]!r} more "
-            "than once; rename them"
-        )
+    _check_names(names, "X")
     _check_dropped(drop, names)
     return frame.set_axis(names, axis=1)
 
@@ -484,7 +494,4 @@ def _rows_of(known: Any, rows: np.ndarray, n: int) -> Any:
         return known
     if isinstance(known, Memberships):
         return Memberships(known.probabilities[rows])
-    array = plain(known, "known")
-    if len(array) != n:
-        raise ValueError(f"known has {len(array)} rows for {n} of X; got other rows; pass as many")
-    return array[rows]
+    return plain(known, "known")[rows]

@@ -27,7 +27,7 @@ from nrprob.methods.alternatives.pairs import (
 from nrprob.metrics import contingency
 from nrprob.settings import standard
 from nrprob.statistics.rows import bucket
-from nrprob.validation import LARGEST, check_choice, check_number
+from nrprob.validation import LARGEST, check_choice, check_flag, check_number
 
 # Rule -> width of n rows of d features of mean variance 1, to the power of d + 4.
 RULES = {"seed": lambda n, d: 4 / (n * (2 * d + 1)), "normal": lambda n, d: 4 / (n * (d + 2))}
@@ -456,10 +456,11 @@ class NACI(PairClusterer):
 
         Raises
         ------
-        ValueError
-            If there are fewer rows than clusters.
+        ValueError, TypeError
+            If there are fewer rows than clusters, or ``refine`` is not True or False.
         """
         self._check_cut(n_clusters)
+        check_flag("refine", refine)
         merged = self.merged_samples_
         with standard():
             rows = Padded.of(self._x[merged], self._codes[merged])

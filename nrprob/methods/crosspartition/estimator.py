@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import KW_ONLY, dataclass
 from typing import Annotated, Any
 
@@ -14,8 +15,9 @@ from nrprob.engines import orbits, splitting
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Restarts, read_labels
 from nrprob.estimator.paths import granularities, trials_frame, verdict
-from nrprob.exceptions import warn
+from nrprob.exceptions import short_repr, warn
 from nrprob.information import mutual_information
+from nrprob.labels import some
 from nrprob.methods.crosspartition.cycle import TERMS, Counts, Cycle, Fields, fields
 from nrprob.methods.crosspartition.inputs import (
     Subsets,
@@ -404,8 +406,10 @@ class CrossPartition(Clusterer):
         """
         self._check_cluster(cluster, n)
         names = self.subsets_.tolist()
-        if subset not in names:
-            raise ValueError(f"there is no such subset; got {subset!r}; choose one of {names}")
+        if not isinstance(subset, Hashable) or subset not in names:
+            raise ValueError(
+                f"there is no such subset; got {short_repr(subset)}; choose one of {some(names)}"
+            )
         part = self._subset_share[:, names.index(subset)]
         order = np.argsort(-self.membership_[:, cluster] * part, kind="stable")
         return order[part[order] > 0][:n]
