@@ -164,8 +164,8 @@ def split_columns(X: Any, names: list[str], what: str = "known") -> tuple[Any, A
     X = as_frame(X)
     if len(names) == X.shape[1]:
         raise ValueError(
-            f"no feature is left in X; got {what}={short_repr(names)} of columns {listed(X.columns)}; "
-            "pass a frame that has others"
+            f"no feature is left in X; got {what}={short_repr(names)} of columns "
+            f"{listed(X.columns)}; pass a frame that has others"
         )
     return X.drop(columns=names), X[names]
 

@@ -344,7 +344,6 @@ def test_refusals_name_a_way_out(binary):
     cases = [
         (lambda: IB(2, solver="batched").fit(thin), "use solver='anneal'"),
         (lambda: CCIB(2, solver="sequential").fit(thin, known=z), "use solver='anneal'"),
-        (lambda: IB(2).fit(X, known=z), "use CCIB or IBSI"),
         (lambda: CCIB(2).fit(X, known=z[:-1]), "pass one label per row"),
         (lambda: CCIB(2).fit(X, known=np.arange(200)), "pass fewer groups"),
         (lambda: IBSI(2, gamma=1.0).fit(X, known=np.eye(200)[:, :2]), "pass labels"),
