@@ -250,13 +250,12 @@ class _Columns(Record):
         rows, known = self.rows(columns, known, n, missing)
         kept = {name: column.iloc[rows] for name, column in columns.items()}
         features = self._encode(kept, looks)
-        ready = Prepared(features.values, known, features.names, rows)
+        ready = Prepared(features.values, known, features.names, rows, {}, self.indicators)
         if looks:
             self._look(features)
         if units or standardize:
             ready.X, ready.scales_ = scale(features, standardize, self)
         ready.notes, ready.warnings = self.notes, self.warnings
-        ready.indicators_ = self.indicators
         return ready
 
     def rows(
@@ -269,8 +268,8 @@ class _Columns(Record):
                 f"what is known must have values; got {listed(void)} without any; name another"
             )
         kept = complete(columns, told, gaps_of(known, n), n, missing, self)
-        left = {} if told is None else {name: told[name].iloc[kept] for name in told}
-        one = [name for name, column in left.items() if len(kept) > 1 and column.nunique() == 1]
+        left = {} if told is None or len(kept) < 2 else {z: told[z].iloc[kept] for z in told}
+        one = [name for name, column in left.items() if column.nunique() == 1]
         if one:
             self.warnings.append(
                 f"known {listed(one)} {'is' if len(one) == 1 else 'are'} the same in all rows, so "
