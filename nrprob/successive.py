@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -191,11 +190,8 @@ def explore(
         raise TypeError(
             f"estimator must be an estimator; got {type(estimator).__name__}; pass an instance"
         )
-    elif not _accepts_known(estimator):
-        raise TypeError(
-            "the fit of the estimator must accept known; got "
-            f"{type(estimator).__name__}; pass for example ResidualMixture()"
-        )
+    elif known is not None or n_clusterings != 1:
+        check_takes_known(estimator)
     params = {
         "estimator": estimator, "n_clusters": n_clusters, "n_clusterings": n_clusterings,
         "known": column_names(known) or None, "rule": rule, "alpha": alpha,
@@ -222,8 +218,6 @@ def explore(
             model = recommend(np.asarray(X) if ready else X, known=told, n_clusters=fixed)
         else:
             model = clone(estimator)
-            if told is not None:
-                check_takes_known(model)
         parameters = model.get_params(deep=False)
         if n_clusters is not None:
             model.set_params(n_clusters=n_clusters)
@@ -302,12 +296,6 @@ def _check_testable(model: Any, X: Any, known: Any) -> None:
         raise ValueError(
             f"n_clusterings must be given where no test says when to stop; got None: {error}"
         ) from error
-
-
-def _accepts_known(estimator: Any) -> bool:
-    """Whether `fit` has an argument ``known``, or passes any argument on, as a Pipeline does."""
-    parameters = inspect.signature(estimator.fit).parameters.values()
-    return any(p.name == "known" or p.kind == p.VAR_KEYWORD for p in parameters)
 
 
 def _columns(known: Any, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -177,7 +177,7 @@ WRONG = {
         lambda: prepare(pd.DataFrame(X), known=pd.DataFrame(X, columns=list("aab"))),
         "known must have columns of different names; got 'a' more",
     ),
-    "explored": (lambda: explore(X, CrossPartition(2)), "fit of the estimator must accept known"),
+    "explored": (lambda: explore(X, CrossPartition(2)), "takes no known structure"),
     "no rows": (lambda: explore(np.empty((0, 5))), "X must have rows; got none"),
     "cache": (lambda: cache("a\0b"), "without control characters"),
 }

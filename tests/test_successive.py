@@ -175,7 +175,7 @@ def test_a_second_clustering_that_is_not_there_is_seldom_found():
 @pytest.mark.parametrize("estimator", [IB(2), CECIB(3), MDLConstrained(2)], ids=str)
 def test_an_estimator_without_known_structure_is_refused_by_name(estimator):
     X, known = np.random.default_rng(0).normal(size=(60, 3)), np.arange(60) % 2
-    refused = f"{type(estimator).__name__} takes no known structure; got known=...; use"
+    refused = f"{type(estimator).__name__} takes no known structure; known groups or earlier"
     with pytest.raises(TypeError, match=refused):
         explore(X, estimator, known=known, n_clusterings=1)
     with pytest.raises(TypeError, match=refused):

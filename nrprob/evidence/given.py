@@ -122,11 +122,12 @@ def _check_clusterer(estimator: Any) -> None:
 def check_takes_known(estimator: Any) -> None:
     """Refuse a clusterer, or what stands for one, whose `fit` takes no known structure."""
     estimator = getattr(estimator, "estimator", estimator)
-    taken = inspect.signature(type(estimator).fit).parameters.values()
+    fit = getattr(type(estimator), "fit", None)
+    taken = () if fit is None else inspect.signature(fit).parameters.values()
     if not any(one.name == "known" or one.kind is one.VAR_KEYWORD for one in taken):
         raise TypeError(
-            f"{type(estimator).__name__} takes no known structure; got known=...; use "
-            "ResidualMixture or CCIB, or leave known out"
+            f"{type(estimator).__name__} takes no known structure; known groups or earlier "
+            "clusterings cannot be passed to its fit; use ResidualMixture or CCIB"
         )
 
 

@@ -476,7 +476,7 @@ DEEP = r"keys and values are nested at most 16 levels deep; .* flatten them"
         ("a" * 201 + " = 1\n" + PLAIN, r"200 printable characters; got 'a{200}'\.\.\.; choose ano"),
         (
             "title = [" + "1," * 9000 + "]\n" + PLAIN,
-            r"title = \[1, .*\.\.\.; input should be a valid",
+            r"title = list of 9000 entries; input should be a valid",
         ),
         (PLAIN + "".join(f"a{i} = 1\n" for i in range(200)), "at most 100 parameters; got 201"),
         (

@@ -354,5 +354,6 @@ def test_sentences_name_no_method(p_structure, p_gap):
         p_structure_=p_structure, p_gap_=p_gap, statistic_=1.0, gain_=none, rival_="",
         p_by_rival_={}, labels_=none, place_=none, valley_=1.0, gap_counts_=none, groups_=none,
         group_names_=["all rows"], n_folds=5, n_splits=3, n_init=1, alpha=0.05, n_clusters=2,
+        distinct_=none,
     )  # fmt: skip
     assert "()" not in str(record)
