@@ -750,7 +750,12 @@ def kmeans_length(
     check_choice("geometry", geometry, ("exp", "gauss"))
     check_choice("centre_code", centre_code, ("none", "half_log"))
     n, d = x.shape
-    codes, counts = np.unique(labels, return_inverse=True, return_counts=True)[1:]
+    try:
+        codes, counts = np.unique(labels, return_inverse=True, return_counts=True)[1:]
+    except TypeError:
+        raise TypeError(
+            "labels must be of one type; got values that have no order; pass integers or strings"
+        ) from None
     k = counts.size
     if n_clusters is not None:
         k = int(_sizes(as_number(n_clusters, "n_clusters"), "n_clusters", 1))

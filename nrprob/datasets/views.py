@@ -79,7 +79,7 @@ def make_gaussian_views(
     rng = check_random_state(random_state)
 
     classes = (np.arange(n_samples) >= (n_samples + 1) // 2).astype(np.int64)
-    centres = np.where(classes == 0, mean, -mean)[:, None]
+    centres = float(mean) * np.where(classes == 0, 1, -1)[:, None]
     views, labels = [], []
     for v, size in enumerate(sizes):
         x = centres + rng.normal(size=(n_samples, size))
