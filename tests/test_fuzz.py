@@ -66,7 +66,7 @@ INFINITE = ("kl_divergence", "two_part_length", "kraft_sum")
 
 
 # Of an array or a frame whose values are in a message.
-PASTED = re.compile(r"(?<![\w.])array[(=]|\[\[|\d\s+\d+\.\d|\.\.\. ")
+PASTED = re.compile(r"(?<![\w.])array[(=]|\d\s+\d+\.\d|\.\.\. ")
 
 
 class Hang(BaseException):
