@@ -172,7 +172,7 @@ def _no_table(error: str) -> str:
     if found := re.match(r"Expected 2D array, got (\w+) array", error):
         # scikit-learn's checks of estimators look for the first words.
         return (
-            f"Reshape your data, since X must have two dimensions; got a {found[1]} array; pass "
+            f"Reshape your data, since X must be a 2D array; got a {found[1]} array; pass "
             "X.reshape(-1, 1) if X is one feature, or X.reshape(1, -1) if X is one sample"
         )
     if error.startswith("Complex data not supported"):

@@ -13,7 +13,7 @@ from scipy.special import xlogy
 
 from nrprob.exceptions import short_repr
 from nrprob.information import _log_base, entropy
-from nrprob.validation import as_number, check_choice, check_not_masked
+from nrprob.validation import ITERATIONS, as_number, check_choice, check_not_masked
 
 __all__ = [
     "IndependenceTest",
@@ -784,10 +784,10 @@ def independence_test(
         raise ValueError(
             f"n_permutations must not be negative; got {short_repr(n_permutations)}; use 0 for none"
         )
-    if not n_permutations < 2**31 or n_permutations % 1:
+    if not n_permutations <= ITERATIONS or n_permutations % 1:
         raise ValueError(
-            f"n_permutations must be a whole number below 2**31; got {short_repr(n_permutations)}; "
-            "use 0 for none"
+            f"n_permutations must be a whole number of at most {ITERATIONS}; got "
+            f"{short_repr(n_permutations)}; use 0 for none"
         )
     n_permutations = int(n_permutations)
     a, b = _pair(labels, known, ("labels", "known"))
