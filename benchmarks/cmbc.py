@@ -17,7 +17,7 @@ import numpy as np
 
 from nrprob import CMBC
 from nrprob.datasets import make_binary_partitions
-from nrprob.engines.shuffle import spread, stream
+from nrprob.engines.hash_rng import spread, stream
 
 N_RESTARTS, K = 10, 4
 LOW = 1e-10  # distance of the parameters from 0 and 1

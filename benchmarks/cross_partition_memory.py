@@ -17,7 +17,7 @@ from scipy import sparse
 from scipy.special import logsumexp
 
 from nrprob import CrossPartition
-from nrprob.engines import orbits
+from nrprob.engines.optimise import limit_cycles
 from nrprob.methods.crosspartition.estimator import VARIANTS
 from nrprob.metrics import purity
 from nrprob.settings import standard
@@ -77,7 +77,7 @@ def main():
         log_q -= logsumexp(log_q, axis=-1, keepdims=True)
 
         def run(cycles):
-            return orbits.settle(
+            return limit_cycles.settle(
                 VARIANTS["CP"], task.counts, mass, (np.zeros((1, K)), log_q), 3.0,
                 np.ones(K, bool), tol=0.0, max_iter=cycles,
             )  # fmt: skip

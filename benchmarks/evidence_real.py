@@ -18,7 +18,7 @@ from realdata_pairs import HOPELESS, TABULAR, prepared, tabular_pairs
 from sklearn.metrics import normalized_mutual_info_score
 
 from nrprob import ResidualMixture, evidence
-from nrprob.evidence.given import TooFewRows
+from nrprob.evidence.inputs import TooFewRows
 
 # Data set, and labelings that are all known.
 CONTROLS = (

@@ -27,9 +27,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines import chains
-from nrprob.engines.chains import CollapsedKernel, PartitionKernel
-from nrprob.methods.bayes.code import MixtureCode
+from nrprob.engines.sample import chains
+from nrprob.engines.sample.chains import CollapsedKernel, PartitionKernel
+from nrprob.methods.bayes.model import MixtureCode
 from nrprob.methods.bayes.six_move import SixMoveKernel
 from nrprob.methods.bayes.six_move_target import make_mixture_target
 
@@ -489,7 +489,7 @@ def given_precision(key: Any, now: Any, X: Any, y: Any, renew: Any = None) -> di
 
 def all_in_blocks(now: Any, X: Any, y: Any, covariances: int) -> Any:
     """Gibbs step without NumPyro: clusters, then all else, covariances with means."""
-    from nrprob.methods.bayes.tied import wishart_root
+    from nrprob.methods.bayes.shared_covariance import wishart_root
     from nrprob.statistics.matrices import whitener
 
     d = X.shape[1]
@@ -562,7 +562,7 @@ def beside_blocked_gibbs(n: int, draws: int, seconds: float) -> None:
     """Print effective draws per second under covariances between columns, k known to rivals."""
     from sklearn.cluster import KMeans
 
-    from nrprob.methods.bayes.prior import PriorKernel
+    from nrprob.methods.bayes.hyperparameters import PriorKernel
 
     usual, fewer = chains.default_kernel(n, 10), chains.default_kernel(n, 2)
     drawing, moving = (PriorKernel(k.block, k.n_split_merge, k.n_launch) for k in (usual, fewer))

@@ -256,7 +256,7 @@ def differences_step(x) -> Time:
     import jax
     import jax.numpy as jnp
 
-    from nrprob.engines.reassign import differences, label_cells
+    from nrprob.engines.optimise.reassign import differences, label_cells
     from nrprob.methods.bottleneck.ib import Bottleneck
     from nrprob.statistics.rows import arrange, make_rows
     from nrprob.statistics.terms import objective

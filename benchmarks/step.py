@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.anneal import normalise, random_start, term_update
-from nrprob.engines.solve import make_settings, weighted
+from nrprob.engines.optimise.anneal import normalise, random_start, term_update
+from nrprob.engines.optimise.solve import make_settings, weighted
 from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalNumbers
 from nrprob.methods.bottleneck.ib import Bottleneck
 from nrprob.statistics.rows import arrange, make_rows

@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from nrprob.methods.cec.partition_kmeans import PartitionKMeans
     from nrprob.methods.cec.spectral import SemiSupervisedSpectral
     from nrprob.methods.cmbc.estimator import CMBC
+    from nrprob.methods.conditional.mixture import ResidualMixture
+    from nrprob.methods.conditional.spectral import ResidualSpectral
     from nrprob.methods.constrained.cop_kmeans import COPKMeans
     from nrprob.methods.constrained.mdl import MDLConstrained
     from nrprob.methods.crosspartition.estimator import CrossPartition
     from nrprob.methods.ensemble.condens import CondEns
     from nrprob.methods.mixture.em import MixtureEM
     from nrprob.methods.multiview.estimator import MDLMultiView
-    from nrprob.methods.residual.mixture import ResidualMixture
-    from nrprob.methods.residual.spectral import ResidualSpectral
     from nrprob.preparation.prepare import prepare
     from nrprob.storage.stored import stored
     from nrprob.successive import Exploration, explore
@@ -75,8 +75,8 @@ _OBJECTS = {
     "PartitionKMeans": "nrprob.methods.cec.partition_kmeans",
     "SemiSupervisedFCM": "nrprob.methods.cec.fuzzy",
     "SemiSupervisedSpectral": "nrprob.methods.cec.spectral",
-    "ResidualSpectral": "nrprob.methods.residual.spectral",
-    "ResidualMixture": "nrprob.methods.residual.mixture",
+    "ResidualSpectral": "nrprob.methods.conditional.spectral",
+    "ResidualMixture": "nrprob.methods.conditional.mixture",
     "Orthogonalization": "nrprob.methods.alternatives.orthogonalization",
     "ADFT": "nrprob.methods.alternatives.adft",
     "DecKMeans": "nrprob.methods.alternatives.dec_kmeans",

@@ -14,12 +14,12 @@ from nrprob.exceptions import warn
 from nrprob.frames import check_same_order, is_table, take_out
 from nrprob.known import read
 from nrprob.methods.bottleneck.ccib import CCIB
+from nrprob.methods.conditional.mixture import ResidualMixture
+from nrprob.methods.conditional.spectral import ResidualSpectral
 from nrprob.methods.mixture.em import MixtureEM
-from nrprob.methods.residual.mixture import ResidualMixture
-from nrprob.methods.residual.spectral import ResidualSpectral
 from nrprob.preparation.prepare import Prepared, prepared
 from nrprob.preparation.record import Gaps, UnfitColumns
-from nrprob.statistics.kinds import kind_of
+from nrprob.statistics.feature_types import kind_of
 from nrprob.storage.stored import refuse_stored
 from nrprob.validation import CLUSTERS, check_number, check_rows
 

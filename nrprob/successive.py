@@ -11,7 +11,7 @@ from sklearn.utils.validation import _num_samples
 
 from nrprob import information, metrics
 from nrprob.advice import recommend
-from nrprob.evidence.given import TooFewRows, as_density, check_takes_known, testable
+from nrprob.evidence.inputs import TooFewRows, as_density, check_takes_known, testable
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
 from nrprob.exceptions import short_repr, warn

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.solve import Settings
+from nrprob.engines.optimise.solve import Settings
 from nrprob.methods.bottleneck import ccib, ib
 from nrprob.statistics import families
 from nrprob.statistics import terms as term_module

@@ -23,9 +23,10 @@ from typer.testing import CliRunner
 
 import nrprob
 from nrprob import advice
-from nrprob.batch import fits, tested
+from nrprob.batch import evidence, fits
 from nrprob.batch.registry import METHODS
-from nrprob.cli import app, beforehand, given
+from nrprob.cli import app, validation
+from nrprob.cli import data as cli_data
 from nrprob.evidence.pictures import draw_rows
 from nrprob.statistics import families
 
@@ -175,7 +176,7 @@ def test_fit_sparse_counts_with_known_from_another_file(invoke, tmp_path):
 
 def test_unknown_labels_of_a_column():
     for unknown in (None, np.nan, pd.NA, "", " \t", "-1", "-1.0", -1, -1.0, np.int64(-1)):
-        y, classes = given._classes(np.array(["b", unknown, "a"], object))
+        y, classes = cli_data._classes(np.array(["b", unknown, "a"], object))
         assert y.tolist() == [1, -1, 0] and classes == ["a", "b"]
 
 
@@ -412,14 +413,14 @@ for arguments in {[*refusals.values()]}:
 def test_parameters_are_read_without_their_classes():
     for name, method in METHODS.items():
         made = method.load()
-        assert beforehand.parameters_of(method.place) == made._get_param_names(), name
+        assert validation.parameters_of(method.place) == made._get_param_names(), name
         signature = inspect.signature(made).parameters.values()
         needed = [one.name for one in signature if one.default is one.empty]
-        assert beforehand.needed_by(method.place) == needed, name
+        assert validation.needed_by(method.place) == needed, name
     # Other tests may have made more known, which come after the package's own.
-    assert families.names()[: len(beforehand.FEATURES) - 1] == beforehand.FEATURES[1:]
+    assert families.names()[: len(validation.FEATURES) - 1] == validation.FEATURES[1:]
     chosen = {v for v in vars(advice).values() if isinstance(v, type) and hasattr(v, "fit")}
-    assert {METHODS[name].load() for name in beforehand.RECOMMENDED} == chosen
+    assert {METHODS[name].load() for name in validation.RECOMMENDED} == chosen
 
 
 def test_methods_refuse_groups_of_single_rows_or_are_said_not_to():
@@ -427,7 +428,7 @@ def test_methods_refuse_groups_of_single_rows_or_are_said_not_to():
     takes = set()
     for name, method in METHODS.items():
         if method.takes_known and method.known_as == "known":
-            needed = dict.fromkeys(beforehand.needed_by(method.place), 1.0)
+            needed = dict.fromkeys(validation.needed_by(method.place), 1.0)
             model = method.load()(**needed)
             try:
                 with warnings.catch_warnings(action="ignore"):
@@ -436,7 +437,7 @@ def test_methods_refuse_groups_of_single_rows_or_are_said_not_to():
                 assert "group" in str(error), name
             else:
                 takes.add(name)
-    assert takes == set(beforehand.OF_SINGLE_ROWS)
+    assert takes == set(validation.OF_SINGLE_ROWS)
 
 
 def test_probabilities_of_subsets_are_no_numbers_to_refuse(invoke, data, tmp_path, monkeypatch):
@@ -471,8 +472,8 @@ def test_probabilities_of_subsets_are_no_numbers_to_refuse(invoke, data, tmp_pat
     ],
 )
 def test_messages_are_in_terms_of_the_options(said, shown):
-    assert shown in beforehand.in_options(said)
-    assert "toarray" not in beforehand.in_options(said)
+    assert shown in validation.in_options(said)
+    assert "toarray" not in validation.in_options(said)
 
 
 def test_results_are_not_overwritten_in_silence(invoke, data, tmp_path, monkeypatch):
@@ -1133,9 +1134,9 @@ def test_the_clusters_that_are_written_are_those_that_are_tested(
     def answer(estimator, X, known, **options):
         asked.append(estimator.labels_)
         warnings.warn("samples are <copies>", stacklevel=1)
-        return tested.Tested(None, None, ("nothing",))
+        return evidence.Tested(None, None, ("nothing",))
 
-    monkeypatch.setattr("nrprob.batch.tested.tested", answer)
+    monkeypatch.setattr("nrprob.batch.evidence.tested", answer)
     arguments = [
         "--method",
         "mixture",

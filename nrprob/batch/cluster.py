@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
     from nrprob.batch.executor import Executor
-    from nrprob.batch.work import Done
+    from nrprob.batch.worker import Done
 
 __all__ = ["LOCAL", "Cluster", "connect"]
 
@@ -88,7 +88,7 @@ def _has_file(run: _Run) -> bool:
 
 def _do(run: _Run, content: bytes | None, cells: Sequence[Experiment]) -> Done:
     """Do a batch on this worker; ``content`` is that of the data file, where some lack it."""
-    from nrprob.batch.work import Done, do
+    from nrprob.batch.worker import Done, do
 
     with _TURN:
         if run.name in _OVER:
@@ -268,7 +268,7 @@ class Cluster:
 
     def wait(self) -> tuple[str, Done]:
         """Name of a batch that was sent, and what became of it."""
-        from nrprob.batch.work import Done
+        from nrprob.batch.worker import Done
 
         future = next(self._completed)
         name, cells, _ = self._begun.pop(future.key)

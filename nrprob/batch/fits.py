@@ -16,8 +16,8 @@ import numpy as np
 
 from nrprob.batch import registry
 from nrprob.batch.draws import Parts
+from nrprob.batch.measures import OF_SPLIT, Measure, Metric
 from nrprob.batch.parameters import look_up
-from nrprob.batch.reported import OF_SPLIT, Measure, Metric
 from nrprob.estimator.base import labelings
 from nrprob.exceptions import InputError, SingleFeatureWarning
 from nrprob.statistics.groups import cross_table

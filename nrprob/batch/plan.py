@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from nrprob.batch import registry
+from nrprob.batch.measures import Measure
 from nrprob.batch.parameters import FLAT, as_text, look_up
-from nrprob.batch.reported import Measure
 from nrprob.batch.schema import MOST_SEED, MethodSpec, ModelFile
 from nrprob.batch.supervision import MOST_FITS
 from nrprob.exceptions import InputError, short_repr
@@ -111,7 +111,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells of a model file, and where their results come from (`nrprob.batch.origin`)."""
+    """All cells of a model file, and where their results come from (`nrprob.batch.provenance`)."""
 
     model: ModelFile
     cells: tuple[Experiment, ...]

@@ -155,12 +155,12 @@ METHODS = {
         takes_sparse=True,
     ),
     "residual-spectral": Method(
-        "nrprob.methods.residual.spectral:ResidualSpectral",
+        "nrprob.methods.conditional.spectral:ResidualSpectral",
         "clusters of sparse counts: what is left once the known groups' means are removed",
         takes_sparse=True,
     ),
     "residual-mixture": Method(
-        "nrprob.methods.residual.mixture:ResidualMixture",
+        "nrprob.methods.conditional.mixture:ResidualMixture",
         "clusters of tables and images, by a mixture of what the known groups leave of the rows",
         finds_number=True,
     ),

@@ -20,12 +20,12 @@ from nrprob.batch.cluster import Cluster, connect
 from nrprob.batch.executor import Executor
 from nrprob.batch.formats import is_of_fit
 from nrprob.batch.modelfile import default_folder, read_model
-from nrprob.batch.origin import with_origin
 from nrprob.batch.plan import Batch, Experiment, Plan, expand
+from nrprob.batch.preflight import check, try_out
+from nrprob.batch.provenance import with_origin
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store
-from nrprob.batch.trial import check, try_out
-from nrprob.batch.work import Done, Here
+from nrprob.batch.worker import Done, Here
 from nrprob.exceptions import InputError, short_repr, warn
 from nrprob.files import as_path
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator, model_validator
 
 from nrprob.batch import registry
+from nrprob.batch.measures import OF_SPLIT, Figure, Measure, Report, Table
 from nrprob.batch.parameters import FLAT, root
-from nrprob.batch.reported import OF_SPLIT, Figure, Measure, Report, Table
 from nrprob.batch.supervision import MOST_FITS, Constraints, Split, Strict, Wanted
 
 __all__ = ["DEEPEST", "MOST_SEED", "SELECTORS", "Data", "MethodSpec", "ModelFile"]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from nrprob.cli.asked import (
+from nrprob.cli.data import read_given
+from nrprob.cli.options import (
     Alpha,
     Columns,
     Data,
@@ -25,7 +26,10 @@ from nrprob.cli.asked import (
     ask,
     level,
 )
-from nrprob.cli.beforehand import (
+from nrprob.cli.output import Force, Out, find_place, remove_others
+from nrprob.cli.single import show_scores
+from nrprob.cli.terminal import console, heard, in_one_line, say, warn, working
+from nrprob.cli.validation import (
     check_at_least,
     check_groups,
     check_known,
@@ -33,17 +37,13 @@ from nrprob.cli.beforehand import (
     check_rows,
     in_options,
 )
-from nrprob.cli.given import read_given
-from nrprob.cli.places import Force, Out, find_place, remove_others
-from nrprob.cli.single import show_scores
-from nrprob.cli.terminal import console, heard, in_one_line, say, warn, working
 from nrprob.exceptions import InputError, SingleFeatureWarning
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nrprob.batch.single import Single
-    from nrprob.cli.given import Given
+    from nrprob.batch.fit_files import Single
+    from nrprob.cli.data import Given
     from nrprob.successive import Exploration
 
 __all__ = ["explore"]
@@ -101,7 +101,7 @@ def explore(
     check_groups(given)
     if n is None:
         _check_testable(given)
-    from nrprob.batch import explored
+    from nrprob.batch import exploration_files
     from nrprob.successive import explore as search
 
     with place.claimed() as folder:
@@ -112,12 +112,12 @@ def explore(
                 alpha=at, random_state=seed,
             )  # fmt: skip
         given.origin["warnings"] = list(dict.fromkeys(warned))
-        runs = explored.runs(found, given.table, given.names, given.origin, given.measured)
+        runs = exploration_files.runs(found, given.table, given.names, given.origin, given.measured)
         if test:
             with working("testing the clusters"):
-                explored.add_tests(runs, found, at)
+                exploration_files.add_tests(runs, found, at)
         with working("writing the results"):
-            files = explored.save(found, runs, folder, picture)
+            files = exploration_files.save(found, runs, folder, picture)
             remove_others(folder, files)
     for run in runs:
         if run.alert:
@@ -131,7 +131,7 @@ def _check_testable(given: Given) -> None:
     """Refuse rows of which no test says when to stop, unless a number is given."""
     from scipy import sparse
 
-    from nrprob.statistics.kinds import no_cloud
+    from nrprob.statistics.feature_types import no_cloud
 
     X = given.table.X
     kind = "a sparse matrix" if sparse.issparse(X) else no_cloud(X)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
-from nrprob.cli import beforehand
-from nrprob.cli.asked import (
+from nrprob.cli import validation
+from nrprob.cli.data import read_given
+from nrprob.cli.options import (
     Alpha,
     Columns,
     Data,
@@ -28,11 +29,10 @@ from nrprob.cli.asked import (
     ask,
     level,
 )
-from nrprob.cli.beforehand import in_options
-from nrprob.cli.given import read_given
-from nrprob.cli.places import Force, Out, find_place, remove_others
+from nrprob.cli.output import Force, Out, find_place, remove_others
 from nrprob.cli.single import show
 from nrprob.cli.terminal import in_one_line, note, working
+from nrprob.cli.validation import in_options
 from nrprob.exceptions import InputError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def fit(
             f"clusters that are told labels have no test; --test with --labels {labels}; leave one "
             "of them out"
         )
-    beforehand.check_parameters(registry.short_name(method) if chosen else None, parameters)
+    validation.check_parameters(registry.short_name(method) if chosen else None, parameters)
     options = {"known": known or [], "compare": compare or [], "labels": [labels] if labels else []}
     part = {"layer": layer, "obsm": obsm}
     asked = ask(data, options, columns, drop, feature_names, part, standardize, missing)
@@ -126,19 +126,19 @@ def fit(
     if given.y is not None:
         legend = ", ".join(f"{c} = {name}" for c, name in enumerate(given.classes))
         note(f"wanted classes: {legend}")
-    counted = chosen is None or "n_clusters" in beforehand.parameters_of(chosen.place)
-    beforehand.check_rows(number, given.table.X.shape[0], 2 if counted else 1)
+    counted = chosen is None or "n_clusters" in validation.parameters_of(chosen.place)
+    validation.check_rows(number, given.table.X.shape[0], 2 if counted else 1)
     if chosen is not None:
-        beforehand.check_sparse(given, registry.short_name(method))
+        validation.check_sparse(given, registry.short_name(method))
     # Where groups have another name, columns of numbers may be probabilities of them.
     labelled = chosen is not None and chosen.known_as == "known"
-    if labelled and registry.short_name(method) not in beforehand.OF_NUMBERS:
-        able = " or ".join(f"--method {name}" for name in beforehand.OF_NUMBERS)
-        beforehand.check_known(given, f"{method} takes no numbers that are known", able)
+    if labelled and registry.short_name(method) not in validation.OF_NUMBERS:
+        able = " or ".join(f"--method {name}" for name in validation.OF_NUMBERS)
+        validation.check_known(given, f"{method} takes no numbers that are known", able)
     if labelled or chosen is None:
-        beforehand.check_groups(given, registry.short_name(method) if chosen else None)
+        validation.check_groups(given, registry.short_name(method) if chosen else None)
     z = given.known
-    from nrprob.batch import fits, single
+    from nrprob.batch import fit_files, fits
 
     recommended: dict[str, Any] = {}
     if chosen is None:
@@ -158,11 +158,11 @@ def fit(
                 method, parameters, table.X, z, y=given.y, where="--set "
             )
         fits.score(fitted, table.labelings, fits.default_measures([*table.labelings]))
-        result = single.Single(
+        result = fit_files.Single(
             "", table, given.names, [fitted], origin=given.origin, measured=given.measured
         )
         if test:
-            from nrprob.batch.tested import tested
+            from nrprob.batch.evidence import tested
 
             with working("testing the clusters"), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
@@ -170,7 +170,7 @@ def fit(
             messages = [*fitted.warnings, *(str(one.message) for one in caught)]
             fitted.warnings = list(dict.fromkeys(messages))
         with working("writing the results"):
-            single.save(result, folder, drawn)
+            fit_files.save(result, folder, drawn)
             remove_others(folder, result.files)
     show(result)
 

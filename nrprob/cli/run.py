@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from nrprob.cli.given import command
-from nrprob.cli.places import remove_others, require_own
+from nrprob.cli.data import command
+from nrprob.cli.output import remove_others, require_own
 from nrprob.cli.single import show
 from nrprob.cli.terminal import console, in_one_line, note, say, warn, working
 from nrprob.exceptions import InputError
@@ -64,7 +64,7 @@ def run(
     for folder in folders.values():
         require_own(folder, force)
     plans = _check_plans(plans, allow_large)
-    from nrprob.batch import runner, trial
+    from nrprob.batch import preflight, runner
     from nrprob.batch.cluster import connect
     from nrprob.batch.formats import results_in
     from nrprob.cli.progress import Bar
@@ -72,7 +72,7 @@ def run(
     chosen = None if scheduler else _devices(devices)
     failed = False
     for path, plan in plans:
-        trial.try_out(plan, folders[path], only or ())
+        preflight.try_out(plan, folders[path], only or ())
     outdated = {folders[path] for path, plan in plans if _is_of_another(plan, folders[path])}
     for path, folder in folders.items():
         if folder in outdated:
@@ -141,13 +141,13 @@ def _check_plans(plans: list[tuple[Path, Plan]], allow_large: bool) -> list[tupl
     Returns the plans, which say where their results come from.
     """
     _check_files(plans, allow_large)
-    from nrprob.batch import trial
-    from nrprob.batch.origin import with_origin
+    from nrprob.batch import preflight
+    from nrprob.batch.provenance import with_origin
 
     checked, wrong = [], list[str]()
     for path, one in plans:
         with _keeping(wrong, path):
-            for reason, count in trial.check(one, allow_large=allow_large).items():
+            for reason, count in preflight.check(one, allow_large=allow_large).items():
                 warn(f"{path}: {count} of {len(one.cells)} fits will be skipped; {reason}")
             checked.append((path, with_origin(one, path, command())))
     if wrong:
@@ -250,8 +250,8 @@ def _conclude(plan: Plan, result: Outcome) -> list[Path]:
 
     That goes to files, of which those are returned that a fit has, too.
     """
+    from nrprob.batch.fit_files import read, save
     from nrprob.batch.report import write_report
-    from nrprob.batch.single import read, save
     from nrprob.batch.store import Store
 
     for reason, count in result.failed.items():

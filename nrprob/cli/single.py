@@ -10,7 +10,7 @@ from rich.markup import escape
 from nrprob.cli.terminal import console, say, warn
 
 if TYPE_CHECKING:
-    from nrprob.batch.single import Single
+    from nrprob.batch.fit_files import Single
 
 __all__ = ["show"]
 

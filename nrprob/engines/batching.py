@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from nrprob.engines.optimise.solve import Call, Solution, one_at_a_time
 from nrprob.engines.placement import memory
-from nrprob.engines.solve import Call, Solution, one_at_a_time
 from nrprob.settings import standard
 from nrprob.statistics.rows import bucket
 

@@ -138,7 +138,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         them (`nrprob.estimator.parameters`).
     ``prepare(X, y, known=None)``
         All of `fit` that comes before something is computed: an object whose ``calls`` are the
-        compiled runs that make the restarts (see `nrprob.engines.solve.Call`), which whoever runs
+        compiled runs that make the restarts (see `nrprob.engines.optimise.solve.Call`), which whoever runs
         many fits may run in its own order and place. They are empty where the estimator has to
         compute by itself.
     ``compute(task)``

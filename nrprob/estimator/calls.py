@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from nrprob.engines import placement, sharding, solve
+from nrprob.engines import placement, sharding
+from nrprob.engines.optimise import solve
 from nrprob.estimator.base import Restarts
 from nrprob.statistics.rows import Layout, Rows, bucket, existing, rounded
 from nrprob.validation import check_random_state
@@ -51,7 +52,7 @@ def restart_calls(
     fixed : (n,) cluster of rows whose cluster is given, else -1; or None
     settings : numbers that the program reads
     each : array elements that one restart takes on a device
-    factorises, stepwise : what the program does; see `nrprob.engines.solve.Call`
+    factorises, stepwise : what the program does; see `nrprob.engines.optimise.solve.Call`
     """
     mesh = rows.mesh if isinstance(rows, sharding.ShardedRows) else None
     random = check_random_state(random_state)

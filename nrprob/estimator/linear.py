@@ -12,7 +12,8 @@ import numpy as np
 from scipy.special import logsumexp, softmax
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines import sharding, solve
+from nrprob.engines import sharding
+from nrprob.engines.optimise import solve
 from nrprob.estimator.base import Clusterer
 from nrprob.frames import take_out
 from nrprob.known import Groups, Known, KnownEncoder, read

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines import orbits, solve, splitting
+from nrprob.engines.optimise import limit_cycles, solve, splitting
 from nrprob.engines.programs import program
 from nrprob.estimator.linear import Task
 from nrprob.estimator.terms import TermEstimator
@@ -68,7 +68,7 @@ def granularities(
 def verdict(path: splitting.Path) -> tuple[str, str]:
     """Status of a path, and a sentence on what stopped it; "" where nothing did."""
     if path.complete:
-        return orbits.CONVERGED, ""
+        return limit_cycles.CONVERGED, ""
     wanted = len(path.levels) + 1
     tried = [t for t in path.trials if t.n_clusters == wanted]
     last = tried[-1]
@@ -76,15 +76,15 @@ def verdict(path: splitting.Path) -> tuple[str, str]:
         what = "all rows are alike" if wanted == 2 else "the rows of every cluster are alike"
         return splitting.MERGED, f"there is no structure left; {what}"
     told = {
-        orbits.OSCILLATING: "the update looped",
+        limit_cycles.OSCILLATING: "the update looped",
         splitting.VANISHED: "a cluster vanished",
         splitting.MERGED: "clusters merged again",
-        orbits.UNFINISHED: "the update did not converge within max_iter",
+        limit_cycles.UNFINISHED: "the update did not converge within max_iter",
     }
     counts = {status: sum(t.status == status for t in tried) for status in told}
     status = max(told, key=lambda name: (counts[name], name == last.status))
     what = told[status]
-    if status == orbits.OSCILLATING:
+    if status == limit_cycles.OSCILLATING:
         loop = [t for t in tried if t.status == status][-1]
         what += f" with a period of {loop.period:.3g} and a range of {loop.width:.2g}"
     return status, (
@@ -150,7 +150,7 @@ class SplittingEstimator(TermEstimator):
         return solve.Solution(
             np.asarray(w.argmax(-1)),
             objective[-1:],
-            np.array([verdict(path)[0] != orbits.UNFINISHED]),
+            np.array([verdict(path)[0] != limit_cycles.UNFINISHED]),
             np.asarray(max(sum(trial.n_iter for trial in path.trials), 1)),
             np.asarray(w[:, :, 0]),
             objective,

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.engines import cells, solve
-from nrprob.engines.cells import Block
+from nrprob.engines.optimise import cells, solve
+from nrprob.engines.optimise.cells import Block
 from nrprob.estimator.base import Restarts
 from nrprob.known import Groups
 from nrprob.statistics import families
 from nrprob.statistics.families import FeatureMap
-from nrprob.statistics.kinds import guess_features
+from nrprob.statistics.feature_types import guess_features
 from nrprob.statistics.rows import arrange, make_rows
 from nrprob.storage.blocks import Blocks, gathered
 from nrprob.storage.stored import Chunk, Survey

@@ -10,7 +10,8 @@ import numpy as np
 from scipy import sparse
 from scipy.special import logsumexp
 
-from nrprob.engines import merge, sharding, solve
+from nrprob.engines import sharding
+from nrprob.engines.optimise import merge, solve
 from nrprob.estimator.calls import collect, memberships, padded, restart_calls
 from nrprob.estimator.linear import LinearClusterer, Task
 from nrprob.links import cluster_order
@@ -30,7 +31,7 @@ class Descent(NamedTuple):
     beta : final inverse temperature; infinite to end with hard labels
     information : whether I(C;X)/beta is charged, as in a bottleneck; else -H(C|X)/beta, as in EM
     damped : whether steps are shortened where the objective is not concave
-    quench, cooling, noise, tol : see `nrprob.engines.solve.Settings`
+    quench, cooling, noise, tol : see `nrprob.engines.optimise.solve.Settings`
     """
 
     solver: str = "anneal"

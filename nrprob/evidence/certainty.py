@@ -10,8 +10,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 
-from nrprob.evidence.given import labels_of_fit, testable
 from nrprob.evidence.held_out import conditioned, refit
+from nrprob.evidence.inputs import labels_of_fit, testable
 from nrprob.evidence.progress import shown
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test

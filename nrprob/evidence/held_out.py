@@ -12,9 +12,9 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 
-from nrprob.evidence.clouds import Clouds, inverse_root
-from nrprob.evidence.gains import mixed_gain
 from nrprob.evidence.gaps import NO_CUT, Count, choose_cut, pairs
+from nrprob.evidence.null_model import Clouds, inverse_root
+from nrprob.evidence.p_values import mixed_gain
 from nrprob.statistics.groups import cross_table
 
 # What clusters have to beat: the first two always, all where they are supple (see `Density`), by

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import clone
 
-from nrprob.evidence.gains import mixed_gain
-from nrprob.evidence.given import testable
 from nrprob.evidence.held_out import RIVALS, folds, log_rivals, parts, refit, widened
+from nrprob.evidence.inputs import testable
+from nrprob.evidence.p_values import mixed_gain
 from nrprob.evidence.progress import shown
 from nrprob.exceptions import short_repr
 from nrprob.settings import few_threads

@@ -8,9 +8,9 @@ import numpy as np
 from sklearn.base import clone
 
 from nrprob.evidence import gaps
-from nrprob.evidence.gains import one_sided
-from nrprob.evidence.given import as_density, labels_of_fit, testable
 from nrprob.evidence.held_out import RIVALS, folds, hold_out
+from nrprob.evidence.inputs import as_density, labels_of_fit, testable
+from nrprob.evidence.p_values import one_sided
 from nrprob.evidence.progress import shown
 from nrprob.evidence.record import Evidence
 from nrprob.settings import few_threads

@@ -28,7 +28,7 @@ from nrprob.preparation.columns import (
     kind_of_column,
     odd_one,
 )
-from nrprob.preparation.gaps import complete, gaps_of
+from nrprob.preparation.missing_values import complete, gaps_of
 from nrprob.preparation.record import Record, Say, UnfitColumns, in_python
 from nrprob.preparation.scales import Features, scale
 from nrprob.validation import check_choice, check_not_masked

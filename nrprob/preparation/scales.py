@@ -8,7 +8,7 @@ import numpy as np
 
 from nrprob.frames import listed
 from nrprob.preparation.record import Record
-from nrprob.statistics.kinds import kind_of
+from nrprob.statistics.feature_types import kind_of
 
 _APART = 10  # scales that differ so many times are of different units
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 
-from nrprob.statistics import costs, features, kinds, links
+from nrprob.statistics import costs, feature_types, features, links
 from nrprob.statistics.costs import Cost
 from nrprob.statistics.links import Link
 from nrprob.statistics.rows import Rows
@@ -134,7 +134,7 @@ def fit_features(x: Any, name: str, binarize: float | None) -> FeatureMap:
     """Choose and fit the model of the features; "auto" looks at the values."""
     if binarize is not None:
         return FeatureMap("bernoulli", float(binarize))
-    return of(kinds.guess_features(x) if name == "auto" else name).fit(x)
+    return of(feature_types.guess_features(x) if name == "auto" else name).fit(x)
 
 
 def sum_of_squares(rows: Rows) -> jax.Array:

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from nrprob.exceptions import warn
-from nrprob.statistics.kinds import values_of
+from nrprob.statistics.feature_types import values_of
 from nrprob.validation import LARGEST
 
 ALIKE = "there is no structure in X; all rows are alike"

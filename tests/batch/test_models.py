@@ -420,11 +420,11 @@ def test_printed_lengths_are_among_those_of_the_starts(name, first, data_dir, mo
 
 @pytest.mark.parametrize("path", [p for p in FILES if read_model(p).wanted], ids=lambda p: p.stem)
 def test_wanted_labels_can_be_told(path, data_dir, monkeypatch):
-    from nrprob.batch import trial
+    from nrprob.batch import preflight
 
     monkeypatch.setenv("NRPROB_DATA", str(data_dir))
     model = read_model(path)
-    assert trial.check(expand(model)) == {}
+    assert preflight.check(expand(model)) == {}
     labels = datasets.load(model.data.loader, **model.data.parameters).labelings
     made = {*labels, *model.data.labelings}
     assert {model.wanted.labeling, *model.known_names} <= made

@@ -30,13 +30,13 @@ from nrprob.batch import registry, rivals
 from nrprob.batch.allowed import check_allowed
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand, select
-from nrprob.batch.report import wording
+from nrprob.batch.preflight import check
+from nrprob.batch.report import filters
 from nrprob.batch.report.quality import quality
 from nrprob.batch.report.results import collect
 from nrprob.batch.runner import run_plan
 from nrprob.batch.sources import load_data
 from nrprob.batch.store import read_plan
-from nrprob.batch.trial import check
 from nrprob.cli import app
 from nrprob.exceptions import InputError
 
@@ -375,7 +375,7 @@ def test_labels_that_nobody_tells_a_rival(spec):
     with pytest.raises(InputError, match=r"methods\.0: .* takes no wanted labels; .* wanted = f"):
         read_model(with_methods(spec, method, **told))
     model = with_methods(spec, method | {"wanted": False}, {"name": "cop_kmeans"}, **told)
-    text = wording.told(read_model(model))
+    text = filters.told(read_model(model))
     assert "(not told: KMeans)" in text
 
 

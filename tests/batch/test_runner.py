@@ -16,7 +16,7 @@ from interrupted import interrupted_after
 from slowly import slowly
 
 from nrprob import CCIB, CondEns, MixtureEM, batch, files, metrics
-from nrprob.batch import executor, plan, single, store
+from nrprob.batch import executor, fit_files, plan, store
 from nrprob.batch.modelfile import read_model
 from nrprob.datasets import make_binary_partitions
 from nrprob.engines import sharding
@@ -455,8 +455,8 @@ def test_a_single_run_says_which_rows_were_told(tmp_path):
     assert model.single
     assert not read_model(spec | {"wanted": WANTED["wanted"]}).single
     results = batch.run(spec)
-    run = single.read(plan.expand(model), results)
-    single.save(run, tmp_path, picture=None)
+    run = fit_files.read(plan.expand(model), results)
+    fit_files.save(run, tmp_path, picture=None)
     rows = pd.read_csv(tmp_path / "labels.csv")
     assert set(rows) == {
         "row", "cluster", "membership", "labelled", "partition_0", "partition_1"
@@ -473,7 +473,7 @@ def test_a_single_run_is_about_a_method_that_is_told_what_is_known():
     spec["data"]["repeats"], spec["measures"] = 1, {}
     names = ["sklearn.cluster.KMeans", "ib", "ccib"]
     spec["methods"] = [{"name": name, "n_clusters": 2, "n_init": 1} for name in names]
-    run = single.read(plan.expand(read_model(spec)), batch.run(spec))
+    run = fit_files.read(plan.expand(read_model(spec)), batch.run(spec))
     assert [fit.method for fit in run.fits] == ["CCIB", "sklearn.cluster.KMeans", "IB"]
 
 

@@ -15,7 +15,7 @@ from sklearn.datasets import load_iris
 from sklearn.preprocessing import StandardScaler
 
 from nrprob import CECIB, COPKMeans, MDLConstrained, MDLMultiView, MixtureEM, batch, metrics
-from nrprob.batch import plan, single, store, trial, write_report
+from nrprob.batch import fit_files, plan, preflight, store, write_report
 from nrprob.batch.draws import PARTS, divide, pairs_of
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.report.averages import paired_test
@@ -193,7 +193,7 @@ def test_the_example_of_the_page_is_valid():
 
     model = read_model(tomllib.loads(example))
     assert len(plan.expand(model).cells) == 2 * 3
-    assert trial.check(plan.expand(model)) == {}
+    assert preflight.check(plan.expand(model)) == {}
     for table in (Split, Constraints):
         for key in table.model_fields:
             assert re.search(rf"`{key}`", text), key
@@ -723,8 +723,8 @@ def test_a_single_run_of_views_is_written_and_drawn(tmp_path):
     spec = changed(VIEWS, data={**VIEWS["data"], "grid": {}}, methods=VIEWS["methods"][:1])
     model = read_model(spec)
     assert model.single
-    run = single.read(plan.expand(model), batch.run(spec))
-    single.save(run, tmp_path)
+    run = fit_files.read(plan.expand(model), batch.run(spec))
+    fit_files.save(run, tmp_path)
     rows = pd.read_csv(tmp_path / "labels.csv")
     np.testing.assert_array_equal(rows[["cluster_0", "cluster_1"]], run.fits[0].labels)
     summary = json.loads((tmp_path / "result.json").read_text())
@@ -734,8 +734,8 @@ def test_a_single_run_of_views_is_written_and_drawn(tmp_path):
 
 def test_a_single_run_of_a_split_says_which_row_was_what(tmp_path, iris):
     spec = changed(PAIRS, runs=1, constraints={"pairs": 30}, methods=PAIRS["methods"][:1])
-    run = single.read(plan.expand(read_model(spec)), batch.run(spec))
-    single.save(run, tmp_path)
+    run = fit_files.read(plan.expand(read_model(spec)), batch.run(spec))
+    fit_files.save(run, tmp_path)
     rows = pd.read_csv(tmp_path / "labels.csv")
     assert Counter(rows["part"]) == {"labelled": 45, "test": 105}
     fitted = rows["part"] == "labelled"
@@ -743,9 +743,9 @@ def test_a_single_run_of_a_split_says_which_row_was_what(tmp_path, iris):
     assert (rows["predicted"][~fitted] >= 0).all() and (rows["predicted"][fitted] == -1).all()
     assert (tmp_path / "summary.png").stat().st_size > 1000
     impossible = changed(spec, constraints={"pairs": 60, "wrong": "coin", "share": 1.0})
-    run = single.read(plan.expand(read_model(impossible)), batch.run(impossible))
+    run = fit_files.read(plan.expand(read_model(impossible)), batch.run(impossible))
     assert run.fits[0].refusal
-    single.save(run, tmp_path / "refused")
+    fit_files.save(run, tmp_path / "refused")
     assert not (tmp_path / "refused" / "summary.png").exists()
     assert json.loads((tmp_path / "refused" / "result.json").read_text())["n_clusters"] == 0
 

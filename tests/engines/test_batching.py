@@ -20,7 +20,8 @@ from nrprob import (
     ResidualMixture,
 )
 from nrprob.datasets import make_binary_partitions
-from nrprob.engines import batching, placement, solve
+from nrprob.engines import batching, placement
+from nrprob.engines.optimise import solve
 
 pytestmark = pytest.mark.usefixtures("cpu")
 

@@ -13,10 +13,10 @@ from partitions import all_partitions
 from scipy import stats
 from scipy.special import gammaln, logsumexp
 
-from nrprob.engines import chains
-from nrprob.engines.chains import CollapsedKernel
-from nrprob.engines.target import Target, start
-from nrprob.methods.bayes.code import MixtureCode
+from nrprob.engines.sample import chains
+from nrprob.engines.sample.chains import CollapsedKernel
+from nrprob.engines.sample.target import Target, start
+from nrprob.methods.bayes.model import MixtureCode
 
 K, CLASSES = 3, 2
 KAPPA, SHAPE, SCALE, BETA, ALPHA = 0.3, 2.0, 0.5, 0.5, 1.5

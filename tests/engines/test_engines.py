@@ -17,8 +17,9 @@ from slowly import SLOW, first_fast
 
 from nrprob import CCIB, IB, IBSI
 from nrprob.datasets import make_binary_partitions
-from nrprob.engines import merge, moves, reassign, shuffle, solve
-from nrprob.engines.anneal import (
+from nrprob.engines import hash_rng
+from nrprob.engines.optimise import differences, merge, reassign, solve
+from nrprob.engines.optimise.anneal import (
     Ladder,
     Quiet,
     anneal,
@@ -27,8 +28,8 @@ from nrprob.engines.anneal import (
     random_start,
     term_update,
 )
-from nrprob.engines.solve import Settings, exact_objective, weighted, with_compression
-from nrprob.engines.visits import visits
+from nrprob.engines.optimise.sequential_sweeps import visits
+from nrprob.engines.optimise.solve import Settings, exact_objective, weighted, with_compression
 from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalNumbers
 from nrprob.methods.bottleneck.ib import Bottleneck, SideInformation, SideNumbers
 from nrprob.metrics import matched_accuracy
@@ -57,9 +58,9 @@ def _setting(kind, family, seed=0, mass=None, dtype=np.float64, sparse_rows=Fals
 
 _differences = jax.jit(reassign.differences)
 label_cells = partial(jax.jit, static_argnames="n_clusters")(reassign.label_cells)
-_uniform = partial(jax.jit, static_argnums=(1, 2))(shuffle.uniform)
-_spread = partial(jax.jit, static_argnums=(1, 2))(shuffle.spread)
-_stream = jax.jit(shuffle.stream)
+_uniform = partial(jax.jit, static_argnums=(1, 2))(hash_rng.uniform)
+_spread = partial(jax.jit, static_argnums=(1, 2))(hash_rng.spread)
+_stream = jax.jit(hash_rng.stream)
 _balanced = jax.jit(reassign.balanced_start)
 _charged = jax.jit(with_compression)
 
@@ -558,10 +559,10 @@ def test_reassignment_stops_at_max_iter():
 
 @partial(jax.jit, static_argnames="solver")
 def _give_up(terms, rows, labels, smallest, *, solver):
-    giving = moves.Giving(smallest, jnp.asarray(False), jnp.asarray(False))
+    giving = differences.Giving(smallest, jnp.asarray(False), jnp.asarray(False))
     active = jnp.ones(K, bool)
     if solver is None:
-        return moves.give_up_small(terms, rows, labels, active, None, giving)
+        return differences.give_up_small(terms, rows, labels, active, None, giving)
     engine = {"sequential": reassign.sequential, "batched": reassign.batched}[solver]
     return engine(
         terms, rows, labels[None], jnp.uint32(0), max_iter=jnp.int32(100), n_clusters=K,

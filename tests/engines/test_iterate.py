@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nrprob.engines import kmeans
-from nrprob.engines.iterate import blank, iterate, record, restarts
+from nrprob.engines.optimise import kmeans
+from nrprob.engines.optimise.iterate import blank, iterate, record, restarts
 from nrprob.settings import standard
 
 ROOM = 6

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from partitions import all_partitions, p_value, places
 
-from nrprob.engines import chains, sample, split_merge, uniforms
-from nrprob.engines.chains import CollapsedKernel
-from nrprob.engines.target import make_target, start
+from nrprob.engines.sample import chains, moves, split_merge, uniforms
+from nrprob.engines.sample.chains import CollapsedKernel
+from nrprob.engines.sample.target import make_target, start
 from nrprob.posterior.export import import_arviz
 from nrprob.statistics.codes import (
     BinaryCode,
@@ -249,7 +249,7 @@ def test_without_the_ratio_of_proposals_it_is_not(what, monkeypatch):
         kernel = CollapsedKernel(1, 4, n_launch=2 if what == "launched" else 4)
     else:
         # Rows of a block that cannot see each other, and are believed all the same.
-        gibbs = sample.gibbs
+        gibbs = moves.gibbs
 
         def trusting(target, state, key, block):
             size = target.x.shape[0]
@@ -260,10 +260,10 @@ def test_without_the_ratio_of_proposals_it_is_not(what, monkeypatch):
                 return uniform(key, shape).at[2 : 2 + blocks].set(0.0)
 
             with monkeypatch.context() as patch:
-                patch.setattr(sample.jax.random, "uniform", fake)
+                patch.setattr(moves.jax.random, "uniform", fake)
                 return gibbs(target, state, key, block)
 
-        monkeypatch.setattr(sample, "gibbs", trusting)
+        monkeypatch.setattr(moves, "gibbs", trusting)
         kernel = CollapsedKernel(3, 0, n_launch=2)
     p, _ = after(kernel, mixture("nml"))
     assert p < 1e-12
@@ -281,12 +281,12 @@ def test_every_proposal_of_a_sweep_has_its_own_key(monkeypatch):
 
     zero, no = jnp.zeros((), jnp.int32), jnp.asarray(False)
     for name, result in (("gibbs", (zero, zero)), ("swap", (no,))):
-        monkeypatch.setattr(sample, name, recorded(*result))
+        monkeypatch.setattr(moves, name, recorded(*result))
     monkeypatch.setattr(split_merge, "split_merge", recorded(no))
     target = grouped()
     state = start(target, jnp.zeros(target.x.shape[0], jnp.int32))
     with jax.disable_jit():
-        sample.sweep(
+        moves.sweep(
             target, state, jax.random.PRNGKey(0),
             block=1, n_split_merge=4, n_launch=1,
         )  # fmt: skip

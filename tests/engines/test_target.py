@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from slowly import slowly
 
-from nrprob.engines.target import by_parts, occupied, packed, replaced, start
-from nrprob.engines.uniforms import normal, uniform
-from nrprob.methods.bayes.code import MixtureCode
-from nrprob.methods.bayes.told import Told
+from nrprob.engines.sample.target import by_parts, occupied, packed, replaced, start
+from nrprob.engines.sample.uniforms import normal, uniform
+from nrprob.methods.bayes.covariates import Told
+from nrprob.methods.bayes.model import MixtureCode
 
 
 @pytest.fixture(autouse=True)

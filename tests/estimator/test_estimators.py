@@ -539,7 +539,7 @@ def test_global_configuration_is_left_alone(binary):
 @pytest.mark.slow
 @pytest.mark.contract
 def test_a_sweep_over_hyper_parameters_compiles_once(binary):
-    from nrprob.engines import solve
+    from nrprob.engines.optimise import solve
 
     X, labels = binary
     z = labels[:, 0]

@@ -8,7 +8,7 @@ from sklearn.datasets import load_iris
 from nrprob import ResidualMixture, evidence
 from nrprob.evidence import certainty, held_out
 from nrprob.evidence.copies import Copies
-from nrprob.evidence.given import TooFewRows
+from nrprob.evidence.inputs import TooFewRows
 
 N = 61
 Z = np.arange(N) % 2

@@ -8,12 +8,12 @@ from scipy import sparse, stats
 from sklearn.base import BaseEstimator, clone
 
 from nrprob import CCIB, CECIB, DecKMeans, MDLMixture, MixtureEM, ResidualMixture, evidence
-from nrprob.evidence.clouds import Clouds
-from nrprob.evidence.gains import mixed_gain, one_sided
 from nrprob.evidence.held_out import RIVALS, Density, _matched, folds, parts
-from nrprob.evidence.labelled import LabelledClouds
+from nrprob.evidence.null_model import Clouds
+from nrprob.evidence.p_values import mixed_gain, one_sided
+from nrprob.evidence.shared_density import LabelledClouds
 from nrprob.known import Memberships
-from nrprob.methods.residual.solver import solve_residuals
+from nrprob.methods.conditional.solver import solve_residuals
 
 N, L = 61, 2
 Z = np.arange(N) % L

@@ -19,16 +19,16 @@ from slowly import first_fast
 
 import nrprob
 from nrprob import CCIB, IB, ResidualMixture
-from nrprob.engines import cells
-from nrprob.engines.anneal import leading_curvatures, normalise, random_start, term_update
-from nrprob.engines.cells import Moments, State, SummedRows
-from nrprob.engines.shuffle import stream
-from nrprob.engines.solve import make_settings
+from nrprob.engines.hash_rng import stream
+from nrprob.engines.optimise import cells
+from nrprob.engines.optimise.anneal import leading_curvatures, normalise, random_start, term_update
+from nrprob.engines.optimise.cells import Moments, State, SummedRows
+from nrprob.engines.optimise.solve import make_settings
 from nrprob.estimator import stored
 from nrprob.estimator.base import read_labels
 from nrprob.estimator.stored import LayGroups
 from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalNumbers
-from nrprob.methods.residual.coordinates import Coordinates
+from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
 from nrprob.statistics.rows import arrange, make_rows

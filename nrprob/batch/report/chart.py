@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from nrprob.batch.measures import Figure, Setting
 from nrprob.batch.parameters import as_text, describe, look_up
 from nrprob.batch.plan import Experiment, matches
 from nrprob.batch.report.averages import measured, parts
 from nrprob.batch.report.comparison import is_ratio
 from nrprob.batch.report.results import Results
-from nrprob.batch.reported import Figure, Setting
 
 __all__ = ["Chart", "Line", "chart", "is_number"]
 

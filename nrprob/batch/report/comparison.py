@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from nrprob.batch.measures import Setting, Table
 from nrprob.batch.parameters import describe, shared
 from nrprob.batch.report.averages import (
     OF,
@@ -19,7 +20,6 @@ from nrprob.batch.report.averages import (
     summarize,
 )
 from nrprob.batch.report.results import Results, kinds
-from nrprob.batch.reported import Setting, Table
 from nrprob.batch.schema import ModelFile
 
 if TYPE_CHECKING:

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nrprob.batch import single
+from nrprob.batch import fit_files
 from nrprob.batch.formats import PAGE, PLAN
 from nrprob.batch.manifest import read_file, write_files
 from nrprob.batch.plan import Plan
-from nrprob.batch.report import wording
-from nrprob.batch.report.account import Facts, facts, timings
+from nrprob.batch.report import filters
 from nrprob.batch.report.chart import chart
 from nrprob.batch.report.comparison import Comparison, compare, overview
-from nrprob.batch.report.found import Chapter
+from nrprob.batch.report.filters import listed
+from nrprob.batch.report.fit_page import Chapter
 from nrprob.batch.report.picture import Picture, draw
 from nrprob.batch.report.quality import Quality, quality
 from nrprob.batch.report.results import collect
+from nrprob.batch.report.run_info import Facts, facts, timings
 from nrprob.batch.report.template import render
-from nrprob.batch.report.wording import listed
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store, read_origin, read_plan
 from nrprob.exceptions import InputError
@@ -54,7 +54,7 @@ class _Section:
     @property
     def marks(self) -> dict[str, int]:
         """How often our values are worse, within the error, at least as good."""
-        return wording.counted(entry for table in self.tables for entry in table.entries)
+        return filters.counted(entry for table in self.tables for entry in table.entries)
 
     @property
     def n_marked(self) -> int:
@@ -152,7 +152,7 @@ def _section(folder: Path, anchor: str) -> _Section:
 
 def _chapter(folder: Path, plan: Plan, dataset: xarray.Dataset) -> Chapter:
     """What a single run found, which takes its data once more."""
-    run = single.read(plan, dataset)
+    run = fit_files.read(plan, dataset)
     if len(run.fits[0].labels) != run.table.X.shape[0]:
         raise InputError(
             f"the data are not those that were fitted; {run.table.X.shape[0]} rows for "
@@ -160,7 +160,7 @@ def _chapter(folder: Path, plan: Plan, dataset: xarray.Dataset) -> Chapter:
         )
     picture = folder / (plan.model.report.picture or "")
     pictures = {picture.name: read_file(folder, picture.name)} if picture.is_file() else {}
-    return Chapter(run, single.seen(run, pictures))
+    return Chapter(run, fit_files.seen(run, pictures))
 
 
 def _alerts(facts: Facts, notes: Mapping[str, Any]) -> list[str]:
@@ -198,5 +198,5 @@ def _render(sections: list[_Section], name: str) -> str:
         "page.html.jinja",
         sections=sections,
         title=sections[0].title if len(sections) == 1 else f"Results in {name}",
-        marks=wording.MARKS,
+        marks=filters.MARKS,
     )

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from nrprob.batch.report.chart import Chart, is_number
-from nrprob.batch.report.wording import label, place, shown, with_error
+from nrprob.batch.report.filters import label, place, shown, with_error
 from nrprob.plotting.style import colour, marker
 
 __all__ = ["Picture", "draw"]

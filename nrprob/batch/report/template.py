@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.resources
 from typing import Any
 
-from nrprob.batch.report import wording
+from nrprob.batch.report import filters
 
 __all__ = ["render"]
 
@@ -30,5 +30,5 @@ def render(template: str, **content: Any) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {name: getattr(wording, name) for name in wording.__all__}
+    environment.filters |= {name: getattr(filters, name) for name in filters.__all__}
     return environment.get_template(template).render(**content, version=nrprob.__version__)

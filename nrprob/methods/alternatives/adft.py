@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from nrprob.estimator import parameters
 from nrprob.exceptions import warn
 from nrprob.known import Groups, Known
-from nrprob.methods.alternatives.moved import MovedClusterer
+from nrprob.methods.alternatives.transforms import MovedClusterer
 from nrprob.statistics.groups import group_means
 
 _PAIRS = 4000  # of rows of different groups

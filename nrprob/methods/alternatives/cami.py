@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import softmax
 
-from nrprob.engines.iterate import blank, iterate, restarts
+from nrprob.engines.optimise.iterate import blank, iterate, restarts
 from nrprob.engines.programs import program
 from nrprob.estimator import parameters
 from nrprob.methods.alternatives.simultaneous import (

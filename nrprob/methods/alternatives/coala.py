@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines import merge
+from nrprob.engines.optimise import merge
 from nrprob.estimator import parameters
 from nrprob.methods.alternatives.pairs import (
     Approximation,

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp, softmax
 
-from nrprob.engines.iterate import blank, iterate, restarts
+from nrprob.engines.optimise.iterate import blank, iterate, restarts
 from nrprob.engines.programs import program
 from nrprob.estimator import parameters
 from nrprob.methods.alternatives.simultaneous import (

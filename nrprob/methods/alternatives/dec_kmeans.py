@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from nrprob.engines.iterate import blank, iterate, restarts
+from nrprob.engines.hash_rng import stream, uniform
+from nrprob.engines.optimise.iterate import blank, iterate, restarts
 from nrprob.engines.programs import program
-from nrprob.engines.shuffle import stream, uniform
 from nrprob.estimator import parameters
 from nrprob.methods.alternatives.simultaneous import (
     HIGHEST,

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.spatial.distance import pdist, squareform
 
-from nrprob.engines import merge
+from nrprob.engines.optimise import merge
 from nrprob.engines.programs import program
 from nrprob.estimator import parameters
 from nrprob.exceptions import warn

@@ -9,7 +9,7 @@ import numpy as np
 
 from nrprob.estimator import parameters
 from nrprob.known import Groups, Known
-from nrprob.methods.alternatives.moved import MovedClusterer
+from nrprob.methods.alternatives.transforms import MovedClusterer
 from nrprob.statistics.groups import group_means
 
 _NOTHING = 1e-12  # of the mean square of the rows: a mean, or what is left, that is none

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines import merge
+from nrprob.engines.optimise import merge
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
 from nrprob.exceptions import warn

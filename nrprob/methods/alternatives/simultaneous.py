@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob import metrics
-from nrprob.engines.solve import one_at_a_time
+from nrprob.engines.optimise.solve import one_at_a_time
 from nrprob.estimator.base import Restarts, row_means
 from nrprob.estimator.calls import at_once
 from nrprob.known import Known

@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.chains import Draw
-from nrprob.engines.target import Partition, Target, occupied
-from nrprob.methods.bayes.prior import Prior
+from nrprob.engines.sample.chains import Draw
+from nrprob.engines.sample.target import Partition, Target, occupied
+from nrprob.methods.bayes.hyperparameters import Prior
 from nrprob.statistics.codes import LabelCode, count_tables, label_code
 from nrprob.trees import node
 
@@ -30,7 +30,7 @@ _STATIC: dict[str, Any] = {"static": True}
 
 @node
 class ConcentratedTarget:
-    """A distribution over partitions; see `nrprob.methods.bayes.prior.PriorTarget`.
+    """A distribution over partitions; see `nrprob.methods.bayes.hyperparameters.PriorTarget`.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class ConcentratedTarget:
 
     @property
     def additive(self) -> Any:
-        """As `nrprob.engines.target.Target.additive`: what says by how much lengths change."""
+        """As `nrprob.engines.sample.target.Target.additive`: what says by how much lengths change."""
         plain = self.inner.additive
         return plain if plain is None or not self.at_any else self
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nrprob.engines.target import Target
+from nrprob.engines.sample.target import Target
 from nrprob.statistics.rows import rounded
 
 if TYPE_CHECKING:

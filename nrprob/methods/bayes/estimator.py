@@ -12,13 +12,13 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines.chains import PartitionKernel, default_kernel, dispersed
-from nrprob.engines.checkpoints import CheckpointedChains
 from nrprob.engines.placement import tiny_steps
+from nrprob.engines.sample.chains import PartitionKernel, default_kernel, dispersed
+from nrprob.engines.sample.checkpoints import CheckpointedChains
 from nrprob.estimator import parameters
 from nrprob.exceptions import short_repr, warn
 from nrprob.methods.bayes import starts
-from nrprob.methods.bayes.code import MixtureCode, leave_one_out
+from nrprob.methods.bayes.covariance_selection import chosen, shortest_lengths
 from nrprob.methods.bayes.draws import (
     AVERAGED,
     ENTRIES,
@@ -26,9 +26,9 @@ from nrprob.methods.bayes.draws import (
     block_shares,
     pooled,
 )
+from nrprob.methods.bayes.hyperparameters import PriorKernel
 from nrprob.methods.bayes.inputs import Inputs, SampledRows
-from nrprob.methods.bayes.pilot import chosen, shortest_lengths
-from nrprob.methods.bayes.prior import PriorKernel
+from nrprob.methods.bayes.model import MixtureCode, leave_one_out
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 from nrprob.validation import (
@@ -327,7 +327,7 @@ class MDLMixture(Inputs):
     where :math:`s_{jd}` is the standard deviation, not below the floor nor above half the range of
     the feature, PC is `nrprob.codelength.gaussian_complexity` and C that of the multinomial. The
     thesis has one complexity for all sizes (4.21), and acceptance ratios (4.28) to (4.36) that do
-    not leave its distribution invariant; `nrprob.engines.sample` has ours.
+    not leave its distribution invariant; `nrprob.engines.sample.moves` has ours.
 
     Examples
     --------

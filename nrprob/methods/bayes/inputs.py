@@ -10,9 +10,9 @@ from scipy import linalg
 
 from nrprob.estimator.base import read_labels
 from nrprob.known import Groups, read
-from nrprob.methods.bayes.code import LONGER
-from nrprob.methods.bayes.sampled import Sampled
-from nrprob.methods.bayes.told import Told, ToldEncoder
+from nrprob.methods.bayes.covariates import Told, ToldEncoder
+from nrprob.methods.bayes.model import LONGER
+from nrprob.methods.bayes.prediction import Sampled
 from nrprob.statistics.families import fit_features, lacking
 
 _ROUNDING = 1e-6  # standard deviations of a column that others leave, and less: it was rounded

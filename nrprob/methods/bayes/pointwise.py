@@ -19,10 +19,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nrprob.engines.chains import Draw
 from nrprob.engines.programs import program
-from nrprob.engines.target import Target, occupied
-from nrprob.methods.bayes.code import MixtureCode
+from nrprob.engines.sample.chains import Draw
+from nrprob.engines.sample.target import Target, occupied
+from nrprob.methods.bayes.model import MixtureCode
 
 _BLOCK = 1024  # samples at a time, so that memory does not grow with samples times components
 

@@ -28,8 +28,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.chains import ChainState, Draw, PartitionKernel
-from nrprob.engines.uniforms import draw_categories, normal, uniform
+from nrprob.engines.sample.chains import ChainState, Draw, PartitionKernel
+from nrprob.engines.sample.uniforms import draw_categories, normal, uniform
 from nrprob.methods.bayes.six_move_draws import (
     Box,
     draw_means,

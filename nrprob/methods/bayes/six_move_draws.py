@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.lax import erf, erf_inv
 
-from nrprob.engines.uniforms import uniform
+from nrprob.engines.sample.uniforms import uniform
 
 _CELLS = 24  # pieces of the law of a log scale
 _BELOW, _ABOVE = 4.5, 8.0  # its reach, in standard deviations; the right tail is the heavy one

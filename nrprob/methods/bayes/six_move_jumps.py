@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nrprob.engines.split_merge import two_rows
+from nrprob.engines.sample.split_merge import two_rows
 from nrprob.methods.bayes.six_move_draws import (
     Box,
     draw_means,

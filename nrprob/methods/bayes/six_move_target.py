@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.target import Target, make_target
+from nrprob.engines.sample.target import Target, make_target
 from nrprob.methods.bayes.six_move_draws import Box
 from nrprob.statistics.codes import (
     CountCode,

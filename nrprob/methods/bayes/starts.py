@@ -8,13 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.chains import ChainState, PartitionKernel, begin_at, default_kernel, dispersed
-from nrprob.engines.checkpoints import CheckpointedChains
+from nrprob.engines.sample.chains import (
+    ChainState,
+    PartitionKernel,
+    begin_at,
+    default_kernel,
+    dispersed,
+)
+from nrprob.engines.sample.checkpoints import CheckpointedChains
 from nrprob.exceptions import short_repr
 from nrprob.known import factorize
-from nrprob.methods.bayes.code import MixtureCode, best_blocks
-from nrprob.methods.bayes.prior import PriorKernel
-from nrprob.methods.bayes.told import Told
+from nrprob.methods.bayes.covariates import Told
+from nrprob.methods.bayes.hyperparameters import PriorKernel
+from nrprob.methods.bayes.model import MixtureCode, best_blocks
 from nrprob.validation import check_choice
 
 WORDS = ("auto", "far", "some")

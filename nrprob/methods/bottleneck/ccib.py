@@ -11,8 +11,8 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines.anneal import FixedWeights, Weigh
-from nrprob.engines.solve import Problem, Settings
+from nrprob.engines.optimise.anneal import FixedWeights, Weigh
+from nrprob.engines.optimise.solve import Problem, Settings
 from nrprob.estimator import parameters
 from nrprob.estimator.linear import Task
 from nrprob.estimator.terms import SOLVERS

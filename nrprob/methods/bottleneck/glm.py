@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.anneal import Sums, Update, Weigh, compression
-from nrprob.engines.iterate import iterate
-from nrprob.engines.power import leading_eigenvalues
-from nrprob.engines.shuffle import spread, stream
-from nrprob.engines.solve import Iteration, exact_objective
+from nrprob.engines.hash_rng import spread, stream
+from nrprob.engines.optimise.anneal import Sums, Update, Weigh, compression
+from nrprob.engines.optimise.iterate import iterate
+from nrprob.engines.optimise.power import leading_eigenvalues
+from nrprob.engines.optimise.solve import Iteration, exact_objective
 from nrprob.statistics.families import of
 from nrprob.statistics.links import Link
 from nrprob.statistics.matrices import whitener
@@ -277,7 +277,7 @@ def leading_curvatures(
     r being the residuals y - mean and H_j the second derivatives of the null model's penalised loss
     (whose ridge is that of all ``n_clusters``). Clusters first separate at the inverse of the
     largest eigenvalue of B and the like of the coordination, weighed; see
-    `nrprob.engines.anneal.leading_curvatures` for the latter, and for the power iteration.
+    `nrprob.engines.optimise.anneal.leading_curvatures` for the latter, and for the power iteration.
     """
     dtype = mass.dtype
     eps = jnp.finfo(dtype).eps
@@ -371,7 +371,7 @@ def model_update(features: str, coordination: Term) -> Update:
 class GLMProblem(NamedTuple):
     """What is minimised: losses of models of the features, and a coordination beside them.
 
-    The ``slope`` (d + 1, K, p) of a solution (see `nrprob.engines.solve.TermFit`) has the
+    The ``slope`` (d + 1, K, p) of a solution (see `nrprob.engines.optimise.solve.TermFit`) has the
     coefficients of the restart's labels in its first d places, and the derivative of the
     coordination by the clusters' statistics in its last.
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.anneal import FixedWeights
-from nrprob.engines.solve import Problem, Settings
+from nrprob.engines.optimise.anneal import FixedWeights
+from nrprob.engines.optimise.solve import Problem, Settings
 from nrprob.estimator import parameters
 from nrprob.estimator.paths import SplittingEstimator
 from nrprob.estimator.terms import SOLVERS

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from nrprob.engines.iterate import Iterated
-from nrprob.engines.kmeans import away, plus_plus
-from nrprob.engines.shuffle import stream, uniform
-from nrprob.engines.solve import Solution
+from nrprob.engines.hash_rng import stream, uniform
+from nrprob.engines.optimise.iterate import Iterated
+from nrprob.engines.optimise.kmeans import away, plus_plus
+from nrprob.engines.optimise.solve import Solution
 from nrprob.estimator.calls import collect, memberships
 from nrprob.estimator.linear import Task
 from nrprob.known import Groups, read

@@ -12,10 +12,10 @@ import numpy as np
 from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines.iterate import Iterated, blank, iterate, restarts
+from nrprob.engines.hash_rng import stream
+from nrprob.engines.optimise.iterate import Iterated, blank, iterate, restarts
+from nrprob.engines.optimise.solve import Solution
 from nrprob.engines.programs import program
-from nrprob.engines.shuffle import stream
-from nrprob.engines.solve import Solution
 from nrprob.estimator import parameters
 from nrprob.estimator.calls import restart_calls
 from nrprob.estimator.pairs import PairEstimator
@@ -32,7 +32,7 @@ from nrprob.methods.cec.centres import (
     weighted_means,
 )
 from nrprob.methods.cec.link_posterior import SETS, Links, posterior, settle
-from nrprob.methods.cec.units import read_units
+from nrprob.methods.cec.must_link_components import read_units
 from nrprob.statistics.gaussians import log_normals
 from nrprob.statistics.matrices import whitener
 from nrprob.statistics.rows import Rows, existing

@@ -1,6 +1,6 @@
 """What cross-entropy clustering charges beside the features: sizes, parameters, mixed labels.
 
-All are moving costs (see `nrprob.engines.moves`) of rows of mass 1.
+All are moving costs (see `nrprob.engines.optimise.differences`) of rows of mass 1.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class SizeCost:
         return cells[:, -1]
 
     def moves(self, state, row, label):
-        """See `nrprob.engines.moves.MovingCost`."""
+        """See `nrprob.engines.optimise.differences.MovingCost`."""
         here = self._of(state)
         join = jnp.broadcast_to(self._of(state + 1) - here, (len(row), len(state)))
         return join, (self._of(state - 1) - here)[label]
 
     def moved(self, state, row, old, new):
-        """See `nrprob.engines.moves.MovingCost`."""
+        """See `nrprob.engines.optimise.differences.MovingCost`."""
         return state.at[old].add(-1).at[new].add(1)
 
 
@@ -94,7 +94,7 @@ class LabelCost:
         return Labelled(cells[:, -1], cells[:, self.first : -1])
 
     def moves(self, state, row, label):
-        """See `nrprob.engines.moves.MovingCost`.
+        """See `nrprob.engines.optimise.differences.MovingCost`.
 
         There are but as many different rows as classes, and those without.
         """
@@ -120,7 +120,7 @@ class LabelCost:
         return change(1.0), leave
 
     def moved(self, state, row, old, new):
-        """See `nrprob.engines.moves.MovingCost`."""
+        """See `nrprob.engines.optimise.differences.MovingCost`."""
         classes = row[self.column : -1]
         return Labelled(
             state.mass.at[old].add(-1).at[new].add(1),

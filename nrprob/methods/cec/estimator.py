@@ -11,7 +11,7 @@ from scipy import sparse
 from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines import solve
+from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer
 from nrprob.estimator.calls import collect, padded, restart_calls

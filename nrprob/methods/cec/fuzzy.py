@@ -11,10 +11,10 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines.iterate import Iterated, blank, iterate, restarts
+from nrprob.engines.hash_rng import stream
+from nrprob.engines.optimise.iterate import Iterated, blank, iterate, restarts
+from nrprob.engines.optimise.solve import Solution
 from nrprob.engines.programs import program
-from nrprob.engines.shuffle import stream
-from nrprob.engines.solve import Solution
 from nrprob.estimator import parameters
 from nrprob.estimator.calls import padded, restart_calls
 from nrprob.estimator.dense import PlainClusterer

@@ -23,7 +23,7 @@ from optax.assignment import hungarian_algorithm
 from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
-from nrprob.engines.shuffle import uniform
+from nrprob.engines.hash_rng import uniform
 from nrprob.statistics.rows import bucket
 
 LABELINGS = 50_000  # of one part, that are summed over one by one

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.iterate import Iterated, blank, iterate, restarts
+from nrprob.engines.hash_rng import stream
+from nrprob.engines.optimise.iterate import Iterated, blank, iterate, restarts
+from nrprob.engines.optimise.solve import Call, Solution
 from nrprob.engines.programs import program
-from nrprob.engines.shuffle import stream
-from nrprob.engines.solve import Call, Solution
 from nrprob.estimator import parameters
 from nrprob.estimator.base import row_means
 from nrprob.estimator.calls import padded, restart_calls

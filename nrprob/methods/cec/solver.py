@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines import solve
-from nrprob.engines.anneal import FixedWeights
-from nrprob.engines.kmeans import away, plus_plus
-from nrprob.engines.moves import Giving, label_cells
+from nrprob.engines.hash_rng import stream, uniform
+from nrprob.engines.optimise import solve
+from nrprob.engines.optimise.anneal import FixedWeights
+from nrprob.engines.optimise.differences import Giving, label_cells
+from nrprob.engines.optimise.kmeans import away, plus_plus
+from nrprob.engines.optimise.reassign import batched, sequential
 from nrprob.engines.programs import program
-from nrprob.engines.reassign import batched, sequential
-from nrprob.engines.shuffle import stream, uniform
 from nrprob.methods.cec.costs import LabelCost, SizeCost
 from nrprob.statistics.gaussians import CrossEntropy
 from nrprob.statistics.rows import Rows
@@ -34,7 +34,7 @@ class Numbers(NamedTuple):
     total : number of rows
     parameters : see `SizeCost`
     beta : weight of the labels' entropy
-    smallest, sparing, joining : see `nrprob.engines.moves.Giving`
+    smallest, sparing, joining : see `nrprob.engines.optimise.differences.Giving`
     constant : nats that no partition changes
     """
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 from scipy import sparse
 
-from nrprob.engines import solve
+from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Renamed
 from nrprob.estimator.calls import collect, memberships, restart_calls

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nrprob.engines.iterate import blank, iterate
-from nrprob.engines.power import leading_eigenvalues
+from nrprob.engines.hash_rng import spread, stream, uniform
+from nrprob.engines.optimise.iterate import blank, iterate
+from nrprob.engines.optimise.power import leading_eigenvalues
+from nrprob.engines.optimise.solve import Solution
 from nrprob.engines.programs import program
-from nrprob.engines.shuffle import spread, stream, uniform
-from nrprob.engines.solve import Solution
 from nrprob.methods.cmbc.penalty import Penalty, exact_penalty, penalty_value
 from nrprob.methods.cmbc.updates import bounds, coordinate_pass, joint_step, linear, partial_pass
 from nrprob.statistics.rows import Rows
@@ -50,7 +50,7 @@ class Numbers(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What `nrprob.engines.solve.Solution` adds of the best restart.
+    """What `nrprob.engines.optimise.solve.Solution` adds of the best restart.
 
     Attributes
     ----------

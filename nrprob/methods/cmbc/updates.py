@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nrprob.engines.iterate import iterate
+from nrprob.engines.optimise.iterate import iterate
 from nrprob.methods.cmbc.penalty import Penalty, penalty_slope, penalty_value
 from nrprob.statistics.rows import Dense, Rows
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.iterate import blank, iterate, restarts
+from nrprob.engines.optimise.iterate import blank, iterate, restarts
 from nrprob.engines.programs import program
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts

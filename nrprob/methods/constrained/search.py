@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.iterate import blank, iterate, restarts
-from nrprob.engines.kmeans import away, plus_plus
+from nrprob.engines.hash_rng import stream, uniform
+from nrprob.engines.optimise.iterate import blank, iterate, restarts
+from nrprob.engines.optimise.kmeans import away, plus_plus
 from nrprob.engines.programs import program
-from nrprob.engines.shuffle import stream, uniform
 from nrprob.methods.constrained.codes import (
     TINY,
     Code,

@@ -112,7 +112,7 @@ class Cycle:
         return Fields(projected, feature, weight, centroid, values)
 
     def __call__(self, counts: Counts, active: jax.Array) -> Callable[..., Any]:
-        """Make the update; see `nrprob.engines.orbits`."""
+        """Make the update; see `nrprob.engines.optimise.limit_cycles`."""
         rows, smoothing = counts.rows, counts.smoothing
         log_mass, totals = _log_mass(rows), rows.totals()
         profile = _profile(totals)[:, :-1]

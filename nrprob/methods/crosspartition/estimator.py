@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines import orbits, splitting
+from nrprob.engines.optimise import limit_cycles, splitting
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Restarts, read_labels
 from nrprob.estimator.paths import granularities, trials_frame, verdict
@@ -320,7 +320,7 @@ class CrossPartition(Clusterer):
         told = fields(task.counts, active, path.levels[-1].carry, cycle=VARIANTS[self.variant])
         self._keep(task, jax.device_get(told), order)
         self.trials_ = trials_frame(path)
-        self.looped_ = any(trial.status == orbits.OSCILLATING for trial in path.trials)
+        self.looped_ = any(trial.status == limit_cycles.OSCILLATING for trial in path.trials)
         self.term_trace_ = pd.DataFrame(path.levels[-1].values, columns=TERMS)
         self.beta_ = self.path_[-1].beta
         self.critical_beta_ = self.path_[1].critical_beta if most > 1 else _critical(path)
@@ -330,7 +330,7 @@ class CrossPartition(Clusterer):
             Restarts(
                 np.stack([levels[-1].labels for levels, _ in read]),
                 objective,
-                np.array([verdict(path)[0] != orbits.UNFINISHED for path in found]),
+                np.array([verdict(path)[0] != limit_cycles.UNFINISHED for path in found]),
             ),
             membership=membership,
             trace=traces[best],

@@ -13,7 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines import solve
+from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, row_means
 from nrprob.estimator.bases import check_base, count_name, seeded

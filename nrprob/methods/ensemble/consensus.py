@@ -9,9 +9,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines import solve
-from nrprob.engines.anneal import FixedWeights
-from nrprob.engines.solve import Problem, Settings
+from nrprob.engines.optimise import solve
+from nrprob.engines.optimise.anneal import FixedWeights
+from nrprob.engines.optimise.solve import Problem, Settings
 from nrprob.estimator.base import Restarts
 from nrprob.estimator.calls import collect, restart_calls
 from nrprob.known import factorize

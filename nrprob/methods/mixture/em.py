@@ -13,8 +13,8 @@ from scipy import sparse
 from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines.anneal import FixedWeights
-from nrprob.engines.solve import Problem, Settings
+from nrprob.engines.optimise.anneal import FixedWeights
+from nrprob.engines.optimise.solve import Problem, Settings
 from nrprob.estimator import parameters
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin
 from nrprob.estimator.number import NumberMixin

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines import solve
+from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import read_labels
 from nrprob.estimator.calls import at_once

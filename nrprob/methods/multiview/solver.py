@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob import codelength
-from nrprob.engines.iterate import blank, iterate
+from nrprob.engines.hash_rng import spread, stream, uniform
+from nrprob.engines.optimise.iterate import blank, iterate
 from nrprob.engines.programs import program
-from nrprob.engines.shuffle import spread, stream, uniform
 from nrprob.methods.multiview import joint_cells
 from nrprob.methods.multiview.joint_cells import NEVER
 from nrprob.statistics.rows import Dense, Rows

@@ -8,15 +8,15 @@ import pytest
 from made_up_results import MADE, MEASURES, METHODS, WANTED, make_model, make_run, table
 
 from nrprob.batch import load, write_report
+from nrprob.batch.measures import Figure
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand
-from nrprob.batch.report.account import facts, timings
 from nrprob.batch.report.averages import Value, decimals, judge
 from nrprob.batch.report.chart import chart
 from nrprob.batch.report.comparison import compare, overview
 from nrprob.batch.report.quality import quality
 from nrprob.batch.report.results import collect
-from nrprob.batch.reported import Figure
+from nrprob.batch.report.run_info import facts, timings
 
 
 def results_of(folder):

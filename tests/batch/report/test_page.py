@@ -11,10 +11,10 @@ import pytest
 from made_up_results import METHODS, WANTED, make_model, make_run, table
 from pages import Page, page_of
 
-from nrprob.batch import single, write_report
+from nrprob.batch import fit_files, write_report
 from nrprob.batch.fits import Fit
-from nrprob.batch.report import found, template, wording
-from nrprob.batch.report.found import Chapter
+from nrprob.batch.report import filters, fit_page, template
+from nrprob.batch.report.fit_page import Chapter
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.tables import Table
 from nrprob.exceptions import InputError
@@ -39,7 +39,7 @@ def test_the_page_says_which_labels_were_told(tmp_path):
 def test_wrong_labels_and_those_of_some_classes_are_said():
     wanted = {"labeling": "partition_1", "fraction": [0.1, 0.3], "draw": "rows"}
     more = wanted | {"wrong": [0, 0.25], "classes": 2}
-    text, plain = (wording.told(ModelFile(**make_model(wanted=w))) for w in (more, wanted))
+    text, plain = (filters.told(ModelFile(**make_model(wanted=w))) for w in (more, wanted))
     assert text.startswith("partition_1 of 10 % or 30 % of all rows, drawn anew for every run")
     assert "of 2 classes alone; 0 % or 25 % of these labels are wrong" in text
     assert "classes" not in plain and "wrong" not in plain
@@ -260,8 +260,8 @@ def chapter(n_clusters, title=""):
             n_clusters=n_clusters, scores={"NMI of site": 0.5}),
         Fit("IB", "IB", {}, labels[::-1], 1.0, n_clusters=n_clusters, scores={"NMI of site": 0.2}),
     ]  # fmt: skip
-    run = single.Single(title, Table(X, names, labelings), ["site"], fits)
-    return Chapter(run, single.seen(run, {"summary.png": single.draw(run, "png")}))
+    run = fit_files.Single(title, Table(X, names, labelings), ["site"], fits)
+    return Chapter(run, fit_files.seen(run, {"summary.png": fit_files.draw(run, "png")}))
 
 
 @pytest.mark.parametrize("kind", ["runs", "fit", "exploration"])
@@ -269,9 +269,9 @@ def test_pages_in_a_browser(kind, tmp_path):
     if kind == "runs":
         text = write_report(make_run(tmp_path / "run", FULL)).read_text(encoding="utf-8")
     elif kind == "fit":
-        text = found.page([chapter(20)])
+        text = fit_page.page([chapter(20)])
     else:
-        text = found.page([chapter(3, "clustering 1"), chapter(4, "clustering 2")])
+        text = fit_page.page([chapter(3, "clustering 1"), chapter(4, "clustering 2")])
     for name, one in frames(text, tmp_path).items():
         assert one["window"] == WIDTHS[name]
         # Browsers print by half what is too wide for paper, as tables of many statistics are.
@@ -287,7 +287,7 @@ def test_a_page_on_paper(tmp_path):
     if shutil.which("pdftotext") is None:
         pytest.skip("no pdftotext on this machine")
     page = tmp_path / "page.html"
-    page.write_text(found.page([chapter(4)]), encoding="utf-8")
+    page.write_text(fit_page.page([chapter(4)]), encoding="utf-8")
     in_browser(page, tmp_path, f"--print-to-pdf={tmp_path / 'page.pdf'}", "--no-pdf-header-footer")
     command = ["pdftotext", "-layout", tmp_path / "page.pdf", "-"]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -13,10 +13,10 @@ from sklearn.base import clone
 from slowly import slowly
 
 from nrprob import MDLMixture
-from nrprob.engines import chains
-from nrprob.methods.bayes.code import MixtureCode
+from nrprob.engines.sample import chains
 from nrprob.methods.bayes.concentrations import CLASSES, OF_CLASSES, OF_SIZES, SIZES
-from nrprob.methods.bayes.prior import PriorKernel
+from nrprob.methods.bayes.hyperparameters import PriorKernel
+from nrprob.methods.bayes.model import MixtureCode
 
 N, K, LEVEL = 6, 4, 1e-4
 CODES = np.asarray([0, 1, -1, 1, 0, 0])

@@ -14,9 +14,9 @@ from slowly import slowly
 from nrprob import MDLMixture
 from nrprob.codelength import nml_length
 from nrprob.datasets import make_binary_partitions
-from nrprob.engines.chains import default_kernel, dispersed, run
-from nrprob.methods.bayes.code import MixtureCode
-from nrprob.methods.bayes.told import Told
+from nrprob.engines.sample.chains import default_kernel, dispersed, run
+from nrprob.methods.bayes.covariates import Told
+from nrprob.methods.bayes.model import MixtureCode
 from nrprob.metrics import matched_accuracy, normalized_mutual_information
 from nrprob.statistics.codes import BinaryCode, _Differences, count_tables
 
@@ -181,7 +181,7 @@ def test_sparse_rows_are_made_dense(fitted, monkeypatch):
     np.testing.assert_array_equal(model.predict(rows, known=known), model.predict(X, known=known))
     task = clone(model).prepare(rows, None, known)
     np.testing.assert_array_equal(task.X, X)
-    monkeypatch.setattr("nrprob.methods.bayes.sampled._DENSE", X.size - 1)
+    monkeypatch.setattr("nrprob.methods.bayes.prediction._DENSE", X.size - 1)
     with pytest.raises(ValueError, match="sparse X is made dense.*got 90 x 12; pass fewer"):
         clone(model).fit(rows)
 

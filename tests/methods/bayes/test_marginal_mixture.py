@@ -17,8 +17,8 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from nrprob import MDLMixture
-from nrprob.engines.target import start
-from nrprob.methods.bayes.code import MixtureCode, class_probabilities
+from nrprob.engines.sample.target import start
+from nrprob.methods.bayes.model import MixtureCode, class_probabilities
 from nrprob.posterior.export import import_arviz
 
 LEVEL = 1e-4

@@ -17,18 +17,18 @@ from slowly import slowly
 from nrprob import DegenerateClusterWarning, MDLMixture, posterior
 from nrprob.codelength import gaussian_length, multinomial_complexity, nml_length
 from nrprob.datasets import make_four_components
-from nrprob.engines import checkpoints
-from nrprob.engines.target import start
+from nrprob.engines.sample import checkpoints
+from nrprob.engines.sample.target import start
 from nrprob.exceptions import InputError
-from nrprob.methods.bayes import scaled
-from nrprob.methods.bayes.code import (
+from nrprob.methods.bayes import student_t
+from nrprob.methods.bayes.covariance_selection import candidates, chosen, shortest_lengths
+from nrprob.methods.bayes.draws import compact, padded
+from nrprob.methods.bayes.model import (
     MixtureCode,
     class_probabilities,
     leave_one_out,
     log_densities,
 )
-from nrprob.methods.bayes.draws import compact, padded
-from nrprob.methods.bayes.pilot import candidates, chosen, shortest_lengths
 from nrprob.metrics import matched_accuracy
 from nrprob.posterior.export import import_arviz
 from nrprob.statistics.codes import normal_inverse_gamma, normal_nml
@@ -496,7 +496,7 @@ def test_predictions_need_room_for_one_cluster_more_than_draws_have(covariance, 
         target = code.target(X, none, 0, 20)
         beside = {n: np.stack([v, v]) for n, v in target.drawn().items()}
         if errors == "t":
-            beside["row_precision"] = np.repeat(scaled.VALUES[[[11], [14]]], 12, 1)
+            beside["row_precision"] = np.repeat(student_t.VALUES[[[11], [14]]], 12, 1)
         draws = {"labels": labels.astype(np.uint8), **beside}
         few, less = compact(draws, target)
         assert (target.n_slots, less.n_slots) == (20, 10)

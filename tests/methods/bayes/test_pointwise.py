@@ -13,7 +13,7 @@ from scipy.special import gammaln, logsumexp, multigammaln
 from slowly import slowly
 
 from nrprob import MDLMixture
-from nrprob.methods.bayes.code import MixtureCode
+from nrprob.methods.bayes.model import MixtureCode
 from nrprob.methods.bayes.pointwise import _of_draw, pointwise_log_likelihood, unavailable
 from nrprob.posterior.export import import_arviz
 

@@ -18,7 +18,7 @@ from scipy import stats
 from scipy.special import gammaln, logsumexp
 from slowly import slowly
 
-from nrprob.engines import chains
+from nrprob.engines.sample import chains
 from nrprob.methods.bayes import six_move, six_move_jumps
 from nrprob.methods.bayes.six_move import SixMoveKernel, log_joint, make_mixture_target
 from nrprob.methods.bayes.six_move_draws import (

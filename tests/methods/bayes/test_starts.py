@@ -7,7 +7,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from nrprob import MDLMixture
 from nrprob.methods.bayes import starts
-from nrprob.methods.bayes.code import MixtureCode, best_blocks
+from nrprob.methods.bayes.model import MixtureCode, best_blocks
 
 QUICK = {
     "energy": "nml", "variance_floor": 0.2, "num_warmup": 50, "num_samples": 30,

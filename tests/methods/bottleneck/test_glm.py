@@ -22,9 +22,9 @@ from slowly import first_fast, slowly
 
 from nrprob import CCIB, DegenerateClusterWarning, sharded
 from nrprob.datasets import make_binary_partitions
-from nrprob.engines import solve
-from nrprob.engines.anneal import Sums, normalise
 from nrprob.engines.batching import Batcher
+from nrprob.engines.optimise import solve
+from nrprob.engines.optimise.anneal import Sums, normalise
 from nrprob.methods.bottleneck import ccib, glm
 from nrprob.metrics import matched_accuracy
 from nrprob.statistics import terms

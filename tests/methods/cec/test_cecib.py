@@ -10,8 +10,8 @@ import pytest
 from slowly import slowly
 
 from nrprob import CECIB
-from nrprob.engines import moves
-from nrprob.engines.moves import label_cells
+from nrprob.engines.optimise import differences
+from nrprob.engines.optimise.differences import label_cells
 from nrprob.methods.cec.critical import BETA0_GAUSSIAN_CUT, critical_betas
 from nrprob.methods.cec.inputs import prepare_features
 from nrprob.settings import standard
@@ -74,7 +74,7 @@ def test_incremental_costs_are_those_from_scratch(covariance):
                 i, new = visit
                 i = jnp.asarray(task.layout.slot)[i]
                 old = labels[i]
-                join, leave = moves.moves(terms, states, x[i][None], old[None])
+                join, leave = differences.moves(terms, states, x[i][None], old[None])
                 ok = (new != old) & (states[0].mass[old] > 8)
                 new = jnp.where(ok, new, old)
                 moved = tuple(
@@ -86,11 +86,11 @@ def test_incremental_costs_are_those_from_scratch(covariance):
                 change = change + jnp.where(ok, join[0, new] + leave[0], 0)
                 return (moved, labels.at[i].set(new.astype(labels.dtype)), change), None
 
-            first = moves.track(terms, cells), start.reshape(-1), jnp.zeros(())
+            first = differences.track(terms, cells), start.reshape(-1), jnp.zeros(())
             (states, labels, change), _ = jax.lax.scan(step, first, visits)
             after = label_cells(rows, labels.reshape(start.shape), K)
             both = objective(terms, cells)[0], objective(terms, after)[0]
-            return labels, both, change, states, moves.track(terms, after)
+            return labels, both, change, states, differences.track(terms, after)
 
         labels, (before, after), change, states, fresh = walk(rows, numbers, start, visits)
     labels = task.layout.collect(np.asarray(labels).reshape(start.shape))

@@ -13,7 +13,7 @@ from slowly import first_fast
 
 from nrprob import ConstrainedMixture, DegenerateClusterWarning
 from nrprob.links import InfeasibleConstraints
-from nrprob.methods.cec import link_posterior, units
+from nrprob.methods.cec import link_posterior, must_link_components
 
 # One shape of everything, so that little is compiled.
 N, M = 24, 3
@@ -162,7 +162,7 @@ def test_contradictory_links_are_refused(X):
 @pytest.mark.slow
 @pytest.mark.contract
 def test_a_mean_field_keeps_the_links(X, monkeypatch):
-    monkeypatch.setattr(units, "SETS", 0)
+    monkeypatch.setattr(must_link_components, "SETS", 0)
     monkeypatch.setattr(link_posterior, "LABELINGS", 100)
     model = ConstrainedMixture(3, links="cannot", max_iter=20, n_init=2, random_state=0)
     with pytest.warns(UserWarning, match="approximated by a mean field; got 24 units"):

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import logsumexp
 
 from nrprob.links import InfeasibleConstraints
-from nrprob.methods.cec import link_posterior, units
+from nrprob.methods.cec import link_posterior, must_link_components
 from nrprob.settings import standard
 
 N, K, ROOM = 7, 3, 8  # rows, clusters, and rows with padding
@@ -52,7 +52,7 @@ def kept(labels, must, cannot, told, links):
 
 
 def read(case, k=K):
-    return units.read_units(*CASES[case], k, ROOM)
+    return must_link_components.read_units(*CASES[case], k, ROOM)
 
 
 def scores_of(links, rng, scale):
@@ -96,7 +96,7 @@ def test_sums_of_sets_are_used_where_labels_say_it_all():
 
 
 def test_both_ways_agree(monkeypatch, every):
-    monkeypatch.setattr(units, "LABELINGS", 1)  # so that "both" sums over sets
+    monkeypatch.setattr(must_link_components, "LABELINGS", 1)  # so that "both" sums over sets
     links, _ = read("both")
     assert (links.members < ROOM).sum() == 2
     scores = scores_of(links, np.random.default_rng(3), 2.0)
@@ -109,7 +109,7 @@ def test_both_ways_agree(monkeypatch, every):
 
 def test_many_units_of_two_classes_far_below_what_floats_hold():
     told = np.arange(40) % 2
-    links, _ = units.read_units(NONE, NONE, told, "cannot", 4, 48)
+    links, _ = must_link_components.read_units(NONE, NONE, told, "cannot", 4, 48)
     scores = np.zeros((48, 4))
     scores[:40] = -200.0 * np.arange(4)  # all prefer cluster 0, by far
     with standard():
@@ -124,8 +124,8 @@ def test_many_units_of_two_classes_far_below_what_floats_hold():
 @pytest.mark.parametrize("case", ["pairs", "both", "apart, and more"])
 def test_a_mean_field_is_said_to_be_one_and_its_labels_keep_the_links(case, monkeypatch):
     monkeypatch.setattr(link_posterior, "LABELINGS", 0)
-    monkeypatch.setattr(units, "LABELINGS", 0)
-    monkeypatch.setattr(units, "SETS", 0)
+    monkeypatch.setattr(must_link_components, "LABELINGS", 0)
+    monkeypatch.setattr(must_link_components, "SETS", 0)
     with pytest.warns(UserWarning, match="approximated by a mean field; got [34567] units"):
         links, rough = read(case)
     assert rough == (links.turn >= 0).sum()
@@ -142,7 +142,7 @@ def test_a_mean_field_is_what_it_says(monkeypatch):
     told = np.full(N, -1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        links, _ = units.read_units(NONE, np.array([[0, 1]]), told, "both", K, ROOM)
+        links, _ = must_link_components.read_units(NONE, np.array([[0, 1]]), told, "both", K, ROOM)
     scores = scores_of(links, np.random.default_rng(0), 1.0)
     with standard():
         _, shares, _ = jax.device_get(solve(scores, links))
@@ -166,17 +166,17 @@ def test_a_mean_field_is_what_it_says(monkeypatch):
 def test_links_that_cannot_be_kept_are_refused(must, cannot, told, links, k, message):
     given = (np.array(pairs, int).reshape(-1, 2) for pairs in (must, cannot))
     with pytest.raises(InfeasibleConstraints, match=message) as caught:
-        units.read_units(*given, np.array(told), links, k, 4)
+        must_link_components.read_units(*given, np.array(told), links, k, 4)
     assert "MDLConstrained with constraints='soft'" in str(caught.value)
 
 
 def test_too_many_cannot_links_of_labels_are_refused(monkeypatch):
-    monkeypatch.setattr(units, "_CROSS", 3)
+    monkeypatch.setattr(must_link_components, "_CROSS", 3)
     with pytest.raises(ValueError, match="y implies more than 3 cannot-links; got 4 of 4 labelled"):
-        units.read_units(NONE, NONE, np.array([0, 0, 1, 1]), "cannot", 11, 4)
+        must_link_components.read_units(NONE, NONE, np.array([0, 0, 1, 1]), "cannot", 11, 4)
 
 
 def test_two_clusters_have_few_labels_however_many_rows():
     chain = np.stack([np.arange(200), np.arange(1, 201)], 1)
-    links, rough = units.read_units(NONE, chain, np.full(201, -1), "both", 2, 256)
+    links, rough = must_link_components.read_units(NONE, chain, np.full(201, -1), "both", 2, 256)
     assert rough == 0 and (links.part == 0).sum() == 2

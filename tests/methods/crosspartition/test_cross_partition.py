@@ -18,7 +18,7 @@ from nrprob.datasets import (
     make_cross_partition,
     make_oscillating_counts,
 )
-from nrprob.engines import orbits, splitting
+from nrprob.engines.optimise import limit_cycles, splitting
 from nrprob.known import Memberships
 from nrprob.methods.crosspartition.cycle import Counts
 from nrprob.methods.crosspartition.estimator import VARIANTS
@@ -192,7 +192,7 @@ def settled(beta, seed=0, max_iter=3000):
     _, _, layout, counts = oscillating()
     log_q = 0.05 * np.random.default_rng(seed).normal(size=(8, 2))
     log_q = layout.spread(log_q - logsumexp(log_q, axis=1, keepdims=True))[:, :, None]
-    found = orbits.settle(
+    found = limit_cycles.settle(
         VARIANTS["CP"], counts, counts.rows.mass, (np.zeros((1, 2)), log_q), beta, np.ones(2, bool),
         tol=1e-7, max_iter=max_iter,
     )  # fmt: skip
@@ -230,17 +230,17 @@ def test_the_published_loop_is_found_between_its_bounds():
     with standard():
         for beta, seed in ((1.9, 0), (2.2, 1), (2.6, 2), (2.7, 0)):
             found, _ = settled(beta, seed)
-            assert found.status == orbits.OSCILLATING, beta
+            assert found.status == limit_cycles.OSCILLATING, beta
             assert 10 < found.period < 25 and found.width > 0.5
         merged, q = settled(1.84)
-        assert merged.status == orbits.CONVERGED and np.abs(q - 0.5).max() < 1e-4
+        assert merged.status == limit_cycles.CONVERGED and np.abs(q - 0.5).max() < 1e-4
         split, q = settled(2.8)
-        assert split.status == orbits.CONVERGED and sorted(q[4:6].argmax(1)) != [0, 1]
+        assert split.status == limit_cycles.CONVERGED and sorted(q[4:6].argmax(1)) != [0, 1]
         assert (np.delete(q, [4, 5], 0).argmax(1) != q[4].argmax()).all()
         low, high = 2.7, 2.8
         for _ in range(5):
             middle = (low + high) / 2
-            loops = settled(middle, max_iter=8000)[0].status == orbits.OSCILLATING
+            loops = settled(middle, max_iter=8000)[0].status == limit_cycles.OSCILLATING
             low, high = (middle, high) if loops else (low, middle)
     assert high == pytest.approx(2.738, rel=0.01)
 
@@ -270,11 +270,11 @@ def test_the_driver_finds_the_critical_temperature_and_says_what_happened():
 def test_a_period_is_whole_where_the_orbit_returns():
     t = np.arange(1024)
     wave = np.stack([np.cos(2 * np.pi * t / 150**0.5), np.sin(2 * np.pi * t / 150**0.5)], 1)
-    assert orbits._period(wave) == pytest.approx(150**0.5, rel=1e-2)
-    assert orbits._period(np.tile(np.eye(3), (342, 1))[:1024]) == 3
-    assert orbits._period(wave * np.exp(-t / 500)[:, None]) is None  # dies away
-    assert orbits._period(np.stack([t, t], 1) * 1e-3) is None  # goes somewhere
-    assert orbits._period(np.zeros((1024, 2))) is None
+    assert limit_cycles._period(wave) == pytest.approx(150**0.5, rel=1e-2)
+    assert limit_cycles._period(np.tile(np.eye(3), (342, 1))[:1024]) == 3
+    assert limit_cycles._period(wave * np.exp(-t / 500)[:, None]) is None  # dies away
+    assert limit_cycles._period(np.stack([t, t], 1) * 1e-3) is None  # goes somewhere
+    assert limit_cycles._period(np.zeros((1024, 2))) is None
 
 
 def push(data, active):
@@ -295,16 +295,16 @@ def test_steps_along_a_line_are_summed_up_where_they_shrink_and_only_there():
         start = np.stack([u / 2, -u / 2], -1)
         start = (), start - logsumexp(start, axis=-1, keepdims=True)
         slow, away = (
-            orbits.settle(
+            limit_cycles.settle(
                 push, (np.asarray(rate), np.asarray(shift)), mass, start, 1.0, np.ones(2, bool),
                 tol=1e-9, max_iter=800,
             )
             for rate, shift in ((0.99, 1e-3), (1.001, 0.0))
         )  # fmt: skip
     # By itself it would take a thousand cycles.
-    assert slow.status == orbits.CONVERGED and slow.n_iter < 20
+    assert slow.status == limit_cycles.CONVERGED and slow.n_iter < 20
     np.testing.assert_allclose(slow.carry[1][..., 0] - slow.carry[1][..., 1], 0.1, atol=1e-5)
-    assert away.status == orbits.UNFINISHED
+    assert away.status == limit_cycles.UNFINISHED
     np.testing.assert_allclose(
         away.carry[1][..., 0] - away.carry[1][..., 1], 1.001**800 * u[..., 0:1]
     )

@@ -19,8 +19,8 @@ from slowly import first_fast, slowly
 
 from nrprob import DegenerateClusterWarning, MixtureEM, metrics
 from nrprob.datasets import make_binary_partitions
-from nrprob.engines.anneal import normalise, term_update
-from nrprob.engines.solve import weighted
+from nrprob.engines.optimise.anneal import normalise, term_update
+from nrprob.engines.optimise.solve import weighted
 from nrprob.statistics.gaussians import common_shape, volumes
 
 COVARIANCES = ["full", "diag", "spherical"]  # those of scikit-learn

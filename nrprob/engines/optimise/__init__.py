@@ -1,0 +1,1 @@
+"""Optimisers of partitions; none of them knows a method."""

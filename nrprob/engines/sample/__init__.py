@@ -1,0 +1,1 @@
+"""Markov chain Monte Carlo over partitions; no kernel knows a method."""

@@ -1,0 +1,301 @@
+"""Long runs of chains: in blocks, with a progress bar, saved as they go, and continued exactly.
+
+A folder holds ``run.json`` (what is run) and one file per finished block of draws, together with
+the state that the block ended in; so a run that is killed loses the block in flight and nothing
+else, and what continues it cannot be told from a run that was never interrupted. Blocks are sealed
+by the run and their number, see `nrprob.files`: none that is damaged, of another run or out of
+place is taken up, nor one of an earlier version, which wrote no digests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from nrprob.engines.sample.chains import (
+    ChainState,
+    Draw,
+    PartitionKernel,
+    collect,
+    default_kernel,
+    dispersed,
+    run,
+    warmed_up,
+)
+from nrprob.exceptions import InputError
+from nrprob.files import (
+    check_seal,
+    make_folder,
+    read_npz,
+    reading,
+    remove_left_over,
+    sealed,
+    write_whole,
+)
+from nrprob.settings import standard
+from nrprob.validation import check_random_state
+
+if TYPE_CHECKING:
+    import xarray
+
+_BYTES = 5e7  # of the draws of one block
+_STEPS = 100  # steps of one block, so that a bar moves and a kill costs little
+
+
+@dataclass
+class CheckpointedChains:
+    """Chains of one kernel on one target, and all they have drawn.
+
+    Attributes
+    ----------
+    kernel, target : what is run
+    states : where the chains are
+    thinning : steps from one draw to the next
+    folder : where blocks are saved, or None
+    n_warm : warm-up steps that were taken
+    draws, moves : blocks of arrays (n_chains, n_draws, ...), by name
+    """
+
+    kernel: PartitionKernel
+    target: Any
+    states: ChainState
+    thinning: int = 1
+    folder: Path | None = None
+    n_warm: int = 0
+    draws: list[dict[str, np.ndarray]] = field(default_factory=list)
+    moves: list[dict[str, np.ndarray]] = field(default_factory=list)
+
+    @property
+    def n_draws(self) -> int:
+        """Draws of every chain so far."""
+        return sum(block["length"].shape[1] for block in self.draws)
+
+    @property
+    def capacity(self) -> int:
+        """Draws of a block: a power of two, so that runs of similar length share a program."""
+        each = sum(a.nbytes for a in jax.tree.leaves(self.states.draw))
+        return int(2 ** np.floor(np.log2(np.clip(_BYTES / max(each, 1), 1, 128))))
+
+    def advance(self, num_warmup: int, num_draws: int, *, verbose: int = 0) -> None:
+        """Go on until there are that many warm-up steps and draws of every chain in all."""
+        if self.folder is not None:
+            self._load()
+        total = max(num_warmup - self.n_warm, 0) + max(num_draws - self.n_draws, 0) * self.thinning
+        with _bar(total, verbose) as tell:
+            while self.n_warm < num_warmup:
+                step = min(num_warmup - self.n_warm, self.capacity)
+                self._block(step, 1)
+                self.n_warm += step
+                self._save({}, {})
+                tell(step, self.states)
+            if self.n_draws < num_draws:
+                # The warm-up is over once sampling has begun, also for whoever continues the run.
+                self.n_warm = max(self.n_warm, num_warmup)
+                if num_warmup and not self.n_draws:
+                    self.states = warmed_up(self.states)
+            per_block = max(min(self.capacity, -(-_STEPS // self.thinning)), 1)
+            while self.n_draws < num_draws:
+                step = min(num_draws - self.n_draws, per_block)
+                draws, moves = self._block(step, self.thinning)
+                self.draws.append(_narrow(collect(draws, step)))
+                self.moves.append(collect(moves, step))
+                self._save(self.draws[-1], self.moves[-1])
+                tell(step * self.thinning, self.states)
+
+    def all_draws(self) -> dict[str, np.ndarray]:
+        """All draws (n_chains, n_draws, ...), by name."""
+        return _join(self.draws)
+
+    def all_moves(self) -> dict[str, np.ndarray]:
+        """Counts of the moves that led to the draws (n_chains, n_draws), by name."""
+        return _join(self.moves)
+
+    def _block(self, n_draws: int, thinning: int) -> tuple[Draw, Draw]:
+        self.states, draws, moves = run(
+            self.kernel, self.target, self.states, n_draws, thinning, capacity=self.capacity
+        )
+        jax.block_until_ready(self.states)
+        return draws, moves
+
+    # Files
+
+    def _meta(self) -> dict[str, Any]:
+        leaves, tree = jax.tree.flatten(jax.device_get(self.target))
+        digest = hashlib.sha256(str(tree).encode())
+        for leaf in leaves:
+            array = np.asarray(leaf)
+            digest.update(str((array.shape, array.dtype.str)).encode() + array.tobytes())
+        start = b"".join(
+            np.asarray(a).tobytes() for a in (self._begin.rng_key, self._begin.draw["labels"])
+        )
+        return {
+            "data": digest.hexdigest(),
+            "kernel": repr(self.kernel),
+            "thinning": self.thinning,
+            "chains": int(jax.tree.leaves(self.states)[0].shape[0]),
+            "start": hashlib.sha256(start).hexdigest(),
+        }
+
+    def __post_init__(self):
+        self._begin = self.states
+        self._n_files = 0
+        self._key = ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        # JAX's arrays would come back in single precision.
+        state = dict(self.__dict__)
+        for name in ("target", "states", "_begin"):
+            state[name] = jax.device_get(state[name])
+        return state
+
+    def _load(self) -> None:
+        """Take up what the folder holds."""
+        assert self.folder is not None
+        make_folder(self.folder)
+        remove_left_over(self.folder)
+        path, meta = self.folder / "run.json", self._meta()
+        self._key = json.dumps(meta, sort_keys=True)
+        if not path.exists():
+            write_whole(path, json.dumps(meta, indent=1).encode())
+        with reading(path, "the description of a run", "delete it, and no block of it"):
+            found = dict(json.loads(path.read_text(encoding="utf-8")))
+        wrong = sorted(name for name in meta if found.get(name) != meta[name])
+        if wrong:
+            raise ValueError(
+                f"checkpoint={str(self.folder)!r} holds another run; it differs in "
+                f"{', '.join(wrong)}; pass what that run was given, or another folder"
+            )
+        paths = sorted(self.folder.glob("block-*.npz"))
+        for i, path in enumerate(paths):
+            if path.name[: len("block-000000")] != f"block-{i:06d}":
+                raise InputError(
+                    f"blocks of a run follow each other; {path} is number {i} of those that are "
+                    "there; restore what is missing, or delete this block and all later ones"
+                )
+        for path in paths[self._n_files :]:
+            self._take_up(path)
+
+    def _take_up(self, path: Path) -> None:
+        """Take up the next block."""
+        advice = "delete it and all later blocks to have them drawn again"
+        with reading(path, "a block of a run", advice):
+            arrays = read_npz(io.BytesIO(check_seal(path, f"{self._key} {self._n_files}")))
+        block: dict[str, dict[str, np.ndarray]] = {"draws": {}, "moves": {}, "state": {}}
+        for name, array in arrays.items():
+            kind, _, rest = name.partition("/")
+            if rest:
+                block[kind][rest] = array
+        if block["draws"]:
+            self.draws.append(block["draws"])
+            self.moves.append(block["moves"])
+        self.n_warm = int(arrays["n_warm"])
+        leaves, tree = jax.tree.flatten(self.states)
+        saved = [block["state"][str(i)] for i in range(len(leaves))]
+        self.states = jax.tree.unflatten(tree, [jax.numpy.asarray(a) for a in saved])
+        self._n_files += 1
+
+    def _save(self, draws: dict[str, np.ndarray], moves: dict[str, np.ndarray]) -> None:
+        if self.folder is None:
+            return
+        arrays = {f"draws/{name}": a for name, a in draws.items()}
+        arrays |= {f"moves/{name}": a for name, a in moves.items()}
+        leaves = jax.tree.leaves(jax.device_get(self.states))
+        arrays |= {f"state/{i}": np.asarray(a) for i, a in enumerate(leaves)}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **(arrays | {"n_warm": np.asarray(self.n_warm)}))  # type: ignore[arg-type]
+        content = buffer.getvalue()
+        path = self.folder / f"block-{self._n_files:06d}.npz"
+        write_whole(sealed(path, content, f"{self._key} {self._n_files}"), content)
+        self._n_files += 1
+
+
+def _narrow(draws: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Labels take one or two bytes: there are as many of them as of rows and draws together."""
+    labels = draws["labels"]
+    return draws | {"labels": labels.astype(np.min_scalar_type(int(labels.max(initial=0))))}
+
+
+def _join(blocks: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([b[name] for b in blocks], 1) for name in blocks[0]}
+
+
+@contextmanager
+def _bar(total: int, verbose: int) -> Iterator[Any]:
+    """A progress bar, or nothing."""
+    if not verbose or not total:
+        yield lambda steps, states: None
+        return
+    from rich import progress as bars
+
+    columns = bars.TextColumn("{task.description}"), bars.BarColumn(), bars.TimeRemainingColumn()
+    with bars.Progress(*columns) as progress:
+        task = progress.add_task("sampling", total=total)
+
+        def tell(steps: int, states: ChainState) -> None:
+            k = np.asarray(states.draw["n_clusters"])
+            text = f"sampling, {k.min()} to {k.max()} clusters"
+            progress.update(task, advance=steps, description=text)
+
+        yield tell
+
+
+def sample_partitions(
+    target: Any,
+    *,
+    num_warmup: int = 500,
+    num_samples: int = 1000,
+    num_chains: int = 4,
+    thinning: int = 1,
+    kernel: PartitionKernel | None = None,
+    random_state: Any = None,
+    verbose: int = 0,
+) -> xarray.Dataset:
+    """Draw partitions from any distribution that `nrprob.engines.sample.target.make_target` made.
+
+    Parameters
+    ----------
+    target : Target
+        Complete code lengths of cells, and rows.
+    num_warmup, num_samples, num_chains, thinning : int
+        Steps that are dropped, draws that are kept, chains, and steps from draw to draw.
+    kernel : PartitionKernel, optional
+        Moves; by default those of `default_kernel`.
+    random_state : int, RandomState instance or None
+        Seed.
+    verbose : int, default=0
+        Above 0, show a progress bar.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``labels`` (chain, draw, sample), ``n_clusters`` and ``length`` (chain, draw) in nats, and
+        counts of proposals and of accepted ones for every kind of move. `nrprob.posterior` takes
+        the labels.
+    """
+    import xarray
+
+    seed = check_random_state(random_state).randint(2**31 - 1)
+    with standard():
+        n_rows = int(np.asarray(target.x[:, -1]).sum())
+        kernel = default_kernel(n_rows) if kernel is None else kernel
+        states = dispersed(kernel, target, jax.random.PRNGKey(seed), num_chains)
+        chains = CheckpointedChains(kernel, target, states, thinning)
+        chains.advance(num_warmup, num_samples, verbose=verbose)
+    draws, moves = chains.all_draws(), chains.all_moves()
+    draws["labels"] = draws["labels"][..., :n_rows]
+    return xarray.Dataset(
+        {
+            name: (("chain", "draw", "sample")[: a.ndim], a)
+            for name, a in (draws | moves).items()
+            if a.ndim == 2 or name == "labels"
+        }
+    )

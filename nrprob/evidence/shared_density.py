@@ -1,0 +1,95 @@
+"""A density for clusterers that have none: clouds of one covariance about the clusters' centres."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.special import logsumexp
+from sklearn.base import BaseEstimator, clone
+
+from nrprob.evidence.held_out import without_starts
+from nrprob.evidence.null_model import shrunk_root
+from nrprob.statistics.groups import group_sums
+
+_FEW = (
+    0.5  # of an equal share of the rows: a cluster that holds less may be there for a few of them
+)
+
+
+class LabelledClouds(BaseEstimator):
+    """The clusters of any clusterer as a `nrprob.evidence.held_out.Density`.
+
+    Of what the means of the known groups leave of the rows it takes the centres of the clusters,
+    their shares, and one covariance about them, shrunk as that of a cloud is. New rows are placed
+    by this model, so that clusterers that cannot place them are no exception.
+
+    Parameters
+    ----------
+    estimator : unfitted clusterer, whose ``fit(X, known=...)`` sets ``labels_``
+    n_clusters, n_init, random_state : of the clusterer, as far as it has them
+    """
+
+    def __init__(
+        self, estimator: Any, n_clusters: int = 2, n_init: int = 1, random_state: Any = None
+    ):
+        self.estimator = estimator
+        self.n_clusters = n_clusters
+        self.n_init = n_init
+        self.random_state = random_state
+
+    @classmethod
+    def of(cls, estimator: Any) -> LabelledClouds:
+        """As the clusterer is, fitted or not."""
+        bare = clone(estimator)
+        own = bare.get_params(deep=False)
+        return cls(bare, own["n_clusters"], own.get("n_init", 1), own.get("random_state"))
+
+    def fit(self, X: np.ndarray, y: Any = None, *, known: np.ndarray | None = None) -> Any:
+        """Cluster rows, and describe the clusters."""
+        labels = np.zeros(len(X), int)
+        if self.n_clusters > 1:
+            model = clone(self.estimator)
+            own = model.get_params(deep=False)
+            wanted = {name: getattr(self, name) for name in _SHARED if name in own}
+            model.set_params(**without_starts(model), **wanted).fit(
+                X, **({} if known is None else {"known": known})
+            )
+            labels = np.unique(model.labels_, return_inverse=True)[1]
+        groups = np.zeros(len(X), int) if known is None else known
+        self._effects = group_sums(X, groups) / np.maximum(np.bincount(groups), 1)[:, None]
+        r = X - self._effects[groups]
+        hits = np.eye(labels.max() + 1)[labels]
+        self._shares = hits.mean(0)
+        self._centres = hits.T @ r / hits.sum(0)[:, None]
+        self._root = shrunk_root(r - self._centres[labels])
+        return self
+
+    def _place(self, X: np.ndarray, known: np.ndarray | None) -> np.ndarray:
+        return X - self._effects[np.zeros(len(X), int) if known is None else known]
+
+    def _log_densities(self, y: np.ndarray) -> np.ndarray:
+        white, centres = y @ self._root, self._centres @ self._root
+        squares = ((white[:, None] - centres) ** 2).sum(2)
+        log_unit = np.linalg.slogdet(self._root)[1] - y.shape[1] / 2 * np.log(2 * np.pi)
+        return np.log(self._shares) - 0.5 * squares + log_unit
+
+    def _log_density(self, y: np.ndarray) -> np.ndarray:
+        return logsumexp(self._log_densities(y), axis=1)
+
+    def predict(self, X: np.ndarray, *, known: np.ndarray | None = None) -> np.ndarray:
+        """Cluster of rows by the model."""
+        return self._log_densities(self._place(X, known)).argmax(1)
+
+    @property
+    def _spread(self) -> np.ndarray:
+        inverse = np.linalg.inv(self._root)
+        return inverse.T @ inverse + (self._centres.T * self._shares) @ self._centres
+
+    @property
+    def _supple(self) -> bool:
+        k = self._shares.size
+        return k > 2 or bool(self._shares.min() < _FEW / k)
+
+
+_SHARED = ("n_clusters", "n_init", "random_state")

@@ -1,0 +1,322 @@
+"""What draws of partitions say: predictions for new rows, densities, and ArviZ's form of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from scipy import sparse
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from nrprob.estimator.base import Clusterer
+from nrprob.exceptions import warn
+from nrprob.methods.bayes.covariates import ToldEncoder
+from nrprob.methods.bayes.draws import AVERAGED, compact, pooled
+from nrprob.methods.bayes.model import (
+    MixtureCode,
+    NewRows,
+    class_probabilities,
+    cluster_probabilities,
+    log_densities,
+    mixture_probabilities,
+)
+from nrprob.methods.bayes.pointwise import pointwise_log_likelihood, unavailable
+from nrprob.methods.bayes.yeo_johnson import STRONGEST
+from nrprob.settings import standard
+from nrprob.statistics.families import FeatureMap
+from nrprob.statistics.rows import rounded
+from nrprob.validation import LARGEST, check_rows
+
+_DENSE = 10**8  # entries of rows that come sparse
+
+
+class Sampled(Clusterer):
+    """A fitted posterior over partitions of standardised rows.
+
+    Attributes
+    ----------
+    posterior_, sample_stats_ : xarray.Dataset
+        Draws, and counts of moves.
+    labels_, n_clusters_, classes_ : as of `nrprob.MDLMixture`
+    """
+
+    posterior_: Any
+    sample_stats_: Any
+    labels_: np.ndarray
+    n_clusters_: int
+    classes_: np.ndarray
+    energy_: str
+    kernel: str
+    rule: str
+    transformation: str
+    _used: MixtureCode
+    _partition: Any  # the distribution that was sampled
+    _known: ToldEncoder
+    _n_classes: int
+    _n_rows: int
+    _features: FeatureMap
+    _longest: float  # counts that a row may have
+    _kept: np.ndarray  # columns that vary
+    _mean: np.ndarray
+    _sd: np.ndarray
+
+    def _validated(self, X: Any, *, reset: bool) -> np.ndarray:
+        """Checked rows (n, m), which are made dense if they are sparse."""
+        validate = partial(validate_data, self, reset=reset)
+        X = check_rows(X, validate, dtype=np.float64, accept_sparse="csr")
+        if not sparse.issparse(X):
+            return X
+        if X.shape[0] * X.shape[1] > _DENSE:
+            raise ValueError(
+                f"sparse X is made dense, and may have up to {_DENSE:.0e} entries with its zeros; "
+                f"got {X.shape[0]} x {X.shape[1]}; pass fewer columns, or use CCIB or "
+                "ResidualSpectral"
+            )
+        return X.toarray()
+
+    def _check_coded(self, X: np.ndarray) -> None:
+        """Refuse rows that the features have no code for."""
+        self._features(X)
+        if self._features.features != "multinomial":
+            return
+        if (X != np.round(X)).any():
+            raise ValueError(
+                "counts are coded as they are, in whole numbers; got fractions; pass raw counts, "
+                "or set features='gaussian'"
+            )
+        if (longest := X.sum(1).max(initial=0)) > self._longest:
+            raise ValueError(
+                f"new rows may have up to {self._longest:.0f} counts, ten times those of the "
+                f"longest row of the fit; got {longest:.0f}; scale them down"
+            )
+
+    def _scaled(self, X: np.ndarray) -> np.ndarray:
+        return (X[:, self._kept] - self._mean) / self._sd
+
+    def to_arviz(self, *, log_likelihood="auto"):
+        r"""Export draws, statistics of the moves, log likelihood and data to ArviZ.
+
+        Parameters
+        ----------
+        log_likelihood : bool or "auto", default="auto"
+            Whether to export the pointwise log likelihood, which `arviz.loo` takes: one float64 for
+            each draw and sample. It exists for continuous features with ``covariance_`` "diag" or
+            "full", ``energy_`` "conjugate", normal errors, untransformed columns and
+            ``likelihood_power=1``. "auto" exports it if it exists and warns otherwise; True raises
+            where it does not exist.
+
+        Returns
+        -------
+        arviz.InferenceData or xarray.DataTree
+            Posterior; ``sample_stats`` with the shares of accepted moves of every kind (NaN where
+            none was proposed); ``log_likelihood``, in nats and in the units of the features that
+            `fit` received; the standardised data.
+
+        Raises
+        ------
+        ValueError
+            If ``log_likelihood=True`` and the model has none.
+
+        Notes
+        -----
+        The pointwise log likelihood of sample i under a draw of labels z and hyperparameters h is
+
+        .. math:: \ell_i = \log \sum_c p(c \mid z_{-i}, h) \, p(x_i, y_i \mid x_{-i}, y_{-i},
+            z_{-i}, c, h),
+
+        where c runs over the components of the other samples and a new one, and :math:`y_i` is the
+        class of sample i, if it has one. Means, covariances, weights and the label of sample i are
+        integrated out, so that :math:`1 / e^{\ell_i}` are the importance weights of leave-one-out
+        cross-validation (Vehtari, Gelman and Gabry, 2017). Columns that `fit` dropped do not count.
+        Where `arviz.loo` reports a Pareto k above 0.7 for a sample whose log likelihood varies by
+        much more than 1 nat, fit without that sample, or compare by `score` on held-out samples.
+
+        Rows are along the dimension ``sample``, a name that `arviz.extract` wants for itself: pass
+        it ``combined=False``.
+        """
+        check_is_fitted(self)
+        from nrprob.posterior import to_arviz
+
+        exported = self._exports_log_likelihood(log_likelihood)
+        stats: dict[str, np.ndarray] = {"lp": -self.posterior_["length"].values}
+        for name in self.sample_stats_:
+            done = f"{name}_accepted"
+            if done in self.sample_stats_:
+                tried = self.sample_stats_[name].values
+                share = self.sample_stats_[done].values / np.where(tried > 0, tried, 1)
+                stats[f"acceptance_{name}"] = np.where(tried > 0, share, np.nan)
+        posterior = {str(name): v.values for name, v in self.posterior_.items()}
+        target = self._partition
+        density = {"rows": self._log_likelihood()} if exported else {}
+        x = np.asarray(target.x)[: self._n_rows]
+        rows = np.asarray(getattr(target, "rows", x))[: self._n_rows]
+        observed: dict[str, np.ndarray] = {"X": rows[:, : self._kept.size]}
+        if self._n_classes:
+            classes = x[:, -1 - self._n_classes : -1]
+            observed["y"] = np.where(classes.any(1), classes.argmax(1), -1)
+        dims = {str(name): list(map(str, v.dims[2:])) for name, v in self.posterior_.items()}
+        return to_arviz(
+            posterior,
+            sample_stats=stats,
+            log_likelihood=density,
+            observed_data=observed,
+            coords={"sample": range(self._n_rows), "feature": self._kept.tolist()},
+            dims=dims | {"rows": ["sample"], "X": ["sample", "feature"], "y": ["sample"]},
+        )
+
+    def _exports_log_likelihood(self, asked: Any) -> bool:
+        """Whether `to_arviz` exports the pointwise log likelihood; it says why not."""
+        if not isinstance(asked, bool):
+            self._check_choice("log_likelihood", asked, ("auto",), "or a boolean")
+        if asked is False or not (why := unavailable(self._used)):
+            return bool(asked)
+        message = (
+            f"to_arviz exports no pointwise log likelihood, since {why}; pass "
+            "log_likelihood=False, and compare models by score on held-out samples"
+        )
+        if asked is True:
+            raise ValueError(message)
+        warn(message)
+        return False
+
+    def _log_likelihood(self) -> np.ndarray:
+        """Pointwise log likelihood (chain, draw, sample), in the units of the features of `fit`."""
+        names = "labels", *self._beside()
+        draws = {name: self.posterior_[name].values for name in names}
+        shape = draws["labels"].shape
+        with standard():
+            flat = {name: a.reshape(-1, *a.shape[2:]) for name, a in draws.items()}
+            found = pointwise_log_likelihood(*reversed(compact(flat, self._partition)))
+        found = np.asarray(found)[:, : self._n_rows].reshape(shape)
+        return found - np.log(self._sd).sum()
+
+    # New rows
+
+    def predict_proba(self, X, *, known=None):
+        r"""Probabilities of the classes, averaged over the draws.
+
+        .. math:: p(y | x, D) = \frac{\sum_s p(x, y | s)}{\sum_s p(x | s)}
+
+        (``rule="joint"``; "cond" averages p(y | x, s)), where p(x, y | s) is the sum over the
+        blocks of a draw, and a new one, of what joining them costs, exponentiated. Yin (2007), eqs.
+        (4.7) and (4.9), whose denominator is p(x | D).
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        known : as in `fit`; required if the model was fitted with it
+            Columns that `fit` took by name are taken from a frame ``X`` by themselves.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Columns are ``classes_``. Without classes in `fit`, those of the clusters ``labels_``.
+        """
+        return self._over_draws(X, known, self._probabilities)
+
+    def score(self, X, y=None, *, known=None):
+        r"""Mean log predictive density of new rows; higher is better.
+
+        .. math:: \frac{1}{n} \sum_i \log \frac{1}{S} \sum_s \sum_b p(b | s) p(x_i | b, s)
+
+        over the draws s and their blocks b, a new one among them. With ``energy="nml"``, p(x | b,
+        s) is ``exp(-l)``, l being what the row adds to the code length of the block's features: no
+        density, but as good for comparisons with the same ``energy``. Columns that `fit` left out
+        do not count. Of counts it is the probability of a row's tokens in an order.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        y : ignored
+        known : as in `predict`
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        found = self._over_draws(X, known, log_densities)
+        return float(found.mean() - np.log(self._sd).sum())  # they are those of scaled rows
+
+    def _over_draws(self, X: Any, known: Any, call: Callable[..., Any]) -> np.ndarray:
+        """Return ``call(target, draws, n_draws, rows)`` of new rows."""
+        check_is_fitted(self)
+        X, known = self._take_out(X, known)
+        X = self._validated(X, reset=False)
+        self._check_coded(X)
+        X = self._scaled(X)
+        most = LARGEST ** (1 / STRONGEST) if self.transformation != "identity" else LARGEST
+        if not abs(X).max(initial=0) < most:
+            raise ValueError(
+                f"new rows must lie within {most:.3g} standard deviations of those of the fit, or "
+                f"squares leave float64; got a distance of {abs(X).max():.3g}; pass them in the "
+                "units of the fit"
+            )
+        told = self._known.transform(known, len(X))
+        with standard():
+            draws, n_draws = self._averaged("labels", *self._beside())
+            draws, target = compact(draws, self._partition)
+            parts = []
+            for i in range(0, X.shape[0], 1024):
+                part = np.arange(i, min(i + 1024, len(X)))
+                # Parts of few sizes, so that programs for other numbers of rows serve again.
+                wide = np.pad(part, (0, -len(part) % 64), mode="edge")
+                rows = self._used.new_rows(X[wide], self._n_classes, told.of(wide))
+                found = np.asarray(call(target, draws, n_draws, rows))
+                parts.append(found[: len(part)])
+        return np.concatenate(parts)
+
+    def _averaged(self, *names: str) -> tuple[dict[str, np.ndarray], int]:
+        """Draws that predictions average over, and their number; beyond it, the last again."""
+        draws = {name: pooled(self.posterior_[name].values, AVERAGED) for name in names}
+        n_draws = len(draws[names[0]])
+        pad = max(AVERAGED - n_draws, 0)
+        return {
+            n: np.concatenate([a, np.repeat(a[-1:], pad, 0)]) for n, a in draws.items()
+        }, n_draws
+
+    def _beside(self) -> tuple[str, ...]:
+        """What is drawn beside the labels, and predictions have to know."""
+        return self._partition.unknowns if self._used.draws_prior else ()
+
+    def _probabilities(
+        self, target: Any, draws: dict[str, np.ndarray], n_draws: int, rows: NewRows
+    ) -> Any:
+        if self._n_classes and self.kernel == "six-move" and self.energy_ == "nml":
+            return self._from_parameters(np.asarray(rows.x))
+        if self._n_classes:
+            return class_probabilities(target, draws, n_draws, rows, rule=self.rule)
+        size, k = target.x.shape[0], self.n_clusters_
+        reference = np.zeros((size, rounded(k, size)))
+        reference[np.arange(self._n_rows), self.labels_] = 1
+        found = cluster_probabilities(target, draws, n_draws, rows, reference, rule=self.rule)
+        return np.asarray(found)[:, :k]
+
+    def _from_parameters(self, x: np.ndarray) -> jax.Array:
+        """As the parameters that were drawn say, where they are not coded."""
+        draws, n_draws = self._averaged("weights", "means", "scales", "class_probs", "active")
+        slots = np.arange(self._partition.n_slots)  # as many as a program is compiled for
+        there = slots < draws["active"].shape[1]
+        draws = {name: a[:, np.where(there, slots, 0)] for name, a in draws.items()}
+        draws["active"] = draws["active"] & there
+        features = x[:, : self._kept.size]
+        return mixture_probabilities(draws, n_draws, features, rule=self.rule)
+
+    def predict(self, X, *, known=None):
+        """Most probable class; without classes in `fit`, the most probable cluster of ``labels_``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        known : as in `fit`; required if the model was fitted with it
+            Columns that `fit` took by name are taken from a frame ``X`` by themselves.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+        """
+        at = self.predict_proba(X, known=known).argmax(1)
+        return self.classes_[at] if self._n_classes else at

@@ -1,0 +1,599 @@
+"""Clusters of what known structure leaves of the rows: a mixture with one covariance for all."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import KW_ONLY
+from typing import Annotated, Any
+
+import numpy as np
+from scipy import sparse
+from scipy.linalg import solve_triangular
+from scipy.special import gammaln, logsumexp, softmax
+from sklearn.utils.validation import check_is_fitted
+
+from nrprob.engines.optimise import solve
+from nrprob.engines.placement import device_of, on_cpu
+from nrprob.estimator import parameters
+from nrprob.estimator.base import Clusterer, Renamed
+from nrprob.estimator.calls import at_once, collect, memberships
+from nrprob.estimator.linear import ScoreMixin
+from nrprob.estimator.number import NumberMixin
+from nrprob.exceptions import short_repr, warn
+from nrprob.known import Groups, Known, KnownEncoder, factorize, read
+from nrprob.methods.conditional.coordinates import Coordinates
+from nrprob.methods.conditional.em import Numbers
+from nrprob.methods.conditional.regression import remove
+from nrprob.methods.conditional.solver import Fit, adjusted_rand, solve_residuals
+from nrprob.methods.conditional.starts import schedule
+from nrprob.methods.conditional.task import ResidualTask, lay_out, start_from
+from nrprob.settings import standard
+from nrprob.statistics.features import check_range
+from nrprob.statistics.groups import cross_table
+from nrprob.storage.stored import Stored, over_pieces
+
+COVARIANCES = ("tied", "diag", "spherical")
+ERRORS = ("gauss", "t", "auto")
+# Whether the clusters' weights are fitted, of every fit that is made.
+WEIGHTS = {"uniform": (False,), "free": (True,), "auto": (False, True)}
+_NEAR = 1.0  # nats by which two solutions are told apart
+_ALIKE = 0.9  # adjusted Rand index of labels that count as one solution
+
+
+@parameters.constructor
+class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
+    r"""Mixture of what known structure leaves of the rows, with one covariance for all clusters.
+
+    The recommended estimator for tables and images with known structure. Of every row the mean of
+    its known group is taken off. That costs L degrees of freedom of the n rows, so that residuals
+    vary less than errors: r_i is the residual times sqrt(n/(n - L)), and counts (n - L)/n. In nats
+    of the whole data set this minimises
+
+    .. math:: -\frac{n-L}{n} \sum_i \log \sum_c \pi_c\, p(r_i | b_c, \Sigma)
+        + \nu_0\, D\left[N(0, s_0 I) \,\|\, N(0, \Sigma)\right]
+        + \kappa \frac{n-L}{n} \sum_z n_z D\left[p(c|z) \,\|\, 1/K\right]
+
+    over centres b, the covariance Sigma, the variance s0 and, where these are free, the weights pi
+    of the clusters, which are 1/K otherwise. The second term is a ridge in which units cancel; its
+    weight nu_0 follows from the residuals (Ledoit and Wolf's intensity) and does not depend on the
+    clusters. The last, for ``balance`` > 0, asks for clusters of about equal
+    shares in every known group. A covariance that is fitted matters most: within groups the largest
+    variance (such as size) is often no cluster, and k-means of residuals finds nothing else.
+
+    There are many local optima, and the search is a part of the method: k-means of all rows, and
+    k-means within every known group with clusters matched between groups, each in several
+    metrics between plain and whitened residuals; every start is used as it is, and after a warm-up
+    in which groups are exactly balanced; the best by the objective is kept. Many rows are searched
+    in a sample first; see ``race``.
+
+    Parameters
+    ----------
+    n_clusters : int or "auto", default=2
+        Number of clusters, K. "auto" takes the one that predicts rows best which fits have not
+        seen, by `nrprob.evidence.n_clusters`; known structure then has to be labels.
+    covariance : {"tied", "diag", "spherical"}, default="tied"
+        Form of Sigma: full, diagonal in the columns of X, or a multiple of the identity.
+    errors : {"gauss", "t", "auto"}, default="gauss"
+        Normal or multivariate t errors, for data with outlying rows. "auto" fits both, which takes
+        about five times as long as "gauss" alone, and takes the smaller objective.
+    nu : float, default=8.0
+        Degrees of freedom of t errors, from 2.001 to 10**9.
+    weights : {"auto", "uniform", "free"}, default="auto"
+        Weights of the clusters: all equal, which finds clusters of about equal size best, or
+        fitted, which finds minorities that equal weights miss, and may prefer a few odd rows to
+        the clusters that there are. "auto" fits both, and frees them where that pays, by
+        (K - 1)/2 log n nats at least, and where memberships become clearer by it, their mean
+        entropy falling by more than log(K)/10, or the clusters stay about the same (adjusted Rand
+        index above .8). The last restart by free weights starts from the best by equal ones. With
+        ``balance`` they are equal.
+    balance : float, default=0.0
+        The weight kappa, at most 10**9, or ``np.inf``, which makes the clusters' shares equal in
+        every known group. Not for continuous or soft known structure, nor for free weights.
+    ridge : float, default=3.0
+        Multiple of Ledoit and Wolf's ridge, at most 10**9; 0 for none.
+    metrics : sequence of float, default=(0, 0.5, 1)
+        Metrics of the starts, at most 100: residuals divided by the power of their standard
+        deviation along their principal axes, 0 being plain and 1 whitened. "kurtosis" among them
+        stands for the n_clusters - 1 directions of least kurtosis (FOBI).
+    aligned : bool, default=True
+        Whether to start from the known groups, too.
+    warm_up : bool, default=True
+        Whether to use every start a second time, after a balanced warm-up of at most 30 steps.
+    race : bool, default=True
+        Whether restarts race where there are many rows (n x columns x K above 262,144): starts are
+        made from a sample of them (4096, or 256 for every cluster, by known group), and all
+        restarts take ten steps there, in float32, after warm-ups of ten at most. Of those that lead
+        by the objective of all rows and differ (adjusted Rand index below .95), one in ten of them
+        and 3 at least take twenty steps more, and the best two go on to the end. The others stay
+        where they are, and have not converged.
+    init : array-like of shape (n_samples,), optional
+        Labels to start from, in place of the first of the other starts.
+    multi : {"product", "additive"}, default="product"
+        How several known labelings combine: every combination of labels is a group, or the
+        labelings' effects add up, by least squares.
+    n_init : int, default=60
+        Number of restarts, at most 10**6, for either kind of errors; the best by objective is kept.
+        The metrics, the two kinds of starts, and starts with and without warm-up take turns: 12
+        kinds of restarts with the other defaults.
+    max_iter : int, default=300
+        Most EM steps of a restart, its warm-up apart; at most 10**6.
+    tol : float, default=1e-3
+        A restart has converged when no membership, and not the objective in nats either, changes
+        by more in a step.
+    random_state : int, RandomState instance or None, default=None
+        Determines the starts.
+    <verbose>
+
+    Attributes
+    ----------
+    <labels_>
+    membership_ : ndarray of shape (n_samples, n_clusters)
+        p(cluster given row).
+    means_ : ndarray of shape (n_clusters, n_features)
+        Centres of the residuals, in the units of X.
+    covariances_ : ndarray of shape (n_features, n_features)
+        Covariance of the errors; for t errors nu / (nu - 2) Sigma. Singular where residuals have
+        fewer directions than X, or were projected.
+    effects_ : ndarray of shape (n_groups, n_features)
+        Means of the known groups, in the order in which these first appear; or the coefficients of
+        the linear model of continuous or additive structure, its constant being the first.
+    objective_ : float
+        In nats; ``penalty_ - log_likelihood_``.
+    log_likelihood_ : float
+        Log-likelihood of the residuals, by their weights.
+    penalty_ : float
+        Ridge and balance.
+    weights_ : ndarray of shape (n_clusters,)
+        Weights pi of the clusters.
+    shrinkage_ : float
+        Ledoit and Wolf's intensity of the residuals.
+    errors_ : {"gauss", "t"}
+        Errors of the chosen model.
+    n_components_ : int
+        Number of directions of the residuals that were used.
+    gap_ : float
+        By how many nats the best restart that disagrees (adjusted Rand index below .9) is worse;
+        infinite if none does.
+    start_table_ : pandas.DataFrame
+        Start, objective, convergence and steps of every restart, as in ``restarts_``.
+    <restarts_>
+    <n_clusters_>
+    number_ : nrprob.evidence.NumberOfClusters
+        How the number was found; only for ``n_clusters="auto"``.
+    objective_trace_ : ndarray
+        Objective of the best restart after every step. It never rises for finite ``balance``, up to
+        what balancing leaves after its sweeps; it starts after the warm-up. It keeps the first 511
+        steps and the last.
+    <n_iter_>
+    <converged_>
+    <n_features_in_>
+    <feature_names_in_>
+    <classes_>
+
+    Warns
+    -----
+    DegenerateClusterWarning
+        If a known group has a single row, or a cluster lies in one known group only.
+    nrprob.exceptions.SingleFeatureWarning
+        If one discrete feature y, such as a boolean column, determines the clusters c:
+        I(c; y) / H(c) above 0.7.
+    UserWarning
+        If two solutions with different clusters are less than 1 nat apart.
+
+    Notes
+    -----
+    Units of the columns matter to the plain metric and to the ridge: standardise columns of
+    different kinds. Residuals of more directions than (n - L)/2 are projected on their first
+    min(30, (n - L)/2) principal components (``covariance="tied"``). Known structure may be
+    labels, several labelings, `nrprob.known.Memberships` or floats (least squares); new rows need
+    theirs. Where it is not labels, starts are aligned between groups made from it.
+
+    EM never raises this objective, and Sigma is that of n - L + nu_0 degrees of freedom. Normal and
+    t errors are densities of the same residuals, with the same weight, so their objectives compare.
+
+    References
+    ----------
+    Friedman and Rubin (1967), the determinant criterion, which this is with hard memberships;
+    Ledoit and Wolf (2004); McLachlan and Peel (1998), t errors; Chizat et al. (2018), scaling for
+    soft balance; Cardoso (1989), FOBI.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob import ResidualMixture
+    >>> rng = np.random.default_rng(0)
+    >>> known, sought = rng.integers(2, size=(2, 100))
+    >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
+    >>> X[:, 2] += 6 * sought
+    >>> model = ResidualMixture(2, random_state=0).fit(X, known=known)
+    >>> model.means_.shape
+    (2, 3)
+    """
+
+    n_clusters: parameters.ClustersOrAuto = 2
+    _: KW_ONLY
+    covariance: Annotated[str, parameters.Choice(COVARIANCES)] = "tied"
+    errors: Annotated[str, parameters.Choice(ERRORS)] = "gauss"
+    nu: Annotated[float, parameters.Number(2.001, 1e9)] = 8.0
+    weights: Annotated[str, parameters.Choice(tuple(WEIGHTS))] = "auto"
+    balance: Annotated[float, parameters.Number(0, 1e9, infinite=True)] = 0.0
+    ridge: Annotated[float, parameters.Number(0, 1e9)] = 3.0
+    metrics: tuple[float, ...] = (0.0, 0.5, 1.0)
+    aligned: parameters.Flag = True
+    warm_up: parameters.Flag = True
+    race: parameters.Flag = True
+    init: Any = None
+    multi: parameters.Combination = "product"
+    n_init: parameters.Count = 60
+    max_iter: parameters.Count = 300
+    tol: parameters.Tolerance = 1e-3
+    random_state: Any = None
+    verbose: parameters.Verbosity = 0
+
+    _rarely_finite = ("gap_",)
+    _warns_of_single_feature = True
+    centers_ = Renamed("means_")
+    covariance_ = Renamed("covariances_")
+
+    # Input
+
+    def check_parameters(self):
+        """Refuse parameters that are wrong whatever the data."""
+        super().check_parameters()
+        metrics = self.metrics
+        if isinstance(metrics, str) or np.ndim(metrics) != 1 or len(metrics) == 0:
+            raise ValueError(
+                f"metrics must be a sequence of powers from 0 to 1; got {short_repr(metrics)}; "
+                "pass for example (0, 0.5, 1)"
+            )
+        if len(metrics) > 100:
+            raise ValueError(f"metrics must be at most 100 powers; got {len(metrics)}; pass fewer")
+        for power in metrics:
+            if power == "kurtosis":
+                continue
+            self._check_number("metrics", power, low=0, high=1)
+        if self.balance > 0 and self.weights == "free":
+            raise ValueError(
+                "balance asks for clusters of equal shares; got "
+                f"balance={self.balance} and weights={self.weights!r}; leave one of them out"
+            )
+
+    def prepare(self, X, y, known=None) -> ResidualTask:
+        """Check the input, remove what is known, and lay out the residuals."""
+        X, fixed = self._take_in(X, y)
+        n = X.shape[0]
+        check_range(X)
+        known = read(known, n)
+        r, self._removal, groups = remove(X, known, self.multi)
+        if groups is not None:
+            self._check_groups(groups, known)
+        if self.balance > 0 and (known.modelled or known.kind == "soft"):
+            raise ValueError(
+                f"balance needs known groups; got balance={self.balance} and {known.kind} known; "
+                "set balance=0, or pass labels"
+            )
+        # What finds the balanced group of new rows.
+        self._balanced = KnownEncoder() if self.balance > 0 else None
+        if self._balanced is not None:
+            self._balanced.fit(known, n)
+        dof = n - self._removal.rank
+        self._check_left(
+            known, dof, float(np.mean(r**2)), float(np.mean(np.square(X, dtype=np.float64)))
+        )
+        init = None if self.init is None else start_from(self.init, n, self.n_clusters)
+        task = self._lay_out(r, dof, groups, known, fixed, X.dtype, init)
+        task.calls = self._calls(task)
+        return task
+
+    def _check_left(self, known: Known, dof: int, square: float, before: float) -> None:
+        """Refuse residuals of mean ``square``, of rows of mean square ``before``, that are none."""
+        n, k = known.n_samples, self.n_clusters
+        if k > max(dof, 1):
+            raise ValueError(
+                f"n_clusters={k} is more than the {dof} degrees of freedom that are left; got "
+                f"n_samples={n} and known structure of rank {self._removal.rank}; lower "
+                "n_clusters, or pass more rows or fewer groups"
+            )
+        if dof < 1 or square <= 1e-28 * max(before, 1e-300):
+            none = known.kind == "nothing"
+            what = "all rows are alike" if none else "known explains X completely"
+            raise ValueError(
+                f"{what}, so there is nothing to cluster; got residuals of 0 for n_samples={n}; "
+                "pass other features, or known structure of fewer groups"
+            )
+
+    @property
+    def _takes_stored(self) -> bool:
+        return True
+
+    def _fit_stored(self, rows, y, known=None):
+        if self.init is not None:
+            raise ValueError(
+                "init is for rows in memory; got init and rows that are stored; leave it out"
+            )
+        from nrprob.methods.conditional.stored import fit_mixture
+
+        return fit_mixture(self, rows, y, known)
+
+    def _validate(self, X, *, reset: bool):
+        if sparse.issparse(X):
+            raise TypeError(
+                "Sparse input is not supported, since residuals of sparse rows are dense; got a "
+                "sparse matrix; pass X.toarray(), or use ResidualSpectral for counts"
+            )
+        return super()._validate(X, reset=reset)
+
+    def _check_groups(self, groups: Groups, known: Known) -> None:
+        sizes = np.bincount(groups.codes)
+        single = int((sizes == 1).sum())
+        if known.kind == "labels" and 0 < single < groups.codes.size:
+            self._degenerate(
+                f"{single} known group(s) have a single member, whose residual is 0 and says "
+                "nothing; got group sizes down to 1; merge small groups if that matters"
+            )
+        else:
+            super()._check_groups(groups, known)
+
+    def _search_groups(self, groups: Groups | None, known: Known, n: int) -> Groups:
+        """Groups by which starts are aligned and balanced, where known structure is not labels."""
+        if groups is not None and groups.share is not None:
+            return _groups(groups.share.argmax(1))
+        if known.modelled:
+            # The rows in order of the direction in which what is known varies most, cut up.
+            columns: Any = self._removal.encoder.transform(known.given, n)
+            design = columns[:, 1:]
+            direction = np.linalg.svd(design - design.mean(0), full_matrices=False)[2][0]
+            rank = (design @ direction).argsort(kind="stable").argsort(kind="stable")
+            parts = int(np.clip(n // (5 * self.n_clusters), 1, 5))
+            return _groups(rank * parts // n)
+        product, labelings = known.groups, known.labelings
+        if self.balance > 0 or product.n_groups * 5 * self.n_clusters <= n:
+            return product
+        sizes = labelings.max(0) + 1
+        enough = sizes * 5 * self.n_clusters <= n
+        best = int(np.where(enough, sizes, -sizes).argmax())
+        return Groups(labelings[:, best], int(sizes[best]))
+
+    def _lay_out(self, r, dof, groups, known, fixed, dtype, init) -> ResidualTask:
+        at, y = Coordinates.of(r, dof, self.covariance, self.ridge)
+        self._coordinates = at
+        self.shrinkage_ = at.shrinkage
+        if groups is None or groups.share is not None:
+            groups = self._search_groups(groups, known, len(r))
+        free = WEIGHTS["uniform" if self.balance > 0 else self.weights]
+        return lay_out(self, at, y, groups, fixed, np.asarray(free), dtype, init=init)
+
+    def _calls(self, task: ResidualTask) -> list[solve.Call]:
+        data = task.data
+        k = self.n_clusters if data.active is None else len(data.active)
+        # On a CPU one restart at a time keeps to its caches, and waits for no slower one: with ten
+        # side by side all took 1.8 times as long.
+        slots = data.mass.size
+        each = 10 * k * slots * data.y.dtype.itemsize
+        side = 1 if on_cpu(data) else at_once(self.n_init, each, device_of(data))
+        calls = []
+        for errors in ("gauss", "t"):
+            if self.errors not in (errors, "auto"):
+                continue
+            numbers = task.numbers._replace(
+                constant=np.asarray(self._constant(task.numbers, errors))
+            )
+            static = {
+                "n_clusters": k, "warm_up": bool(self.warm_up), "covariance": self.covariance,
+                "robust": errors == "t", "side_by_side": side,
+                "n_leaders": task.n_leaders,
+            }  # fmt: skip
+            size = 3 * data.y.nbytes + each * side + 16 * slots * self.n_init
+            arrays = data, numbers, task.starts, task.warm, task.fixed, task.sample
+            calls.append(solve.Call(solve_residuals, arrays, tuple(static.items()), size))
+        return calls
+
+    def _constant(self, numbers: Numbers, errors: str) -> float:
+        """What the objective has of densities and does not depend on parameters."""
+        d, dof = float(numbers.d), float(numbers.dof)
+        normaliser = -d / 2 * math.log(2 * math.pi)
+        if errors == "t":
+            nu = float(self.nu)
+            normaliser = gammaln((nu + d) / 2) - gammaln(nu / 2) - d / 2 * math.log(nu * math.pi)
+        return dof * (normaliser - math.log(self.n_clusters))
+
+    # Results
+
+    def finish(self, task, found):
+        """Set the fitted attributes; see `Clusterer.finish`."""
+        restarts, best = collect(found, task.layout)
+        self._store(
+            restarts,
+            membership=memberships(best, task.layout, self.n_clusters),
+            trace=best.trace,
+            n_iter=best.n_iter,
+        )
+        kinds = [dict(call.static)["robust"] for call in task.calls]
+        robust = kinds[next(i for i, solution in enumerate(found) if solution is best)]
+        self._steps = np.concatenate([f.fit.steps for f in found])
+        self._freed = [bool(f.fit.free) for f in found]
+        self._keep(best.fit, task.numbers, robust, task.groups.n_groups)
+        self._tell(task)
+        return self
+
+    def _keep(self, at: Fit, numbers: Numbers, robust: bool, n_groups: int) -> None:
+        """Set what follows from the parameters of the best restart."""
+        self.log_likelihood_, self.penalty_ = float(at.log_likelihood), float(at.penalty)
+        self.errors_ = "t" if robust else "gauss"
+        log_weights = np.asarray(at.log_weights[: self.n_clusters], np.float64)
+        self.weights_ = np.exp(log_weights - logsumexp(log_weights))
+        self._log_weights = log_weights
+        coordinates = self._coordinates
+        p = coordinates.basis.shape[1]
+        self._centres = np.asarray(at.centres[: self.n_clusters, :p], np.float64)
+        sigma = np.asarray(at.covariance, np.float64)
+        self._sigma = sigma[:p, :p] if sigma.ndim == 2 else np.diag(sigma[:p])
+        self._offset = np.asarray(at.offset[: self.n_clusters, :n_groups], np.float64)
+        # What the log densities of all rows have in common, 1/K included: in the coordinates of the
+        # fit, and the logarithm of their unit.
+        self._common = self._constant(numbers, self.errors_) / float(numbers.dof)
+        self._common -= 0.5 * np.linalg.slogdet(self._sigma)[1]
+        self._log_unit = 0.5 * float(numbers.log_det)
+        self.means_ = self._centres @ coordinates.back / coordinates.inflation
+        heavier = self.nu / (self.nu - 2) if robust else 1.0
+        self.covariances_ = heavier * coordinates.back.T @ self._sigma @ coordinates.back
+        self.effects_ = self._removal.effects
+        self.n_components_ = p
+
+    def _tell(self, task) -> None:
+        """Say what makes the result doubtful."""
+        codes = None if self._removal.design else task.groups.codes
+        if codes is not None:
+            shape = task.groups.n_groups, self.n_clusters
+            self._tell_alone(cross_table(codes, self.labels_, shape))
+        self._tell_gap(self._restarts.labels)
+
+    def _tell_alone(self, table: np.ndarray) -> None:
+        """Say if a cluster lies in one known group, by numbers of rows (groups, K)."""
+        alone = np.flatnonzero((table > 0).sum(0) == 1)
+        if min(table.shape) > 1 and alone.size:
+            self._degenerate(
+                f"{alone.size} cluster(s) lie in one known group only, such as cluster "
+                f"{alone[0]}; they may be a part of the known structure"
+            )
+
+    def _tell_gap(self, labels: np.ndarray) -> None:
+        """Set ``gap_`` by labels (restarts, n), and say if it is small."""
+        self.gap_ = np.inf
+        order = np.argsort(self._restarts.objective, kind="stable")
+        chosen = labels[order[0]]
+        shape = self.n_clusters, self.n_clusters
+        for i in order[1:]:
+            table = cross_table(chosen, labels[i], shape)
+            if adjusted_rand(table.astype(float), np) < _ALIKE:
+                self.gap_ = float(self._restarts.objective[i] - self.objective_)
+                break
+        if self.gap_ < _NEAR:
+            warn(
+                f"two solutions with different clusters are {self.gap_:.2g} nats apart, which the "
+                "data cannot tell from each other; see start_table_ and restarts_; raise n_init, "
+                "lower n_clusters, or look at both"
+            )
+
+    @property
+    def start_table_(self):
+        """All restarts: a `pandas.DataFrame` with a row for each, in the order of ``restarts_``."""
+        check_is_fitted(self)
+        import pandas as pd
+
+        kinds = ("plain", "aligned") if self.aligned else ("plain",)
+        warm = (False, True) if self.warm_up else (False,)
+        errors = ("gauss", "t") if self.errors == "auto" else (self.errors,)
+        every = list(itertools.product(warm, kinds, self.metrics))
+        each, kept = schedule(self.n_init, len(every))
+        starts = [*np.repeat(np.array(every, object), each, 0)[kept]]
+        rows = [(e, kind, metric, w) for e in errors for w, kind, metric in starts]
+        if self.init is not None:
+            rows[:: len(starts)] = [(e, "init", np.nan, False) for e in errors]
+        for i, free in enumerate(self._freed):
+            if free and self.weights == "auto":
+                rows[(i + 1) * len(starts) - 1] = errors[i], "equal weights", np.nan, False
+        table = pd.DataFrame(rows, columns=["errors", "start", "metric", "warmed_up"])
+        found = self._restarts
+        return table.assign(
+            objective=found.objective, converged=found.converged, n_iter=self._steps
+        )
+
+    # New rows
+
+    def _place(self, X, known) -> np.ndarray:
+        """Residuals (n, p) of new rows in the coordinates of the fit."""
+        check_is_fitted(self)
+        with standard():
+            X = self._validate(X, reset=False)
+        return self._removal(np.asarray(X, np.float64), known) @ self._coordinates.basis
+
+    def _log_densities(self, y) -> np.ndarray:
+        """Log densities (n, K) at coordinates, times weights, but for what all have in common."""
+        root = np.linalg.cholesky(self._sigma)
+        white = solve_triangular(root, y.T, lower=True).T
+        centres = solve_triangular(root, self._centres.T, lower=True).T
+        q = ((white[:, None] - centres) ** 2).sum(2)
+        if self.errors_ == "gauss":
+            return self._log_weights - 0.5 * q
+        return self._log_weights - 0.5 * (self.nu + y.shape[1]) * np.log1p(q / self.nu)
+
+    def _log_density(self, y) -> np.ndarray:
+        """Log density (n,) of the mixture at coordinates, in their unit."""
+        return logsumexp(self._log_densities(y), axis=1) + self._common
+
+    @property
+    def _spread(self) -> np.ndarray:
+        """Covariance (p, p) of the mixture in the coordinates; for t errors, of their scales."""
+        return self._sigma + (self._centres.T * self.weights_) @ self._centres
+
+    @property
+    def _supple(self) -> bool:
+        """Whether clusters may follow tails, or groups that spread differently, by themselves.
+
+        Some can if they need not hold many rows: if weights are free or there are more than two,
+        and if one of two holds few, as it does when it is there for a row far out.
+        """
+        k = len(self.weights_)
+        few = self.membership_.mean(0).min() < 0.5 / k
+        other = self.covariance != "tied" or self.errors_ == "t"
+        return bool(few or other or any(self._freed) or k > 2)
+
+    def _starts_near(self, labels) -> list[dict[str, Any]]:
+        """Settings of the fits that search from labels, and afresh."""
+        return [{"init": labels}]
+
+    def _log_membership(self, X, known) -> np.ndarray:
+        log_p = self._log_densities(self._place(X, known))
+        if self._balanced is not None:
+            log_p = log_p + self._offset[:, self._balanced.transform(known, len(log_p)).codes].T
+        return log_p
+
+    def _row_scores(self, X, known) -> np.ndarray:
+        return self._log_density(self._place(X, known)) - self._log_unit
+
+    def score(self, X, y=None, *, known=None):
+        r"""Mean log-likelihood of new rows; higher is better.
+
+        .. math:: \frac{1}{n} \sum_i \log \sum_c \pi_c\, p(r_i | b_c, \Sigma)
+
+        with the residuals r of the class, by the means of the fit. Of the rows of the fit it is
+        ``log_likelihood_`` over the degrees of freedom that are left, but for ``balance``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or `nrprob.stored` rows
+        y : ignored
+        known : as in `predict`
+
+        Returns
+        -------
+        float
+            In nats per row.
+        """
+        return super().score(X, known=known)
+
+    def predict_proba(self, X, *, known=None):
+        """p(cluster given row) of new rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features), or `nrprob.stored` rows
+        known : as in `predict`
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_clusters)
+        """
+        if isinstance(X, Stored):
+            known = self._known_of(known)
+            return over_pieces(lambda x, own: self.predict_proba(x, known=own), X, known)
+        X, known = self._take_out(X, known)
+        return softmax(self._log_membership(X, known), axis=1)
+
+
+def _groups(codes: np.ndarray) -> Groups:
+    """Groups, numbered in the order in which they first appear."""
+    codes, names = factorize(codes)
+    return Groups(codes, len(names))

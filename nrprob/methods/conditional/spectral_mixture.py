@@ -1,0 +1,220 @@
+"""Mixtures of normals with one covariance, for many sets of coordinates in one compiled program.
+
+What a tied covariance buys: x' A x is the same for all components, so that memberships need one
+product of rows and means, and the covariance is the total scatter less that of the means.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.engines.hash_rng import stream
+from nrprob.engines.optimise.iterate import iterate, restarts
+from nrprob.engines.optimise.kmeans import lloyd, plus_plus
+from nrprob.engines.placement import on_cpu
+from nrprob.engines.programs import program
+from nrprob.statistics.matrices import whitener
+from nrprob.statistics.rows import bucket, existing
+
+_HIGHEST = jax.lax.Precision.HIGHEST
+_LLOYD = 100  # most iterations of the k-means that EM starts from
+_CANDIDATES = 4  # of which every further centre of a start is the best
+
+
+class Mixtures(NamedTuple):
+    """Fitted mixtures, one per start.
+
+    Attributes
+    ----------
+    labels : (S, n)
+    objective : (S,) minus the log likelihood, nats
+    coef : (S, K, p), intercept : (S, K); the log posterior is ``x @ coef.T + intercept + const``
+    n_iter : (S,)
+    converged : (S,)
+    """
+
+    labels: np.ndarray
+    objective: np.ndarray
+    coef: np.ndarray
+    intercept: np.ndarray
+    n_iter: np.ndarray
+    converged: np.ndarray
+
+
+def fit_mixtures(
+    coordinates: np.ndarray,
+    present: np.ndarray,
+    keys: np.ndarray,
+    seeds: np.ndarray,
+    n_clusters: int,
+    fixed: np.ndarray | None,
+    *,
+    reg: float,
+    max_iter: int,
+    tol: float,
+) -> Mixtures:
+    """Fit one mixture per set of coordinates, by EM from a k-means.
+
+    Parameters
+    ----------
+    coordinates : (S, n, p)
+    present : (n,) rows that take part
+    keys : (n,) uint32, random numbers of the rows; starts depend on them and not on row order
+    seeds : (S,) uint32
+    fixed : (n,) component of the rows whose membership is given, else -1
+    reg : added to the variances
+    tol : least gain of the mean log likelihood for which EM goes on
+    """
+    s, n, p = coordinates.shape
+    n_classes = 0 if fixed is None else int(fixed.max()) + 1
+    size = bucket(n, 65536)
+    real = existing(n_clusters, size * p)
+    k = max(bucket(n_clusters, 64), 2) if real is None else real.size
+    pad = size - n
+    dtype = coordinates.dtype
+    arguments = (
+        np.pad(coordinates, ((0, 0), (0, pad), (0, 0))),
+        np.pad(present.astype(dtype), (0, pad)),
+        np.pad(keys, (0, pad)),
+        seeds,
+        np.asarray(n_clusters, np.int32),
+        np.asarray(n_classes, np.int32),
+        np.pad(np.full(n, -1) if fixed is None else fixed, (0, pad), constant_values=-1),
+        np.asarray(reg, dtype),
+        np.asarray(max_iter, np.int32),
+        np.asarray(tol, dtype),
+    )
+    # On a CPU one after another is faster, since each stops when it is done.
+    together = 1 if on_cpu(arguments) else s
+    found = Mixtures(*jax.device_get(_fit(*arguments, n_clusters=k, together=together)))
+    return found._replace(
+        labels=found.labels[:, :n],
+        coef=found.coef[:, :n_clusters],
+        intercept=found.intercept[:, :n_clusters],
+    )
+
+
+@program("n_clusters", "together")
+def _fit(x, mass, keys, seeds, k, n_classes, fixed, reg, max_iter, tol, *, n_clusters, together):
+    active = jnp.arange(n_clusters) < k
+    given = (fixed >= 0)[:, None]
+    own = jax.nn.one_hot(fixed, n_clusters, dtype=x.dtype)  # a row of zeros for -1
+    total = mass.sum()
+    dot = partial(jnp.matmul, precision=_HIGHEST)
+
+    def one(x, seed):
+        """Fit one mixture to coordinates (n, p)."""
+
+        def means(r):
+            """Mean (K, p) and mass (K,) of memberships (n, K)."""
+            w = r * mass[:, None]
+            size = w.sum(0)
+            return dot(w.T, x) / jnp.maximum(size, 1e-10)[:, None], size
+
+        def closest(centre):
+            score = dot(x, centre.T) - 0.5 * (centre**2).sum(1)
+            return jnp.where(given, own, _hard(jnp.where(active, score, -jnp.inf)))
+
+        def move(r, centre):
+            new, size = means(r)
+            return jnp.where((size > 0)[:, None], new, centre)
+
+        centre = _start(x, seed, mass, keys, n_classes, own, n_clusters)
+        _, r = lloyd(closest, move, centre, _LLOYD)
+
+        scatter = dot((x * mass[:, None]).T, x)
+        unit = jnp.eye(x.shape[1], dtype=x.dtype)
+
+        def maximise(r):
+            mu, size = means(r)
+            covariance = (scatter - dot((mu * size[:, None]).T, mu)) / total + reg * unit
+            white, log_det = whitener(covariance)
+            coef = dot(dot(mu, white.T), white)
+            share = jnp.where(active, jnp.maximum(size, 1e-10) / total, 1)
+            prior = jnp.where(active, jnp.log(share), -jnp.inf)
+            intercept = prior - 0.5 * (coef * mu).sum(1)
+            # Of all rows together: half the trace, and the determinant.
+            half = 0.5 * (dot(white, scatter) * white).sum() + 0.5 * total * log_det
+            return coef, intercept, half + 0.5 * total * x.shape[1] * jnp.log(2 * jnp.pi)
+
+        def expect(coef, intercept, constant):
+            score = dot(x, coef.T) + intercept
+            norm = jax.nn.logsumexp(score, axis=1)
+            named = jnp.where(own > 0, score, 0).sum(1)  # their components are not in question
+            likelihood = (mass * jnp.where(given[:, 0], named, norm)).sum() - constant
+            return jnp.where(given, own, jnp.exp(score - norm[:, None])), likelihood
+
+        def em(state, _):
+            model = maximise(state[0])
+            r, value = expect(*model)
+            return (r, value, *model[:2]), ~(value - state[1] > tol * total), ()
+
+        zero = jnp.zeros((n_clusters, x.shape[1]), x.dtype), jnp.zeros(n_clusters, x.dtype)
+        found = iterate(em, (r, -jnp.asarray(jnp.inf, x.dtype), *zero), max_iter)
+        _, value, coef, intercept = found.state
+        labels = jnp.where(given[:, 0], fixed, (dot(x, coef.T) + intercept).argmax(1))
+        return Mixtures(labels, -value, coef, intercept, found.n_iter, found.done)
+
+    return restarts(one, (x, seeds), together)
+
+
+def _start(x, seed, mass, keys, n_classes, own, n_clusters):
+    """Centres (K, p): means of the classes, then rows far from all centres so far.
+
+    A row is drawn with a probability that grows with its squared distance, by the Gumbel trick on
+    random numbers of its own, so that the order of the rows plays no part. Of a few rows drawn, the
+    one that leaves the least sum of squares is taken.
+    """
+    size = (own * mass[:, None]).sum(0)
+    classes = jnp.matmul((own * mass[:, None]).T, x, precision=_HIGHEST)
+    classes = classes / jnp.maximum(size, 1e-10)[:, None]
+    square = (x**2).sum(1)
+
+    def distance(centre):
+        d = square + (centre**2).sum(-1) - 2 * jnp.matmul(x, centre, precision=_HIGHEST)
+        return jnp.maximum(d, 0)
+
+    def draw(j, least):
+        def one(t):
+            u = _uniform(keys, stream(seed, _CANDIDATES * j + t)).astype(x.dtype)
+            weight = jnp.log(jnp.maximum(least, 1e-30)) - jnp.log(-jnp.log(u))
+            return x[jnp.where(mass > 0, weight, -jnp.inf).argmax()]
+
+        tries = jax.vmap(one)(jnp.arange(_CANDIDATES))
+        left = jnp.minimum(jax.vmap(distance)(tries), least)
+        return jnp.where(j < n_classes, classes[j], tries[(left * mass).sum(1).argmin()])
+
+    # Before there is a centre, all rows are equally likely, and farther from it than any can be.
+    room, far = jnp.zeros((n_clusters, x.shape[1]), x.dtype), jnp.full_like(square, 8)
+    return plus_plus(draw, distance, room, far)[0]
+
+
+def _uniform(keys: jax.Array, seed: jax.Array) -> jax.Array:
+    """Numbers in (0, 1), one per key."""
+    h = stream(seed ^ keys, 0)
+    return ((h >> 8).astype(jnp.float32) + 0.5) * 2.0**-24
+
+
+def _hard(score: jax.Array) -> jax.Array:
+    return jax.nn.one_hot(score.argmax(1), score.shape[1], dtype=score.dtype)
+
+
+def row_keys(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """Random numbers (n,) uint32 of sparse rows, that depend on nothing but what they hold."""
+    value = np.asarray(data, np.float64).view(np.uint64)
+    h = _scramble(value ^ _scramble(indices.astype(np.uint64) + np.uint64(1)))
+    total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(h, dtype=np.uint64)])
+    # Differences modulo 2^64 are exact, so that neither order nor place of a row matters.
+    return (_scramble(total[indptr[1:]] - total[indptr[:-1]]) >> np.uint64(32)).astype(np.uint32)
+
+
+def _scramble(h: np.ndarray) -> np.ndarray:
+    """Finaliser of the public-domain SplitMix64."""
+    h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return h ^ (h >> np.uint64(31))

@@ -1,0 +1,366 @@
+"""Residual mixtures of rows that do not fit into memory: every EM step is a sum over blocks.
+
+Group means take one pass, the covariance of residuals one, and every EM step one, which all
+restarts share that still go on. They begin on a sample, in memory.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nrprob.engines.optimise.iterate import restarts as one_by_one
+from nrprob.estimator.base import Restarts, fitting
+from nrprob.estimator.stored import read_back, start_seed, take_in
+from nrprob.known import Groups, KnownEncoder, factorize
+from nrprob.methods.conditional.coordinates import Coordinates
+from nrprob.methods.conditional.em import Model, Numbers, Parameters, Residuals
+from nrprob.methods.conditional.regression import Removal
+from nrprob.methods.conditional.solver import Climb, Fit, leading, pays
+from nrprob.methods.conditional.starts import stratified
+from nrprob.methods.conditional.streaming import (
+    Common,
+    Lay,
+    follow,
+    group_sums,
+    named,
+    products,
+    scatter,
+    step,
+    tables,
+    take,
+    turn,
+)  # fmt: skip
+from nrprob.methods.conditional.task import ResidualTask, lay_out, leaders
+from nrprob.settings import standard
+from nrprob.storage.blocks import Blocks, gathered_bytes
+from nrprob.storage.stored import Stored, Survey, survey
+
+_ROWS = 1 << 15  # of a block
+_FEW, _EACH = 1 << 13, 1 << 9  # rows of the sample: at least, and for every cluster
+_HEAT = 20  # steps there, and of the warm-up before them
+_LAP = 10  # passes over all rows of those that lead then
+_LAST = 2  # restarts that go to the end
+_WIDE = 2048  # columns whose products are made
+
+
+@partial(jax.jit, static_argnames=("covariance", "robust", "k", "warm_up"))
+def _heat(
+    task: tuple[Residuals, Numbers, jax.Array, jax.Array, jax.Array | None],
+    free: jax.Array,
+    covariance: str,
+    robust: bool,
+    k: int,
+    warm_up: bool,
+) -> Parameters:
+    """Parameters of all restarts after some steps on the sample."""
+    data, numbers, starts, warm, fixed = task
+    climb = Climb(Model(data, numbers, covariance, robust, k, free), fixed)
+
+    def run(labels, warm):
+        return climb.heat(labels, warm if warm_up else None, _HEAT, numbers.max_iter).t
+
+    return one_by_one(run, (starts.reshape(len(starts), -1), warm), 1)
+
+
+@partial(jax.jit, static_argnames=("covariance", "robust", "k"))
+def _at_sample(
+    data: Residuals, numbers: Numbers, fixed: jax.Array | None, every: Parameters, free: jax.Array,
+    covariance: str, robust: bool, k: int,
+) -> jax.Array:  # fmt: skip
+    """Labels (S, n) of the sample's rows."""
+    climb = Climb(Model(data, numbers, covariance, robust, k, free), fixed)
+    none = jnp.zeros((k, climb.model.n_groups), data.y.dtype)
+    return jax.lax.map(lambda t: climb.model.labels(climb.resume(t, none).w), every)
+
+
+class Ends(NamedTuple):
+    """Where the restarts of one kind of errors and weights ended; all are (S, ...).
+
+    Attributes
+    ----------
+    t : parameters
+    objective, penalty : what is maximised, and the penalty in it
+    done, n_iter : whether they converged, and passes over all rows
+    trace : objectives of the best restart
+    """
+
+    t: Parameters
+    objective: np.ndarray
+    penalty: np.ndarray
+    done: np.ndarray
+    n_iter: np.ndarray
+    trace: list[float]
+
+
+class _Search:
+    """Restarts of one kind of errors and weights, on a sample and on all rows."""
+
+    def __init__(self, model: Any, blocks: Blocks, task: ResidualTask, common: Common, errors: str):
+        self.model, self.blocks, self.task, self.common = model, blocks, task, common
+        self.k = model.n_clusters
+        self.robust = errors == "t"
+        self.constant = jnp.asarray(model._constant(task.numbers, errors))
+        self.kind = {"covariance": model.covariance, "robust": self.robust, "k": self.k}
+        self.static = self.kind | {"labelled": task.fixed is not None}
+
+    def __call__(self, extra: Parameters | None) -> Ends:
+        """Race from all starts, of which the last is replaced by ``extra``."""
+        model, task, common = self.model, self.task, self.common
+        numbers = task.numbers._replace(constant=self.constant)
+        given = task.data, numbers, task.starts, task.warm, task.fixed
+        every = _heat(given, common.free, warm_up=bool(model.warm_up), **self.kind)
+        every = jax.tree.map(np.array, every)
+        if extra is not None:
+            every = jax.tree.map(lambda a, b: np.concatenate([a[:-1], b[None]]), every, extra)
+        s = len(every.s0)
+        ends = Ends(
+            every, np.full(s, -np.inf), np.zeros(s), np.zeros(s, bool), np.zeros(s, int), []
+        )
+        self._look(ends)
+        n_leaders = leaders(s)
+        on = self._leading(ends, range(s), n_leaders)
+        self._climb(ends, on, min(_LAP, model.max_iter))
+        on = self._leading(ends, on, _LAST)
+        self._climb(ends, on, model.max_iter)
+        # Steps never make it worse, but rounding may, by less than those that stay behind differ.
+        behind = np.delete(np.arange(s), on)
+        most = np.nextafter(ends.objective[on].max(), -np.inf)
+        ends.objective[behind] = np.minimum(ends.objective[behind], most)
+        return ends
+
+    def labels(self, every: Parameters) -> np.ndarray:
+        """Labels (S, n) of the sample's rows, in its order."""
+        task = self.task
+        found = _at_sample(
+            task.data, task.numbers, task.fixed, every, self.common.free, **self.kind
+        )
+        shape = -1, *task.data.mass.shape
+        return np.stack([task.layout.collect(own) for own in np.asarray(found).reshape(shape)])
+
+    def _leading(self, ends: Ends, among: Iterable[int], most: int) -> list[int]:
+        """The best restarts ``among`` some that differ, the best first."""
+        found, some = self.labels(ends.t), list(among)
+        real = jnp.ones(found.shape[1], bool)
+        lead, there = leading(
+            jnp.asarray(found[some]), jnp.asarray(ends.objective[some]), real, self.k, most
+        )
+        return [some[i] for i in np.asarray(lead)[np.asarray(there)]]
+
+    def _pass(self, every: Parameters) -> tuple[Parameters, np.ndarray, np.ndarray, np.ndarray]:
+        """One EM step of all rows, of those that are given."""
+        add = partial(step, **self.static)
+        dtype = self.common.inverse_scale.dtype
+        narrow = jax.tree.map(lambda a: np.asarray(a, dtype), every)
+        found, free = self.blocks.total(add, narrow, self.common)
+        out = follow(found, every, free, self.common, self.constant, **self.kind)
+        return tuple(jax.tree.map(np.asarray, part) for part in out)  # type: ignore[return-value]
+
+    def _look(self, ends: Ends) -> None:
+        """The objective of all rows at the parameters of all restarts."""
+        _, objective, penalty, _ = self._pass(ends.t)
+        ends.objective[:], ends.penalty[:] = objective, penalty
+
+    def _climb(self, ends: Ends, on: list[int], most: int) -> None:
+        """Take EM steps of some restarts, side by side, until all are done."""
+        on = [i for i in on if not ends.done[i]]
+        every = jax.tree.map(lambda a: a[on], ends.t)
+        # What is kept is what an objective has been computed of.
+        rounding = np.finfo(self.common.inverse_scale.dtype).eps
+        seen = 0
+        while on and seen <= most:
+            new, objective, penalty, moved = self._pass(every)
+            for j, i in enumerate(on):
+                gain = objective[j] - ends.objective[i]
+                limit = max(self.model.tol, rounding * abs(objective[j]))
+                if seen and ends.n_iter[i] and gain <= limit and moved[j] <= self.model.tol:
+                    ends.done[i] = True
+                ends.objective[i], ends.penalty[i] = objective[j], penalty[j]
+                for a, b in zip(jax.tree.leaves(ends.t), jax.tree.leaves(every), strict=True):
+                    a[i] = b[j]
+                ends.n_iter[i] += seen > 0
+            ends.trace.append(float(-ends.objective[on].max()))
+            if self.model.verbose:
+                print(f"pass {seen} over the rows: objective {-ends.objective.max():.6g} nats")
+            kept = [j for j, i in enumerate(on) if not ends.done[i]]
+            on = [on[j] for j in kept]
+            every = jax.tree.map(lambda a, kept=kept: a[kept], new)
+            seen += 1
+
+
+def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
+    """Fit a `nrprob.ResidualMixture` to stored rows."""
+    from nrprob.methods.conditional.mixture import WEIGHTS
+
+    model.check_parameters()
+    model._check_one_device()
+    if model.balance > 0:
+        raise ValueError(
+            f"balance needs all rows in memory; got balance={model.balance} and stored rows; set "
+            "balance=0"
+        )
+    if model.multi != "product" and not (known is None or isinstance(known, str)):
+        raise ValueError(
+            f"stored rows take labelings by their product; got multi={model.multi!r}; set "
+            "multi='product', or pass one labeling"
+        )
+    with fitting(model), standard(), survey(rows, known, y) as seen:
+        fixed = take_in(model, seen)
+        m = len(seen.moments.mean)
+        if m > _WIDE:
+            raise ValueError(f"stored rows take up to {_WIDE} columns here; got {m}; pass fewer")
+        encoder = KnownEncoder()
+        groups = encoder.fit(seen.known, seen.n_samples)
+        model._check_groups(groups, seen.known)
+        blocks, at = _coordinates(model, seen, encoder, groups, fixed)
+        task, common = _prepared(model, seen, blocks, at, groups, fixed)
+        fits: list[tuple[_Search, Ends, bool]] = []
+        for errors in ("gauss", "t"):
+            if model.errors in (errors, "auto"):
+                fits.append(_best_weights(model, blocks, task, common, errors, WEIGHTS))
+        return _finish(model, seen, blocks, task, groups, fits)
+
+
+def _coordinates(
+    model: Any, seen: Survey, encoder: KnownEncoder, groups: Groups, fixed: np.ndarray | None
+) -> tuple[Blocks, Coordinates]:
+    """Blocks of rows in coordinates, and these; sets what is removed."""
+    n, moments = seen.n_all, seen.moments
+    given = {"codes": groups.codes.astype(np.int32)}
+    if fixed is not None:
+        given["fixed"] = fixed.astype(np.int32)
+    blocks = seen.blocks(_ROWS, Lay(moments.mean), given)
+    sums, sizes = blocks.total(partial(group_sums, n_groups=groups.n_groups))
+    effects = sums / np.maximum(sizes, 1)[:, None]
+    rank = groups.n_groups
+    model._removal = Removal(encoder, effects + moments.mean, rank, False)
+    model._balanced = None
+    square, fourth = blocks.total(products, effects)
+    before = float((moments.square.sum() / n + (moments.mean**2).sum()) / len(square))
+    dof = n - rank
+    model._check_left(seen.known, dof, float(np.trace(square)) / (n * len(square)), before)
+    if n <= 2 * len(square):
+        raise ValueError(
+            f"stored rows have to be more than twice their columns; got {n} rows and "
+            f"{len(square)} columns; pass them in memory"
+        )
+    at = Coordinates.of_moments(square, float(fourth), n, dof, model.covariance, model.ridge)
+    model._coordinates, model.shrinkage_ = at, at.shrinkage
+    return blocks.mapped(turn, effects, at.basis), at
+
+
+def _prepared(
+    model: Any, seen: Survey, blocks: Blocks, at: Coordinates, groups: Groups,
+    fixed: np.ndarray | None,
+) -> tuple[ResidualTask, Common]:  # fmt: skip
+    """The sample laid out with its starts, and what steps over all rows read."""
+    seed = start_seed(model, seen)
+    rng = np.random.default_rng(seed)
+    n, k, dtype = seen.n_all, model.n_clusters, seen.source.dtype
+    strata = groups.codes
+    if fixed is not None:
+        strata = factorize(np.column_stack([strata, fixed]))[0]
+    size = max(_FEW, _EACH * k) * seen.n_samples // n
+    chosen, times = stratified(strata, max(size, 1), rng)
+    numbers = (chosen + seen.first).astype(np.uint32)
+    parts = list(blocks.each(take, numbers))
+    own = np.concatenate([number for number, _ in parts])
+    y = np.concatenate([rows for _, rows in parts])[np.argsort(own)]
+    codes, labels = groups.codes[chosen], None if fixed is None else fixed[chosen]
+    if seen.rows.processes:
+        said = [pickle.loads(p) for p in gathered_bytes(pickle.dumps((y, codes, times)))]
+        y, codes, times = (np.concatenate([s[i] for s in said]) for i in range(3))
+    few = Groups(codes, groups.n_groups)
+    task = lay_out(
+        model, at, y.astype(np.float64), few, labels, np.asarray([False]), dtype,
+        times * (at.dof / times.sum()), seed,
+    )  # fmt: skip
+    # Clusters are not padded here: programs over many rows are worth their compilation.
+    task.data = task.data._replace(active=None)
+    width = task.data.y.shape[-1] - y.shape[1]
+    if width:
+        task.data = task.data._replace(
+            y=task.data.y[..., : y.shape[1]], inverse_scale=task.data.inverse_scale[: y.shape[1]]
+        )
+    squares = blocks.total(partial(scatter, covariance=model.covariance)) * (at.dof / n)
+    each = np.asarray(at.dof / n, dtype)
+    free = np.asarray(False)
+    return task, Common(task.numbers, each, task.data.inverse_scale, squares.astype(dtype), free)
+
+
+def _best_weights(
+    model: Any, blocks: Blocks, task: ResidualTask, common: Common, errors: str,
+    weights: dict[str, tuple[bool, ...]],
+) -> tuple[_Search, Ends, bool]:  # fmt: skip
+    """Search by equal weights, by free ones, or both; free ones have to pay for themselves."""
+    best: tuple[_Search, Ends, bool] | None = None
+    for free in weights[model.weights]:
+        search = _Search(model, blocks, task, common._replace(free=np.asarray(free)), errors)
+        if best is None:
+            best = search, search(None), free
+            continue
+        _, equal, _ = best
+        one = equal.objective.argmax()
+        own = jax.tree.map(lambda a, one=one: a[one], equal.t)
+        ends = search(own)
+        two = ends.objective.argmax()
+        both = jax.tree.map(lambda a, b, i=one, j=two: np.stack([a[i], b[j]]), equal.t, ends.t)
+        entropy, table, _ = blocks.total(
+            partial(tables, n_groups=task.groups.n_groups, **search.static), both, search.common
+        )
+        n = table.sum()
+        gain = ends.objective[two] - equal.objective[one]
+        if bool(pays(gain, entropy / n, jnp.asarray(table), model.n_clusters, n)):
+            best = search, ends, True
+    assert best is not None
+    return best
+
+
+def _finish(
+    model: Any, seen: Survey, blocks: Blocks, task: ResidualTask, groups: Groups,
+    fits: list[tuple[_Search, Ends, bool]],
+) -> Any:  # fmt: skip
+    """Set the fitted attributes from all restarts."""
+    chosen = int(np.argmax([ends.objective.max() for _, ends, _ in fits]))
+    search, ends, free = fits[chosen]
+    at = int(ends.objective.argmax())
+    best = jax.tree.map(lambda a: a[at : at + 1], ends.t)
+    dtype = search.common.inverse_scale.dtype
+    narrow = jax.tree.map(lambda a: np.asarray(a, dtype), best)
+    every_row = partial(named, soft=seen.rows.membership, **search.static)
+    labels, membership = read_back(
+        seen, blocks.each(every_row, narrow, search.common), model.n_clusters
+    )
+    table = blocks.total(
+        partial(tables, n_groups=groups.n_groups, **search.static), narrow, search.common
+    )[2]
+    objective = np.concatenate([-e.objective for _, e, _ in fits])
+    done = np.concatenate([e.done for _, e, _ in fits])
+    model._store(
+        Restarts(None, objective, done), labels=labels, sizes=table.sum(0), membership=membership,
+        trace=np.array(ends.trace), n_iter=ends.n_iter[at],
+    )  # fmt: skip
+    model._steps = np.concatenate([e.n_iter for _, e, _ in fits])
+    model._freed = [f for _, _, f in fits]
+    t, reached, penalty = jax.tree.map(lambda a: a[0], best), ends.objective[at], ends.penalty[at]
+    none = np.zeros((model.n_clusters, groups.n_groups))
+    fit = Fit(
+        reached + penalty,
+        penalty,
+        t.b,
+        t.sigma,
+        none,
+        t.log_weights,
+        ends.n_iter,
+        free,  # type: ignore[arg-type]
+    )
+    model._keep(fit, task.numbers, search.robust, groups.n_groups)
+    model._tell_alone(table.astype(int))
+    model._tell_gap(np.concatenate([s.labels(e.t) for s, e, _ in fits]))
+    return model

@@ -1,0 +1,166 @@
+"""Residuals and starts laid out for one fit, and the sample of them on which restarts race."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nrprob.engines.optimise import solve
+from nrprob.known import Groups, factorize
+from nrprob.methods.conditional.coordinates import Coordinates
+from nrprob.methods.conditional.em import Numbers, Residuals
+from nrprob.methods.conditional.solver import Sample
+from nrprob.methods.conditional.starts import make_starts, name_classes, schedule, stratified
+from nrprob.statistics.rows import Layout, arrange, bucket, existing, rounded
+from nrprob.validation import check_random_state
+
+_TRIES = 4  # k-means for every start, of which different ones are taken
+_RACE = 1 << 18  # rows x columns x clusters above which restarts race
+_FEW, _EACH = 4096, 256  # rows on which they do: at least, and for every cluster
+_LEAD, _ONE_IN = 3, 10  # restarts that go on then: at least, and one of how many
+
+
+@dataclass
+class ResidualTask:
+    """Residuals laid out for one fit, and the runs of the program that remain to be made.
+
+    Attributes
+    ----------
+    data : residuals in the coordinates of the program
+    numbers : what else it reads
+    layout : where every row is
+    groups : by which starts are aligned, and balanced
+    fixed : (B, r) classes of labelled rows, else -1; None where there are none
+    sample : rows on which restarts race, if they do
+    starts : (S, B, r) labels, of the sample's rows if there is one
+    warm : (S,) which of them are warmed up
+    n_leaders : restarts that go on after a race, at most
+    calls : the runs, one for every kind of errors
+    """
+
+    data: Residuals
+    numbers: Numbers
+    layout: Layout
+    groups: Groups
+    fixed: np.ndarray | None
+    sample: Sample | None = None
+    starts: np.ndarray = field(default_factory=lambda: np.empty(0))
+    warm: np.ndarray = field(default_factory=lambda: np.empty(0))
+    n_leaders: int = 0
+    calls: list[solve.Call] = field(default_factory=list)
+
+
+def leaders(n_init: int) -> int:
+    """Restarts that go on after a race, at most."""
+    return max(_LEAD, -(-n_init // _ONE_IN))
+
+
+def start_from(labels: Any, n: int, k: int) -> np.ndarray:
+    """Labels (n,) to start from, as numbers below ``k``, or refuse them."""
+    labels = np.asarray(labels)
+    if labels.shape == (n,):
+        codes, names = factorize(labels)
+        if len(names) <= k:
+            return codes
+    raise ValueError(
+        f"init must have a label for each of {n} rows, and n_clusters={k} different ones at most; "
+        f"got shape {labels.shape} with {np.unique(labels).size} labels; pass one labeling"
+    )
+
+
+def lay_out(
+    model: Any,
+    at: Coordinates,
+    y: np.ndarray,
+    groups: Groups,
+    fixed: np.ndarray | None,
+    free: np.ndarray,
+    dtype: Any,
+    mass: np.ndarray | None = None,
+    seed: int | None = None,
+    init: np.ndarray | None = None,
+) -> ResidualTask:
+    """Lay out rows, starts, and the sample if restarts race.
+
+    Parameters
+    ----------
+    model : a `ResidualMixture`, of which parameters are read
+    at : coordinates
+    y : (n, p) residuals in them
+    groups : by which starts are aligned, and balanced
+    fixed : (n,) classes of labelled rows, else -1; None where there are none
+    free : whether weights are fitted, of every fit that is made
+    dtype : of the search; a race is in float32
+    mass : (n,) of rows that are a sample of others, and race themselves; else all have the same
+    seed : of the starts; by default drawn from the model's ``random_state``
+    init : (n,) labels in place of the first start
+    """
+    n, p = y.shape
+    k, dof = model.n_clusters, at.dof
+    n_groups = rounded(groups.n_groups, y.size)  # one too: what is found is often known next
+    pad = bucket(p, 256) - p
+    log_scale = float(np.log(at.variances).sum())
+    narrow = {
+        "d": p, "nu0": at.nu0, "dof": dof, "s0": at.s0, "tol": model.tol,
+        "kappa": model.balance, "nu": model.nu,
+    }  # fmt: skip
+
+    def laid_out(chosen: np.ndarray, mass: np.ndarray, dtype: Any) -> ResidualTask:
+        layout = arrange(groups.codes[chosen], n_groups)
+        data = Residuals(
+            layout.spread(np.pad(y[chosen], ((0, 0), (0, pad))).astype(dtype)),
+            layout.spread(mass.astype(dtype)),
+            layout.block_group,
+            (np.bincount(groups.codes, minlength=n_groups) * (dof / n)).astype(dtype),
+            np.pad(1 / at.variances, (0, pad)).astype(dtype),
+            existing(k, y.size),
+        )
+        floor = 1e-6 if np.dtype(dtype) == np.float32 else 1e-9
+        numbers = Numbers(
+            free=free,
+            **{name: np.asarray(value, dtype) for name, value in narrow.items()},
+            floor=np.asarray(floor, dtype),
+            log_scale=np.asarray(log_scale),
+            log_det=np.asarray(log_scale + 2 * p * math.log(at.scale)),
+            constant=np.asarray(0.0),
+            max_iter=np.asarray(model.max_iter, np.int32),
+        )
+        places = None if fixed is None else layout.spread(fixed[chosen], -1)
+        return ResidualTask(data, numbers, layout, groups, places)
+
+    part = mass is not None
+    chosen = np.arange(n)
+    mass = np.full(n, dof / n) if mass is None else mass
+    if seed is None:
+        seed = check_random_state(model.random_state).randint(2**31 - 1)
+    rng = np.random.default_rng(seed)
+    task = few = laid_out(chosen, mass, dtype)
+    n_leaders = min(leaders(model.n_init), model.n_init)
+    many = y.size * k > _RACE
+    if model.race and many and not part:
+        strata = groups.codes
+        if fixed is not None:
+            strata = factorize(np.column_stack([strata, fixed]))[0]
+        chosen, times = stratified(strata, max(_FEW, _EACH * k), rng)
+        few = laid_out(chosen, mass[chosen] * times, np.float32)
+        place = few.layout.spread(task.layout.slot[chosen].astype(np.int32))
+        task.sample, task.n_leaders = Sample(few.data, few.numbers, few.fixed, place), n_leaders
+    maps = [at.seen(y, metric, k) for metric in model.metrics]
+    each, kept = schedule(model.n_init, len(maps) * (1 + model.aligned) * (1 + model.warm_up))
+    starts = make_starts(
+        y[chosen], few.layout, n_groups if groups.n_groups > 1 else 1, maps, k, each, rng,
+        aligned=model.aligned, tries=1 if many or part else _TRIES,
+        fixed=None if fixed is None else fixed[chosen],
+    )  # fmt: skip
+    task.warm = kept >= len(starts)
+    starts = starts[kept % len(starts)]
+    if init is not None:
+        own = init[chosen]
+        starts[0] = own if fixed is None else name_classes(own[None], fixed[chosen], k)[0]
+        task.warm[0] = False
+    starts = few.layout.spread(starts.T.astype(np.int32))
+    task.starts = np.moveaxis(starts, -1, 0)
+    return task

@@ -1,0 +1,314 @@
+"""The page of a single fit: its numbers are those of their definitions, and it can be read."""
+
+import re
+
+import numpy as np
+import pytest
+import scipy.sparse
+from pages import page_of
+
+from nrprob import plotting
+from nrprob.batch import fit_files
+from nrprob.batch.fits import Fit
+from nrprob.batch.report import filters, fit_page
+from nrprob.batch.report.fit_page import Chapter
+from nrprob.batch.tables import Table
+from nrprob.statistics import top_features
+
+NAMES = ["a", "<script>alert(1)</script>", "c & d", 'e" onload="f()', "{{ 7 * 7 }}", r"$\frac{$"]
+GROUPS = np.array(["<b>x</b>", "y", "z"])
+
+
+@pytest.fixture
+def drawn():
+    """Rows with a known and a sought structure, which overlap."""
+    rng = np.random.default_rng(3)
+    known, age = rng.integers(3, size=90), rng.normal(size=90)
+    sought = (rng.random(90) < 0.3 + 0.2 * known).astype(int) + (rng.random(90) < 0.2)
+    X = rng.normal(size=(90, 6)) + 20
+    X[:, 0] += 7 * known
+    X[:, 1] -= 3 * (sought == 2)
+    X[:, 2] += 2 * sought + 4 * age
+    X[:, 5] = 3
+    return X, known, age, sought
+
+
+def make(X, labels, known=(), **more):
+    labelings = {"group <i>": GROUPS[known]} if len(known) else {}
+    table = Table(X, NAMES, labelings, row_names=np.array([f"row <{i}>" for i in range(len(X))]))
+    fit = Fit("CCIB", "CCIB", {"n_clusters": 3, "init": "<u>"}, labels, 1.0, objective=1.5,
+              n_clusters=3, warnings=["it <s>said</s> so"])  # fmt: skip
+    return fit_files.Single("", table, [*labelings], [fit], **more)
+
+
+def left_of_known(X, known, age=None):
+    """What least squares on indicators, and on a number, leave of the features."""
+    design = np.eye(known.max() + 1)[known]
+    if age is not None:
+        design = np.column_stack([design, age])
+    return X - design @ np.linalg.lstsq(design, X, rcond=None)[0]
+
+
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("as_rows", [np.asarray, scipy.sparse.csr_array])
+@pytest.mark.parametrize("entries", [90, 10**6])
+def test_differences_and_examples_are_those_of_their_definitions(
+    drawn, measured, as_rows, entries, monkeypatch
+):
+    X, known, age, sought = drawn
+    monkeypatch.setattr(top_features, "_ENTRIES", entries)
+    told = top_features.find(
+        as_rows(X), sought, [0, 2], known, age[:, None] if measured else None, n_nearest=4
+    )
+    rest = left_of_known(X, known, age if measured else None)
+    spread = np.sqrt(sum(rest[sought == c].var(0) * (sought == c).sum() for c in range(3)))[:5]
+    for place, cluster in enumerate((0, 2)):
+        ours, theirs = rest[sought == cluster][:, :5], rest[sought != cluster][:, :5]
+        pooled = (ours.var(0) * len(ours) + theirs.var(0) * len(theirs)) / (90 - 2)
+        expected = (ours.mean(0) - theirs.mean(0)) / np.sqrt(pooled)
+        np.testing.assert_allclose(told.differences[place, :5], expected, rtol=1e-9)
+        assert told.differences[place, 5] == 0  # a constant
+        np.testing.assert_allclose(told.inside[place], X[sought == cluster].mean(0))
+        np.testing.assert_allclose(told.outside[place], X[sought != cluster].mean(0))
+        distances = (((ours - ours.mean(0)) / spread) ** 2).sum(1)
+        rows = np.flatnonzero(sought == cluster)[np.argsort(distances)[:4]]
+        assert told.nearest[place].tolist() == rows.tolist()
+        order = np.argsort(-np.abs(expected))
+        assert told.telling(place, 3).tolist() == order[:3].tolist()
+        assert told.telling(place, 10).tolist() == order.tolist()
+
+
+def test_what_is_known_tells_nothing(drawn):
+    X, known, _, _ = drawn
+    told = top_features.find(X, known, [0, 1, 2], known)
+    assert not told.differences.any()
+    assert np.abs(top_features.find(X, known, [0], np.zeros(90, int)).differences).max() > 2
+
+
+def test_the_page_of_a_fit(drawn, tmp_path):
+    X, known, _, sought = drawn
+    origin = {
+        "command": "nrprob fit 'a <b>.csv' --known g",
+        "files": {"a <b>.csv": "0123"},
+        "prepared": {"notes": ["a <note>"], "warnings": ["a <warning>"]},
+        "wanted": {"rows": 7, "classes": ["<one>", "two"]},
+    }
+    run = make(X, sought, known, origin=origin)
+    run.fits[0].membership = np.eye(3)[sought] * 0.75
+    run.fits[0].scores = {"NMI of <group>": 0.25}
+    fit_files.save(run, tmp_path)
+    assert tmp_path / "report.html" in run.files
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = page_of(tmp_path / "report.html")
+    for wrong in ("<script", "<b>", "<i>", "<u>", "<s>", "<note>", "<warning>", "<one>"):
+        assert wrong not in text, wrong
+    assert 'onload="' not in text
+    words = " ".join(page.text.split())
+    for part in (
+        "Clusters of a <b>.csv beyond group <i>", *NAMES, origin["command"], "a <note>.", "0123",
+        "a <warning>", "of 7 rows, of the classes <one>, two", "it <s>said</s> so",
+        f"<b>x</b> ({(known == 0).sum()}), y ({(known == 1).sum()})", "init<u>", "numpy 2.",
+    ):  # fmt: skip
+        assert part in words, part
+    assert len(page.images) == 1
+    for c in range(3):
+        size = (sought == c).sum()
+        share = f"{100 * size / 90:.1f} %"
+        assert [str(c), str(size), share, "0.750"] in page.cells
+        counts = [str(((sought == g) & (known == c)).sum()) for g in range(3)]
+        assert [GROUPS[c], *counts] in page.cells
+    rest = left_of_known(X, known)
+    told = top_features.find(X, sought, [0, 1, 2], known)
+    assert told.telling(2, 1).tolist() == [1]
+    ours, theirs = rest[sought == 2][:, 1], rest[sought != 2][:, 1]
+    pooled = (ours.var() * len(ours) + theirs.var() * len(theirs)) / 88
+    means = [filters.digits(X[side, 1].mean()) for side in (sought == 2, sought != 2)]
+    difference = f"{(ours.mean() - theirs.mean()) / pooled**0.5:.2f}".replace("-", "\u2212")
+    assert [NAMES[1], difference, *means] in page.cells
+    nearest = told.nearest[2][0]
+    values = [filters.digits(X[nearest, j]) for j in told.telling(2, 4)]
+    assert [f"row <{nearest}>", *values] in page.cells
+
+
+def test_values_are_in_the_units_of_the_table(drawn):
+    X, known, _, sought = drawn
+    scaled = X.copy()
+    scaled[:, 1] = (X[:, 1] - 5) / 200
+    origin = {"prepared": {"scales": {NAMES[1]: (5.0, 200.0)}}}
+    before, after = Chapter(make(X, sought, known)), Chapter(make(scaled, sought, known))
+    after.run.origin = origin
+    shown, expected = after.telling(2), before.telling(2)
+    assert [row[0] for row in shown] == [row[0] for row in expected]
+    np.testing.assert_allclose([row[1:] for row in shown], [row[1:] for row in expected])
+    (names, rows), (same, expected) = after.examples(2), before.examples(2)
+    assert names == same and NAMES[1] in names
+    np.testing.assert_allclose([row[1] for row in rows], [row[1] for row in expected])
+    alone = Chapter(make(X[:, 5:] * 1.0, sought, known))
+    alone.run.table.feature_names = NAMES[5:]
+    assert alone.telling(0) == [] and alone.examples(0)[0] == []  # nothing differs
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(1995, "1995"), (-12345.6, "\N{MINUS SIGN}12346"), (0.00123456, "0.001235"), (1e7, "1e+07")],
+)
+def test_digits(value, shown):
+    assert filters.digits(value) == shown
+
+
+def test_other_labels(drawn, tmp_path):
+    X, known, _, sought = drawn
+    views = np.column_stack([sought, known])
+    some = np.where(np.arange(90) < 10, -1, sought)
+    for name, labels in {"views": views, "some": some, "one": sought * 0}.items():
+        fit_files.save(make(X, labels, known), tmp_path / name, picture=None)
+    page = page_of(tmp_path / "views" / "report.html")
+    size = ((sought == 2) & (known == 1)).sum()
+    assert ["2, 1", str(size), f"{100 * size / 90:.1f} %"] in page.cells
+    assert "3 clusters of rows in 2 views" in page.text and not page.images
+    fit_files.save(make(X, np.minimum(sought, 1), known), tmp_path / "two", picture=None)
+    page = page_of(tmp_path / "two" / "report.html")
+    assert page.text.count("differs most from all other rows") == 1
+    assert "The features of cluster 0, with the opposite sign." in page.text
+    assert page.text.count("Rows nearest to the centre of cluster") == 2
+    page = page_of(tmp_path / "some" / "report.html")
+    size = (some == 0).sum()
+    assert ["0", str(size), f"{100 * size / 80:.1f} %"] in page.cells
+    assert not {f"row <{i}>" for i in range(10)} & {row[0] for row in page.cells}
+    assert "There is one cluster" in page_of(tmp_path / "one" / "report.html").text
+    run = make(X, np.full(90, -1), known)
+    run.fits[0].refusal = "pairs <contradict> each other"
+    fit_files.save(run, tmp_path / "refused")
+    page = page_of(tmp_path / "refused" / "report.html")
+    assert "cannot be kept: pairs <contradict> each other" in page.text
+    assert f"y ({(known == 1).sum()})" in page.text
+
+
+@pytest.mark.filterwarnings("error")
+def test_names_that_the_font_lacks_or_that_are_long_warn_of_nothing(drawn):
+    X, known, _, sought = drawn
+    run = make(X, sought, known)
+    sites = [f"Experiment_2010_site_Freiburg_batch_number_{i}" for i in range(12)]
+    more = {"地": np.array(["甲", "乙", "丙"])[known], "site": np.array(sites)[np.arange(90) % 12]}
+    run.table.labelings |= more
+    assert len(fit_files.draw(run, "png")) > 10_000
+
+
+@pytest.mark.parametrize("known", [["age", "dose"], []])
+def test_the_picture_says_what_is_known_where_it_is_no_labeling(drawn, monkeypatch, known):
+    X, _, age, sought = drawn
+    said = {}
+    monkeypatch.setattr(plotting, "plot_centroids", lambda *args, **given: said.update(given))
+    monkeypatch.setattr(fit_files, "as_file", lambda figure, kind: b"")
+    origin = {"prepared": {"known": known}}
+    fit_files.draw(make(X, sought, measured=np.c_[age, age], origin=origin), "png")
+    assert said["known_name"] == ("age, dose" if known else "nothing")
+
+
+def test_the_page_of_several_clusterings(drawn, tmp_path):
+    X, known, _, sought = drawn
+    first, second = make(X, sought, known), make(X, known, sought)
+    first.title, second.title = "clustering <1>", "clustering 2"
+    tested = Chapter(first, evidence=("clusters <with> a gap",))
+    path = tmp_path / "report.html"
+    path.write_text(fit_page.page([tested, Chapter(second)], ending="it <was> told to"), "utf-8")
+    page = page_of(path)
+    assert [text for level, text in page.headings if level == 2][:2] == [first.title, second.title]
+    words = " ".join(page.text.split())
+    for part in ("Clusters <with> a gap.", "clustering 2: not tested", "ended: it <was> told to."):
+        assert part in words
+    assert words.count("Whether the rows have clusters at all was not tested.") == 1
+
+
+def test_what_scrolls_and_pictures_have_names_of_their_own(drawn, tmp_path):
+    X, known, _, sought = drawn
+    chapters = []
+    for number in (1, 2):
+        run = make(X, sought, known)
+        run.title = f"clustering {number}"
+        pictures = {"summary.png": fit_files.draw(run, "png")}
+        chapters.append(Chapter(run, fit_files.seen(run, pictures)))
+    path = tmp_path / "report.html"
+    path.write_text(fit_page.page(chapters), "utf-8")
+    text = path.read_text(encoding="utf-8")
+    boxes = re.findall(r'<div class="scroll" role="group" aria-label(ledby)?="([^"]*)"', text)
+    assert len(boxes) == text.count('class="scroll"') == len({*boxes}) > 10
+    page = page_of(path)
+    # A name is made of the title of its clustering, and of what is below it.
+    captions = [names for by, names in boxes if by]
+    assert {name for names in captions for name in names.split()} <= {*page.ids}
+    assert all(names.split()[0] in ("run-1-title", "run-2-title") for names in captions)
+    assert [name for by, name in boxes if not by] == [
+        f"Picture 1 of clustering {number}" for number in (1, 2)
+    ]
+    assert len({*page.images}) == 2
+    most = np.bincount(known[sought == 0]).max()
+    seen = f"Cluster 0: {(sought == 0).sum()} rows, {most} of them in {GROUPS[0]}"
+    assert page.images[1].startswith("clustering 2. Means") and seen in page.images[1]
+
+
+@pytest.mark.parametrize(
+    ("names", "title"),
+    [
+        (["group <i>", "age"], "Clusters beyond group <i>, age"),
+        (["age"], "Clusters beyond age"),
+        ([], "Clusters"),
+    ],
+)
+def test_titles_name_all_that_is_known(drawn, names, title, tmp_path):
+    X, known, age, sought = drawn
+    run = make(X, sought, known if "group <i>" in names else (), measured=age[:, None],
+               origin={"prepared": {"known": names}})  # fmt: skip
+    (tmp_path / "page.html").write_text(fit_page.page([Chapter(run)]), "utf-8")
+    assert page_of(tmp_path / "page.html").headings[0] == (1, title)
+
+
+@pytest.mark.parametrize(("number", "was_told"), [(3, True), ("auto", False), (None, False)])
+def test_numbers_that_a_fit_found_are_not_called_sought(drawn, number, was_told, tmp_path):
+    X, known, _, sought = drawn
+    run = make(X, sought, known)
+    run.fits[0].parameters = {"n_clusters": number} if number else {"max_clusters": 9}
+    (tmp_path / "page.html").write_text(fit_page.page([Chapter(run)]), "utf-8")
+    words = " ".join(page_of(tmp_path / "page.html").text.split())
+    assert ("Sought3 clusters of rows" in words) == was_told
+    assert ("in a number for the fit to find: it found 3" in words) != was_told
+
+
+def test_many_clusters_and_groups():
+    rng = np.random.default_rng(0)
+    X, codes = rng.normal(size=(300, 2)), np.arange(300) % 30
+    codes[codes > 25] = 7
+    chapter = Chapter(make(X, codes))
+    assert len(chapter.clusters) == 20 and 7 in chapter.clusters
+    assert chapter.left == (6, 60)
+    crossing = top_features.cross("name", codes, codes, [7, 3], 4)
+    assert crossing.groups == ["0", "3", "7", "23 others"] and crossing.joined == 23
+    assert crossing.counts.tolist() == [[0, 0, 50, 0], [0, 10, 0, 0]]
+
+
+def test_the_groups_that_a_cluster_is_in_are_told_apart():
+    rng = np.random.default_rng(0)
+    # The clusters 1 and 4 are almost wholly in groups that are small, in which no other is.
+    groups = np.concatenate([rng.integers(25, size=2000), [25] * 12, [26] * 7, [27] * 9, [3]])
+    codes = np.concatenate([rng.choice([0, 2, 3], 2000), [1] * 19, [4] * 10])
+    crossing = top_features.cross("g", np.array([f"g{g:02}" for g in groups]), codes, [0, 1, 4], 8)
+    assert {"g25", "g26", "g27"} <= {*crossing.groups}
+    assert crossing.groups[:7] == sorted(crossing.groups[:7])
+    assert crossing.groups[7:] == ["21 others"] and crossing.joined == 21
+    expected = [[((codes == c) & (groups == g)).sum() for g in range(28)] for c in (0, 1, 4)]
+    kept = [int(name[1:]) for name in crossing.groups[:7]]
+    np.testing.assert_array_equal(crossing.counts[:, :7], np.array(expected)[:, kept])
+    assert crossing.counts.sum(1).tolist() == [(codes == c).sum() for c in (0, 1, 4)]
+    # Every cluster's largest group is there before any cluster's third.
+    assert all(np.argmax(row) in kept for row in expected)
+
+
+def test_the_page_says_how_many_groups_are_counted_as_one(drawn, tmp_path):
+    X, known, _, sought = drawn
+    run = make(X, sought, known)
+    run.table.labelings["site"] = np.array([f"site {i % 30}" for i in range(90)])
+    (tmp_path / "page.html").write_text(fit_page.page([Chapter(run)]), "utf-8")
+    page = page_of(tmp_path / "page.html")
+    assert any("11 groups that make up little" in caption for caption in page.captions)
+    assert any(row[0] == "11 others" for row in page.cells)
+    assert not any("as one" in caption for caption in page.captions if "group <i>" in caption)

@@ -1,0 +1,267 @@
+"""Rows with scales of their own: the t law that they add up to, and draws against enumeration."""
+
+import functools
+import itertools
+import warnings
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import matrix_t
+import numpy as np
+import pytest
+from partitions import all_partitions, p_value, places
+from scipy import stats
+from scipy.special import logsumexp
+from sklearn.exceptions import ConvergenceWarning
+from slowly import first_fast, slowly
+
+from nrprob import MDLMixture
+from nrprob.methods.bayes import student_t
+from nrprob.methods.bayes.covariates import Told
+from nrprob.methods.bayes.hyperparameters import Prior, PriorKernel
+from nrprob.methods.bayes.model import MixtureCode
+from nrprob.metrics import matched_accuracy
+
+N, D, K = 5, 2, 3
+LEVEL = 1e-4
+GROUP = np.asarray([0, 0, 1, 1, 1])
+NUMBERS = np.asarray([[0.3, 1], [-1.2, 1], [0.9, 0], [1.6, 1], [-0.4, 0]])
+TOLD = {"": Told(0 * GROUP), "groups": Told(GROUP, 2), "numbers": Told(0 * GROUP, 1, NUMBERS)}
+PRIOR = Prior(0.3, 0.7, 0.4, 3.0)
+VALUES, FREEDOMS = np.asarray([0.05, 1.0, 2.0]), np.asarray([2.0, np.inf])
+
+
+@pytest.fixture(autouse=True)
+def wide():
+    with jax.enable_x64(True):
+        yield
+
+
+# The law of a row
+
+
+@pytest.mark.parametrize("freedom", [2.0, 3.0, 8.0, 64.0])
+@pytest.mark.parametrize("d", [1, 4, 12])
+def test_scales_add_up_to_a_t_law(freedom, d):
+    mass = student_t.log_masses(student_t.VALUES, np.asarray([freedom]))[0]
+    assert np.exp(mass).sum() == pytest.approx(1, rel=1e-12)
+    far = np.linspace(0, 8, 60)
+    away = far**2 * d  # most rows are near the root of d
+    log_w = np.log(student_t.VALUES)
+    found = logsumexp(mass + 0.5 * d * log_w - 0.5 * away[:, None] * np.exp(log_w), axis=1)
+    found = found - 0.5 * d * np.log(2 * np.pi)
+    x = np.zeros((len(far), d))
+    x[:, 0] = np.sqrt(away)
+    expected = stats.multivariate_t.logpdf(x, np.zeros(d), np.eye(d), df=freedom)
+    weight = np.exp(stats.f.logpdf(far[1:] ** 2, d, freedom)) * 2 * far[1:] * (far[1] - far[0])
+    assert (weight * np.abs(found - expected)[1:]).sum() < 0.1  # of the rows that there are
+
+
+def test_infinity_stands_for_normal_errors():
+    mass = student_t.log_masses(student_t.VALUES, np.asarray([np.inf]))[0]
+    assert np.exp(mass) @ student_t.VALUES == 1 and np.exp(mass).max() == 1
+
+
+# Draws
+
+
+def rows():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(N, D)) @ [[1, 0.7], [0, 0.6]] + 2 * (np.arange(N) % 2)[:, None]
+    X[0] += 4
+    return X - X.mean(0)
+
+
+@functools.cache
+def made(covariance, known="", power=1.0):
+    code = MixtureCode(
+        "conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True, power=power, errors="t"
+    )
+    target = code.target(rows(), np.full(N, -1), 0, K, TOLD[known])
+    grid = Prior(*(jnp.asarray([v]) for v in PRIOR))
+    inner = replace(target.inner, grid=grid).at(Prior(*(jnp.asarray(v) for v in PRIOR)))
+    return replace(
+        target,
+        inner=inner,
+        version=jnp.ones_like(target.version),
+        which=jnp.int32(0),
+        values=jnp.asarray(VALUES),
+        freedoms=jnp.asarray(FREEDOMS),
+        log_mass=jnp.asarray(student_t.log_masses(VALUES, FREEDOMS)),
+    )
+
+
+def by_rows(covariance, X, told, labels, w, power=1.0):
+    """Minus the log density of rows given labels and scales; of the model, not of the code."""
+    # A normal density of covariance S / w, powered, is one of S / (w power) but for a factor.
+    each = np.diag(1 / (power * w))
+    lost = -0.5 * D * (power * np.log(w) - np.log(w * power)).sum()
+    return matrix_t.nats_of_clusters(covariance, X, each, labels, told, PRIOR, power) + lost
+
+
+def of_labels(labels):
+    """Minus the log probability of a partition, its names not sent, from the code alone."""
+    target = made("tied").plain
+    wide = np.zeros(target.x.shape[0], np.int32)
+    wide[:N] = labels
+    return float(target.length(target.cells(jnp.asarray(wide))))
+
+
+@functools.cache
+def exact(covariance, known, power):
+    """Partitions, versions, and log probabilities (P, V, F) of both and of degrees of freedom."""
+    z = all_partitions(N)
+    z = z[z.max(1) < K]
+    versions = np.asarray(list(itertools.product(range(len(VALUES)), repeat=N)))
+    mass, told = student_t.log_masses(VALUES, FREEDOMS), TOLD[known]
+    prior = mass[:, versions].sum(2).T  # (V, F)
+    log_p = np.empty((len(z), len(versions), len(FREEDOMS)))
+    for i, labels in enumerate(z):
+        cost = [by_rows(covariance, rows(), told, labels, VALUES[v], power) for v in versions]
+        log_p[i] = prior - np.asarray(cost)[:, None] - of_labels(labels)
+    return z, versions, log_p
+
+
+CASES = {
+    "tied": ("tied", "", 1.0),
+    "tied, known groups, powered": ("tied", "groups", 0.5),
+    "tied, known numbers": ("tied", "numbers", 1.0),
+    "full, powered": ("full", "", 0.5),
+    "diag": ("diag", "", 1.0),
+}
+
+
+_LATER = "tied", "diag"
+
+
+@pytest.mark.parametrize("case", [*(c for c in CASES if c not in _LATER), *slowly(*_LATER)])
+def test_lengths_are_those_of_the_model(case):
+    target, (z, versions, log_p) = made(*CASES[case]), exact(*CASES[case])
+    rng = np.random.default_rng(1)
+    some = [(rng.integers(len(z)), rng.integers(len(versions))) for _ in range(6)]
+    wide = np.zeros((2, len(some), target.x.shape[0]), np.int32)
+    wide[0, :, :N] = z[[i for i, _ in some]]
+    wide[1, :, :N] = versions[[j for _, j in some]]
+
+    @jax.jit
+    @jax.vmap
+    def length(labels, version):
+        now = target.with_versions(version)
+        return now.length(now.cells(labels))
+
+    expected = [-log_p[i, j, 0] for i, j in some]
+    assert length(*wide) == pytest.approx(np.asarray(expected), rel=1e-9)
+
+
+@pytest.mark.parametrize("case", first_fast(CASES))
+def test_partitions_and_scales_keep_their_distribution(case):
+    """Four tests a case at 1e-4 in all."""
+    target, (z, versions, log_p) = made(*CASES[case]), exact(*CASES[case])
+    kernel = PriorKernel(1 if case == "diag" else 2, 3)
+    p = np.exp(log_p - log_p.max())
+    p = p / p.sum()
+    n, seed = 8_000, 0
+    begin = np.random.default_rng(seed).choice(p.size, size=n, p=p.ravel())
+    at = np.unravel_index(begin, p.shape)
+    pad = ((0, 0), (0, target.x.shape[0] - N))
+    labels = np.pad(z[at[0]], pad).astype(np.int32)
+    draw = {name: jnp.broadcast_to(v, (n, *np.shape(v))) for name, v in target.drawn().items()}
+    draw["row_precision"] = jnp.asarray(np.pad(VALUES[versions[at[1]]], pad, mode="edge"))
+    draw["row_precision"] = draw["row_precision"].astype(jnp.float32)
+    draw["error_freedom"] = jnp.asarray(FREEDOMS[at[2]])
+    keys = jax.random.split(jax.random.PRNGKey(seed), n)
+
+    @jax.jit
+    @jax.vmap
+    def run(labels, draw, key):
+        first = kernel.begin(target, labels, key)
+        state = first._replace(draw={**first.draw, **draw})
+        return jax.lax.fori_loop(0, 4, lambda _, s: kernel.step(target, s), state)
+
+    end = run(jnp.asarray(labels), draw, keys).draw
+    found = np.asarray(end["labels"])[:, :N]
+    which = places(found, z)
+    w = np.asarray(end["row_precision"])[:, :N]
+    version = np.abs(w[..., None] - VALUES).argmin(2)
+    of = version @ len(VALUES) ** np.arange(N - 1, -1, -1)
+    freedom = (np.asarray(end["error_freedom"])[:, None] == FREEDOMS).argmax(1)
+    assert (which != at[0]).mean() > 0.2 and (of != at[1]).mean() > 0.2  # they did move
+    counts = np.zeros_like(p)
+    np.add.at(counts, (which, of, freedom), 1)
+    for axes in ((1, 2), (0, 2), (0, 1), (1,)):
+        assert p_value(counts.sum(axes).ravel(), p.sum(axes).ravel()) > LEVEL / 4, axes
+
+
+# Predictions
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_predicted_densities_are_those_of_rows_left_out(case):
+    """A row's density given the others is a ratio of those of the model, summed over its scales."""
+    covariance, known, _ = CASES[case]
+    target, told = made(covariance, known), TOLD[known]
+    end = D + (0 if told.numbers is None else told.numbers.shape[1])
+    labels, version = np.asarray([[0, 1, 0, 1, 1], [0, 1, 2, 1, 0]])
+    row, mass = 3, student_t.log_masses(VALUES, FREEDOMS)[0]
+    wide = np.zeros((2, target.x.shape[0]), np.int32)
+    wide[:, :N] = labels, version
+
+    @jax.jit
+    def both(labels, version):
+        now = target.with_versions(version)
+        cells, x, group = now.cells(labels), now.x[row], now.group[row]
+        inner = now.inner
+        if covariance == "tied":
+            less = jnp.outer(x[:end], x[:end]) / x[end]
+            inner = replace(inner, square=inner.square - less).at(inner.prior)
+        others = replace(now, inner=inner)
+        new = target.x[row : row + 1], target.group[row : row + 1]  # of weight 1
+        cost = others.features_of(cells.at[group, labels[row]].add(-x), *new)
+        return now.left_out(cells, labels)[row], -cost[labels[row], 0]
+
+    X, others = rows(), np.arange(N) != row
+    w = VALUES[version]
+
+    def length(at, w):
+        return by_rows(covariance, X[at], told.of(at), labels[at], w[at])
+
+    every = [np.where(others, w, value) for value in VALUES]
+    with_row = logsumexp([m - length(others | True, w) for m, w in zip(mass, every, strict=True)])
+    found = list(map(float, both(*jnp.asarray(wide))))
+    assert found == pytest.approx([with_row + length(others, w)] * 2, rel=1e-8)
+
+
+# What it is for
+
+
+def heavy(seed, n=300):
+    """Three clusters in three known groups, with errors of three degrees of freedom."""
+    rng = np.random.default_rng(seed)
+    z, group = rng.integers(3, size=(2, n))
+    errors = rng.normal(size=(n, 4)) / np.sqrt(rng.chisquare(3, size=(n, 1)) / 3)
+    X = 5 * np.eye(4)[z] + errors + 4 * rng.normal(size=(3, 4))[group]
+    return X @ (np.eye(4) + rng.normal(size=(4, 4)) / 2), z, group
+
+
+@pytest.mark.slow
+def test_far_rows_are_no_clusters_of_their_own():
+    every = heavy(0, n=450)
+    (X, z, group), new = ((a[where] for a in every) for where in (slice(300), slice(300, None)))
+    settings = dict(num_warmup=100, num_samples=150, num_chains=2, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = MDLMixture(errors="t", **settings).fit(X, known=group)
+    assert model.n_clusters_ == 3  # as no fit with normal errors has
+    draws = model.posterior_
+    assert (draws["n_clusters"] == 3).mean() > 0.7
+    assert 2 <= draws["error_freedom"].median() <= 4
+    assert matched_accuracy(z, model.labels_) > 0.85
+    new, truth, groups = new
+    assert matched_accuracy(truth, model.predict(new, known=groups)) > 0.85
+    # Rows that lie far from their cluster's centre count less.
+    residual = X - np.stack([X[group == g].mean(0) for g in range(3)])[group]
+    residual = residual - np.stack([residual[z == c].mean(0) for c in range(3)])[z]
+    far = (residual @ np.linalg.inv(np.cov(residual.T)) * residual).sum(1)
+    precision = draws["row_precision"].mean(("chain", "draw"))
+    assert stats.spearmanr(far, precision).statistic < -0.8
