@@ -138,7 +138,7 @@ def sample(kernel: PartitionKernel, target: Any, seconds: float, seed: int = 0) 
         jax.block_until_ready(states)
         spent += time.process_time() - begin
         steps += more
-        traces = {name: draws[name] for name in ("n_clusters", "length")}
+        traces = {name: draws[name] for name in ("n_clusters", "log_density")}
         blocks.append(chains.collect(traces, more))
     k, length = (np.concatenate([b[name] for b in blocks], 1) for name in blocks[0])
     return Found(k.astype(float), length, spent)

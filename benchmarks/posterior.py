@@ -110,7 +110,9 @@ def main() -> None:
         begin = time.process_time()
         model.extend(kept // 2)  # compiled already, and a third of all draws then
         rate = 1 / (3 * (time.process_time() - begin))
-        draws = [model.posterior_[name].values.astype(float) for name in ("n_clusters", "length")]
+        draws = [
+            model.posterior_[name].values.astype(float) for name in ("n_clusters", "log_density")
+        ]
         ess = [float(arviz.ess(v)) * rate for v in draws]
         print(
             f"{tuple(case)}: P(k) {(k == case.k).mean():.2f}, mean k {k.mean():.1f}, ARI "

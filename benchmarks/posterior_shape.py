@@ -127,21 +127,21 @@ def main(quick: bool) -> None:
             what = f"{freedom:g}", str(seed), "groups" if grouped else "nothing"
             rows += [
                 row((*what, errors), *data, covariance="tied", errors=errors, **short)
-                for errors in ("gauss", "t")
+                for errors in ("gaussian", "t")
             ]
     show("300 rows, 4 columns", ("degrees", "set", "known", "errors=", *COLUMNS), rows)
     rows, kinds = [], ("yeo-johnson",) if quick else ("identity", "yeo-johnson")
     real = (("wine", load_wine, "full"), ("iris", load_iris, "full"), ("iris", load_iris, "tied"))
     for (name, load, covariance), power in itertools.product(real, values[:2]):
         X, truth = load(return_X_y=True)
-        for errors, how in itertools.product(("gauss", "t"), kinds):
+        for errors, how in itertools.product(("gaussian", "t"), kinds):
             settings = {"errors": errors, "likelihood_power": power, "transformation": how}
             what = name, covariance, errors, str(power), how
             rows.append(row(what, X, truth, covariance=covariance, **settings, **short))
     for seed in range(1 if quick else 3):
         X, truth = skewed(seed)
         for how in kinds:
-            what = f"set {seed}", "tied", "gauss", "1", how
+            what = f"set {seed}", "tied", "gaussian", "1", how
             rows.append(row(what, X, truth, covariance="tied", transformation=how, **short))
     named = "covariance=", "errors=", "likelihood_power=", "transformation="
     show("columns transformed", ("rows", *named, *COLUMNS), rows)

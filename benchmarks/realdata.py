@@ -119,7 +119,7 @@ BASELINES = {
 # From the quick to the slow, so that an interrupted run has what matters.
 METHODS = BASELINES | {
     OURS: Method(_recommended, (*DENSE, *COUNTS)),
-    "ResidualMixture, gauss": Method(_estimator(ResidualMixture, errors="gauss"), DENSE),
+    "ResidualMixture, gauss": Method(_estimator(ResidualMixture, errors="gaussian"), DENSE),
     "ResidualMixture, t": Method(_estimator(ResidualMixture, errors="t"), DENSE),
     "ResidualMixture, auto": Method(_estimator(ResidualMixture, errors="auto"), DENSE),
     "ResidualSpectral": Method(_estimator(ResidualSpectral), COUNTS),
@@ -146,12 +146,12 @@ METHODS = BASELINES | {
 }
 # Left out of --fresh, which is to take a minute or two, unless named.
 SLOW = ("ResidualMixture, auto", "IBSI, gamma=10", "CCIB, n_init=1", "IBSI, gamma=10, n_init=1")
-_GAUSS = partial(_estimator, ResidualMixture, errors="gauss")
+_GAUSS = partial(_estimator, ResidualMixture, errors="gaussian")
 ABLATIONS = BASELINES | {
     "mixture, gauss": Method(_GAUSS(), DENSE),
     "spherical": Method(_GAUSS(covariance="spherical"), DENSE),
     "diagonal": Method(_GAUSS(covariance="diag"), DENSE),
-    "plain metric only": Method(_GAUSS(metrics=(0.0,)), DENSE),
+    "plain metric only": Method(_GAUSS(whitening_exponents=(0.0,)), DENSE),
     "no aligned starts": Method(_GAUSS(aligned=False), DENSE),
     "no warm-up": Method(_GAUSS(warm_up=False), DENSE),
     "neither": Method(_GAUSS(aligned=False, warm_up=False), DENSE),

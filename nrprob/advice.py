@@ -18,7 +18,7 @@ from nrprob.methods.conditional.mixture import ResidualMixture
 from nrprob.methods.conditional.spectral import ResidualSpectral
 from nrprob.methods.mixture.em import MixtureEM
 from nrprob.preparation.prepare import Prepared, prepared
-from nrprob.preparation.record import Gaps, UnfitColumns
+from nrprob.preparation.record import MissingValues, UnfitColumns
 from nrprob.statistics.feature_types import kind_of
 from nrprob.storage.stored import refuse_stored
 from nrprob.validation import CLUSTERS, check_number, check_rows
@@ -130,7 +130,7 @@ def _ready(X: Any, known: Any) -> tuple[Prepared, list[str]]:
     while True:
         try:
             return prepared(X, known=known, missing=missing, drop=drop), refused
-        except Gaps as error:
+        except MissingValues as error:
             refused.append(str(error))
             missing = "drop"
         except UnfitColumns as error:

@@ -683,7 +683,7 @@ def kmeans_length(
     labels: ArrayLike,
     *,
     n_clusters: int | None = None,
-    geometry: Literal["exp", "gauss"] = "exp",
+    geometry: Literal["exp", "gaussian"] = "exp",
     centre_code: Literal["none", "half_log"] = "none",
     low: float | None = None,
     high: float | None = None,
@@ -702,9 +702,10 @@ def kmeans_length(
         Cluster of every row.
     n_clusters : int, optional
         K; None for the number of clusters that occur.
-    geometry : {"exp", "gauss"}, default="exp"
-        "exp" codes squared distances by an exponential density, w = 1, as published. "gauss" codes
-        rows by an isotropic normal one, w = n_features / 2: the same for two features.
+    geometry : {"exp", "gaussian"}, default="exp"
+        "exp" codes squared distances by an exponential density, w = 1, as published. "gaussian"
+        codes rows by an isotropic Gaussian density, w = n_features / 2. With two features the two
+        are the same.
     centre_code : {"none", "half_log"}, default="none"
         "half_log" adds the usual price of K n_features coordinates, :math:`\frac12 \log
         \frac{N}{2\pi}` each (or 0), without which many features hide that clusters are too many.
@@ -747,7 +748,7 @@ def kmeans_length(
         )
     labels = column_or_1d(as_array(labels, "labels"))
     check_consistent_length(x, labels)
-    check_choice("geometry", geometry, ("exp", "gauss"))
+    check_choice("geometry", geometry, ("exp", "gaussian"))
     check_choice("centre_code", centre_code, ("none", "half_log"))
     n, d = x.shape
     try:

@@ -107,7 +107,7 @@ def explore(
     n_clusters: int | str | None = None,
     n_clusterings: int | None = None,
     known: Any = None,
-    rule: str = "structure",
+    criterion: str = "structure",
     alpha: float = 0.05,
     random_state: Any = None,
 ) -> Exploration:
@@ -132,10 +132,11 @@ def explore(
     known : array-like, optional
         Labels that are known already, 1-D or one labeling per column; of a frame, also names of its
         columns.
-    rule : {"structure", "gap"}, default="structure"
-        What a clustering has to pass: "structure" asks whether its clusters describe rows better
-        than one elliptical cloud per known group does, and "gap" whether there are gaps between
-        them, which uniform, skewed or bent groups do not have, nor do clusters that overlap.
+    criterion : {"structure", "gap"}, default="structure"
+        The test that every clustering has to pass. "structure" rejects the one-component null
+        model: one elliptical density per known group. "gap" rejects the absence of a low-density
+        gap between clusters; overlapping clusters have no gap, and neither have uniform, skewed or
+        bent groups.
     alpha : float, default=0.05
         p-value up to which the search goes on. A clustering is tested only if all before it passed,
         so that one that is not there is added with this probability at most, as far as the test
@@ -178,7 +179,7 @@ def explore(
         check_choice("n_clusters", n_clusters, ("auto",), "or an integer")
     if n_clusterings is not None:
         check_number("n_clusterings", n_clusterings, low=1, high=MOST, integer=True)
-    check_choice("rule", rule, ("structure", "gap"))
+    check_choice("criterion", criterion, ("structure", "gap"))
     check_number("alpha", alpha, low=0, high=1)
     if isinstance(estimator, str):
         if estimator != "auto":
@@ -194,7 +195,7 @@ def explore(
         check_takes_known(estimator)
     params = {
         "estimator": estimator, "n_clusters": n_clusters, "n_clusterings": n_clusterings,
-        "known": column_names(known) or None, "rule": rule, "alpha": alpha,
+        "known": column_names(known) or None, "criterion": criterion, "alpha": alpha,
         "random_state": random_state,
     }  # fmt: skip
     ready = prepared(X, known=known) if is_table(X) else None
@@ -244,7 +245,7 @@ def explore(
                 seed = random.randint(2**31 - 1)
                 named = words if words.shape[1] else None
                 evidence = test(model, X, known=named, alpha=alpha, random_state=seed)
-                over = _p(evidence, rule) > alpha
+                over = _p_value(evidence, criterion) > alpha
         except (Exception, KeyboardInterrupt) as error:
             if not estimators:
                 raise
@@ -276,14 +277,14 @@ def explore(
     return Exploration(labels, estimators, start, tests, rejected, failure, reason, ready, params)
 
 
-def _p(evidence: Evidence, rule: str) -> float:
-    """p-value of a rule."""
-    if rule == "structure":
+def _p_value(evidence: Evidence, criterion: str) -> float:
+    """p-value of the test that a criterion names."""
+    if criterion == "structure":
         return evidence.p_structure_
     if evidence.p_gap_ is None:
         raise ValueError(
-            "n_clusterings must be given where there is no test of a gap; got rows that lie on a "
-            "lattice; pass a number, or rule='structure'"
+            "n_clusterings is required where no test of a gap is possible; got discrete values; "
+            "pass a number, or criterion='structure'"
         )
     return evidence.p_gap_
 

@@ -89,8 +89,8 @@ ENTRIES = {
         ResidualSpectral(members=2, n_init=2),
     ),
     "residual-mixture": Entry(
-        ResidualMixture(3, n_init=4, metrics=(0.0,), random_state=0),
-        ResidualMixture(n_init=1, metrics=(0.5,), aligned=False, warm_up=False),
+        ResidualMixture(3, n_init=4, whitening_exponents=(0.0,), random_state=0),
+        ResidualMixture(n_init=1, whitening_exponents=(0.5,), aligned=False, warm_up=False),
     ),
     "orthogonalization": Entry(Orthogonalization(3, **QUICK), Orthogonalization(n_init=2)),
     "adft": Entry(ADFT(3, **QUICK), ADFT(n_init=2)),

@@ -242,7 +242,7 @@ def test_the_evidence_of_an_exploration_is_written(cells, tmp_path):
         random.normal(size=60), 0.5, np.zeros((1, 5, 3)), np.zeros(60, int), ["all rows"], 5, 1, 2,
         0.05, 2, np.arange(60),
     )  # fmt: skip
-    labels, asked = model.labels_[:, None], {"rule": "gap", "known": ["batch", "donor"]}
+    labels, asked = model.labels_[:, None], {"criterion": "gap", "known": ["batch", "donor"]}
     known = np.zeros((60, 0), int)
     rejected = model, dataclasses.replace(own, p_structure_=0.5)
     found = Exploration(labels, [model], known, [own], rejected, reason_="enough", params_=asked)
@@ -250,7 +250,7 @@ def test_the_evidence_of_an_exploration_is_written(cells, tmp_path):
     cells.write_h5ad(tmp_path / "cells.h5ad")
     told = anndata.read_h5ad(tmp_path / "cells.h5ad").uns["nrprob"]
     assert told["method"] == "Exploration" and told["reason"] == "enough"
-    assert told["params"] == {"rule": "gap", "known": "['batch', 'donor']"}
+    assert told["params"] == {"criterion": "gap", "known": "['batch', 'donor']"}
     first = told["clusterings"]["1"]
     assert first["method"] == "ResidualMixture" and first["params"]["n_clusters"] == 2
     assert first["evidence"]["p_structure"] == 0.01 and first["evidence"]["rival"] == "one"
@@ -276,7 +276,7 @@ def invoke(cells, tmp_path, monkeypatch):
     cells.write_h5ad(tmp_path / "cells.h5ad")
 
     def fit(*options):
-        out = ["--force", "--no-picture", "--out", str(tmp_path / "out"), "--n-init", "2"]
+        out = ["--force", "--no-plot", "--out", str(tmp_path / "out"), "--n-init", "2"]
         arguments = ["fit", str(tmp_path / "cells.h5ad"), *options, *out]
         done = CliRunner().invoke(app, arguments)
         if done.exit_code:

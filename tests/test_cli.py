@@ -95,7 +95,7 @@ def test_fit_finds_the_structure_that_is_not_known(invoke, data, tmp_path):
 
 def test_fit_again_is_the_same(invoke, data, tmp_path):
     for name in ("one", "two"):
-        arguments = ["--known", "species", "--out", tmp_path / name, "--no-picture", *FAST]
+        arguments = ["--known", "species", "--out", tmp_path / name, "--no-plot", *FAST]
         assert invoke("fit", data, *arguments).exit_code == 0
     one, two = ((tmp_path / name / "labels.csv").read_text() for name in ("one", "two"))
     assert one == two
@@ -110,7 +110,7 @@ def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
     frame = pd.DataFrame(X, columns=["x", "y"]).assign(group=np.array(["a", "b"])[known])
     frame.to_csv(tmp_path / "rows.csv", index=False)
     out = tmp_path / "out"
-    options = "--known", "group", "--out", out, "--rule", "gap", "--test", "--alpha", "0.01"
+    options = "--known", "group", "--out", out, "--criterion", "gap", "--test", "--alpha", "0.01"
     result = invoke("explore", tmp_path / "rows.csv", *options)
     assert result.exit_code == 0, result.output
     assert "1: clusters with a gap between them" in result.stdout
@@ -132,7 +132,7 @@ def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
 
 def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     out = tmp_path / "out"
-    options = "--known", "species", "--n", "1", "--k", "2", "--no-picture", "--out", out
+    options = "--known", "species", "--n-clusterings", "1", "--k", "2", "--no-plot", "--out", out
     assert "nothing is tested; got --alpha 0.01; add --test" in refused(
         invoke("explore", data, *options, "--alpha", "0.01")
     )
@@ -152,7 +152,7 @@ def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     assert ["1", *(f"{score:.3f}" for score in scores.values())] in lines
     assert {p.name for p in out.iterdir()} == RESULTS
     line = refused(invoke("explore", data, "--out", tmp_path / "other"))
-    assert "--n is needed where no test says when to stop; got zeros and ones" in line
+    assert "--n-clusterings is required where no test says when to stop; got zeros and ones" in line
     assert "--k is a number or auto; got 'two'" in refused(invoke("explore", data, "--k", "two"))
 
 
@@ -208,7 +208,7 @@ def test_fit_passes_settings_and_solver(invoke, data, tmp_path):
 @pytest.mark.slow
 @pytest.mark.contract
 def test_the_number_of_clusters_is_the_largest_where_it_is_sampled(invoke, data, tmp_path):
-    sampled = ["--set", "num_samples=20", "--set", "num_warmup=20", "--no-picture"]
+    sampled = ["--set", "num_samples=20", "--set", "num_warmup=20", "--no-plot"]
     for k, most in (([], "auto"), (["--k", 4], 4)):
         out = tmp_path / f"out{most}"
         result = invoke("fit", data, "--method", "mdl_mixture", *k, "--out", out, *sampled)
@@ -305,9 +305,12 @@ name = "ccib"
     (tmp_path / "gap.toml").write_text(model.replace(data.name, "gap.csv"))
     commands = [["fit", str(data), *arguments] for arguments in refusals.values()]
     of_explore = {
-        "there is no such rule; --rule foo; choose from structure, gap": ["--rule", "foo"],
+        "there is no such criterion; --criterion foo; choose from structure, gap": [
+            "--criterion",
+            "foo",
+        ],
         "--alpha is a probability; got 2.0; pass a number from 0 to 1": ["--alpha", "2"],
-        "--n is a whole number from 1; got 0; pass": ["--n", "0"],
+        "--n-clusterings is a whole number from 1; got 0; pass": ["--n-clusterings", "0"],
         "--k is a whole number from 1; got -1; pass": ["--k", "-1"],
     }
     commands += [["explore", str(data), *arguments] for arguments in of_explore.values()]
@@ -378,11 +381,14 @@ def test_what_is_wrong_with_a_table_is_told_before_jax_is_loaded(untidy, tmp_pat
         f"condens {numbers}": [*("fit", untidy, "--method", "condens"), *known],
         f"explore {numbers}use `nrprob fit`": ["explore", untidy, *known],
         f"{few}2 clusters, which": ["explore", one, "--drop", "site"],
-        f"{few}--k 30 for 27 rows": ["explore", counts, "--k", "30", "--n", "1"],
+        f"{few}--k 30 for 27 rows": ["explore", counts, "--k", "30", "--n-clusterings", "1"],
         "naci takes no sparse rows; --method naci; store the rows as a dense matrix, or use": [
             *("fit", few_entries, "--method", "naci")
         ],
-        "--n is needed where no test says when to stop; got counts, and": ["explore", counts],
+        "--n-clusterings is required where no test says when to stop; got counts, and": [
+            "explore",
+            counts,
+        ],
         f"{alone} says anything more; got 40 groups for 40 rows; --known g; pass": [
             *("fit", own, "--known", "g", "--method", "ccib")
         ],
@@ -459,7 +465,7 @@ def test_probabilities_of_subsets_are_no_numbers_to_refuse(invoke, data, tmp_pat
     ("said", "shown"),
     [
         ("lower n_clusters or raise n_init", "lower --k or raise --n-init"),
-        ("got n_clusters=3 and n_clusterings=None", "got --k 3 and --n None"),
+        ("got n_clusters=3 and n_clusterings=None", "got --k 3 and --n-clusterings None"),
         ("no such parameter; --set solver; choose", "no such parameter; --solver; choose"),
         ("use features='gaussian', or another features=", "use --features 'gaussian', or another "),
         ("n_clusters_base of the features", "n_clusters_base of the features"),
@@ -486,7 +492,7 @@ def test_results_are_not_overwritten_in_silence(invoke, data, tmp_path, monkeypa
     line = refused(fit("--out", "results"))
     assert "the folder has results; results/labels.csv; choose another with --out, or add" in line
     # Without --out, results go to a folder of their own.
-    again = fit("--k", "3", "--no-picture")
+    again = fit("--k", "3", "--no-plot")
     assert again.exit_code == 0, again.output
     (other,) = tmp_path.glob("results-*")
     assert f"note: results has results, which stay; these go to {other.name}" in again.stderr
@@ -495,7 +501,7 @@ def test_results_are_not_overwritten_in_silence(invoke, data, tmp_path, monkeypa
     # What is overwritten is so as a whole, and only once there is something new.
     assert refused(fit("--out", "results", "--force", "--k", "0"))
     assert {p.name: p.read_bytes() for p in (tmp_path / "results").iterdir()} == first
-    assert fit("--out", "results", "--force", "--no-picture", "--k", "3").exit_code == 0
+    assert fit("--out", "results", "--force", "--no-plot", "--k", "3").exit_code == 0
     written = {path.name: path.read_bytes() for path in (tmp_path / "results").iterdir()}
     assert set(written) == RESULTS
     assert written["labels.csv"] == (other / "labels.csv").read_bytes() != first["labels.csv"]
@@ -511,12 +517,12 @@ def test_two_fits_at_once_do_not_share_a_folder(invoke, data, tmp_path, monkeypa
             others.append(None)
             with monkeypatch.context() as other:  # as another process that lives
                 other.setattr(os, "getpid", os.getppid)
-                others.append(invoke("fit", data, *options, "--no-picture"))
+                others.append(invoke("fit", data, *options, "--no-plot"))
                 others.append(invoke("fit", data, *options, "--out", "results"))
         return fit(*arguments, **keywords)
 
     monkeypatch.setattr(fits, "fit_method", while_another_does)
-    first = invoke("fit", data, *options, "--no-picture")
+    first = invoke("fit", data, *options, "--no-plot")
     assert first.exit_code == 0, first.output
     _, second, third = others
     assert second.exit_code == 0, second.output
@@ -546,9 +552,9 @@ def test_what_is_overwritten_leaves_nothing_of_its_own(invoke, data, tmp_path):
     out.mkdir()
     ours = ["summary.png", "clustering_1.png", "clustering_2.png", "clustering_2_evidence.png"]
     theirs = ["clustering_mine.png", "other.png", "clustering_1.txt"]
-    common = ["--known", "species", "--no-picture", "--out", out]
+    common = ["--known", "species", "--no-plot", "--out", out]
     fit = ["fit", data, "--method", "residual-mixture", "--n-init", "1"]
-    explore = ["explore", data, "--n", "1", "--k", "2"]
+    explore = ["explore", data, "--n-clusterings", "1", "--k", "2"]
     for command in (fit, explore):
         for name in (*ours, *theirs):
             (out / name).touch()
@@ -576,7 +582,7 @@ def test_features_of_a_matrix_may_have_names(invoke, tmp_path):
     np.savez(tmp_path / "dense.npz", X=X.toarray(), z=np.arange(60) % 2, words=[*"abcdef"])
     (tmp_path / "words.txt").write_text("a\nb\nc\nd\ne\nf\n")
     pd.DataFrame({"word": [*"abcdef"]}).to_csv(tmp_path / "words.csv", index=False)
-    options = ["--no-picture", "--force", "--out", tmp_path / "out"]
+    options = ["--no-plot", "--force", "--out", tmp_path / "out"]
     options += ["--method", "ib", *FAST]
 
     def features(file, names, *more):
@@ -606,7 +612,7 @@ def test_the_number_of_clusters_is_found_where_it_can_be(invoke, tmp_path, metho
     sought = np.arange(90) % 3
     X = rng.normal(size=(90, 2)) + np.eye(3)[sought][:, :2] * 20
     pd.DataFrame(X, columns=["x", "y"]).to_csv(tmp_path / "rows.csv", index=False)
-    options = ["--k", "auto", "--no-picture", "--n-init", "2", "--out", tmp_path / "out"]
+    options = ["--k", "auto", "--no-plot", "--n-init", "2", "--out", tmp_path / "out"]
     result = invoke("fit", tmp_path / "rows.csv", "--method", method, *options)
     assert result.exit_code == 0, result.output
     stored = json.loads((tmp_path / "out" / "result.json").read_text())
@@ -667,8 +673,8 @@ def untidy(tmp_path):
 @pytest.mark.parametrize("command", ["explore", *slowly("fit")])
 def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, command, monkeypatch):
     arguments = ["--known", "group", "--compare", "sought", "--compare", "partly"]
-    arguments += ["--missing", "drop", "--no-picture", "--out", str(tmp_path / "out")]
-    arguments += ["--n", "1"] if command == "explore" else ["--n-init", "5"]
+    arguments += ["--missing", "drop", "--no-plot", "--out", str(tmp_path / "out")]
+    arguments += ["--n-clusterings", "1"] if command == "explore" else ["--n-init", "5"]
     monkeypatch.setattr("sys.argv", ["/usr/bin/nrprob", command, "untidy.csv", "--known", "a b"])
     result = invoke(command, untidy, *arguments)
     assert result.exit_code == 0, result.output
@@ -709,7 +715,7 @@ def test_what_was_done_to_a_table_is_said_and_kept(invoke, untidy, tmp_path, com
 
 
 def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
-    arguments = ["--known", "group", "--known", "weight", "--missing", "drop", "--no-picture"]
+    arguments = ["--known", "group", "--known", "weight", "--missing", "drop", "--no-plot"]
     arguments += ["--drop", "sample,sample_id,year built,site,sought,partly"]
     arguments += ["--out", tmp_path / "out"]
     result = invoke("fit", untidy, *arguments, "--n-init", "5")
@@ -1145,7 +1151,7 @@ def test_the_clusters_that_are_written_are_those_that_are_tested(
         "--test",
         "--n-init",
         "2",
-        "--no-picture",
+        "--no-plot",
     ]
     result = invoke(
         "fit", data, "--drop", "other", "--drop", "species", "--out", tmp_path / "out", *arguments

@@ -290,7 +290,7 @@ def test_kmeans_length_is_its_formula():
     parts = nml_length(counts) + 30 + 30 * math.log(r / 30)
     found = kmeans_length(x, labels, low=1e-3, high=10.0)
     assert found == pytest.approx(parts + exponential_complexity(30, 1e-3, 10))
-    gauss = kmeans_length(x, labels, geometry="gauss", low=1e-3, high=10.0, n_clusters=4)
+    gauss = kmeans_length(x, labels, geometry="gaussian", low=1e-3, high=10.0, n_clusters=4)
     expected = nml_length([*counts, 0]) + 1.5 * 30 * (1 + math.log(r / 30))
     assert gauss == pytest.approx(expected + exponential_complexity(30, 1e-3, 10, shape=1.5))
     centres = kmeans_length(x, labels, low=1e-3, high=10.0, centre_code="half_log", base=2)
@@ -298,7 +298,7 @@ def test_kmeans_length_is_its_formula():
 
 
 @settings(max_examples=10, deadline=None)
-@given(st.integers(0, 10**6), st.floats(0.1, 10), st.sampled_from(["exp", "gauss"]))
+@given(st.integers(0, 10**6), st.floats(0.1, 10), st.sampled_from(["exp", "gaussian"]))
 def test_differences_of_kmeans_lengths_are_invariant(seed, factor, geometry):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(20, 3))

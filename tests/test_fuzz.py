@@ -152,7 +152,7 @@ class Case:
         if not isinstance(model, nrprob.MDLMixture):
             assert np.isfinite(model.objective_), f"objective_ is {model.objective_}"
         else:
-            assert np.isfinite(model.posterior_["length"]).all()
+            assert np.isfinite(model.posterior_["log_density"]).all()
         if not views:
             assert 0 <= labels.min() and labels.max() < model.membership_.shape[1]
             sane_shares(model.membership_, len(labels))

@@ -101,7 +101,7 @@ def test_the_terminal_and_the_page_say_it_first(invoke, tmp_path, monkeypatch):
     monkeypatch.setattr("nrprob.batch.evidence.test", quick)
     flagged()[0].to_csv(tmp_path / "rows.csv", index=False)
     out = tmp_path / "out"
-    options = ["--known", "site", "--test", "--no-picture", "--out", out]
+    options = ["--known", "site", "--test", "--no-plot", "--out", out]
     result = invoke("fit", tmp_path / "rows.csv", *options)
     assert result.exit_code == 0, result.output
     first = result.stdout.splitlines()[0]
@@ -123,7 +123,7 @@ def test_explore_says_it_first(invoke, tmp_path):
     frame = pd.DataFrame(rng.normal(size=(120, 2)), columns=[*"ab"])
     frame.assign(kind=rng.choice([*"pqr"], 120)).to_csv(tmp_path / "rows.csv", index=False)
     out = tmp_path / "out"
-    options = ["--k", "3", "--n", "1", "--no-picture", "--out", out]
+    options = ["--k", "3", "--n-clusterings", "1", "--no-plot", "--out", out]
     result = invoke("explore", tmp_path / "rows.csv", *options)
     assert result.exit_code == 0, result.output
     first = result.stdout.splitlines()[0]

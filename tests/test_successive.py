@@ -73,8 +73,10 @@ def test_refusals(four):
         explore(X, ResidualMixture(2))
     with pytest.raises(ValueError, match="n_clusterings must be given.*too few rows"):
         explore(rng.normal(size=(20, 3)), ResidualMixture(2), known=np.arange(20) // 2)
-    with pytest.raises(ValueError, match="rule must be one of 'structure', 'gap'; got 'valley'"):
-        explore(X, rule="valley")
+    with pytest.raises(
+        ValueError, match="criterion must be one of 'structure', 'gap'; got 'valley'"
+    ):
+        explore(X, criterion="valley")
     with pytest.raises(ValueError, match="alpha"):
         explore(X, alpha=2.0)
     with pytest.raises(ValueError, match="at least 1"):

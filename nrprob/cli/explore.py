@@ -60,10 +60,12 @@ def explore(
     k: Number = None,
     n: Annotated[
         int | None,
-        Option("--n", help="How many clusterings; by default until a test finds no more."),
+        Option(
+            "--n-clusterings", help="How many clusterings; by default until a test finds no more."
+        ),
     ] = None,
-    rule: Annotated[
-        str, Option(help="What a clustering has to pass: structure, or gap between clusters.")
+    criterion: Annotated[
+        str, Option(help="The test that every clustering has to pass: structure or gap.")
     ] = "structure",
     out: Out = None,
     force: Force = False,
@@ -75,7 +77,7 @@ def explore(
     seed: Seed = 0,
     missing: Missing = "error",
     standardize: Standardize = None,
-    picture: Annotated[bool, Option(help="Draw pictures.")] = True,
+    plot: Annotated[bool, Option(help="Draw plots.")] = True,
     test: Test = False,
     alpha: Alpha = None,
 ) -> None:
@@ -85,10 +87,10 @@ def explore(
 
     check_seed(seed, "--seed")
     number = as_number(k)
-    check_one_of(("structure", "gap"), rule, "--rule")
+    check_one_of(("structure", "gap"), criterion, "--criterion")
     at = level(alpha, test or n is None)
     if n is not None:
-        check_at_least(1, n, "--n")
+        check_at_least(1, n, "--n-clusterings")
     options = {"known": known or [], "compare": compare or [], "labels": []}
     part = {"layer": layer, "obsm": obsm}
     asked = ask(data, options, columns, drop, feature_names, part, standardize, missing)
@@ -108,8 +110,8 @@ def explore(
         with working("looking for clusterings"), heard() as warned:
             warnings.simplefilter("ignore", SingleFeatureWarning)  # the result says it first
             found = search(
-                given.table.X, n_clusters=number, n_clusterings=n, known=given.known, rule=rule,
-                alpha=at, random_state=seed,
+                given.table.X, n_clusters=number, n_clusterings=n, known=given.known,
+                criterion=criterion, alpha=at, random_state=seed,
             )  # fmt: skip
         given.origin["warnings"] = list(dict.fromkeys(warned))
         runs = exploration_files.runs(found, given.table, given.names, given.origin, given.measured)
@@ -117,7 +119,7 @@ def explore(
             with working("testing the clusters"):
                 exploration_files.add_tests(runs, found, at)
         with working("writing the results"):
-            files = exploration_files.save(found, runs, folder, picture)
+            files = exploration_files.save(found, runs, folder, plot)
             remove_others(folder, files)
     for run in runs:
         if run.alert:
@@ -137,8 +139,8 @@ def _check_testable(given: Given) -> None:
     kind = "a sparse matrix" if sparse.issparse(X) else no_cloud(X)
     if kind is not None:
         raise InputError(
-            f"--n is needed where no test says when to stop; got {kind}, and clusters are tested "
-            "in dense rows of real numbers only; pass for example --n 2"
+            f"--n-clusterings is required where no test says when to stop; got {kind}, and "
+            "clusters are tested in dense continuous data only; pass for example --n-clusterings 2"
         )
 
 

@@ -78,7 +78,7 @@ def fit(
         list[str] | None,
         Option("--set", metavar="NAME=VALUE", help="Any other parameter of the method."),
     ] = None,
-    picture: Annotated[bool, Option(help="Draw summary.png.")] = True,
+    plot: Annotated[bool, Option(help="Draw summary.png.")] = True,
     test: Test = False,
     alpha: Alpha = None,
 ) -> None:
@@ -115,10 +115,8 @@ def fit(
     options = {"known": known or [], "compare": compare or [], "labels": [labels] if labels else []}
     part = {"layer": layer, "obsm": obsm}
     asked = ask(data, options, columns, drop, feature_names, part, standardize, missing)
-    drawn = PICTURE if picture else None
-    place = find_place(
-        out, force, [*RESULTS, *[PICTURE] * picture, *[EVIDENCE] * (picture and test)]
-    )
+    drawn = PICTURE if plot else None
+    place = find_place(out, force, [*RESULTS, *[PICTURE] * plot, *[EVIDENCE] * (plot and test)])
     with working(f"reading {data.name}"):
         given = read_given(asked)
     table = given.table

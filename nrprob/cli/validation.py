@@ -43,7 +43,7 @@ _OPTIONS = {
     "n_clusters": "--k",
     "max_clusters": "--k",
     "n_init": "--n-init",
-    "n_clusterings": "--n",
+    "n_clusterings": "--n-clusterings",
     "random_state": "--seed",
     "features": "--features",
     "solver": "--solver",

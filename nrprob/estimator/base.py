@@ -138,9 +138,9 @@ class Clusterer(ClusterMixin, BaseEstimator):
         them (`nrprob.estimator.parameters`).
     ``prepare(X, y, known=None)``
         All of `fit` that comes before something is computed: an object whose ``calls`` are the
-        compiled runs that make the restarts (see `nrprob.engines.optimise.solve.Call`), which whoever runs
-        many fits may run in its own order and place. They are empty where the estimator has to
-        compute by itself.
+        compiled runs that make the restarts (see `nrprob.engines.optimise.solve.Call`), which
+        whoever runs many fits may run in its own order and place. They are empty where the
+        estimator has to compute by itself.
     ``compute(task)``
         Results of the calls of what `prepare` gave. Where there are no calls, it computes.
     ``finish(task, found)``

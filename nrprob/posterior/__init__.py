@@ -1,8 +1,8 @@
 """Partitions as random variables: what draws of labels say, whoever drew them.
 
-Every function takes draws of labels as an array of whole numbers ``(chain, draw, sample)`` or
-``(draw, sample)``. A DataArray is read by the names of its dimensions, ``chain``, ``draw`` and one
-more, in whatever order they are. Of a Dataset, or of the posterior of an InferenceData or DataTree,
+Every function takes draws of labels as an array of whole numbers ``(chain, draw, observation)`` or
+``(draw, observation)``. A DataArray is read by the names of its dimensions, ``chain``, ``draw`` and
+one more, in any order. Of a Dataset, or of the posterior of an InferenceData or DataTree,
 the variable ``labels`` or the only one is read: of others, pass the one you mean. Samplers that sum
 labels out return probabilities of them: `draw_labels` makes draws of labels of these.
 

@@ -36,7 +36,7 @@ def draw_labels(probabilities: Any, *, random_state: Any = None) -> np.ndarray:
 
     Returns
     -------
-    ndarray of shape (chain, draw, sample) or (draw, sample), int64
+    ndarray of shape (chain, draw, observation) or (draw, observation), int64
         Positions of components: `align` turns them into the order in which to take the parameters
         (or the probabilities) of every draw.
 

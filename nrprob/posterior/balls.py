@@ -76,7 +76,7 @@ def credible_ball(
 
     Parameters
     ----------
-    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+    draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Labels. Names of clusters are arbitrary within each draw.
     center : array of int of shape (n_samples,), optional
         The partition in the middle; `point_estimate` of the same loss by default.

@@ -70,7 +70,7 @@ def chain_distances(draws: Any, *, loss: str = "vi") -> np.ndarray:
 
     Parameters
     ----------
-    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+    draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Labels. Names of clusters are arbitrary within each draw. Of a single chain, the halves are
         compared.
     loss : {"vi", "binder"}, default="vi"
@@ -128,7 +128,7 @@ def n_clusters(draws: Any) -> pd.DataFrame:
 
     Parameters
     ----------
-    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+    draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Labels. Names of clusters are arbitrary within each draw; without a chain axis the draws
         are one chain.
 
@@ -199,7 +199,7 @@ def label_free(
 
     Parameters
     ----------
-    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+    draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Labels. Names of clusters are arbitrary within each draw; without a chain axis the draws
         are one chain.
     reference : array of int of shape (n_samples,), optional

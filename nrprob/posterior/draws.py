@@ -208,7 +208,7 @@ def _integers(array: np.ndarray, what: str) -> np.ndarray:
 
 
 def read_draws(draws: Any) -> np.ndarray:
-    """Integer labels with the axes (chain, draw, sample) or (draw, sample), as yet unchecked."""
+    """Integer labels with axes (chain, draw, observation) or (draw, observation), unchecked."""
     what = "draws of labels"
     return _integers(by_dims(_variable(draws), what, 1), what)
 
@@ -218,7 +218,7 @@ def as_draws(draws: Any, weights: Any = None) -> Draws:
 
     Parameters
     ----------
-    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+    draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Labels; names are arbitrary within each draw. Or a container of them, as
         `nrprob.posterior` says.
     weights : array of shape (chain, draw) or (draw,), optional
@@ -234,7 +234,7 @@ def as_draws(draws: Any, weights: Any = None) -> Draws:
     labels = read_draws(draws)
     if labels.ndim not in (2, 3):
         raise ValueError(
-            "draws of labels have the axes (chain, draw, sample) or (draw, sample); "
+            "draws of labels have the axes (chain, draw, observation) or (draw, observation); "
             f"got shape {labels.shape}; "
             + ("pass labels[None] for a single draw" if labels.ndim == 1 else "reshape them")
         )

@@ -183,7 +183,7 @@ def point_estimate(
 
     Parameters
     ----------
-    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+    draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Labels. Names of clusters are arbitrary within each draw.
     loss : {"vi", "binder"}, default="vi"
         Variation of information or pair loss; see `expected_loss`. "binder" tends to keep small

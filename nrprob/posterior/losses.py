@@ -91,7 +91,7 @@ def expected_loss(
     ----------
     labels : array of int of shape (n_samples,) or (n_partitions, n_samples)
         The partition, or several.
-    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+    draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Labels. Names of clusters are arbitrary within each draw.
     loss : {"vi", "binder"}, default="vi"
         "vi" is the variation of information H(a|b) + H(b|a) in nats (Meila 2007); "binder" is the

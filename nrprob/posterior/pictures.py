@@ -52,7 +52,7 @@ def plot_coclustering(
 
     Parameters
     ----------
-    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+    draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Labels. Names of clusters are arbitrary within each draw.
     labels : array of int of shape (n_samples,), optional
         The partition that orders the samples; `point_estimate` by default.
@@ -139,7 +139,7 @@ def plot_n_clusters(draws: Any, ax: Axes | None = None) -> Axes:
 
     Parameters
     ----------
-    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+    draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Labels. Names of clusters are arbitrary within each draw.
     ax : matplotlib.axes.Axes, optional
         Where to draw; a new figure when it is None.

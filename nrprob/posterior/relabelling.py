@@ -38,7 +38,7 @@ def relabel(draws: Any, reference: Any = None, *, random_state: Any = None) -> n
 
     Parameters
     ----------
-    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+    draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Labels. Names of clusters are arbitrary within each draw.
     reference : array of int of shape (n_samples,), optional
         The partition that gives the names; `point_estimate` by default.
@@ -101,7 +101,7 @@ def align(
 
     Parameters
     ----------
-    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+    draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Labels that are positions of components, 0 to ``n_components - 1``.
     reference : array of int of shape (n_samples,), optional
         The partition to align with; `point_estimate` by default. Position j of the result is its

@@ -179,7 +179,7 @@ def stable_clusters(
 
     Parameters
     ----------
-    draws : array of int of shape (chain, draw, sample) or (draw, sample)
+    draws : array of int of shape (chain, draw, observation) or (draw, observation)
         Labels. Names of clusters are arbitrary within each draw.
     center : array of int of shape (n_samples,), optional
         The partition whose clusters are judged; `point_estimate` by default.

@@ -10,7 +10,7 @@ from nrprob.exceptions import short_repr
 from nrprob.frames import is_table
 from nrprob.known import Memberships, plain
 from nrprob.preparation.columns import as_numbers, is_float, kind_of_column
-from nrprob.preparation.record import Gaps, Record
+from nrprob.preparation.record import MissingValues, Record
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +43,7 @@ def complete(
         holes["known"] = unnamed
     holes, wild = ({name: v for name, v in own.items() if v.any()} for own in (holes, wild))
     if wild and missing != "drop":
-        raise Gaps(
+        raise MissingValues(
             f"values must be finite; got infinity: {_counts(wild)}; "
             f"{record.say('missing', 'drop')} leaves out such rows, or mend the columns"
         )
@@ -63,7 +63,7 @@ def complete(
             ways.append(f"{record.say('drop', features)} the columns")
         if not unlabelled:
             ways.append(f"{record.say('missing', 'mean')} fills them in")
-        raise Gaps(f"values must not be missing; got gaps: {some}; {', or '.join(ways)}")
+        raise MissingValues(f"values must not be missing; got gaps: {some}; {', or '.join(ways)}")
     if missing == "mean":
         if unlabelled:
             raise ValueError(

@@ -10,7 +10,7 @@ from typing import Any
 Say = Callable[[str, Any], str]
 
 
-class Gaps(ValueError):
+class MissingValues(ValueError):
     """Values are missing, or infinite, and rows with such were not to be left out."""
 
 

@@ -93,9 +93,9 @@ def hostile(tmp_path):
 
 @pytest.mark.parametrize("command", ["fit", "explore"])
 def test_no_written_cell_is_a_formula(hostile, tmp_path, command):
-    own = ["--n", "1"] if command == "explore" else ["--n-init", "2"]
+    own = ["--n-clusterings", "1"] if command == "explore" else ["--n-init", "2"]
     options = ["--known", "=known", "--compare", "@other", "--out", tmp_path / "out", *own]
-    given = [command, hostile, *options, "--no-picture", "--seed", "0"]
+    given = [command, hostile, *options, "--no-plot", "--seed", "0"]
     result = CliRunner().invoke(app, [str(argument) for argument in given])
     assert result.exit_code == 0, result.output
     path = tmp_path / "out" / "labels.csv"
@@ -108,7 +108,7 @@ def test_no_written_cell_is_a_formula(hostile, tmp_path, command):
     assert frame["row"].tolist() == source["Unnamed: 0"].tolist()
     # The result is data like others.
     again = ["fit", path, "--columns", list(frame)[1], "--known", "=known"]
-    again += ["--compare", "@other", "--n-init", "2", "--no-picture", "--out", tmp_path / "again"]
+    again += ["--compare", "@other", "--n-init", "2", "--no-plot", "--out", tmp_path / "again"]
     result = CliRunner().invoke(app, [str(argument) for argument in again])
     assert result.exit_code == 0, result.output
     frame = read_csv(tmp_path / "again" / "labels.csv", ",")

@@ -121,7 +121,7 @@ def ranks(code, n_sets=200, n=16, n_draws=63, seed=0):
     length, draws = program(together, padded, keys)
     drawn = np.asarray(draws["labels"])[:, :, 0]
     quantities = {
-        "length": (np.asarray(length), np.asarray(draws["length"])[..., 0]),
+        "log_density": (-np.asarray(length), np.asarray(draws["log_density"])[..., 0]),
         "clusters": (
             np.asarray([len(set(z)) for z in truth]),
             np.asarray(draws["n_clusters"])[..., 0],

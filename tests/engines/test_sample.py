@@ -319,7 +319,7 @@ def test_length_is_kept_up_to_date():
     states, draws, _ = chains.run(kernel, target, states, 7, 3, capacity=8)
     labels = np.asarray(draws["labels"])[:7].reshape(21, -1)
     again = jax.jit(jax.vmap(lambda z: start(target, z).length))(labels)
-    np.testing.assert_allclose(again, np.asarray(draws["length"])[:7].ravel(), atol=1e-9)
+    np.testing.assert_allclose(again, -np.asarray(draws["log_density"])[:7].ravel(), atol=1e-9)
     k = [len(set(row)) for row in labels[:, :N].tolist()]
     assert k == np.asarray(draws["n_clusters"])[:7].ravel().tolist()
     assert not np.asarray(draws["labels"][7]).any()  # beyond what was asked for
@@ -389,7 +389,9 @@ def test_numpyro_runs_the_kernel():
     # And sampling goes on where it was.
     runs.post_warmup_state = runs.last_state
     runs.run(runs.last_state.rng_key, target)
-    assert not np.array_equal(runs.get_samples(group_by_chain=True)["length"], draws["length"])
+    assert not np.array_equal(
+        runs.get_samples(group_by_chain=True)["log_density"], draws["log_density"]
+    )
 
 
 def test_one_row_and_one_cluster():
@@ -400,4 +402,4 @@ def test_one_row_and_one_cluster():
     states = chains.dispersed(kernel, target, jax.random.PRNGKey(0), 2)
     _, draws, _ = chains.run(kernel, target, states, 4, 1, capacity=4)
     assert (np.asarray(draws["n_clusters"]) == 1).all()
-    assert np.isfinite(np.asarray(draws["length"])).all()
+    assert np.isfinite(np.asarray(draws["log_density"])).all()

@@ -22,13 +22,13 @@ N, K = 12, 6
 GROUP = np.arange(N) % 2
 # Energy, covariance, errors, transformation, power, and whether there are known groups.
 KINDS = {
-    "nml": ("nml", "diag", "gauss", "identity", 1.0, True),
+    "nml": ("nml", "diag", "gaussian", "identity", 1.0, True),
     "t errors, transformed": ("conjugate", "full", "t", "yeo-johnson", 0.5, False),
     "tied": ("conjugate", "tied", "t", "identity", 1.0, True),
 }
 LATER = {
-    "shrunk": ("conjugate", "shrunk", "gauss", "identity", 0.8, False),
-    "diag": ("conjugate", "diag", "gauss", "yeo-johnson", 1.0, False),
+    "shrunk": ("conjugate", "shrunk", "gaussian", "identity", 0.8, False),
+    "diag": ("conjugate", "diag", "gaussian", "yeo-johnson", 1.0, False),
 }
 
 

@@ -282,8 +282,8 @@ def test_every_count_has_an_upper_bound(name):
 
 def test_metrics_are_few():
     X, known = few_rows("residual-mixture")
-    model = clone(ENTRIES["residual-mixture"].ours).set_params(metrics=(0.5,) * 101)
-    with pytest.raises(ValueError, match="metrics must be at most 100 powers; got 101; pass fewer"):
+    model = clone(ENTRIES["residual-mixture"].ours).set_params(whitening_exponents=(0.5,) * 101)
+    with pytest.raises(ValueError, match="whitening_exponents must be at most 100 powers; got 101; pass fewer"):
         model.fit(X, **known)
 
 

@@ -1,9 +1,9 @@
 """Deterministic annealing that keeps cells, and no memberships: for rows that do not fit.
 
-The same ladder of temperatures as `nrprob.engines.optimise.anneal`. A block of rows gets its scores and its
-memberships, adds to the cells, and is forgotten; what is random is hashed from the number of a row
-and is there again whenever it is needed. So a pass over the rows is a sum over blocks, wherever
-these are, and all restarts share it.
+The temperatures are those of `nrprob.engines.optimise.anneal`. Each block of rows gets its scores
+and memberships, is added to the cells, and is discarded. Random numbers are hashed from the row
+index, so that they can be computed again whenever they are needed. A pass over the rows is a sum
+over blocks, wherever these are stored, and all restarts share it.
 """
 
 from __future__ import annotations
@@ -263,8 +263,8 @@ def _value(
 def weighted(problem: Problem, all_rows: Moments) -> tuple[Terms, np.ndarray, float]:
     """Terms with their weights, the weights, and the inverse temperature of the first split.
 
-    As `nrprob.engines.optimise.anneal.leading_curvatures`, by the same maps on slopes instead of rows: rows
-    only enter by the sums of products of their statistics.
+    As `nrprob.engines.optimise.anneal.leading_curvatures`, by the same maps on slopes instead of
+    rows: rows only enter by the sums of products of their statistics.
     """
     terms, n = problem.terms, len(problem.terms)
     counts = jnp.arange(n) < (n if problem.n_start is None else problem.n_start)

@@ -24,7 +24,6 @@ from nrprob.engines.sample.split_merge import nothing_usual
 from nrprob.engines.sample.target import Partition, Target, occupied, start
 
 Draw = dict[str, jax.Array]
-_TYPICAL = "n_clusters", "length"
 
 
 class ChainState(NamedTuple):
@@ -97,8 +96,9 @@ class PartitionKernel(MCMCKernel):
         return begin(state.draw["labels"], state.rng_key)
 
     def get_diagnostics_str(self, state):
-        """Return the number of clusters and the description length, for a progress bar."""
-        return f"k = {int(state.draw['n_clusters'])}, length = {float(state.draw['length']):.1f}"
+        """Return the number of clusters and the log density, for a progress bar."""
+        k, log_density = int(state.draw["n_clusters"]), float(state.draw["log_density"])
+        return f"k = {k}, log density = {log_density:.1f}"
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _draw(target: Target, state: Partition) -> Draw:
     return {
         "labels": state.labels,
         "n_clusters": occupied(state.cells).sum().astype(jnp.int32),
-        "length": state.length / target.scale,
+        "log_density": -state.length / target.scale,
     }
 
 
@@ -231,7 +231,8 @@ def warmed_up(states: ChainState) -> ChainState:
     """States (n_chains,) that know what is usual: the lower medians of what chains have come to."""
     if states.usual is None:
         return states
-    typical = [np.sort(states.draw[name])[(len(states.usual) - 1) // 2] for name in _TYPICAL]
+    traces = states.draw["n_clusters"], -states.draw["log_density"]
+    typical = [np.sort(trace)[(len(states.usual) - 1) // 2] for trace in traces]
     return states._replace(usual=jnp.broadcast_to(jnp.asarray(typical), states.usual.shape))
 
 

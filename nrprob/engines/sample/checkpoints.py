@@ -77,7 +77,7 @@ class CheckpointedChains:
     @property
     def n_draws(self) -> int:
         """Draws of every chain so far."""
-        return sum(block["length"].shape[1] for block in self.draws)
+        return sum(block["n_clusters"].shape[1] for block in self.draws)
 
     @property
     def capacity(self) -> int:
@@ -277,9 +277,9 @@ def sample_partitions(
     Returns
     -------
     xarray.Dataset
-        ``labels`` (chain, draw, sample), ``n_clusters`` and ``length`` (chain, draw) in nats, and
-        counts of proposals and of accepted ones for every kind of move. `nrprob.posterior` takes
-        the labels.
+        ``labels`` (chain, draw, observation), ``n_clusters`` and ``log_density`` (chain, draw) in
+        nats, and the number of proposals and acceptances of every kind of move. `nrprob.posterior`
+        takes the labels.
     """
     import xarray
 
@@ -294,7 +294,7 @@ def sample_partitions(
     draws["labels"] = draws["labels"][..., :n_rows]
     return xarray.Dataset(
         {
-            name: (("chain", "draw", "sample")[: a.ndim], a)
+            name: (("chain", "draw", "observation")[: a.ndim], a)
             for name, a in (draws | moves).items()
             if a.ndim == 2 or name == "labels"
         }

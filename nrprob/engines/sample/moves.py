@@ -1,9 +1,10 @@
 """Sampling of partitions: any sum of complete code lengths, as a distribution over clusterings.
 
 The state is a set partition of the rows into 1 .. K clusters, and its probability is proportional
-to ``exp(-scale * L)``, where L is what the terms of a `nrprob.engines.sample.target.Target` charge plus a
-function of the number of clusters. Parameters are coded, not sampled, so that nothing but
-differences of L is needed. Moves leave it invariant, each by itself:
+to ``exp(-scale * L)``. L is the code length under the terms of a
+`nrprob.engines.sample.target.Target`, plus a function of the number of clusters. Parameters are
+coded, not sampled, so that nothing but differences of L is needed. Every move leaves the
+distribution invariant:
 
 - *Gibbs*: rows are visited in random order, ``block`` at a time. The rows of a block are taken out
   together, and each draws its cluster (one new cluster among them) given all rows outside the
@@ -217,7 +218,7 @@ def jumps(
 ) -> tuple[Partition, Moves]:
     """``n_split_merge`` proposals of a split or a merge, of both kinds in turn, and of swaps.
 
-    Of partitions that are ``usual`` few splits are looked at; see `nrprob.engines.sample.split_merge`.
+    Few splits of ``usual`` partitions are evaluated; see `nrprob.engines.sample.split_merge`.
     """
     if not n_split_merge:
         return state, no_moves()

@@ -103,7 +103,7 @@ class ConcentratedTarget:
 
     @property
     def additive(self) -> Any:
-        """As `nrprob.engines.sample.target.Target.additive`: what says by how much lengths change."""
+        """As `nrprob.engines.sample.target.Target.additive`, for differences of lengths."""
         plain = self.inner.additive
         return plain if plain is None or not self.at_any else self
 

@@ -32,7 +32,7 @@ def pooled(draws: np.ndarray, most: int) -> np.ndarray:
 def padded(draws: dict[str, np.ndarray], target: Target) -> dict[str, np.ndarray]:
     """Draws whose labels and precisions (S, n) of rows are also of the padding of ``target``."""
     found = {**draws, "labels": draws["labels"].astype(np.int32)}
-    for name in found.keys() & {"labels", "row_precision"}:
+    for name in found.keys() & {"labels", "scale_weight"}:
         pad = target.x.shape[0] - found[name].shape[1]
         found[name] = np.pad(found[name], ((0, 0), (0, pad)), mode="edge")
     return found
@@ -77,13 +77,13 @@ def agreement(
     from nrprob.posterior import chain_distances, diagnose
     from nrprob.posterior.convergence import r_hat
 
-    n_chains = len(draws["length"])
+    n_chains = len(draws["log_density"])
     most = int(np.clip(ENTRIES // labels.size, 16 * n_chains, _COMPARED * n_chains))
-    some, length = (thinned(draws[name], most) for name in ("labels", "length"))
-    table = diagnose(some, labels, extra={"length": length}, random_state=0)
+    some, log_density = (thinned(draws[name], most) for name in ("labels", "log_density"))
+    table = diagnose(some, labels, extra={"log_density": log_density}, random_state=0)
     far = chain_distances(some)
     within, between = far.diagonal().mean(), far[~np.eye(len(far), dtype=bool)].mean()
     if between > 0:
         ratio = np.sqrt(between / within) if within > 0 else np.inf
         table.loc["vi_between_chains", ["mean", "r_hat"]] = between, ratio
-    return {name: r_hat(draws[name].astype(float)) for name in ("length", "n_clusters")}, table
+    return {name: r_hat(draws[name].astype(float)) for name in ("log_density", "n_clusters")}, table

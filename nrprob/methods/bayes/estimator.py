@@ -40,15 +40,15 @@ FLOORS = (0.1, 0.2, 0.4)
 _PROPOSED, _MODERATE = 10, 30_000  # splits or merges in a step, up to so many rows
 _PILOT = 200  # steps, of which the first half is not used
 _DIMS = {
-    "labels": ("sample",),
+    "labels": ("observation",),
     "weights": ("cluster",),
     "active": ("cluster",),
     "means": ("cluster", "feature"),
     "scales": ("cluster", "feature"),
     "class_probs": ("cluster", "class"),
     "common_covariance": ("feature", "feature_2"),
-    "row_precision": ("sample",),
-    "column_power": ("feature",),
+    "scale_weight": ("observation",),
+    "yeo_johnson_lambda": ("feature",),
 }
 COVARIANCES = "auto", "diag", "full", "shrunk", "tied"
 _SIZE = parameters.Number(1, CLUSTERS, integer=True, words=("auto",))
@@ -94,8 +94,8 @@ class MDLMixture(Inputs):
         Below 1 clusters need not be quite of the shape that is assumed, and kinds that are not
         normal are not cut into pieces that are; see Notes. Needs ``energy="conjugate"`` and
         ``kernel="collapsed"``.
-    errors : {"gauss", "t"}, default="gauss"
-        Law of real features about the centre of their cluster. Under "gauss", rows that lie far
+    errors : {"gaussian", "t"}, default="gaussian"
+        Law of real features about the centre of their cluster. Under "gaussian", rows that lie far
         out are clusters of their own; under "t" they need not be: every row has a scale that is
         drawn, and how far rows stray is drawn as well. Costs about twice as much, and needs
         ``energy="conjugate"`` and ``kernel="collapsed"``. "auto" of ``covariance`` looks at normal
@@ -153,13 +153,14 @@ class MDLMixture(Inputs):
         Steps that are dropped, and draws that are kept, of every chain; at most 10**8.
     num_chains : int, default=4
         Chains, at most 10,000.
-    init : {"auto", "far", "some"} or array-like, default="auto"
-        Where chains start. "far" has them far from each other: all rows in one cluster, in as many
-        as there may be, and so on. "some" runs them from there on 4,000 rows, for ``num_warmup``
-        steps, and has every other row join the cluster in which it is most probable. "auto" is
-        "some" above 20,000 rows, and up to 4,000 "some" is "far". Labels (n_samples,), or several
-        in rows, are what chains start from in turn, as those of estimators; chains that start alike
-        agree before they have seen what others would.
+    init : {"auto", "dispersed", "subsample"} or array-like, default="auto"
+        Initial partitions of the chains. "dispersed" starts them far apart: one chain with all rows
+        in one cluster, another with ``max_clusters`` clusters, and so on. "subsample" runs the
+        dispersed chains on 4,000 rows for ``num_warmup`` iterations, and assigns every other row to
+        its most probable cluster. "auto" is "subsample" above 20,000 rows; up to 4,000 rows
+        "subsample" is "dispersed". An array (n_samples,) or (n_starts, n_samples) of labels starts
+        the chains from these partitions in turn. R-hat of chains that start alike says little:
+        pass several different partitions.
     thinning : int, default=1
         Steps from one draw to the next; at most 10**6.
     num_split_merge : int or "auto", default="auto"
@@ -173,9 +174,9 @@ class MDLMixture(Inputs):
         which all are accepted. "auto" grows with the square root of the number of rows, whatever
         the columns: .84 are then accepted on iris (4 columns), and .67 on wine (13). A refused
         block costs time, never exactness; ``sample_stats_`` has the counts.
-    rule : {"joint", "cond"}, default="joint"
-        Whether a prediction weighs draws by how well they predict the row's features, as Bayes'
-        rule has it, or takes their plain average.
+    prediction_rule : {"joint", "cond"}, default="joint"
+        How `predict` averages over draws. "joint" weights each draw by its density of the row's
+        features, which is Bayes' rule; "cond" takes the plain average of p(y | x, draw).
     loss : {"vi", "binder"}, default="vi"
         Loss whose expectation ``labels_`` minimise.
     checkpoint : path-like, optional
@@ -189,11 +190,12 @@ class MDLMixture(Inputs):
     Attributes
     ----------
     posterior_ : xarray.Dataset
-        Draws, over chain, draw and sample: ``labels`` (names differ between draws), ``n_clusters``,
-        ``length`` in nats, numbers of the prior that are drawn, and the parameters if the kernel
-        samples them. With ``errors="t"``, ``row_precision``, what the precision of a row is
-        multiplied by (small where it lies far out), and the degrees of freedom ``error_freedom``.
-        With ``transformation="yeo-johnson"``, ``column_power`` of the columns that vary.
+        Draws, over chain, draw and observation: ``labels`` (not comparable between draws, because
+        of label switching), ``n_clusters``, ``log_density`` (the negative description length in
+        nats), the hyperparameters that are sampled, and the parameters if the kernel samples them.
+        With ``errors="t"``, the latent ``scale_weight`` that multiplies the precision of each row
+        (small for outliers), and the degrees of freedom ``df``. With
+        ``transformation="yeo-johnson"``, ``yeo_johnson_lambda`` of the columns that vary.
     sample_stats_ : xarray.Dataset
         For every draw, how many moves of each kind were proposed and accepted on the way to it.
     labels_ : ndarray of shape (n_samples,)
@@ -350,7 +352,7 @@ class MDLMixture(Inputs):
         "auto"
     )
     likelihood_power: Annotated[float, parameters.Number(0.01, 1)] = 1.0
-    errors: Annotated[str, parameters.Choice(("gauss", "t"))] = "gauss"
+    errors: Annotated[str, parameters.Choice(("gaussian", "t"))] = "gaussian"
     transformation: Annotated[str, parameters.Choice(("identity", "yeo-johnson"))] = "identity"
     variance_floor: Annotated[float | str, parameters.Number(1e-6, 100, words=("auto",))] = "auto"
     concentration: Annotated[float | str, _DRAWN] = "auto"
@@ -372,7 +374,7 @@ class MDLMixture(Inputs):
         int | str, parameters.Number(0, 10_000, integer=True, words=("auto",))
     ] = "auto"
     block: Annotated[int | str, _SIZE] = "auto"
-    rule: Annotated[str, parameters.Choice(("joint", "cond"))] = "joint"
+    prediction_rule: Annotated[str, parameters.Choice(("joint", "cond"))] = "joint"
     loss: Annotated[str, parameters.Choice(("vi", "binder"))] = "vi"
     checkpoint: Any = None
     random_state: Any = None
@@ -396,7 +398,7 @@ class MDLMixture(Inputs):
         needs = {
             f"covariance={self.covariance!r}": self.covariance in ("full", "shrunk", "tied"),
             f"likelihood_power={self.likelihood_power!r}": self.likelihood_power < 1,
-            f"errors={self.errors!r}": self.errors != "gauss",
+            f"errors={self.errors!r}": self.errors != "gaussian",
             f"transformation={self.transformation!r}": self.transformation != "identity",
         }
         for what in (name for name, needed in needs.items() if needed):
@@ -570,7 +572,7 @@ class MDLMixture(Inputs):
         n, n_chains = len(task.X), int(self.num_chains)
         if not isinstance(self.init, str):
             return starts.read_labels(self.init, n, n_chains, self._max_clusters)
-        on_some = self.init == "some" or (self.init == "auto" and n > starts.MANY)
+        on_some = self.init == "subsample" or (self.init == "auto" and n > starts.MANY)
         if not on_some or n <= starts.SOME:
             return None
         return starts.on_some_rows(
@@ -610,7 +612,7 @@ class MDLMixture(Inputs):
             return "tied"
         self.covariance_ = "diag"
         self.covariance_lengths_ = shortest_lengths(
-            replace(self._code(0.2), errors="gauss"),
+            replace(self._code(0.2), errors="gaussian"),
             task.X,
             task.codes,
             n_classes,
@@ -651,7 +653,7 @@ class MDLMixture(Inputs):
         from nrprob.posterior import point_estimate
 
         draws, moves = self._run.all_draws(), self._run.all_moves()
-        for name in draws.keys() & {n for n, dims in _DIMS.items() if dims == ("sample",)}:
+        for name in draws.keys() & {n for n, dims in _DIMS.items() if dims == ("observation",)}:
             draws[name] = draws[name][..., : self._n_rows]
         for name in draws.keys() & {n for n, dims in _DIMS.items() if dims[0] == "cluster"}:
             draws[name] = draws[name][:, :, : self._max_clusters]  # the others are never in use
@@ -663,7 +665,7 @@ class MDLMixture(Inputs):
         self.sample_stats_ = xarray.Dataset(
             {name: (("chain", "draw"), a) for name, a in moves.items() if name not in idle}
         )
-        lengths = draws["length"]
+        lengths = -draws["log_density"]
         best = np.unravel_index(lengths.argmin(), lengths.shape)
         self.objective_ = float(lengths[best])
         self.objective_trace_ = lengths[best[0]]

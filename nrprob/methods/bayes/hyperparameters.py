@@ -263,6 +263,6 @@ def _draw(target: Any, labels: jax.Array) -> Draw:
     return {
         "labels": labels,
         "n_clusters": occupied(cells).sum().astype(jnp.int32),
-        "length": target.length(cells),
+        "log_density": -target.length(cells),
         **target.drawn(),
     }

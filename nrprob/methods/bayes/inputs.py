@@ -100,10 +100,10 @@ class Inputs(Sampled):
                 f"likelihood_power is for real features; got features={kind!r} and "
                 f"likelihood_power={self.likelihood_power!r}; set it to 1, or features='gaussian'"
             )
-        if self.errors != "gauss":
+        if self.errors != "gaussian":
             raise ValueError(
                 f"errors are of real features; got features={kind!r} and errors={self.errors!r}; "
-                "set it to 'gauss', or features='gaussian'"
+                "set it to 'gaussian', or features='gaussian'"
             )
         if self.transformation != "identity":
             raise ValueError(

@@ -58,7 +58,7 @@ class MixtureCode:
     energy : "nml" or "conjugate"
     covariance : "diag", "full", "shrunk" or "tied"
     power : that the density of real rows given their clusters is raised to
-    errors : "gauss" or "t"
+    errors : "gaussian" or "t"
     transformation : "identity" or "yeo-johnson"
     floor : smallest standard deviation of a cluster, in units of the feature's (nml)
     concentration : of the sizes of clusters (conjugate)
@@ -84,7 +84,7 @@ class MixtureCode:
     feature_concentration: float = 0.5
     coordination: float | None = None
     power: float = 1.0
-    errors: str = "gauss"
+    errors: str = "gaussian"
     transformation: str = "identity"
 
     def _moments(self, X: np.ndarray, told: Told | None = None) -> list[np.ndarray]:

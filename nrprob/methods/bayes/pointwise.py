@@ -36,7 +36,7 @@ def unavailable(code: MixtureCode) -> str:
         ("energy", code.energy, ("conjugate",), "exponentiated code lengths are not normalised"),
         ("covariance", code.covariance, ("diag", "full"), missing.format("shared covariances")),
         ("likelihood_power", code.power, (1,), tempered),
-        ("errors", code.errors, ("gauss",), missing.format("t-distributed errors")),
+        ("errors", code.errors, ("gaussian",), missing.format("t-distributed errors")),
         ("transformation", code.transformation, ("identity",), missing.format("transformations")),
     )
     for name, used, allowed, reason in needs:

@@ -50,7 +50,7 @@ class Sampled(Clusterer):
     classes_: np.ndarray
     energy_: str
     kernel: str
-    rule: str
+    prediction_rule: str
     transformation: str
     _used: MixtureCode
     _partition: Any  # the distribution that was sampled
@@ -134,14 +134,13 @@ class Sampled(Clusterer):
         Where `arviz.loo` reports a Pareto k above 0.7 for a sample whose log likelihood varies by
         much more than 1 nat, fit without that sample, or compare by `score` on held-out samples.
 
-        Rows are along the dimension ``sample``, a name that `arviz.extract` wants for itself: pass
-        it ``combined=False``.
+        The rows of the data are the dimension ``observation``.
         """
         check_is_fitted(self)
         from nrprob.posterior import to_arviz
 
         exported = self._exports_log_likelihood(log_likelihood)
-        stats: dict[str, np.ndarray] = {"lp": -self.posterior_["length"].values}
+        stats: dict[str, np.ndarray] = {"lp": self.posterior_["log_density"].values}
         for name in self.sample_stats_:
             done = f"{name}_accepted"
             if done in self.sample_stats_:
@@ -163,8 +162,9 @@ class Sampled(Clusterer):
             sample_stats=stats,
             log_likelihood=density,
             observed_data=observed,
-            coords={"sample": range(self._n_rows), "feature": self._kept.tolist()},
-            dims=dims | {"rows": ["sample"], "X": ["sample", "feature"], "y": ["sample"]},
+            coords={"observation": range(self._n_rows), "feature": self._kept.tolist()},
+            dims=dims
+            | {"rows": ["observation"], "X": ["observation", "feature"], "y": ["observation"]},
         )
 
     def _exports_log_likelihood(self, asked: Any) -> bool:
@@ -200,9 +200,9 @@ class Sampled(Clusterer):
 
         .. math:: p(y | x, D) = \frac{\sum_s p(x, y | s)}{\sum_s p(x | s)}
 
-        (``rule="joint"``; "cond" averages p(y | x, s)), where p(x, y | s) is the sum over the
-        blocks of a draw, and a new one, of what joining them costs, exponentiated. Yin (2007), eqs.
-        (4.7) and (4.9), whose denominator is p(x | D).
+        under ``prediction_rule="joint"``; "cond" averages p(y | x, s). Here p(x, y | s) is the sum,
+        over the blocks of a draw and a new block, of the exponential of minus the cost of joining
+        it. Yin (2007), eqs. (4.7) and (4.9), whose denominator is p(x | D).
 
         Parameters
         ----------
@@ -288,11 +288,13 @@ class Sampled(Clusterer):
         if self._n_classes and self.kernel == "six-move" and self.energy_ == "nml":
             return self._from_parameters(np.asarray(rows.x))
         if self._n_classes:
-            return class_probabilities(target, draws, n_draws, rows, rule=self.rule)
+            return class_probabilities(target, draws, n_draws, rows, rule=self.prediction_rule)
         size, k = target.x.shape[0], self.n_clusters_
         reference = np.zeros((size, rounded(k, size)))
         reference[np.arange(self._n_rows), self.labels_] = 1
-        found = cluster_probabilities(target, draws, n_draws, rows, reference, rule=self.rule)
+        found = cluster_probabilities(
+            target, draws, n_draws, rows, reference, rule=self.prediction_rule
+        )
         return np.asarray(found)[:, :k]
 
     def _from_parameters(self, x: np.ndarray) -> jax.Array:
@@ -303,7 +305,7 @@ class Sampled(Clusterer):
         draws = {name: a[:, np.where(there, slots, 0)] for name, a in draws.items()}
         draws["active"] = draws["active"] & there
         features = x[:, : self._kept.size]
-        return mixture_probabilities(draws, n_draws, features, rule=self.rule)
+        return mixture_probabilities(draws, n_draws, features, rule=self.prediction_rule)
 
     def predict(self, X, *, known=None):
         """Most probable class; without classes in `fit`, the most probable cluster of ``labels_``.

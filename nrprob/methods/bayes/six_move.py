@@ -318,7 +318,7 @@ def _as_draw(target: MixtureTarget, mixture: Mixture, cells: jax.Array) -> Draw:
     return {
         "labels": mixture.labels,
         "n_clusters": _count(mixture.active),
-        "length": length,
+        "log_density": -length,
         "weights": jnp.where(mixture.active, mixture.parts / target.grid, 0),
         "means": mixture.means,
         "scales": jnp.exp(mixture.log_scales),

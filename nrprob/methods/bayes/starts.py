@@ -23,7 +23,7 @@ from nrprob.methods.bayes.hyperparameters import PriorKernel
 from nrprob.methods.bayes.model import MixtureCode, best_blocks
 from nrprob.validation import check_choice
 
-WORDS = ("auto", "far", "some")
+WORDS = ("auto", "dispersed", "subsample")
 SOME = 4000  # rows that chains run on before they run on all
 MANY = 20_000  # rows above which they do
 _AT_ONCE = 4096  # rows that are assigned together

@@ -111,22 +111,22 @@ class ScaledTarget(SeenAsItIs):
     @property
     def unknowns(self) -> tuple[str, ...]:
         """Names of what is drawn beside the partition."""
-        return (*self.inner.unknowns, "error_freedom", "row_precision")
+        return (*self.inner.unknowns, "df", "scale_weight")
 
     def drawn(self) -> Draw:
         """What is drawn beside the partition, by name."""
         precision = self.values[self.version].astype(jnp.float32)
         return self.inner.drawn() | {
-            "error_freedom": self.freedoms[self.which],
-            "row_precision": precision,
+            "df": self.freedoms[self.which],
+            "scale_weight": precision,
         }
 
     def given(self, draw: Draw) -> ScaledTarget:
         """The distribution given what was drawn beside a partition."""
         found = replace(self, inner=self.inner.given(draw))
-        away = jnp.log(draw["row_precision"])[:, None] - jnp.log(self.values)
+        away = jnp.log(draw["scale_weight"])[:, None] - jnp.log(self.values)
         version = jnp.abs(away).argmin(1).astype(jnp.int32)
-        which = (self.freedoms == draw["error_freedom"]).argmax()
+        which = (self.freedoms == draw["df"]).argmax()
         return replace(found, which=which).with_versions(version)
 
     def renewed(self, labels: jax.Array, cells: jax.Array, key: jax.Array) -> ScaledTarget:

@@ -120,11 +120,11 @@ class TransformedTarget(SeenAsItIs):
     @property
     def unknowns(self) -> tuple[str, ...]:
         """Names of what is drawn beside the partition."""
-        return (*self.inner.unknowns, "column_power")
+        return (*self.inner.unknowns, "yeo_johnson_lambda")
 
     def drawn(self) -> Draw:
         """What is drawn beside the partition, by name."""
-        return self.inner.drawn() | {"column_power": self.values[self.which]}
+        return self.inner.drawn() | {"yeo_johnson_lambda": self.values[self.which]}
 
     def visited(self, found: Partition) -> TransformedTarget:
         """The distribution given what visits to rows found beside the labels."""
@@ -132,7 +132,7 @@ class TransformedTarget(SeenAsItIs):
 
     def given(self, draw: Draw) -> TransformedTarget:
         """The distribution given what was drawn beside a partition."""
-        which = jnp.abs(self.values - draw["column_power"][:, None]).argmin(1)
+        which = jnp.abs(self.values - draw["yeo_johnson_lambda"][:, None]).argmin(1)
         # Rows first: what else was drawn may be of transformed ones.
         found = self.with_powers(which.astype(jnp.int32))
         return replace(found, inner=found.inner.given(draw))

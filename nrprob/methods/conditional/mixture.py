@@ -34,7 +34,7 @@ from nrprob.statistics.groups import cross_table
 from nrprob.storage.stored import Stored, over_pieces
 
 COVARIANCES = ("tied", "diag", "spherical")
-ERRORS = ("gauss", "t", "auto")
+ERRORS = ("gaussian", "t", "auto")
 # Whether the clusters' weights are fitted, of every fit that is made.
 WEIGHTS = {"uniform": (False,), "free": (True,), "auto": (False, True)}
 _NEAR = 1.0  # nats by which two solutions are told apart
@@ -64,8 +64,8 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
     There are many local optima, and the search is a part of the method: k-means of all rows, and
     k-means within every known group with clusters matched between groups, each in several
     metrics between plain and whitened residuals; every start is used as it is, and after a warm-up
-    in which groups are exactly balanced; the best by the objective is kept. Many rows are searched
-    in a sample first; see ``race``.
+    in which groups are exactly balanced; the best by the objective is kept. Large data sets are
+    searched in a sample first; see ``successive_halving``.
 
     Parameters
     ----------
@@ -74,9 +74,9 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         seen, by `nrprob.evidence.n_clusters`; known structure then has to be labels.
     covariance : {"tied", "diag", "spherical"}, default="tied"
         Form of Sigma: full, diagonal in the columns of X, or a multiple of the identity.
-    errors : {"gauss", "t", "auto"}, default="gauss"
+    errors : {"gaussian", "t", "auto"}, default="gaussian"
         Normal or multivariate t errors, for data with outlying rows. "auto" fits both, which takes
-        about five times as long as "gauss" alone, and takes the smaller objective.
+        about five times as long as "gaussian" alone, and takes the smaller objective.
     nu : float, default=8.0
         Degrees of freedom of t errors, from 2.001 to 10**9.
     weights : {"auto", "uniform", "free"}, default="auto"
@@ -92,21 +92,20 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         every known group. Not for continuous or soft known structure, nor for free weights.
     ridge : float, default=3.0
         Multiple of Ledoit and Wolf's ridge, at most 10**9; 0 for none.
-    metrics : sequence of float, default=(0, 0.5, 1)
-        Metrics of the starts, at most 100: residuals divided by the power of their standard
-        deviation along their principal axes, 0 being plain and 1 whitened. "kurtosis" among them
-        stands for the n_clusters - 1 directions of least kurtosis (FOBI).
+    whitening_exponents : sequence of float, default=(0, 0.5, 1)
+        Metrics in which k-means initialises the restarts: along each principal axis, residuals are
+        divided by their standard deviation to this exponent, from 0 (plain) to 1 (whitened).
+        "kurtosis" stands for the n_clusters - 1 directions of least kurtosis (FOBI). At most 100.
     aligned : bool, default=True
         Whether to start from the known groups, too.
     warm_up : bool, default=True
         Whether to use every start a second time, after a balanced warm-up of at most 30 steps.
-    race : bool, default=True
-        Whether restarts race where there are many rows (n x columns x K above 262,144): starts are
-        made from a sample of them (4096, or 256 for every cluster, by known group), and all
-        restarts take ten steps there, in float32, after warm-ups of ten at most. Of those that lead
-        by the objective of all rows and differ (adjusted Rand index below .95), one in ten of them
-        and 3 at least take twenty steps more, and the best two go on to the end. The others stay
-        where they are, and have not converged.
+    successive_halving : bool, default=True
+        Whether large data sets (n x columns x K above 262,144) are searched by successive halving.
+        All restarts take ten EM steps in float32 on a sample (4096 rows, or 256 per cluster,
+        stratified by known group), after warm-ups of at most ten steps. The best tenth by the
+        objective of all rows, at least 3 that differ (adjusted Rand index below 0.95), takes twenty
+        further steps. The best two run to convergence; the others stop unconverged.
     init : array-like of shape (n_samples,), optional
         Labels to start from, in place of the first of the other starts.
     multi : {"product", "additive"}, default="product"
@@ -114,7 +113,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         labelings' effects add up, by least squares.
     n_init : int, default=60
         Number of restarts, at most 10**6, for either kind of errors; the best by objective is kept.
-        The metrics, the two kinds of starts, and starts with and without warm-up take turns: 12
+        The exponents, the two kinds of starts, and starts with and without warm-up take turns: 12
         kinds of restarts with the other defaults.
     max_iter : int, default=300
         Most EM steps of a restart, its warm-up apart; at most 10**6.
@@ -148,13 +147,13 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         Weights pi of the clusters.
     shrinkage_ : float
         Ledoit and Wolf's intensity of the residuals.
-    errors_ : {"gauss", "t"}
+    errors_ : {"gaussian", "t"}
         Errors of the chosen model.
     n_components_ : int
         Number of directions of the residuals that were used.
-    gap_ : float
-        By how many nats the best restart that disagrees (adjusted Rand index below .9) is worse;
-        infinite if none does.
+    objective_margin_ : float
+        Objective, in nats above ``objective_``, of the best restart whose clusters differ
+        (adjusted Rand index below 0.9); infinite if all restarts agree.
     start_table_ : pandas.DataFrame
         Start, objective, convergence and steps of every restart, as in ``restarts_``.
     <restarts_>
@@ -214,15 +213,15 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
     n_clusters: parameters.ClustersOrAuto = 2
     _: KW_ONLY
     covariance: Annotated[str, parameters.Choice(COVARIANCES)] = "tied"
-    errors: Annotated[str, parameters.Choice(ERRORS)] = "gauss"
+    errors: Annotated[str, parameters.Choice(ERRORS)] = "gaussian"
     nu: Annotated[float, parameters.Number(2.001, 1e9)] = 8.0
     weights: Annotated[str, parameters.Choice(tuple(WEIGHTS))] = "auto"
     balance: Annotated[float, parameters.Number(0, 1e9, infinite=True)] = 0.0
     ridge: Annotated[float, parameters.Number(0, 1e9)] = 3.0
-    metrics: tuple[float, ...] = (0.0, 0.5, 1.0)
+    whitening_exponents: tuple[float, ...] = (0.0, 0.5, 1.0)
     aligned: parameters.Flag = True
     warm_up: parameters.Flag = True
-    race: parameters.Flag = True
+    successive_halving: parameters.Flag = True
     init: Any = None
     multi: parameters.Combination = "product"
     n_init: parameters.Count = 60
@@ -231,7 +230,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    _rarely_finite = ("gap_",)
+    _rarely_finite = ("objective_margin_",)
     _warns_of_single_feature = True
     centers_ = Renamed("means_")
     covariance_ = Renamed("covariances_")
@@ -241,18 +240,20 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
     def check_parameters(self):
         """Refuse parameters that are wrong whatever the data."""
         super().check_parameters()
-        metrics = self.metrics
-        if isinstance(metrics, str) or np.ndim(metrics) != 1 or len(metrics) == 0:
+        exponents = self.whitening_exponents
+        if isinstance(exponents, str) or np.ndim(exponents) != 1 or len(exponents) == 0:
             raise ValueError(
-                f"metrics must be a sequence of powers from 0 to 1; got {short_repr(metrics)}; "
-                "pass for example (0, 0.5, 1)"
+                "whitening_exponents must be a sequence of numbers from 0 to 1; got "
+                f"{short_repr(exponents)}; pass for example (0, 0.5, 1)"
             )
-        if len(metrics) > 100:
-            raise ValueError(f"metrics must be at most 100 powers; got {len(metrics)}; pass fewer")
-        for power in metrics:
-            if power == "kurtosis":
+        if len(exponents) > 100:
+            raise ValueError(
+                f"whitening_exponents must be at most 100; got {len(exponents)}; pass fewer"
+            )
+        for exponent in exponents:
+            if exponent == "kurtosis":
                 continue
-            self._check_number("metrics", power, low=0, high=1)
+            self._check_number("whitening_exponents", exponent, low=0, high=1)
         if self.balance > 0 and self.weights == "free":
             raise ValueError(
                 "balance asks for clusters of equal shares; got "
@@ -373,7 +374,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         each = 10 * k * slots * data.y.dtype.itemsize
         side = 1 if on_cpu(data) else at_once(self.n_init, each, device_of(data))
         calls = []
-        for errors in ("gauss", "t"):
+        for errors in ("gaussian", "t"):
             if self.errors not in (errors, "auto"):
                 continue
             numbers = task.numbers._replace(
@@ -420,7 +421,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
     def _keep(self, at: Fit, numbers: Numbers, robust: bool, n_groups: int) -> None:
         """Set what follows from the parameters of the best restart."""
         self.log_likelihood_, self.penalty_ = float(at.log_likelihood), float(at.penalty)
-        self.errors_ = "t" if robust else "gauss"
+        self.errors_ = "t" if robust else "gaussian"
         log_weights = np.asarray(at.log_weights[: self.n_clusters], np.float64)
         self.weights_ = np.exp(log_weights - logsumexp(log_weights))
         self._log_weights = log_weights
@@ -447,7 +448,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         if codes is not None:
             shape = task.groups.n_groups, self.n_clusters
             self._tell_alone(cross_table(codes, self.labels_, shape))
-        self._tell_gap(self._restarts.labels)
+        self._set_objective_margin(self._restarts.labels)
 
     def _tell_alone(self, table: np.ndarray) -> None:
         """Say if a cluster lies in one known group, by numbers of rows (groups, K)."""
@@ -458,22 +459,23 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
                 f"{alone[0]}; they may be a part of the known structure"
             )
 
-    def _tell_gap(self, labels: np.ndarray) -> None:
-        """Set ``gap_`` by labels (restarts, n), and say if it is small."""
-        self.gap_ = np.inf
+    def _set_objective_margin(self, labels: np.ndarray) -> None:
+        """Set ``objective_margin_`` by labels (restarts, n), and say if it is small."""
+        self.objective_margin_ = np.inf
         order = np.argsort(self._restarts.objective, kind="stable")
         chosen = labels[order[0]]
         shape = self.n_clusters, self.n_clusters
         for i in order[1:]:
             table = cross_table(chosen, labels[i], shape)
             if adjusted_rand(table.astype(float), np) < _ALIKE:
-                self.gap_ = float(self._restarts.objective[i] - self.objective_)
+                self.objective_margin_ = float(self._restarts.objective[i] - self.objective_)
                 break
-        if self.gap_ < _NEAR:
+        if self.objective_margin_ < _NEAR:
             warn(
-                f"two solutions with different clusters are {self.gap_:.2g} nats apart, which the "
-                "data cannot tell from each other; see start_table_ and restarts_; raise n_init, "
-                "lower n_clusters, or look at both"
+                "two solutions with different clusters are "
+                f"{self.objective_margin_:.2g} nats apart, which the data cannot tell from each "
+                "other; see start_table_ and restarts_; raise n_init, lower n_clusters, or look at "
+                "both"
             )
 
     @property
@@ -484,8 +486,8 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
 
         kinds = ("plain", "aligned") if self.aligned else ("plain",)
         warm = (False, True) if self.warm_up else (False,)
-        errors = ("gauss", "t") if self.errors == "auto" else (self.errors,)
-        every = list(itertools.product(warm, kinds, self.metrics))
+        errors = ("gaussian", "t") if self.errors == "auto" else (self.errors,)
+        every = list(itertools.product(warm, kinds, self.whitening_exponents))
         each, kept = schedule(self.n_init, len(every))
         starts = [*np.repeat(np.array(every, object), each, 0)[kept]]
         rows = [(e, kind, metric, w) for e in errors for w, kind, metric in starts]
@@ -515,7 +517,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         white = solve_triangular(root, y.T, lower=True).T
         centres = solve_triangular(root, self._centres.T, lower=True).T
         q = ((white[:, None] - centres) ** 2).sum(2)
-        if self.errors_ == "gauss":
+        if self.errors_ == "gaussian":
             return self._log_weights - 0.5 * q
         return self._log_weights - 0.5 * (self.nu + y.shape[1]) * np.log1p(q / self.nu)
 

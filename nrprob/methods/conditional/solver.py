@@ -1,4 +1,4 @@
-"""The search for the best mixture of residuals: EM from many starts, which may race."""
+"""The search for the best mixture of residuals: EM from many starts, with successive halving."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _CERTAIN = 0.95  # membership of a row in its cluster at the start
 _TINY = 1e-30
 _CLEARER = 0.1  # of log K: fall of the memberships' mean entropy for which weights are freed
 _ALIKE = 0.8  # adjusted Rand index at which they are freed all the same
-_HEAT = 10  # steps of a race on a sample, and of the warm-up before it
+_HEAT = 10  # EM steps on the sample, and of the warm-up before them
 _LAP = 20  # steps of those that lead then, on all rows
 _LAST = 2  # restarts that go to the end
 _SAME = 0.95  # adjusted Rand index of restarts of which one goes on
 
 
 class Sample(NamedTuple):
-    """Some of the rows, on which restarts race.
+    """A sample of the rows, for the first round of successive halving.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Fit(NamedTuple):
     covariance : (p, p) scale matrix Sigma; (p,) unless tied
     offset : (K, L) log weights that balance the known groups
     log_weights : (K,) log of K times the clusters' weights
-    steps : (S,) EM steps of every restart, those of a race apart
+    steps : (S,) EM steps of every restart, without those on the sample
     free : whether the weights were fitted
     """
 
@@ -119,7 +119,7 @@ class Climb:
         # It begins again, from the memberships and the weights that it has.
         return ready._replace(u=state.u, objective=state.objective)
 
-    def heat(self, labels: jax.Array, warm: jax.Array | None, most: int, max_iter: Any) -> State:
+    def warm_up(self, labels: jax.Array, warm: jax.Array | None, most: int, max_iter: Any) -> State:
         """State after ``most`` steps from labels, and as many of a warm-up before them."""
         state = self.begin(labels, warm, most)
         return self.rise(state, jnp.minimum(most, max_iter)).state
@@ -188,7 +188,7 @@ def solve_residuals(
             few = Climb(part, sample.fixed)
 
             def heat(labels, warm):
-                end = few.heat(labels, warm if warm_up else None, _HEAT, numbers.max_iter)
+                end = few.warm_up(labels, warm if warm_up else None, _HEAT, numbers.max_iter)
                 return end.t, end.u
 
             heats = restarts(heat, own, side_by_side)

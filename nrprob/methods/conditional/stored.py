@@ -64,7 +64,7 @@ def _heat(
     climb = Climb(Model(data, numbers, covariance, robust, k, free), fixed)
 
     def run(labels, warm):
-        return climb.heat(labels, warm if warm_up else None, _HEAT, numbers.max_iter).t
+        return climb.warm_up(labels, warm if warm_up else None, _HEAT, numbers.max_iter).t
 
     return one_by_one(run, (starts.reshape(len(starts), -1), warm), 1)
 
@@ -221,7 +221,7 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
         blocks, at = _coordinates(model, seen, encoder, groups, fixed)
         task, common = _prepared(model, seen, blocks, at, groups, fixed)
         fits: list[tuple[_Search, Ends, bool]] = []
-        for errors in ("gauss", "t"):
+        for errors in ("gaussian", "t"):
             if model.errors in (errors, "auto"):
                 fits.append(_best_weights(model, blocks, task, common, errors, WEIGHTS))
         return _finish(model, seen, blocks, task, groups, fits)

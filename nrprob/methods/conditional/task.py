@@ -1,4 +1,4 @@
-"""Residuals and starts laid out for one fit, and the sample of them on which restarts race."""
+"""Residuals, initial labels and the sample for successive halving, laid out for one fit."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from nrprob.statistics.rows import Layout, arrange, bucket, existing, rounded
 from nrprob.validation import check_random_state
 
 _TRIES = 4  # k-means for every start, of which different ones are taken
-_RACE = 1 << 18  # rows x columns x clusters above which restarts race
-_FEW, _EACH = 4096, 256  # rows on which they do: at least, and for every cluster
-_LEAD, _ONE_IN = 3, 10  # restarts that go on then: at least, and one of how many
+_LARGE = 1 << 18  # rows x columns x clusters above which restarts are halved successively
+_FEW, _EACH = 4096, 256  # rows of the sample: at least, and for every cluster
+_LEAD, _ONE_IN = 3, 10  # restarts that survive the sample: at least, and one of how many
 
 
 @dataclass
@@ -34,10 +34,10 @@ class ResidualTask:
     layout : where every row is
     groups : by which starts are aligned, and balanced
     fixed : (B, r) classes of labelled rows, else -1; None where there are none
-    sample : rows on which restarts race, if they do
+    sample : rows for the first round of successive halving, if there is one
     starts : (S, B, r) labels, of the sample's rows if there is one
     warm : (S,) which of them are warmed up
-    n_leaders : restarts that go on after a race, at most
+    n_leaders : restarts that survive the sample, at most
     calls : the runs, one for every kind of errors
     """
 
@@ -54,7 +54,7 @@ class ResidualTask:
 
 
 def leaders(n_init: int) -> int:
-    """Restarts that go on after a race, at most."""
+    """Most restarts that survive the first round of successive halving."""
     return max(_LEAD, -(-n_init // _ONE_IN))
 
 
@@ -83,7 +83,7 @@ def lay_out(
     seed: int | None = None,
     init: np.ndarray | None = None,
 ) -> ResidualTask:
-    """Lay out rows, starts, and the sample if restarts race.
+    """Lay out rows, starts, and the sample for successive halving.
 
     Parameters
     ----------
@@ -93,8 +93,8 @@ def lay_out(
     groups : by which starts are aligned, and balanced
     fixed : (n,) classes of labelled rows, else -1; None where there are none
     free : whether weights are fitted, of every fit that is made
-    dtype : of the search; a race is in float32
-    mass : (n,) of rows that are a sample of others, and race themselves; else all have the same
+    dtype : of the search; the sample is searched in float32
+    mass : (n,) weights of rows that are a sample themselves; None if all weights are equal
     seed : of the starts; by default drawn from the model's ``random_state``
     init : (n,) labels in place of the first start
     """
@@ -139,8 +139,8 @@ def lay_out(
     rng = np.random.default_rng(seed)
     task = few = laid_out(chosen, mass, dtype)
     n_leaders = min(leaders(model.n_init), model.n_init)
-    many = y.size * k > _RACE
-    if model.race and many and not part:
+    many = y.size * k > _LARGE
+    if model.successive_halving and many and not part:
         strata = groups.codes
         if fixed is not None:
             strata = factorize(np.column_stack([strata, fixed]))[0]
@@ -148,7 +148,7 @@ def lay_out(
         few = laid_out(chosen, mass[chosen] * times, np.float32)
         place = few.layout.spread(task.layout.slot[chosen].astype(np.int32))
         task.sample, task.n_leaders = Sample(few.data, few.numbers, few.fixed, place), n_leaders
-    maps = [at.seen(y, metric, k) for metric in model.metrics]
+    maps = [at.seen(y, metric, k) for metric in model.whitening_exponents]
     each, kept = schedule(model.n_init, len(maps) * (1 + model.aligned) * (1 + model.warm_up))
     starts = make_starts(
         y[chosen], few.layout, n_groups if groups.n_groups > 1 else 1, maps, k, each, rng,

@@ -56,8 +56,8 @@ class MDLConstrained(ConstrainedSearch):
         description. The limits below, and labels in ``y``, are kept in any case.
     sigma : {"view", "cluster"}, default="view"
         Whether all clusters share one mean squared distance s, or have one each, as published.
-    geometry : {"gauss", "exp"}, default="gauss"
-        "gauss" codes rows by an isotropic normal density. "exp" codes squared distances by an
+    geometry : {"gaussian", "exp"}, default="gaussian"
+        "gaussian" codes rows by an isotropic normal density. "exp" codes squared distances by an
         exponential one, w = 1, as published; it is the same for two features, and for more of them
         weighs distances too little against words.
     scale_range : tuple of float, default=(1e-3, 10.0)
@@ -170,7 +170,7 @@ class MDLConstrained(ConstrainedSearch):
     _: KW_ONLY
     constraints: Annotated[str, parameters.Choice(("hard", "soft"))] = "hard"
     sigma: Annotated[str, parameters.Choice(("view", "cluster"))] = "view"
-    geometry: Annotated[str, parameters.Choice(("gauss", "exp"))] = "gauss"
+    geometry: Annotated[str, parameters.Choice(("gaussian", "exp"))] = "gaussian"
     scale_range: parameters.ScaleRange = (1e-3, 10.0)
     delta: Annotated[float | None, parameters.Number(0, LARGEST, optional=True)] = None
     epsilon: Annotated[Any, parameters.Number(0, LARGEST, optional=True)] = None

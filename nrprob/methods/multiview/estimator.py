@@ -39,7 +39,7 @@ from nrprob.validation import CLUSTERS, check_random_state
 
 __all__ = ["MDLMultiView"]
 
-GEOMETRIES = ("gauss", "exp")
+GEOMETRIES = ("gaussian", "exp")
 SIGMAS = ("view", "cluster")
 E_STEPS = ("stochastic", "mean-field")
 CENTRE_CODES = ("half_log", "none")
@@ -86,8 +86,8 @@ class MDLMultiView(ViewClusterer):
         Whether a view has one scale s, or one for every cluster, which is what the thesis's tables
         were made with. The length has very small clusters for its optima then, and chooses too
         many of them.
-    geometry : {"gauss", "exp"}, default="gauss"
-        "gauss" codes rows by an isotropic normal density, w = d/2. "exp" codes their squared
+    geometry : {"gaussian", "exp"}, default="gaussian"
+        "gaussian" codes rows by an isotropic normal density, w = d/2. "exp" codes their squared
         distances by an exponential one, w = 1, as published: the same for two features, and too
         little weight to views of many.
     e_step : {"stochastic", "mean-field"}, default="stochastic"
@@ -171,9 +171,9 @@ class MDLMultiView(ViewClusterer):
 
     Notes
     -----
-    Lengths of "gauss" leave out ``w N log(2 pi / d)``, which depends on nothing that is chosen. The
-    lengths change by ``2 w N log(a)`` if a view is multiplied by a, and by nothing if it is moved
-    or rotated. Joint tables have at most 4096 cells.
+    Lengths of "gaussian" leave out the constant ``w N log(2 pi / d)``. The lengths change by
+    ``2 w N log(a)`` if a view is multiplied by a, and do not change if it is shifted or rotated.
+    Joint tables have at most 4096 cells.
 
     References
     ----------
@@ -201,7 +201,7 @@ class MDLMultiView(ViewClusterer):
     views: Any = None
     dependent: bool = True
     sigma: Annotated[str, parameters.Choice(SIGMAS)] = "view"
-    geometry: Annotated[str, parameters.Choice(GEOMETRIES)] = "gauss"
+    geometry: Annotated[str, parameters.Choice(GEOMETRIES)] = "gaussian"
     e_step: Annotated[str, parameters.Choice(E_STEPS)] = "stochastic"
     max_clusters: int = 5
     centre_code: Annotated[str, parameters.Choice(CENTRE_CODES)] = "half_log"

@@ -30,7 +30,7 @@ def wide():
         yield
 
 
-def made(covariance, errors="gauss", power=1.0):
+def made(covariance, errors="gaussian", power=1.0):
     """Distribution over partitions of rows, five of which have a class, and of both."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(N, 2)) + 1.5 * (np.arange(N) % 2)[:, None]
@@ -67,7 +67,7 @@ NATS = {SIZES: nats_of_sizes, CLASSES: nats_of_classes}
 
 @pytest.mark.parametrize(
     ("covariance", "errors"),
-    [("tied", "gauss"), ("diag", "gauss"), *slowly(("full", "t"), ("shrunk", "gauss"))],
+    [("tied", "gaussian"), ("diag", "gaussian"), *slowly(("full", "t"), ("shrunk", "gaussian"))],
 )
 def test_lengths_differ_by_the_codes_of_sizes_and_classes(covariance, errors):
     target, z = made(covariance, errors), all_partitions(N)[::20]

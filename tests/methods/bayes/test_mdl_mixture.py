@@ -61,7 +61,7 @@ def fitted(three):
 @pytest.mark.contract
 def test_fitted_attributes(fitted, three):
     X, y, truth = three
-    assert fitted.posterior_["labels"].dims == ("chain", "draw", "sample")
+    assert fitted.posterior_["labels"].dims == ("chain", "draw", "observation")
     assert fitted.posterior_["labels"].shape == (2, 200, 60)
     k = fitted.posterior_["n_clusters"].values
     assert [len(set(z)) for z in fitted.posterior_["labels"].values[0].tolist()] == k[0].tolist()
@@ -69,16 +69,16 @@ def test_fitted_attributes(fitted, three):
     assert fitted.membership_.shape == (60, 3)
     np.testing.assert_allclose(fitted.membership_.sum(1), 1)
     assert (fitted.membership_.argmax(1) == fitted.labels_).mean() > 0.95
-    assert fitted.objective_ == fitted.posterior_["length"].values.min()
+    assert fitted.objective_ == -fitted.posterior_["log_density"].values.max()
     assert fitted.objective_trace_.min() == fitted.objective_
     assert fitted.n_iter_ == 300 and fitted.n_features_in_ == 3
     assert fitted.classes_.tolist() == [0, 1, 2]
     assert set(fitted.variance_floor_scores_) == {0.1, 0.2, 0.4}
     best = max(fitted.variance_floor_scores_, key=fitted.variance_floor_scores_.get)
     assert fitted.variance_floor_ == best
-    assert set(fitted.r_hat_) == {"length", "n_clusters"}
+    assert set(fitted.r_hat_) == {"log_density", "n_clusters"}
     kinds = {name.split("[")[0] for name in fitted.diagnostics_.index}
-    assert {"length", "largest_share", "vi", "together", "vi_between_chains"} <= kinds
+    assert {"log_density", "largest_share", "vi", "together", "vi_between_chains"} <= kinds
     every = [*fitted.diagnostics_["r_hat"], *fitted.r_hat_.values()]
     assert fitted.converged_ == (max(every) < 1.05)
     stats = fitted.sample_stats_
@@ -128,7 +128,7 @@ def test_chains_that_have_warmed_up_know_what_is_usual():
     assert (usual == usual[0]).all()
     k, length = usual[0]
     assert k == whole.n_clusters_ == 3
-    lengths = whole.posterior_["length"].values
+    lengths = -whole.posterior_["log_density"].values
     assert lengths.min() <= length <= lengths.max()
     parts = clone(model).set_params(num_samples=10).fit(X).extend(QUICK["num_samples"] - 10)
     assert parts.posterior_.equals(whole.posterior_)
@@ -233,13 +233,13 @@ def test_arviz_reads_it(fitted):
 
     with pytest.warns(UserWarning, match="exports no pointwise log likelihood.*energy='nml'; pass"):
         data = fitted.to_arviz()
-    assert data["posterior"]["labels"].dims == ("chain", "draw", "sample")
-    table = arviz.summary(data, var_names=["length", "n_clusters"])
+    assert data["posterior"]["labels"].dims == ("chain", "draw", "observation")
+    table = arviz.summary(data, var_names=["log_density", "n_clusters"])
     assert len(table) == 2 and np.isfinite(table["mean"]).all()
     stats = data["sample_stats"]
     share = stats["acceptance_gibbs"].values
     assert ((share > 0) & (share <= 1)).all()
-    np.testing.assert_array_equal(stats["lp"], -fitted.posterior_["length"])
+    np.testing.assert_array_equal(stats["lp"], fitted.posterior_["log_density"])
     assert data["observed_data"]["y"].shape == (60,)
     # Code lengths of single samples are no log likelihood.
     assert not hasattr(data, "log_likelihood")
@@ -305,7 +305,7 @@ def test_constant_columns_and_scale_do_not_matter(three):
     assert (scaled.predict(wide) == plain.predict(X)).mean() > 0.95
     unit = np.log(1e-6 * 1e5 * 3)
     assert scaled.score(wide) == pytest.approx(plain.score(X) - unit, abs=0.1)
-    length = scaled.posterior_["length"].values, plain.posterior_["length"].values
+    length = scaled.posterior_["log_density"].values, plain.posterior_["log_density"].values
     assert abs(length[0].mean() - length[1].mean()) < 3
     with pytest.warns(DegenerateClusterWarning, match="3 constant"):
         alike = (
@@ -364,7 +364,7 @@ def test_bad_input_is_refused(three):
 def test_chains_that_disagree_are_warned_of():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(300, 2)) + 8 * rng.integers(0, 3, size=(300, 2))
-    with pytest.warns(ConvergenceWarning, match="R-hat of length .* go on with extend"):
+    with pytest.warns(ConvergenceWarning, match="R-hat of log_density .* go on with extend"):
         model = MDLMixture(
             9, energy="nml", num_warmup=0, num_samples=8, num_split_merge=0, random_state=0
         ).fit(X)
@@ -387,7 +387,7 @@ def test_chains_in_different_clusterings_of_one_length_are_warned_of():
     assert max(model.r_hat_.values()) < 1.05
     assert not model.converged_
     table = model.diagnostics_
-    assert table.loc["length", "r_hat"] == model.r_hat_["length"]
+    assert table.loc["log_density", "r_hat"] == model.r_hat_["log_density"]
     assert np.isinf(table["r_hat"]).any() and table.loc["vi_between_chains", "r_hat"] > 1.5
 
 
@@ -485,7 +485,7 @@ def test_predictions_are_the_definition(rule):
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
-@pytest.mark.parametrize(("covariance", "errors"), [("diag", "gauss"), *slowly(("tied", "t"))])
+@pytest.mark.parametrize(("covariance", "errors"), [("diag", "gaussian"), *slowly(("tied", "t"))])
 def test_predictions_need_room_for_one_cluster_more_than_draws_have(covariance, errors):
     X = np.random.default_rng(4).normal(size=(12, 2))
     code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, False)
@@ -496,7 +496,7 @@ def test_predictions_need_room_for_one_cluster_more_than_draws_have(covariance, 
         target = code.target(X, none, 0, 20)
         beside = {n: np.stack([v, v]) for n, v in target.drawn().items()}
         if errors == "t":
-            beside["row_precision"] = np.repeat(student_t.VALUES[[[11], [14]]], 12, 1)
+            beside["scale_weight"] = np.repeat(student_t.VALUES[[[11], [14]]], 12, 1)
         draws = {"labels": labels.astype(np.uint8), **beside}
         few, less = compact(draws, target)
         assert (target.n_slots, less.n_slots) == (20, 10)

@@ -430,7 +430,7 @@ def test_lengths_are_those_of_the_definition():
         normal = stats.norm(draw["means"][j], draw["scales"][j])
         length -= np.log(draw["weights"][j]) + normal.logpdf(x[i, :2]).sum()
         length -= (x[i, 4:6] * np.log(draw["class_probs"][j])).sum()
-    assert float(draw["length"]) == pytest.approx(length, rel=1e-12)
+    assert -float(draw["log_density"]) == pytest.approx(length, rel=1e-12)
     np.testing.assert_allclose(np.asarray(draw["weights"]) * N % 1, 0, atol=1e-12)
 
 

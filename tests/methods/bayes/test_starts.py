@@ -62,7 +62,7 @@ def test_chains_on_some_rows_of_groups_with_classes(rows, few):
     group[[7, 9]] = 1  # a small group is among the first
     y = np.where(np.arange(300) < 40, truth, -1)
     model = MDLMixture(5, **QUICK | {"energy": "conjugate", "covariance": "tied"})
-    model.set_params(init="some").fit(X, y, known=group)
+    model.set_params(init="subsample").fit(X, y, known=group)
     assert adjusted_rand_score(model.labels_, truth) > 0.95
 
 
@@ -83,7 +83,7 @@ def test_many_rows_start_on_some_of_them(rows, few, monkeypatch):
     assert len(seen) == 1 and seen[0].shape == (2, 300)
     assert min(adjusted_rand_score(z, truth) for z in seen[0]) > 0.95
     assert adjusted_rand_score(found.labels_, truth) > 0.95
-    for init, n in (("far", 300), ("auto", 150), ("some", 60)):
+    for init, n in (("dispersed", 300), ("auto", 150), ("subsample", 60)):
         other = clone(model).set_params(init=init)
         assert other._start(other.prepare(X[:n], None), 0, None, None) is None
     again = clone(model).fit(X)

@@ -167,9 +167,9 @@ def test_partitions_and_scales_keep_their_distribution(case):
     pad = ((0, 0), (0, target.x.shape[0] - N))
     labels = np.pad(z[at[0]], pad).astype(np.int32)
     draw = {name: jnp.broadcast_to(v, (n, *np.shape(v))) for name, v in target.drawn().items()}
-    draw["row_precision"] = jnp.asarray(np.pad(VALUES[versions[at[1]]], pad, mode="edge"))
-    draw["row_precision"] = draw["row_precision"].astype(jnp.float32)
-    draw["error_freedom"] = jnp.asarray(FREEDOMS[at[2]])
+    draw["scale_weight"] = jnp.asarray(np.pad(VALUES[versions[at[1]]], pad, mode="edge"))
+    draw["scale_weight"] = draw["scale_weight"].astype(jnp.float32)
+    draw["df"] = jnp.asarray(FREEDOMS[at[2]])
     keys = jax.random.split(jax.random.PRNGKey(seed), n)
 
     @jax.jit
@@ -182,10 +182,10 @@ def test_partitions_and_scales_keep_their_distribution(case):
     end = run(jnp.asarray(labels), draw, keys).draw
     found = np.asarray(end["labels"])[:, :N]
     which = places(found, z)
-    w = np.asarray(end["row_precision"])[:, :N]
+    w = np.asarray(end["scale_weight"])[:, :N]
     version = np.abs(w[..., None] - VALUES).argmin(2)
     of = version @ len(VALUES) ** np.arange(N - 1, -1, -1)
-    freedom = (np.asarray(end["error_freedom"])[:, None] == FREEDOMS).argmax(1)
+    freedom = (np.asarray(end["df"])[:, None] == FREEDOMS).argmax(1)
     assert (which != at[0]).mean() > 0.2 and (of != at[1]).mean() > 0.2  # they did move
     counts = np.zeros_like(p)
     np.add.at(counts, (which, of, freedom), 1)
@@ -255,7 +255,7 @@ def test_far_rows_are_no_clusters_of_their_own():
     assert model.n_clusters_ == 3  # as no fit with normal errors has
     draws = model.posterior_
     assert (draws["n_clusters"] == 3).mean() > 0.7
-    assert 2 <= draws["error_freedom"].median() <= 4
+    assert 2 <= draws["df"].median() <= 4
     assert matched_accuracy(z, model.labels_) > 0.85
     new, truth, groups = new
     assert matched_accuracy(truth, model.predict(new, known=groups)) > 0.85
@@ -263,5 +263,5 @@ def test_far_rows_are_no_clusters_of_their_own():
     residual = X - np.stack([X[group == g].mean(0) for g in range(3)])[group]
     residual = residual - np.stack([residual[z == c].mean(0) for c in range(3)])[z]
     far = (residual @ np.linalg.inv(np.cov(residual.T)) * residual).sum(1)
-    precision = draws["row_precision"].mean(("chain", "draw"))
+    precision = draws["scale_weight"].mean(("chain", "draw"))
     assert stats.spearmanr(far, precision).statistic < -0.8

@@ -30,16 +30,16 @@ from nrprob.statistics.rows import arrange
 
 # One shape of nearly everything, so that little is compiled.
 N, D, K, L = 90, 5, 3, 3
-FEW = {"errors": "gauss", "weights": "uniform", "n_init": 24, "random_state": 0}
+FEW = {"errors": "gaussian", "weights": "uniform", "n_init": 24, "random_state": 0}
 pytestmark = pytest.mark.filterwarnings("ignore:two solutions:UserWarning")
 
 
-def make(seed=0, n=N, gap=6.0, noise="gauss"):
+def make(seed=0, n=N, gap=6.0, noise="gaussian"):
     """Rows with correlated noise; clusters lie apart in a direction of little noise."""
     rng = np.random.default_rng(seed)
     c, z = rng.integers(K, size=n), rng.integers(L, size=n)
     z[:L] = np.arange(L)
-    e = rng.normal(size=(n, D)) if noise == "gauss" else rng.standard_t(2.5, size=(n, D))
+    e = rng.normal(size=(n, D)) if noise == "gaussian" else rng.standard_t(2.5, size=(n, D))
     e[:, 0] *= 10
     mix = np.linalg.qr(np.random.default_rng(7).normal(size=(D, D)))[0]
     b = np.zeros((K, D))
@@ -168,17 +168,17 @@ def literal_em(X, z, labels, covariance, nu, steps, ridge=3.0):
 @pytest.mark.parametrize(
     ("covariance", "errors"),
     [
-        ("tied", "gauss"),
+        ("tied", "gaussian"),
         ("tied", "t"),
-        pytest.param("diag", "gauss", marks=pytest.mark.slow),
+        pytest.param("diag", "gaussian", marks=pytest.mark.slow),
         pytest.param("spherical", "t", marks=pytest.mark.slow),
     ],
 )
 def test_every_step_is_that_of_a_literal_em(covariance, errors):
     X, _, z = make(2, gap=3.0)
     model = ResidualMixture(
-        K, covariance=covariance, errors=errors, metrics=(0.5,), aligned=False, warm_up=False,
-        weights="uniform", n_init=1, max_iter=12, random_state=0,
+        K, covariance=covariance, errors=errors, whitening_exponents=(0.5,), aligned=False,
+        warm_up=False, weights="uniform", n_init=1, max_iter=12, random_state=0,
     )  # fmt: skip
     with jax.enable_x64(True):
         laid_out = model.prepare(X, None, z)
@@ -194,7 +194,7 @@ def test_every_step_is_that_of_a_literal_em(covariance, errors):
 
 
 @pytest.mark.usefixtures("cpu")
-@pytest.mark.parametrize(("covariance", "errors"), [("tied", "t"), ("diag", "gauss")])
+@pytest.mark.parametrize(("covariance", "errors"), [("tied", "t"), ("diag", "gaussian")])
 def test_pieces_of_many_rows_add_up(covariance, errors, monkeypatch):
     X, c, z = make(3, 600, gap=3.0)
     y = np.where(np.arange(600) < 5, c, -1)
@@ -296,7 +296,9 @@ def test_a_heavy_ridge_makes_the_covariance_a_sphere(fitted):
 def test_without_a_ridge_linear_maps_of_the_columns_change_nothing(fitted):
     X, _, z, _ = fitted
     turn = np.random.default_rng(0).normal(size=(D, D))
-    model = ResidualMixture(K, ridge=0.0, metrics=(1.0, 1.0, 1.0), **FEW).fit(X, known=z)
+    model = ResidualMixture(K, ridge=0.0, whitening_exponents=(1.0, 1.0, 1.0), **FEW).fit(
+        X, known=z
+    )
     mapped = clone(model).fit(X @ turn, known=z)
     np.testing.assert_allclose(mapped.membership_, model.membership_, atol=1e-4)
     change = (N - L) * np.linalg.slogdet(turn)[1]
@@ -327,10 +329,11 @@ def test_t_errors_with_many_degrees_of_freedom_are_normal(fitted):
 
 
 def test_automatic_errors_take_the_smaller_objective():
-    for noise, expected in (("gauss", "gauss"), ("t", "t")):
+    for noise, expected in (("gaussian", "gaussian"), ("t", "t")):
         X, _, z = make(5, noise=noise)
         each = {
-            e: ResidualMixture(K, **(FEW | {"errors": e})).fit(X, known=z) for e in ("gauss", "t")
+            e: ResidualMixture(K, **(FEW | {"errors": e})).fit(X, known=z)
+            for e in ("gaussian", "t")
         }
         auto = ResidualMixture(K, **(FEW | {"errors": "auto"})).fit(X, known=z)
         assert auto.errors_ == expected == min(each, key=lambda e: each[e].objective_)
@@ -525,7 +528,7 @@ def test_wide_rows_are_projected():
 
 @pytest.mark.slow
 @pytest.mark.contract
-@pytest.mark.parametrize("errors", ["gauss", "t"])
+@pytest.mark.parametrize("errors", ["gaussian", "t"])
 def test_degenerate_rows_are_never_nan(errors):
     rng = np.random.default_rng(0)
     cases = [
@@ -548,7 +551,7 @@ def test_degenerate_rows_are_never_nan(errors):
 def test_one_cluster(fitted):
     X, _, z, _ = fitted
     model = ResidualMixture(1, **FEW).fit(X, known=z)
-    assert (model.labels_ == 0).all() and model.converged_ and model.gap_ == np.inf
+    assert (model.labels_ == 0).all() and model.converged_ and model.objective_margin_ == np.inf
     r = residuals(X, z)
     nu0 = 3 * (N - L) * model.shrinkage_ / (1 - model.shrinkage_)
     s0 = D / np.trace(np.linalg.inv(model.covariances_))
@@ -565,8 +568,13 @@ def test_refusals_name_a_way_out(fitted):
         (ResidualMixture(5), X[:6], [0, 0, 0, 1, 1, 1], "degrees of freedom"),
         (ResidualMixture(2, nu=2.0), X, z, "nu must be at least 2.001"),
         (ResidualMixture(2, ridge=np.inf), X, z, "ridge must be at least 0 and at most"),
-        (ResidualMixture(2, metrics=()), X, z, "metrics must be a sequence"),
-        (ResidualMixture(2, metrics=(2.0,)), X, z, "at most 1"),
+        (
+            ResidualMixture(2, whitening_exponents=()),
+            X,
+            z,
+            "whitening_exponents must be a sequence",
+        ),
+        (ResidualMixture(2, whitening_exponents=(2.0,)), X, z, "at most 1"),
         (ResidualMixture(2, errors="normal"), X, z, "errors must be one of"),
         (ResidualMixture(2, covariance="full"), X, z, "covariance must be one of"),
         (ResidualMixture(2, multi="sum"), X, z, "multi must be one of"),
@@ -587,7 +595,7 @@ def test_what_makes_a_result_doubtful_is_said(fitted):
     odd[0] = 9
     with pytest.warns(DegenerateClusterWarning, match="single member"):
         clone(model).fit(X, known=odd)
-    assert model.gap_ > 1
+    assert model.objective_margin_ > 1
     # Two structures of which each is the other's image: either is as good.
     rng = np.random.default_rng(0)
     corner = np.array([[0, 0], [0, 8], [8, 0], [8, 8]])[np.arange(N // 2) % 4]
@@ -595,7 +603,7 @@ def test_what_makes_a_result_doubtful_is_said(fitted):
     sides = np.column_stack([np.concatenate([half, half[:, ::-1]]), rng.normal(size=(N, D - 2))])
     with pytest.warns(UserWarning, match="cannot tell"):
         doubtful = ResidualMixture(2, **FEW).fit(sides, known=np.arange(N) % L)
-    assert doubtful.gap_ < 1
+    assert doubtful.objective_margin_ < 1
     # One group falls into two parts, and nothing else does.
     away = rng.normal(size=(N, D))
     away[z == 1] += 100 * rng.choice([-1, 1], (z == 1).sum())[:, None]
@@ -750,7 +758,7 @@ def test_leaders_are_the_best_of_those_that_differ():
 def test_parameters_of_fewer_digits_lead_no_better_than_they_are(covariance):
     """Judged by all rows, what a sample found in single precision must not beat its own steps."""
     X, _, z = make(3, 600, gap=3.0)
-    model = ResidualMixture(K, covariance=covariance, errors="gauss", weights="free", n_init=1)
+    model = ResidualMixture(K, covariance=covariance, errors="gaussian", weights="free", n_init=1)
     with jax.enable_x64(True):
         laid_out = model.prepare(X, None, z)
         data, numbers = laid_out.data, laid_out.numbers
@@ -775,40 +783,40 @@ def test_in_single_precision_the_best_has_gone_to_its_end():
     c, z = rng.integers(8, size=2000), rng.integers(4, size=2000)
     b, a = 1.5 * rng.normal(size=(8, 20)), 3 * rng.normal(size=(4, 20))
     X = (b[c] + a[z] + rng.normal(size=(2000, 20))).astype(np.float32)
-    model = ResidualMixture(8, errors="gauss", weights="uniform", random_state=0).fit(X, known=z)
+    model = ResidualMixture(8, errors="gaussian", weights="uniform", random_state=0).fit(X, known=z)
     assert model.converged_
     assert 0 < model.n_iter_ == np.isfinite(model.objective_trace_).sum()
 
 
-RACES = [{"weights": "auto"}, {"errors": "t", "balance": 1.0}]  # and equal weights
+HALVINGS = [{"weights": "auto"}, {"errors": "t", "balance": 1.0}]  # and equal weights
 
 
 @pytest.mark.slow
 @pytest.mark.contract
 @pytest.mark.parametrize(
-    "setting", [{}, *(pytest.param(race, marks=pytest.mark.slow) for race in RACES)]
+    "setting", [{}, *(pytest.param(halving, marks=pytest.mark.slow) for halving in HALVINGS)]
 )
 def test_restarts_that_race_find_the_same(setting, monkeypatch):
     X, _, z = make(3, 600, gap=3.0)
     y = np.full(600, -1)
     y[:5] = [0, 1, 1, 2, 0]
     model = ResidualMixture(K, **FEW | setting).fit(X, y, known=z)
-    monkeypatch.setattr(task, "_RACE", 0)
+    monkeypatch.setattr(task, "_LARGE", 0)
     monkeypatch.setattr(task, "_FEW", 200)
     monkeypatch.setattr(task, "_EACH", 1)
     assert len(model.prepare(X, y, z).starts[0].reshape(-1)) < 600
-    raced = clone(model).fit(X, y, known=z)
-    assert raced.objective_ == pytest.approx(model.objective_, abs=0.1)
-    np.testing.assert_allclose(raced.membership_, model.membership_, atol=0.05)
-    assert raced.converged_ and (raced.labels_[:5] == y[:5]).all()
-    assert 0 < raced.n_iter_ == np.isfinite(raced.objective_trace_).sum()
-    table = raced.start_table_
+    halved = clone(model).fit(X, y, known=z)
+    assert halved.objective_ == pytest.approx(model.objective_, abs=0.1)
+    np.testing.assert_allclose(halved.membership_, model.membership_, atol=0.05)
+    assert halved.converged_ and (halved.labels_[:5] == y[:5]).all()
+    assert 0 < halved.n_iter_ == np.isfinite(halved.objective_trace_).sum()
+    table = halved.start_table_
     ended = table.converged | (table.n_iter > 0)
     assert 1 <= ended.sum() <= 4 < len(table) and table.objective[~ended].notna().all()
     # Those that stay behind have their objective on all rows, and no better one.
-    assert (table.objective >= raced.objective_).all()
+    assert (table.objective >= halved.objective_).all()
     assert table.objective.max() < model.objective_ + 1000
-    # Without a race every restart goes to its end, from starts of fewer k-means here.
-    alone = clone(raced).set_params(race=False).fit(X, y, known=z)
+    # Without successive halving every restart goes to its end, from starts of fewer k-means here.
+    alone = clone(halved).set_params(successive_halving=False).fit(X, y, known=z)
     assert (alone.start_table_.n_iter > 0).all()
     assert alone.objective_ == pytest.approx(model.objective_, abs=0.1)

@@ -338,7 +338,7 @@ def test_without_constraints_it_is_plain_description_length():
     plain = fit(MDLConstrained(K, n_init=4, random_state=1), X)
     bounds = {"low": 1e-3 * X.var(0).sum(), "high": 10 * X.var(0).sum()}
     # The published length, but for the code that holds for any scatter: a constant.
-    expected = kmeans_length(X, plain.labels_, geometry="gauss", **bounds)
+    expected = kmeans_length(X, plain.labels_, geometry="gaussian", **bounds)
     constant = exponential_complexity(N, *bounds.values(), clamped=True) - exponential_complexity(
         N, *bounds.values()
     )

@@ -139,7 +139,7 @@ def test_clusters_of_weight_zero_are_never_drawn_nor_best():
 
 @pytest.mark.filterwarnings("ignore::nrprob.DegenerateClusterWarning")
 @pytest.mark.parametrize("sigma", ["view", "cluster"])
-@pytest.mark.parametrize("geometry", ["gauss", "exp"])
+@pytest.mark.parametrize("geometry", ["gaussian", "exp"])
 @pytest.mark.parametrize("dependent", [True, False])
 def test_lengths_are_their_definitions(sigma, geometry, dependent):
     views, _ = blobs(apart=2.0)
@@ -329,7 +329,7 @@ def test_numbers_of_clusters_are_chosen_in_one_program():
     alone = MDLMultiView((3, 2), n_init=6, random_state=0).fit(views)
     assert alone.objective_ == pytest.approx(model.objective_)
     one = table.loc[(1, 1)]
-    expected = reference(views, np.zeros((N, 2), int), (1, 1), True, "view", "gauss")
+    expected = reference(views, np.zeros((N, 2), int), (1, 1), True, "view", "gaussian")
     assert (one.pdl, one.cdl, one.objective) == pytest.approx(expected)
 
 
