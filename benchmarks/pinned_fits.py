@@ -51,7 +51,7 @@ def fits() -> dict:
         "IB": (n.IB(3, **QUICK), BINARY, {}),
         "IB, gaussian, labels": (n.IB(3, **QUICK), REAL, {"y": WANTED}),
         "IB, counts, soft": (n.IB(3, beta=20.0, **QUICK), COUNTS, {}),
-        "IB, information distortion": (n.IB(3, beta=3.0, prior=False, **QUICK), REAL, {}),
+        "IB, information distortion": (n.IB(3, beta=3.0, compression=0.0, **QUICK), REAL, {}),
         "IB, sequential, sparse": (n.IB(3, solver="sequential", **QUICK), SPARSE, {}),
         "IB, batched": (n.IB(3, solver="batched", **QUICK), REAL, {}),
         "IB, agglomerative": (n.IB(3, solver="agglomerative"), COUNTS, {"y": WANTED}),

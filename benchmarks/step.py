@@ -38,7 +38,7 @@ def prepare(rows, settings, *, build, k):
 @jax.jit
 def steps(terms, rows, w, beta, count):
     """``count`` steps. The data are arguments: a constant would be folded into the program."""
-    update = term_update(terms, "information")
+    update = term_update(terms, 1.0)
 
     def step(_, carry):
         w, change = carry

@@ -306,12 +306,12 @@ def free_energy(
     scale="pooled",
     gamma=None,
     beta=np.inf,
-    prior=True,
+    compression=1.0,
 ):
     """Free energy of soft memberships, in nats of the whole data set.
 
-    It is `objective` where R is hard.  ``sum_cells cost + ... + mass * I(C;X) / beta``; without
-    `prior` the last term is ``-mass * H(C|X) / beta``.
+    It is `objective` where R is hard: ``sum_cells cost + ...``, plus ``mass / beta`` times
+    ``compression * H(C) - H(C|X)``, which is I(C;X) for `compression` 1.
     """
     P = _float(P).astype(np.float64)
     R = np.asarray(R, np.float64)
@@ -330,11 +330,9 @@ def free_energy(
     if gamma is not None:
         total += gamma * weights.sum() * _label_entropy(z, weights)
     if np.isfinite(beta):
-        compression = (weights[:, None] * _xlogx(R)).sum()
-        if prior:
-            q = W.sum(0) / W.sum()
-            compression -= W.sum() * _xlogx(q).sum()
-        total += compression / beta
+        negative_entropy = (weights[:, None] * _xlogx(R)).sum()
+        sizes_entropy = -W.sum() * _xlogx(W.sum(0) / W.sum()).sum()
+        total += (compression * sizes_entropy + negative_entropy) / beta
     return float(total)
 
 
@@ -495,7 +493,7 @@ def anneal(
     scale="pooled",
     gamma=None,
     damped=True,
-    prior=True,
+    compression=1.0,
     cooling=1.15,
     noise=1e-3,
     tol=1e-4,
@@ -526,8 +524,8 @@ def anneal(
         Bottleneck with side information instead, eq. (8.6.1).  `damped` steps the logarithms by
         ``1 / (1 + beta gamma)``, which always decreases the free energy; the printed update
         does not.
-    prior : bool
-        False leaves log q(c) out: information distortion.
+    compression : float
+        Factor of log q(c); 0 is information distortion.
     cooling, noise, tol, max_iter
         Factor of beta, perturbation at each level, inner stop on the memberships (times the step
         length where damped) and inner iterations.
@@ -574,9 +572,8 @@ def anneal(
         for _ in range(max_iter):
             W = mass * R
             new = -beta * score(W)
-            if prior:
-                q = W.sum(0)
-                new += np.log(np.maximum(q / q.sum(), tiny))
+            q = W.sum(0)
+            new += compression * np.log(np.maximum(q / q.sum(), tiny))
             if step < 1:
                 new = (1 - step) * log_r + step * new
             old = R
@@ -592,7 +589,7 @@ def anneal(
             weights[order],
             gamma=gamma,
             beta=beta,
-            prior=prior,
+            compression=compression,
             **terms,
         )
         trace.append((beta, F))
@@ -617,7 +614,7 @@ def iib(
     *,
     tol=1e-6,
     max_iter=200,
-    prior=True,
+    compression=1.0,
     rng=None,
 ):
     """Iterative information bottleneck at a fixed beta, Gondek (2005), section 3.5.3.
@@ -627,8 +624,7 @@ def iib(
     R : (n, K)
         Memberships.
     lagrangian : float
-        ``I(C;X) - beta I(C;Y)`` in nats per unit of mass (``-H(C|X) - beta I(C;Y)`` without
-        `prior`).
+        ``compression H(C) - H(C|X) - beta I(C;Y)`` in nats per unit of mass.
     trace : list
         The Lagrangian before each iteration.
     """
@@ -642,7 +638,7 @@ def iib(
 
     def lagrangian(R):
         # cost = mass * H(Y|C), and H(Y) is the cost of one cluster holding everything
-        F = free_energy(P, R, None, family, weights, beta=beta, prior=prior)
+        F = free_energy(P, R, None, family, weights, beta=beta, compression=compression)
         return float(beta * (F - free_energy(P, everything, None, family, weights)) / total)
 
     trace = []
@@ -650,8 +646,8 @@ def iib(
         trace.append(lagrangian(R))
         W = weights[:, None] * R
         new = -beta * score_marginal(P, W, family)
-        if prior:
-            new += np.log(np.maximum(W.sum(0) / total, np.finfo(P.dtype).tiny))
+        tiny = np.finfo(P.dtype).tiny
+        new += compression * np.log(np.maximum(W.sum(0) / total, tiny))
         old, R = R, _normalise(new)[0]
         if np.abs(R - old).max() < tol:
             break

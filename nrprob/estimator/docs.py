@@ -18,10 +18,11 @@ SHARED = {
         are hard; a number stops there, with soft memberships (or, for the hard solvers, charges
         n H(C)/beta).""",
     ),
-    "prior": (
-        "bool",
-        """False replaces I(C;X) by -H(C|X), which is information distortion: clusters are not
-        pushed towards unequal sizes.""",
+    "compression": (
+        "float",
+        """Weight of H(C), from 0 to 10**6: 1 charges I(C;X), which is the information bottleneck; 0
+        charges -H(C|X), which is information distortion. The larger it is, the more unequal are the
+        sizes of clusters, and above 1 some clusters vanish.""",
     ),
     "features": (
         '{"auto", "multinomial", "bernoulli", "gaussian"}',

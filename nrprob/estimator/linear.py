@@ -284,10 +284,10 @@ class ScoreMixin:
         .. math:: -\frac{1}{n} \sum_i \min_c d(x_i, c) \qquad \text{or} \qquad
             \frac{1}{n} \sum_i \frac{1}{\beta} \log \sum_c p(c) e^{-\beta d(x_i, c)}
 
-        for hard labels or at a finite ``beta`` (without p(c) for ``prior=False``). Of the rows of
-        the fit it is ``-objective_ / n``, up to the tolerance of the fit. It compares fits whose
-        objective and whose units are the same: not different weights in the objective. Hard labels
-        mostly gain from more clusters on new rows as well, as in k-means.
+        for hard labels or at a finite ``beta``. There p(c) has the exponent ``compression``. On the
+        rows of the fit it is ``-objective_ / n``, up to the tolerance of the fit. It compares fits
+        with the same objective and units, not fits with different weights in the objective. More
+        hard clusters mostly score better on new rows as well, as in k-means.
 
         Parameters
         ----------

@@ -124,10 +124,9 @@ class SplittingEstimator(TermEstimator):
         descent, rows = self._minimised, task.rows
         rows, settings = jax.tree.map(_wide, (rows, task.settings))
         terms, weights, critical, curvature = _terms(rows, settings, build=task.build)
-        rule = "information" if descent.information else "entropy"
         path = splitting.follow(
-            splitting.TermCycle(rule),
-            (terms, rows),
+            splitting.TermCycle(),
+            (terms, rows, settings.compression),
             rows.mass,
             (),
             # Every level is an end, and gets the accuracy that an annealing has at its end.
@@ -143,7 +142,7 @@ class SplittingEstimator(TermEstimator):
         last = path.levels[-1]
         w = jnp.exp(last.carry[1]) * rows.mass[..., None, None]
         held = w.sum((0, 1, 2))
-        prior = safe_log(held) if rule == "information" else jnp.zeros_like(held)
+        prior = settings.compression * safe_log(held)
         self._path = path
         self._minimised = descent._replace(beta=last.beta)
         objective = np.array([level.values[-1, 0] for level in path.levels])

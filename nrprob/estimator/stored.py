@@ -134,17 +134,16 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
     moments = cells.moments(blocks)
     problem = build(cells.SummedRows(moments), settings)
     seed = start_seed(estimator, survey)
-    rule = "information" if descent.information else "entropy"
 
     def tell(n_iter: int, beta: float) -> None:
         if estimator.verbose:
             print(f"{n_iter} passes over the rows: inverse temperature {beta:.4g}")
 
     found, terms = cells.anneal_cells(
-        blocks, problem, moments, settings, seed, n_clusters=k, n_init=n_init, rule=rule,
+        blocks, problem, moments, settings, seed, n_clusters=k, n_init=n_init,
         dtype=dtype, tell=tell,
     )  # fmt: skip
-    fit = found.fit(terms, descent.information)
+    fit = found.fit(terms, descent.compression)
     estimator._keep_costs(fit.slope, fit.log_prior, m, beta=fit.beta, critical=fit.critical_beta)
     estimator._keep_weights(fit.weights)
     active = np.ones(k, bool)

@@ -29,14 +29,14 @@ class Descent(NamedTuple):
     ----------
     solver : one of `SOLVERS`
     beta : final inverse temperature; infinite to end with hard labels
-    information : whether I(C;X)/beta is charged, as in a bottleneck; else -H(C|X)/beta, as in EM
+    compression : weight of H(C) in (compression H(C) - H(C|X)) / beta; 1 in a bottleneck, 0 in EM
     damped : whether steps are shortened where the objective is not concave
     quench, cooling, noise, tol : see `nrprob.engines.optimise.solve.Settings`
     """
 
     solver: str = "anneal"
     beta: float = np.inf
-    information: bool = True
+    compression: float = 1.0
     damped: bool = False
     quench: float = 1.0
     cooling: float = 1.15
@@ -45,8 +45,8 @@ class Descent(NamedTuple):
 
     @property
     def compressed(self) -> bool:
-        """Whether hard labels pay n H(C)/beta."""
-        return self.information and bool(np.isfinite(self.beta))
+        """Whether hard labels pay compression n H(C)/beta."""
+        return self.compression > 0 and bool(np.isfinite(self.beta))
 
 
 class TermEstimator(LinearClusterer):
@@ -119,7 +119,6 @@ class TermEstimator(LinearClusterer):
             solver = solve.solve_anneal
             task.settings = task.settings._replace(init=self._start(task, n_clusters))
             static |= {
-                "rule": "information" if descent.information else "entropy",
                 "damped": descent.damped,
                 "soft": bool(np.isfinite(descent.beta)),
             }
@@ -255,12 +254,10 @@ class TermEstimator(LinearClusterer):
 
     def _mix(self, cost: np.ndarray) -> np.ndarray:
         """Scores of rows that cost (n, k): of the best cluster, or at the objective's beta."""
-        beta, information = self._minimised.beta, self._minimised.information
+        beta, compression = self._minimised.beta, self._minimised.compression
         if np.isinf(beta) or np.isinf(self.beta_):
-            if information:  # hard labels that pay for their entropy
-                cost = cost + (1 + np.log(self.labels_.size)) / beta
+            # Hard labels pay for their entropy.
+            cost = cost + compression * (1 + np.log(self.labels_.size)) / beta
             return np.where(np.isfinite(self._log_prior), -cost, -np.inf).max(1)
-        log_prior = self._log_prior
-        if information:
-            log_prior = log_prior - logsumexp(log_prior)
+        log_prior = self._log_prior - compression * np.log(self.labels_.size)
         return logsumexp(log_prior - beta * cost, axis=1) / beta

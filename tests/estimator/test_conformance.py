@@ -17,7 +17,7 @@ from nrprob import (
 
 CLASSES = [entry.theirs for entry in ENTRIES.values()]
 SETTINGS = [
-    IB(4, n_init=2, beta=2.0, prior=False),
+    IB(4, n_init=2, beta=2.0, compression=0.0),
     IB(n_init=2, solver="sequential"),
     IB(n_init=2, solver="batched"),
     IB(n_init=2, solver="agglomerative"),

@@ -235,7 +235,7 @@ _FINE = {
     **dict.fromkeys(("delta", "epsilon", "max_diameter", "bandwidth"), (10**20,)),
 }
 _WRAPPED = {  # values that are parts of others
-    "metrics": [lambda v: (v,)],
+    "whitening_exponents": [lambda v: (v,)],
     "scale_range": [lambda v: (v, 10.0), lambda v: (1e-3, v)],
     "start": [lambda v: (v,)],
     "eta": [lambda v: (v,)],
@@ -280,10 +280,12 @@ def test_every_count_has_an_upper_bound(name):
             assert str(e.value).count("; ") == 2, (parameter, str(e.value))
 
 
-def test_metrics_are_few():
+def test_whitening_exponents_are_few():
     X, known = few_rows("residual-mixture")
     model = clone(ENTRIES["residual-mixture"].ours).set_params(whitening_exponents=(0.5,) * 101)
-    with pytest.raises(ValueError, match="whitening_exponents must be at most 100 powers; got 101; pass fewer"):
+    with pytest.raises(
+        ValueError, match="whitening_exponents must be at most 100 powers; got 101; pass fewer"
+    ):
         model.fit(X, **known)
 
 

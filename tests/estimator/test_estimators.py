@@ -488,14 +488,15 @@ def test_fixed_temperature_is_soft_and_in_between(binary):
     assert soft.beta_ == pytest.approx(2 * critical)
     hard = IB(2, random_state=0).fit(X)
     assert soft.objective_ > hard.objective_ - 1e-9
-    distortion = IB(2, beta=2 * critical, prior=False, random_state=0).fit(X)
+    distortion = IB(2, beta=2 * critical, compression=0.0, random_state=0).fit(X)
+    between = IB(2, beta=2 * critical, compression=0.5, random_state=0).fit(X)
     assert abs(distortion.membership_ - soft.membership_).max() > 1e-4
     # The finite temperature charges the hard solvers for the entropy of the labels.
     free = IB(2, solver="sequential", random_state=0).fit(X)
     charged = IB(2, beta=2.0, solver="sequential", random_state=0).fit(X)
     p = np.bincount(charged.labels_) / 200
     entropy = -200 * (p * np.log(p)).sum()
-    for model in (soft, distortion, charged):
+    for model in (soft, distortion, between, charged):
         assert model.score(X) == pytest.approx(-model.objective_ / 200, rel=1e-6)
     assert charged.objective_ >= free.objective_ + entropy / 2 - 1e-6
 

@@ -195,25 +195,24 @@ def normalise(
     return e * (mass[..., None, None] / e.sum(-1, keepdims=True))
 
 
-def compression(rule: str, sums: Sums) -> jax.Array:
-    """I(C;X) (S,), or -H(C|X) if the rule is "entropy", in nats of the whole data set."""
+def compression_cost(compression: Any, sums: Sums) -> jax.Array:
+    """Return compression H(C) - H(C|X) (S,), in nats of the whole data set; 1 gives I(C;X)."""
 
     def part(block, w):
         log_r = safe_log(w) - safe_log(block.mass)[..., None, None]
         return jnp.where(w > 0, w * log_r, 0).sum((0, 1, 3)), w.sum((0, 1)), block.mass.sum()
 
     value, q, total = sums(part)
-    if rule == "information":
-        value = value - (q * (safe_log(q) - safe_log(total))).sum(-1)
-    return value
+    return value - compression * (q * (safe_log(q) - safe_log(total))).sum(-1)
 
 
-def term_update(terms: Terms, rule: str) -> Update:
+def term_update(terms: Terms, compression: Any) -> Update:
     """Update of an objective made of terms; blocks are `Rows`, and there is no state.
 
-    ``rule="information"`` minimises F + I(C;X)/beta by log r = log p(c) - beta score; ``"entropy"``
-    minimises F - H(C|X)/beta by log r = -beta score. Both use masses of 1 per row, so that F, I and
-    H are in nats of the whole data set.
+    It minimises F + (compression H(C) - H(C|X)) / beta by log r = compression log p(c) - beta
+    score. H(C) is concave in p(c), so that its tangent at the current p(c) bounds it from above and
+    no update raises the objective. 1 is the information bottleneck, 0 a mixture or information
+    distortion. All rows have mass 1, so that F and H are in nats of the whole data set.
     """
 
     def settle(state, sums, beta):
@@ -223,11 +222,11 @@ def term_update(terms: Terms, rule: str) -> Update:
     def log_memberships(settled, rows, _, beta):
         slopes, log_prior = settled
         log_r = -beta[:, None] * rows.adjoint(slopes)
-        return log_r + log_prior if rule == "information" else log_r
+        return log_r + compression * log_prior
 
     def value(state, sums, beta):
         cells = sums(lambda rows, w: rows.cells(w))
-        return objective(terms, cells) + compression(rule, sums) / beta
+        return objective(terms, cells) + compression_cost(compression, sums) / beta
 
     return Update(settle, log_memberships, value)
 

@@ -143,14 +143,13 @@ class Found(NamedTuple):
     weights: np.ndarray
     best: int
 
-    def fit(self, terms: Terms, information: bool) -> TermFit:
+    def fit(self, terms: Terms, compression: float) -> TermFit:
         """What the terms say of the best restart."""
         at = slice(self.best, self.best + 1)
         q = self.cells[:, self.best, :, -1].sum(0)
         held = self.hard[:, self.best, :, -1].sum(0)
-        with np.errstate(divide="ignore"):
-            prior = np.log(q) if information else np.zeros_like(q)
-        prior = np.where(held > 0, prior, -np.inf)
+        prior = np.full_like(q, -np.inf)
+        prior[held > 0] = compression * np.log(q[held > 0])
         slopes = np.asarray(row_costs(terms, jnp.asarray(self.cells[:, at])))[:, 0]
         beta = np.asarray(self.state.beta)[self.best]
         return TermFit(slopes, prior, beta, self.critical, self.weights)  # type: ignore[arg-type]
@@ -238,25 +237,24 @@ def _labels(
     return block.rows.number, labels, w if soft else None
 
 
-@partial(jax.jit, static_argnames="rule")
-def _follow(terms: Terms, cells: jax.Array, active: jax.Array, rule: str) -> tuple[jax.Array, ...]:
+@jax.jit
+def _follow(
+    terms: Terms, cells: jax.Array, active: jax.Array, compression: Any
+) -> tuple[jax.Array, ...]:
     """Slopes and log prior that follow from cells."""
     q = cells[..., -1].sum(0)
-    prior = jnp.log(jnp.where(q > 0, q, 1)) if rule == "information" else jnp.zeros_like(q)
-    return slope(terms, cells), jnp.where(
-        active & ((q > 0) | (rule != "information")), prior, -jnp.inf
-    )
+    prior = compression * jnp.log(jnp.where(q > 0, q, 1))
+    return slope(terms, cells), jnp.where(active & ((q > 0) | (compression == 0)), prior, -jnp.inf)
 
 
 def _value(
-    terms: Terms, cells: np.ndarray, sure: np.ndarray, beta: np.ndarray, rule: str
+    terms: Terms, cells: np.ndarray, sure: np.ndarray, beta: np.ndarray, compression: float
 ) -> np.ndarray:
     """Objective (S,) of memberships, as `nrprob.engines.optimise.anneal.term_update` has it."""
-    paid = sure
-    if rule == "information":
-        q = cells[..., -1].sum(0)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            paid = sure - np.where(q > 0, q * np.log(q / q.sum(-1, keepdims=True)), 0).sum(-1)
+    q = cells[..., -1].sum(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        q_log_p = np.where(q > 0, q * np.log(q / q.sum(-1, keepdims=True)), 0)
+    paid = sure - compression * q_log_p.sum(-1)
     return np.asarray(objective(terms, jnp.asarray(cells))) + paid / beta
 
 
@@ -316,7 +314,6 @@ def anneal_cells(
     *,
     n_clusters: int,
     n_init: int,
-    rule: str,
     dtype: Any,
     tell: Callable[[int, float], None] = lambda n_iter, beta: None,
 ) -> tuple[Found, Terms]:
@@ -360,9 +357,8 @@ def anneal_cells(
         cells = seen.cells
         least = tol * _SHARE * (1e-3 if finish else 1)
         for _ in range(int(settings.max_iter) * (100 if finish else 1)):
-            slopes, prior = (
-                np.asarray(a) for a in _follow(terms, jnp.asarray(cells), active, rule)
-            )
+            following = _follow(terms, jnp.asarray(cells), active, settings.compression)
+            slopes, prior = map(np.asarray, following)
             new = State(slopes, prior, beta)
             moved = (
                 np.full(n_init, np.inf) if state is None else _moved(state, new, all_rows, active)
@@ -381,7 +377,7 @@ def anneal_cells(
         check = seen.check
         ends = beta * cooling > stop
         done = np.where(last, quiet, same & ((seen.hard >= 0.999 * mass.sum()) | ends))
-        trace.append(_value(terms, cells, seen.sure, beta, rule))
+        trace.append(_value(terms, cells, seen.sure, beta, settings.compression))
         tell(n_iter, float(beta.max()))
         hardened = (last | done).all() or ends.all()
         if hardened if np.isinf(final) else finish:

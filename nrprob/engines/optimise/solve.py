@@ -56,6 +56,7 @@ class Settings(NamedTuple):
     max_iter : updates per temperature, sweeps, or steps
     method : record of the numbers that the method's builder reads
     beta : final inverse temperature; infinite to anneal until the labels are hard
+    compression : weight of H(C), see `nrprob.engines.optimise.anneal.term_update`
     quench : ratio of the first inverse temperatures of the last restart and of the first
     cooling, noise, tol : see `nrprob.engines.optimise.anneal.Ladder`
     init : (B, r, K) log memberships to start from, or None
@@ -65,6 +66,7 @@ class Settings(NamedTuple):
     max_iter: Any
     method: Any = ()
     beta: Any = np.inf
+    compression: Any = 1.0
     quench: Any = 1.0
     cooling: Any = 1.15
     noise: Any = 0.0
@@ -85,7 +87,7 @@ def make_settings(
     )
 
 
-FLOATS = ("beta", "quench", "cooling", "noise", "tol")
+FLOATS = ("beta", "compression", "quench", "cooling", "noise", "tol")
 
 
 class Iteration(NamedTuple):
@@ -130,7 +132,7 @@ class Problem(NamedTuple):
     curvature: jax.Array | float = 0.0
     anneal: bool = True
 
-    def iteration(self, rows: Rows, rule: str, n_clusters: int, n_init: int) -> Iteration:
+    def iteration(self, rows: Rows, compression: Any, n_clusters: int, n_init: int) -> Iteration:
         """Descent along the gradient of the terms; see `term_update`."""
         terms, weights, critical = weighted(self, rows)
 
@@ -138,7 +140,7 @@ class Problem(NamedTuple):
             slopes = row_costs(terms, rows.cells(w))
             return exact_objective(terms, rows.cells(hard)), lambda best: slopes[:, best]
 
-        update = term_update(terms, rule)
+        update = term_update(terms, compression)
         return Iteration(
             update, (rows,), None, critical, weights, self.curvature, self.anneal, finish
         )
@@ -218,7 +220,7 @@ class TermFit(NamedTuple):
     Attributes
     ----------
     slope : (groups, K, p) what a row adds to F, linearly, in every cell
-    log_prior : (K,) log mass of the clusters; -inf for those that hold nothing
+    log_prior : (K,) compression times the log mass of the clusters; -inf for empty ones
     beta : final inverse temperature
     critical_beta : inverse temperature of the first split; NaN where that was not asked
     weights : (terms,) weights of the terms
@@ -258,10 +260,10 @@ def exact_objective(terms: Terms, cells: jax.Array) -> jax.Array:
     return objective(wide, cells.astype(jnp.float64))
 
 
-def with_compression(terms: Terms, rows: Rows, inverse_beta: jax.Array) -> Terms:
-    """Add n H(C)/beta, which is n I(C;X)/beta of hard labels."""
+def with_compression(terms: Terms, rows: Rows, weight: jax.Array) -> Terms:
+    """Add n H(C) times ``weight``, which is compression / beta for hard labels."""
     total = rows.mass.sum().astype(jnp.float64)
-    return (*terms, Term(inverse_beta, xlogx(total), None, mass_cost, False))
+    return (*terms, Term(weight, xlogx(total), None, mass_cost, False))
 
 
 def _minimised(
@@ -275,11 +277,11 @@ def _minimised(
     whether = isinstance(problem.weigh, FixedWeights)
     terms, weights, critical = weighted(problem, rows, whether=whether)
     if compressed:
-        terms = with_compression(terms, rows, 1 / settings.beta)
+        terms = with_compression(terms, rows, settings.compression / settings.beta)
     return terms, weights, critical
 
 
-@program("build", "n_clusters", "n_init", "rule", "damped", "soft")
+@program("build", "n_clusters", "n_init", "damped", "soft")
 def solve_anneal(
     rows: Rows,
     settings: Settings,
@@ -289,7 +291,6 @@ def solve_anneal(
     build: Build,
     n_clusters: int,
     n_init: int,
-    rule: str,
     damped: bool = False,
     soft: bool = False,
 ) -> Solution:
@@ -301,7 +302,7 @@ def solve_anneal(
     ``settings.quench`` times the first one's, the last ones being hardly annealed at all.
     """
     dtype = rows.mass.dtype
-    run = build(rows, settings).iteration(rows, rule, n_clusters, n_init)
+    run = build(rows, settings).iteration(rows, settings.compression, n_clusters, n_init)
     active = jnp.arange(n_clusters) < settings.n_clusters
     begin = jnp.where(run.critical < jnp.inf, 0.95 * run.critical, 1).astype(dtype)
     if not run.anneal:
@@ -341,7 +342,7 @@ def solve_anneal(
     best = reached.argmin()
     w = jax.lax.dynamic_index_in_dim(found.w, best, 2, keepdims=False)
     q = w.sum((0, 1))
-    prior = safe_log(q) if rule == "information" else jnp.zeros_like(q)
+    prior = settings.compression * safe_log(q)
     # Of hard clusters, those that hold rows; of soft ones, those that hold a part of any.
     held = q if soft else one_hot(labels[..., best, None], rows.mass, n_clusters).sum((0, 1, 2))
     trace = found.trace[:, best]

@@ -127,19 +127,16 @@ class Schedule(NamedTuple):
 
 @dataclass(frozen=True)
 class TermCycle:
-    """The update of an objective made of terms, for this engine; data are the terms and the rows.
+    """The update of an objective made of terms, for this engine.
 
-    Attributes
-    ----------
-    rule : see `nrprob.engines.optimise.anneal.term_update`
+    The data are the terms, the rows and the compression; see
+    `nrprob.engines.optimise.anneal.term_update`.
     """
-
-    rule: str
 
     def __call__(self, data: Any, active: jax.Array) -> Callable[..., Any]:
         """Make the update."""
-        terms, rows = data
-        of_masses = term_update(terms, self.rule)
+        terms, rows, compression = data
+        of_masses = term_update(terms, compression)
 
         def update(state, log_q, beta):
             w = normalise(log_q, rows.mass, active=active)

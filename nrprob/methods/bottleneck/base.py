@@ -28,13 +28,13 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
         return f"the best restart of solver={self.solver!r}"
 
     def _free(
-        self, beta: float | None = None, information: bool = True, quench: float = 100.0
+        self, beta: float | None = None, compression: float = 1.0, quench: float = 100.0
     ) -> Descent:
         """Return the descent of the parameters; ``quench`` is what "auto" stands for."""
         return Descent(
             solver=self.solver,
             beta=np.inf if beta is None else float(beta),
-            information=bool(information),
+            compression=float(compression),
             quench=quench if isinstance(self.quench, str) else float(self.quench),
             cooling=float(self.cooling),
             noise=float(self.noise),

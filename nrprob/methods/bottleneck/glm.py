@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.hash_rng import spread, stream
-from nrprob.engines.optimise.anneal import Sums, Update, Weigh, compression
+from nrprob.engines.optimise.anneal import Sums, Update, Weigh, compression_cost
 from nrprob.engines.optimise.iterate import iterate
 from nrprob.engines.optimise.power import leading_eigenvalues
 from nrprob.engines.optimise.solve import Iteration, exact_objective
@@ -363,7 +363,7 @@ def model_update(features: str, coordination: Term) -> Update:
         losses, cells = sums(part)
         penalty = 0.5 * (sums.blocks[0].penalty * coef * coef).sum((0, 2, 3))
         losses += penalty.reshape(losses.size, -1).sum(-1)
-        return losses + objective(terms, cells) + compression("information", sums) / beta
+        return losses + objective(terms, cells) + compression_cost(1.0, sums) / beta
 
     return Update(settle, log_memberships, value)
 
@@ -394,7 +394,7 @@ class GLMProblem(NamedTuple):
     weigh: Weigh
     count: jax.Array
 
-    def iteration(self, rows: Rows, rule: str, n_clusters: int, n_init: int) -> Iteration:
+    def iteration(self, rows: Rows, compression: Any, n_clusters: int, n_init: int) -> Iteration:
         """Newton steps of the models and memberships in turn; see `model_update`."""
         features, mass, dtype = self.features, rows.mass, rows.mass.dtype
         count = self.count.astype(dtype)

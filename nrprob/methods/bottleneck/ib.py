@@ -82,17 +82,17 @@ class IB(UnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
 
     Minimises, in nats of the whole data set and with every row of equal weight,
 
-    .. math:: n H(Y|C) + n I(C;X) / \beta
+    .. math:: n H(Y|C) + n \, [\alpha H(C) - H(C|X)] / \beta
 
-    which is the Lagrangian I(C;X) - beta I(C;Y) of Tishby et al. (1999), divided by beta and up to
-    the constant n H(Y). ``beta=None`` anneals until the labels are hard, where the second term
-    vanishes.
+    with :math:`\alpha` the ``compression``. At 1 this is the Lagrangian I(C;X) - beta I(C;Y) of
+    Tishby et al. (1999), divided by beta and up to the constant n H(Y); at 0 it is information
+    distortion. ``beta=None`` anneals until the labels are hard, where the second term vanishes.
 
     Parameters
     ----------
     <n_clusters>
     <beta>
-    <prior>
+    <compression>
     <features>
     <binarize>
     solver : {"anneal", "sequential", "batched", "agglomerative", "split"}, default="anneal"
@@ -152,7 +152,7 @@ class IB(UnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
     n_clusters: parameters.Clusters = 2
     _: KW_ONLY
     beta: parameters.Temperature = None
-    prior: parameters.Flag = True
+    compression: Annotated[float, parameters.Number(0, 1e6)] = 1.0
     features: parameters.Features = "auto"
     binarize: parameters.Threshold = None
     solver: Annotated[str, parameters.Choice((*SOLVERS, "split"))] = "anneal"
@@ -192,7 +192,7 @@ class IB(UnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
         return Bottleneck(self._features.features), ()
 
     def _descent(self):
-        return self._free(self.beta, self.prior)
+        return self._free(self.beta, self.compression)
 
 
 @parameters.constructor
@@ -201,7 +201,9 @@ class IBSI(SplittingBottleneck):
 
     Minimises, in nats of the whole data set,
 
-    .. math:: n H(Y|C) + \gamma n I(C;Z) + n I(C;X) / \beta
+    .. math:: n H(Y|C) + \gamma n I(C;Z) + n \, [\alpha H(C) - H(C|X)] / \beta
+
+    with :math:`\alpha` the ``compression``.
 
     The published fixed-point iteration is not a descent: the penalty is convex where the iteration
     takes it to be concave, and above some ``gamma`` it misses even good partitions. ``damped=True``
@@ -219,7 +221,7 @@ class IBSI(SplittingBottleneck):
     quench : float or "auto", default="auto"
         As in `IB`, but "auto" is 1 with ``damped=False``, the published algorithm.
     <beta>
-    <prior>
+    <compression>
     <features>
     <binarize>
     solver : {"anneal", "sequential", "batched", "agglomerative", "split"}, default="anneal"
@@ -275,7 +277,7 @@ class IBSI(SplittingBottleneck):
     gamma: Annotated[float, parameters.Number(0, 1e9)]
     damped: parameters.Flag = True
     beta: parameters.Temperature = None
-    prior: parameters.Flag = True
+    compression: Annotated[float, parameters.Number(0, 1e6)] = 1.0
     features: parameters.Features = "auto"
     binarize: parameters.Threshold = None
     solver: Annotated[str, parameters.Choice((*SOLVERS, "split"))] = "anneal"
@@ -300,7 +302,7 @@ class IBSI(SplittingBottleneck):
 
     def _descent(self):
         quench = 100.0 if self.damped else 1.0
-        return self._free(self.beta, self.prior, quench)._replace(damped=bool(self.damped))
+        return self._free(self.beta, self.compression, quench)._replace(damped=bool(self.damped))
 
     def _common_cost(self, x, groups):
         z, share = self._surprise, groups.share

@@ -288,7 +288,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         )
         settings = solve.make_settings(
             np.dtype(np.float64), n_clusters=self.n_clusters, max_iter=self.max_iter,
-            method=numbers, noise=1e-3, tol=1e-4, cooling=1.15,
+            method=numbers, compression=0.0, noise=1e-3, tol=1e-4, cooling=1.15,
         )  # fmt: skip
         k = padded(rows, layout, self.n_clusters)
         static = {

@@ -146,7 +146,7 @@ def solve_cec(
     if solver == "anneal":
         found = solve.solve_anneal(
             rows, settings, seed, None,
-            build=build, n_clusters=n_clusters, n_init=n_init, rule="entropy",
+            build=build, n_clusters=n_clusters, n_init=n_init,
         )  # fmt: skip
         starts = jnp.moveaxis(found.labels, -1, 0)
     elif given is not None:

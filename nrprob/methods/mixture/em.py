@@ -323,10 +323,10 @@ class MixtureEM(UnconditionalMixin, NumberMixin, FeatureParameters, ScoreMixin, 
         return np.where(fixed >= 0, 1.0, float(self.unlabelled_weight))
 
     def _descent(self):
-        # EM is the entropy rule at the temperature 1.
+        # EM is the update without compression at the temperature 1.
         return Descent(
             beta=1.0,
-            information=False,
+            compression=0.0,
             quench=100.0,
             cooling=float(self.cooling),
             noise=float(self.noise),

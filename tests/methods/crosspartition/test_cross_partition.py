@@ -470,7 +470,7 @@ def test_wrong_counts_are_refused(planted):
 def test_bottlenecks_split_where_their_own_ladder_says(planted):
     X, theme, subset = planted
     for model, given in (
-        (IB(3, solver="split", features="multinomial", prior=False), {}),
+        (IB(3, solver="split", features="multinomial", compression=0.0), {}),
         (IBSI(3, gamma=0.5, solver="split", features="multinomial"), {"known": subset}),
     ):
         model.fit(X, **given)
