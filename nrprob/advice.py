@@ -1,4 +1,4 @@
-"""Which estimator for the data at hand, and why."""
+"""Recommend an estimator for the data at hand, with the reason."""
 
 from __future__ import annotations
 

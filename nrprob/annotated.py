@@ -1,6 +1,6 @@
-"""Annotated data, as AnnData holds cells: which of it are rows, and where results are written.
+"""Read annotated data (AnnData objects) and write results back to them.
 
-The package anndata is not imported: an object of it says what there is.
+The package anndata is not imported: attributes of the object say which parts it has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compiled programs on disk, so that a new process need not compile them again."""
+"""Keep compiled programs on disk, so that a new process need not compile them again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Graph colouring: can cannot-links be kept with so many clusters, and if not, which ones clash.
+"""Graph colouring: decide whether k clusters can satisfy all cannot-links.
 
-Clusters are colours, and a cannot-link is an edge. Deciding is NP-complete from three colours on,
-so the search is exact but stops at a stated limit. Yin (2007), sections 5.2.1 and 5.4.3; the order
-is that of Davidson and Ravi (2006), known as smallest-last, and the search is Brélaz's DSATUR.
+Clusters are colours, and a cannot-link is an edge. The decision is NP-complete for three colours
+and more, so the exact search stops at a stated limit. Yin (2007), sections 5.2.1 and 5.4.3; the
+order is that of Davidson and Ravi (2006), known as smallest-last, and the search is Brélaz's
+DSATUR.
 """
 
 from __future__ import annotations

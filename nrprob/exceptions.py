@@ -1,4 +1,4 @@
-"""Warnings and errors that are this package's own; all others are scikit-learn's or Python's."""
+"""Warnings and errors of this package; all others are scikit-learn's or Python's."""
 
 import numbers
 import sys

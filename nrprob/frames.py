@@ -1,4 +1,4 @@
-"""Tables whose columns have names: what they are, and which of their columns are known."""
+"""Data frames: recognise them, and take known columns out of the features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels as they are given: arrays of what was passed, and the codes of their values."""
+"""Encode labels: arrays as they were passed, and integer codes of their values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What constraints say of rows: checked pairs, rows that go together, and a clear no.
-
-Must-links make components, which are clustered as wholes; cannot-links are edges between these.
-"""
+"""Pairwise constraints: checked pairs, connected must-link components, contradictions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections to the schedulers of ``dask.distributed`` clusters."""
+"""Connections to schedulers of ``dask.distributed`` clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings that computations run under, whatever those of the caller."""
+"""JAX settings of all computations, independent of the caller's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One non-redundant clustering after another."""
+"""Find non-redundant clusterings one after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dataclasses as nodes of JAX's trees."""
+"""Dataclasses as nodes of JAX pytrees."""
 
 from __future__ import annotations
 

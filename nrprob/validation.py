@@ -1,4 +1,4 @@
-"""Refusals, in our own words, of what other libraries accept in silence or report obscurely."""
+"""Input checks with our own messages, where other libraries accept bad input or fail obscurely."""
 
 from __future__ import annotations
 

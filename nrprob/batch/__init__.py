@@ -1,4 +1,4 @@
-"""Runs described by files: which data, what is known, which methods, what to report."""
+"""Batch runs from model files: data, known structure, methods, measures and reports."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Batches done by the workers of a ``dask.distributed`` cluster.
+"""Execute batches on the workers of a ``dask.distributed`` cluster.
 
-Scheduling, transport and what follows the death of a worker are dask's. Here is what a worker does
-with a batch, and what has to be the same on both sides before one is sent. Workers return results
-as bytes and write none: they need no file system in common with the process that runs the plan.
-Nothing heavy is imported at the top, since the scheduler imports this module, too.
+dask schedules, transports and recovers from the death of a worker. This module defines what a
+worker does with a batch, and checks that both sides have the same versions before a batch is sent.
+Workers return results as bytes and write nothing, so that no shared file system is needed. Nothing
+heavy is imported at the top, since the scheduler imports this module too.
 """
 
 from __future__ import annotations

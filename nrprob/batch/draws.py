@@ -1,4 +1,4 @@
-"""What is drawn anew for every run: labels that are told, parts of the rows, pairs of rows."""
+"""Sample what differs between runs: labelled rows, train/test splits, pairs of rows."""
 
 from __future__ import annotations
 

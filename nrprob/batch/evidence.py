@@ -1,4 +1,4 @@
-"""Whether the clusters of a fit are there, and how sure its rows are, for its page and files."""
+"""Significance tests and confidences of one fit, for its page and files."""
 
 from __future__ import annotations
 

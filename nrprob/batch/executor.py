@@ -1,4 +1,4 @@
-"""Cells fitted: those that can, side by side in compiled programs, the others one by one."""
+"""Execute the fits of a batch: side by side in compiled programs, or one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of an exploration: labels, what was tested, and pictures."""
+"""Write the files of an exploration: labels, tests and plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a single run: labels, a summary and a picture."""
+"""Write the files of a single fit: labels, a summary and a plot."""
 
 from __future__ import annotations
 

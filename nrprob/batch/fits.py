@@ -1,4 +1,4 @@
-"""What remains of a fit: labels, objective, agreement with labelings, and how it was made."""
+"""Record of one fit: labels, objective, agreement with labelings, versions and timing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Files of rows and of results: what can be said before one is read, or written.
+"""File formats of data and results: checks that need neither reading nor writing.
 
-Nothing heavy is imported, so that a wrong name is told of at once.
+Nothing heavy is imported, so that a wrong name is reported at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the fit of a cell is given: rows, known structure, labels and pairs."""
+"""Assemble the arguments of one fit: features, known structure, labels and pairs."""
 
 from __future__ import annotations
 

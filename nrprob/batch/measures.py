@@ -1,4 +1,4 @@
-"""What model files say of results: what to measure, and how a report sets it out."""
+"""Measures, tables and figures of a report, as model files declare them."""
 
 from __future__ import annotations
 

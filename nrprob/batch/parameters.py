@@ -1,4 +1,4 @@
-"""Parameters by name: places in them ("dims.0"), what many have in common, their words."""
+"""Look up, compare and format parameters by name, with paths into lists ("dims.0")."""
 
 from __future__ import annotations
 

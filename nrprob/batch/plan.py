@@ -1,9 +1,9 @@
-"""A model file as the list of its cells: one data set, one setting of one method, one seed.
+"""Expand a model file into cells: one data set, one setting of one method, one seed.
 
-What a cell is called follows from what determines its result and from nothing else, so that titles,
-tables and the order of a file may change without anything being computed again. Cells are divided
-into batches, the units of work and of writing; both follow from the file alone, so that several
-runners divide the same work alike.
+The identifier of a cell follows from everything that determines its result and from nothing else,
+so that titles, tables and the order of a file may change without a new computation. Cells are
+grouped into batches, the units of work and of writing. Both follow from the file alone, so that
+several runners divide the same work in the same way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is tried before the first fit: data, parameters, what is drawn, and every place to write."""
+"""Check data, parameters, splits and output paths before the first fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where results of a model file come from: the files, and what is to be said of their columns."""
+"""Record the provenance of results: source files, digests and column warnings."""
 
 from __future__ import annotations
 

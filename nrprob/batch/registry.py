@@ -1,7 +1,7 @@
-"""The methods by the names that the command line and model files use.
+"""Registry of methods by the names that the command line and model files use.
 
-Ours have short names. Rivals of other packages, which only model files take, have import paths.
-Nothing is imported until a method is asked for, so that listing them is instant.
+Our methods have short names; external estimators, in model files only, have import paths. Nothing
+is imported until a method is requested, so that listing the methods is instant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rivals: estimators of other packages, which are given rows and nothing else."""
+"""External estimators (scikit-learn, ClustPy), fitted on X only."""
 
 from __future__ import annotations
 

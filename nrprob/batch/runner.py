@@ -1,7 +1,7 @@
-"""The runner: what is missing of a plan, batch by batch, and nothing twice.
+"""Run a plan batch by batch; finished batches are not computed again.
 
-It claims batches, has them done, and writes what comes back. Who does them is another matter: this
-process with all its devices, or workers of a cluster.
+The runner claims batches, has them executed and writes the results. The executor is either this
+process with all its devices, or the workers of a cluster.
 """
 
 from __future__ import annotations

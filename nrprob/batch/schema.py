@@ -1,4 +1,4 @@
-"""The tables of a model file, what they may hold, and what has to agree between them."""
+"""Schema of a model file: tables, types and the constraints between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data that a model file names, selected, labelled and transformed as it says."""
+"""Load the data that a model file names; select, label and transform them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a model file has drawn anew for every run: labels that are told, a split, pairs of rows.
+"""Model-file tables of what is sampled for every run: labels, a split, pairs of rows.
 
-Each of these tables stands for one or several *amounts*, which are the points of a learning curve.
-The drawing itself is in `nrprob.batch.draws`.
+Each table stands for one or several *amounts*, the points of a learning curve. The sampling itself
+is in `nrprob.batch.draws`.
 """
 
 from __future__ import annotations

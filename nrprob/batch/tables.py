@@ -1,7 +1,7 @@
-"""Data as the runner sees them: rows, and named labelings of the rows.
+"""Data sets of the runner: a feature matrix and named labelings of its rows.
 
-Three sources: a file (CSV, Parquet, NPZ), a data set by name (:func:`nrprob.datasets.load`), a
-generator.
+There are three sources: a file (CSV, Parquet, NPZ), a data set by name
+(:func:`nrprob.datasets.load`), or a generator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A batch of fits: what becomes of it, in whichever process, and a crew of this process alone."""
+"""Execute one batch of fits in any process, and the pool of this process alone."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The command line: ``nrprob fit``, ``explore``, ``run``, ``check``, ``report``, ``methods``.
 
-Results go to the standard output, progress and complaints to the standard error. What a user can
-mend is one line and exit code 2. Anything heavy is imported inside a command.
+Results go to standard output; progress, warnings and errors go to standard error. An error that the
+user can correct is one line, with exit code 2. Heavy imports happen inside a command.
 """
 
 from __future__ import annotations

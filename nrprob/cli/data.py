@@ -1,4 +1,4 @@
-"""What the commands that cluster a file are given: its rows, and labelings of them."""
+"""Load features and labels for the command line."""
 
 from __future__ import annotations
 

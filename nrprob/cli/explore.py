@@ -1,4 +1,4 @@
-"""The command ``nrprob explore``: clusterings one after another, until there is no evidence."""
+"""The command ``nrprob explore``: successive clusterings while there is evidence."""
 
 from __future__ import annotations
 

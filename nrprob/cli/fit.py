@@ -1,4 +1,4 @@
-"""The command ``nrprob fit``: the rows of a file clustered, beyond what is known about them."""
+"""The command ``nrprob fit``: cluster the rows of a file, conditioned on known structure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the commands that cluster a file are asked for, refused where it is wrong before it is read.
+"""Options of the commands that cluster a file, checked before the file is read.
 
-Nothing heavy is imported: a wrong name is told of at once.
+Nothing heavy is imported, so that a wrong name is reported at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a command writes: never over what is there already, unless it is told to."""
+"""Choose output folders; existing results are overwritten only with ``--force``."""
 
 from __future__ import annotations
 

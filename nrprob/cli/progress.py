@@ -1,4 +1,4 @@
-"""How far a batch run is: a bar with the time left, or now and then a line."""
+"""Progress of a batch run: a bar with the remaining time, or occasional lines."""
 
 from __future__ import annotations
 

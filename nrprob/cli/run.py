@@ -1,4 +1,4 @@
-"""The commands ``nrprob run`` and ``nrprob check``: model files done, or only checked."""
+"""The commands ``nrprob run`` and ``nrprob check``: run model files, or check them only."""
 
 from __future__ import annotations
 

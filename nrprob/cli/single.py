@@ -1,4 +1,4 @@
-"""What a single run found, on the terminal."""
+"""Print the result of a single fit on the terminal."""
 
 from __future__ import annotations
 

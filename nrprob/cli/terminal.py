@@ -1,6 +1,6 @@
-"""What the user sees: lines on the two streams, that something is going on, and errors in one line.
+"""Terminal output: the two streams, progress messages and one-line errors.
 
-Nothing here knows what is computed.
+Nothing here depends on what is computed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What options ask of methods, refused where it is wrong before JAX is loaded, which takes seconds.
+"""Validate options against the parameters of a method before JAX is loaded.
 
-The names of options stand for those of parameters, here and in what is refused later.
+Error messages name command-line options in place of parameters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counts of genes in cells of several types, measured in several batches."""
+"""Simulated gene counts of cells of several types, measured in several batches."""
 
 from __future__ import annotations
 

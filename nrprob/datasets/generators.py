@@ -1,4 +1,4 @@
-"""Random data in which several independent clusterings are planted side by side."""
+"""Random data sets with several independent planted clusterings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a mixture of a few normal components, whose number a sampler has to find."""
+"""Samples of Gaussian mixtures whose number of components is to be estimated."""
 
 from __future__ import annotations
 

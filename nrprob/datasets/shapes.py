@@ -1,4 +1,4 @@
-"""Shapes in the plane that can be grouped in two ways, not all of them by centres."""
+"""Two-dimensional shapes that can be grouped in two ways, not all of them by centroids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of which some clusters are found in every subset of the rows, and stronger ones in one."""
+"""Counts with clusters shared by all subsets, and stronger ones in one subset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts in which two clusterings cross: rows are joined, or respelt, from labelled counts."""
+"""Text counts with two crossed clusterings, from joined or respelt labelled documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that are seen in several views at once, which agree on a share of the rows."""
+"""Several views of the same rows, whose clusterings agree on a share of the rows."""
 
 from __future__ import annotations
 

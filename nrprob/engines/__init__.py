@@ -1,1 +1,1 @@
-"""Optimisers of partitions; none of them knows a method."""
+"""Optimisers and samplers of partitions; none of them depends on a method."""

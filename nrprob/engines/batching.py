@@ -1,9 +1,9 @@
-"""Many fits of one shape in one compiled program, over all devices.
+"""Execute many fits of one shape in one compiled program, over all devices.
 
-Calls that agree in their signature differ in nothing but numbers: data, settings, seeds. They are
-laid out as (devices, steps, lanes): every device walks through its own steps without waiting for
-the others, and the lanes of a step run side by side. The number of steps is traced, so that one
-program, compiled for its capacity, serves fewer calls at no cost.
+Calls with the same signature differ only in numbers: data, settings, seeds. They are laid out as
+(devices, steps, lanes). Each device works through its own steps without waiting for the others, and
+the lanes of a step run side by side. The number of steps is traced, so that one program, compiled
+for its capacity, serves fewer calls at no extra cost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Cheap pseudo-random numbers for starts, perturbations and visiting orders.
+"""Hash-based pseudo-random numbers for initial values, perturbations and visiting orders.
 
-A counter is hashed with a seed. JAX's own generator is far better than these uses need, and its
-compilation would take longer than all the rest of a small fit; anything that samples from a
-distribution has to use `jax.random`.
+A counter is hashed with a seed. JAX's own generator is better than these uses need, and its
+compilation would dominate a small fit. Anything that samples from a distribution must use
+`jax.random`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What estimators have in common: input, restarts, fitted state, new rows."""
+"""Base classes of estimators: input, restarts, fitted state, prediction."""

@@ -1,4 +1,4 @@
-"""What every clusterer has in common: input, restarts, fitted state, warnings, new rows."""
+"""Base class of every clusterer: input, restarts, fitted state, warnings, prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base clusterers: those that other estimators run on a part of the rows, or on rows they moved."""
+"""Base clusterers that other estimators fit to parts of the rows or to transformed rows."""
 
 from __future__ import annotations
 

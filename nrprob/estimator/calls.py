@@ -1,4 +1,4 @@
-"""Restarts as runs of compiled programs, divided by memory, and what all of them found."""
+"""Restarts as calls of compiled programs, divided by memory, and their joint result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusterers of dense rows, of which labels and pairs of rows are told at most."""
+"""Base class of clusterers of dense rows, with optional labels and pairs."""
 
 from __future__ import annotations
 

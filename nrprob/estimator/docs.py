@@ -1,6 +1,6 @@
-"""Entries of docstrings that estimators share, written once.
+"""Docstring entries that estimators share, written once.
 
-A line ``<name>`` in the docstring of a class stands for the whole entry of a parameter or
+A line ``<name>`` in the docstring of a class stands for the whole entry of the parameter or
 attribute of that name, with the default of the class.
 """
 

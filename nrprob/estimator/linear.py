@@ -1,4 +1,4 @@
-"""Clusterers whose cost of a row is linear in statistics of it: the row alone says its cluster."""
+"""Clusterers whose cost is linear in the statistics of a row, so that they can predict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimators of density that find the number of clusters themselves."""
+"""Density estimators that choose the number of clusters themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the estimators that take pairs of rows have in common."""
+"""Base class of estimators that take pairs of rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constructors written as lists of parameters, each annotated with what it may be."""
+"""Constructors declared as annotated parameters with their ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paths of splits: their levels in plain arrays, what stopped them, and terms solved by them."""
+"""Paths of splits: levels as arrays, stopping reasons, and terms solved by splitting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fits of rows that do not fit into memory, for estimators whose objective is a sum of terms."""
+"""Out-of-core fits of estimators whose objective is a sum of terms."""
 
 from __future__ import annotations
 

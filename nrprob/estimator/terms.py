@@ -1,4 +1,4 @@
-"""Estimators whose objective is a sum of terms over cells, and the solvers that they share."""
+"""Estimators whose objective is a sum of terms over cells, with their common solvers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How sure rows and clusters are: refits to resampled rows, from fresh starts and from the fit."""
+"""Bootstrap confidences of samples and clusters, from refits to resampled data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether there is a gap between clusters: two sides and a valley, counted in rows held out."""
+"""Test for a low-density gap between clusters on held-out samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refits on all folds but one, and what they say of the rows that they have not seen."""
+"""Cross-fitting: refits on all folds but one, evaluated on held-out samples."""
 
 from __future__ import annotations
 

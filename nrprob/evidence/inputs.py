@@ -1,4 +1,4 @@
-"""What can be held out and tested: estimators with a density, rows of real numbers, groups."""
+"""Check that an estimator, features and known groups can be tested."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""One elliptical cloud per known group: what clusters have to beat.
+"""One-component null models: one elliptical density per known group.
 
-Clouds are normal or t, and the groups have one scale matrix together or one each. They are fitted
-in coordinates in which the clusters' model as a whole is round, so that none of them is worse than
-the clusters only because its covariance was shrunk; matrices that are estimated are shrunk there as
-Ledoit and Wolf (2004) have it, of all rows towards a sphere, of one group towards all.
+Null models are Gaussian or t, with one scale matrix for all groups or one per group. They are
+fitted in coordinates in which the covariance of the clusters' model is the identity, so that no
+null model is worse than the clusters only because of shrinkage. Estimated matrices are shrunk there
+by the rule of Ledoit and Wolf (2004): the pooled matrix towards a sphere, the matrix of one group
+towards the pooled one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many clusters there are, by the log-likelihood of rows held out."""
+"""Number of clusters by held-out log-likelihood."""
 
 from __future__ import annotations
 

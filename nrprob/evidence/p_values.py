@@ -1,4 +1,4 @@
-"""From what rows gain where they were held out to a p-value."""
+"""p-values of held-out log-likelihood gains."""
 
 from __future__ import annotations
 

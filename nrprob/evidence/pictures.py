@@ -1,4 +1,4 @@
-"""Rows along the direction in which a cluster is best told from the others, by known group."""
+"""Plot samples along the discriminant direction of a cluster, by known group."""
 
 from __future__ import annotations
 

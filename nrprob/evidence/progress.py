@@ -1,4 +1,4 @@
-"""A bar that shows how many fits of a long answer are done."""
+"""Progress bar over many fits."""
 
 from __future__ import annotations
 

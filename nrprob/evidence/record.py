@@ -1,4 +1,4 @@
-"""What a test of a clustering found, in numbers, in words, and as a picture."""
+"""Result of a significance test: p-values, a sentence and a plot."""
 
 from __future__ import annotations
 

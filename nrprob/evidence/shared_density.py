@@ -1,4 +1,4 @@
-"""A density for clusterers that have none: clouds of one covariance about the clusters' centres."""
+"""Gaussian density with one covariance for clusterers that define no density."""
 
 from __future__ import annotations
 

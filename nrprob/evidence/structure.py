@@ -1,4 +1,4 @@
-"""Whether clusters describe the rows better than clouds of known groups, and have gaps between."""
+"""Test the clusters against one-component null models, and for low-density gaps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How alike partitions are, how good one is, and whether two of them are independent.
+"""Indices of similarity, quality and independence of partitions.
 
 Labels are compared only for equality, so they may be of any hashable type.
 """

@@ -1,4 +1,4 @@
-"""How alike two partitions are, and whether they are independent."""
+"""Similarity and independence of two partitions."""
 
 from __future__ import annotations
 

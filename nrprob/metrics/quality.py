@@ -1,4 +1,4 @@
-"""How compact and how well apart the clusters of one partition are."""
+"""Compactness and separation of the clusters of one partition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several partitions of the same rows: how unlike each other and the known ones, and how good."""
+"""Quality and dissimilarity of several partitions, and of known ones."""
 
 from __future__ import annotations
 

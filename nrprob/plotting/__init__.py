@@ -1,8 +1,8 @@
-"""Pictures of a clustering beside the structure that was known.
+"""Plots of a clustering and of the known structure.
 
-Every mark that carries a value is also a number or a label. Groups are told apart by marks or by
-hatches as well as by colours, and colours are ones that people with colour-blindness can read.
-matplotlib is imported where it is used.
+Every mark that carries a value has a number or a label as well. Groups are distinguished by markers
+or hatches as well as by colours, and the colours can be read with colour blindness. matplotlib is
+imported where it is used.
 """
 
 from nrprob.plotting.annealing import plot_annealing

@@ -1,4 +1,4 @@
-"""The objective on its way down, and where other restarts ended."""
+"""Plot the trace of the objective, and the final objectives of all restarts."""
 
 from __future__ import annotations
 

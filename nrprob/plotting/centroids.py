@@ -1,4 +1,4 @@
-"""Centroids of known groups beside those of found clusters."""
+"""Plot centroids of known groups and of clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often found clusters meet known groups."""
+"""Plot the contingency table of clusters and known groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features that tell clusters apart once what is known is taken off."""
+"""Plot the features that distinguish clusters, adjusted for the known structure."""
 
 from __future__ import annotations
 

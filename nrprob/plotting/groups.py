@@ -1,4 +1,4 @@
-"""Names of groups, of clusters and of features, as pictures write them; and rows as they read."""
+"""Names of groups, clusters and features in plots, and rows as text."""
 
 from __future__ import annotations
 

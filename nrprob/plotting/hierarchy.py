@@ -1,4 +1,4 @@
-"""How clusters come out of each other."""
+"""Plot the hierarchy of clusters."""
 
 from __future__ import annotations
 

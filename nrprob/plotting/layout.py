@@ -1,4 +1,4 @@
-"""Parts of a figure, each of as many inches as its names and numbers take, placed in lines."""
+"""Figure layout: panels sized in inches by their names and numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What numbers of clusters are worth, by a path, by merges, or by rows held out."""
+"""Plot criteria for the number of clusters: paths, merges, held-out likelihood."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heat maps of features by group, on one scale."""
+"""Heat maps of features by group on one scale."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows in the plane in which clusters are best seen, marked by one labeling or by several."""
+"""Scatter plot of rows in the discriminant plane, marked by one or several labelings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Colours, marks and hatches of all pictures, which are told apart in grey as well."""
+"""Colours, markers and hatches of all plots, distinguishable in grey as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows of every subset are in which cluster."""
+"""Plot the clusters of the rows of every subset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels for the draws of samplers that sum labels out."""
+"""Draw labels for samplers that integrate the labels out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far partitions of high posterior probability are from their centre."""
+"""Credible balls of partitions around a point estimate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantities that do not depend on the names of clusters, and whether chains agree on them."""
+"""Label-invariant quantities of partitions, and convergence diagnostics of the chains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws of labels as one checked array of codes that no longer depends on names."""
+"""Draws of labels as one checked array of codes, invariant to label switching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One partition that stands for all draws: the minimiser of the posterior expected loss."""
+"""Point estimate of a partition: the minimiser of the posterior expected loss."""
 
 from __future__ import annotations
 

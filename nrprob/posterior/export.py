@@ -1,7 +1,8 @@
-"""Handing draws to ArviZ.
+"""Export draws to ArviZ.
 
 Draws are plain arrays named ``(chain, draw, *event)``. They are not read back from a traced model,
-because samplers over partitions have discrete, re-labelled states that no such reader understands.
+because samplers over partitions have discrete states with label switching, which ArviZ's converters
+do not support.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which clusters of a partition the draws would join first, and what each join costs."""
+"""Merge path of a point estimate: which clusters to merge next, and at what loss."""
 
 from __future__ import annotations
 

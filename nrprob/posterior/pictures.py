@@ -1,4 +1,4 @@
-"""Pictures of draws of partitions, in the manner of `nrprob.plotting`."""
+"""Plots of draws of partitions."""
 
 from __future__ import annotations
 

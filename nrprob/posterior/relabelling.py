@@ -1,4 +1,4 @@
-"""Naming the clusters of every draw after one partition, to summarise components."""
+"""Relabel every draw to match one reference partition, to summarise components."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often two samples share a cluster."""
+"""Co-clustering probabilities of pairs of samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters that hold in the whole posterior, and clusters that come and go."""
+"""Stable and unstable clusters of the posterior."""
 
 from __future__ import annotations
 

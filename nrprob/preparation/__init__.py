@@ -1,1 +1,1 @@
-"""Tables made ready for fits."""
+"""Preparation of tables for fits."""

@@ -1,4 +1,4 @@
-"""What a column of a table holds, and what it looks like."""
+"""Types of the columns of a table."""
 
 from __future__ import annotations
 

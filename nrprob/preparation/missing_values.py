@@ -1,4 +1,4 @@
-"""Missing values of a table: which rows are complete."""
+"""Missing values of a table, and complete rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table made ready for a fit, with a record of what was done to it."""
+"""Prepare a table for a fit, with a record of every change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a preparation did, and how it tells its user."""
+"""Record of a preparation, and its messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales of features, and what brings them together."""
+"""Scales of features, and standardisation."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Additive statistics of rows, and what a cell of rows costs."""
+"""Additive statistics of rows, and costs of cells."""

@@ -1,7 +1,7 @@
-"""Labelings of an ensemble as statistics of rows: the stacked indicators of their labels.
+"""Ensembles of labelings as statistics of rows: stacked indicators of the labels.
 
-The scatter of these rows about the means of clusters is what a consensus minimises, by quadratic
-mutual information: see `nrprob.CondEns`.
+A consensus minimises the within-cluster scatter of these rows, which is quadratic mutual
+information; see `nrprob.CondEns`.
 """
 
 from __future__ import annotations

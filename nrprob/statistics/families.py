@@ -1,6 +1,6 @@
-"""Families of features: for each its cost, what raw rows become and which are refused, its link.
+"""Families of features: cost, encoding, validation and link of each.
 
-Whoever needs more of a family than `Family` has says so for a family that lacks it, by `of`.
+A function that needs more than `Family` provides refuses a family that lacks it, by `of`.
 """
 
 from __future__ import annotations

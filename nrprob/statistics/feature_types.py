@@ -1,4 +1,4 @@
-"""What rows hold, by their values: counts, zeros and ones, or real numbers. JAX is not needed."""
+"""Infer the type of features from their values: counts, binary or continuous; without JAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what the user passes to the statistics of a row: the pieces that families are made of."""
+"""Convert user input to the statistics of a row; building blocks of the families."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Logarithms of gamma functions of positive numbers, inside of compiled programs.
+"""Log-gamma functions of positive numbers inside compiled programs.
 
-XLA's own serves negative numbers, too, by more operations: a sampler's program that has it in two
+XLA's own also serves negative numbers, by more operations. A sampler's program that has it in two
 dozen places took a fifth longer to compile.
 """
 

@@ -1,8 +1,8 @@
-"""Second moments: what normal distributions ask of a cell, its cost, and what a moving row changes.
+"""Second moments: Gaussian costs of cells, and their differences when a row moves.
 
 Statistics of a row are its m features, products of two of them (`second_moments`), columns of other
-costs, and its mass. Products of many rows take far more room than the rows: `Moments` makes them
-block by block.
+costs, and its mass. Products of many rows take far more memory than the rows: `Moments` computes
+them block by block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows by group, in plain NumPy: sums, means, and how many are in which groups."""
+"""Sums, means and counts of rows by group, in NumPy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Links: how the mean of a feature follows from a linear predictor, in a generalised linear model.
+"""Link functions of generalised linear models.
 
-The loss of a feature y at the linear predictor eta is the cumulant function less y eta, plus a base
-that depends on the row alone. Then a saturated model costs what the family's cell cost says.
+The loss of a feature y at the linear predictor eta is the cumulant function minus y eta, plus a
+base that depends on the row alone. A saturated model then costs the family's cell cost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Factors of small positive definite matrices, many side by side, without LAPACK.
+"""Factors of many small positive definite matrices, without LAPACK.
 
-LAPACK takes small matrices one by one, and two calls of it at a time, of one program or of two, can
-wait for each other forever: on a CPU each holds one of XLA's threads until the parts that it made
-of its batch have run on the others.
+LAPACK processes small matrices one by one, and two concurrent calls, of one program or of two, can
+deadlock: on a CPU each holds one of XLA's threads until the parts of its batch have run on the
+others.
 """
 
 from __future__ import annotations

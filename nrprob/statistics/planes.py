@@ -1,4 +1,4 @@
-"""The plane in which clusters are best seen in what known groups leave."""
+"""The discriminant plane of the clusters after adjusting for known groups."""
 
 from __future__ import annotations
 

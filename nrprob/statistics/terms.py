@@ -1,8 +1,8 @@
-"""Terms: an objective as a weighted sum of cell costs, its score, and its differences.
+"""Terms: an objective as a weighted sum of cell costs, its gradient, and its differences.
 
 F(W) = sum over terms of weight * sum over cells of cost(cell), where W = p(x) p(c given x) are the
-masses of the rows in the clusters. A term looks at the (known group, cluster) cells themselves, or
-at clusters pooled over the groups, possibly through a linear view of the statistics.
+masses of the rows in the clusters. A term uses the (known group, cluster) cells, or clusters pooled
+over the groups, possibly through a linear view of the statistics.
 """
 
 from __future__ import annotations

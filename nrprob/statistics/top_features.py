@@ -1,4 +1,4 @@
-"""What tells clusters apart once what is known is taken off, and rows that are examples of them."""
+"""Features that distinguish clusters, adjusted for known groups, and example rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""x log x with a derivative that can be used at zero."""
+"""x log x with a finite derivative at zero."""
 
 from __future__ import annotations
 

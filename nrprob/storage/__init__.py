@@ -1,1 +1,1 @@
-"""Rows that lie somewhere else than in memory: where they come from, and sums over them."""
+"""Out-of-core rows: sources, blocks and sums over them."""

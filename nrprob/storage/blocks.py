@@ -1,8 +1,9 @@
-"""Blocks of rows, all of one shape, and sums over them: here, on a cluster, or of all processes.
+"""Blocks of rows of one shape, and sums over them: local, on a cluster, or multi-process.
 
-What a step keeps of a block is what it returns. Whoever needs sums over all rows states what one
-block gives, and does not see where the blocks are: in memory, in a scratch file, with the workers
-of a ``dask.distributed`` cluster, or with the processes of `jax.distributed`.
+A step keeps only what it returns for a block. A caller that needs sums over all rows defines the
+contribution of one block, and does not depend on the location of the blocks: in memory, in a
+scratch file, with the workers of a ``dask.distributed`` cluster, or with the processes of
+`jax.distributed`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where rows lie, as parts that are read one after another, by whatever process.
+"""Sources of stored rows, as parts that any process reads one after another.
 
-A part is an object that a worker of a cluster can receive; `pieces` reads it. Files, datasets and
-arrays are read by the libraries that know them; nothing of theirs is imported before it is needed.
+A part is an object that can be sent to a worker of a cluster; `pieces` reads it. Files, datasets
+and arrays are read by their own libraries, which are imported only when needed.
 """
 
 from __future__ import annotations

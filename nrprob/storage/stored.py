@@ -1,4 +1,4 @@
-"""Rows that are stored: what the user says of them, and what one look at all of them tells."""
+"""Stored rows: the user's description, and statistics of one pass over the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports: results set beside published values, on one page."""
+"""Reports: results and published values on one page."""
 
 from nrprob.batch.report.page import write_report
 

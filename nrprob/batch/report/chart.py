@@ -1,4 +1,4 @@
-"""Figures of a report as numbers: lines of our methods, and of published values."""
+"""Compute the lines of a report's figures: our methods and published values."""
 
 from __future__ import annotations
 

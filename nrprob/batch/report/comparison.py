@@ -1,4 +1,4 @@
-"""Tables of a report: methods in settings, ours beside published values."""
+"""Tables of a report: our methods and published values by setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers and settings in words: every public name is a filter of the page's template."""
+"""Template filters that format numbers and settings; every public name is a filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fits of one data set found, as one page."""
+"""HTML page of the fits of one data set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results as one page: tables beside published values, figures, timing."""
+"""HTML report of a run: tables with published values, figures, timing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Charts drawn, and told in words and numbers for who does not see them."""
+"""Draw the charts of a report, with a text alternative for each."""
 
 from __future__ import annotations
 

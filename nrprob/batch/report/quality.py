@@ -1,4 +1,4 @@
-"""Quality against time: what methods reach, and how long one of their fits takes."""
+"""Table of quality versus computing time per method."""
 
 from __future__ import annotations
 

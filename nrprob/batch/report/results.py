@@ -1,4 +1,4 @@
-"""The fits that were planned, in one frame with what was measured of those that are done."""
+"""Planned fits and their measures as one data frame."""
 
 from __future__ import annotations
 

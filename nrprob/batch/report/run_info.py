@@ -1,4 +1,4 @@
-"""What ran, where and when, how long it took, and whether it ended well."""
+"""Summary of a run: hosts, dates, durations, failures."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Pages from templates: each a single HTML file without scripts that loads nothing.
+"""Render pages from templates: single HTML files without scripts that load nothing.
 
-So it can be sent, kept and printed.
+A page can therefore be sent, archived and printed.
 """
 
 from __future__ import annotations

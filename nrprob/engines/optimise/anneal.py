@@ -1,9 +1,9 @@
-"""Deterministic annealing: one ladder of temperatures for every method, all restarts side by side.
+"""Deterministic annealing: one schedule of temperatures for every method and all restarts.
 
-The engine owns the ladder, the perturbation that leaves the symmetric saddle, the normalisation,
-fixed rows, stopping and the trace. A method gives an `Update`, which looks at rows a block at a
-time: what a block adds to sums over the rows, what follows from the sums, and the memberships of a
-block that follow from that. `term_update` makes it from terms.
+The engine owns the schedule, the perturbation away from the symmetric saddle point, normalisation,
+fixed rows, stopping and the trace. A method supplies an `Update`, which reads rows one block at a
+time: the contribution of a block to sums over rows, the quantities that follow from the sums, and
+the memberships of a block given these quantities. `term_update` builds it from terms.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Deterministic annealing that keeps cells, and no memberships: for rows that do not fit.
+"""Deterministic annealing of out-of-core rows: cell statistics are kept, memberships are not.
 
 The temperatures are those of `nrprob.engines.optimise.anneal`. Each block of rows gets its scores
 and memberships, is added to the cells, and is discarded. Random numbers are hashed from the row

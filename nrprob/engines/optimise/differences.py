@@ -1,6 +1,7 @@
-"""What an objective changes when rows move, join or leave; and clusters that are given up.
+"""Differences of an objective when rows move, join or leave; and removal of small clusters.
 
-Costs of cells are evaluated anew, unless they are `MovingCost`: these know what a row changes.
+Costs of cells are evaluated anew, except a `MovingCost`, which computes the difference that one row
+makes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The loop that every descent is: steps until all has come to rest, or enough were taken."""
+"""Iterate an update until convergence or a maximal number of steps."""
 
 from __future__ import annotations
 

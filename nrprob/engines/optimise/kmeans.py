@@ -1,4 +1,4 @@
-"""k-means in two parts that know nothing of how rows lie: k-means++ starts, and Lloyd's steps."""
+"""k-means++ initialisation and Lloyd's iterations for any layout of the rows."""
 
 from __future__ import annotations
 

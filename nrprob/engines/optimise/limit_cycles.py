@@ -1,16 +1,15 @@
-"""Fixed points of an update that is no descent, and its loops.
+"""Fixed points and limit cycles of an update that is not a descent.
 
 A method gives ``make(data, active)``, which returns ``update(state, log_q, beta) -> (state, log_r,
-values)`` for log memberships (B, r, 1, K) of which the columns ``active`` (K,) exist: as an
-annealing's update, but of logs, since an update that is no descent may bring memberships far below
-what a float holds. ``state`` (..., K) are logs of weights that the update carries from cycle to
-cycle, and ``values`` (1, T) numbers that are kept for the trace.
+values)`` for log memberships (B, r, 1, K), where ``active`` (K,) marks the clusters that exist. It
+is an annealing's update in logarithms, since an update that is not a descent may bring memberships
+far below the smallest float. ``state`` (..., K) holds logarithms of weights that the update carries
+from cycle to cycle, and ``values`` (1, T) holds numbers for the trace.
 
-Steps that no longer shrink are those of a loop, or of a way past something. An orbit is followed to
-tell which, and a loop is returned as such, with its period and its width. Steps that shrink along a
-line are summed up at once. That is a longer step, and takes what grows in a cycle further away as
-well: a point that the update leaves, and a loop, stay what they are, which shorter steps would
-change.
+Steps that no longer shrink belong to a limit cycle or to a slow passage. The orbit is followed to
+distinguish the two, and a limit cycle is returned with its period and its width. Steps that shrink
+along a line are summed at once. This longer step amplifies growing directions as well, so that
+unstable points and limit cycles keep their nature; shorter steps would change it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Agglomeration: join the two clusters whose union costs least, until one is left.
+"""Agglomeration: merge the two clusters with the least increase in cost until one is left.
 
-`agglomerate` works from cell costs and keeps no matrix of pairs; `agglomerate_pairs` from a matrix
-whose entries add up when clusters are joined, whatever they mean. In both, every cluster remembers
-its nearest neighbour, and only clusters that lost theirs look again. `move_rows` mends what merges
-cannot undo.
+`agglomerate` works from cell costs and keeps no matrix of pairs. `agglomerate_pairs` works from a
+matrix of pair costs that add up when clusters are merged. In both, every cluster remembers its
+nearest neighbour, and only clusters that lost their neighbour search again. `move_rows` corrects
+rows that merges have misplaced.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Reassignment of single rows: hard labels, improved by exact differences of the objective.
+"""Reassign single rows: hard labels, improved by exact differences of the objective.
 
-`sequential` visits rows one by one in random order and moves each to the cluster that costs least,
-as the sequential information bottleneck and Hartigan's k-means do. `batched` moves many rows at
-once and backs off where the objective did not fall: it needs the same differences, but as one
-array operation. Both may give clusters up on the way; see
-`nrprob.engines.optimise.differences.Giving`.
+`sequential` visits rows one by one in random order and moves each to the cluster of least cost, as
+the sequential information bottleneck and Hartigan's k-means do. `batched` moves many rows at once
+and backs off where the objective did not fall; it needs the same differences as one array
+operation. Both may remove clusters; see `nrprob.engines.optimise.differences.Giving`.
 """
 
 from __future__ import annotations

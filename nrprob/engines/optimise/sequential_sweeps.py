@@ -1,7 +1,8 @@
-"""Visits to rows one after another, each of which goes to the cluster that costs least.
+"""Sequential sweeps: visit rows one by one and move each to the cluster of least cost.
 
-How a visit is paid for depends on the rows and on the costs: dense rows under any cost, costs that
-know themselves what a row changes, and sparse rows under costs that are sums over features.
+The implementation depends on the rows and on the costs: dense rows under any cost, costs that
+compute the difference of one row themselves, and sparse rows under costs that are sums over
+features.
 """
 
 from __future__ import annotations

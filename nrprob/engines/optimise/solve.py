@@ -1,9 +1,9 @@
-"""From terms to the best of many restarts, each solver as one compiled program.
+"""Solve an objective made of terms: the best of many restarts, one program per solver.
 
 A method gives ``build(rows, settings) -> Problem``: a hashable function of arrays that makes its
-terms, weights that come from the data included. Numbers travel in ``settings`` and are traced, so
-that a sweep over them compiles once. To `solve_anneal` a method whose update is not the gradient of
-one sum of terms may give, in place of a `Problem`, anything that has its ``iteration``.
+terms, including weights that depend on the data. Numbers travel in ``settings`` and are traced, so
+that a sweep over them compiles once. A method whose update is not the gradient of one sum of terms
+may give `solve_anneal` any object with an ``iteration`` in place of a `Problem`.
 """
 
 from __future__ import annotations

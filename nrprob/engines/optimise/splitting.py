@@ -1,9 +1,10 @@
-"""Splitting: one cluster becomes two, two become three, each at the temperature at which it can.
+"""Splitting: increase the number of clusters one by one, each at its critical temperature.
 
-The engine doubles the largest cluster, follows the two copies, kept equal, to a fixed point, and
-asks the update's exact derivative there whether a difference between them grows. If it does not, it
-goes to the temperature at which it will; if it does, it lets the copies go. It knows of a method
-what `nrprob.engines.optimise.limit_cycles` says; `TermCycle` makes that of an annealing's terms.
+The engine duplicates the largest cluster, follows the two equal copies to a fixed point, and asks
+the exact derivative of the update whether a difference between them grows. If it does not, the
+engine moves to the temperature at which it will; if it does, the copies separate. A method supplies
+what `nrprob.engines.optimise.limit_cycles` asks for; `TermCycle` builds it from an annealing's
+terms.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Markov chain Monte Carlo over partitions; no kernel knows a method."""
+"""Markov chain Monte Carlo over partitions; no kernel depends on a method."""

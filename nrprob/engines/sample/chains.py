@@ -1,8 +1,8 @@
-"""Chains: kernels that NumPyro can run, and one compiled loop that runs many chains of them.
+"""Chains: kernels that NumPyro can run, and one compiled loop that runs many chains.
 
-``numpyro.infer.MCMC`` compiles anew on every call. `run` compiles once per shape: numbers of draws
-and of sweeps between them are traced, so that warm-up, sampling, the continuation of a run and the
-calibration on many data sets share one program.
+``numpyro.infer.MCMC`` compiles anew on every call. `run` compiles once per shape: the numbers of
+draws and of iterations between them are traced, so that warm-up, sampling, the continuation of a
+run and calibration on many data sets share one program.
 """
 
 from __future__ import annotations

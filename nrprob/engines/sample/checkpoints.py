@@ -1,10 +1,10 @@
-"""Long runs of chains: in blocks, with a progress bar, saved as they go, and continued exactly.
+"""Long runs of chains in blocks, with a progress bar and checkpoints, continued exactly.
 
-A folder holds ``run.json`` (what is run) and one file per finished block of draws, together with
-the state that the block ended in; so a run that is killed loses the block in flight and nothing
-else, and what continues it cannot be told from a run that was never interrupted. Blocks are sealed
-by the run and their number, see `nrprob.files`: none that is damaged, of another run or out of
-place is taken up, nor one of an earlier version, which wrote no digests.
+A folder holds ``run.json`` (the definition of the run) and one file per finished block of draws,
+with the state at the end of the block. A run that is killed loses only the current block, and a
+continued run equals one that was never interrupted. Blocks are sealed by the run and their number,
+see `nrprob.files`. A block that is damaged, misplaced, from another run, or from an earlier version
+without digests is not resumed.
 """
 
 from __future__ import annotations

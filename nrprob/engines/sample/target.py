@@ -1,8 +1,8 @@
-"""Distributions over partitions of rows: complete code lengths, in arrays of few shapes.
+"""Target distributions over partitions: complete code lengths, in arrays of few shapes.
 
-Room for clusters and known groups is rounded up as of `nrprob.statistics.rows.rounded`, so that
-other numbers of them need no other programs. What is too much stays empty: there is no cluster
-beyond the most that there may be, since it would cost infinity, and groups without rows add 0.
+The numbers of slots for clusters and known groups are rounded up by
+`nrprob.statistics.rows.rounded`, so that other numbers need no other programs. Surplus slots stay
+empty: more clusters than the maximum have infinite cost, and groups without rows add 0.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Draws by uniform numbers, which one call makes: a program with a dozen compiles for long.
+"""Random draws by inversion of uniform numbers that one call generates.
 
-Random numbers are drawn along one axis, which compiles up to six times as fast as along three.
+A program with a dozen calls to a generator takes long to compile. Numbers are drawn along one axis,
+which compiles up to six times as fast as along three.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Alternative clusterings: unlike one that is known, or two at once that are unlike each other."""
+"""Alternative clusterings: different from a known one, or two different ones at once."""

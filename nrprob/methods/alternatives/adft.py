@@ -1,4 +1,4 @@
-"""ADFT: learn the metric behind what is known, invert its stretches, and cluster again."""
+"""ADFT: learn the metric behind the known groups, invert it, and cluster again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""COALA: average linkage that keeps rows of a known group apart where that costs little."""
+"""COALA: average linkage under cannot-links between samples of the same known group."""
 
 from __future__ import annotations
 

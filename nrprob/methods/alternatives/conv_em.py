@@ -1,4 +1,4 @@
-"""ConvEM: two clusterings at once, of rows that are a centre of each, and noise."""
+"""ConvEM: two clusterings at once; each sample is a sum of two centres and noise."""
 
 from __future__ import annotations
 

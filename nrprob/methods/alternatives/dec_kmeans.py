@@ -1,4 +1,4 @@
-"""Dec-kmeans: two k-means clusterings at once, the centres of which are orthogonal."""
+"""Dec-kmeans: two k-means clusterings at once with orthogonal centres."""
 
 from __future__ import annotations
 

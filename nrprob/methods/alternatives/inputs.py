@@ -1,4 +1,4 @@
-"""What clusterers of alternatives take in: dense rows, and labels that are known."""
+"""Inputs of alternative clusterings: dense features and known labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NACI: clusters of any shape that are unlike known ones, by quadratic mutual information."""
+"""NACI: alternative clusters of any shape by quadratic mutual information."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Orthogonalization: cluster what is left once the directions of known means are removed."""
+"""Orthogonalization: cluster the data after removing the directions of known means."""
 
 from __future__ import annotations
 

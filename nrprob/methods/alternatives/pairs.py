@@ -1,4 +1,4 @@
-"""What the estimators that merge from tables of all pairs of rows have in common."""
+"""Base class of agglomerative estimators that start from a matrix of pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusterers that look for two clusterings at once: their rows, their restarts, their results."""
+"""Base class of estimators of two clusterings at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusterers that move rows away from what is known, and leave the clustering to another one."""
+"""Base class of estimators that transform the features and call a base clusterer."""
 
 from __future__ import annotations
 

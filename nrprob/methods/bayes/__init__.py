@@ -1,1 +1,1 @@
-"""Posteriors over clusterings."""
+"""Posterior distributions over clusterings."""

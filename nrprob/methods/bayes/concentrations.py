@@ -1,9 +1,9 @@
-"""Concentrations of Dirichlet priors, drawn beside the partition: of sizes, and of classes.
+"""Gibbs updates of Dirichlet concentrations: of cluster sizes, and of classes.
 
-Clusters are of like size where the concentration of their sizes is large, and of any where it is
-small. The classes of the rows of a cluster are drawn from probabilities of its own; near 0 their
-concentration says that every cluster is of one class, as where labels are right and classes are
-clusters; where some are wrong, it has to be larger.
+A large concentration of the sizes makes clusters of similar size likely; a small one allows any
+sizes. Each cluster has its own class probabilities. A concentration of the classes near 0 means
+that every cluster has one class, as when labels are right and classes are clusters; wrong labels
+require a larger one.
 """
 
 from __future__ import annotations

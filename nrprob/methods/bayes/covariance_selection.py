@@ -1,4 +1,4 @@
-"""Which covariance suits rows: code lengths of partitions that a mixture of each kind finds."""
+"""Choose the covariance model by the description lengths of partitions found by EM."""
 
 from __future__ import annotations
 

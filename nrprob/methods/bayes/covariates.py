@@ -1,4 +1,4 @@
-"""What is known of rows, as groups or as numbers that offsets of rows are linear in."""
+"""Known structure of the sampler: groups, or covariates with linear effects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws of clusterings from several chains: fewer of them, all together, and whether they agree."""
+"""Thin and pool draws of several chains, and compare the chains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters of a normal distribution each, with its own mean and covariance integrated out."""
+"""Gaussian clusters with their own means and covariances, integrated out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of the prior of normal clusters, drawn from grids beside the partition."""
+"""Griddy-Gibbs updates of the hyperparameters of Gaussian clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What chains run on: rows read by the model of their features, classes, and known groups."""
+"""Inputs of the sampler: features and their model, classes, known structure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The description length of a labelled mixture, its predictions, and its leave-one-out score."""
+"""The model of a labelled partition: target distribution, predictions, leave-one-out score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What draws of partitions say: predictions for new rows, densities, and ArviZ's form of them."""
+"""Predictions and ArviZ export from draws of partitions."""
 
 from __future__ import annotations
 

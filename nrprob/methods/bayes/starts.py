@@ -1,4 +1,4 @@
-"""Where chains start: far from each other, where shorter runs on some rows end, or at labels."""
+"""Initial partitions of chains: dispersed, from runs on a subsample, or given labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics of rows that have weights: products with the weight, and the weight after them."""
+"""Statistics of weighted rows: products with the weight, followed by the weight."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Information bottlenecks: alone, with side information, and given what is known."""
+"""Information bottleneck: plain, with side information, and conditional."""

@@ -1,4 +1,4 @@
-"""Parameters that all bottlenecks have: of the features, of the solver, and of its temperatures."""
+"""Parameters common to all bottlenecks: features, solver and temperatures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinated conditional information bottleneck: clusters that are new given known ones."""
+"""Coordinated conditional information bottleneck: new clusters given known groups."""
 
 from __future__ import annotations
 

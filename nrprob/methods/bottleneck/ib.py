@@ -1,4 +1,4 @@
-"""The information bottleneck, alone and with side information."""
+"""The information bottleneck, without and with side information."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clusterings around centres share: rows as one table, first centres, and the best restart."""
+"""Base of clusterings around centroids: layout, initial centroids, best restart."""
 
 from __future__ import annotations
 

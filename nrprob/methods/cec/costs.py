@@ -1,4 +1,4 @@
-"""What cross-entropy clustering charges beside the features: sizes, parameters, mixed labels.
+"""Costs of cross-entropy clustering besides the features: sizes, parameters, label impurity.
 
 All are moving costs (see `nrprob.engines.optimise.differences`) of rows of mass 1.
 """

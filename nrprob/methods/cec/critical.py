@@ -1,4 +1,4 @@
-"""How much labels have to weigh, lest classes be merged."""
+"""Critical weight of the labels, below which classes merge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cross-entropy clustering, steered by labels of some rows."""
+"""Cross-entropy clustering with partial labels (CEC-IB)."""
 
 from __future__ import annotations
 

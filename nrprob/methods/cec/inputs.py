@@ -1,4 +1,4 @@
-"""Rows as cross-entropy clustering takes them, and its clusters in the units of the user."""
+"""Inputs of cross-entropy clustering, and clusters in the units of the features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What labels and pairs say of rows, as units that are together and cannot-links between them."""
+"""Must-link components of labels and pairs, and cannot-links between components."""
 
 from __future__ import annotations
 

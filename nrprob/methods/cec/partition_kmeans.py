@@ -1,4 +1,4 @@
-"""k-means in which labels of some rows count as further features."""
+"""k-means with partial labels as additional features."""
 
 from __future__ import annotations
 

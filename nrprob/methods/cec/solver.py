@@ -1,4 +1,4 @@
-"""Cross-entropy clustering as one compiled program: starts, and rows that move while it pays."""
+"""Cross-entropy clustering as one compiled program: initialisation and reassignment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spectral clustering with links between rows."""
+"""Spectral clustering with pairwise constraints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constrained model-based clustering: a Bernoulli mixture that avoids the known structure."""
+"""Constrained model-based clustering: a Bernoulli mixture with a penalty on I(C;Z)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clusters of binary rows tell of the known structure, as a penalty on their parameters."""
+"""Penalty on the information between clusters of binary samples and known groups."""
 
 from __future__ import annotations
 

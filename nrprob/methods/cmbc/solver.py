@@ -1,4 +1,4 @@
-"""Expectation maximisation of a Bernoulli mixture that pays for telling of the known structure."""
+"""EM for a Bernoulli mixture with a penalty on the information about known groups."""
 
 from __future__ import annotations
 

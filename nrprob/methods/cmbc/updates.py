@@ -1,4 +1,4 @@
-"""M-steps of a Bernoulli mixture with a penalty: parameters one after the other, or together."""
+"""M-steps of the penalised Bernoulli mixture: coordinate-wise or joint."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Clusters of what known structure leaves of the rows."""
+"""Clusters conditional on known structure: residual mixtures and residual spectral clustering."""

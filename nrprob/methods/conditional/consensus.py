@@ -1,8 +1,8 @@
-"""What an ensemble of labelings agrees on, where every member has as many clusters as the whole.
+"""Consensus of an ensemble of labelings with equal numbers of clusters.
 
-The criterion is that of `Consensus`: the scatter, within clusters, of the stacked indicators of the
-members. Every member is itself a guess of the whole, so the search starts from members; and a row
-has one label per member, so an iteration looks labels up.
+The criterion is that of `Consensus`: the within-cluster scatter of the stacked indicators of the
+ensemble members. Every member is itself an estimate of the consensus, so the search starts from the
+members. A row has one label per member, so that an iteration is a table look-up.
 """
 
 from __future__ import annotations

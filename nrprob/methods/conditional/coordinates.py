@@ -1,4 +1,4 @@
-"""Coordinates of residuals in which their ridged covariance is the identity, and the way back."""
+"""Coordinates in which the ridged covariance of the residuals is the identity."""
 
 from __future__ import annotations
 

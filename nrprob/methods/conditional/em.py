@@ -1,4 +1,4 @@
-"""The steps of EM for a mixture of residuals with one covariance."""
+"""E-step and M-step of a residual mixture with one covariance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters of what known structure leaves of the rows: a mixture with one covariance for all."""
+"""Residual mixture: clusters after removing group effects, with one covariance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of the rows once known structure has explained all it can by addition."""
+"""Residuals after regression on the known structure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Residual spectral clustering of counts: remove what is known, and let many views agree."""
+"""Residual spectral clustering of counts, with a consensus over many views."""
 
 from __future__ import annotations
 

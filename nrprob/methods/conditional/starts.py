@@ -1,8 +1,8 @@
-"""Starts of a mixture of residuals: k-means of all rows, or in every known group by itself.
+"""Initial labels of a residual mixture: k-means of all rows, or within every known group.
 
-They are made by NumPy, on the host: the programs would take seconds to compile, and milliseconds to
-run. Rows lie in blocks of one known group each, as `nrprob.statistics.rows.arrange` lays them out,
-so that every step is a product of matrices.
+They are computed by NumPy on the host: compiled programs would take seconds to compile and
+milliseconds to run. Rows lie in blocks of one known group each, as
+`nrprob.statistics.rows.arrange` lays them out, so that every step is a matrix product.
 """
 
 from __future__ import annotations

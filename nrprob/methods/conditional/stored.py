@@ -1,7 +1,7 @@
-"""Residual mixtures of rows that do not fit into memory: every EM step is a sum over blocks.
+"""Residual mixtures of out-of-core rows: every EM step is a sum over blocks.
 
-Group means take one pass, the covariance of residuals one, and every EM step one, which all
-restarts share that still go on. They begin on a sample, in memory.
+Group means take one pass over the data, the covariance of the residuals one, and each EM step one,
+shared by all active restarts. The restarts begin on a sample in memory.
 """
 
 from __future__ import annotations

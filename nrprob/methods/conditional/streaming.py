@@ -1,4 +1,4 @@
-"""What blocks of stored rows add to a residual mixture: moments, coordinates, and EM steps."""
+"""Block contributions to a residual mixture: moments, coordinates and EM steps."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Clustering under pairs that must or must not be together."""
+"""Clustering under must-link and cannot-link pairs."""

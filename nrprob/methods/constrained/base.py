@@ -1,4 +1,4 @@
-"""What the estimators have in common that search for labels under pairs."""
+"""Base class of estimators that search for labels under pairwise constraints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""COP-K-means: k-means in which every row goes to the nearest centre that no pair forbids."""
+"""COP-K-means: assign each sample to the nearest centre that no pair forbids."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Limits on distances within clusters and between them become pairs of rows.
+"""Convert limits on distances within and between clusters into pairs of rows.
 
-Nothing later has to know of them.
+Later modules see only the pairs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Minimum description length clustering under constraints, kept or only where they pay."""
+"""Minimum description length clustering under hard or soft pairwise constraints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pairs were kept, and what each of them saves."""
+"""Report of accepted pairs and of the description length that each saves."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Cross-partition clustering: themes that several subsets share."""
+"""Cross-partition clustering: themes shared by several subsets."""

@@ -1,4 +1,4 @@
-"""One cycle of cross-partition clustering: four steps, each of which lowers a term of its own."""
+"""One cycle of cross-partition clustering: four steps, each lowering its own term."""
 
 from __future__ import annotations
 

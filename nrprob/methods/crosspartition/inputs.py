@@ -1,4 +1,4 @@
-"""Counts and subsets as the cycle takes them, and what is doubtful about them."""
+"""Inputs of cross-partition clustering: counts and subsets, with warnings."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Consensus of clusterings that were found within the known groups."""
+"""Consensus of clusterings of the known groups."""

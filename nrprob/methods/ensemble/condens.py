@@ -1,4 +1,4 @@
-"""Conditional ensembles: the consensus of clusterings that were found within the known groups."""
+"""Conditional ensembles: the consensus of one clustering per known group."""
 
 from __future__ import annotations
 

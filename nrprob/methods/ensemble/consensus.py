@@ -1,4 +1,4 @@
-"""What clusterings of any numbers of clusters agree on, by moves of single rows."""
+"""Consensus of clusterings with any numbers of clusters, by moves of single rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixtures by annealed expectation maximisation, with some labels or none."""
+"""Mixture models by annealed expectation maximisation, unsupervised or semi-supervised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a clusterer of several views takes and gives, whatever it minimises."""
+"""Base class of multi-view estimators: inputs and fitted attributes."""
 
 from __future__ import annotations
 

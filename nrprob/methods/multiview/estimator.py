@@ -1,4 +1,4 @@
-"""Several views of the same rows, clustered together by description length."""
+"""Multi-view clustering by minimum description length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of clusters and codings that are tried, and what of their lengths no row decides."""
+"""Candidate numbers of clusters and codes, and their constant description lengths."""
 
 from __future__ import annotations
 

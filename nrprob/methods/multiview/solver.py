@@ -1,4 +1,4 @@
-"""Solver of `nrprob.MDLMultiView`: annealed codes of several views of the same rows."""
+"""Solver of `nrprob.MDLMultiView`: annealed codes of several views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views as the user gives them, and as the solver sees them: centred, scaled, side by side."""
+"""Views of the user as centred, scaled and concatenated arrays."""
 
 from __future__ import annotations
 
