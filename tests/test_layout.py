@@ -3,8 +3,11 @@
 import ast
 import re
 
+import numpy as np
 import pytest
 from code_lines import PACKAGE, code_lines
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import connected_components
 
 METHODS = PACKAGE / "methods"
 FAMILIES = sorted(path.name for path in METHODS.iterdir() if (path / "__init__.py").is_file())
@@ -60,6 +63,45 @@ def test_imports_go_one_way():
         if own == "methods" or path == PACKAGE / "estimator" / "number.py":
             wrong -= {"evidence"}  # within `fit`
         assert not wrong, f"{path.relative_to(PACKAGE)} imports {wrong}"
+
+
+def modules():
+    """Every module of the package by its name; a folder has that of its ``__init__``."""
+    return {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in PACKAGE.rglob("*.py")
+    }
+
+
+def loops(graph):
+    """Groups of nodes that can be reached from each other, in a mapping node -> nodes."""
+    nodes = sorted(graph)
+    edges = np.array([[other in graph[node] for other in nodes] for node in nodes])
+    _, component = connected_components(csr_matrix(edges), connection="strong")
+    groups = [
+        [n for n, own in zip(nodes, component, strict=True) if own == c] for c in {*component}
+    ]
+    return sorted(group for group in groups if len(group) > 1)
+
+
+def test_loops_of_imports_are_found():
+    graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"b"}, "d": {"e"}, "e": set()}
+    assert loops(graph) == [["b", "c"]]
+    assert loops(graph | {"e": {"a"}}) == [["a", "b", "c", "d", "e"]]
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    # Imports within functions and for type checkers count. The package itself loads all by name.
+    known = modules()
+    graph = {
+        name: {other if other in known else other.rpartition(".")[0] for other in imported(path)}
+        & known.keys() - {name, "nrprob"}
+        for name, path in known.items()
+        if name != "nrprob"
+    }
+    assert not loops(graph)
 
 
 def test_a_base_asks_nothing_of_its_children_by_name():

@@ -27,7 +27,7 @@ from nrprob.methods.conditional.em import Numbers
 from nrprob.methods.conditional.regression import remove
 from nrprob.methods.conditional.solver import Fit, adjusted_rand, solve_residuals
 from nrprob.methods.conditional.starts import schedule
-from nrprob.methods.conditional.task import ResidualTask, lay_out, start_from
+from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, lay_out, start_from
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 from nrprob.statistics.groups import cross_table
@@ -35,8 +35,6 @@ from nrprob.storage.stored import Stored, over_pieces
 
 COVARIANCES = ("tied", "diag", "spherical")
 ERRORS = ("gaussian", "t", "auto")
-# Whether the clusters' weights are fitted, of every fit that is made.
-WEIGHTS = {"uniform": (False,), "free": (True,), "auto": (False, True)}
 _NEAR = 1.0  # nats by which two solutions are told apart
 _ALIKE = 0.9  # adjusted Rand index of labels that count as one solution
 

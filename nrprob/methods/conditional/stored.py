@@ -37,7 +37,7 @@ from nrprob.methods.conditional.streaming import (
     take,
     turn,
 )  # fmt: skip
-from nrprob.methods.conditional.task import ResidualTask, lay_out, leaders
+from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, lay_out, leaders
 from nrprob.settings import standard
 from nrprob.storage.blocks import Blocks, gathered_bytes
 from nrprob.storage.stored import Stored, Survey, survey
@@ -196,8 +196,6 @@ class _Search:
 
 def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
     """Fit a `nrprob.ResidualMixture` to stored rows."""
-    from nrprob.methods.conditional.mixture import WEIGHTS
-
     model.check_parameters()
     model._check_one_device()
     if model.balance > 0:

@@ -17,6 +17,8 @@ from nrprob.methods.conditional.starts import make_starts, name_classes, schedul
 from nrprob.statistics.rows import Layout, arrange, bucket, existing, rounded
 from nrprob.validation import check_random_state
 
+# Whether each fit estimates the clusters' weights, by the parameter `weights`.
+WEIGHTS = {"uniform": (False,), "free": (True,), "auto": (False, True)}
 _TRIES = 4  # k-means for every start, of which different ones are taken
 _LARGE = 1 << 18  # rows x columns x clusters above which restarts are halved successively
 _FEW, _EACH = 4096, 256  # rows of the sample: at least, and for every cluster
