@@ -443,7 +443,7 @@ def test_methods_refuse_groups_of_single_rows_or_are_said_not_to():
                 assert "group" in str(error), name
             else:
                 takes.add(name)
-    assert takes == set(validation.OF_SINGLE_ROWS)
+    assert takes == set(cli_data.OF_SINGLE_ROWS)
 
 
 def test_probabilities_of_subsets_are_no_numbers_to_refuse(invoke, data, tmp_path, monkeypatch):

@@ -60,7 +60,7 @@ def tested(
     known : array or None
     alpha : level of the test
     evidence : of the clusters, where they are tested already
-    alert : `Single.alert` of its clusters, for which confidence is withheld
+    alert : `FitResult.alert` of its clusters, for which confidence is withheld
     """
     given = {"known": known, "random_state": estimator.get_params().get("random_state")}
     try:

@@ -13,6 +13,7 @@ import numpy as np
 from nrprob.batch import fit_files
 from nrprob.batch.csv_files import write_csv
 from nrprob.batch.evidence import tested
+from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import cluster_sizes, default_measures, outcome, score, versions
 from nrprob.batch.formats import RESULTS
 from nrprob.batch.manifest import write_files
@@ -29,7 +30,7 @@ def runs(
     known: Sequence[str],
     origin: Mapping[str, Any],
     measured: np.ndarray | None = None,
-) -> list[fit_files.Single]:
+) -> list[FitResult]:
     """Clusterings of an exploration as runs of their own, to each of which those before are known.
 
     Parameters
@@ -49,14 +50,12 @@ def runs(
         own = replace(table, labelings=table.labelings | before)
         title = names[r].replace("_", " ")
         made.append(
-            fit_files.Single(
-                title, own, [*known, *before], [fit], origin=dict(origin), measured=measured
-            )
+            FitResult(title, own, [*known, *before], [fit], origin=dict(origin), measured=measured)
         )
     return made
 
 
-def add_tests(every: Sequence[fit_files.Single], found: Exploration, alpha: float) -> None:
+def add_tests(every: Sequence[FitResult], found: Exploration, alpha: float) -> None:
     """Test the clusters of every run, unless the search has, and ask how sure their rows are."""
     evidence = found.evidence_ or [None] * len(every)
     for run, model, own in zip(every, found.estimators_, evidence, strict=True):
@@ -65,7 +64,7 @@ def add_tests(every: Sequence[fit_files.Single], found: Exploration, alpha: floa
         run.tested = tested(model, run.table.X, known, alpha=alpha, evidence=own, alert=run.alert)
 
 
-def _summary(model: Any, evidence: Any, run: fit_files.Single | None = None) -> dict[str, Any]:
+def _summary(model: Any, evidence: Any, run: FitResult | None = None) -> dict[str, Any]:
     parameters = model.get_params(deep=False)
     found = {
         "method": type(model).__name__,
@@ -90,9 +89,7 @@ def _summary(model: Any, evidence: Any, run: fit_files.Single | None = None) -> 
     return found
 
 
-def save(
-    found: Exploration, every: Sequence[fit_files.Single], out: Path, pictures: bool
-) -> list[Path]:
+def save(found: Exploration, every: Sequence[FitResult], out: Path, pictures: bool) -> list[Path]:
     """Write an exploration into a folder.
 
     Parameters

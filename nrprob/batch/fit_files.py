@@ -5,17 +5,16 @@ from __future__ import annotations
 import io
 import json
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nrprob.batch import registry, tables
+from nrprob.batch import registry
 from nrprob.batch.csv_files import write_csv
 from nrprob.batch.draws import PARTS
+from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import Fit, cluster_sizes, combined, versions
 from nrprob.batch.formats import EVIDENCE, PICTURE, RESULTS
 from nrprob.batch.manifest import write_files
@@ -23,55 +22,15 @@ from nrprob.batch.plan import Plan
 from nrprob.batch.provenance import as_key
 from nrprob.batch.sources import load_data
 from nrprob.files import make_folder
-from nrprob.preparation.record import Say, as_option
-from nrprob.statistics.single_feature import single_feature
 
 if TYPE_CHECKING:
     import xarray
     from matplotlib.figure import Figure
 
-    from nrprob.batch.evidence import Tested
 
-__all__ = ["NAMES", "Single", "as_file", "draw", "names", "plain", "read", "save", "seen"]
+__all__ = ["NAMES", "as_file", "draw", "names", "plain", "read", "save", "seen"]
 
 NAMES = {"text.parse_math": False}  # of matplotlib: a dollar in a column's name is a dollar
-
-
-@dataclass
-class Single:
-    """One data set and the fits of it, the first of which matters.
-
-    ``known`` names the labelings that were known, and ``measured`` (n, m) holds numbers that were.
-    ``files`` hold what is kept, and ``origin`` what is to be said of the data and of the command;
-    ``tested`` is what tests of the first fit found, where they were asked for. ``say`` writes an
-    argument where the user can change it.
-    """
-
-    title: str
-    table: tables.Table
-    known: Sequence[str]
-    fits: list[Fit]
-    files: list[Path] = field(default_factory=list)
-    origin: dict[str, Any] = field(default_factory=dict)
-    measured: np.ndarray | None = None
-    tested: Tested | None = None
-    say: Say = as_option
-
-    @cached_property
-    def alert(self) -> str:
-        """Which feature alone determines the clusters, and what to do; empty if none does."""
-        labels, table = self.fits[0].labels, self.table
-        if labels.ndim > 1:
-            return ""
-        fitted, prepared = labels >= 0, self.origin.get("prepared", {})
-        feature = single_feature(
-            table.X if fitted.all() else table.X[fitted], labels[fitted], table.feature_names,
-            prepared.get("indicators"), prepared.get("scales"),
-        )  # fmt: skip
-        if feature is None:
-            return ""
-        how = "" if table.feature_names is None else f" with {self.say('drop', [feature.column])}"
-        return f"{feature}; drop the column{how}, or name it as known"
 
 
 def plain(value: Any) -> Any:
@@ -103,7 +62,7 @@ def names(picture: str | None) -> list[str]:
     return [*RESULTS, *([picture] if picture else [])]
 
 
-def save(run: Single, out: Path, picture: str | None = PICTURE) -> None:
+def save(run: FitResult, out: Path, picture: str | None = PICTURE) -> None:
     """Write ``labels.csv``, ``result.json``, ``report.html`` and the picture of a run."""
     import matplotlib
 
@@ -163,7 +122,7 @@ def _of_views(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
     return {f"{name}_{v}": column for v, column in enumerate(labels.T)}
 
 
-def draw(run: Single, kind: str) -> bytes:
+def draw(run: FitResult, kind: str) -> bytes:
     """Draw the clusters of the first fit, as a file of this kind; nothing where it has none."""
     import matplotlib
 
@@ -196,7 +155,7 @@ def draw(run: Single, kind: str) -> bytes:
     return as_file(figure, kind)
 
 
-def seen(run: Single, pictures: Mapping[str, bytes]) -> list[tuple[str, str, str]]:
+def seen(run: FitResult, pictures: Mapping[str, bytes]) -> list[tuple[str, str, str]]:
     """Of the pictures of `draw`: addresses that hold them, what is seen, and how to read them."""
     from nrprob.batch.report.fit_page import Chapter, source
 
@@ -234,7 +193,7 @@ def _rows(found: xarray.Dataset, name: str) -> np.ndarray | None:
     return found[name].values if name in found else None
 
 
-def read(plan: Plan, dataset: xarray.Dataset) -> Single:
+def read(plan: Plan, dataset: xarray.Dataset) -> FitResult:
     """Results of a plan with one data set and one fit of every method.
 
     Where something is known, a method that is told of it comes first.
@@ -278,4 +237,4 @@ def read(plan: Plan, dataset: xarray.Dataset) -> Single:
                 refusal=str(found["refusal"].values) if "refusal" in found else None,
             )
         )
-    return Single(model.title, table, model.known_names, fits, origin=plan.origin, say=as_key)
+    return FitResult(model.title, table, model.known_names, fits, origin=plan.origin, say=as_key)

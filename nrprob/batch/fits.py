@@ -152,7 +152,7 @@ def fit_method(
         warnings.simplefilter("always")
         estimator.fit(X, y, **keywords)
     seconds = time.perf_counter() - start
-    # `Single.alert` says it in the words of the command line.
+    # `FitResult.alert` says it in the words of the command line.
     messages = [str(w.message) for w in caught if w.category is not SingleFeatureWarning]
     return outcome(type(estimator).__name__, estimator, seconds, messages), estimator
 

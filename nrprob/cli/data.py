@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nrprob.batch.registry import METHODS
 from nrprob.cli.options import Asked, Column
 from nrprob.cli.terminal import note, warn
 from nrprob.exceptions import InputError
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
     from nrprob.batch.tables import Table
 
-__all__ = ["Given", "command", "read_given"]
+__all__ = ["Given", "check_groups", "check_known", "check_sparse", "command", "read_given"]
+
+OF_SINGLE_ROWS = ("coala", "naci")  # who takes known groups of one row each
 
 
 @dataclass
@@ -233,3 +236,31 @@ def _classes(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     names = pd.Series([f"{v:g}" if isinstance(v, float) else str(v) for v in values], dtype=object)
     y, classes = pd.factorize(names.mask(unknown), sort=True)
     return y, classes.tolist()
+
+
+def check_sparse(given: Given, method: str) -> None:
+    """Refuse rows of a sparse matrix for a method that takes none."""
+    if getattr(given.table.X, "format", None) is not None and not METHODS[method].takes_sparse:
+        able = ", ".join(name for name, one in METHODS.items() if one.takes_sparse)
+        raise InputError(
+            f"{method} takes no sparse rows; --method {method}; store the rows as a dense matrix, "
+            f"or use one of {able}"
+        )
+
+
+def check_known(given: Given, why: str, instead: str) -> None:
+    """Refuse numbers that are known; ``why`` says who takes labels only."""
+    if given.known is not None and given.measured is not None:
+        told = given.origin["prepared"]["known"]
+        numbers = ", ".join(f"--known {name}" for name in told if name not in given.names)
+        raise InputError(f"{why}; numbers in {numbers}; cut them into groups, or use {instead}")
+
+
+def check_groups(given: Given, method: str | None = None) -> None:
+    """Refuse a known labeling by which every row is a group of its own; see `OF_SINGLE_ROWS`."""
+    from nrprob.labels import refuse_own_groups
+
+    if given.measured is None and method not in OF_SINGLE_ROWS:
+        for name in given.names:
+            labels = given.table.labelings[name].tolist()
+            refuse_own_groups(len(set(labels)), len(labels), f"; --known {name}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from nrprob.cli.data import read_given
+from nrprob.cli.data import check_groups, check_known, read_given
 from nrprob.cli.options import (
     Alpha,
     Columns,
@@ -31,8 +31,6 @@ from nrprob.cli.single import show_scores
 from nrprob.cli.terminal import console, heard, in_one_line, say, warn, working
 from nrprob.cli.validation import (
     check_at_least,
-    check_groups,
-    check_known,
     check_one_of,
     check_rows,
     in_options,
@@ -42,7 +40,7 @@ from nrprob.exceptions import InputError, SingleFeatureWarning
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nrprob.batch.fit_files import Single
+    from nrprob.batch.fit_result import FitResult
     from nrprob.cli.data import Given
     from nrprob.successive import Exploration
 
@@ -144,7 +142,7 @@ def _check_testable(given: Given) -> None:
         )
 
 
-def _show(found: Exploration, runs: Sequence[Single]) -> None:
+def _show(found: Exploration, runs: Sequence[FitResult]) -> None:
     """Print a line for every clustering, what agrees with it, and why there are no more."""
     from rich import box
     from rich.table import Table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from nrprob.cli import validation
-from nrprob.cli.data import read_given
+from nrprob.cli.data import check_groups, check_known, check_sparse, read_given
 from nrprob.cli.options import (
     Alpha,
     Columns,
@@ -127,16 +127,17 @@ def fit(
     counted = chosen is None or "n_clusters" in validation.parameters_of(chosen.place)
     validation.check_rows(number, given.table.X.shape[0], 2 if counted else 1)
     if chosen is not None:
-        validation.check_sparse(given, registry.short_name(method))
+        check_sparse(given, registry.short_name(method))
     # Where groups have another name, columns of numbers may be probabilities of them.
     labelled = chosen is not None and chosen.known_as == "known"
     if labelled and registry.short_name(method) not in validation.OF_NUMBERS:
         able = " or ".join(f"--method {name}" for name in validation.OF_NUMBERS)
-        validation.check_known(given, f"{method} takes no numbers that are known", able)
+        check_known(given, f"{method} takes no numbers that are known", able)
     if labelled or chosen is None:
-        validation.check_groups(given, registry.short_name(method) if chosen else None)
+        check_groups(given, registry.short_name(method) if chosen else None)
     z = given.known
     from nrprob.batch import fit_files, fits
+    from nrprob.batch.fit_result import FitResult
 
     recommended: dict[str, Any] = {}
     if chosen is None:
@@ -156,7 +157,7 @@ def fit(
                 method, parameters, table.X, z, y=given.y, where="--set "
             )
         fits.score(fitted, table.labelings, fits.default_measures([*table.labelings]))
-        result = fit_files.Single(
+        result = FitResult(
             "", table, given.names, [fitted], origin=given.origin, measured=given.measured
         )
         if test:

@@ -10,12 +10,12 @@ from rich.markup import escape
 from nrprob.cli.terminal import console, say, warn
 
 if TYPE_CHECKING:
-    from nrprob.batch.fit_files import Single
+    from nrprob.batch.fit_result import FitResult
 
 __all__ = ["show"]
 
 
-def show(run: Single) -> None:
+def show(run: FitResult) -> None:
     """Print the clusters of the first fit, how all of them agree, and which files were written."""
     from nrprob.batch.fits import cluster_sizes
 

@@ -10,25 +10,19 @@ import functools
 import importlib.util
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nrprob.batch.registry import METHODS, refuse_unknown, require_all
 from nrprob.exceptions import InputError
-
-if TYPE_CHECKING:
-    from nrprob.cli.data import Given
 
 __all__ = [
     "FEATURES",
     "OF_NUMBERS",
     "RECOMMENDED",
     "check_at_least",
-    "check_groups",
-    "check_known",
     "check_one_of",
     "check_parameters",
     "check_rows",
-    "check_sparse",
     "in_options",
     "needed_by",
     "parameters_of",
@@ -36,7 +30,6 @@ __all__ = [
 
 RECOMMENDED = ("ccib", "residual-mixture", "residual-spectral", "mixture")  # what auto may choose
 OF_NUMBERS = ("ccib", "residual-mixture", "residual-spectral")  # who models numbers that are known
-OF_SINGLE_ROWS = ("coala", "naci")  # who takes known groups of one row each
 FEATURES = ("auto", "multinomial", "bernoulli", "gaussian")
 
 _OPTIONS = {
@@ -165,31 +158,3 @@ def check_rows(number: int | str | None, n: int, default: int = 2) -> None:
             f"there are fewer rows than clusters; {given} for {rows}; ask for fewer, or give more "
             "rows"
         )
-
-
-def check_sparse(given: Given, method: str) -> None:
-    """Refuse rows of a sparse matrix for a method that takes none."""
-    if getattr(given.table.X, "format", None) is not None and not METHODS[method].takes_sparse:
-        able = ", ".join(name for name, one in METHODS.items() if one.takes_sparse)
-        raise InputError(
-            f"{method} takes no sparse rows; --method {method}; store the rows as a dense matrix, "
-            f"or use one of {able}"
-        )
-
-
-def check_known(given: Given, why: str, instead: str) -> None:
-    """Refuse numbers that are known; ``why`` says who takes labels only."""
-    if given.known is not None and given.measured is not None:
-        told = given.origin["prepared"]["known"]
-        numbers = ", ".join(f"--known {name}" for name in told if name not in given.names)
-        raise InputError(f"{why}; numbers in {numbers}; cut them into groups, or use {instead}")
-
-
-def check_groups(given: Given, method: str | None = None) -> None:
-    """Refuse a known labeling by which every row is a group of its own; see `OF_SINGLE_ROWS`."""
-    from nrprob.labels import refuse_own_groups
-
-    if given.measured is None and method not in OF_SINGLE_ROWS:
-        for name in given.names:
-            labels = given.table.labelings[name].tolist()
-            refuse_own_groups(len(set(labels)), len(labels), f"; --known {name}")

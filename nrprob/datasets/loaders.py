@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import hashlib
 import html
@@ -10,16 +9,16 @@ import os
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 
+from nrprob.datasets.data_files import DataSet, data_folder, download, reading_data, searched
 from nrprob.exceptions import DataUnavailable, InputError, short_repr
-from nrprob.files import read_npz, read_sparse, reading
+from nrprob.files import read_npz, read_sparse
 
 __all__ = ["DataSet", "article_words", "load", "page_words", "word_counts"]
 
@@ -48,35 +47,6 @@ AREAS = {
 }
 ARTICLES = 150  # at most, of every group
 LEAST_WORDS = 5
-
-
-@dataclass
-class DataSet:
-    """Rows and their labelings.
-
-    Attributes
-    ----------
-    X : ndarray or scipy.sparse.csr_array of shape (n_samples, n_features)
-        Rows; a sparse array of integers for counts.
-    labelings : dict of str to ndarray of shape (n_samples,)
-        Labels of the rows, integers or text.
-    feature_names : list of str or None
-        Names of the columns.
-    image_shape : tuple of int or None
-        Height and width, if a row is an image.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from nrprob.datasets import DataSet
-    >>> DataSet(np.eye(2), {"half": np.array([0, 1])}).labelings
-    {'half': array([0, 1])}
-    """
-
-    X: Any
-    labelings: dict[str, np.ndarray] = field(default_factory=dict)
-    feature_names: list[str] | None = None
-    image_shape: tuple[int, int] | None = None
 
 
 def load(name: str, /, **parameters: Any) -> DataSet:
@@ -167,13 +137,8 @@ def load(name: str, /, **parameters: Any) -> DataSet:
     raise _unknown(name)
 
 
-def _data_dir() -> Path | None:
-    named = os.environ.get("NRPROB_DATA")
-    return Path(named) if named else None
-
-
 def _folders() -> list[Path]:
-    root = _data_dir()
+    root = data_folder()
     if root is None or not root.is_dir():
         return []
     return sorted(path.parent for path in root.glob("*/labels.csv.gz"))
@@ -181,15 +146,6 @@ def _folders() -> list[Path]:
 
 def _folder(name: str) -> Path | None:
     return next((folder for folder in _folders() if folder.name == name), None)
-
-
-def _looked() -> str:
-    root = _data_dir()
-    if root is None:
-        return "NRPROB_DATA is not set"
-    if not root.is_dir():
-        return f"NRPROB_DATA = {root} is not a directory"
-    return f"NRPROB_DATA = {root} has no such folder"
 
 
 def _unknown(name: str) -> InputError:
@@ -203,7 +159,7 @@ def _unknown(name: str) -> InputError:
     if near := difflib.get_close_matches(name, folders, n=1):
         advice = f"did you mean {near[0]!r}?"
     return DataUnavailable(
-        f"no data set {short_repr(name)}; it is none of {', '.join(ours)}, and {_looked()}; "
+        f"no data set {short_repr(name)}; it is none of {', '.join(ours)}, and {searched()}; "
         f"{advice}"
     )
 
@@ -249,18 +205,6 @@ def _shipped(name: str) -> DataSet:
 
 
 # folders of NRPROB_DATA
-
-
-@contextlib.contextmanager
-def reading_data(path: Path) -> Iterator[None]:
-    """Turn what a damaged file raises into one line about that file."""
-    try:
-        with reading(path, "a file of the data set", "get it again"):
-            yield
-    except InputError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise InputError(f"a file of the data set is missing; {path}; restore it") from error
-        raise
 
 
 def _read_folder(folder: Path, parameters: Mapping[str, Any]) -> DataSet:
@@ -442,7 +386,7 @@ def _newsgroups20() -> DataSet:
         bunch = fetch_20newsgroups(subset="all", shuffle=False)
     except OSError as error:
         raise DataUnavailable(
-            f"newsgroups20 could not be downloaded ({error}); {_looked()}; with a network, call "
+            f"newsgroups20 could not be downloaded ({error}); {searched()}; with a network, call "
             "sklearn.datasets.fetch_20newsgroups once"
         ) from error
     groups = np.asarray(bunch.target_names)[bunch.target]
@@ -473,8 +417,8 @@ def _webkb() -> DataSet:
     sha256 = os.environ.get("NRPROB_WEBKB_SHA256", "").strip().lower()
     if not sha256:
         raise DataUnavailable(
-            f"webkb is not on this machine; {_looked()}, and NRPROB_WEBKB_SHA256 is not set; put a "
-            f"folder 'webkb' there, or set NRPROB_WEBKB_SHA256 to the SHA-256 of {source}, which "
+            f"webkb is not on this machine; {searched()}, and NRPROB_WEBKB_SHA256 is not set; put "
+            f"a folder 'webkb' there, or set NRPROB_WEBKB_SHA256 to the SHA-256 of {source}, which "
             "is then read"
         )
     if "://" in source:
@@ -496,42 +440,6 @@ def _webkb() -> DataSet:
             "correct NRPROB_WEBKB_SHA256 or get the archive again"
         )
     return _read_webkb(path)
-
-
-def download(name: str, url: str, sha256: str, *, file: str, wrong: str, offline: str) -> Path:
-    """Download a file with a checksum, unless that has been done.
-
-    Parameters
-    ----------
-    name : str
-        Name of the data set.
-    url, sha256 : str
-        Where it is, and its checksum.
-    file : str
-        Under which name it is kept.
-    wrong : str
-        How the sentence goes on that says what was downloaded is not; ``{}`` stands for it.
-    offline : str
-        What to do without a network.
-    """
-    try:
-        import pooch
-    except ImportError:
-        raise DataUnavailable(
-            f"{name} is not on this machine; {_looked()}, and downloads need pooch, which is not "
-            "installed; run pip install 'nrprob[data]'"
-        ) from None
-    try:
-        folder = pooch.os_cache("nrprob")
-        return Path(pooch.retrieve(url, known_hash=f"sha256:{sha256}", fname=file, path=folder))
-    except ValueError as error:  # another checksum
-        what = " ".join(f"{url}: {error}".split())
-        raise InputError(f"what was downloaded is not {wrong.format(what)}") from error
-    except OSError as error:
-        raise DataUnavailable(
-            f"{name} could not be downloaded ({type(error).__name__}); {_looked()}, and at {url}; "
-            f"{offline}"
-        ) from error
 
 
 def _read_webkb(path: Path) -> DataSet:

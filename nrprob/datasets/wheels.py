@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from nrprob.datasets.loaders import DataSet, download, reading_data
+from nrprob.datasets.data_files import DataSet, download, reading_data
 
 __all__ = ["pbmc68k_reduced", "pbmc_interferon"]
 

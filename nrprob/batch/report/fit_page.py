@@ -7,18 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from nrprob.batch import registry
+from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import Fit, combined, versions
 from nrprob.batch.registry import Method
 from nrprob.batch.report.template import render
 from nrprob.statistics.top_features import Crossing, Findings, cross, find
-
-if TYPE_CHECKING:
-    from nrprob.batch.fit_files import Single
 
 __all__ = ["Chapter", "page", "source"]
 
@@ -47,7 +45,7 @@ class Chapter:
     evidence : what tests of it said, in sentences; empty where there were none
     """
 
-    run: Single
+    run: FitResult
     pictures: list[tuple[str, str, str]] = field(default_factory=list)
     evidence: Sequence[str] = ()
 

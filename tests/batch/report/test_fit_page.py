@@ -9,6 +9,7 @@ from pages import page_of
 
 from nrprob import plotting
 from nrprob.batch import fit_files
+from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import Fit
 from nrprob.batch.report import filters, fit_page
 from nrprob.batch.report.fit_page import Chapter
@@ -38,7 +39,7 @@ def make(X, labels, known=(), **more):
     table = Table(X, NAMES, labelings, row_names=np.array([f"row <{i}>" for i in range(len(X))]))
     fit = Fit("CCIB", "CCIB", {"n_clusters": 3, "init": "<u>"}, labels, 1.0, objective=1.5,
               n_clusters=3, warnings=["it <s>said</s> so"])  # fmt: skip
-    return fit_files.Single("", table, [*labelings], [fit], **more)
+    return FitResult("", table, [*labelings], [fit], **more)
 
 
 def left_of_known(X, known, age=None):

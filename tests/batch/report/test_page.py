@@ -12,6 +12,7 @@ from made_up_results import METHODS, WANTED, make_model, make_run, table
 from pages import Page, page_of
 
 from nrprob.batch import fit_files, write_report
+from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import Fit
 from nrprob.batch.report import filters, fit_page, template
 from nrprob.batch.report.fit_page import Chapter
@@ -260,7 +261,7 @@ def chapter(n_clusters, title=""):
             n_clusters=n_clusters, scores={"NMI of site": 0.5}),
         Fit("IB", "IB", {}, labels[::-1], 1.0, n_clusters=n_clusters, scores={"NMI of site": 0.2}),
     ]  # fmt: skip
-    run = fit_files.Single(title, Table(X, names, labelings), ["site"], fits)
+    run = FitResult(title, Table(X, names, labelings), ["site"], fits)
     return Chapter(run, fit_files.seen(run, {"summary.png": fit_files.draw(run, "png")}))
 
 

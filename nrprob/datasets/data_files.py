@@ -1,0 +1,110 @@
+"""Files of real data sets: the folder of the user, downloads, and damaged files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nrprob.exceptions import DataUnavailable, InputError
+from nrprob.files import reading
+
+__all__ = ["DataSet", "data_folder", "download", "reading_data", "searched"]
+
+
+@dataclass
+class DataSet:
+    """Rows and their labelings.
+
+    Attributes
+    ----------
+    X : ndarray or scipy.sparse.csr_array of shape (n_samples, n_features)
+        Rows; a sparse array of integers for counts.
+    labelings : dict of str to ndarray of shape (n_samples,)
+        Labels of the rows, integers or text.
+    feature_names : list of str or None
+        Names of the columns.
+    image_shape : tuple of int or None
+        Height and width, if a row is an image.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob.datasets import DataSet
+    >>> DataSet(np.eye(2), {"half": np.array([0, 1])}).labelings
+    {'half': array([0, 1])}
+    """
+
+    X: Any
+    labelings: dict[str, np.ndarray] = field(default_factory=dict)
+    feature_names: list[str] | None = None
+    image_shape: tuple[int, int] | None = None
+
+
+def data_folder() -> Path | None:
+    """Folder that the environment variable ``NRPROB_DATA`` names."""
+    named = os.environ.get("NRPROB_DATA")
+    return Path(named) if named else None
+
+
+def searched() -> str:
+    """Where a folder of data was searched for, in a clause."""
+    root = data_folder()
+    if root is None:
+        return "NRPROB_DATA is not set"
+    if not root.is_dir():
+        return f"NRPROB_DATA = {root} is not a directory"
+    return f"NRPROB_DATA = {root} has no such folder"
+
+
+@contextlib.contextmanager
+def reading_data(path: Path) -> Iterator[None]:
+    """Turn what a damaged file raises into one line about that file."""
+    try:
+        with reading(path, "a file of the data set", "get it again"):
+            yield
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise InputError(f"a file of the data set is missing; {path}; restore it") from error
+        raise
+
+
+def download(name: str, url: str, sha256: str, *, file: str, wrong: str, offline: str) -> Path:
+    """Download a file with a checksum, unless that has been done.
+
+    Parameters
+    ----------
+    name : str
+        Name of the data set.
+    url, sha256 : str
+        Where it is, and its checksum.
+    file : str
+        Under which name it is kept.
+    wrong : str
+        How the sentence goes on that says what was downloaded is not; ``{}`` stands for it.
+    offline : str
+        What to do without a network.
+    """
+    try:
+        import pooch
+    except ImportError:
+        raise DataUnavailable(
+            f"{name} is not on this machine; {searched()}, and downloads need pooch, which is not "
+            "installed; run pip install 'nrprob[data]'"
+        ) from None
+    try:
+        folder = pooch.os_cache("nrprob")
+        return Path(pooch.retrieve(url, known_hash=f"sha256:{sha256}", fname=file, path=folder))
+    except ValueError as error:  # another checksum
+        what = " ".join(f"{url}: {error}".split())
+        raise InputError(f"what was downloaded is not {wrong.format(what)}") from error
+    except OSError as error:
+        raise DataUnavailable(
+            f"{name} could not be downloaded ({type(error).__name__}); {searched()}, and at {url}; "
+            f"{offline}"
+        ) from error
