@@ -101,11 +101,11 @@ def partition(model: Any) -> np.ndarray:
 
 def twice(fit: Callable[[], Any], device: Any) -> tuple[Any, Time, Time]:
     """A model, and times of the first fit and of another, unless the first took long."""
-    found: list[Any] = []
+    result: list[Any] = []
     with jax.default_device(device):
-        first = timed(lambda: found.append(fit()))
-        again = first if first.wall > _LONG else timed(lambda: found.append(fit()))
-    return found[-1], first, again
+        first = timed(lambda: result.append(fit()))
+        again = first if first.wall > _LONG else timed(lambda: result.append(fit()))
+    return result[-1], first, again
 
 
 def main() -> None:

@@ -99,9 +99,9 @@ def score(model, X: np.ndarray, known: np.ndarray, sought: np.ndarray) -> tuple[
     """
     model.fit(X, known=known)
     pairs = getattr(model, "alternatives_", model.labels_[:, None]).T
-    found = max(pairs, key=lambda labels: pair_f_measure(labels, sought))
-    shared = normalized_mutual_information(found, known, normalizer="geometric")
-    return pair_f_measure(found, sought), shared
+    result = max(pairs, key=lambda labels: pair_f_measure(labels, sought))
+    shared = normalized_mutual_information(result, known, normalizer="geometric")
+    return pair_f_measure(result, sought), shared
 
 
 def faces(n_draws: int, every_pose: bool) -> list[tuple]:

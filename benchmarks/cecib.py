@@ -85,7 +85,7 @@ class Cells:
 
 def table(title, columns, cells, value):
     """Print a row of values for each set, and their means."""
-    rows = {name: value(found) for name, found in cells.items()}
+    rows = {name: value(result) for name, result in cells.items()}
     mean = np.mean([*rows.values()], axis=0)
     lines = [(name, *map("{:.3f}".format, row)) for name, row in rows.items()]
     show(title, ("", *columns), [*lines, ("mean", *map("{:.3f}".format, mean))])
@@ -101,11 +101,11 @@ def claim(text, holds, sets=None):
 def labels_right_and_wrong(cells):
     """Claims 1, 2, 3, 4, 6, 7: NMI by the share of labels, and by that of wrong ones."""
     columns = ["none", *(f"{b:g}: {100 * f:g} %" for b, f in product((LOW, HIGH), FRACTIONS))]
-    found = table(
+    result = table(
         "NMI, weight of labels: share of rows with a label (Figure 3)", columns, cells,
         lambda cell: [cell(0, 0)[0], *(cell(f, b)[0] for b in (LOW, HIGH) for f in FRACTIONS)],
     )  # fmt: skip
-    low, high = found[:, 1:4], found[:, 4:]
+    low, high = result[:, 1:4], result[:, 4:]
     claim("1, right labels of 30 %: 1 >= .269", *_mean_and_sets(high[:, 2] - low[:, 2]))
     claim("3, weight 1: 30 % >= 10 %", *_mean_and_sets(high[:, 2] - high[:, 0]))
     claim("3, weight .269: 30 % >= 10 %", *_mean_and_sets(low[:, 2] - low[:, 0]))
@@ -113,13 +113,13 @@ def labels_right_and_wrong(cells):
     console.print(f"claim 6, .269 with 30 % is like 1 with 10 %: mean difference {near.mean():.3f}")
     claim("6, within .04", near.mean() <= 0.04, near <= 0.04)
 
-    found = table(
+    result = table(
         "the same, labels of two classes alone (Figure 4)", columns, cells,
         lambda cell: [
             cell(0, 0)[0], *(cell(f, b, classes=2)[0] for b in (LOW, HIGH) for f in FRACTIONS)
         ],
     )  # fmt: skip
-    claim("3, two classes, weight 1: 30 % >= 10 %", *_mean_and_sets(found[:, 6] - found[:, 4]))
+    claim("3, two classes, weight 1: 30 % >= 10 %", *_mean_and_sets(result[:, 6] - result[:, 4]))
 
     curves = {}
     for beta in (LOW, 0.6, HIGH):
@@ -191,12 +191,12 @@ def rivals(cells):
     told = {"no labels": None, "right ones of 30 %": 0.0, "30 % wrong": 0.3}
     lost = {}
     for title, make in methods.items():
-        found = table(
+        result = table(
             f"NMI of {title}", told, cells,
             lambda cell, make=make: [np.mean([*scores(cell, make, w)]) for w in told.values()],
         )  # fmt: skip
-        lost[title] = found[:, 1] - found[:, 2]
-        below = found[:, 0] - found[:, 2]
+        lost[title] = result[:, 1] - result[:, 2]
+        below = result[:, 0] - result[:, 2]
         claim(f"5, {title} below no labels with 30 % wrong", *_mean_and_sets(below))
     ours = [cell(0.3, LOW)[0] - cell(0.3, LOW, wrong=0.3)[0] for cell in cells.values()]
     least = np.min([*lost.values()], axis=0)
@@ -247,11 +247,11 @@ def iterations(cells):
         return np.mean(each, axis=0)
 
     columns = ("CEC, k-means++", "CEC, random", "EM", "Hartigan's k-means", "Lloyd's")
-    found = table("iterations without labels, true number of clusters", columns, cells, of)
+    result = table("iterations without labels, true number of clusters", columns, cells, of)
     printed = [(name, *ITERATIONS[name]) for name in cells]
     show("printed (Table 3)", ("", "CEC", "EM", "Hartigan's k-means", "Lloyd's"), printed)
-    claim("9, CEC takes fewer than EM", *_mean_and_sets(found[:, 2] - found[:, 0]))
-    claim("9, Hartigan's fewer than Lloyd's", *_mean_and_sets(found[:, 4] - found[:, 3]))
+    claim("9, CEC takes fewer than EM", *_mean_and_sets(result[:, 2] - result[:, 0]))
+    claim("9, Hartigan's fewer than Lloyd's", *_mean_and_sets(result[:, 4] - result[:, 3]))
 
 
 def hierarchy(draws):

@@ -102,14 +102,14 @@ def main(quick: bool) -> None:
     width = model.prepare(x, None, z).rows.x.n_statistics
     noises = perturbations(0, (N_RESTARTS, K, width), m)
     first = max(1.2 * model.critical_temperature_, 1)
-    found = []
+    result = []
 
     def loop():
-        found[:] = numpy_loop(x, z, first, noises, tol)
+        result[:] = numpy_loop(x, z, first, noises, tol)
 
     ours, theirs = "nrprob", "NumPy"
     times = interleave({ours: fit, theirs: loop}, 1 if quick else 2)
-    reached, n_iter = found
+    reached, n_iter = result
     difference = np.abs(model.restarts_.objective.values - reached).max() / np.abs(reached).max()
     show(
         f"ten restarts of CMBC(update='batch', anneal=True), n={n} m={m} K={K}, float64, warm",

@@ -96,7 +96,7 @@ def interleave(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str
     for _ in range(repeats):
         for name, call in calls.items():
             times[name].append(timed(call))
-    return {name: _best(found) for name, found in times.items()}
+    return {name: _best(result) for name, result in times.items()}
 
 
 def _best(times: Sequence[Time]) -> Time:
@@ -138,7 +138,7 @@ def fresh_processes(
                 wall, cpu = out.stdout.split()[-2:]
                 if turn:
                     times[name].append(Time(float(wall), float(cpu)))
-    return {name: _best(found) for name, found in times.items()}
+    return {name: _best(result) for name, result in times.items()}
 
 
 def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

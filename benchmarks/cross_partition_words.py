@@ -79,12 +79,12 @@ def main():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model.fit(X, **given)
-        found = [cross_subset_jaccard(level.labels, subset, word) for level in model.path_[1:]]
+        result = [cross_subset_jaccard(level.labels, subset, word) for level in model.path_[1:]]
         text = normalized_mutual_information(model.labels_, subset)
         print(
-            f"{name}: {len(model.path_)} clusters ({model.status_}), mean {np.mean(found):.4f}, "
+            f"{name}: {len(model.path_)} clusters ({model.status_}), mean {np.mean(result):.4f}, "
             f"NMI of texts {text:.2f}, {time.process_time() - start:.0f} s;",
-            *(f"{value:.3f}" for value in found),
+            *(f"{value:.3f}" for value in result),
             flush=True,
         )
 

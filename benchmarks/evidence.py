@@ -283,15 +283,15 @@ def tests(chosen: argparse.Namespace) -> None:
             if chosen.only not in name or kind not in chosen.kinds:
                 continue
             start = time.process_time()
-            found = []
+            result = []
             for seed in range(chosen.sets):
                 X, rows = make(cell.draw, number, seed, n=cell.n, d=cell.d)
                 model = ResidualMixture(cell.k, weights=chosen.weights)
                 one = evidence.test(model, X, known=rows.z, random_state=seed, n_init=chosen.n_init)
                 # Where there is no test of a gap, none is found.
-                found.append((one.p_structure_, 1.0 if one.p_gap_ is None else one.p_gap_))
+                result.append((one.p_structure_, 1.0 if one.p_gap_ is None else one.p_gap_))
             seconds = (time.process_time() - start) / chosen.sets
-            for which, p in zip(pooled, zip(*found, strict=True), strict=True):
+            for which, p in zip(pooled, zip(*result, strict=True), strict=True):
                 rate = float(np.mean(np.array(p) <= LEVEL))
                 least, bar = getattr(cell, which), ("", "")
                 if kind in ("nulls", "sizes") or (kind == "shapes" and which == "gap"):
@@ -323,19 +323,19 @@ def numbers(chosen: argparse.Namespace) -> None:
         if chosen.only not in name:
             continue
         start = time.process_time()
-        found = Counter()
+        result = Counter()
         for seed in range(chosen.sets):
             X, rows = make(draw, 1000 + number, seed)
             model = ResidualMixture(weights=chosen.weights)
             answer = evidence.n_clusters(
                 model, X, known=rows.z, random_state=seed, n_init=chosen.n_init
             )
-            found[answer.n_clusters_] += 1
+            result[answer.n_clusters_] += 1
         seconds = (time.process_time() - start) / chosen.sets
-        rate = found[k] / chosen.sets
+        rate = result[k] / chosen.sets
         bar = ("", "") if least is None else verdict(rate, least, at_least=True)
-        table.append((name, rate, str(dict(sorted(found.items()))), seconds, *bar))
-        console.print(f"{name}: {rate:.2f}, {dict(found)}, {seconds:.2f} s")
+        table.append((name, rate, str(dict(sorted(result.items()))), seconds, *bar))
+        console.print(f"{name}: {rate:.2f}, {dict(result)}, {seconds:.2f} s")
     show("Number of clusters", ("rows", "right", "found", "CPU s", "bar", ""), table)
 
 

@@ -43,10 +43,10 @@ def draw_gap() -> plt.Figure:
     figure, axes = plt.subplots(1, 2, figsize=(13, 4.2), layout="constrained")
     for apart, ax in zip((3, 5), axes, strict=True):
         X, rows = kinds.make(kinds.planted(apart), 4)
-        found = evidence.test(ResidualMixture(2), X, known=rows.z, random_state=0)
-        found.plot(ax)
+        result = evidence.test(ResidualMixture(2), X, known=rows.z, random_state=0)
+        result.plot(ax)
         ax.set_title(f"{apart} standard deviations apart")
-        console.print(f"{apart} sd: {found}")
+        console.print(f"{apart} sd: {result}")
     return figure
 
 

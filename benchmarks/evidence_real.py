@@ -39,8 +39,8 @@ def line(name: str, X: np.ndarray, known: np.ndarray, k: int, target: np.ndarray
     model = ResidualMixture(k, random_state=0).fit(X, known=known)
     nmi = "" if target is None else normalized_mutual_info_score(target, model.labels_)
     try:
-        found = evidence.test(model, X, known=known, random_state=0)
-        structure, gap = found.p_structure_, "lattice" if found.p_gap_ is None else found.p_gap_
+        result = evidence.test(model, X, known=known, random_state=0)
+        structure, gap = result.p_structure_, "lattice" if result.p_gap_ is None else result.p_gap_
     except TooFewRows:
         structure = gap = "too few rows"
     console.print(f"{name}: {structure}, {gap}")

@@ -59,7 +59,7 @@ def refits(X: np.ndarray, z: np.ndarray, k: int, n_init: int, seed: int) -> tupl
         return one - several
 
     rng, own = np.random.default_rng([3, seed]), gain(X)
-    found = []
+    result = []
     for draw in (turned, elliptical):
         above = 1
         for _ in range(REFITS):
@@ -68,8 +68,8 @@ def refits(X: np.ndarray, z: np.ndarray, k: int, n_init: int, seed: int) -> tupl
                 mean = X[z == g].mean(0)
                 null[z == g] = mean + draw(X[z == g] - mean, rng)
             above += gain(null) >= own
-        found.append(above / (REFITS + 1))
-    return found[0], found[1]
+        result.append(above / (REFITS + 1))
+    return result[0], result[1]
 
 
 def main() -> None:
@@ -86,7 +86,7 @@ def main() -> None:
     for number, name in enumerate(NULLS + STRUCTURES):
         if chosen.quick and name not in ("gaussian", "5 sd"):
             continue
-        cell, found = every[name], []
+        cell, result = every[name], []
         seconds = np.zeros(2)
         for seed in range(chosen.first, chosen.first + n_sets):
             X, rows = kinds.make(cell.draw, 3000 + number, seed)
@@ -102,8 +102,8 @@ def main() -> None:
             start = time.process_time()
             p += refits(X, rows.z, cell.k, 4, seed)
             seconds[1] += time.process_time() - start
-            found.append((*p, max(p[-2:])))
-        values[name] = np.array(found)
+            result.append((*p, max(p[-2:])))
+        values[name] = np.array(result)
         rates = (values[name] <= kinds.LEVEL).mean(0)
         table.append((name, *map(float, rates), *map(float, seconds / n_sets)))
         console.print(f"{name}: {rates}")

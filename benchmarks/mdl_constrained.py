@@ -53,28 +53,28 @@ def one_split(load, seed, wrong, share, n_pairs, n_init):
         (MDLConstrained(3, n_init=n_init, random_state=seed), right),
         (COPKMeans(3, n_init=n_init, random_state=seed), pairs),
     )
-    found = []
+    result = []
     for model, (must, cannot) in tries:
         try:
             model.fit(X, must_link=must, cannot_link=cannot)
-            found.append(accuracy(model.labels_, y, model.predict(new), new_y))
+            result.append(accuracy(model.labels_, y, model.predict(new), new_y))
         except ValueError:
-            found.append((np.nan, np.nan))
-    return found
+            result.append((np.nan, np.nan))
+    return result
 
 
-def cell(found):
+def cell(result):
     """Mean accuracies where it did not give up, and how often it did."""
-    failed = int(np.isnan(found[:, 0]).sum())
-    if failed == len(found):
+    failed = int(np.isnan(result[:, 0]).sum())
+    if failed == len(result):
         return "gave up"
-    text = " / ".join(f"{v:.3f}" for v in np.nanmean(found, 0))
+    text = " / ".join(f"{v:.3f}" for v in np.nanmean(result, 0))
     return text + (f" (gave up {failed})" if failed else "")
 
 
-def paired(found, one, two):
+def paired(result, one, two):
     """Mean difference of two methods, and its standard error, where neither gave up."""
-    difference = found[:, one] - found[:, two]
+    difference = result[:, one] - result[:, two]
     difference = difference[~np.isnan(difference[:, 0])]
     n = len(difference)
     if n < 2:
@@ -97,14 +97,14 @@ def main(quick: bool) -> None:
     rows, judged = [], []
     for name, load in (("iris", load_iris), ("wine", load_wine)):
         for title, wrong, share, n_pairs in SETTINGS:
-            found = np.array(
+            result = np.array(
                 [one_split(load, s, wrong, share, n_pairs, n_init) for s in range(n_splits)]
             )
-            rows.append((name, title, str(n_pairs), *(cell(found[:, i]) for i in range(4))))
+            rows.append((name, title, str(n_pairs), *(cell(result[:, i]) for i in range(4))))
             if not n_pairs or title == "all random":
                 continue
             for what, other in (("soft", 1), ("right pairs", 2)):
-                n, ahead, error = paired(found, other, 0)
+                n, ahead, error = paired(result, other, 0)
                 if ahead is None or (what != "soft" and wrong == "none"):
                     continue
                 for i, part in enumerate(("training", "test")):

@@ -151,28 +151,28 @@ def ess(trace: np.ndarray) -> float:
     return float(arviz.ess(trace, method="bulk")) if np.ptp(trace) else 0.0
 
 
-def seconds_to_converge(found: Found) -> float:
+def seconds_to_converge(result: Found) -> float:
     """Seconds until the later half of all draws has R-hat < 1.01 of both; NaN if never."""
     from nrprob.posterior.convergence import r_hat
 
-    draws = found.length.shape[1]
+    draws = result.length.shape[1]
     for end in np.unique(np.geomspace(min(40, draws), draws, 60).astype(int)):
         part = slice(end // 2, end)
-        if max(r_hat(found.n_clusters[:, part]), r_hat(found.length[:, part])) < CONVERGED:
-            return found.seconds * end / draws
+        if max(r_hat(result.n_clusters[:, part]), r_hat(result.length[:, part])) < CONVERGED:
+            return result.seconds * end / draws
     return np.nan
 
 
-def summary(found: Found) -> tuple[float, float, float, float, str]:
+def summary(result: Found) -> tuple[float, float, float, float, str]:
     """ESS per second of the length and of k, R-hat of k and of the length, and a mark."""
     from nrprob.posterior.convergence import r_hat
 
-    part = slice(found.length.shape[1] // 4, None)
-    k, length = found.n_clusters[:, part], found.length[:, part]
+    part = slice(result.length.shape[1] // 4, None)
+    k, length = result.n_clusters[:, part], result.length[:, part]
     r = r_hat(k), r_hat(length)
     # A run that is still on its way has effective draws that mean nothing.
     mark = "" if max(r) < 1.05 else "NOT CONVERGED"
-    rate = 0.75 * found.seconds
+    rate = 0.75 * result.seconds
     return ess(length) / rate, ess(k) / rate, *r, mark
 
 
@@ -186,10 +186,10 @@ def effective(n: int, seconds: float) -> None:
     for energy in ("nml", "conjugate"):
         table: list[Any] = []
         for name, entry in KERNELS.items():
-            found = sample(entry.kernel(n), entry.target(data, energy), seconds)
-            converge, result = seconds_to_converge(found), summary(found)
-            mean = found.n_clusters[:, found.n_clusters.shape[1] // 4 :].mean()
-            each = 1e3 * found.seconds / found.length.size
+            solution = sample(entry.kernel(n), entry.target(data, energy), seconds)
+            converge, result = seconds_to_converge(solution), summary(solution)
+            mean = solution.n_clusters[:, solution.n_clusters.shape[1] // 4 :].mean()
+            each = 1e3 * solution.seconds / solution.length.size
             table.append((name, each, mean, converge, *result))
             if name == DEFAULT:
                 bars += [
@@ -224,9 +224,9 @@ def gibbs_alone(n: int, seconds: float, seeds: int) -> None:
         rates, worst = {}, {}
         for number in (0, 2):
             kernel = chains.default_kernel(n, number)
-            found = [summary(sample(kernel, target, seconds, s)) for s in range(seeds)]
-            rates[number] = np.mean([f[1] for f in found])
-            worst[number] = max(max(f[2:4]) for f in found)
+            result = [summary(sample(kernel, target, seconds, s)) for s in range(seeds)]
+            rates[number] = np.mean([f[1] for f in result])
+            worst[number] = max(max(f[2:4]) for f in result)
         ratio = rates[2] / rates[0] if worst[0] < 1.05 else np.nan
         mark = (
             verdict(float(ratio), 3, at_least=True)
@@ -349,11 +349,11 @@ def beside_numpyro(n: int, draws: int, slow_draws: int, seconds: float) -> None:
 
     data = rows(n)
     X, y = jnp.asarray(data.X), jnp.asarray(data.y)
-    found = KMeans(4, n_init=1, random_state=0).fit(data.X)
+    solution = KMeans(4, n_init=1, random_state=0).fit(data.X)
     start = {
         "weights": jnp.full(4, 0.25),
         "variances": jnp.full((4, 2), 0.2),
-        "means": jnp.asarray(found.cluster_centers_),
+        "means": jnp.asarray(solution.cluster_centers_),
         "classes": jnp.full((4, 4), 0.25),
     }
     nuts = NUTS(joint_model, init_strategy=init_to_value(values=start))
@@ -362,7 +362,7 @@ def beside_numpyro(n: int, draws: int, slow_draws: int, seconds: float) -> None:
     summed = NUTS(marginal.marginal_model, init_strategy=init_to_value(values=start))
     # Blocks take constrained values, but unconstrained ones if their kernel is NUTS.
     begin = {site: start[site] for site in ("weights", "means", "classes")}
-    begin |= {"z": jnp.asarray(found.labels_, int), "variances": jnp.log(start["variances"])}
+    begin |= {"z": jnp.asarray(solution.labels_, int), "variances": jnp.log(start["variances"])}
     runs: dict[str, tuple[Any, int, dict[str, Any], Any]] = {
         "Gibbs: CustomGibbs, NUTS for variances": (Gibbs(mixed), draws, {"k": 4}, begin),
         "NUTS, clusters summed out": (summed, draws, known, None),
@@ -570,11 +570,11 @@ def beside_blocked_gibbs(n: int, draws: int, seconds: float) -> None:
     for covariance, count in GIBBS.items():
         data = sheared(n, covariance)
         X, y = jnp.asarray(data.X), jnp.asarray(data.y)
-        found = KMeans(4, n_init=1, random_state=0).fit(data.X)
+        solution = KMeans(4, n_init=1, random_state=0).fit(data.X)
         begin = {
-            "z": jnp.asarray(found.labels_, int),
+            "z": jnp.asarray(solution.labels_, int),
             "precision": jnp.tile(5 * jnp.eye(2), (count, 1, 1)),
-            "means": jnp.asarray(found.cluster_centers_),
+            "means": jnp.asarray(solution.cluster_centers_),
             "weights": jnp.full(4, 0.25),
             "classes": jnp.full((4, 4), 0.25),
         }

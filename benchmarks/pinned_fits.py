@@ -119,7 +119,7 @@ def fits() -> dict:
 def results(chosen: str = "") -> dict:
     """Name -> objective, labels, memberships and predicted labels."""
     jax.config.update("jax_enable_x64", False)  # the default, whatever the environment says
-    found = {}
+    result = {}
     for name, (model, X, given) in fits().items():
         if chosen not in name:
             continue
@@ -131,7 +131,7 @@ def results(chosen: str = "") -> dict:
                 new = {}
             predicted = model.predict(X, **new)
         labels = getattr(model, "alternatives_", model.labels_)
-        found[name] = {
+        result[name] = {
             "objective": getattr(model, "objective_", None),
             "labels": np.asarray(labels).tolist(),
             "membership": np.asarray(model.membership_).tolist()
@@ -139,8 +139,8 @@ def results(chosen: str = "") -> dict:
             else [np.asarray(m).tolist() for m in model.membership_],
             "predicted": np.asarray(predicted).tolist(),
         }
-        print(f"{name}: {found[name]['objective']!r}", flush=True)
-    return found
+        print(f"{name}: {result[name]['objective']!r}", flush=True)
+    return result
 
 
 def differences(old: dict, new: dict) -> list[str]:

@@ -33,12 +33,12 @@ def fitted(X: np.ndarray, **settings: Any) -> MDLMixture:
 
 def held_out(X: np.ndarray, **settings: Any) -> tuple[np.ndarray, list[int]]:
     """Mean log density (nats per row) of each fold given the others, and the others' clusters."""
-    density, found = [], []
+    density, result = [], []
     for rest, fold in KFold(FOLDS, shuffle=True, random_state=0).split(X):
         model = fitted(X[rest], **settings)
         density.append(model.score(X[fold]))
-        found.append(model.n_clusters_)
-    return np.array(density), found
+        result.append(model.n_clusters_)
+    return np.array(density), result
 
 
 def together(labels: np.ndarray) -> float:
@@ -53,11 +53,11 @@ def main(quick: bool) -> None:
     for name, load, kind in (("wine", load_wine, "shrunk"), ("iris", load_iris, "full")):
         X, base = load().data, None
         for power in (1.0, 0.8) if quick else (1.0, 0.9, 0.8, 0.7):
-            density, found = held_out(X, covariance=kind, likelihood_power=power, **short)
+            density, result = held_out(X, covariance=kind, likelihood_power=power, **short)
             base = density if base is None else base
             less = density - base
             error = less.std(ddof=1) / FOLDS**0.5
-            clusters = " ".join(map(str, found))
+            clusters = " ".join(map(str, result))
             rows.append([name, kind, str(power), f"{density.mean():.3f}",
                          f"{less.mean():.3f} ({error:.3f})", clusters])  # fmt: skip
     show(

@@ -48,9 +48,9 @@ def _merges(draws: np.ndarray, truth: np.ndarray) -> str:
 
 
 def _stable(draws: np.ndarray, truth: np.ndarray) -> str:
-    found = posterior.stable_clusters(draws, truth)
-    least = found.clusters["probability"].min()
-    return f"{len(found.transient)} transient, least probable cluster {least:.2f}"
+    result = posterior.stable_clusters(draws, truth)
+    least = result.clusters["probability"].min()
+    return f"{len(result.transient)} transient, least probable cluster {least:.2f}"
 
 
 def _ball(draws: np.ndarray, truth: np.ndarray) -> str:
@@ -80,9 +80,9 @@ CALLS: dict[str, Callable[[np.ndarray, np.ndarray], str]] = {
 def measure(name: str, quick: bool) -> tuple[float, float, str]:
     """CPU seconds, megabytes, and what was found."""
     draws, truth = make(*((1000, 6, 100) if quick else (10_000, 20, 1000)))
-    found: list[str] = []
-    cpu = timed(lambda: found.append(CALLS[name](draws, truth))).cpu
-    return cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, found[0]
+    result: list[str] = []
+    cpu = timed(lambda: result.append(CALLS[name](draws, truth))).cpu
+    return cpu, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6, result[0]
 
 
 def main(quick: bool) -> None:
@@ -91,8 +91,10 @@ def main(quick: bool) -> None:
     rows = []
     for name in CALLS:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            cpu, memory, found = pool.apply(measure, (name, quick))
-        rows.append((name, cpu, *verdict(cpu, SECONDS), memory, *verdict(memory, MEGABYTES), found))
+            cpu, memory, result = pool.apply(measure, (name, quick))
+        rows.append(
+            (name, cpu, *verdict(cpu, SECONDS), memory, *verdict(memory, MEGABYTES), result)
+        )
     columns = ("summary", "CPU s", "bar", "", "MB", "bar", "", "found")
     show("1,000 draws of 10,000 rows", columns, rows)
 

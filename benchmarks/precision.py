@@ -46,13 +46,13 @@ PLANE = {
 
 def cell(make, k, sets):
     start = time.perf_counter()
-    found = []
+    result = []
     for seed in range(sets):
         X, labels = make(seed)
         model = CCIB(k, random_state=seed).fit(X, known=labels[:, 0])
-        found.append(matched_accuracy(model.labels_, labels[:, 1]))
-    error = np.std(found, ddof=1) / np.sqrt(sets)
-    return np.mean(found), error, (time.perf_counter() - start) / sets
+        result.append(matched_accuracy(model.labels_, labels[:, 1]))
+    error = np.std(result, ddof=1) / np.sqrt(sets)
+    return np.mean(result), error, (time.perf_counter() - start) / sets
 
 
 def main():

@@ -100,8 +100,8 @@ def _estimator(kind: Any, **parameters: Any) -> Callable[[Pair, int], BaseEstima
 
 
 def _recommended(pair: Pair, seed: int) -> BaseEstimator:
-    found = recommend(pair.X, known=pair.known, n_clusters=pair.n_clusters)
-    return found.set_params(random_state=seed)
+    result = recommend(pair.X, known=pair.known, n_clusters=pair.n_clusters)
+    return result.set_params(random_state=seed)
 
 
 def _described(estimator: BaseEstimator) -> str:
@@ -304,10 +304,10 @@ class Summary:
         table = []
         for pair in self.pairs:
             cells = [pair if pair in self.counted else f"{pair} (in no mean)"]
-            found = {m: [getattr(r, field) for r in self.by.get((pair, m), [])]
+            result = {m: [getattr(r, field) for r in self.by.get((pair, m), [])]
                      for m in self.methods}  # fmt: skip
-            best = max((np.mean(v) for v in found.values() if v), default=np.nan)
-            for values in found.values():
+            best = max((np.mean(v) for v in result.values() if v), default=np.nan)
+            for values in result.values():
                 cell = f"{np.mean(values):.3f} ± {np.std(values):.3f}" if values else ""
                 bold = values and round(float(np.mean(values)), 3) >= round(float(best), 3)
                 cells.append(f"**{cell}**" if bold else cell)
@@ -366,13 +366,13 @@ class Summary:
         gains = list(self.gains(OURS, self.counted).values())
         if self.data not in ("tables", "text") or len(gains) < len(self.counted):
             return []
-        found = {p: self.mean(p, OURS) for p in self.counted}
+        result = {p: self.mean(p, OURS) for p in self.counted}
         lost = sum(gain < -LOSS for gain in gains)
         rows: list[tuple] = []
         if self.data == "tables":
-            rest = [v for p, v in found.items() if not p.startswith("crabs")]
+            rest = [v for p, v in result.items() if not p.startswith("crabs")]
             for what, values, bar in (
-                ("mean NMI", list(found.values()), TABLES),
+                ("mean NMI", list(result.values()), TABLES),
                 ("without crabs", rest, WITHOUT_CRABS),
             ):
                 rows.append((what, np.mean(values), *verdict(np.mean(values), bar, at_least=True)))

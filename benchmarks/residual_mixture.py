@@ -56,12 +56,12 @@ def aligned(y: np.ndarray, z: np.ndarray, k: int, rng: np.random.Generator) -> n
     from scipy.optimize import linear_sum_assignment
 
     groups = np.unique(z)
-    found = [kmeans(y[z == g], k, rng) for g in groups]
-    sizes = [np.bincount(labels, minlength=k) for labels, _ in found]
-    common = found[rng.integers(len(groups))][1]
+    result = [kmeans(y[z == g], k, rng) for g in groups]
+    sizes = [np.bincount(labels, minlength=k) for labels, _ in result]
+    common = result[rng.integers(len(groups))][1]
     for _ in range(6):
         names, sums, total = [], np.zeros_like(common), np.zeros((k, 1))
-        for (_, centres), size in zip(found, sizes, strict=True):
+        for (_, centres), size in zip(result, sizes, strict=True):
             cost = size[:, None] * ((centres[:, None] - common) ** 2).sum(2)
             name = linear_sum_assignment(cost)[1]
             names.append(name)
@@ -69,7 +69,7 @@ def aligned(y: np.ndarray, z: np.ndarray, k: int, rng: np.random.Generator) -> n
             total[name] += size[:, None]
         common = np.where(total > 0, sums / np.maximum(total, 1), common)
     labels = np.empty(len(y), int)
-    for g, name, (own, _) in zip(groups, names, found, strict=True):
+    for g, name, (own, _) in zip(groups, names, result, strict=True):
         labels[z == g] = name[own]
     return labels
 
@@ -175,8 +175,8 @@ def many_rows(quick: bool) -> list[tuple]:
             first = timed(partial(model.fit, x, known=z))
             plain = GaussianMixture(5, covariance_type="tied", n_init=10, random_state=0)
             calls = {"ours": partial(model.fit, x, known=z), "theirs": partial(plain.fit, x)}
-            found = interleave(calls, 1 if quick else 3)
-            ours, theirs = found["ours"].cpu, found["theirs"].cpu
+            result = interleave(calls, 1 if quick else 3)
+            ours, theirs = result["ours"].cpu, result["theirs"].cpu
             whole = ResidualMixture(5, successive_halving=False, random_state=0)
             slow = timed(partial(whole.fit, x, known=z)).cpu if n < 50_000 else np.nan
             above = model.objective_ - getattr(whole, "objective_", np.nan)
@@ -219,8 +219,8 @@ def main() -> None:
             "ours": partial(model.fit, x, known=z),
             "theirs": lambda x=x, z=z, k=k, out=objectives: out.append(fit_numpy(x, z, k).min()),
         }
-        found = interleave(calls, repeats)
-        ours, theirs = found["ours"], found["theirs"]
+        result = interleave(calls, repeats)
+        ours, theirs = result["ours"], result["theirs"]
         rows.append(
             (f"n={n} d={d} K={k} L={n_groups}", first.wall, ours.wall, ours.cpu, theirs.wall,
              theirs.cpu, theirs.wall / ours.wall, model.objective_,

@@ -83,12 +83,12 @@ def size(quick: bool) -> None:
     n, m = (2000, 5000) if quick else (20_000, 50_000)
     x, hidden, known = corpus(n, m, 81, 10, 5)
     before = peak()
-    times, found = {}, {}
+    times, result = {}, {}
     # The first fit compiles; the second is what a fit of these sizes takes from then on.
     for name, members in (("member, first", 1), ("member", 1), ("consensus", 32)):
         model = ResidualSpectral(10, members=members, random_state=0)
         times[name] = timed(lambda m=model: m.fit(x, known=known))
-        found[name] = adjusted_rand_score(hidden, model.labels_)
+        result[name] = adjusted_rand_score(hidden, model.labels_)
     bars = {"member": MEMBER, "consensus": CONSENSUS}
     rows = [
         # By CPU, which is no less than the wall time of a quiet machine.
@@ -98,7 +98,7 @@ def size(quick: bool) -> None:
     rows.append(("peak memory of the process, GB", peak(), "", *verdict(peak(), MEMORY)))
     rows.append(("before the first fit, GB", before, "", "", ""))
     show(f"{n} x {m}, {x.nnz} entries, float64", ("", "wall s", "CPU s", "bar", ""), rows)
-    scores = ", ".join(f"{name} {value:.3f}" for name, value in found.items())
+    scores = ", ".join(f"{name} {value:.3f}" for name, value in result.items())
     console.print(f"adjusted Rand index with the hidden labels: {scores}")
 
 

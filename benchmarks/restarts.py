@@ -63,8 +63,8 @@ def numpy_loop(x, known, k, family, model, settings):
     def call():
         updates.clear()
         for seed in range(N_RESTARTS):
-            found = reference.anneal(x, known, k, family, rng=seed, **options)
-            updates.append(found.n_iter)
+            result = reference.anneal(x, known, k, family, rng=seed, **options)
+            updates.append(result.n_iter)
 
     return call, updates
 
@@ -292,13 +292,13 @@ def best_of_sixteen(quick):
     rows = []
     for name, concentration in (("easy", 0.5), ("hard", 5.0)):
         x, _ = counts(2000, 40, 6, draws=60, concentration=concentration)
-        found, times = {}, {}
+        result, times = {}, {}
         for solver in ("sequential", "batched"):
             model = IB(6, solver=solver, features="multinomial", n_init=16, random_state=0)
             model.set_params(max_iter=1000).fit(x)
             times[solver] = timed(partial(model.fit, x))
-            found[solver] = model.restarts_["objective"].values
-        a, b = found["sequential"], found["batched"]
+            result[solver] = model.restarts_["objective"].values
+        a, b = result["sequential"], result["batched"]
         excess = 100 * (b.min() / a.min() - 1)
         rows.append(
             (

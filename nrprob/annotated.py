@@ -114,19 +114,19 @@ def matrix_of(X: Any) -> Any:
     """
     rows = X if isinstance(X, AnnotatedRows) else AnnotatedRows(X)
     data = rows.data.to_memory() if rows.data.isbacked else rows.data
-    found = data.X
+    result = data.X
     if rows.layer is not None:
-        found = data.layers[rows.layer]
+        result = data.layers[rows.layer]
     elif rows.obsm is not None:
-        found = data.obsm[rows.obsm]
-    if found is None:
+        result = data.obsm[rows.obsm]
+    if result is None:
         raise ValueError(
             "annotated data have no rows; got X=None; name a layer by nrprob.rows_of, or set X"
         )
     if not data.is_view:
-        return found
+        return result
     # Of a part of other data: an array that knows of them.
-    return np.array(found) if isinstance(found, np.ndarray) else found.copy()
+    return np.array(result) if isinstance(result, np.ndarray) else result.copy()
 
 
 def names_of(X: Any) -> list[str] | None:
@@ -138,13 +138,13 @@ def names_of(X: Any) -> list[str] | None:
         return None
     data = X.data if isinstance(X, AnnotatedRows) else X
     names = [str(name) for name in data.var_names]
-    taken, found = set(names), dict[str, None]()
+    taken, result = set(names), dict[str, None]()
     for name in names:
         numbered = (f"{name}-{number}" for number in itertools.count(1))
-        own = name if name not in found else next(new for new in numbered if new not in taken)
+        own = name if name not in result else next(new for new in numbered if new not in taken)
         taken.add(own)
-        found[own] = None
-    return list(found)
+        result[own] = None
+    return list(result)
 
 
 def annotate(

@@ -182,10 +182,10 @@ def colour(
     budget = _Budget(limit)
     colours: dict[int, int] = {}
     for part in _connected(neighbours, core):
-        found = _dsatur(neighbours, part, k, budget)
-        if not found:
+        result = _dsatur(neighbours, part, k, budget)
+        if not result:
             return None, part
-        colours |= found
+        colours |= result
     for v in reversed(removed):
         taken = {colours[u] for u in neighbours[v] if u in colours}
         colours[v] = next(c for c in range(k) if c not in taken)
@@ -265,9 +265,9 @@ def _clique(neighbours: Graph, part: Sequence[int], size: int, limit: int = 20_0
             if len(chosen) + len(candidates) - i < size:
                 return []
             budget.spend()
-            found = extend([*chosen, v], [u for u in candidates[i + 1 :] if u in neighbours[v]])
-            if found:
-                return found
+            result = extend([*chosen, v], [u for u in candidates[i + 1 :] if u in neighbours[v]])
+            if result:
+                return result
         return []
 
     inside = set(part)

@@ -56,7 +56,7 @@ _PLAINLY: tuple[tuple[str, Any], ...] = (
      r"its text must be saved as UTF-8; byte \1 at position \2 is of another encoding"),
     (r".*Expected (\d+) fields in line (\d+), saw (\d+)", r"line \2 has \3 values for \1 columns"),
     (r".*EOF inside string starting at row (\d+)",
-     lambda found: f"a quotation mark in line {int(found[1]) + 1} is not closed"),
+     lambda result: f"a quotation mark in line {int(result[1]) + 1} is not closed"),
     (r".*file signature not found.*", "it is no HDF5 file"),
     (r"File is not a zip file", "it is no ZIP archive"),
 )  # fmt: skip

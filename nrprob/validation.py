@@ -155,9 +155,9 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
     except (ValueError, TypeError) as error:
         text = re.sub(".*'NAType'.*", "Input X contains NaN", str(error))  # pandas.NA in an array
         contains = re.match(r"Input .* contains (NaN|infinity)", text)
-        if contains and (found := _not_finite(X, contains[1] == "NaN")):
+        if contains and (result := _not_finite(X, contains[1] == "NaN")):
             raise ValueError(
-                f"{contains[0]}; found {found}; leave out or fill in what is missing, as "
+                f"{contains[0]}; found {result}; leave out or fill in what is missing, as "
                 "nrprob.prepare does"
             ) from None
         if other := _no_numbers(X):
@@ -169,10 +169,10 @@ def check_rows(X: Any, validate: Callable[..., Any], **settings: Any) -> Any:
 
 def _no_table(error: str) -> str:
     """Replace a message of scikit-learn that contains the values of X; empty for other messages."""
-    if found := re.match(r"Expected 2D array, got (\w+) array", error):
+    if result := re.match(r"Expected 2D array, got (\w+) array", error):
         # scikit-learn's checks of estimators look for the first words.
         return (
-            f"Reshape your data, since X must be a 2D array; got a {found[1]} array; pass "
+            f"Reshape your data, since X must be a 2D array; got a {result[1]} array; pass "
             "X.reshape(-1, 1) if X is one feature, or X.reshape(1, -1) if X is one sample"
         )
     if error.startswith("Complex data not supported"):

@@ -159,11 +159,11 @@ def sample_marginal_mixture(
         if num_chains == 1:
             free = jax.tree.map(lambda a: a[0], free)
         runs.run(jax.random.PRNGKey(random_state), *rows, init_params=free, **settings)
-        found = runs.get_samples(group_by_chain=True)
+        result = runs.get_samples(group_by_chain=True)
         if not n_classes:
-            found["classes"] = jnp.ones((num_chains, num_samples, n_components, 1))
+            result["classes"] = jnp.ones((num_chains, num_samples, n_components, 1))
         divergent = int(runs.get_extra_fields()["diverging"].sum())
-        return Run(Parameters(*(found[name] for name in Parameters._fields)), divergent)
+        return Run(Parameters(*(result[name] for name in Parameters._fields)), divergent)
 
 
 def _checked(X: Any, y: Any, n_components: int) -> tuple[np.ndarray, np.ndarray]:

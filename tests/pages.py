@@ -19,11 +19,11 @@ class Page(html.parser.HTMLParser):
         assert not self.open
 
     def handle_starttag(self, tag, attributes):
-        found = dict(attributes)
+        result = dict(attributes)
         if tag not in self.VOID:
             self.open.append(tag)
-        if "id" in found:
-            self.ids.append(found["id"])
+        if "id" in result:
+            self.ids.append(result["id"])
         if tag == "table":
             self.tables += 1
         if tag == "caption":
@@ -35,10 +35,10 @@ class Page(html.parser.HTMLParser):
         if tag in ("th", "td"):
             self.cells[-1].append("")
         if tag == "img":
-            self.images.append(found.get("alt", ""))
+            self.images.append(result.get("alt", ""))
         if tag == "th":
-            self.scopes.append(found.get("scope"))
-        self.loads += [found[k] for k in ("src", "href", "srcset", "action") if k in found]
+            self.scopes.append(result.get("scope"))
+        self.loads += [result[k] for k in ("src", "href", "srcset", "action") if k in result]
         assert tag not in ("script", "link", "iframe", "object")
 
     def handle_endtag(self, tag):

@@ -157,13 +157,13 @@ def of_a_sharded_array(case: Case) -> dict:
 
 def in_two_processes(case: Case) -> dict:
     with nrprob.sharded():
-        found = result(case.fit())
+        solution = result(case.fit())
         other = case._replace(X=case.X[:: 1 - 2 * jax.process_index()])
         try:
             other.fit()
         except ValueError as error:
-            found["refused"] = str(error)
-    return found
+            solution["refused"] = str(error)
+    return solution
 
 
 def main(out: str, *names: str) -> None:
@@ -171,16 +171,16 @@ def main(out: str, *names: str) -> None:
         port, index, *names = names[1:]
         jax.config.update("jax_num_cpu_devices", 2)
         jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(index), initialization_timeout=60)
-        found = {name: in_two_processes(cases()[name]) for name in names}
+        result = {name: in_two_processes(cases()[name]) for name in names}
     else:
         jax.config.update("jax_num_cpu_devices", 8)
-        found = {name: in_one_process(cases()[name]) for name in names}
+        result = {name: in_one_process(cases()[name]) for name in names}
         if "dense" in names:
-            found["calls"] = calls(cases()["dense"], 3e5)
-            found["clusters"] = clusters()
-            found["array"] = of_a_sharded_array(cases()["dense"])
+            result["calls"] = calls(cases()["dense"], 3e5)
+            result["clusters"] = clusters()
+            result["array"] = of_a_sharded_array(cases()["dense"])
     with open(out, "w") as file:
-        json.dump(found, file)
+        json.dump(result, file)
 
 
 if __name__ == "__main__":

@@ -119,6 +119,6 @@ def test_explore_takes_the_recommendation():
     centres = rng.normal(size=(2, 2, 6)) * 4
     a, b = np.arange(200) % 2, np.arange(200) // 2 % 2
     X = centres[0][a] + centres[1][b] + rng.normal(size=(200, 6))
-    found = explore(X, known=a, n_clusters=2, n_clusterings=1, random_state=0)
-    assert type(found.estimators_[0]) is ResidualMixture
-    assert metrics.matched_accuracy(found.labels_[:, 0], b) > 0.95
+    result = explore(X, known=a, n_clusters=2, n_clusterings=1, random_state=0)
+    assert type(result.estimators_[0]) is ResidualMixture
+    assert metrics.matched_accuracy(result.labels_[:, 0], b) > 0.95

@@ -62,10 +62,10 @@ def cells():
 def same(model, rows, labels, X, known):
     """Fit annotated data, and the same rows as arrays: one result, in what is predicted as well."""
     expected = clone(model).fit(rows, known=labels)
-    found = clone(model).fit(X, known=known)
-    np.testing.assert_array_equal(found.labels_, expected.labels_)
-    assert found.objective_ == expected.objective_
-    predicted = found.predict(X, known=known)
+    result = clone(model).fit(X, known=known)
+    np.testing.assert_array_equal(result.labels_, expected.labels_)
+    assert result.objective_ == expected.objective_
+    predicted = result.predict(X, known=known)
     np.testing.assert_array_equal(predicted, expected.predict(rows, known=labels))
 
 
@@ -101,9 +101,9 @@ def test_a_part_of_the_cells_and_a_file(cells, tmp_path):
 @pytest.mark.slow
 @pytest.mark.contract
 def test_subsets_may_be_a_column_of_cells(cells):
-    found = CrossPartition(2, random_state=0).fit(rows_of(cells, layer="counts"), subsets="batch")
-    expected = clone(found).fit(cells.layers["counts"], subsets=cells.obs["batch"].to_numpy())
-    np.testing.assert_array_equal(found.labels_, expected.labels_)
+    result = CrossPartition(2, random_state=0).fit(rows_of(cells, layer="counts"), subsets="batch")
+    expected = clone(result).fit(cells.layers["counts"], subsets=cells.obs["batch"].to_numpy())
+    np.testing.assert_array_equal(result.labels_, expected.labels_)
 
 
 @pytest.mark.slow
@@ -116,9 +116,9 @@ def test_all_that_takes_rows_takes_annotated_data(cells):
     model.set_params(n_init=2, random_state=0).fit(pca, known="batch")
     assert model.score(pca, known="batch") == model.score(plain, known=batch) == model.score(pca)
     assert (model.predict(pca) == model.predict(plain, known=batch)).all()
-    found = evidence.test(model, pca, known="batch", random_state=0)
+    result = evidence.test(model, pca, known="batch", random_state=0)
     expected = evidence.test(model, plain, known=batch, random_state=0)
-    assert found.p_structure_ == expected.p_structure_
+    assert result.p_structure_ == expected.p_structure_
     searched = explore(pca, ResidualMixture(**FIT), known="batch", n_clusterings=1, random_state=0)
     other = explore(plain, ResidualMixture(**FIT), known=batch, n_clusterings=1, random_state=0)
     np.testing.assert_array_equal(searched.labels_, other.labels_)
@@ -199,18 +199,18 @@ def test_what_a_fit_writes(cells, tmp_path):
         told = adata.uns["nrprob"]
         assert told["method"] == "CCIB" and told["params"]["n_clusters"] == 2
         assert told["objective"] == pytest.approx(model.objective_, rel=1e-12)
-    found = explore(
+    result = explore(
         rows_of(cells, obsm="X_pca"), ResidualMixture(**FIT), n_clusterings=2, random_state=0
     )
-    annotate(cells, found, key_added="found")
+    annotate(cells, result, key_added="found")
     for r in (0, 1):
-        np.testing.assert_array_equal(cells.obs[f"found_{r + 1}"].astype(int), found.labels_[:, r])
-    assert cells.uns["found"]["reason"] == found.reason_
+        np.testing.assert_array_equal(cells.obs[f"found_{r + 1}"].astype(int), result.labels_[:, r])
+    assert cells.uns["found"]["reason"] == result.reason_
     cells.write_h5ad(tmp_path / "cells.h5ad")
     told = anndata.read_h5ad(tmp_path / "cells.h5ad").uns["found"]
     assert told["params"]["n_clusterings"] == 2 and told["params"]["random_state"] == 0
     assert told["clusterings"]["2"]["params"]["n_init"] == 2
-    assert told["clusterings"]["2"]["objective"] == found.estimators_[1].objective_
+    assert told["clusterings"]["2"]["objective"] == result.estimators_[1].objective_
     model.labels_ = np.where(np.arange(60) == 3, -1, model.labels_)
     annotate(cells, model)
     assert cells.obs["nrprob"].isna().tolist() == [i == 3 for i in range(60)]
@@ -245,8 +245,8 @@ def test_the_evidence_of_an_exploration_is_written(cells, tmp_path):
     labels, asked = model.labels_[:, None], {"criterion": "gap", "known": ["batch", "donor"]}
     known = np.zeros((60, 0), int)
     rejected = model, dataclasses.replace(own, p_structure_=0.5)
-    found = Exploration(labels, [model], known, [own], rejected, reason_="enough", params_=asked)
-    annotate(cells, found)
+    result = Exploration(labels, [model], known, [own], rejected, reason_="enough", params_=asked)
+    annotate(cells, result)
     cells.write_h5ad(tmp_path / "cells.h5ad")
     told = anndata.read_h5ad(tmp_path / "cells.h5ad").uns["nrprob"]
     assert told["method"] == "Exploration" and told["reason"] == "enough"
@@ -324,11 +324,11 @@ def test_cells_that_do_not_serve(invoke, options, message):
 
 def test_cells_of_a_model_file(cells, tmp_path):
     cells.write_h5ad(tmp_path / "cells.h5ad")
-    found = tables.read(tmp_path / "cells.h5ad", labelings=["batch"], drop=["b"])
-    np.testing.assert_array_equal(found.X.toarray(), cells.X.toarray()[:, [0, 2, 3]])
-    assert found.feature_names == ["a", "c", "d"]
-    assert found.labelings["batch"].tolist() == cells.obs["batch"].tolist()
-    assert found.row_names.tolist() == cells.obs_names.tolist()
+    result = tables.read(tmp_path / "cells.h5ad", labelings=["batch"], drop=["b"])
+    np.testing.assert_array_equal(result.X.toarray(), cells.X.toarray()[:, [0, 2, 3]])
+    assert result.feature_names == ["a", "c", "d"]
+    assert result.labelings["batch"].tolist() == cells.obs["batch"].tolist()
+    assert result.row_names.tolist() == cells.obs_names.tolist()
 
 
 def test_the_package_does_without_anndata(tmp_path):

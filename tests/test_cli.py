@@ -948,14 +948,14 @@ def test_run_goes_on_where_it_stopped(invoke, tmp_path):
     command = ("run", tmp_path / "a.toml", "--out", tmp_path / "out")
     result = invoke(*command, "--only", "dims=[6, 4]", "--only", "run=1")
     assert result.exit_code == 0, result.output
-    assert "1 fits done, 0 found done" in result.stdout
+    assert "1 fits done, 0 done before" in result.stdout
     page = tmp_path / "out" / "report.html"
     assert f"wrote {page}" in result.stdout and "1 of 4" in page_of(page).text
     result = invoke(*command, "--devices", "0")
-    assert "3 fits done, 1 found done" in result.stdout
+    assert "3 fits done, 1 done before" in result.stdout
     assert "1 of 4 fits had been finished before" in result.stderr
     result = invoke(*command)
-    assert "0 fits done, 4 found done, 0 programs" in result.stdout
+    assert "0 fits done, 4 done before, 0 programs" in result.stdout
     assert any("median time" in caption for caption in page_of(page).captions)
 
 

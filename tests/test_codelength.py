@@ -55,8 +55,8 @@ def brute_complexity(k, n):
 def test_table_2_1_to_the_printed_digits():
     p = np.arange(11) / 10
     for counts, printed in PRINTED.items():
-        found = two_part_length(counts, np.stack([p, 1 - p], 1), 2 * p / 11)
-        for value, text in zip(found, printed.split(), strict=True):
+        result = two_part_length(counts, np.stack([p, 1 - p], 1), 2 * p / 11)
+        for value, text in zip(result, printed.split(), strict=True):
             digits = len(text.partition(".")[2])
             assert f"{value:.{digits}f}".lower() == text.lower()
     assert np.argmin(two_part_length((4, 6), np.stack([p, 1 - p], 1), 2 * p / 11)) == 5
@@ -197,12 +197,12 @@ def test_exponential_complexity_is_the_integral_of_the_largest_likelihood(n, sha
         return math.exp(log_p) / mean
 
     inside = integrate.quad(lambda m: density(m, m), low, high)[0]
-    found = exponential_complexity(n, low, high, shape=shape)
-    assert found == pytest.approx(math.log(inside), abs=1e-9)
+    result = exponential_complexity(n, low, high, shape=shape)
+    assert result == pytest.approx(math.log(inside), abs=1e-9)
     below = integrate.quad(lambda m: density(m, low), 0, low)[0]
     above = integrate.quad(lambda m: density(m, high), high, math.inf)[0]
-    found = exponential_complexity(n, low, high, shape=shape, clamped=True)
-    assert found == pytest.approx(math.log(inside + below + above), abs=1e-6)
+    result = exponential_complexity(n, low, high, shape=shape, clamped=True)
+    assert result == pytest.approx(math.log(inside + below + above), abs=1e-6)
 
 
 def test_exponential_complexity_forms_and_refusals():
@@ -212,8 +212,8 @@ def test_exponential_complexity_forms_and_refusals():
     assert exponential_complexity(0, 1, 2, clamped=True) == 0
     assert exponential_complexity(0, 1, 2) == 0
     counts = np.array([0, 1, 10, 1e6])
-    found = exponential_complexity(counts, 1e-3, 1.0, clamped=True, base=2)
-    assert found.shape == (4,) and (np.diff(found) > 0).all()
+    result = exponential_complexity(counts, 1e-3, 1.0, clamped=True, base=2)
+    assert result.shape == (4,) and (np.diff(result) > 0).all()
     for low, high in ((0, 1), (1, 1), (2, 1), (1, math.inf)):
         with pytest.raises(ValueError, match="0 < low < high"):
             exponential_complexity(3, low, high)
@@ -241,9 +241,9 @@ def test_exponential_codes_compile():
     counts = np.array([0.0, 1.0, 7.0, 5000.0])
     totals = 0.3 * counts
     with jax.enable_x64(True):
-        found = jax.jit(exponential_length)(jnp.asarray(counts), jnp.asarray(totals), 0.2, 0.9)
+        result = jax.jit(exponential_length)(jnp.asarray(counts), jnp.asarray(totals), 0.2, 0.9)
         slope = jax.grad(lambda r: exponential_length(7.0, r, 0.2, 0.9))(2.0)
-    np.testing.assert_allclose(found, exponential_length(counts, totals, 0.2, 0.9), rtol=1e-12)
+    np.testing.assert_allclose(result, exponential_length(counts, totals, 0.2, 0.9), rtol=1e-12)
     assert float(slope) == pytest.approx(7 / 2.0)
 
 
@@ -260,8 +260,8 @@ def test_gaussian_complexity_is_the_integral_of_the_largest_likelihood(n):
 
     ends = (0, low**2, high**2, math.inf)
     total = sum(integrate.quad(likely, a, b)[0] for a, b in itertools.pairwise(ends))
-    found = gaussian_complexity(n, low, high, width)
-    assert found == pytest.approx(math.log(width * total), abs=1e-6)
+    result = gaussian_complexity(n, low, high, width)
+    assert result == pytest.approx(math.log(width * total), abs=1e-6)
 
 
 def test_gaussian_code_at_the_edges():
@@ -288,13 +288,13 @@ def test_kmeans_length_is_its_formula():
     counts = np.bincount(labels)
     r = sum(((x[labels == k] - x[labels == k].mean(0)) ** 2).sum() for k in range(3))
     parts = nml_length(counts) + 30 + 30 * math.log(r / 30)
-    found = kmeans_length(x, labels, low=1e-3, high=10.0)
-    assert found == pytest.approx(parts + exponential_complexity(30, 1e-3, 10))
+    result = kmeans_length(x, labels, low=1e-3, high=10.0)
+    assert result == pytest.approx(parts + exponential_complexity(30, 1e-3, 10))
     gauss = kmeans_length(x, labels, geometry="gaussian", low=1e-3, high=10.0, n_clusters=4)
     expected = nml_length([*counts, 0]) + 1.5 * 30 * (1 + math.log(r / 30))
     assert gauss == pytest.approx(expected + exponential_complexity(30, 1e-3, 10, shape=1.5))
     centres = kmeans_length(x, labels, low=1e-3, high=10.0, centre_code="half_log", base=2)
-    assert centres == pytest.approx((found + 4.5 * math.log(30 / (2 * math.pi))) / math.log(2))
+    assert centres == pytest.approx((result + 4.5 * math.log(30 / (2 * math.pi))) / math.log(2))
 
 
 @settings(max_examples=10, deadline=None)

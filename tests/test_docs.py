@@ -89,9 +89,9 @@ def test_every_public_name_has_a_page():
 
 # What the text beside the examples says of them.
 CLAIMS = {
-    "is-it-real": lambda found, sure, model, **_: (
-        found.p_structure_ < 0.001
-        and found.p_gap_ < 0.05
+    "is-it-real": lambda result, sure, model, **_: (
+        result.p_structure_ < 0.001
+        and result.p_gap_ < 0.05
         and sure.rows_.mean() > 0.95
         and model.n_clusters_ == 2
     ),
@@ -102,17 +102,17 @@ CLAIMS = {
     "views-and-pairs": lambda believed, wrong, **_: (
         believed["accepted"][~wrong].mean() > 0.9 and not believed["accepted"][wrong].any()
     ),
-    "one-after-another": lambda X, found, both, **_: (
-        found.labels_.shape == both.shape == (len(X), 2)
+    "one-after-another": lambda X, result, both, **_: (
+        result.labels_.shape == both.shape == (len(X), 2)
     ),
     # with room for the noise of R-hat itself
     "posterior": lambda sampled, posterior, draws, **_: (
         sampled.converged_ and posterior.diagnose(draws, random_state=0)["r_hat"].max() < 1.05
     ),
-    "start": lambda model, metrics, parity, found, **_: (
+    "start": lambda model, metrics, parity, result, **_: (
         "ResidualMixture" in model.reason_
         and metrics.normalized_mutual_information(model.labels_, parity) < 0.01
-        and found.p_structure_ > 0.05
+        and result.p_structure_ > 0.05
     ),
 }
 PAGES = [p for p in sorted(DOCS.glob("*.md")) if "```python" in p.read_text(encoding="utf-8")]
@@ -161,13 +161,13 @@ def _examples():
     holders = [h for h in holders if inspect.ismodule(h)] + [
         importlib.import_module("nrprob.batch")
     ]
-    finder, found = doctest.DocTestFinder(recurse=False), {}
+    finder, result = doctest.DocTestFinder(recurse=False), {}
     for holder in holders:
         for name in holder.__all__:
             thing = getattr(holder, name)
             if not inspect.ismodule(thing) and callable(thing):
-                found[f"{holder.__name__}.{name}"] = finder.find(thing, name)[0]
-    return found
+                result[f"{holder.__name__}.{name}"] = finder.find(thing, name)[0]
+    return result
 
 
 EXAMPLES = _examples()

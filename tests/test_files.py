@@ -27,17 +27,17 @@ def test_nothing_stays_of_a_write_that_is_interrupted(tmp_path, monkeypatch):
 
 
 def test_what_is_being_written_is_named_after_its_writer(tmp_path):
-    found = []
+    result = []
     threads = [
-        threading.Thread(target=lambda: found.append(files._hidden(tmp_path / "a.nc")))
+        threading.Thread(target=lambda: result.append(files._hidden(tmp_path / "a.nc")))
         for _ in range(2)
     ]
     for thread in threads:
         thread.start()
         thread.join()
-    name, host, process, *_ = found[0].name.rsplit(".", 4)
+    name, host, process, *_ = result[0].name.rsplit(".", 4)
     assert (name, host, process) == (".a.nc", files._here(), str(os.getpid()))
-    assert found[0] != files._hidden(tmp_path / "a.nc")
+    assert result[0] != files._hidden(tmp_path / "a.nc")
 
 
 def test_only_what_dead_writers_left_is_removed(tmp_path, monkeypatch):

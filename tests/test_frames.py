@@ -88,10 +88,10 @@ def test_tables_of_all_libraries_are_the_same_frame(library):
     frame = table(8)
     given = library(frame)
     assert is_table(given)
-    found = as_frame(given)
-    assert list(found.columns) == list(frame.columns)
-    np.testing.assert_allclose(found[["x", "age"]], frame[["x", "age"]])
-    assert found["batch"].tolist() == frame["batch"].tolist()
+    result = as_frame(given)
+    assert list(result.columns) == list(frame.columns)
+    np.testing.assert_allclose(result[["x", "age"]], frame[["x", "age"]])
+    assert result["batch"].tolist() == frame["batch"].tolist()
     np.testing.assert_allclose(
         check_rows(library(frame[["x", "y"]]), np.asarray), frame[["x", "y"]]
     )
@@ -157,28 +157,28 @@ def test_names_are_their_columns(name):
     frame = table()[["x", "batch", "y", "z"]]
     rows, labels = frame.drop(columns="batch"), frame["batch"].to_numpy()
     expected = clone(MODELS[name]).fit(rows, known=labels)
-    found = clone(MODELS[name]).fit(frame, known="batch")
-    np.testing.assert_array_equal(found.labels_, expected.labels_)
-    assert found.feature_names_in_.tolist() == ["x", "y", "z"]
+    result = clone(MODELS[name]).fit(frame, known="batch")
+    np.testing.assert_array_equal(result.labels_, expected.labels_)
+    assert result.feature_names_in_.tolist() == ["x", "y", "z"]
     # The order of the columns that are taken out is not that of the fit.
     new = frame.iloc[:7][["batch", "x", "y", "z"]]
     for method in ("predict", "predict_proba"):
         np.testing.assert_array_equal(
-            getattr(found, method)(new, known="batch"),
+            getattr(result, method)(new, known="batch"),
             getattr(expected, method)(rows.iloc[:7], known=labels[:7]),
         )
-    if hasattr(found, "score"):
-        assert found.score(new, known="batch") == expected.score(rows[:7], known=labels[:7])
+    if hasattr(result, "score"):
+        assert result.score(new, known="batch") == expected.score(rows[:7], known=labels[:7])
 
 
 def test_several_names_in_every_library(library):
     frame = table()[["x", "batch", "y", "donor"]]
     model = ResidualMixture(2, n_init=2, random_state=0)
-    found = model.fit(library(frame), known=["batch", "donor"])
+    result = model.fit(library(frame), known=["batch", "donor"])
     codes = np.unique(frame[["batch", "donor"]].astype(str).sum(axis=1), return_inverse=True)[1]
     expected = clone(model).fit(frame[["x", "y"]], known=codes)
-    np.testing.assert_array_equal(found.labels_, expected.labels_)
-    predicted = found.predict(library(frame), known=["batch", "donor"])
+    np.testing.assert_array_equal(result.labels_, expected.labels_)
+    predicted = result.predict(library(frame), known=["batch", "donor"])
     np.testing.assert_array_equal(predicted, expected.predict(frame[["x", "y"]], known=codes))
 
 
@@ -186,15 +186,15 @@ def test_several_names_in_every_library(library):
 def test_labels_and_numbers_are_one_linear_model(name):
     """It is the one that 0/1 columns and the numbers make, given as continuous structure."""
     model, frame = MODELS[name], table()[["x", "batch", "age", "y", "z"]]
-    found = clone(model).fit(frame, known=["batch", "age"])
+    result = clone(model).fit(frame, known=["batch", "age"])
     seen = frame["batch"][0]
     design = np.column_stack([frame["age"], frame["batch"] != seen]).astype(float)
     expected = clone(model).fit(frame[["x", "y", "z"]], known=design)
-    np.testing.assert_array_equal(found.labels_, expected.labels_)
+    np.testing.assert_array_equal(result.labels_, expected.labels_)
     # The ridge of CCIB's model is of the columns as they are.
-    np.testing.assert_allclose(found.objective_, expected.objective_, rtol=2e-3)
+    np.testing.assert_allclose(result.objective_, expected.objective_, rtol=2e-3)
     np.testing.assert_array_equal(
-        found.predict(frame[:9], known=["age", "batch"][::-1]), found.labels_[:9]
+        result.predict(frame[:9], known=["age", "batch"][::-1]), result.labels_[:9]
     )
 
 
@@ -315,19 +315,19 @@ def test_subsets_may_be_a_column():
     counts = pd.DataFrame(rng.poisson(3, (80, 5)), columns=list("stuvw"))
     expected = CrossPartition(2, random_state=0).fit(counts, subsets=frame["batch"])
     counts["batch"] = frame["batch"]
-    found = CrossPartition(2, random_state=0).fit(counts, subsets="batch")
-    np.testing.assert_array_equal(found.labels_, expected.labels_)
+    result = CrossPartition(2, random_state=0).fit(counts, subsets="batch")
+    np.testing.assert_array_equal(result.labels_, expected.labels_)
 
 
 def test_the_evidence_takes_names():
     frame = table(80)[["x", "batch", "y", "z"]]
     model = ResidualMixture(2, n_init=2, random_state=0)
     settings = {"n_splits": 1, "random_state": 0}
-    found = evidence_of(model, frame, known="batch", **settings)
+    result = evidence_of(model, frame, known="batch", **settings)
     expected = evidence_of(
         model, frame.drop(columns="batch"), known=frame["batch"].to_numpy(), **settings
     )
-    assert found.p_structure_ == expected.p_structure_
+    assert result.p_structure_ == expected.p_structure_
 
 
 def test_columns_are_named_where_there_is_text_or_nothing():

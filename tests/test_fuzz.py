@@ -160,8 +160,8 @@ class Case:
         told = {
             name: self.arguments[name] for name in ("known", "subsets") if name in self.arguments
         }
-        found = np.asarray(model.predict(rows, **told))
-        assert found.shape[0] == rows_of(rows)
+        result = np.asarray(model.predict(rows, **told))
+        assert result.shape[0] == rows_of(rows)
         shares = model.predict_proba(rows, **told)
         for one in shares if isinstance(shares, list) else [shares]:
             sane_shares(one, rows_of(rows))
@@ -173,11 +173,11 @@ class Case:
             assert isinstance(model.reason_, str)
             return
         settings = {"n_clusterings": 2, "random_state": 0, **self.settings}
-        found = nrprob.explore(**self.arguments, **settings)
-        assert found.labels_.shape == (rows_of(self.arguments["X"]), len(found.estimators_))
-        assert np.isfinite(found.table).all(axis=None)
-        if found.failure_ is not None:
-            raise found.failure_
+        result = nrprob.explore(**self.arguments, **settings)
+        assert result.labels_.shape == (rows_of(self.arguments["X"]), len(result.estimators_))
+        assert np.isfinite(result.table).all(axis=None)
+        if result.failure_ is not None:
+            raise result.failure_
 
     def call(self):
         name = self.words[0].rpartition(".")[2]

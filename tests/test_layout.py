@@ -43,13 +43,13 @@ def imported(path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_families_know_nothing_of_each_other(family):
-    found = {
+    result = {
         name.split(".")[2]
         for path in (METHODS / family).rglob("*.py")
         for name in imported(path)
         if name.startswith("nrprob.methods.")
     }
-    assert found - {family} == KNOWS.get(family, set())
+    assert result - {family} == KNOWS.get(family, set())
 
 
 def test_imports_go_one_way():
@@ -108,6 +108,30 @@ def test_a_base_asks_nothing_of_its_children_by_name():
     for path in (PACKAGE / "estimator").glob("*.py"):
         asked = re.findall(r"getattr\(self, \"(\w+)\"", path.read_text())
         assert not asked, f"{path.name} asks for {asked}"
+
+
+# Words that name nothing; the list grows as they leave the package.
+VAGUE = {"found"}
+
+
+def bound(path):
+    """Names that a file binds: variables, arguments, functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.FunctionDef):
+            yield node.name
+
+
+def test_no_name_is_vague():
+    vague = {
+        str(path.relative_to(PACKAGE)): names
+        for path in PACKAGE.rglob("*.py")
+        if (names := VAGUE & {*bound(path)})
+    }
+    assert not vague
 
 
 def test_nodes_of_trees_are_of_one_making():

@@ -269,7 +269,7 @@ TYPES = ["CD14+ Monocyte", "CD4+/CD45RA+/CD25- Naive T", "CD8+/CD45RA+ Naive Cyt
 def cut_or_on_each_other(figure):
     """Texts that a figure cuts, and pairs of texts on each other, as they are drawn."""
     figure.canvas.draw()
-    renderer, found = figure.canvas.get_renderer(), []
+    renderer, result = figure.canvas.get_renderer(), []
     bare = [ax for ax in axes_of(figure) if not ax.axison]
     # Ticks beyond the ends of a scale are not drawn.
     bars = [ax for ax in axes_of(figure) if ax.get_label() == "<colorbar>"]
@@ -290,15 +290,15 @@ def cut_or_on_each_other(figure):
                 boxes = [(*(at - pad), *(at + pad)) for at in middle]
             else:
                 boxes = [(box.x0 + 1, box.y0 + 1, box.x1 - 1, box.y1 - 1)]
-            found.append((text.get_text(), np.array(boxes), box))
+            result.append((text.get_text(), np.array(boxes), box))
     edge = figure.bbox
     wrong = [
         (text,)
-        for text, _, box in found
+        for text, _, box in result
         if box.x0 < edge.x0 or box.y0 < edge.y0 or box.x1 > edge.x1 or box.y1 > edge.y1
     ]
-    for i, (text, own, _) in enumerate(found):
-        for other, theirs, _ in found[:i]:
+    for i, (text, own, _) in enumerate(result):
+        for other, theirs, _ in result[:i]:
             apart = (own[:, None, :2] >= theirs[:, 2:]) | (theirs[:, :2] >= own[:, None, 2:])
             if not apart.any(2).all():
                 wrong.append((text, other))
@@ -360,7 +360,7 @@ def clouds():
 
 def points(ax):
     """Places of the marks of axes, by name in the legend."""
-    return {found.get_label(): np.asarray(found.get_offsets()) for found in ax.collections}
+    return {result.get_label(): np.asarray(result.get_offsets()) for result in ax.collections}
 
 
 def legend(ax):
@@ -586,9 +586,9 @@ def test_annealing_of_one_restart_and_of_temperatures():
 
 def test_held_out_likelihood_by_number_of_clusters():
     values = np.array([[1.0, 2, 3], [2, 4, 3], [1, 1, 2]])
-    found = NumberOfClusters(3, np.array([2, 3, 5]), values, None, np.arange(3))
+    result = NumberOfClusters(3, np.array([2, 3, 5]), values, None, np.arange(3))
     _, own = plt.subplots()
-    ax = plot_by_n_clusters(found, own)
+    ax = plot_by_n_clusters(result, own)
     assert ax is own and "3 chosen: rows held out are likeliest" in ax.get_title()
     cloud = NumberOfClusters(1, np.array([1, 2, 3]), values[[2, 1, 0]], None, np.arange(3))
     assert "1 chosen: half-and-half, more clusters gain nothing" in (
@@ -601,7 +601,7 @@ def test_held_out_likelihood_by_number_of_clusters():
     whiskers = [segment[:, 1] for segment in container.lines[2][0].get_segments()]
     np.testing.assert_allclose(np.diff(whiskers, axis=1)[:, 0], 2 * error, atol=1e-12)
     np.testing.assert_allclose(ax.lines[-1].get_xydata(), [[3, 3]])
-    automatic = plot_by_n_clusters(SimpleNamespace(number_=found, labels_=np.zeros(3)))
+    automatic = plot_by_n_clusters(SimpleNamespace(number_=result, labels_=np.zeros(3)))
     assert automatic.get_ylabel() == ax.get_ylabel()
 
 
@@ -791,8 +791,8 @@ def test_what_is_no_fit_is_refused(draw):
 @pytest.mark.parametrize("name", ["annealing", "features", "numbers", "rows"])
 def test_examples_are_so(name):
     module = importlib.import_module(f"nrprob.plotting.{name}")
-    found = doctest.testmod(module)
-    assert found.attempted > 4 and not found.failed
+    result = doctest.testmod(module)
+    assert result.attempted > 4 and not result.failed
 
 
 def test_every_picture_is_documented():

@@ -368,8 +368,8 @@ def test_scales_that_are_left_apart_are_told(frame):
         ("id", np.tile([0, 1], 10), False),
     ],
 )
-def test_what_looks_like_an_identifier(name, values, found):
-    assert is_identifier(name, values.astype(float)) == found
+def test_what_looks_like_an_identifier(name, values, result):
+    assert is_identifier(name, values.astype(float)) == result
 
 
 def test_what_looks_like_a_year():
@@ -393,8 +393,8 @@ def test_what_looks_like_a_year():
         (np.random.default_rng(0).lognormal(sigma=2, size=10_000), None),
     ],
 )
-def test_what_looks_like_a_code_for_missing_values(values, found):
-    assert code_among(values) == found
+def test_what_looks_like_a_code_for_missing_values(values, result):
+    assert code_among(values) == result
 
 
 def test_codes_for_missing_values_are_told_and_left(frame):
@@ -556,18 +556,18 @@ def test_any_table_is_made_ready_or_refused_in_a_sentence(data, missing, standar
 def test_explore_makes_a_frame_ready_and_says_so(frame):
     frame["weight"] *= 1000
     with pytest.warns(UserWarning) as caught:
-        found = explore(frame, n_clusters=2, n_clusterings=1, known="batch", random_state=0)
+        result = explore(frame, n_clusters=2, n_clusterings=1, known="batch", random_state=0)
     said = [str(w.message) for w in caught]
     assert any(line.startswith("note: text 'site' became 0/1") for line in said)
     assert any(line.startswith("note: standardised, since scales") for line in said)
-    assert found.prepared_ is not None and list(found.prepared_.scales_) == ["size", "weight"]
-    names = found.estimators_[0].feature_names_in_.tolist()
-    assert names == found.prepared_.feature_names_
-    assert list(found.table.columns) == ["known 1", "found 1"]
-    ready = found.prepared_
+    assert result.prepared_ is not None and list(result.prepared_.scales_) == ["size", "weight"]
+    names = result.estimators_[0].feature_names_in_.tolist()
+    assert names == result.prepared_.feature_names_
+    assert list(result.table.columns) == ["known 1", "found 1"]
+    ready = result.prepared_
     again = explore(ready.X, n_clusters=2, n_clusterings=1, known=ready.known, random_state=0)
     assert again.prepared_ is None
-    np.testing.assert_array_equal(again.labels_, found.labels_)
+    np.testing.assert_array_equal(again.labels_, result.labels_)
 
 
 def test_recommend_says_what_has_to_be_done(frame):

@@ -61,10 +61,10 @@ def plane(k, orthogonality):
 )
 def test_binary_partitions_with_the_defaults(k, m, floor):
     # Larger sets are fewer; what their mean is less sure of is part of the bar.
-    found = precision(binary(k, m), k, sets=SOME if k == 2 else SOME[: len(SOME) // 2])[:, 1]
-    reaches(found, floor)
+    result = precision(binary(k, m), k, sets=SOME if k == 2 else SOME[: len(SOME) // 2])[:, 1]
+    reaches(result, floor)
     # Nothing can be better than Bayes' rule with the true model; more would mean leaking labels.
-    assert found.mean() < bayes_precision(4, k) + 0.015
+    assert result.mean() < bayes_precision(4, k) + 0.015
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ BINARY = [(4, 0.5240, 0.9760), (10, 0.5295, 0.9780), (30, 0.9860, 0.5220), (100,
 @pytest.mark.slow
 @pytest.mark.parametrize(("k", "orthogonality", "known", "sought"), PLANE)
 def test_published_settings_on_the_plane(k, orthogonality, known, sought):
-    found = precision(
+    result = precision(
         plane(k, orthogonality), k, coordination="marginal", coordination_weight=0.5, n_init=1
     ).mean(0)
-    for value, published in zip(found, (known, sought), strict=True):
+    for value, published in zip(result, (known, sought), strict=True):
         if published is not None:
             assert value == pytest.approx(published, abs=0.04)
 
@@ -122,16 +122,16 @@ def test_published_settings_on_the_plane(k, orthogonality, known, sought):
 @pytest.mark.slow
 @pytest.mark.parametrize(("m", "known", "sought"), BINARY)
 def test_published_settings_on_binary_partitions(m, known, sought):
-    found = precision(
+    result = precision(
         binary(2, m), 2, coordination="marginal", coordination_weight=0.3, n_init=1
     ).mean(0)
-    np.testing.assert_allclose(found, [known, sought], atol=0.03)
+    np.testing.assert_allclose(result, [known, sought], atol=0.03)
 
 
 @pytest.mark.slow
 def test_published_sequential_settings():
     """One random start each: best of ten would be better than what was published."""
-    found = precision(
+    result = precision(
         plane(2, 1),
         2,
         coordination="marginal",
@@ -139,7 +139,7 @@ def test_published_sequential_settings():
         solver="sequential",
         n_init=1,
     ).mean(0)
-    assert found[1] == pytest.approx(0.8799, abs=0.06)
+    assert result[1] == pytest.approx(0.8799, abs=0.06)
 
 
 # Section 8.6.1: the published iteration works in a window of gamma that moves with the number of

@@ -12,9 +12,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("name", ["quickstart", "test", "docs"])
 def test_commands_are_one_line_and_marked(name):
-    found = re.search(rf"^<!-- command: {name} -->\n```sh\n(.+)\n```$", README, re.M)
-    assert found, f"no command marked {name!r}"
-    assert found[1].startswith("python3 -m venv .venv && ")
+    result = re.search(rf"^<!-- command: {name} -->\n```sh\n(.+)\n```$", README, re.M)
+    assert result, f"no command marked {name!r}"
+    assert result[1].startswith("python3 -m venv .venv && ")
 
 
 def test_pictures_and_pages_exist():

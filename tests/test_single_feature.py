@@ -174,11 +174,11 @@ def test_the_value_is_that_of_its_definition(n, k, v):
     chance = (k - 1) * (len(np.unique(column)) - 1) / (2 * n)
     expected = (sum(entropies[:2]) - entropies[2] - chance) / (entropies[0] - chance)
     X = np.column_stack([rng.normal(size=n), 5 - 3.3 * column])
-    found = single_feature(X, labels)
-    assert (found is None) == (expected <= 0.7)
-    if found is not None:
-        assert found.share == pytest.approx(expected)
-        assert found == single_feature(sparse.csr_array(X), labels)
+    result = single_feature(X, labels)
+    assert (result is None) == (expected <= 0.7)
+    if result is not None:
+        assert result.share == pytest.approx(expected)
+        assert result == single_feature(sparse.csr_array(X), labels)
 
 
 def test_columns_of_a_table_go_by_their_own_names():
@@ -189,25 +189,25 @@ def test_columns_of_a_table_go_by_their_own_names():
     one = np.searchsorted([*"pqrs"], kind)
     for labels, values in ((one, ("s",)), (one // 2, ("r", "s")), (one == 2, ("r",))):
         for indicators in (ready.indicators_, None):
-            found = single_feature(ready.X, labels, ready.feature_names_, indicators)
-            assert (found.column, found.values) == ("kind", values)
-            assert found.share == pytest.approx(1)
+            result = single_feature(ready.X, labels, ready.feature_names_, indicators)
+            assert (result.column, result.values) == ("kind", values)
+            assert result.share == pytest.approx(1)
     frame = frame.assign(sex=np.where(np.arange(120) % 3, "f", "m"), **{"a=b": np.arange(120) % 2})
     ready = prepare(frame)
     rare = 1 + (frame["sex"] == "m").to_numpy()
-    found = single_feature(ready.X, rare, ready.feature_names_, ready.indicators_)
-    assert (found.column, found.cluster, found.values) == ("sex", 2, ("m",))
+    result = single_feature(ready.X, rare, ready.feature_names_, ready.indicators_)
+    assert (result.column, result.cluster, result.values) == ("sex", 2, ("m",))
     # An equals sign in the name of a number is no value.
-    found = single_feature(ready.X, frame["a=b"], ready.feature_names_, ready.indicators_)
-    assert (found.column, found.values) == ("a=b", ("1",))
+    result = single_feature(ready.X, frame["a=b"], ready.feature_names_, ready.indicators_)
+    assert (result.column, result.values) == ("a=b", ("1",))
 
 
 def test_values_are_in_the_units_of_the_table():
     flag = np.where(TWO, 30.0, 10.0)
     X = np.column_stack([NOISE, (flag - flag.mean()) / flag.std()])
     scales = {"d": (flag.mean(), flag.std())}
-    found = single_feature(X, TWO, [*"abcd"], scales=scales)
-    assert str(found).startswith("cluster 1 is d = 30: this one feature determines the clusters")
+    result = single_feature(X, TWO, [*"abcd"], scales=scales)
+    assert str(result).startswith("cluster 1 is d = 30: this one feature determines the clusters")
 
 
 def test_large_tables_are_sampled_by_cluster():
@@ -215,12 +215,12 @@ def test_large_tables_are_sampled_by_cluster():
     labels = (rng.random(60_000) < 0.01).astype(int)
     flag = labels ^ (rng.random(60_000) < 1e-3)
     X = np.column_stack([rng.normal(size=60_000), flag, np.arange(60_000) % 2]).astype(np.float32)
-    found = single_feature(X, labels)
+    result = single_feature(X, labels)
     joint = metrics.contingency(labels, flag) / 60_000
     exact = information.mutual_information(joint) / entropy(joint.sum(1))
-    assert found.column == "column 1" and found.share == pytest.approx(exact, abs=0.03)
+    assert result.column == "column 1" and result.share == pytest.approx(exact, abs=0.03)
     assert single_feature(X[:, [0, 2]], labels) is None
-    assert single_feature(sparse.csr_array(X), labels) == found
+    assert single_feature(sparse.csr_array(X), labels) == result
 
 
 def ordinary():
@@ -254,7 +254,7 @@ def ordinary():
 
 
 def test_nothing_is_said_of_ordinary_clusters():
-    blamed = {name: str(found) for name, X, y in ordinary() if (found := single_feature(X, y))}
+    blamed = {name: str(result) for name, X, y in ordinary() if (result := single_feature(X, y))}
     assert not blamed
 
 

@@ -47,12 +47,12 @@ def brute_silhouette(X, labels):
 @given(labelled_points())
 def test_silhouette_against_loops(drawn):
     X, labels = drawn[0], drawn[1][:, 0]
-    found = metrics.silhouette_width(X, labels)
+    result = metrics.silhouette_width(X, labels)
     if not 2 <= len(set(labels.tolist())) < len(labels):
-        assert math.isnan(found)
+        assert math.isnan(result)
         return
-    assert found == pytest.approx(brute_silhouette(X, labels), abs=1e-9)
-    assert -1 <= found <= 1
+    assert result == pytest.approx(brute_silhouette(X, labels), abs=1e-9)
+    assert -1 <= result <= 1
 
 
 @quick
@@ -99,18 +99,18 @@ def test_refusals_of_one(f):
 def test_agreement_is_that_of_every_pair(measure, drawn):
     labelings = drawn[1]
     f = getattr(metrics, measure)
-    found = metrics.pairwise_agreement(labelings, measure=measure)
+    result = metrics.pairwise_agreement(labelings, measure=measure)
     expected = [[f(a, b) for b in labelings.T] for a in labelings.T]
-    np.testing.assert_allclose(found, expected, atol=TOL)
-    np.testing.assert_array_equal(found, found.T)
-    np.testing.assert_allclose(found.diagonal(), 1, atol=TOL)
+    np.testing.assert_allclose(result, expected, atol=TOL)
+    np.testing.assert_array_equal(result, result.T)
+    np.testing.assert_allclose(result.diagonal(), 1, atol=TOL)
     # Of another set, the same numbers, and no more of them.
     across = metrics.pairwise_agreement(labelings[:, :2], labelings[:, 2], measure=measure)
-    np.testing.assert_allclose(across, found[:2, 2:], atol=TOL)
+    np.testing.assert_allclose(across, result[:2, 2:], atol=TOL)
     # Names of clusters, and the order of labelings, do not matter.
     words = np.array(["d", "a", "c", "b"])[labelings]
     renamed = metrics.pairwise_agreement([*words.T[::-1]], measure=measure)
-    np.testing.assert_allclose(renamed, found[::-1, ::-1], atol=TOL)
+    np.testing.assert_allclose(renamed, result[::-1, ::-1], atol=TOL)
     mean = np.mean([1 - f(a, b) for a, b in itertools.combinations(labelings.T, 2)])
     assert metrics.mean_dissimilarity(labelings, measure=measure) == pytest.approx(mean, abs=TOL)
 

@@ -31,26 +31,26 @@ def four():
 @pytest.mark.smoke
 def test_finds_all_partitions_in_the_order_of_their_strength(four):
     X, truth = four
-    found = explore(X, n_clusters=2, n_clusterings=4, random_state=0)
-    assert isinstance(found, Exploration) and found.labels_.shape == (300, 4)
-    assert len(found.estimators_) == 4 and found.rejected_ is None and found.evidence_ == []
+    result = explore(X, n_clusters=2, n_clusterings=4, random_state=0)
+    assert isinstance(result, Exploration) and result.labels_.shape == (300, 4)
+    assert len(result.estimators_) == 4 and result.rejected_ is None and result.evidence_ == []
     for j in range(4):
-        assert metrics.matched_accuracy(found.labels_[:, j], truth[:, j]) > 0.9
-    table = found.table
+        assert metrics.matched_accuracy(result.labels_[:, j], truth[:, j]) > 0.9
+    table = result.table
     assert list(table) == [f"found {i}" for i in (1, 2, 3, 4)]
     assert np.allclose(table, table.T)
     off = table.values[~np.eye(4, dtype=bool)]
     assert off.max() < 0.03 and np.diag(table).min() > 0.6
-    joint = metrics.contingency(found.labels_[:, 0], found.labels_[:, 2]) / 300
+    joint = metrics.contingency(result.labels_[:, 0], result.labels_[:, 2]) / 300
     assert table.iloc[0, 2] == pytest.approx(information.mutual_information(joint))
 
 
 def test_starts_from_what_is_known(four):
     X, truth = four
     names = np.array(["left", "right"])[truth[:, 0]]
-    found = explore(X, CCIB(n_init=4), n_clusters=2, n_clusterings=1, known=names, random_state=0)
-    assert metrics.matched_accuracy(found.labels_[:, 0], truth[:, 1]) > 0.9
-    assert list(found.table) == ["known 1", "found 1"]
+    result = explore(X, CCIB(n_init=4), n_clusters=2, n_clusterings=1, known=names, random_state=0)
+    assert metrics.matched_accuracy(result.labels_[:, 0], truth[:, 1]) > 0.9
+    assert list(result.table) == ["known 1", "found 1"]
     both = explore(X, CCIB(), n_clusters=2, n_clusterings=1, known=truth[:, :2], random_state=0)
     assert metrics.matched_accuracy(both.labels_[:, 0], truth[:, 2]) > 0.9
 
@@ -94,8 +94,8 @@ def test_refusals(four):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_goes_on_with_sparse_rows_of_zeros_and_ones():
     X = sparse.csr_array(np.random.default_rng(0).integers(0, 2, (60, 8)))
-    found = explore(X, n_clusters=2, n_clusterings=4, random_state=0)
-    assert found.labels_.shape == (60, 4) and found.failure_ is None
+    result = explore(X, n_clusters=2, n_clusterings=4, random_state=0)
+    assert result.labels_.shape == (60, 4) and result.failure_ is None
 
 
 class FailsWhenToldTwice(IBSI):
@@ -112,10 +112,10 @@ def test_keeps_what_it_found_when_a_later_fit_fails(four, error, monkeypatch):
     model = FailsWhenToldTwice(2, gamma=20.0, n_init=2)
     what = f"clustering 3 of 4 failed; got {type(error).__name__}: {error}"
     with pytest.warns(UserWarning, match=what):
-        found = explore(X[:150], model, n_clusterings=4, random_state=3)
-    assert found.labels_.shape == (150, 2) and len(found.estimators_) == 2
-    assert found.failure_ is error and found.table.shape == (2, 2)
-    known = found.labels_
+        result = explore(X[:150], model, n_clusterings=4, random_state=3)
+    assert result.labels_.shape == (150, 2) and len(result.estimators_) == 2
+    assert result.failure_ is error and result.table.shape == (2, 2)
+    known = result.labels_
     with pytest.raises(type(error)):
         explore(X[:150], model, n_clusterings=1, known=known)
 
@@ -134,32 +134,32 @@ def hidden(n_clusterings, seed, n=240, d=6, gap=5.0):
 def test_goes_on_until_the_test_finds_no_more():
     X, known, sought = hidden(2, seed=0)
     model = ResidualMixture(2, n_init=12)
-    found = explore(X, model, known=known, random_state=0)
-    assert found.labels_.shape == (240, 2) and len(found.estimators_) == 2
-    assert [e.p_structure_ <= 0.05 for e in found.evidence_] == [True, True]
-    agreement = [[abs(adjusted_rand_score(a, b)) for b in sought.T] for a in found.labels_.T]
+    result = explore(X, model, known=known, random_state=0)
+    assert result.labels_.shape == (240, 2) and len(result.estimators_) == 2
+    assert [e.p_structure_ <= 0.05 for e in result.evidence_] == [True, True]
+    agreement = [[abs(adjusted_rand_score(a, b)) for b in sought.T] for a in result.labels_.T]
     assert np.max(agreement, 1).min() > 0.9 and np.max(agreement, 0).min() > 0.9
-    rejected, evidence = found.rejected_
+    rejected, evidence = result.rejected_
     assert evidence.p_structure_ > 0.05 and rejected.labels_.shape == (240,)
-    assert found.reason_ == f"clustering 3: {evidence}" and found.failure_ is None
+    assert result.reason_ == f"clustering 3: {evidence}" and result.failure_ is None
 
 
 @pytest.mark.slow
 @pytest.mark.contract
 def test_the_first_clustering_is_there_whatever_the_test_says():
     X, known, _ = hidden(0, seed=1)
-    found = explore(X, ResidualMixture(2, n_init=12), known=known, random_state=0)
-    assert found.labels_.shape == (240, 1) and found.rejected_ is None
-    assert found.evidence_[0].p_structure_ > 0.05 and found.reason_.startswith("clustering 1: no")
+    result = explore(X, ResidualMixture(2, n_init=12), known=known, random_state=0)
+    assert result.labels_.shape == (240, 1) and result.rejected_ is None
+    assert result.evidence_[0].p_structure_ > 0.05 and result.reason_.startswith("clustering 1: no")
 
 
 @pytest.mark.slow
 @pytest.mark.contract
 def test_ends_where_groups_are_too_small_for_a_test():
     X, known, _ = hidden(1, seed=0, n=90)
-    found = explore(X, ResidualMixture(4, n_init=12), known=known, alpha=1.0, random_state=0)
-    assert found.labels_.shape[1] == 1 and len(found.evidence_) == 1
-    assert "clustering 2 cannot be tested: too few rows per known group" in found.reason_
+    result = explore(X, ResidualMixture(4, n_init=12), known=known, alpha=1.0, random_state=0)
+    assert result.labels_.shape[1] == 1 and len(result.evidence_) == 1
+    assert "clustering 2 cannot be tested: too few rows per known group" in result.reason_
 
 
 @pytest.mark.slow
@@ -168,9 +168,9 @@ def test_a_second_clustering_that_is_not_there_is_seldom_found():
     more = 0
     for seed in range(4):
         X, known, _ = hidden(1, seed=100 + seed)
-        found = explore(X, ResidualMixture(2, n_init=12), known=known, random_state=0)
-        assert found.evidence_[0].p_structure_ < 0.05
-        more += found.labels_.shape[1] > 1
+        result = explore(X, ResidualMixture(2, n_init=12), known=known, random_state=0)
+        assert result.evidence_[0].p_structure_ < 0.05
+        more += result.labels_.shape[1] > 1
     assert more <= 1
 
 

@@ -31,14 +31,14 @@ class Tested:
     @property
     def summary(self) -> Mapping[str, Any]:
         """What `result.json` says of it."""
-        found: dict[str, Any] = {"evidence": {"said": list(self.said)}}
+        result: dict[str, Any] = {"evidence": {"said": list(self.said)}}
         if self.evidence is not None:
-            found["evidence"]["p_structure"] = self.evidence.p_structure_
-            found["evidence"]["p_gap"] = self.evidence.p_gap_
+            result["evidence"]["p_structure"] = self.evidence.p_structure_
+            result["evidence"]["p_gap"] = self.evidence.p_gap_
         if self.confidence is not None:
             clusters = np.asarray(self.confidence.clusters_, float)
-            found["confidence"] = [None if np.isnan(c) else c for c in clusters.tolist()]
-        return found
+            result["confidence"] = [None if np.isnan(c) else c for c in clusters.tolist()]
+        return result
 
 
 def tested(
@@ -64,18 +64,18 @@ def tested(
     """
     given = {"known": known, "random_state": estimator.get_params().get("random_state")}
     try:
-        found = evidence or test(estimator, X, alpha=alpha, **given)
+        result = evidence or test(estimator, X, alpha=alpha, **given)
     except (TypeError, ValueError) as error:
         return Tested(None, None, (f"these clusters have no test: {error}",))
     alone = "how sure rows are is not said, since one feature determines the clusters"
     if alert:
-        return Tested(found, None, (str(found), alone))
+        return Tested(result, None, (str(result), alone))
     try:
-        sure = confidence(estimator, X, evidence=found, **given)
+        sure = confidence(estimator, X, evidence=result, **given)
     except (TypeError, ValueError) as error:
-        return Tested(found, None, (str(found), f"how sure rows are is not said: {error}"))
+        return Tested(result, None, (str(result), f"how sure rows are is not said: {error}"))
     if sure.rows_ is None:
         why = "how sure rows are is not said where there is no evidence of clusters"
-        over = found.p_structure_ > found.alpha
-        return Tested(found, None, (str(found), why if over else alone))
-    return Tested(found, sure, (str(found), str(sure).partition(" (")[0]))
+        over = result.p_structure_ > result.alpha
+        return Tested(result, None, (str(result), why if over else alone))
+    return Tested(result, sure, (str(result), str(sure).partition(" (")[0]))

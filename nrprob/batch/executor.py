@@ -51,10 +51,10 @@ class DataSets:
             while len(self._kept) > 1 and (len(self._kept) > TABLES or self._bytes() > KEPT):
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
-        found = self._kept[key]
-        if isinstance(found, DataUnavailable):
-            raise found
-        return found
+        result = self._kept[key]
+        if isinstance(result, DataUnavailable):
+            raise result
+        return result
 
     def _bytes(self) -> int:
         return sum(size_in_memory(one.X) for one in self._kept.values() if isinstance(one, Table))
@@ -93,9 +93,9 @@ class Executor:
                 waiting[cell] = prepared
         with standard():
             calls = [call for _, _, task, _ in waiting.values() for call in task.calls]
-            found = {id(call): rest for call, *rest in self.lanes(calls)}
+            result = {id(call): rest for call, *rest in self.lanes(calls)}
             for cell, (inputs, estimator, task, caught) in waiting.items():
-                solutions, seconds = zip(*[found[id(call)] for call in task.calls], strict=True)
+                solutions, seconds = zip(*[result[id(call)] for call in task.calls], strict=True)
                 try:
                     with warnings.catch_warnings(record=True) as later:
                         warnings.simplefilter("always")
@@ -201,8 +201,8 @@ def _predicted(estimator: Any, inputs: Inputs, told: bool, views: tuple[int, ...
     rows = [(inputs.parts.rows("test"), inputs.X_test, inputs.known_test)]
     if told:
         rows.append((inputs.parts.fitted, inputs.X, inputs.known))
-    found = np.full((inputs.parts.part.size, *views), -1)
+    result = np.full((inputs.parts.part.size, *views), -1)
     for at, X, known in rows:
         if at.any():
-            found[at] = estimator.predict(X, **known)
-    return found
+            result[at] = estimator.predict(X, **known)
+    return result

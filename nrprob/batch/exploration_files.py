@@ -25,7 +25,7 @@ __all__ = ["add_tests", "runs", "save"]
 
 
 def runs(
-    found: Exploration,
+    result: Exploration,
     table: Table,
     known: Sequence[str],
     origin: Mapping[str, Any],
@@ -41,12 +41,12 @@ def runs(
     origin : what is to be said of the data and of the command
     measured : numbers (n, m) that were known as well
     """
-    names = [f"clustering_{r + 1}" for r in range(found.labels_.shape[1])]
+    names = [f"clustering_{r + 1}" for r in range(result.labels_.shape[1])]
     made = []
-    for r, model in enumerate(found.estimators_):
+    for r, model in enumerate(result.estimators_):
         fit = outcome(type(model).__name__, model, 0.0, [])
         score(fit, table.labelings, default_measures([*table.labelings]))
-        before = dict(zip(names[:r], found.labels_.T, strict=False))
+        before = dict(zip(names[:r], result.labels_.T, strict=False))
         own = replace(table, labelings=table.labelings | before)
         title = names[r].replace("_", " ")
         made.append(
@@ -55,10 +55,10 @@ def runs(
     return made
 
 
-def add_tests(every: Sequence[FitResult], found: Exploration, alpha: float) -> None:
+def add_tests(every: Sequence[FitResult], result: Exploration, alpha: float) -> None:
     """Test the clusters of every run, unless the search has, and ask how sure their rows are."""
-    evidence = found.evidence_ or [None] * len(every)
-    for run, model, own in zip(every, found.estimators_, evidence, strict=True):
+    evidence = result.evidence_ or [None] * len(every)
+    for run, model, own in zip(every, result.estimators_, evidence, strict=True):
         labels = [run.table.labelings[name].astype(str) for name in run.known]
         known = np.column_stack(labels) if labels else None
         run.tested = tested(model, run.table.X, known, alpha=alpha, evidence=own, alert=run.alert)
@@ -66,7 +66,7 @@ def add_tests(every: Sequence[FitResult], found: Exploration, alpha: float) -> N
 
 def _summary(model: Any, evidence: Any, run: FitResult | None = None) -> dict[str, Any]:
     parameters = model.get_params(deep=False)
-    found = {
+    result = {
         "method": type(model).__name__,
         "parameters": {name: fit_files.plain(value) for name, value in parameters.items()},
         "n_clusters": int(model.n_clusters_),
@@ -74,22 +74,27 @@ def _summary(model: Any, evidence: Any, run: FitResult | None = None) -> dict[st
         "objective": float(model.objective_),
     }
     if run is not None:
-        found["scores"] = run.fits[0].scores
+        result["scores"] = run.fits[0].scores
     if run is not None and run.alert:
-        found["warnings"] = [run.alert]
+        result["warnings"] = [run.alert]
     if run is not None and run.tested is not None:
         evidence = run.tested.evidence
-        found |= {"said": list(run.tested.said), "confidence": run.tested.summary.get("confidence")}
+        result |= {
+            "said": list(run.tested.said),
+            "confidence": run.tested.summary.get("confidence"),
+        }
     if evidence is not None:
-        found |= {
+        result |= {
             "p_structure": evidence.p_structure_,
             "p_gap": evidence.p_gap_,
             "evidence": str(evidence),
         }
-    return found
+    return result
 
 
-def save(found: Exploration, every: Sequence[FitResult], out: Path, pictures: bool) -> list[Path]:
+def save(
+    solution: Exploration, every: Sequence[FitResult], out: Path, pictures: bool
+) -> list[Path]:
     """Write an exploration into a folder.
 
     Parameters
@@ -110,26 +115,26 @@ def save(found: Exploration, every: Sequence[FitResult], out: Path, pictures: bo
 
     make_folder(out)
     table, known = every[0].table, every[0].known  # to the first, no clustering is known
-    rows = table.row_names if table.row_names is not None else np.arange(len(found.labels_))
+    rows = table.row_names if table.row_names is not None else np.arange(len(solution.labels_))
     names = [f"clustering_{r + 1}" for r in range(len(every))]
-    columns = {"row": rows, **dict(zip(names, found.labels_.T, strict=True))}
+    columns = {"row": rows, **dict(zip(names, solution.labels_.T, strict=True))}
     for r, run in enumerate(every, 1):
         if run.tested is not None and run.tested.confidence is not None:
             columns[f"confidence_{r}"] = np.round(np.asarray(run.tested.confidence.rows_), 6)
     columns |= table.labelings
-    evidence = found.evidence_ or [None] * len(names)
-    rejected = None if found.rejected_ is None else _summary(*found.rejected_)
+    evidence = solution.evidence_ or [None] * len(names)
+    rejected = None if solution.rejected_ is None else _summary(*solution.rejected_)
     result = {
         "n_samples": int(table.X.shape[0]),
         "n_features": int(table.X.shape[1]),
         "known": list(known),
         **every[0].origin,
         "clusterings": [
-            _summary(*own) for own in zip(found.estimators_, evidence, every, strict=True)
+            _summary(*own) for own in zip(solution.estimators_, evidence, every, strict=True)
         ],
         "rejected": rejected,
-        "reason": found.reason_,
-        "information": found.table.to_dict(),
+        "reason": solution.reason_,
+        "information": solution.table.to_dict(),
         "versions": versions(),
     }
     labels = write_csv(columns)
@@ -149,7 +154,7 @@ def save(found: Exploration, every: Sequence[FitResult], out: Path, pictures: bo
                 drawn[f"{name}_evidence.png"] = picture = fit_files.as_file(figure, "png")
                 chapter.add_evidence(picture)
         chapters.append(chapter)
-    page = pages.page(chapters, ending=found.reason_)
+    page = pages.page(chapters, ending=solution.reason_)
     files = (labels.encode(), summary.encode(), page.encode())
     contents = dict(zip(RESULTS, files, strict=True)) | drawn
     write_files(out, contents)

@@ -184,13 +184,13 @@ def as_file(figure: Figure, kind: str) -> bytes:
     return drawn.getvalue()
 
 
-def _rows(found: xarray.Dataset, name: str) -> np.ndarray | None:
+def _rows(result: xarray.Dataset, name: str) -> np.ndarray | None:
     """Numbers of rows of one cell, by view if its method clusters views; None without any."""
-    if f"view_{name}" in found:
-        values = found[f"view_{name}"].values
+    if f"view_{name}" in result:
+        values = result[f"view_{name}"].values
         if (values >= 0).any():
             return values[:, (values >= 0).any(0)]
-    return found[name].values if name in found else None
+    return result[name].values if name in result else None
 
 
 def read(plan: Plan, dataset: xarray.Dataset) -> FitResult:
@@ -211,11 +211,11 @@ def read(plan: Plan, dataset: xarray.Dataset) -> FitResult:
     if model.known_names:
         cells.sort(key=lambda cell: not registry.method(cell.name).takes_known)
     for cell in cells:
-        found = dataset.sel(cell=cell.id)
+        result = dataset.sel(cell=cell.id)
         estimator, kind = registry.make_estimator(cell.name, cell.parameters), cell.name
         if not isinstance(registry.method(kind), registry.Rival):
             kind = type(estimator).__name__
-        labels = _rows(found, "labels")
+        labels = _rows(result, "labels")
         assert labels is not None
         fits.append(
             Fit(
@@ -223,18 +223,18 @@ def read(plan: Plan, dataset: xarray.Dataset) -> FitResult:
                 method=kind,
                 parameters=estimator.get_params(deep=False),
                 labels=labels,
-                seconds=float(found["seconds"]),
-                membership=found["membership"].values if "membership" in found else None,
-                objective=float(found["objective"]),
-                n_clusters=int(found["n_clusters_found"]),
-                converged=bool(found["converged"]),
-                n_iter=int(found["n_iter"]),
-                warnings=str(found["warnings"].values).splitlines(),
-                scores=dict(zip(names, found["score"].values.tolist(), strict=True)),
-                labelled=found["labelled"].values == 1 if "labelled" in found else None,
-                part=found["part"].values if "part" in found else None,
-                predicted=_rows(found, "predicted"),
-                refusal=str(found["refusal"].values) if "refusal" in found else None,
+                seconds=float(result["seconds"]),
+                membership=result["membership"].values if "membership" in result else None,
+                objective=float(result["objective"]),
+                n_clusters=int(result["n_clusters_found"]),
+                converged=bool(result["converged"]),
+                n_iter=int(result["n_iter"]),
+                warnings=str(result["warnings"].values).splitlines(),
+                scores=dict(zip(names, result["score"].values.tolist(), strict=True)),
+                labelled=result["labelled"].values == 1 if "labelled" in result else None,
+                part=result["part"].values if "part" in result else None,
+                predicted=_rows(result, "predicted"),
+                refusal=str(result["refusal"].values) if "refusal" in result else None,
             )
         )
     return FitResult(model.title, table, model.known_names, fits, origin=plan.origin, say=as_key)

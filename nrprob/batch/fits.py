@@ -260,8 +260,8 @@ def _class_rates(fit: Fit, parts: Parts, told: bool) -> dict[str, float]:
         said = fit.predicted
     else:
         n = codes.size
-        found = fit.labels if fit.predicted is None else np.maximum(fit.labels, fit.predicted)
-        number = combined(found.reshape(n, -1))
+        result = fit.labels if fit.predicted is None else np.maximum(fit.labels, fit.predicted)
+        number = combined(result.reshape(n, -1))
         shape = number.max() + 1, codes.max() + 1
         counts = cross_table(number[labelled], codes[labelled], shape)
         most = np.where(counts.any(1), counts.argmax(1), counts.sum(0).argmax())
@@ -275,8 +275,8 @@ def _class_rates(fit: Fit, parts: Parts, told: bool) -> dict[str, float]:
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
     names = ("nrprob", "jax", "jaxlib", "numpy", "scipy", "scikit-learn", "pandas", "clustpy")
-    found = {"python": platform.python_version()}
+    result = {"python": platform.python_version()}
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
+            result[name] = metadata.version(name)
+    return result

@@ -182,13 +182,13 @@ def _resolve(value: Any, data: Mapping[str, Any], where: str) -> Any:
     reference = _REFERENCE.fullmatch(value)
     if reference is None:
         return value
-    found = look_up(data, reference[1])
-    if found is None:
+    result = look_up(data, reference[1])
+    if result is None:
         raise InputError(
             f"the data have no such parameter; {where} = {value!r}; "
             + (registry.nearest(reference[1], data) if data else "write the value itself")
         )
-    return found
+    return result
 
 
 def check_seed(value: Any, where: str) -> int:
@@ -447,16 +447,16 @@ def select(plan: Plan, only: Sequence[str]) -> set[str]:
             if named_so:
                 chosen = named_so
                 continue
-        found = [(cell, value) for cell in chosen if (value := _place(cell, name)) is not None]
-        if not found:
+        result = [(cell, value) for cell in chosen if (value := _place(cell, name)) is not None]
+        if not result:
             names = {"method", "table", "repeat", "run"}.union(*(c.values for c in plan.cells))
             raise InputError(
                 f"no cell has that parameter; --only {condition}; {registry.nearest(name, names)}"
             )
         wanted = text.replace(" ", "")
-        values = dict.fromkeys(_text(value) for _, value in found)
+        values = dict.fromkeys(_text(value) for _, value in result)
         registry.refuse_unknown(wanted, values, f"no cell has that value; --only {condition}")
-        chosen = [cell for cell, value in found if _text(value) == wanted]
+        chosen = [cell for cell, value in result if _text(value) == wanted]
     return {cell.id for cell in chosen}
 
 

@@ -108,21 +108,21 @@ class Rival(Method):
             raise InputError(
                 f"{where} cannot be imported; {one_line(error)}; install what it needs"
             ) from error
-        found: Any = getattr(module, self.class_name, None)
-        if not _clusters_rows(found, package):
+        result: Any = getattr(module, self.class_name, None)
+        if not _clusters_rows(result, package):
             names = [n for n, one in vars(module).items() if _clusters_rows(one, package)]
             complaint = f"{where} has no such estimator that clusters rows; {self.class_name!r}"
             refuse_unknown(self.class_name, names, complaint)
-        return found
+        return result
 
 
-def _clusters_rows(found: Any, package: str) -> bool:
+def _clusters_rows(result: Any, package: str) -> bool:
     """Whether this is an estimator of a package that can say clusters, and needs no labels."""
     from sklearn.base import BaseEstimator
 
-    if not (inspect.isclass(found) and issubclass(found, BaseEstimator)):
+    if not (inspect.isclass(result) and issubclass(result, BaseEstimator)):
         return False
-    kind: Any = found
+    kind: Any = result
     says = {"fit_predict", "predict"} & {*dir(kind)} or "\n    labels_ " in (kind.__doc__ or "")
     if kind.__module__.partition(".")[0] != package or not (says and hasattr(kind, "fit")):
         return False
@@ -387,10 +387,10 @@ def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") ->
         If its constructor lacks a parameter that is given, or needs one that is not; if a value is
         none that a rival may be passed (`nrprob.batch.allowed`).
     """
-    found = method(name)
-    cls = found.load()
+    result = method(name)
+    cls = result.load()
     needed, taken = inspect.signature(cls).parameters, cls._get_param_names()
-    if isinstance(found, Rival) and "random_state" not in taken:
+    if isinstance(result, Rival) and "random_state" not in taken:
         parameters = {key: v for key, v in parameters.items() if key != "random_state"}
     for parameter in parameters:
         complaint = f"{cls.__name__} has no such parameter; {where}{parameter}"
@@ -399,7 +399,7 @@ def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") ->
         refuse_unknown(parameter, taken, complaint)
     without = [key for key, one in needed.items() if one.default is inspect.Parameter.empty]
     require_all(without, parameters, cls.__name__, where)
-    if isinstance(found, Rival):
+    if isinstance(result, Rival):
         from nrprob.batch.allowed import check_allowed  # which imports NumPy
 
         check_allowed(cls, parameters, where)

@@ -54,7 +54,7 @@ class Outcome:
     ----------
     folder : where the results are
     finished : cells computed by this run
-    found : cells that had been finished before
+    reused : cells that were finished before
     skipped : reason -> number of cells whose data are not on this machine
     failed : what went wrong -> number of cells; they are tried again by the next run
     compiled : number of programs that were compiled
@@ -62,7 +62,7 @@ class Outcome:
 
     folder: Path
     finished: int = 0
-    found: int = 0
+    reused: int = 0
     skipped: collections.Counter[str] = field(default_factory=collections.Counter)
     failed: collections.Counter[str] = field(default_factory=collections.Counter)
     compiled: int = 0
@@ -108,12 +108,12 @@ def run_plan(
     chosen = try_out(plan, folder, only)
     place = Store(folder)
     finished = place.finished()  # before anything is touched: a damaged file stops us here
-    result = Outcome(Path(folder), found=len(chosen & finished))
+    result = Outcome(Path(folder), reused=len(chosen & finished))
     missing = chosen - finished
     waiting = [(batch, [c for c in batch.cells if c.id in missing]) for batch in plan.batches]
     with _crew(plan, devices, scheduler) as crew:
         place.open(plan)
-        progress.start(len(chosen), result.found)
+        progress.start(len(chosen), result.reused)
         _work_through(
             [(batch, cells) for batch, cells in waiting if cells], place, crew, result, progress
         )
@@ -153,7 +153,7 @@ def _work_through(
             theirs = place.finished(batch.id)
             rest = [c for c in cells if c.id not in theirs]
             if len(rest) < len(cells):
-                result.found += len(cells) - len(rest)
+                result.reused += len(cells) - len(rest)
                 progress.advance(len(cells) - len(rest), "another runner's")
             if rest:
                 crew.begin(batch.id, rest)

@@ -265,12 +265,12 @@ class Store:
         if not parts:
             return xarray.Dataset(attrs=attributes)
         # Parts written before the measures of the file changed places have another order.
-        found = _joined(parts).drop_duplicates("cell").sel(measure=parts[0]["measure"])
-        there = {*found["cell"].values}
+        result = _joined(parts).drop_duplicates("cell").sel(measure=parts[0]["measure"])
+        there = {*result["cell"].values}
         cells = [cell for cell in planned if cell.id in there]
-        found = found.sel(cell=[cell.id for cell in cells])
-        found = found.assign_coords(measure=found["measure"].astype(object))
-        return found.assign_coords(_coordinates(cells, found.data_vars)).assign_attrs(attributes)
+        result = result.sel(cell=[cell.id for cell in cells])
+        result = result.assign_coords(measure=result["measure"].astype(object))
+        return result.assign_coords(_coordinates(cells, result.data_vars)).assign_attrs(attributes)
 
     def parts(self, batch: str = "") -> list[Path]:
         """Files of finished cells; those of one batch if it is named."""

@@ -58,11 +58,11 @@ def _points(table: BaseModel, names: Sequence[str], cases: Sequence[BaseModel]) 
 
 
 def _distinct(amounts: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     for amount in amounts:
-        if amount not in found:
-            found.append(amount)
-    return found
+        if amount not in result:
+            result.append(amount)
+    return result
 
 
 class Wanted(Strict):

@@ -196,8 +196,8 @@ def read(
     source = contents(path)
     if is_annotated(source):
         X, names = chosen(matrix_of(source), names_of(source) or [], columns, drop, path)
-        found = {name: column(source, name, path) for name in labelings}
-        return Table(X, names, found, row_names=source.obs_names.to_numpy())
+        result = {name: column(source, name, path) for name in labelings}
+        return Table(X, names, result, row_names=source.obs_names.to_numpy())
     if isinstance(source, dict):
         if columns or drop:
             raise InputError(f"columns of an NPZ file have no names; {path}; cut the array itself")

@@ -198,11 +198,11 @@ def _named(
     others: Collection[str] = (),
 ) -> dict[str, np.ndarray]:
     """Columns by their names, with the file where a name is taken."""
-    found: dict[str, np.ndarray] = {}
+    result: dict[str, np.ndarray] = {}
     for file, column in places:
-        name = column if column not in {*found, *others} else f"{file}:{column}"
-        found[name] = read[file, column]
-    return found
+        name = column if column not in {*result, *others} else f"{file}:{column}"
+        result[name] = read[file, column]
+    return result
 
 
 def _together(known: dict[str, np.ndarray], index: Any) -> Any:

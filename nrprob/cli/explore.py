@@ -107,22 +107,24 @@ def explore(
     with place.claimed() as folder:
         with working("looking for clusterings"), heard() as warned:
             warnings.simplefilter("ignore", SingleFeatureWarning)  # the result says it first
-            found = search(
+            result = search(
                 given.table.X, n_clusters=number, n_clusterings=n, known=given.known,
                 criterion=criterion, alpha=at, random_state=seed,
             )  # fmt: skip
         given.origin["warnings"] = list(dict.fromkeys(warned))
-        runs = exploration_files.runs(found, given.table, given.names, given.origin, given.measured)
+        runs = exploration_files.runs(
+            result, given.table, given.names, given.origin, given.measured
+        )
         if test:
             with working("testing the clusters"):
-                exploration_files.add_tests(runs, found, at)
+                exploration_files.add_tests(runs, result, at)
         with working("writing the results"):
-            files = exploration_files.save(found, runs, folder, plot)
+            files = exploration_files.save(result, runs, folder, plot)
             remove_others(folder, files)
     for run in runs:
         if run.alert:
             say(f"warning: {run.title}: {run.alert}")
-    _show(found, runs)
+    _show(result, runs)
     for path in files:
         say(f"wrote {path}")
 
@@ -142,7 +144,7 @@ def _check_testable(given: Given) -> None:
         )
 
 
-def _show(found: Exploration, runs: Sequence[FitResult]) -> None:
+def _show(result: Exploration, runs: Sequence[FitResult]) -> None:
     """Print a line for every clustering, what agrees with it, and why there are no more."""
     from rich import box
     from rich.table import Table
@@ -153,31 +155,31 @@ def _show(found: Exploration, runs: Sequence[FitResult]) -> None:
     table.add_column("#")
     table.add_column("method", no_wrap=True)
     table.add_column("rows by cluster")
-    tested = bool(found.evidence_)
+    tested = bool(result.evidence_)
     for name in ("p of structure", "p of gap") if tested else ():
         table.add_column(name, justify="right", no_wrap=True)
     # What it shares at most with any labeling before it.
-    information, first = found.table, found.known_.shape[1]
-    if first + len(found.estimators_) > 1:
+    information, first = result.table, result.known_.shape[1]
+    if first + len(result.estimators_) > 1:
         table.add_column("nats shared", justify="right", no_wrap=True)
-    for r, model in enumerate(found.estimators_):
+    for r, model in enumerate(result.estimators_):
         sizes = ", ".join(map(str, cluster_sizes(model.labels_)))
         line = [str(r + 1), type(model).__name__, sizes]
         if tested:
-            own = found.evidence_[r]
+            own = result.evidence_[r]
             line += [_short(own.p_structure_), _short(own.p_gap_)]
-        if first + len(found.estimators_) > 1:
+        if first + len(result.estimators_) > 1:
             before = information.iloc[first + r, : first + r]
             line.append(f"{before.max():.3f}" if len(before) else "–")
         table.add_row(*line)
     console().print(table)
     show_scores({str(r): run.fits[0].scores for r, run in enumerate(runs, 1)}, runs[0].known)
     for number, run in enumerate(runs, 1):
-        own = found.evidence_[number - 1 : number]
+        own = result.evidence_[number - 1 : number]
         for text in own if run.tested is None else run.tested.said:
             say(f"{number}: {text}")
-    say(f"no more, since {found.reason_}" if tested else found.reason_)
-    if found.failure_ is not None:
+    say(f"no more, since {result.reason_}" if tested else result.reason_)
+    if result.failure_ is not None:
         warn("the search did not end by itself; what was found before is kept")
 
 

@@ -226,11 +226,11 @@ def _devices(text: str | None) -> list[Any] | None:
     import jax
 
     if all(part.strip().isdigit() for part in text.split(",")):
-        found = {str(device.id): device for device in jax.devices()}
+        result = {str(device.id): device for device in jax.devices()}
         wanted = dict.fromkeys(str(int(part)) for part in text.split(","))
-        if not wanted.keys() <= found.keys():
-            raise InputError(f"no such device; --devices {text}; there are {', '.join(found)}")
-        return [found[i] for i in wanted]
+        if not wanted.keys() <= result.keys():
+            raise InputError(f"no such device; --devices {text}; there are {', '.join(result)}")
+        return [result[i] for i in wanted]
     name, _, number = text.partition(":")
     try:
         devices = jax.devices(name)
@@ -267,7 +267,7 @@ def _conclude(plan: Plan, result: Outcome) -> list[Path]:
         return one.files
     say(
         f"{plan.model.title or result.folder}: {result.finished} fits done, "
-        f"{result.found} found done, {result.compiled} programs compiled; "
+        f"{result.reused} done before, {result.compiled} programs compiled; "
         f"{result.folder / 'results.nc'}"
     )
     with working("writing the report"):

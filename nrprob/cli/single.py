@@ -26,15 +26,15 @@ def show(run: FitResult) -> None:
     rows, features = run.table.X.shape
     fit = run.fits[0]
     if fit.refusal:
-        found = f"cannot keep its constraints: {fit.refusal}"
+        result = f"cannot keep its constraints: {fit.refusal}"
     else:
         views = [fit.labels] if fit.labels.ndim == 1 else fit.labels.T
         sizes = " and ".join(", ".join(map(str, cluster_sizes(view))) for view in views)
-        found = (
+        result = (
             f"found {fit.n_clusters} clusters of {sizes} rows in {fit.seconds:.1f} s"
             + f" (objective {fit.objective:.2f} nats)" * (fit.objective == fit.objective)
         )
-    say(f"{rows} rows, {features} features; {fit.title} {found}")
+    say(f"{rows} rows, {features} features; {fit.title} {result}")
     show_scores({one.title: one.scores for one in run.fits}, run.known)
     for one in run.fits:
         for message in one.warnings:

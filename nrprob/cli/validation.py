@@ -51,14 +51,14 @@ _TO_DENSE = re.compile(
 def in_options(text: str) -> str:
     """A message in terms of the command line: options for parameters, files for arrays."""
     dense = "store the rows as a dense matrix"
-    text = _TO_DENSE.sub(lambda found: "; " * bool(found[1]) + dense, text)
+    text = _TO_DENSE.sub(lambda result: "; " * bool(result[1]) + dense, text)
     return _PARAMETER.sub(_as_option, text)
 
 
-def _as_option(found: re.Match[str]) -> str:
-    at_set, name, equals, value = found.groups()
+def _as_option(result: re.Match[str]) -> str:
+    at_set, name, equals, value = result.groups()
     if name in _WORDS and not (at_set or equals):
-        return found[0]
+        return result[0]
     return _OPTIONS[name] + " " * bool(equals and value)
 
 

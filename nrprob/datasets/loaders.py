@@ -363,8 +363,8 @@ def word_counts(documents: Iterable[Iterable[str]], min_df: int = 2) -> tuple[An
         Words in alphabetical order.
     """
     counters = [Counter(document) for document in documents]
-    found = Counter(word for counter in counters for word in counter)
-    words = sorted(word for word, n in found.items() if n >= min_df)
+    result = Counter(word for counter in counters for word in counter)
+    words = sorted(word for word, n in result.items() if n >= min_df)
     column = {word: j for j, word in enumerate(words)}
     cells = [
         (i, column[word], n)
@@ -433,10 +433,10 @@ def _webkb() -> DataSet:
         return _read_webkb(path)
     path = Path(source)
     with reading_data(path):
-        found = hashlib.sha256(path.read_bytes()).hexdigest()
-    if found != sha256:
+        result = hashlib.sha256(path.read_bytes()).hexdigest()
+    if result != sha256:
         raise InputError(
-            f"the archive is not the one you vouched for; {path} has SHA-256 {found}; "
+            f"the archive is not the one you vouched for; {path} has SHA-256 {result}; "
             "correct NRPROB_WEBKB_SHA256 or get the archive again"
         )
     return _read_webkb(path)

@@ -137,7 +137,7 @@ def size_of_npz(path: Path, name: str = "") -> Size | None:
 
 def _headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
     """Shape and type of every array of an NPZ file."""
-    found = {}
+    result = {}
     with zipfile.ZipFile(path) as archive:
         for member in archive.namelist():
             with archive.open(member) as file:
@@ -145,5 +145,5 @@ def _headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
                 read: Any = np.lib.format.read_array_header_2_0
                 read = np.lib.format.read_array_header_1_0 if first else read
                 shape, _, dtype = read(file)
-                found[member.removesuffix(".npy")] = shape, dtype
-    return found
+                result[member.removesuffix(".npy")] = shape, dtype
+    return result

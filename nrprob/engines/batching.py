@@ -71,9 +71,9 @@ class Program:
 
         arrays = jax.tree.map(stack, *[call.arrays for call in calls])
         with one_at_a_time(calls[0].factorises):
-            found = self.run(arrays, jax.device_put(steps.astype(np.int32), self.sharding))
-            found = jax.device_get(found)
-        flat = jax.tree.map(lambda a: a.reshape(at.size, *a.shape[3:]), found)
+            result = self.run(arrays, jax.device_put(steps.astype(np.int32), self.sharding))
+            result = jax.device_get(result)
+        flat = jax.tree.map(lambda a: a.reshape(at.size, *a.shape[3:]), result)
         return [jax.tree.map(lambda a, j=j: a[j], flat) for j in place]
 
 
@@ -131,8 +131,8 @@ class Batcher:
         def timed(program, part):
             start = time.perf_counter()
             with standard(wide):
-                found = program(part)
-            return found, (time.perf_counter() - start) * min(len(part), len(self.devices))
+                result = program(part)
+            return result, (time.perf_counter() - start) * min(len(part), len(self.devices))
 
         with ThreadPoolExecutor(self._workers) as pool:
             for group in groups.values():
@@ -143,8 +143,8 @@ class Batcher:
                 size = min(-(-len(group) // self._workers), program.room)
                 parts = [group[i : i + size] for i in range(0, len(group), size)]
                 runs = pool.map(partial(timed, program), parts)
-                for part, (found, seconds) in zip(parts, runs, strict=True):
-                    for call, solution in zip(part, found, strict=True):
+                for part, (result, seconds) in zip(parts, runs, strict=True):
+                    for call, solution in zip(part, result, strict=True):
                         yield call, solution, seconds / len(part)
 
     @property

@@ -143,7 +143,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         estimator has to compute by itself.
     ``compute(task)``
         Results of the calls of what `prepare` gave. Where there are no calls, it computes.
-    ``finish(task, found)``
+    ``finish(task, result)``
         Sets the fitted attributes from these results, mostly by `_store`, and returns itself.
     ``_log_membership(X, known)``
         Scores (n, n_clusters) of new rows; the largest says the cluster.
@@ -302,16 +302,16 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     def compute(self, task: Any) -> list[Any]:
         """Results of the task's calls."""
-        found = []
+        result = []
         for done, call in enumerate(task.calls, 1):
-            found.append(call())
+            result.append(call())
             if self.verbose:
-                best = min(f.objective.min() for f in found)
+                best = min(f.objective.min() for f in result)
                 restarts = done * self.n_init // len(task.calls)
                 print(f"restarts {restarts}/{self.n_init}: objective {best:.6g} nats")
-        return found
+        return result
 
-    def finish(self, task: Any, found: Any):
+    def finish(self, task: Any, result: Any):
         """Set the fitted attributes from the results of the task's calls, and return the estimator.
 
         Parameters

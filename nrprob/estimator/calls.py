@@ -79,15 +79,15 @@ def restart_calls(
     ]
 
 
-def collect(found: Sequence[Any], layout: Layout) -> tuple[Restarts, Any]:
+def collect(result: Sequence[Any], layout: Layout) -> tuple[Restarts, Any]:
     """All restarts of several solutions, and the solution that has the best of them."""
     restarts = Restarts(
-        np.concatenate([layout.collect(f.labels).T for f in found]),
-        np.concatenate([f.objective for f in found]),
-        np.concatenate([f.converged for f in found]),
+        np.concatenate([layout.collect(f.labels).T for f in result]),
+        np.concatenate([f.objective for f in result]),
+        np.concatenate([f.converged for f in result]),
     )
-    ends = np.cumsum([f.objective.size for f in found])
-    return restarts, found[int(np.searchsorted(ends, restarts.objective.argmin(), side="right"))]
+    ends = np.cumsum([f.objective.size for f in result])
+    return restarts, result[int(np.searchsorted(ends, restarts.objective.argmin(), side="right"))]
 
 
 def memberships(solution: Any, layout: Layout, k: int) -> np.ndarray:

@@ -116,8 +116,8 @@ def filled(doc: str, cls: type) -> str:
         if parameter.default is not inspect.Parameter.empty
     }
 
-    def entry(found: re.Match[str]) -> str:
-        indent, name = found.groups()  # from Python 3.13 on, docstrings come without theirs
+    def entry(result: re.Match[str]) -> str:
+        indent, name = result.groups()  # from Python 3.13 on, docstrings come without theirs
         kind, text = SHARED[name]
         default = f", default={defaults[name]!r}".replace("'", '"') if name in defaults else ""
         lines = [f"{name} : {kind}{default}", *(f"    {line.strip()}" for line in text.split("\n"))]

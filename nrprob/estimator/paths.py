@@ -51,7 +51,7 @@ def granularities(
 
     ``mass`` (n,) weighs the rows and sums to 1.
     """
-    found: list[Granularity] = []
+    result: list[Granularity] = []
     for k, level in enumerate(path.levels, 1):
         q = np.exp(layout.collect(np.asarray(level.carry[1], np.float64))[:, 0, :k])
         q = q / q.sum(1, keepdims=True)
@@ -59,10 +59,10 @@ def granularities(
         q[mass == 0] = weights
         order = np.argsort(-weights, kind="stable")
         q, weights = q[:, order], weights[order]
-        before = found[-1].membership if found else np.ones((len(q), 1))
+        before = result[-1].membership if result else np.ones((len(q), 1))
         parents = ((mass[:, None] * q).T @ before).argmax(1)
-        found.append(Granularity(k, level.beta, level.critical, q, weights, parents))
-    return found, order
+        result.append(Granularity(k, level.beta, level.critical, q, weights, parents))
+    return result, order
 
 
 def verdict(path: splitting.Path) -> tuple[str, str]:
@@ -162,9 +162,9 @@ class SplittingEstimator(TermEstimator):
             ),
         )
 
-    def finish(self, task: Task, found: list[solve.Solution]):
+    def finish(self, task: Task, result: list[solve.Solution]):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        super().finish(task, found)
+        super().finish(task, result)
         if self.solver == "split":
             n = len(self.labels_)
             self.path_, _ = granularities(self._path, task.layout, np.full(n, 1 / n))

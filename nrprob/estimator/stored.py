@@ -139,24 +139,26 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
         if estimator.verbose:
             print(f"{n_iter} passes over the rows: inverse temperature {beta:.4g}")
 
-    found, terms = cells.anneal_cells(
+    result, terms = cells.anneal_cells(
         blocks, problem, moments, settings, seed, n_clusters=k, n_init=n_init,
         dtype=dtype, tell=tell,
     )  # fmt: skip
-    fit = found.fit(terms, descent.compression)
+    fit = result.fit(terms, descent.compression)
     estimator._keep_costs(fit.slope, fit.log_prior, m, beta=fit.beta, critical=fit.critical_beta)
     estimator._keep_weights(fit.weights)
     active = np.ones(k, bool)
-    parts = cells.labelled(blocks, found, active, survey.rows.membership)
+    parts = cells.labelled(blocks, result, active, survey.rows.membership)
     labels, membership = read_back(survey, parts, k)
-    hard = found.hard[:, found.best].sum(0)
+    hard = result.hard[:, result.best].sum(0)
     estimator._store(
-        Restarts(None, found.objective, found.converged),
+        Restarts(None, result.objective, result.converged),
         labels=labels, sizes=hard[:, -1], membership=membership,
-        trace=found.trace[:, found.best], n_iter=found.n_iter,
+        trace=result.trace[:, result.best], n_iter=result.n_iter,
         nothing_left=estimator._nothing_left(estimator._told(task)),
     )  # fmt: skip
-    estimator.cluster_centers_ = _centres(estimator._features, found.cells[:, found.best].sum(0), m)
+    estimator.cluster_centers_ = _centres(
+        estimator._features, result.cells[:, result.best].sum(0), m
+    )
     return estimator
 
 

@@ -171,15 +171,15 @@ class TermEstimator(LinearClusterer):
             order = cluster_order(labels, classes[: used.size], labels.max() + 1)
             labels = np.argsort(order)[labels]
         labels = layout.spread(labels[cluster].astype(np.int32))
-        found = solve.evaluate(
+        result = solve.evaluate(
             rows, settings, labels, None if fixed is None else layout.spread(fixed, -1),
             build=build, n_clusters=max(self.n_clusters, 2), compressed=compressed,
         )  # fmt: skip
-        found = jax.device_get(found)
+        result = jax.device_get(result)
         steps = max(used.size - self.n_clusters, 0)
         lost = np.concatenate([[0.0], np.cumsum(costs[:steps])])
-        trace = found.objective[0] - lost[-1] + lost
-        return found._replace(n_iter=np.asarray(max(steps, 1)), trace=trace)
+        trace = result.objective[0] - lost[-1] + lost
+        return result._replace(n_iter=np.asarray(max(steps, 1)), trace=trace)
 
     def _check_size_of(self, task: Task, solver: str) -> None:
         x, groups = task.x, task.groups
@@ -220,9 +220,9 @@ class TermEstimator(LinearClusterer):
 
     # Results
 
-    def finish(self, task: Task, found: list[solve.Solution]):
+    def finish(self, task: Task, result: list[solve.Solution]):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        restarts, best = collect(found, task.layout)
+        restarts, best = collect(result, task.layout)
         fit, n_empty = best.fit, task.rows.n_groups - task.groups.n_groups
         critical = fit.critical_beta
         if np.isnan(critical):

@@ -225,10 +225,10 @@ def confidence(
                 for settings in bare._starts_near(labels[drawn])
             ]
             best = min(fits, key=lambda fit: fit.objective_)
-            found = best.predict_proba(rows, **conditioned(codes))
-            table = cross_table(labels, found.argmax(1), (k, k))
+            result = best.predict_proba(rows, **conditioned(codes))
+            table = cross_table(labels, result.argmax(1), (k, k))
             names = linear_sum_assignment(table, maximize=True)[1]
-            membership += found[:, names] / n_resamples
+            membership += result[:, names] / n_resamples
             either = table.sum(1) + table.sum(0)[names] - table[np.arange(k), names]
             jaccard += table[np.arange(k), names] / np.maximum(either, 1) / n_resamples
             done()

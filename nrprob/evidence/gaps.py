@@ -162,14 +162,14 @@ def p_value(splits: Sequence[Sequence[Count]]) -> float:
 def pairs(y: np.ndarray, cut: Cut, codes: np.ndarray) -> np.ndarray:
     """Pairs (2,) of rows of one known group: nearly tied along the direction, and not far apart."""
     place = y @ cut.direction
-    found = np.zeros(2)
+    result = np.zeros(2)
     for g in range(codes.max() + 1):
         own = np.sort(place[codes == g])
         after = np.arange(own.size) + 1
-        found += [
+        result += [
             (np.searchsorted(own, own + width, "right") - after).sum() for width in (_NEAR, _FAR)
         ]
-    return found
+    return result
 
 
 def tied(near: float, far: float) -> bool:

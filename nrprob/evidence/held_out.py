@@ -145,12 +145,12 @@ def hold_out(
         # What was not tried is as good as the first.
         every = [own, *rival, *[own] * (len(RIVALS) - 1 - len(rival))]
         gain[:, new] = mixed_gain(model._log_density(y[new]) - np.stack(every))
-        found = model.predict(X, **conditioned(codes))
+        result = model.predict(X, **conditioned(codes))
         auto = model.n_clusters == "auto"
         numbers.append(model.number_.n_clusters_ if auto else model.n_clusters)
-        first = found if first is None else first
-        common = _matched(found, first, additional=True)
-        named = common if reference is None else _matched(found, reference, additional=False)
+        first = result if first is None else first
+        common = _matched(result, first, additional=True)
+        named = common if reference is None else _matched(result, reference, additional=False)
         labels[new] = named[new]
         done()
         # Not by the labels of the reference, so that no p-value depends on it.
@@ -241,18 +241,18 @@ def log_rivals(
     return np.stack([cloud.log_density(new @ turn, groups) + log_unit for cloud in clouds])
 
 
-def _matched(found: np.ndarray, reference: np.ndarray, additional: bool) -> np.ndarray:
+def _matched(result: np.ndarray, reference: np.ndarray, additional: bool) -> np.ndarray:
     """Labels (n,) of a fold, replaced by labels of a reference with maximum overlap, one to one.
 
     Clusters that are left over get additional labels, or the label with which each shares most
     samples.
     """
-    shape = found.max() + 1, reference.max() + 1
-    table = cross_table(found, reference, shape)
+    shape = result.max() + 1, reference.max() + 1
+    table = cross_table(result, reference, shape)
     own, names = linear_sum_assignment(table, maximize=True)
     shared = table[own, names] > 0
     label = np.zeros(shape[0], int)
     label[own[shared]] = names[shared]
-    left = np.setdiff1d(found, own[shared])
+    left = np.setdiff1d(result, own[shared])
     label[left] = shape[1] + np.arange(left.size) if additional else table[left].argmax(1)
-    return label[found]
+    return label[result]

@@ -88,10 +88,10 @@ class Clouds:
 def _degrees(q: np.ndarray, p: int) -> float:
     """Degrees of freedom that are most likely at squared distances (n,)."""
     bounds = tuple(np.log(_DEGREES))
-    found = minimize_scalar(
+    result = minimize_scalar(
         lambda log_nu: -_log_round(q, np.exp(log_nu), p).sum(), bounds=bounds, method="bounded"
     )
-    return float(np.exp(found.x))
+    return float(np.exp(result.x))
 
 
 def _log_round(q: np.ndarray, nu: float, p: int) -> np.ndarray:

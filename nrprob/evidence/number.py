@@ -210,11 +210,11 @@ def n_clusters(
         for k in sorted(set(given)):
             if tried and k > most:
                 break  # than rows that are free
-            found = held_out(int(k))
-            clouds = found if k == 1 else clouds
+            result = held_out(int(k))
+            clouds = result if k == 1 else clouds
             tried.append(int(k))
             done()
-            values.append(found[0])
+            values.append(result[0])
             means = [float(v.mean()) for v in values]
             if len(means) - 1 - int(np.argmax(means)) >= _PATIENCE:
                 break

@@ -50,11 +50,11 @@ _AGREEMENTS: dict[str, Callable[[Labels, Labels], float]] = {
 
 def _of_same_samples(n: int, labelings: Labelings, name: str) -> list[Codes]:
     """Codes of labelings, each of which has to be of so many samples; any number for 0."""
-    found = _encode_all(labelings, name)
-    n = n or len(found[0])
-    for number, codes in enumerate(found):
+    result = _encode_all(labelings, name)
+    n = n or len(result[0])
+    for number, codes in enumerate(result):
         _same_length(n, len(codes), ("labelings[0]", f"{name}[{number}]"))
-    return found
+    return result
 
 
 def pairwise_agreement(
@@ -119,11 +119,11 @@ def pairwise_agreement(
     if others is not None:
         theirs = _of_same_samples(len(ours[0]), others, "others")
         return np.array([[agreement(a, b) for b in theirs] for a in ours])
-    found = np.empty((len(ours), len(ours)))
+    result = np.empty((len(ours), len(ours)))
     for i, a in enumerate(ours):
         for j, b in enumerate(ours[: i + 1]):
-            found[i, j] = found[j, i] = agreement(a, b)
-    return found
+            result[i, j] = result[j, i] = agreement(a, b)
+    return result
 
 
 def mean_dissimilarity(
@@ -157,12 +157,12 @@ def mean_dissimilarity(
     >>> mean_dissimilarity([upper, left])
     1.0
     """
-    found = pairwise_agreement(labelings, measure=measure)
-    if len(found) < 2:
+    result = pairwise_agreement(labelings, measure=measure)
+    if len(result) < 2:
         raise ValueError(
             "dissimilarity is of at least two labelings; got 1; pass one labeling per column"
         )
-    return float(_off_diagonal(1 - found).mean())
+    return float(_off_diagonal(1 - result).mean())
 
 
 def _off_diagonal(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -230,7 +230,7 @@ def score_solutions(
     """
     import pandas as pd
 
-    found = pairwise_agreement(labelings, measure=measure)
+    result = pairwise_agreement(labelings, measure=measure)
     ours = _encode_all(labelings, "labelings")
     table: dict[str, Any] = {
         "n_clusters": [int(one.max()) + 1 for one in ours],
@@ -247,7 +247,7 @@ def score_solutions(
                 f"got a Dunn index of {value} in labeling {at}; leave this labeling out"
             )
     if len(ours) > 1:
-        table["dissimilarity_from_others"] = _off_diagonal(1 - found).mean(1)
+        table["dissimilarity_from_others"] = _off_diagonal(1 - result).mean(1)
     if known is not None:
         apart = 1 - pairwise_agreement(labelings, known, measure=measure)
         names = _names(known, apart.shape[1]) if apart.shape[1] > 1 else ["known"]

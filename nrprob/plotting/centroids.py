@@ -127,16 +127,16 @@ def _contingency(labels: Any, known: Any, name: str) -> Part:
     """How often clusters meet the groups of a labeling."""
     head = short(f"clusters against {name}", 40)
     table = Table.of(labels, known)
-    found = table.grid(table.counts.size <= 40)
-    above, (across, down) = extent(head, 11)[1] + 0.08, found.body
-    width = max(found.left + across, extent(head, 11)[0])
+    result = table.grid(table.counts.size <= 40)
+    above, (across, down) = extent(head, 11)[1] + 0.08, result.body
+    width = max(result.left + across, extent(head, 11)[0])
 
     def draw(place: Place) -> None:
         place.write(head, width / 2, 0, fontsize=11)
-        left = (width - found.left - across) / 2 + found.left
-        table.draw(place.axes(left, above, across, down), found, None)
+        left = (width - result.left - across) / 2 + result.left
+        table.draw(place.axes(left, above, across, down), result, None)
 
-    return Part(width, above + down + found.below, draw)
+    return Part(width, above + down + result.below, draw)
 
 
 @overload

@@ -70,15 +70,15 @@ def plot_contingency(
     table = Table.of(labels, known)
     if ax is None:
         shares = table.counts.size <= 40 if show_share is None else show_share
-        found = table.grid(shares)
-        width, height = found.body
+        result = table.grid(shares)
+        width, height = result.body
         height = max(height, 1.0)  # of which the name beside it has need
-        size = (found.left + width + 0.5, found.below + height + 0.6)
+        size = (result.left + width + 0.5, result.below + height + 0.6)
         _, ax = plt.subplots(figsize=size, layout="constrained")
     else:
-        found = fitted(table.rows, table.columns, ax)
-        width, height = found.body
-    table.draw(ax, found, show_share)
+        result = fitted(table.rows, table.columns, ax)
+        width, height = result.body
+    table.draw(ax, result, show_share)
     ax.set_xlabel(short(labels_name, _letters(width)), parse_math=False)
     ax.set_ylabel(short(known_name, _letters(height)), parse_math=False)
     return ax
@@ -121,7 +121,7 @@ class Table:
             width = max(width, names)
         return grid(self.rows, self.columns, (max(width + 0.12, 0.5), height + 0.12))
 
-    def draw(self, ax: Axes, found: Grid, show_share: bool | None) -> None:
+    def draw(self, ax: Axes, result: Grid, show_share: bool | None) -> None:
         """Draw the table with as large and as many numbers as its cells have room for."""
         from matplotlib import colormaps
 
@@ -129,14 +129,14 @@ class Table:
         small = self.counts.size <= 40
         kinds = [*dict.fromkeys([small, False])] if show_share is None else [show_share]
         choices = [(self.texts(kind), size) for kind in kinds for size in _SIZES]
-        fitting = (c for c in choices if np.all(np.less_equal(_largest(*c), found.cell)))
+        fitting = (c for c in choices if np.all(np.less_equal(_largest(*c), result.cell)))
         # Where not even counts fit, colours say it alone, unless numbers are asked for.
         texts, size = next(fitting, choices[-1] if show_share else (self.texts(False), 0))
         for (i, j), share in np.ndenumerate(self.shares):
             if size:
                 dye = ink(colormaps[SHARES](share))
                 ax.text(j, i, texts[i, j], ha="center", va="center", color=dye, fontsize=size)
-        found.label(ax)
+        result.label(ax)
         ax.set_xticks(np.arange(1, len(self.columns)) - 0.5, minor=True)
         ax.set_yticks(np.arange(1, len(self.rows)) - 0.5, minor=True)
         ax.grid(which="minor", color="white", linewidth=2)

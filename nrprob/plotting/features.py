@@ -87,9 +87,9 @@ def plot_top_features(
             "of more"
         )
     chosen = _chosen(values, codes, clusters)
-    found = find(X, codes, chosen, *_taken_off(told), n_nearest=0)
+    result = find(X, codes, chosen, *_taken_off(told), n_nearest=0)
     titles = with_sizes(texts(values, "cluster"), codes, ", ")
-    shown = [found.telling(place, n_features) for place in range(len(chosen))]
+    shown = [result.telling(place, n_features) for place in range(len(chosen))]
 
     m = len(chosen)
     if axes is None:
@@ -98,7 +98,7 @@ def plot_top_features(
         if clusters is None and m < len(values):
             axes[0].figure.suptitle(f"the {m} largest of {len(values)} clusters", fontsize=11)
     axes = as_axes(axes, m)
-    widths = [found.differences[place, own] for place, own in enumerate(shown)]
+    widths = [result.differences[place, own] for place, own in enumerate(shown)]
     sizes = np.abs(np.concatenate(widths))
     top = sizes[np.isfinite(sizes)].max(initial=0) or 1.0
     for ax, cluster, own, width in zip(axes, chosen, shown, widths, strict=True):

@@ -163,11 +163,11 @@ def fitted(rows: Sequence[str], columns: Sequence[str], ax: Axes) -> Grid:
     box, dots = ax.get_window_extent(), ax.figure.dpi
     width, height = box.width / dots, box.height / dots
     for letters in (28, 20, 14, 10):
-        found = grid(rows, columns, (width / len(columns), 1.0), 9, letters)
-        if found.left <= width / 2 and found.below <= height / 2:
+        result = grid(rows, columns, (width / len(columns), 1.0), 9, letters)
+        if result.left <= width / 2 and result.below <= height / 2:
             break
     # A layout takes the place of names from the axes.
     managed = ax.figure.get_layout_engine() is not None
-    left, below = (found.left, found.below) if managed else (0.0, 0.0)
+    left, below = (result.left, result.below) if managed else (0.0, 0.0)
     across, down = max(width - left, width / 4), max(height - below, height / 4)
     return grid(rows, columns, (across / len(columns), down / max(len(rows), 1)), 9, letters)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _WRITTEN = 12  # levels that have their temperatures beside them
 
 
-def plot_by_n_clusters(found: Any, ax: Axes | None = None, *, n_clusters: int = 20) -> Axes:
+def plot_by_n_clusters(result: Any, ax: Axes | None = None, *, n_clusters: int = 20) -> Axes:
     """Draw what every number of clusters is worth, as far as a fit or a search has found it.
 
     Parameters
@@ -66,40 +66,40 @@ def plot_by_n_clusters(found: Any, ax: Axes | None = None, *, n_clusters: int = 
 
     check_axes(ax)
     check_number("n_clusters", n_clusters, low=2, high=MOST, integer=True)
-    found = getattr(found, "number_", found)
-    merges = _merges(found)
+    result = getattr(result, "number_", result)
+    merges = _merges(result)
     kinds = (
-        hasattr(found, "table") and hasattr(found, "tried_"),
-        hasattr(found, "path_"),
+        hasattr(result, "table") and hasattr(result, "tried_"),
+        hasattr(result, "path_"),
         merges is not None,
     )
-    if not any(kinds) or isinstance(found, type):
+    if not any(kinds) or isinstance(result, type):
         raise TypeError(
             "found must hold several numbers of clusters: what nrprob.evidence.n_clusters "
             "returns, or a fitted estimator with a path_ or a linkage_; got "
-            f"{type(found).__name__}; pass one of these"
+            f"{type(result).__name__}; pass one of these"
         )
     if ax is None:
         _, ax = plt.subplots(figsize=(6.0, 3.6), layout="constrained")
     if kinds[0]:
-        _draw_held_out(ax, found)
+        _draw_held_out(ax, result)
     elif kinds[1]:
-        _draw_path(ax, found)
+        _draw_path(ax, result)
     elif merges is not None:
-        _draw_merges(ax, *merges, found.n_clusters, n_clusters)
+        _draw_merges(ax, *merges, result.n_clusters, n_clusters)
     ax.xaxis.get_major_locator().set_params(integer=True)
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
 
-def _draw_held_out(ax: Axes, found: Any) -> None:
-    table = found.table
+def _draw_held_out(ax: Axes, result: Any) -> None:
+    table = result.table
     k, value = table.index.to_numpy(), table["log_likelihood"].to_numpy()
     error = np.nan_to_num(table["standard_error"].to_numpy())
     ax.errorbar(
         k, value, error, color=colour(0), marker=marker(0), markersize=5, linewidth=1.3, capsize=3
     )
-    best = k == found.n_clusters_
+    best = k == result.n_clusters_
     ax.plot(
         k[best],
         value[best],
@@ -113,15 +113,15 @@ def _draw_held_out(ax: Axes, found: Any) -> None:
     why = "rows held out are likeliest"
     if value[best][0] < value.max():
         why = "half-and-half, more clusters gain nothing over one cloud"
-    ax.set_title(f"{found.n_clusters_} chosen: {why}\nbars: one standard error", fontsize=9)
+    ax.set_title(f"{result.n_clusters_} chosen: {why}\nbars: one standard error", fontsize=9)
     ax.set_xlabel("number of clusters")
     ax.set_ylabel("held-out log-likelihood per row (nats)")
 
 
-def _draw_path(ax: Axes, found: Any) -> None:
-    levels = found.path_
+def _draw_path(ax: Axes, result: Any) -> None:
+    levels = result.path_
     k = np.array([level.n_clusters for level in levels])
-    objective = np.asarray(found.objective_trace_, float)
+    objective = np.asarray(result.objective_trace_, float)
     ax.plot(k, objective, color=colour(0), marker=marker(0), markersize=6, linewidth=1.3)
     if len(levels) <= _WRITTEN:
         for level, x, y in zip(levels[1:], k[1:], objective[1:], strict=True):
@@ -132,18 +132,18 @@ def _draw_path(ax: Axes, found: Any) -> None:
     ax.set_ylabel("objective of the level (minimised)")
 
 
-def _merges(found: Any) -> tuple[np.ndarray, np.ndarray, str] | None:
+def _merges(result: Any) -> tuple[np.ndarray, np.ndarray, str] | None:
     """Numbers of clusters before every merge, what it cost, and what that is; None without any."""
-    if not hasattr(found, "linkage_"):
+    if not hasattr(result, "linkage_"):
         return None
-    if hasattr(found, "merge_gains_"):
-        costs, what = -np.asarray(found.merge_gains_), "objective lost by the merge"
-    elif hasattr(found, "merge_distances_"):
-        costs, what = np.asarray(found.merge_distances_), "mean distance of the merged"
+    if hasattr(result, "merge_gains_"):
+        costs, what = -np.asarray(result.merge_gains_), "objective lost by the merge"
+    elif hasattr(result, "merge_distances_"):
+        costs, what = np.asarray(result.merge_distances_), "mean distance of the merged"
     else:
-        costs, what = np.asarray(found.merge_costs_), "cost of the merge (nats)"
+        costs, what = np.asarray(result.merge_costs_), "cost of the merge (nats)"
     # Clusters of different wanted classes are never merged.
-    left = max(len(getattr(found, "classes_", ())), 1)
+    left = max(len(getattr(result, "classes_", ())), 1)
     return left + np.arange(len(costs), 0, -1), costs, what
 
 

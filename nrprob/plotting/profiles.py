@@ -33,33 +33,33 @@ def profiles_of(sides: Sequence[Side], features: Sequence[str]) -> list[Part]:
         for _, _, names in sides
     ]
     parts = [
-        _profile(found, profiles, short(head, 44), top)
-        for found, (head, profiles, _) in zip(grids, sides, strict=True)
+        _profile(result, profiles, short(head, 44), top)
+        for result, (head, profiles, _) in zip(grids, sides, strict=True)
     ]
     return [*parts[:-1], beside(parts[-1], _bar(top, _FEATURE * len(features)))]
 
 
-def _profile(found: Grid, profiles: np.ndarray, head: str, top: float) -> Part:
+def _profile(result: Grid, profiles: np.ndarray, head: str, top: float) -> Part:
     """Heat map, one row per feature and one column per group."""
-    above, (across, down) = extent(head, 11)[1] + 0.08, found.body
+    above, (across, down) = extent(head, 11)[1] + 0.08, result.body
     # A title that is wider than its heat map widens the part.
-    width = max(found.left + across, extent(head, 11)[0])
+    width = max(result.left + across, extent(head, 11)[0])
 
     def draw(place: Place) -> None:
         place.write(head, width / 2, 0, fontsize=11)
-        left = (width - found.left - across) / 2 + found.left
-        draw_profile(place.axes(left, above, across, down), found, profiles, top)
+        left = (width - result.left - across) / 2 + result.left
+        draw_profile(place.axes(left, above, across, down), result, profiles, top)
 
-    return Part(width, above + down + found.below, draw)
+    return Part(width, above + down + result.below, draw)
 
 
-def draw_profile(ax: Axes, found: Grid, profiles: np.ndarray, top: float) -> None:
+def draw_profile(ax: Axes, result: Grid, profiles: np.ndarray, top: float) -> None:
     """Draw a heat map, with as many numbers as its cells have room for."""
     from matplotlib import colormaps
 
     ax.imshow(profiles.T, cmap=_SIGNED, vmin=-top, vmax=top, aspect="auto")
-    found.label(ax)
-    room = np.less_equal(extent("+0.0", 8), found.cell).all()
+    result.label(ax)
+    room = np.less_equal(extent("+0.0", 8), result.cell).all()
     for (j, i), value in np.ndenumerate(profiles):
         if len(profiles) <= _NUMBERED and room:
             dye = ink(colormaps[_SIGNED]((value / top + 1) / 2))

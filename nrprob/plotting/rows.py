@@ -106,13 +106,13 @@ def plot_residuals(
     n = X.shape[0]
     sides = [named_known(told), named(labels, "labels", "cluster", n)]
     codes = distinct(labels, "labels", n)[1]
-    found = _plane(X, codes[:, None], told, random)
+    result = _plane(X, codes[:, None], told, random)
     shown = _sample(n, n_points, random)
     told_sizes = [with_sizes(shortened(names), own, ", ") for names, own in sides]
     axes = _axes(axes, told_sizes, 2, (4.4, 3.7))
     heads = (known_name, labels_name)
     for ax, head, names, (_, side) in zip(axes, heads, told_sizes, sides, strict=True):
-        _draw(ax, found, names, side, shown, 4.4)
+        _draw(ax, result, names, side, shown, 4.4)
         ax.set_title("\n".join([head, *_sampled(n, shown)]), fontsize=10, parse_math=False)
     return axes
 
@@ -181,13 +181,13 @@ def plot_alternatives(
     n = X.shape[0]
     columns = _columns(labelings, n)
     codes = {name: distinct(own, name, n)[1] for name, own in columns.items()}
-    found = _plane(X, np.column_stack([*codes.values()]), told, random)
+    result = _plane(X, np.column_stack([*codes.values()]), told, random)
     shown = _sample(n, n_points, random)
     sides = [named(own, name, "cluster") for name, own in columns.items()]
     sides = [(shortened(names), side) for names, side in sides]
     axes = _axes(axes, [names for names, _ in sides], 3, (3.6, 3.9))
     for ax, (name, own), (names, side) in zip(axes, codes.items(), sides, strict=True):
-        _draw(ax, found, names, side, shown, 3.6)
+        _draw(ax, result, names, side, shown, 3.6)
         lines = [name, _sizes(own), *_agreement(name, codes, told), *_sampled(n, shown)]
         lines = [part for line in lines for part in textwrap.wrap(line, _TITLE)]
         title = "\n".join(lines).replace(_JOINED, " ")
@@ -205,10 +205,10 @@ def _check_labels_known(told: Known) -> None:
 
 def _plane(X: Any, codes: np.ndarray, told: Known, random: Any) -> Plane:
     """The plane of some labelings; rows of a single direction are spread along the other."""
-    found = plane(X, codes, told.groups.codes, random)
-    if found.kinds[1] == NOTHING:
-        found.places[:, 1] = random.uniform(-1, 1, size=len(codes))
-    return found
+    result = plane(X, codes, told.groups.codes, random)
+    if result.kinds[1] == NOTHING:
+        result.places[:, 1] = random.uniform(-1, 1, size=len(codes))
+    return result
 
 
 def _columns(labelings: Any, n: int) -> dict[str, np.ndarray]:
@@ -216,8 +216,8 @@ def _columns(labelings: Any, n: int) -> dict[str, np.ndarray]:
     if isinstance(labelings, Mapping):
         columns = {str(name): as_array(own, str(name)) for name, own in labelings.items()}
     else:
-        found = getattr(labelings, "alternatives_", getattr(labelings, "labels_", labelings))
-        table = as_array(found, "labelings")
+        result = getattr(labelings, "alternatives_", getattr(labelings, "labels_", labelings))
+        table = as_array(result, "labelings")
         table = table[:, None] if table.ndim == 1 else table
         if table.ndim != 2 or len(table) != n:
             raise ValueError(
@@ -276,14 +276,14 @@ def _axes(
 
 def _draw(
     ax: Axes,
-    found: Plane,
+    result: Plane,
     names: Sequence[str],
     codes: np.ndarray,
     shown: np.ndarray,
     width: float,
 ) -> None:
     """Points of every group, the largest below the others, and what their marks mean."""
-    places, codes = found.places[shown], codes[shown]
+    places, codes = result.places[shown], codes[shown]
     sizes = np.bincount(codes, minlength=len(names))
     below = np.argsort(np.argsort(-sizes, kind="stable"))
     area = float(np.clip(2400 * width / len(shown), 9, 34))
@@ -294,7 +294,9 @@ def _draw(
             marker=mark, edgecolors="white" if len(shown) <= 1000 else "none", linewidths=0.3,
             zorder=2 + below[group] / len(names), label=name,
         )  # fmt: skip
-    for axis, name, which in zip((ax.xaxis, ax.yaxis), _directions(found.kinds), "xy", strict=True):
+    for axis, name, which in zip(
+        (ax.xaxis, ax.yaxis), _directions(result.kinds), "xy", strict=True
+    ):
         axis.set_label_text(name, fontsize=9)
         if name == _SPREAD:
             ax.tick_params(axis=which, left=False, labelleft=False)

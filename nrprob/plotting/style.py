@@ -70,8 +70,8 @@ def extent(text: str, size: float) -> tuple[float, float]:
     lines = text.splitlines()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of letters that the font lacks, which are drawn as boxes
-        found = [text_to_path.get_text_width_height_descent(one, font, False) for one in lines]
-    return max((width for width, *_ in found), default=0) / 72, 1.25 * size / 72 * len(lines)
+        result = [text_to_path.get_text_width_height_descent(one, font, False) for one in lines]
+    return max((width for width, *_ in result), default=0) / 72, 1.25 * size / 72 * len(lines)
 
 
 def short(text: Any, width: int = 28, lines: int = 2) -> str:

@@ -125,14 +125,14 @@ def estimate(
 
     def refine(search: Search, starts: list[np.ndarray], move: str) -> list[np.ndarray]:
         """Distinct results of one kind of move, the best first."""
-        found = {}
+        result = {}
         for start in starts:
             search.start(start)
             search.allocate()
             getattr(search, move)()
             codes = canonical(search.z[None])[0]
-            found[codes.tobytes()] = codes
-        return sorted(found.values(), key=lambda codes: risk(codes, over))
+            result[codes.tobytes()] = codes
+        return sorted(result.values(), key=lambda codes: risk(codes, over))
 
     search: Search
     if by_pairs:

@@ -134,9 +134,9 @@ def _follow(
         ends = slice(draws.offsets[s], draws.offsets[s + 1])
         sizes, codes = draws.sizes[ends], draws.codes[s]
         shared = np.bincount(codes[core], minlength=len(sizes))
-        found = np.where(apart[ends], shared / (len(core) + sizes - shared), 0.0)
-        best = int(found.argmax())
-        if found[best] >= likeness - _SLACK:
+        result = np.where(apart[ends], shared / (len(core) + sizes - shared), 0.0)
+        best = int(result.argmax())
+        if result[best] >= likeness - _SLACK:
             present[s], size[s] = True, sizes[best]
             held[codes == best] += draws.weights[s]
     return present, size, held

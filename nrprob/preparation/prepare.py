@@ -144,10 +144,10 @@ def prepare(
     >>> ready.feature_names_, ready.known.tolist()
     (['size', 'kind=a', 'kind=b', 'kind=c'], [0, 1, 1])
     """
-    found = prepared(X, known=known, missing=missing, standardize=standardize, drop=drop)
-    for line in found.warnings:
+    result = prepared(X, known=known, missing=missing, standardize=standardize, drop=drop)
+    for line in result.warnings:
         warn(line)
-    return found
+    return result
 
 
 def prepared(
@@ -419,12 +419,12 @@ class _Columns(Record):
         own = list(zip(features.names, features.values.T, strict=True))
         years = [name for name, v in own if is_year(name, v)]
         ids = [name for name, v in own if name not in years and is_identifier(name, v)]
-        for found, what in ((ids, "an identifier"), (years, "a year")):
-            if found:
-                each = f"{'each of ' * (len(found) > 1)}{listed(found)}"
+        for result, what in ((ids, "an identifier"), (years, "a year")):
+            if result:
+                each = f"{'each of ' * (len(result) > 1)}{listed(result)}"
                 self.warnings.append(
                     f"features should be measurements; {each} looks like {what}; if so, leave out "
-                    f"with {self.say('drop', found)}"
+                    f"with {self.say('drop', result)}"
                 )
         far = []
         for name, v in own:
@@ -447,10 +447,10 @@ def _filled(values: np.ndarray) -> np.ndarray:
 
 def _values(column: pd.Series) -> list[Any]:
     """Values of a text: in their order if they are categories, else sorted."""
-    found = column.dropna().unique().tolist()
+    result = column.dropna().unique().tolist()
     if hasattr(column, "cat"):
-        return [value for value in column.cat.categories if value in found]
-    return sorted(found)
+        return [value for value in column.cat.categories if value in result]
+    return sorted(result)
 
 
 def _check_dropped(drop: list[str], names: Collection[str]) -> None:

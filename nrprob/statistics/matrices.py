@@ -54,16 +54,16 @@ def inverse(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 @inverse.defjvp
 def _inverse_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    found, log_det, pivots = inverse(*primals)
-    change = _product(found, _product(tangents[0], found))
-    slope = (found * tangents[0]).sum((-2, -1))
-    return (found, log_det, pivots), (-change, slope, jnp.zeros_like(pivots))
+    result, log_det, pivots = inverse(*primals)
+    change = _product(result, _product(tangents[0], result))
+    slope = (result * tangents[0]).sum((-2, -1))
+    return (result, log_det, pivots), (-change, slope, jnp.zeros_like(pivots))
 
 
 @log_determinant.defjvp
 def _log_determinant_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    found, log_det, _ = inverse(*primals)
-    return log_det, (found * tangents[0]).sum((-2, -1))
+    result, log_det, _ = inverse(*primals)
+    return log_det, (result * tangents[0]).sum((-2, -1))
 
 
 def _least(matrix: jax.Array) -> jax.Array:

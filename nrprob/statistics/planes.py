@@ -86,15 +86,15 @@ def plane(X: Any, labelings: np.ndarray, groups: np.ndarray, random: Any) -> Pla
     # Of a direction without variance, rounding is left.
     largest = np.abs(residuals.means).max(0) @ np.abs(basis) + np.abs(y).max(0)
     rounding = 64 * np.finfo(X.dtype).eps * largest
-    found = _discriminants(y[:, y.std(0) > rounding], labelings)
+    result = _discriminants(y[:, y.std(0) > rounding], labelings)
     least = max(rounding.max() ** 2, _NULL * (y**2).sum() / n)
-    kinds = [DISCRIMINANT] * found.shape[1]
+    kinds = [DISCRIMINANT] * result.shape[1]
     while len(kinds) < 2:
-        place = _principal(y - found @ (found.T @ y) / n, least)
-        found = np.column_stack([found, place])
+        place = _principal(y - result @ (result.T @ y) / n, least)
+        result = np.column_stack([result, place])
         kinds.append(PRINCIPAL if place.any() else NOTHING)
-    extreme = found[np.abs(found).argmax(0), range(2)]
-    return Plane(found * np.where(extreme < 0, -1, 1), (kinds[0], kinds[1]))
+    extreme = result[np.abs(result).argmax(0), range(2)]
+    return Plane(result * np.where(extreme < 0, -1, 1), (kinds[0], kinds[1]))
 
 
 def _discriminants(y: np.ndarray, labelings: np.ndarray) -> np.ndarray:

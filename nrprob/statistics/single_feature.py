@@ -190,22 +190,22 @@ def _discrete(
         continuous |= not few.all()
         for j in np.flatnonzero(few):
             name = names[columns.start + j]
-            found, codes, counts = np.unique(block[:, j], return_inverse=True, return_counts=True)
+            result, codes, counts = np.unique(block[:, j], return_inverse=True, return_counts=True)
             codes = codes.astype(np.int16)
-            continuous |= found.size > most
-            if found.size == 2 and name in indicators:
+            continuous |= result.size > most
+            if result.size == 2 and name in indicators:
                 column, off, on = indicators[name]
                 blank = _Discrete(column, np.zeros_like(codes), [off or "any other value"])
                 feature = features.setdefault((column, True), blank)
                 feature.codes[codes == 1] = len(feature.values)
                 feature.values.append(on)
             elif (
-                found.size <= most
-                and found.size * _EACH <= len(codes)
+                result.size <= most
+                and result.size * _EACH <= len(codes)
                 and np.count_nonzero(counts > 1) > 1
             ):
                 mean, deviation = scales.get(name, (0.0, 1.0))
-                values = [f"{value:.6g}" for value in found * deviation + mean]
+                values = [f"{value:.6g}" for value in result * deviation + mean]
                 features[name, False] = _Discrete(name, codes, values)
     return [*features.values()], continuous
 
@@ -213,12 +213,12 @@ def _discrete(
 def _example(joint: np.ndarray) -> tuple[int, np.ndarray]:
     """The cluster that agrees best with some values of a feature, and these values."""
     owner = np.where(joint.sum(1) > 0, joint.argmax(1), -1)
-    found = []
+    result = []
     for c in np.unique(owner[owner >= 0]):
         values = np.flatnonzero(owner == c)
         both = joint[values, c].sum()
         jaccard = both / (joint[values].sum() + joint[:, c].sum() - both)
         # Two clusters are complements: the one of fewer values says it, or of the last value.
-        found.append((round(jaccard, 9), -values.size, values.max(), c, values))
-    *_, c, values = max(found, key=lambda one: one[:3])
+        result.append((round(jaccard, 9), -values.size, values.max(), c, values))
+    *_, c, values = max(result, key=lambda one: one[:3])
     return int(c), values

@@ -204,9 +204,9 @@ def _of_npy(path: Path, columns: Sequence[str] | None) -> Source:
     if len(shape) != 2 or not mapped.flags.c_contiguous:
         return _of_array(mapped, columns)
     del mapped
-    found = _of_array(_Shape(shape, dtype), columns)
-    parts = [NpyFile(os.fspath(path), shape, dtype, offset, p.start, p.stop) for p in found.parts]
-    return replace(found, parts=parts)
+    result = _of_array(_Shape(shape, dtype), columns)
+    parts = [NpyFile(os.fspath(path), shape, dtype, offset, p.start, p.stop) for p in result.parts]
+    return replace(result, parts=parts)
 
 
 class _Shape(NamedTuple):
@@ -279,9 +279,9 @@ def _of_dask(given: Any, columns: Sequence[str] | None) -> Source:
         raise InputError(
             f"of dask, rows are a frame or a 2-D array; got {type(given).__name__}; pass one"
         )
-    found = _of_array(_Shape(tuple(1 for _ in given.shape), given.dtype), columns)
+    result = _of_array(_Shape(tuple(1 for _ in given.shape), given.dtype), columns)
     whole = given.rechunk({1: -1})
-    return replace(found, parts=list(whole.to_delayed()[:, 0]))
+    return replace(result, parts=list(whole.to_delayed()[:, 0]))
 
 
 def _chosen(

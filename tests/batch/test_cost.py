@@ -49,10 +49,10 @@ def of_generator(n_samples, *methods, **content):
 
 def assert_like(plan, X):
     """The estimate of the data is the size of the rows, or a bound that is not much larger."""
-    found = estimate(plan, methods=False)
-    assert (found.samples, found.features) == X.shape
+    result = estimate(plan, methods=False)
+    assert (result.samples, result.features) == X.shape
     real = tables.size_in_memory(X)
-    assert real <= found.bytes <= 4 * real + 100
+    assert real <= result.bytes <= 4 * real + 100
 
 
 def test_every_generator_is_tried():
@@ -94,10 +94,10 @@ def test_sizes_of_files_are_those_of_what_is_read(tmp_path):
     for name in ("rows.csv", "rows.tsv", "rows.npz", "counts.npz"):
         labels = {} if name.endswith("npz") else {"label_columns": ["kind"]}
         plan = planned(data={"file": str(tmp_path / name), **labels})
-        found, X = estimate(plan, methods=False), sources.load_data(plan.model).X
+        result, X = estimate(plan, methods=False), sources.load_data(plan.model).X
         # Lines of a table are counted with the first, which names the columns.
-        assert found.samples - X.shape[0] in (0, 1) and found.features == X.shape[1]
-        assert 0 <= found.bytes - tables.size_in_memory(X) < 200
+        assert result.samples - X.shape[0] in (0, 1) and result.features == X.shape[1]
+        assert 0 <= result.bytes - tables.size_in_memory(X) < 200
 
 
 def test_sizes_of_binary_tables_are_those_of_what_is_read(tmp_path):

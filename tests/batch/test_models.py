@@ -61,10 +61,10 @@ def test_every_model_file_can_be_planned(path):
     everywhere = {m.label for m in model.methods if not m.where}
     for table in model.tables:
         for setting in table.settings:
-            found = {cell.method for cell in plan.cells if matches(cell, setting.where)}
+            result = {cell.method for cell in plan.cells if matches(cell, setting.where)}
             # A setting that no cell meets would be an empty row, and nobody would be told.
-            assert found >= everywhere, (table.name, setting.where)
-            assert found == {m.label for m in model.methods} or setting.note, setting.where
+            assert result >= everywhere, (table.name, setting.where)
+            assert result == {m.label for m in model.methods} or setting.note, setting.where
     for figure in model.figures:
         assert any(matches(cell, figure.where) for cell in plan.cells), figure.name
 
@@ -83,7 +83,7 @@ def key(table, where, method, measure, statistic):
 
 
 def in_models(source):
-    found = {}
+    result = {}
     for path in (path for path in FILES if path.stem.startswith(source)):
         for table in read_model(path).tables:
             for setting in table.settings:
@@ -92,8 +92,8 @@ def in_models(source):
                         for statistic, value in statistics.items():
                             at = key(table.name, setting.where, method, measure, statistic)
                             # What two files print, they print alike.
-                            assert found.setdefault(at, value) == value, at
-    return found
+                            assert result.setdefault(at, value) == value, at
+    return result
 
 
 def printed(name):
@@ -105,11 +105,11 @@ def printed(name):
         for row in csv.DictReader(file):
             table = "Table " + row["table"].removeprefix("Table ")
             if table == "Table 9.2" and (
-                found := re.match("[Ss]ession[ =]([123])", row["setting"])
+                result := re.match("[Ss]ession[ =]([123])", row["setting"])
             ):
-                table += f", session {found[1]}"
-            if table == "Table 9.3" and (found := re.match(r"WebKB Z=(L\d)", row["setting"])):
-                table += f", {LABELINGS[found[1]]} known"
+                table += f", session {result[1]}"
+            if table == "Table 9.3" and (result := re.match(r"WebKB Z=(L\d)", row["setting"])):
+                table += f", {LABELINGS[result[1]]} known"
             if row["seed_file"].startswith("000_") and table in GONDEK:
                 yield table, row["setting"], row["method"], row["metric"], row["stat"], row["value"]
 
@@ -125,14 +125,14 @@ def where(table, setting):
         share = float(re.search(r"alpha[=~]([\d.]+)", setting)[1])
         classes = {"page type": 4, "university": 5}[table.split(", ")[1].removesuffix(" known")]
         return {"wanted.per_class": round(share * 1087 / classes)}
-    if found := re.search(r"\bK ?= ?(\d+)", setting):
-        out["n_clusters"] = int(found[1])
-    if found := re.search(r"alpha = ([\d.]+)", setting):
-        out["orthogonality"] = float(found[1])
-    if found := re.search(r"dims ?= ?\[(\d+), ?(\d+)\]", setting):
-        out["dims"] = [int(found[1]), int(found[2])]
-    if found := re.search(r"m_A=(\d+)", setting):
-        out["dims"] = [int(found[1]), 4]
+    if result := re.search(r"\bK ?= ?(\d+)", setting):
+        out["n_clusters"] = int(result[1])
+    if result := re.search(r"alpha = ([\d.]+)", setting):
+        out["orthogonality"] = float(result[1])
+    if result := re.search(r"dims ?= ?\[(\d+), ?(\d+)\]", setting):
+        out["dims"] = [int(result[1]), int(result[2])]
+    if result := re.search(r"m_A=(\d+)", setting):
+        out["dims"] = [int(result[1]), 4]
     return out
 
 
@@ -263,9 +263,9 @@ def test_clusters_left_and_iterations_are_those_printed():
                 left[row["setting"]] = float(row["value"])
             if row["table"] == "Table 3":
                 iterations[row["setting"], row["method"]] = float(row["value"])
-    found = in_models("smieja2017")
-    assert len(found) == 7 * 3 * 2 + len(iterations) == 7 * (3 * 2 + 4)
-    for (table, setting, method, measure, statistic), value in found.items():
+    result = in_models("smieja2017")
+    assert len(result) == 7 * 3 * 2 + len(iterations) == 7 * (3 * 2 + 4)
+    for (table, setting, method, measure, statistic), value in result.items():
         number, name = table.split(", ")
         assert statistic == "mean"
         if number == "Table 3":
@@ -329,8 +329,8 @@ def test_the_four_experiments_with_pairs_are_those_described():
     for name in ("iris", "wine"):
         model = read_model(FILES[0].with_name(f"yin2007-constraints-{name}.toml"))
         amounts = model.constraints.amounts
-        found = dict.fromkeys((a["wrong"], a.get("share")) for a in amounts)
-        assert [*found] == experiments
+        result = dict.fromkeys((a["wrong"], a.get("share")) for a in amounts)
+        assert [*result] == experiments
         (split,) = model.split.amounts
         assert (split["labelled"], split["test"], model.runs) == (0.8, 0.2, 10)
         assert not model.split.told and split["standardize"]

@@ -155,9 +155,9 @@ def test_gaps_of_all_labelings_are_named(folder):
     frame.to_csv(folder / "rows.csv", index=False)
     model = read_model(write(folder))
     model.data.label_columns.append("site")
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as result:
         load_data(model)
-    lines = str(found.value).splitlines()
+    lines = str(result.value).splitlines()
     assert [line.split(" has ")[0] for line in lines] == ["column 'group'", "column 'site'"]
 
 

@@ -128,9 +128,9 @@ def test_what_is_done_is_not_done_again(done, spec, monkeypatch, tmp_path):
     monkeypatch.setattr(rivals, "_labels", lambda *_: {}["fitted"])
     grown = spec | {"methods": [spec["methods"][0] | {"grid": {"n_init": [1, 4, 5]}}]}
     plan = expand(read_model(spec))
-    assert run_plan(plan, folder).found == 8
+    assert run_plan(plan, folder).reused == 8
     outcome = run_plan(expand(read_model(grown)), folder)
-    assert outcome.found == 4 and not outcome.finished
+    assert outcome.reused == 4 and not outcome.finished
     assert outcome.failed == {"KMeans: KeyError: 'fitted'": 2}
 
 
@@ -177,8 +177,8 @@ def test_the_report_sets_quality_beside_time(done):
         ("KMeans", "n_init = 1"), ("KMeans", "n_init = 4"), ("GaussianMixture", ""),
         ("COPKMeans", ""),
     }  # fmt: skip
-    for found in (methods, settings):
-        assert [m.seconds for m in found] == sorted(m.seconds for m in found)
+    for result in (methods, settings):
+        assert [m.seconds for m in result] == sorted(m.seconds for m in result)
     frame = results[["seconds"]].to_dataframe().groupby("method")["seconds"].median()
     scores = results["score"].sel(measure="agreement")
     for one in methods:

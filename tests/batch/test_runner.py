@@ -401,15 +401,15 @@ def test_wanted_labels_are_told_and_the_others_scored(semi):
         labelled = cell["labelled"].values == 1
         assert labelled.sum() == int(cell["n_labelled"]) == 2 * wanted["per_class"]
         told = labelled.any() and method != "untold"
-        found = cell["labels"].values
+        result = cell["labels"].values
         if told:
-            np.testing.assert_array_equal(found[labelled], labels[labelled, 1])
+            np.testing.assert_array_equal(result[labelled], labels[labelled, 1])
         if int(cell["run"]) == int(cell["repeat"]) == 1:
             model = classes[method](**json.loads(str(cell["parameters"].values)))
             keywords = {} if method == "MixtureEM" else {"known": labels[:, 0]}
             model.fit(X, np.where(labelled, labels[:, 1], -1) if told else None, **keywords)
-            np.testing.assert_array_equal(found, model.labels_)
-        rest, truth = found[~labelled], labels[~labelled]
+            np.testing.assert_array_equal(result, model.labels_)
+        rest, truth = result[~labelled], labels[~labelled]
         score = cell["score"]
         assert float(score.sel(measure="precision of B")) == metrics.matched_accuracy(
             rest, truth[:, 1]

@@ -428,8 +428,8 @@ def test_infeasible_fits_are_counted_and_in_no_average(pairs, tmp_path):
     figures = [{"name": "F", "x": "constraints.pairs", "y": "infeasible"}]
     batch.run(changed(PAIRS, tables=tables, figures=figures), folder)  # nothing is computed
     model, cells = store.read_plan(folder)
-    found = collect(store.load(folder), model, cells)
-    whole = compare(found, model.tables[0])
+    result = collect(store.load(folder), model, cells)
+    whole = compare(result, model.tables[0])
     assert [row.method for row in whole.rows] == ["hard", "COPKMeans"]
     total = 0
     for row in whole.rows:
@@ -453,7 +453,7 @@ def test_infeasible_fits_are_counted_and_in_no_average(pairs, tmp_path):
         total += refused.sum()
     assert total > 0
     (figure,) = model.figures
-    lines = {line.method: line.points for line in chart(found, figure).lines}
+    lines = {line.method: line.points for line in chart(result, figure).lines}
     assert lines["hard"][0][:2] == (0, 0.0)
     page = write_report(folder, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "fits were infeasible (" in page and "of 3 fits infeasible" in page
@@ -478,8 +478,8 @@ def test_two_methods_are_compared_by_a_paired_test(pairs, tmp_path):
     # Tables are no part of what a fit is, so that nothing is fitted again.
     batch.run(changed(PAIRS, tables=[table]), place)
     model = read_model(changed(PAIRS, tables=[table]))
-    found = collect(store.load(place), model, plan.expand(model).cells)
-    whole = compare(found, model.tables[0])
+    result = collect(store.load(place), model, plan.expand(model).cells)
+    whole = compare(result, model.tables[0])
     rows = {row.method: row.entries for row in whole.rows}
     errors = {}
     for _, of in results.groupby("cell"):
@@ -513,15 +513,15 @@ def test_a_paired_test_is_over_data_sets_if_there_are_several():
         )  # fmt: skip
 
     one, other = rng.normal(size=(6, 4)), rng.normal(0.5, 1, size=(6, 4))
-    found = paired_test(frame(one), frame(other), "error")
-    assert found.value == pytest.approx(ttest_rel(one.mean(1), other.mean(1)).pvalue)
-    assert (found.n_sets, found.n_runs) == (6, 4)
+    result = paired_test(frame(one), frame(other), "error")
+    assert result.value == pytest.approx(ttest_rel(one.mean(1), other.mean(1)).pvalue)
+    assert (result.n_sets, result.n_runs) == (6, 4)
     # Runs that only one of them has are in no pair, nor are those that were refused.
     longer = frame(other[:1]).iloc[:3]
     refused = frame(one[:1])
     refused.loc[0, "feasible"] = False
-    found = paired_test(refused, longer, "error")
-    assert found.value == pytest.approx(ttest_rel(one[0, 1:3], other[0, 1:3]).pvalue)
+    result = paired_test(refused, longer, "error")
+    assert result.value == pytest.approx(ttest_rel(one[0, 1:3], other[0, 1:3]).pvalue)
     # Without a spread the test has no t.
     assert paired_test(frame(one), frame(one), "error").value == 1
     assert paired_test(frame(one), frame(one + 0.5), "error").value == 0
@@ -612,7 +612,7 @@ def test_clusters_that_are_no_classes_stand_for_those_of_their_labels(tmp_path, 
     }
     results = batch.run(spec, tmp_path)
     X, y = iris
-    found = []
+    result = []
     for i in range(3):
         cell = results.isel(cell=i)
         part = cell["part"].values
@@ -627,8 +627,8 @@ def test_clusters_that_are_no_classes_stand_for_those_of_their_labels(tmp_path, 
         kept = cell["membership"].values[fitted]
         np.testing.assert_array_equal(kept[:, :k], model.membership_)
         assert not np.nan_to_num(kept[:, k:]).any()
-        found.append(k)
-    assert max(found) > 3
+        result.append(k)
+    assert max(result) > 3
 
 
 def test_clusters_without_a_labelled_row_stand_for_the_most_frequent_class():

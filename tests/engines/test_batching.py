@@ -33,11 +33,11 @@ def prepared(estimator, X, known):
 
 @pytest.fixture
 def calls():
-    found = []
+    result = []
     for seed in range(5):
         X, labels = make_binary_partitions(60, [6, 4], random_state=seed)
-        found += prepared(CCIB(2, n_init=2, random_state=seed), X, labels[:, 0])
-    return found
+        result += prepared(CCIB(2, n_init=2, random_state=seed), X, labels[:, 0])
+    return result
 
 
 @pytest.fixture
@@ -63,19 +63,19 @@ def compilations():
 
 def run(calls, **kwargs):
     with jax.enable_x64(True):
-        found = {
+        result = {
             id(call): solution
             for call, solution, _ in batching.Batcher(jax.devices("cpu"), **kwargs)(calls)
         }
-    return [found[id(call)] for call in calls]
+    return [result[id(call)] for call in calls]
 
 
 @pytest.mark.smoke
 def test_side_by_side_is_the_same_as_alone(calls):
-    for call, found in zip(calls, run(calls), strict=True):
+    for call, result in zip(calls, run(calls), strict=True):
         with jax.enable_x64(True):
             alone = call()
-        jax.tree.map(np.testing.assert_array_equal, found, alone)
+        jax.tree.map(np.testing.assert_array_equal, result, alone)
 
 
 @pytest.mark.slow
@@ -148,11 +148,11 @@ def test_chains_of_tiny_steps_have_a_device_of_their_own(one_worker):
     with jax.enable_x64(True):
         engine = batching.Batcher(jax.devices("cpu"), stepwise=jax.devices("cpu")[0])
         engine._programs = {}  # with one device in all, both would share them
-        found = {id(call): solution for call, solution, _ in engine([anneal, steps])}
+        result = {id(call): solution for call, solution, _ in engine([anneal, steps])}
         assert [*engine._programs] == [anneal.signature]
         assert len(engine.compiled) == 2 and steps.signature in engine._beside._programs
-        np.testing.assert_array_equal(found[id(steps)].labels, steps().labels)
-    assert len(found) == 2
+        np.testing.assert_array_equal(result[id(steps)].labels, steps().labels)
+    assert len(result) == 2
 
 
 def test_a_program_keeps_within_memory(calls, one_worker, monkeypatch):

@@ -132,30 +132,30 @@ def ranks(code, n_sets=200, n=16, n_draws=63, seed=0):
             (drawn[..., :n, None] == np.arange(K)).sum(2).max(2),
         ),
     }
-    found = {}
+    result = {}
     for name, (true, values) in quantities.items():
         less, equal = (values < true[:, None]).sum(1), (values == true[:, None]).sum(1)
-        found[name] = less + rng.integers(0, equal + 1)  # ties are broken at random
-    return found
+        result[name] = less + rng.integers(0, equal + 1)  # ties are broken at random
+    return result
 
 
-def _uniform(found, n_draws=63, bins=8):
-    counts = np.bincount(found * bins // (n_draws + 1), minlength=bins)
+def _uniform(result, n_draws=63, bins=8):
+    counts = np.bincount(result * bins // (n_draws + 1), minlength=bins)
     return stats.chisquare(counts).pvalue
 
 
 @pytest.mark.slow
 def test_simulation_based_calibration():
     """Ranks are uniform: a correct sampler fails one of four tests once in 2,500 runs."""
-    for name, found in ranks(CODE).items():
-        assert _uniform(found) > LEVEL, name
+    for name, result in ranks(CODE).items():
+        assert _uniform(result) > LEVEL, name
 
 
 @pytest.mark.slow
 def test_calibration_finds_another_prior():
     """A prior that charges for the names of clusters is told from the one that made the data."""
     wrong = MixtureCode("conjugate", "diag", 0.2, ALPHA, BETA, KAPPA, SHAPE, SCALE, False)
-    assert min(_uniform(found) for found in ranks(wrong).values()) < LEVEL
+    assert min(_uniform(result) for result in ranks(wrong).values()) < LEVEL
 
 
 @pytest.mark.slow

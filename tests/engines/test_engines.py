@@ -269,15 +269,15 @@ def _run(kind, family, *, beta, weight, compression=1.0, damped=False, labelled=
     fixed = layout.spread(fixed, -1)
     active = np.arange(k) < K
     start = _random(rows, fixed, active, k=k)
-    found = _path(
+    result = _path(
         rows, np.asarray(weight), start, np.full(2, beta), np.asarray(1.0), fixed, active,
         np.asarray(compression, mass.dtype), kind=kind, family=family, damped=damped,
     )  # fmt: skip
-    return layout, mass, fixed, found
+    return layout, mass, fixed, result
 
 
-def _rises(found):
-    values = np.asarray(found.state[1])
+def _rises(result):
+    values = np.asarray(result.state[1])
     values = values[~np.isnan(values).any(1)]
     assert len(values) > 5
     rises = np.diff(values, axis=0) / np.abs(values[:-1])
@@ -299,14 +299,14 @@ def _rises(found):
 )
 def test_updates_never_raise_the_free_energy(family, kind, compression, labelled):
     for beta in (0.8, 1.3, 8.0):
-        layout, mass, fixed, found = _run(
+        layout, mass, fixed, result = _run(
             kind, family, beta=beta, weight=0.3, compression=compression, labelled=labelled
         )
-        rises, values = _rises(found)
+        rises, values = _rises(result)
         assert rises.max() < 1e-12
         if beta > 1:
             assert values[-1].max() < values[0].min()
-        r = layout.collect(np.asarray(found.w)) / mass[:, None, None]
+        r = layout.collect(np.asarray(result.w)) / mass[:, None, None]
         np.testing.assert_allclose(r.sum(-1), 1, atol=1e-12)
         given_rows = layout.collect(np.asarray(fixed)) >= 0
         assert given_rows.sum() == labelled
@@ -402,8 +402,8 @@ def test_leading_curvatures(family):
 )
 def test_clusters_separate_at_the_critical_temperature(family, kind):
     def apart(beta):
-        layout, mass, _, found = _run(kind, family, beta=beta, weight=0.3)
-        r = layout.collect(np.asarray(found.w)) / mass[:, None, None]
+        layout, mass, _, result = _run(kind, family, beta=beta, weight=0.3)
+        r = layout.collect(np.asarray(result.w)) / mass[:, None, None]
         return (r.max(0) - r.min(0)).max()
 
     start = apart(0.01)
@@ -417,25 +417,25 @@ def test_whole_ladder():
     x, z, mass, layout, rows, _, _ = _setting("CIB", "multinomial")
     fixed, active = np.full(rows.mass.shape, -1, np.int32), np.ones(K, bool)
     start = _random(rows, fixed, active, k=K)
-    found = _path(
+    result = _path(
         rows, np.asarray(0.3), start, np.full(2, 0.95), np.asarray(-1.0), fixed, active,
         np.asarray(1.0), kind="marginal", family="multinomial", damped=False,
     )  # fmt: skip
-    assert np.asarray(found.converged).all()
-    r = layout.collect(np.asarray(found.w)) / mass[:, None, None]
+    assert np.asarray(result.converged).all()
+    r = layout.collect(np.asarray(result.w)) / mass[:, None, None]
     assert (r.max(-1) > 0.999).mean() > 0.99
-    trace = np.asarray(found.trace)
+    trace = np.asarray(result.trace)
     used = ~np.isnan(trace[:, 0])
     assert np.isnan(trace[used.sum() :]).all() and not np.isnan(trace[: used.sum()]).any()
     assert (np.diff(trace[used], axis=0) < 1e-6).all()
-    assert (np.asarray(found.beta) > 1.2 ** (used.sum() - 2)).all()
-    np.testing.assert_allclose(*np.asarray(found.beta))
+    assert (np.asarray(result.beta) > 1.2 ** (used.sum() - 2)).all()
+    np.testing.assert_allclose(*np.asarray(result.beta))
 
 
 def test_converged_is_false_at_the_limit_of_updates():
-    layout, _, _, found = _run("marginal", "multinomial", beta=1.01, weight=0.3)
-    assert found.n_iter == 100 * (STEPS // 100)
-    assert not found.converged.any()
+    layout, _, _, result = _run("marginal", "multinomial", beta=1.01, weight=0.3)
+    assert result.n_iter == 100 * (STEPS // 100)
+    assert not result.converged.any()
 
 
 @pytest.mark.filterwarnings("ignore:the best restart", "ignore:found 1 clusters")
@@ -492,12 +492,12 @@ def _solve(setting, solver, *, labels=None, labelled=0, active=None, max_iter=10
     else:
         # As many runs as above, so that no other program is compiled.
         starts = np.tile(layout.spread(np.asarray(labels, np.int32)), (3, 1, 1))
-    found = _reassign(
+    result = _reassign(
         terms, rows, starts, fixed, np.uint32(seed), np.asarray(max_iter, np.int32), active,
         solver=solver,
     )  # fmt: skip
-    found = jax.device_get(found)
-    return layout.collect(np.moveaxis(np.asarray(found.labels), 0, -1)).T, found
+    result = jax.device_get(result)
+    return layout.collect(np.moveaxis(np.asarray(result.labels), 0, -1)).T, result
 
 
 @pytest.mark.parametrize(
@@ -517,12 +517,12 @@ def test_reassignment_ends_in_a_local_optimum(family, kind, solver):
     setting = _setting(kind, family)
     x, _, _, layout, rows, terms, arguments = setting
     for labelled in (0, 8):
-        labels, found = _solve(setting, solver, labelled=labelled)
-        assert found.converged.all()
+        labels, result = _solve(setting, solver, labelled=labelled)
+        assert result.converged.all()
         for s in range(3):
-            trace = np.asarray(found.trace[s])
+            trace = np.asarray(result.trace[s])
             trace = trace[~np.isnan(trace)]
-            assert len(trace) == found.n_iter[s]
+            assert len(trace) == result.n_iter[s]
             assert (np.diff(trace) <= 1e-10 * abs(trace[0])).all()
             assert trace[0] > trace[-1] or solver == "sequential"
             value = reference.objective(x, labels[s], **arguments)
@@ -552,9 +552,9 @@ def test_reassignment_respects_clusters_that_do_not_exist(solver):
 def test_reassignment_stops_at_max_iter():
     setting = _setting("residual", "bernoulli")
     for solver in ("sequential", "batched"):
-        _, found = _solve(setting, solver, max_iter=1)
-        assert (np.asarray(found.n_iter) == 1).all()
-        assert not found.converged.any()
+        _, result = _solve(setting, solver, max_iter=1)
+        assert (np.asarray(result.n_iter) == 1).all()
+        assert not result.converged.any()
 
 
 @partial(jax.jit, static_argnames="solver")
@@ -604,10 +604,10 @@ def test_reassignment_keeps_count_where_clusters_are_given_up():
     start = np.where(np.arange(N) < 5, 3, np.arange(N) % 3)
     smallest = 0.2 * mass.sum()
     spread = layout.spread(start.astype(np.int32))
-    found = jax.device_get(_give_up(terms, rows, spread, smallest, solver="batched"))
-    labels = layout.collect(found.labels[0])
-    trace, left = (a[0][~np.isnan(a[0])] for a in (found.trace, found.active))
-    assert found.converged.all() and left[-1] == np.unique(labels).size < K
+    result = jax.device_get(_give_up(terms, rows, spread, smallest, solver="batched"))
+    labels = layout.collect(result.labels[0])
+    trace, left = (a[0][~np.isnan(a[0])] for a in (result.trace, result.active))
+    assert result.converged.all() and left[-1] == np.unique(labels).size < K
     assert np.bincount(labels, mass)[np.unique(labels)].min() >= smallest
     assert not ((np.diff(trace) > 1e-10) & (np.diff(left) == 0)).any()
     assert trace[-1] == pytest.approx(reference.objective(x, labels, **arguments), rel=1e-10)
@@ -622,11 +622,11 @@ def test_sparse_rows_are_visited_as_dense_ones(kind):
     dense = _setting(kind, "multinomial", mass=mass)
     thin = _setting(kind, "multinomial", mass=mass, sparse_rows=True)
     for seed in range(2):
-        labels, found = _solve(dense, "sequential", seed=seed)
+        labels, result = _solve(dense, "sequential", seed=seed)
         same, again = _solve(thin, "sequential", seed=seed)
         np.testing.assert_array_equal(labels, same)
-        np.testing.assert_array_equal(found.n_iter, again.n_iter)
-        np.testing.assert_allclose(found.trace, again.trace, rtol=1e-10)
+        np.testing.assert_array_equal(result.n_iter, again.n_iter)
+        np.testing.assert_allclose(result.trace, again.trace, rtol=1e-10)
 
 
 @pytest.mark.parametrize("sparse_rows", [False, True])
@@ -634,9 +634,9 @@ def test_float32_sweeps_come_to_rest(sparse_rows):
     setting = _setting(
         "marginal", "multinomial", mass=np.ones(N), dtype=np.float32, sparse_rows=sparse_rows
     )
-    labels, found = _solve(setting, "sequential")
-    assert found.trace.dtype == np.float32
-    assert found.converged.all()
+    labels, result = _solve(setting, "sequential")
+    assert result.trace.dtype == np.float32
+    assert result.converged.all()
     wide, _ = _solve(_setting("marginal", "multinomial", mass=np.ones(N)), "sequential")
     for a, b in zip(labels, wide, strict=True):
         value, exact = (reference.objective(setting[0], c, **setting[-1]) for c in (a, b))
@@ -699,8 +699,8 @@ def _merge(terms, x, z, size, classes=None, mass=None):
     cells[z, 0, np.arange(n)] = mass[:, None] * full
     padded = np.full(size, -1)
     padded[:n] = -1 if classes is None else classes
-    found = _agglomerate(terms, cells, np.arange(size) < n, padded)
-    pairs, costs = np.asarray(found.pairs), np.asarray(found.costs)
+    result = _agglomerate(terms, cells, np.arange(size) < n, padded)
+    pairs, costs = np.asarray(result.pairs), np.asarray(result.costs)
     allowed = np.isfinite(costs)
     return pairs[allowed], costs[allowed]
 

@@ -64,8 +64,8 @@ def expected(state, max_iter):
 @given(levels, st.integers(0, 12))
 @settings(max_examples=50, deadline=None)
 def test_iterate_is_a_loop(state, max_iter):
-    found = fallen(np.array(state), max_iter)
-    for a, b in zip(found, expected(state, max_iter), strict=True):
+    result = fallen(np.array(state), max_iter)
+    for a, b in zip(result, expected(state, max_iter), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
@@ -73,30 +73,30 @@ def test_iterate_is_a_loop(state, max_iter):
 @settings(max_examples=50, deadline=None)
 def test_a_loop_goes_on_where_another_ended(state, first, max_iter):
     first = min(first, max_iter)
-    found = fallen_in_turn(np.array(state), first, max_iter)
-    for a, b in zip(found, fallen(np.array(state), max_iter), strict=True):
+    result = fallen_in_turn(np.array(state), first, max_iter)
+    for a, b in zip(result, fallen(np.array(state), max_iter), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 @given(levels, st.integers(0, 12))
 @settings(max_examples=50, deadline=None)
 def test_restarts_are_the_same_side_by_side_and_one_after_another(state, max_iter):
-    found = [fallen_apart(np.array(state), max_iter, together) for together in (1, 2, LANES)]
-    for other in found[1:]:
-        jax.tree.map(np.testing.assert_array_equal, found[0], other)
+    result = [fallen_apart(np.array(state), max_iter, together) for together in (1, 2, LANES)]
+    for other in result[1:]:
+        jax.tree.map(np.testing.assert_array_equal, result[0], other)
     for lane, level in enumerate(state):
         alone = expected([level] * LANES, max_iter)
-        assert found[0].state[lane] == alone[0][0]
-        assert found[0].n_iter[lane] == alone[2]  # none is counted while it waits
-        np.testing.assert_array_equal(found[0].trace[lane], alone[3][:, 0])
+        assert result[0].state[lane] == alone[0][0]
+        assert result[0].n_iter[lane] == alone[2]  # none is counted while it waits
+        np.testing.assert_array_equal(result[0].trace[lane], alone[3][:, 0])
 
 
 def test_a_trace_may_be_several_and_none():
     room = {"a": blank(2, jnp.float32), "b": blank(3, float, 2)}
-    found = record(room, {"a": 1, "b": np.array([2.0, 3.0])}, 5)
-    np.testing.assert_array_equal(found["a"], [np.nan, 1])
-    np.testing.assert_array_equal(found["b"], [[np.nan] * 2, [np.nan] * 2, [2, 3]])
-    assert found["a"].dtype == np.float32
+    result = record(room, {"a": 1, "b": np.array([2.0, 3.0])}, 5)
+    np.testing.assert_array_equal(result["a"], [np.nan, 1])
+    np.testing.assert_array_equal(result["b"], [[np.nan] * 2, [np.nan] * 2, [2, 3]])
+    assert result["a"].dtype == np.float32
     assert iterate(lambda x, _: (x + 1, x > 3, ()), 0, 10).trace == ()
 
 

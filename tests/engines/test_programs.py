@@ -61,8 +61,8 @@ def test_within_another_program_it_is_a_part_of_that(told):
     def twice(x):
         return 2 * x
 
-    found = jax.jit(lambda x: twice(x) + 1)(jnp.ones(3))
-    np.testing.assert_array_equal(found, 3)
+    result = jax.jit(lambda x: twice(x) + 1)(jnp.ones(3))
+    np.testing.assert_array_equal(result, 3)
     assert twice._quickly._cache_size() == 0
     np.testing.assert_array_equal(jax.vmap(twice)(jnp.ones((2, 3))), 2)
 
@@ -82,7 +82,7 @@ def test_xla_knows_what_it_is_told(monkeypatch):
     with _disabled(False):
         monkeypatch.setattr(programs, "_QUICKLY", programs._quickly())
     assert programs._QUICKLY
-    found = program()(lambda x: jnp.sin(x) * 2 + x)(FEW + 1)
+    result = program()(lambda x: jnp.sin(x) * 2 + x)(FEW + 1)
     np.testing.assert_allclose(
-        found, np.sin(1) * 2 + 1, rtol=1e-12 if found.dtype == float else 1e-6
+        result, np.sin(1) * 2 + 1, rtol=1e-12 if result.dtype == float else 1e-6
     )

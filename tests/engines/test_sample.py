@@ -179,13 +179,13 @@ def _alone(quantile=None):
         state, made = split_merge.split_merges(target, start(target, labels), key, KINDS, 4, usual)
         return state.labels, made
 
-    found, made = run(jnp.asarray(z[at]), jax.random.split(jax.random.PRNGKey(1), n))
-    found = np.asarray(found)
-    which = places(found[:, :N], z[:, :N])
+    result, made = run(jnp.asarray(z[at]), jax.random.split(jax.random.PRNGKey(1), n))
+    result = np.asarray(result)
+    which = places(result[:, :N], z[:, :N])
     assert (which != at).mean() > (0.2 if quantile is None else 0.1)
     assert ((made.split + made.merge) == 4).all()
     assert p_value(np.bincount(which, minlength=len(z)), p) > LEVEL
-    return found
+    return result
 
 
 def test_splits_and_merges_alone_keep_the_target():
@@ -196,11 +196,11 @@ def test_splits_and_merges_alone_keep_the_target():
 def test_splits_and_merges_of_many_rows_keep_the_target(as_many_rows, monkeypatch):
     assert split_merge._sizes(8) == (1, 2, 8)
     monkeypatch.setattr(split_merge, "_LONGER", 0.0)
-    found = [_alone(quantile) for quantile in (None, 0.5)]
-    assert (found[0] != found[1]).any()
+    result = [_alone(quantile) for quantile in (None, 0.5)]
+    assert (result[0] != result[1]).any()
     # What is refused for its length, or not looked at, would be refused anyhow.
     monkeypatch.setattr(split_merge, "_is_hopeless", lambda *_: jnp.asarray(False))
-    np.testing.assert_array_equal(_alone(0.5), found[1])
+    np.testing.assert_array_equal(_alone(0.5), result[1])
 
 
 def test_chains_of_many_rows_do_what_each_would_do_alone():
@@ -307,9 +307,9 @@ def test_chains_that_start_anywhere_reach_the_target():
     k = np.asarray(draws["n_clusters"])[:60].ravel()
     own = np.asarray([len(set(row)) for row in z[:, :N].tolist()])
     expected = np.bincount(own, p, minlength=K + 1)
-    found = np.bincount(k, minlength=K + 1) / k.size
+    result = np.bincount(k, minlength=K + 1) / k.size
     # 12,000 draws, four steps apart, count for 5,000 at least: .03 is four standard errors.
-    np.testing.assert_allclose(found, expected, atol=0.03)
+    np.testing.assert_allclose(result, expected, atol=0.03)
 
 
 def test_length_is_kept_up_to_date():

@@ -68,42 +68,42 @@ def check_alike(one: dict, many: dict) -> None:
     assert many["objective"] == pytest.approx(one["objective"], rel=1e-5)
 
 
-def check_sharded(found: dict) -> None:
-    assert found["spread"] == {"devices": [8], "parts": [8.0]}
-    assert found["moved"] == []
+def check_sharded(result: dict) -> None:
+    assert result["spread"] == {"devices": [8], "parts": [8.0]}
+    assert result["moved"] == []
 
 
 @pytest.mark.slow
 def test_eight_devices_find_what_one_does(tmp_path):
-    (found,) = run(tmp_path, ("dense", "sparse"))
+    (result,) = run(tmp_path, ("dense", "sparse"))
     for name in ("dense", "sparse"):
-        check_equal(found[name]["one"], found[name]["many"])
-        check_sharded(found[name])
+        check_equal(result[name]["one"], result[name]["many"])
+        check_sharded(result[name])
     # Restarts run side by side as far as the memory of one device goes.
-    alone, many = found["calls"]
+    alone, many = result["calls"]
     assert (alone, many) == (3, 1)
     # Random numbers are the same only for the same number of clusters.
-    alone, many = found["clusters"]
+    alone, many = result["clusters"]
     assert alone == many
     # An array that is already sharded names its devices.
-    check_equal(found["array"]["one"], found["array"]["many"])
-    assert found["array"]["spread"] == {"devices": [4], "parts": [4.0]}
-    assert found["array"]["named"]
-    assert found["array"]["predicted"] > 0.99
+    check_equal(result["array"]["one"], result["array"]["many"])
+    assert result["array"]["spread"] == {"devices": [4], "parts": [4.0]}
+    assert result["array"]["named"]
+    assert result["array"]["predicted"] > 0.99
 
 
 @pytest.mark.slow
 def test_eight_devices_find_what_one_does_in_every_setting(tmp_path):
     names = set(sharded_fits.cases()) - {"dense", "sparse", "any seed"}
-    (found,) = run(tmp_path, (*names,))
+    (result,) = run(tmp_path, (*names,))
     for name in names:
-        one, many = found[name]["one"], found[name]["many"]
+        one, many = result[name]["one"], result[name]["many"]
         if name == "float32":
             check_alike(one, many)
         else:
             # A damped step is taken or not by a comparison that rounding may turn.
             check_equal(one, many, n_iter=0.01 if name == "side information" else 0)
-        check_sharded(found[name])
+        check_sharded(result[name])
 
 
 @pytest.mark.slow

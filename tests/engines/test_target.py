@@ -61,13 +61,13 @@ def test_a_length_changes_by_what_two_clusters_add(kind):
     @jax.jit
     def both(target, labels, a, b, after):
         cells = target.cells(after)
-        found = replaced(target, start(target, labels), a, b, cells[:, jnp.stack([a, b])])
-        return found, (cells, target.length(cells))
+        result = replaced(target, start(target, labels), a, b, cells[:, jnp.stack([a, b])])
+        return result, (cells, target.length(cells))
 
     for name, (a, b, after) in cases.items():
         assert (after != labels).any(), name
-        found, expected = both(target, labels, a, b, after.astype(np.int32))
-        for one, other in zip(found, expected, strict=True):
+        result, expected = both(target, labels, a, b, after.astype(np.int32))
+        for one, other in zip(result, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-9, err_msg=name)
 
 
@@ -90,14 +90,14 @@ def test_slots_are_looked_at_up_to_the_last_that_is_in_use(n_slots, last):
         jax.debug.callback(lambda: looked.append(part.shape[1]))
         return 1 + part[0, :, :2]
 
-    found = np.asarray(by_parts(of, cells, jnp.asarray(sizes > 0), 2))
+    result = np.asarray(by_parts(of, cells, jnp.asarray(sizes > 0), 2))
     jax.effects_barrier()
-    np.testing.assert_array_equal(found[: last + 1], 1 + cells[0, : last + 1, :2])
+    np.testing.assert_array_equal(result[: last + 1], 1 + cells[0, : last + 1, :2])
     part = looked[0] if looked else 0
     if n_slots > 10:  # parts, of which only those are looked at that need be
         assert part < n_slots / 2
         assert sum(looked) <= max(last + part, 0)
-        assert (found[last + part + 1 :] == 0).all()
+        assert (result[last + part + 1 :] == 0).all()
 
 
 def test_parts_of_chains_side_by_side_are_those_of_each():
@@ -105,12 +105,12 @@ def test_parts_of_chains_side_by_side_are_those_of_each():
     cells = jnp.stack([cells_of(s) for s in sizes])
 
     def of(cells):
-        found = by_parts(lambda part: jnp.exp(part[0, :, :2]), cells, occupied(cells), 2)
-        return jnp.where(occupied(cells)[:, None], found, 0)
+        result = by_parts(lambda part: jnp.exp(part[0, :, :2]), cells, occupied(cells), 2)
+        return jnp.where(occupied(cells)[:, None], result, 0)
 
-    found = jax.jit(jax.vmap(of))(cells)
+    result = jax.jit(jax.vmap(of))(cells)
     expected = np.where(sizes[..., None] > 0, np.exp(cells[:, 0, :, :2]), 0)
-    np.testing.assert_allclose(found, expected, rtol=1e-14)
+    np.testing.assert_allclose(result, expected, rtol=1e-14)
 
 
 def test_packed_clusters_have_the_first_slots():
@@ -118,10 +118,10 @@ def test_packed_clusters_have_the_first_slots():
     labels = np.full(target.x.shape[0], 1, np.int32)
     labels[:N] = [4, 1, 1, 5, 4, 1, 5, 5, 4, 4, 1, 1]
     state = jax.jit(start)(target, labels)
-    found = jax.jit(packed)(state)
-    np.testing.assert_array_equal(found.labels[:N], [1, 0, 0, 2, 1, 0, 2, 2, 1, 1, 0, 0])
-    np.testing.assert_allclose(found.cells, target.cells(found.labels))
-    np.testing.assert_allclose(found.length, target.length(found.cells), rtol=1e-12)
+    result = jax.jit(packed)(state)
+    np.testing.assert_array_equal(result.labels[:N], [1, 0, 0, 2, 1, 0, 2, 2, 1, 1, 0, 0])
+    np.testing.assert_allclose(result.cells, target.cells(result.labels))
+    np.testing.assert_allclose(result.length, target.length(result.cells), rtol=1e-12)
 
 
 def test_numbers_drawn_along_one_axis_are_the_same():

@@ -97,8 +97,8 @@ def test_what_was_found_is_known_without_another_program(name, programs):
     settings = {"n_clusters": 2, "random_state": 0}
     explore(X, ENTRIES[name].ours, n_clusterings=1, **settings)
     programs.clear()
-    found = explore(X, ENTRIES[name].ours, n_clusterings=3, **settings)
-    assert not programs and found.failure_ is None
+    result = explore(X, ENTRIES[name].ours, n_clusterings=3, **settings)
+    assert not programs and result.failure_ is None
 
 
 # Methods of several programs: how they are set, and whether something is known.
@@ -122,18 +122,18 @@ SEVERAL = {
 def test_programs_serve_other_numbers_and_padding_changes_nothing(
     name, settings, knowing, programs, monkeypatch
 ):
-    def found(k, n_groups):
+    def fit_and_predict(k, n_groups):
         model = fitted(name, k, n_groups * knowing, **settings)
         X = np.round(np.abs(few_rows(name)[0]))
         known = {"known": np.arange(60) % n_groups} if knowing and name == "mdl_mixture" else {}
         return model, model.predict_proba(X, **known)
 
-    found(3, 3)
+    fit_and_predict(3, 3)
     programs.clear()
-    padded, probabilities = found(2, 2)
+    padded, probabilities = fit_and_predict(2, 2)
     assert not programs
     monkeypatch.setattr(rows, "WAITED", 0)
-    exact, exactly = found(2, 2)
+    exact, exactly = fit_and_predict(2, 2)
     np.testing.assert_array_equal(padded.labels_, exact.labels_)
     assert padded.objective_ == pytest.approx(exact.objective_, rel=1e-9)
     np.testing.assert_allclose(probabilities, exactly, atol=1e-9)

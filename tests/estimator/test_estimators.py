@@ -571,12 +571,12 @@ def test_restarts_in_chunks(binary, monkeypatch):
     whole = clone(model).fit(X, known=labels[:, 0])
     monkeypatch.setattr("nrprob.engines.placement.MEMORY", 1)
     parts = clone(model).fit(X, known=labels[:, 0])
-    found = parts.restarts_
-    objectives = found.objective.values
+    result = parts.restarts_
+    objectives = result.objective.values
     assert objectives.size == 10 and parts.objective_ == pytest.approx(whole.objective_, rel=0.05)
     best = objectives.argmin()
     assert parts.objective_ == objectives[best] < objectives[0]  # not of the first chunk
-    assert (parts.labels_ == found.labels.values[best]).all()
+    assert (parts.labels_ == result.labels.values[best]).all()
     assert (parts.membership_.argmax(1) == parts.labels_).all()
 
 

@@ -85,11 +85,11 @@ def test_a_sweep_does_not_heed_them_either():
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     jax.config.update("jax_numpy_rank_promotion", "raise")
     try:
-        found = batch.run(content)
+        result = batch.run(content)
     finally:
         jax.config.update("jax_numpy_dtype_promotion", "standard")
         jax.config.update("jax_numpy_rank_promotion", "allow")
-    assert np.isfinite(found["objective"]).all()
+    assert np.isfinite(result["objective"]).all()
 
 
 # Order of rows

@@ -127,12 +127,12 @@ def test_it_is_right_where_one_fit_is_too_sure(tested):
         X[:, 0] += 2 * c
         X = X @ rng.normal(size=(6, 6)) + 4 * rng.normal(size=(3, 6))[z]
         model = ResidualMixture(2, weights="uniform", n_init=12, random_state=seed).fit(X, known=z)
-        found = evidence.confidence(model, X, known=z, evidence=tested, random_state=seed)
+        result = evidence.confidence(model, X, known=z, evidence=tested, random_state=seed)
         table = np.zeros((2, 2))
         np.add.at(table, (model.labels_, c), 1)
         names = linear_sum_assignment(table, maximize=True)[1]
         right.append((names[model.labels_] == c).mean())
-        says.append(found.rows_.mean())
+        says.append(result.rows_.mean())
         said.append(model.membership_.max(1).mean())
     assert abs(np.mean(says) - np.mean(right)) < 0.1
     assert np.mean(said) - np.mean(right) > 0.1

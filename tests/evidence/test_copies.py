@@ -24,9 +24,9 @@ def n_copies(rows):
 
 def test_copies_agree_in_all_features_and_in_the_known_group():
     rows = np.array([[2.0, 0.0], [1.0, 3.0], [2.0, -0.0], [1.0, 3.0], [2.0, 0.0], [2.0, 3.0]])
-    found = Copies.find(rows, np.array([0, 0, 0, 1, 0, 0]))
-    np.testing.assert_array_equal(found.first, [0, 1, 3, 5])
-    np.testing.assert_array_equal(found.of, [0, 1, 0, 2, 0, 3])
+    result = Copies.find(rows, np.array([0, 0, 0, 1, 0, 0]))
+    np.testing.assert_array_equal(result.first, [0, 1, 3, 5])
+    np.testing.assert_array_equal(result.of, [0, 1, 0, 2, 0, 3])
     for dtype in (np.float32, np.float64):
         own = NOISE.astype(dtype)
         assert n_copies(own) == 0 and n_copies(np.repeat(own, 3, axis=0)) == 2 * N
@@ -46,8 +46,8 @@ def test_values_that_agree_by_rounding_are_no_copies(m):
 @MANY
 def test_no_copy_is_held_out_from_a_fit_that_has_seen_it():
     """Of an estimator that gives a high density to what it has seen, and a low one to all else."""
-    found = evidence.test(Remembering(), np.tile(NOISE, (3, 1)), random_state=0)
-    assert found.p_by_rival_["the fit of one cluster"] > 0.999
+    result = evidence.test(Remembering(), np.tile(NOISE, (3, 1)), random_state=0)
+    assert result.p_by_rival_["the fit of one cluster"] > 0.999
     number = evidence.n_clusters(Remembering(), np.tile(NOISE, (3, 1)), candidates=(1, 2))
     assert number.n_clusters_ == 1
 
@@ -56,14 +56,14 @@ def test_p_values_are_those_of_the_distinct_samples():
     once = evidence.test(MODEL, NOISE, known=Z, n_splits=2, random_state=0)
     copied = np.tile(NOISE, (10, 1)), np.tile(Z, 10)
     with pytest.warns(UserWarning, match="got 549 copies among 610 samples; drop the copies"):
-        found = evidence.test(MODEL, copied[0], known=copied[1], n_splits=2, random_state=0)
-    assert found.p_structure_ == pytest.approx(once.p_structure_) and once.p_structure_ > 0.05
-    assert found.p_gap_ == pytest.approx(once.p_gap_)
-    np.testing.assert_array_equal(found.distinct_, np.arange(N))
+        result = evidence.test(MODEL, copied[0], known=copied[1], n_splits=2, random_state=0)
+    assert result.p_structure_ == pytest.approx(once.p_structure_) and once.p_structure_ > 0.05
+    assert result.p_gap_ == pytest.approx(once.p_gap_)
+    np.testing.assert_array_equal(result.distinct_, np.arange(N))
     for name in ("gain_", "labels_", "place_", "groups_"):
-        np.testing.assert_allclose(getattr(found, name), np.tile(getattr(once, name), 10))
-    np.testing.assert_array_equal(found.gap_counts_, once.gap_counts_)
-    assert "2 clusters, 61 distinct rows of 610, each held out once" in str(found)
+        np.testing.assert_allclose(getattr(result, name), np.tile(getattr(once, name), 10))
+    np.testing.assert_array_equal(result.gap_counts_, once.gap_counts_)
+    assert "2 clusters, 61 distinct rows of 610, each held out once" in str(result)
     assert "2 clusters, 61 rows, each held out once" in str(once)
 
 
@@ -72,11 +72,11 @@ def test_standard_errors_of_the_number_of_clusters_count_copies_once():
     once = evidence.n_clusters(MODEL, APART, known=Z, **asked)
     copied = np.repeat(np.arange(N), np.where(np.arange(N) < 20, 4, 1))
     with pytest.warns(UserWarning, match="got 60 copies among 121 samples"):
-        found = evidence.n_clusters(MODEL, APART[copied], known=Z[copied], **asked)
-    assert found.n_clusters_ == once.n_clusters_
-    np.testing.assert_allclose(found.table, once.table, rtol=1e-6, atol=1e-9)
-    np.testing.assert_allclose(found.log_likelihood_, once.log_likelihood_[:, copied])
-    np.testing.assert_allclose(found.gain_, once.gain_[copied])
+        result = evidence.n_clusters(MODEL, APART[copied], known=Z[copied], **asked)
+    assert result.n_clusters_ == once.n_clusters_
+    np.testing.assert_allclose(result.table, once.table, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(result.log_likelihood_, once.log_likelihood_[:, copied])
+    np.testing.assert_allclose(result.gain_, once.gain_[copied])
 
 
 def test_confidence_resamples_the_distinct_samples(monkeypatch):

@@ -23,18 +23,18 @@ FEW = {"n_splits": 1, "n_init": 2, "random_state": 0}
 
 
 def test_only_rows_that_a_fit_has_not_seen_count():
-    found = evidence.test(Remembering(), NOISE, random_state=0)
-    assert found.p_by_rival_["the fit of one cluster"] > 0.999
-    np.testing.assert_allclose(found.gain_.max(), mixed_gain(np.array(-3.0)))
+    result = evidence.test(Remembering(), NOISE, random_state=0)
+    assert result.p_by_rival_["the fit of one cluster"] > 0.999
+    np.testing.assert_allclose(result.gain_.max(), mixed_gain(np.array(-3.0)))
 
 
 def test_one_normal_cloud_is_a_rival():
     # It predicts far better than this clusterer, whose fit of one cluster is worst.
-    found = evidence.test(Remembering(unseen=50.0), NOISE, random_state=0)
-    assert found.p_by_rival_["the fit of one cluster"] < 1e-6
-    assert found.rival_ == "one normal cloud of the same covariance"
-    assert list(found.p_by_rival_) == list(RIVALS)[:2]
-    assert found.p_structure_ == max(found.p_by_rival_.values())
+    result = evidence.test(Remembering(unseen=50.0), NOISE, random_state=0)
+    assert result.p_by_rival_["the fit of one cluster"] < 1e-6
+    assert result.rival_ == "one normal cloud of the same covariance"
+    assert list(result.p_by_rival_) == list(RIVALS)[:2]
+    assert result.p_structure_ == max(result.p_by_rival_.values())
 
 
 def test_folds_are_balanced_and_fits_equally_large():
@@ -110,9 +110,9 @@ def test_estimators_give_densities_and_their_covariance(make):
 
 def test_clusters_are_found_and_noise_is_not():
     before = solve_residuals._cache_size()
-    found = evidence.test(ResidualMixture(2, weights="uniform"), APART, known=Z, **FEW)
-    assert found.p_structure_ < 1e-6
-    assert "not one elliptical cloud per known group (p < .001; 2 clusters" in str(found)
+    result = evidence.test(ResidualMixture(2, weights="uniform"), APART, known=Z, **FEW)
+    assert result.p_structure_ < 1e-6
+    assert "not one elliptical cloud per known group (p < .001; 2 clusters" in str(result)
     # Free weights have more rivals, and no other program.
     model = ResidualMixture(2, weights="free", random_state=0)
     alike = evidence.test(model, APART, known=np.array(["b", "a"])[Z], **FEW)
@@ -124,8 +124,8 @@ def test_clusters_are_found_and_noise_is_not():
     assert str(noise).startswith("no evidence of further structure (p = ")
     assert solve_residuals._cache_size() <= before + 1
     # Places and names of clusters agree, whatever the fold.
-    side = found.place_ > 0
-    assert max((side == found.labels_).mean(), (side != found.labels_).mean()) > 0.95
+    side = result.place_ > 0
+    assert max((side == result.labels_).mean(), (side != result.labels_).mean()) > 0.95
     ax = alike.plot()
     assert [tick.get_text() for tick in ax.get_yticklabels()] == ["a\nn = 30", "b\nn = 31"]
     assert sum(bar.get_height() > 0 for bar in ax.patches) > 10
@@ -140,10 +140,10 @@ def test_labels_are_those_of_the_fit(seed):
     rng = np.random.default_rng([10, seed])
     rows = rng.normal(size=(N, 2)) + CENTRES[rng.permutation(np.arange(N) % 3)] + 5 * Z[:, None]
     model = ResidualMixture(3, n_init=4, weights="uniform", random_state=seed).fit(rows, known=Z)
-    found = evidence.test(model, rows, known=Z, **FEW)
-    assert (found.labels_ == model.labels_).mean() > 0.95
+    result = evidence.test(model, rows, known=Z, **FEW)
+    assert (result.labels_ == model.labels_).mean() > 0.95
     # The picture has the direction to one cluster: all of it is on one side in every fold.
-    sides = [(found.place_ > 0)[model.labels_ == c].mean() for c in range(3)]
+    sides = [(result.place_ > 0)[model.labels_ == c].mean() for c in range(3)]
     assert max(sides) > 0.95 and np.sum(np.array(sides) > 0.5) == 1
 
 
@@ -152,11 +152,11 @@ def test_p_values_do_not_depend_on_labels_and_the_picture_has_those_of_the_fit()
     once = evidence.test(model, APART, known=Z, **FEW)
     model.fit(APART, known=Z)
     model.labels_ = 3 * model.labels_ + 1
-    found = evidence.test(model, APART, known=Z, **FEW)
-    assert found.p_structure_ == pytest.approx(once.p_structure_)
-    assert found.p_gap_ == pytest.approx(once.p_gap_)
-    np.testing.assert_array_equal(found.labels_, model.labels_)
-    ax = found.plot()
+    result = evidence.test(model, APART, known=Z, **FEW)
+    assert result.p_structure_ == pytest.approx(once.p_structure_)
+    assert result.p_gap_ == pytest.approx(once.p_gap_)
+    np.testing.assert_array_equal(result.labels_, model.labels_)
+    ax = result.plot()
     names = [text.get_text() for text in ax.get_legend().get_texts()]
     assert names == ["cluster 1", "cluster 4"]
     plt.close(ax.figure)
@@ -193,13 +193,13 @@ def test_a_row_far_out_and_a_group_of_one_point_are_no_structure():
 
 
 def test_the_same_seed_and_other_names_give_the_same():
-    found = [
+    result = [
         evidence.test(Remembering(), NOISE, known=known, random_state=3)
         for known in (Z, 7 - Z, np.column_stack([Z, Z]))
     ]
-    for other in found[1:]:
-        np.testing.assert_array_equal(other.gain_, found[0].gain_)
-    assert found[2].group_names_ == ["0, 0", "1, 1"]
+    for other in result[1:]:
+        np.testing.assert_array_equal(other.gain_, result[0].gain_)
+    assert result[2].group_names_ == ["0, 0", "1, 1"]
 
 
 def test_labels_are_described_by_clouds_of_one_covariance():
@@ -236,8 +236,8 @@ def test_labels_are_described_by_clouds_of_one_covariance():
 def test_clusters_of_other_estimators_are_tested_too(model):
     known = None if isinstance(model, DecKMeans) else Z
     rows = APART if known is not None else APART - 5 * Z[:, None]
-    found = evidence.test(model, rows, known=known, **FEW)
-    assert found.p_structure_ < 1e-6 and found.p_gap_ < 0.05
+    result = evidence.test(model, rows, known=known, **FEW)
+    assert result.p_structure_ < 1e-6 and result.p_gap_ < 0.05
     assert evidence.test(model, NOISE, known=known, **FEW).p_structure_ > 0.05
     assert not hasattr(model, "labels_")
 
@@ -257,10 +257,10 @@ def test_places_to_start_from_are_of_all_rows_and_left_out(model, monkeypatch):
 
 
 def test_one_cluster_is_no_structure():
-    found = evidence.test(ResidualMixture(1), NOISE, known=Z)
-    assert found.p_structure_ == 1
-    assert "one cluster describes" in str(found)
-    plt.close(found.plot().figure)
+    result = evidence.test(ResidualMixture(1), NOISE, known=Z)
+    assert result.p_structure_ == 1
+    assert "one cluster describes" in str(result)
+    plt.close(result.plot().figure)
 
 
 @pytest.mark.parametrize(
@@ -323,13 +323,13 @@ def test_level_where_clusters_could_follow_tails_and_groups():
 @pytest.mark.slow
 def test_a_shrunk_covariance_is_no_structure():
     """As above; clusters mend it, so that the fit of one cluster alone is no rival."""
-    found = [
+    result = [
         evidence.test(ResidualMixture(2, weights="uniform"), X, known=z, **FEW)
         for X, z in draws(10, lambda rng, z, e: e * np.where(np.arange(20) == 0, 1.8, 1), d=20)
     ]
-    p = np.array([one.p_structure_ for one in found])
+    p = np.array([one.p_structure_ for one in result])
     assert np.sum(p <= 0.05) <= stats.binom.isf(1e-3, len(p), 0.05)
-    assert np.mean([one.p_by_rival_["the fit of one cluster"] <= 0.05 for one in found]) > 0.3
+    assert np.mean([one.p_by_rival_["the fit of one cluster"] <= 0.05 for one in result]) > 0.3
 
 
 @pytest.mark.slow
@@ -341,8 +341,8 @@ def test_power():
         return (e + rng.integers(2, size=240)[:, None] * apart) @ rng.normal(size=(6, 6))
 
     for X, z in draws(6, draw):
-        found = evidence.test(ResidualMixture(2, weights="uniform"), X, known=z, **FEW)
-        assert found.p_structure_ <= 0.05
+        result = evidence.test(ResidualMixture(2, weights="uniform"), X, known=z, **FEW)
+        assert result.p_structure_ <= 0.05
 
 
 @pytest.mark.parametrize("p_structure", [0.001, 0.5])

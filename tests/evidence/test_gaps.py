@@ -45,14 +45,14 @@ def test_one_peak_is_no_gap_wherever_the_cut_and_whatever_the_side():
     """Groups have exponential rows, one of them mirrored; it fails in 1 of 1000 runs."""
     rng = np.random.default_rng(0)
     codes = np.arange(200) % 2
-    found = []
+    result = []
     for _ in range(200):
         y = np.zeros((200, 2))
         y[:, 0] = rng.exponential(size=200) * np.where(codes, -1, 1)
         start, side, valley = rng.uniform([-3, 0.3, 0.1], [1, 2, 1])
         edges = start + np.cumsum([0, side, valley, side])
-        found.append(tail([Cut(0, AXIS, edges)(y, codes)]))
-    assert np.sum(np.array(found) <= 0.05) <= stats.binom.isf(1e-3, 200, 0.05)
+        result.append(tail([Cut(0, AXIS, edges)(y, codes)]))
+    assert np.sum(np.array(result) <= 0.05) <= stats.binom.isf(1e-3, 200, 0.05)
 
 
 def test_the_valley_lies_between_clusters_in_their_own_metric():
@@ -145,11 +145,11 @@ def test_noise_has_no_gap_and_a_lattice_has_no_test():
 @pytest.mark.slow
 def test_power():
     """Measured at .93 for clusters 5 standard deviations apart; below 4 of 8 in 1 of 500 runs."""
-    found = []
+    result = []
     for seed in range(8):
         rng = np.random.default_rng([9, seed])
         z = rng.integers(3, size=240)
         X = rng.normal(size=(240, 6)) + 4 * rng.normal(size=(3, 6))[z]
         X[:, 0] += 5 * rng.integers(2, size=240)
-        found.append(evidence.test(ResidualMixture(2, weights="uniform"), X, known=z, n_init=4))
-    assert sum(one.p_gap_ <= 0.05 for one in found) >= 4
+        result.append(evidence.test(ResidualMixture(2, weights="uniform"), X, known=z, n_init=4))
+    assert sum(one.p_gap_ <= 0.05 for one in result) >= 4

@@ -21,12 +21,12 @@ def three():
 
 def test_three_are_found_and_one_where_there_are_none(three):
     assert three.n_clusters == "auto" and three.n_clusters_ == 3
-    found = three.number_
-    assert found.n_clusters_ == 3 and found.tried_.tolist() == [1, 2, 3, 4, 5]
-    assert repr(found) == "<NumberOfClusters: 3 (of 1, 2, 3, 4, 5)>"
-    table = found.table
+    result = three.number_
+    assert result.n_clusters_ == 3 and result.tried_.tolist() == [1, 2, 3, 4, 5]
+    assert repr(result) == "<NumberOfClusters: 3 (of 1, 2, 3, 4, 5)>"
+    table = result.table
     assert table.below_best[3] == 0 and (table.below_best.drop(3) > 0).all()
-    np.testing.assert_allclose(table.log_likelihood, found.log_likelihood_.mean(1))
+    np.testing.assert_allclose(table.log_likelihood, result.log_likelihood_.mean(1))
     rows = np.random.default_rng(1).normal(size=(N, 2))
     assert evidence.n_clusters(MODEL, rows, known=Z, random_state=0).n_clusters_ == 1
 
@@ -54,17 +54,17 @@ def test_a_bar_is_shown_where_it_is_asked_for(capsys, monkeypatch):
 
 def test_log_likelihoods_are_those_of_rows_held_out():
     """Of an estimator that gives one density to what it has seen, and another to all else."""
-    found = evidence.n_clusters(Remembering(), NOISE, candidates=(2, 1), random_state=0)
-    np.testing.assert_array_equal(found.log_likelihood_, np.full((2, N), [[-100.0], [-103.0]]))
-    assert found.n_clusters_ == 1 and found.tried_.tolist() == [1, 2]
+    result = evidence.n_clusters(Remembering(), NOISE, candidates=(2, 1), random_state=0)
+    np.testing.assert_array_equal(result.log_likelihood_, np.full((2, N), [[-100.0], [-103.0]]))
+    assert result.n_clusters_ == 1 and result.tried_.tolist() == [1, 2]
     better = evidence.n_clusters(Remembering(unseen=200.0), NOISE, candidates=(1, 2))
     assert better.n_clusters_ == 2 and better.gain_.mean() > 0
     assert evidence.n_clusters(Remembering(), NOISE, candidates=[2]).gain_ is None
 
 
 def test_more_clusters_than_rows_are_left_are_not_tried():
-    found = evidence.n_clusters(Remembering(), NOISE[:12], candidates=(1, 8, 9), random_state=0)
-    assert found.tried_.tolist() == [1, 8]
+    result = evidence.n_clusters(Remembering(), NOISE[:12], candidates=(1, 8, 9), random_state=0)
+    assert result.tried_.tolist() == [1, 8]
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -72,9 +72,9 @@ def test_clusters_that_follow_tails_are_one_cloud():
     rng = np.random.default_rng(2)
     X = rng.normal(size=(N, 2)) / np.sqrt(rng.chisquare(1.5, size=N) / 1.5)[:, None]
     model = clone(MODEL).set_params(weights="free")
-    found = evidence.n_clusters(model, X, known=Z, candidates=(1, 2, 3), random_state=0)
-    assert found.log_likelihood_.mean(1).argmax() == 1  # by which there would be two
-    assert found.gain_.mean() <= 0 and found.n_clusters_ == 1
+    result = evidence.n_clusters(model, X, known=Z, candidates=(1, 2, 3), random_state=0)
+    assert result.log_likelihood_.mean(1).argmax() == 1  # by which there would be two
+    assert result.gain_.mean() <= 0 and result.n_clusters_ == 1
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_stored_rows_are_refused():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_mixtures_find_theirs_and_exploring_goes_on_with_it():
     assert MixtureEM("auto", random_state=0).fit(THREE - 5 * Z[:, None]).n_clusters_ == 3
-    found = explore(THREE, clone(MODEL), n_clusters="auto", known=Z, random_state=0)
-    assert found.estimators_[0].n_clusters_ == 3
-    assert found.evidence_[0].n_clusters == 3 and found.evidence_[0].p_structure_ < 1e-3
+    result = explore(THREE, clone(MODEL), n_clusters="auto", known=Z, random_state=0)
+    assert result.estimators_[0].n_clusters_ == 3
+    assert result.evidence_[0].n_clusters == 3 and result.evidence_[0].p_structure_ < 1e-3
     none = evidence.test(clone(MODEL), NOISE, known=Z, n_splits=1, random_state=0)
     assert none.p_structure_ > 0.05

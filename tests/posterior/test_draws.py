@@ -150,9 +150,9 @@ FORMS = {
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("form", FORMS)
 def test_containers_are_read_as_their_labels(form, reader):
-    found, expected = READERS[reader](FORMS[form]), READERS[reader](LABELS)
-    assert np.shape(found) == np.shape(expected)
-    np.testing.assert_array_equal(np.nan_to_num(found, nan=-1), np.nan_to_num(expected, nan=-1))
+    result, expected = READERS[reader](FORMS[form]), READERS[reader](LABELS)
+    assert np.shape(result) == np.shape(expected)
+    np.testing.assert_array_equal(np.nan_to_num(result, nan=-1), np.nan_to_num(expected, nan=-1))
 
 
 def test_one_chain_keeps_its_axes():

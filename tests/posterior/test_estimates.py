@@ -281,9 +281,9 @@ def test_credible_ball_is_its_definition(draws, loss, level, seed):
         return {(draws[i][:, None] == draws[i]).tobytes() for i in edge}
 
     def got(partitions):
-        found = [(z[:, None] == z).tobytes() for z in partitions]
-        assert len(found) == len(set(found))
-        return set(found)
+        result = [(z[:, None] == z).tobytes() for z in partitions]
+        assert len(result) == len(set(result))
+        return set(result)
 
     assert got(ball.horizontal) == expected(inside)
     assert got(ball.vertical_upper) == expected(inside & (k == k[inside].min()))

@@ -148,20 +148,22 @@ def test_recovery_is_its_definition(draws, threshold, seed):
     random = np.random.default_rng(seed)
     n = draws.shape[1]
     center = random.integers(0, 3, n)
-    found = stable_clusters(draws, center, threshold=threshold)
+    result = stable_clusters(draws, center, threshold=threshold)
     k = len(np.unique(center))
-    np.testing.assert_array_equal(center[:, None] == center, found.center[:, None] == found.center)
+    np.testing.assert_array_equal(
+        center[:, None] == center, result.center[:, None] == result.center
+    )
     for c in range(k):
-        own = found.center == c
+        own = result.center == c
         best = [max(jaccard(own, z == name) for name in np.unique(z)) for z in draws]
-        np.testing.assert_allclose(found.recovery[:, c], best, atol=1e-12)
-        row = found.clusters.loc[c]
+        np.testing.assert_allclose(result.recovery[:, c], best, atol=1e-12)
+        row = result.clusters.loc[c]
         assert row["size"] == own.sum()
         assert row["mean"] == pytest.approx(np.mean(best))
         assert row["probability"] == pytest.approx(np.mean(np.array(best) >= threshold - 1e-12))
         levels = np.quantile(best, [0.05, 0.5, 0.95], method="inverted_cdf")
         np.testing.assert_allclose(row[["q05", "median", "q95"]], levels, atol=1e-12)
-    assert found.clusters.index.tolist() == list(range(k))
+    assert result.clusters.index.tolist() == list(range(k))
 
 
 @settings(deadline=None)
@@ -170,35 +172,36 @@ def test_transient_clusters_are_in_the_draws_and_like_none_of_the_centre(draws, 
     random = np.random.default_rng(seed)
     n = draws.shape[1]
     center = random.integers(0, 3, n)
-    found = stable_clusters(draws, center, likeness=likeness, min_probability=0.01)
+    result = stable_clusters(draws, center, likeness=likeness, min_probability=0.01)
 
     def apart(cluster):
         return all(
-            jaccard(cluster, found.center == c) < likeness - 1e-12 for c in np.unique(found.center)
+            jaccard(cluster, result.center == c) < likeness - 1e-12
+            for c in np.unique(result.center)
         )
 
     loose = [[z == name for name in np.unique(z) if apart(z == name)] for z in draws]
-    assert found.present.shape == (len(draws), len(found.core_rows))
-    for t, rows in enumerate(found.core_rows):
-        row, there = found.transient.loc[t], found.present[:, t]
+    assert result.present.shape == (len(draws), len(result.core_rows))
+    for t, rows in enumerate(result.core_rows):
+        row, there = result.transient.loc[t], result.present[:, t]
         assert row["probability"] == pytest.approx(there.mean()) and there.any()
         assert row["core"] == len(rows) > 0
         assert all(loose[s] for s in np.flatnonzero(there))
         sizes = [[x.sum() for x in loose[s]] for s in np.flatnonzero(there)]
         low, high = np.mean([min(x) for x in sizes]), np.mean([max(x) for x in sizes])
         assert low - 1e-9 <= row["size"] <= high + 1e-9
-        assert row["within"] == np.bincount(found.center[rows]).argmax()
-    assert found.transient["probability"].is_monotonic_decreasing
+        assert row["within"] == np.bincount(result.center[rows]).argmax()
+    assert result.transient["probability"].is_monotonic_decreasing
     # Whatever is apart is found where nothing is too rare.
-    assert bool(found.core_rows) or not any(loose)
+    assert bool(result.core_rows) or not any(loose)
 
     other = stable_clusters(
         renamed(draws, random), renamed(center[None], random)[0], likeness=likeness,
         min_probability=0.01,
     )  # fmt: skip
-    np.testing.assert_array_equal(found.recovery, other.recovery)
-    np.testing.assert_array_equal(found.present, other.present)
-    assert found.transient.equals(other.transient) and found.clusters.equals(other.clusters)
+    np.testing.assert_array_equal(result.recovery, other.recovery)
+    np.testing.assert_array_equal(result.present, other.present)
+    assert result.transient.equals(other.transient) and result.clusters.equals(other.clusters)
 
 
 def visited_draws(n=200, n_chains=2, n_draws=200, seed=0):
@@ -222,14 +225,14 @@ def test_planted_visitors_are_found(monkeypatch, grouped):
 
     monkeypatch.setattr(stability, "_GROUPED", grouped)
     draws, truth, there, leavers = visited_draws()
-    found = stable_clusters(draws, truth)
-    assert found.recovery.shape == (2, 200, 4)
-    assert found.transient["within"].tolist() == [0, 1]
-    np.testing.assert_array_equal(found.present, there)
-    np.testing.assert_allclose(found.transient["probability"], there.mean(axis=(0, 1)))
-    for core, rows in zip(found.core_rows, leavers, strict=True):
+    result = stable_clusters(draws, truth)
+    assert result.recovery.shape == (2, 200, 4)
+    assert result.transient["within"].tolist() == [0, 1]
+    np.testing.assert_array_equal(result.present, there)
+    np.testing.assert_allclose(result.transient["probability"], there.mean(axis=(0, 1)))
+    for core, rows in zip(result.core_rows, leavers, strict=True):
         np.testing.assert_array_equal(core, rows)
-    assert found.clusters["probability"].tolist()[2:] == [1.0, 1.0]
+    assert result.clusters["probability"].tolist()[2:] == [1.0, 1.0]
     assert stable_clusters(draws, truth, min_probability=0.2).transient["core"].tolist() == [12]
 
 
@@ -245,11 +248,11 @@ def test_weights_of_stable_clusters_are_repetitions(draws, data):
 
 def test_draws_that_agree_have_no_visitors():
     draws = np.tile([0, 0, 1, 1, 2], (2, 10, 1))
-    found = stable_clusters(draws, random_state=0)
-    np.testing.assert_allclose(found.clusters["probability"], 1.0)
-    assert found.transient.empty and found.core_rows == []
-    assert found.present.shape == (2, 10, 0)
-    assert found.transient.columns.tolist() == ["probability", "size", "core", "within"]
+    result = stable_clusters(draws, random_state=0)
+    np.testing.assert_allclose(result.clusters["probability"], 1.0)
+    assert result.transient.empty and result.core_rows == []
+    assert result.present.shape == (2, 10, 0)
+    assert result.transient.columns.tolist() == ["probability", "size", "core", "within"]
 
 
 # ---- bad input ----------------------------------------------------------------------------------

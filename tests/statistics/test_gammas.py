@@ -15,16 +15,16 @@ NUMBERS = np.concatenate([np.logspace(-12, 15, 4001), np.linspace(0.01, 30, 4001
 
 def test_it_is_exact_to_rounding():
     with jax.enable_x64(True):
-        found = jax.jit(log_gamma)(NUMBERS)
+        result = jax.jit(log_gamma)(NUMBERS)
     # Below 7 it is a difference of numbers up to 23, each a few roundings off, as SciPy's is, too.
-    np.testing.assert_allclose(found, special.gammaln(NUMBERS), 5e-15, 8 * np.spacing(23.0))
+    np.testing.assert_allclose(result, special.gammaln(NUMBERS), 5e-15, 8 * np.spacing(23.0))
 
 
 def test_in_single_precision_nothing_overflows():
     numbers = np.logspace(-30, 30, 1001, dtype=np.float32)
-    found = jax.jit(log_gamma)(numbers)
-    assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, special.gammaln(numbers.astype(float)), rtol=1e-5, atol=1e-5)
+    result = jax.jit(log_gamma)(numbers)
+    assert result.dtype == jnp.float32
+    np.testing.assert_allclose(result, special.gammaln(numbers.astype(float)), rtol=1e-5, atol=1e-5)
 
 
 @given(st.floats(1e-3, 1e6))
@@ -38,5 +38,5 @@ def test_it_is_that_of_the_number_above_less_a_logarithm(x):
 def test_several_dimensions(m):
     x = (m - 1) / 2 + np.logspace(-6, 4, 101)
     with jax.enable_x64(True):
-        found = np.asarray(jax.jit(log_multigamma, static_argnums=1)(x, m))
-    np.testing.assert_allclose(found, [special.multigammaln(v, m) for v in x], 1e-12, 1e-14)
+        result = np.asarray(jax.jit(log_multigamma, static_argnums=1)(x, m))
+    np.testing.assert_allclose(result, [special.multigammaln(v, m) for v in x], 1e-12, 1e-14)

@@ -21,8 +21,8 @@ def factors(matrices):
 def spreads(rng: np.random.Generator, m: int, condition: float = 100.0) -> np.ndarray:
     """Positive definite matrices (2, 3, m, m), whose eigenvalues are so far apart."""
     turn = np.linalg.qr(rng.normal(size=(2, 3, m, m)))[0]
-    found = (turn * np.geomspace(1, 1 / condition, m)) @ np.swapaxes(turn, -1, -2)
-    return (found + np.swapaxes(found, -1, -2)) / 2
+    result = (turn * np.geomspace(1, 1 / condition, m)) @ np.swapaxes(turn, -1, -2)
+    return (result + np.swapaxes(result, -1, -2)) / 2
 
 
 @pytest.mark.parametrize("m", SIZES)
@@ -32,8 +32,8 @@ def test_factors_are_those_of_numpy(m):
     with jax.enable_x64(True):
         white, *log_dets = factors(matrices)
     np.testing.assert_allclose(white, np.linalg.inv(root), atol=1e-11)
-    for found in log_dets:
-        np.testing.assert_allclose(found, np.linalg.slogdet(matrices)[1], rtol=1e-11)
+    for result in log_dets:
+        np.testing.assert_allclose(result, np.linalg.slogdet(matrices)[1], rtol=1e-11)
 
 
 def test_matrices_side_by_side_are_as_one_by_one():
@@ -50,8 +50,8 @@ def test_what_is_nearly_singular_loses_no_more_than_rounding(m):
     matrices = spreads(np.random.default_rng(m), m, 1e8)
     with jax.enable_x64(True):
         white, *log_dets = map(np.asarray, factors(matrices))
-    for found in log_dets:
-        np.testing.assert_allclose(found, np.linalg.slogdet(matrices)[1], atol=1e-5)
+    for result in log_dets:
+        np.testing.assert_allclose(result, np.linalg.slogdet(matrices)[1], atol=1e-5)
     inside = white @ matrices @ np.swapaxes(white, -1, -2)
     np.testing.assert_allclose(inside, np.broadcast_to(np.eye(m), inside.shape), atol=1e-5)
 
@@ -62,8 +62,8 @@ def test_singular_matrices_have_finite_factors(m):
     matrices = np.swapaxes(rows, -1, -2) @ rows
     matrices[0, 0] = 0
     with jax.enable_x64(True):
-        for found in factors(matrices):
-            assert np.isfinite(found).all()
+        for result in factors(matrices):
+            assert np.isfinite(result).all()
 
 
 @pytest.mark.parametrize("m", first_fast([17, 3]))

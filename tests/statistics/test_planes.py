@@ -31,12 +31,12 @@ def alike(one, other):
 
 def test_discriminants_are_those_of_the_residuals(rows):
     X, codes, groups = rows
-    found = plane(X, codes[:, None], groups, RANDOM)
-    assert found.kinds == (DISCRIMINANT, DISCRIMINANT)
+    result = plane(X, codes[:, None], groups, RANDOM)
+    assert result.kinds == (DISCRIMINANT, DISCRIMINANT)
     lda = LinearDiscriminantAnalysis().fit(residuals(X, groups), codes)
     expected = lda.transform(residuals(X, groups))
-    np.testing.assert_allclose(alike(found.places, expected), 1, rtol=1e-9)
-    np.testing.assert_allclose(found.places.T @ found.places / 120, np.eye(2), atol=1e-9)
+    np.testing.assert_allclose(alike(result.places, expected), 1, rtol=1e-9)
+    np.testing.assert_allclose(result.places.T @ result.places / 120, np.eye(2), atol=1e-9)
 
 
 def test_it_knows_nothing_of_groups_and_units(rows):
@@ -50,15 +50,15 @@ def test_it_knows_nothing_of_groups_and_units(rows):
 def test_principal_directions_where_there_are_fewer(rows):
     X, codes, groups = rows
     rest = residuals(X, groups)
-    found = plane(X, np.zeros((120, 1), int), groups, RANDOM)
-    assert found.kinds == (PRINCIPAL, PRINCIPAL)
-    np.testing.assert_allclose(alike(found.places, PCA(2).fit_transform(rest)), 1, rtol=1e-9)
-    found = plane(X, (codes > 0)[:, None].astype(int), groups, RANDOM)
-    assert found.kinds == (DISCRIMINANT, PRINCIPAL)
-    first = found.places[:, :1]
+    result = plane(X, np.zeros((120, 1), int), groups, RANDOM)
+    assert result.kinds == (PRINCIPAL, PRINCIPAL)
+    np.testing.assert_allclose(alike(result.places, PCA(2).fit_transform(rest)), 1, rtol=1e-9)
+    result = plane(X, (codes > 0)[:, None].astype(int), groups, RANDOM)
+    assert result.kinds == (DISCRIMINANT, PRINCIPAL)
+    first = result.places[:, :1]
     left = rest - first @ (first.T @ rest) / 120
     expected = PCA(1).fit_transform(left)
-    np.testing.assert_allclose(alike(found.places[:, 1:], expected), 1, rtol=1e-9)
+    np.testing.assert_allclose(alike(result.places[:, 1:], expected), 1, rtol=1e-9)
 
 
 def test_several_labelings_share_it():
@@ -66,11 +66,11 @@ def test_several_labelings_share_it():
     codes = rng.integers(2, size=(200, 2))
     X = rng.normal(size=(200, 6))
     X[:, 2:4] += 8 * codes
-    found = plane(X, codes, np.zeros(200, int), RANDOM).places
+    result = plane(X, codes, np.zeros(200, int), RANDOM).places
     # Each labeling is told by a line through the plane.
     for own in codes.T:
-        side = LinearDiscriminantAnalysis().fit(found, own)
-        assert side.score(found, own) > 0.99
+        side = LinearDiscriminantAnalysis().fit(result, own)
+        assert side.score(result, own) > 0.99
 
 
 @pytest.mark.parametrize("as_rows", [np.asarray, scipy.sparse.csr_array, np.float32])
@@ -80,20 +80,23 @@ def test_clusters_are_seen_in_many_features_of_larger_variance(as_rows):
     codes = (rng.random(300) < 0.3 + 0.4 * groups).astype(int)
     X = rng.normal(size=(300, 400)) * np.linspace(9, 1, 400) + 200 * groups[:, None]
     X[:, 399] += 9 * codes
-    found = plane(as_rows(X), codes[:, None], groups, np.random.RandomState(0))
-    assert found.kinds == (DISCRIMINANT, PRINCIPAL)
-    first, apart = found.places[:, 0], np.diff([found.places[codes == c, 0].mean() for c in (0, 1)])
+    result = plane(as_rows(X), codes[:, None], groups, np.random.RandomState(0))
+    assert result.kinds == (DISCRIMINANT, PRINCIPAL)
+    first, apart = (
+        result.places[:, 0],
+        np.diff([result.places[codes == c, 0].mean() for c in (0, 1)]),
+    )
     assert abs(apart) > 2 * np.sqrt(sum(first[codes == c].var() for c in (0, 1)) / 2)
     leading = PCA(1).fit_transform(residuals(X, groups))[:, 0]
-    assert abs(np.corrcoef(found.places[:, 1], leading)[0, 1]) > 0.9
+    assert abs(np.corrcoef(result.places[:, 1], leading)[0, 1]) > 0.9
 
 
 def test_rows_without_directions():
     codes = np.arange(6) % 2
     line = np.arange(6.0)[:, None] * [1, 2, 3]
-    found = plane(line, codes[:, None], np.zeros(6, int), RANDOM)
-    assert found.kinds == (DISCRIMINANT, NOTHING) and not found.places[:, 1].any()
-    found = plane(line, codes[:, None], np.arange(6), RANDOM)
-    assert found.kinds == (NOTHING, NOTHING) and not found.places.any()
-    found = plane(np.full((6, 3), 0.1), codes[:, None], np.zeros(6, int), RANDOM)
-    assert found.kinds == (NOTHING, NOTHING) and not found.places.any()
+    result = plane(line, codes[:, None], np.zeros(6, int), RANDOM)
+    assert result.kinds == (DISCRIMINANT, NOTHING) and not result.places[:, 1].any()
+    result = plane(line, codes[:, None], np.arange(6), RANDOM)
+    assert result.kinds == (NOTHING, NOTHING) and not result.places.any()
+    result = plane(np.full((6, 3), 0.1), codes[:, None], np.zeros(6, int), RANDOM)
+    assert result.kinds == (NOTHING, NOTHING) and not result.places.any()

@@ -330,10 +330,10 @@ def test_products_of_compressed_rows_are_sums_over_entries(n_clusters, dtype):
     rng = np.random.default_rng(3)
     z = small.groups()
     x = [sparse.random_array((small.N, small.M), density=0.4, rng=i, dtype=dtype) for i in (0, 1)]
-    found = [small.laid_out(one.tocsr(), z)[1] for one in x]
-    assert found[0].x.by_cell is not None
-    rows = jax.tree.map(lambda *parts: np.stack(parts), *found)
-    w = rng.random((2, *found[0].mass.shape, 2, n_clusters)).astype(dtype)
+    result = [small.laid_out(one.tocsr(), z)[1] for one in x]
+    assert result[0].x.by_cell is not None
+    rows = jax.tree.map(lambda *parts: np.stack(parts), *result)
+    w = rng.random((2, *result[0].mass.shape, 2, n_clusters)).astype(dtype)
 
     def both_ways(rows, w):
         cells = rows.cells(w)
@@ -345,8 +345,8 @@ def test_products_of_compressed_rows_are_sums_over_entries(n_clusters, dtype):
 
     with jax.enable_x64(True):
         exact = all_of(_by_entries(rows), w)
-        found = all_of(rows, w)
-        for one, true in zip(jax.tree.leaves(found), jax.tree.leaves(exact), strict=True):
+        result = all_of(rows, w)
+        for one, true in zip(jax.tree.leaves(result), jax.tree.leaves(exact), strict=True):
             assert one.dtype == true.dtype == dtype
             np.testing.assert_allclose(one, true, rtol=1e-4 if dtype == np.float32 else 1e-12)
         sharp = jax.jit(lambda rows, w: both_ways(rows, w)[1])
@@ -565,15 +565,15 @@ def test_a_group_without_rows_changes_nothing(family):
     """Group 1 is empty: objectives and scores stay finite and those of the other groups."""
     z, mass, x = small.groups() // 2 * 2, small.masses(), small.features(family)
     w = mass[:, None] * small.memberships("soft")
-    found = []
+    result = []
     for codes in (z, z // 2 * 1):
         layout, rows = small.laid_out(x, codes, int(codes.max()) + 1, mass=mass)
         terms, _ = small.problem("residual", rows, family, x, codes, mass)
         spread = layout.spread(w)[:, :, None]
         score = layout.collect(np.asarray(small.score_of(terms, rows, spread)))
-        found.append((float(objective(terms, small.cells_of(rows, spread))[0]), score))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
-    np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-10)
+        result.append((float(objective(terms, small.cells_of(rows, spread))[0]), score))
+    assert result[0][0] == pytest.approx(result[1][0], rel=1e-12)
+    np.testing.assert_allclose(result[0][1], result[1][1], atol=1e-10)
 
 
 def test_terms_of_a_residual_view():

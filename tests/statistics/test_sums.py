@@ -11,8 +11,8 @@ from nrprob.statistics import sums
 def test_squares(m):
     x = np.random.default_rng(0).normal(size=(m, 3, 5))
     with jax.enable_x64(True):
-        found = jax.jit(sums.sum_of_squares)(x)
-    np.testing.assert_allclose(found, (x**2).sum(0), rtol=1e-14)
+        result = jax.jit(sums.sum_of_squares)(x)
+    np.testing.assert_allclose(result, (x**2).sum(0), rtol=1e-14)
 
 
 @pytest.mark.parametrize("b", [4, sums._LONG, sums._LONG + 1])
@@ -21,6 +21,6 @@ def test_products(b, wide):
     rng = np.random.default_rng(0)
     weights, x = rng.normal(size=(3, 2, b if wide else 1)), rng.normal(size=(3, b))
     with jax.enable_x64(True):
-        found = jax.jit(sums.sum_of_products)(weights, x)
-    assert found.shape == (2, b)
-    np.testing.assert_allclose(found, (weights * x[:, None]).sum(0), rtol=1e-13, atol=1e-13)
+        result = jax.jit(sums.sum_of_products)(weights, x)
+    assert result.shape == (2, b)
+    np.testing.assert_allclose(result, (weights * x[:, None]).sum(0), rtol=1e-13, atol=1e-13)

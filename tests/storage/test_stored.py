@@ -90,16 +90,16 @@ def test_passes_give_the_cells_of_rows_in_memory():
         noise = cells.Noise(np.uint32(0), np.zeros(2, np.float32))
         scale = np.full(2, 0.1, np.float32)
         seen = here.total(cells._look, None, np.asarray(active), stream(7, 1), scale, noise)
-        found = seen.cells
+        result = seen.cells
         for _ in range(5):
-            np.testing.assert_allclose(found, rows.cells(w), rtol=1e-4, atol=1e-3)
+            np.testing.assert_allclose(result, rows.cells(w), rtol=1e-4, atol=1e-3)
             _, log_r = update.step((rows,), None, w, jnp.asarray(beta, jnp.float32))
             w = normalise(log_r, rows.mass, None, active)
-            slopes, prior = cells._follow(terms, jnp.asarray(found), active, 1.0)
+            slopes, prior = cells._follow(terms, jnp.asarray(result), active, 1.0)
             state = State(*(np.asarray(a, np.float32) for a in (slopes, prior, beta)))
-            found = here.total(cells._pass, state, np.asarray(active))
-        size = np.abs(found).max()
-        assert np.abs(found - np.asarray(rows.cells(w))).max() <= 1e-5 * size
+            result = here.total(cells._pass, state, np.asarray(active))
+        size = np.abs(result).max()
+        assert np.abs(result - np.asarray(rows.cells(w))).max() <= 1e-5 * size
 
 
 def test_first_split_and_weights_are_those_of_a_dense_eigenproblem():
@@ -331,15 +331,15 @@ def test_two_processes_with_half_of_the_rows_each_find_what_one_does():
         )
         for i in range(2)
     ]  # fmt: skip
-    found = [json.loads(p.communicate(timeout=300)[0].splitlines()[-1]) for p in said]
+    result = [json.loads(p.communicate(timeout=300)[0].splitlines()[-1]) for p in said]
     X, known, _ = make(1200)
     for i, model in enumerate((CCIB(K, **QUICK), ResidualMixture(K, n_init=6, random_state=0))):
         whole = model.fit(X, known=known)
-        (one, own), (two, other) = (process[i] for process in found)
+        (one, own), (two, other) = (process[i] for process in result)
         assert own == other == pytest.approx(whole.objective_, rel=0.005)
         assert len(one) == 500 and len(two) == 700
         assert adjusted_rand_score(one + two, whole.labels_) > 0.99
-    assert found[0][2] == found[1][2]
+    assert result[0][2] == result[1][2]
 
 
 def test_threads_follow_the_processors_that_there_are():

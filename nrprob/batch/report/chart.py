@@ -65,13 +65,13 @@ def chart(results: Results, figure: Figure) -> Chart:
     for method in methods:
         names = parts(method, model.titles)
         own = fits[fits["method"].isin(names)]
-        found: dict[str, list[Point]] = {}
+        result: dict[str, list[Point]] = {}
         for (series, _), members in own.groupby(["series", own["x"].map(as_text)], sort=False):
-            points = found.setdefault(series, [])
+            points = result.setdefault(series, [])
             ours = measured(members, names, figure.y, "mean")
             if ours is not None and np.isfinite(ours.value):
                 points.append((members["x"].iat[0], ours.value, ours.error))
-        lines += [Line(method, name, False, _in_order(points)) for name, points in found.items()]
+        lines += [Line(method, name, False, _in_order(points)) for name, points in result.items()]
     for (method, series), theirs in published.items():
         if method in methods and (figure.methods or not is_ratio(model, method)):
             lines.append(Line(method, series, True, _in_order([*theirs.values()])))
@@ -80,7 +80,7 @@ def chart(results: Results, figure: Figure) -> Chart:
 
 def _published(results: Results, figure: Figure) -> dict[tuple[str, str], dict[str, Point]]:
     """(method, series) -> x -> published mean, of settings that belong in a figure."""
-    found: dict[tuple[str, str], dict[str, Point]] = {}
+    result: dict[tuple[str, str], dict[str, Point]] = {}
     for setting in (s for table in results.model.tables for s in table.settings):
         cells = [cell for cell in results.cells if matches(cell, setting.where)]
         x = _place(setting, cells, figure.x)
@@ -91,9 +91,9 @@ def _published(results: Results, figure: Figure) -> dict[tuple[str, str], dict[s
         for method, measures in setting.published.items():
             mean = measures.get(figure.y, {}).get("mean")
             if mean is not None:
-                points = found.setdefault((method, series), {})
+                points = result.setdefault((method, series), {})
                 points.setdefault(as_text(x), (x, mean, np.nan))
-    return found
+    return result
 
 
 def _place(setting: Setting, cells: Sequence[Experiment], path: str) -> Any:

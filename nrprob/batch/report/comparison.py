@@ -214,7 +214,7 @@ def _best(
     places: Mapping[Column, int],
 ) -> list[Best]:
     """Best of ours beside the best published, of one statistic of every measure with a goal."""
-    found = []
+    result = []
     for measure in dict.fromkeys(name for name, _ in places):
         goal = model.goal(measure)
         statistic = next((s for s in ("mean", "max", "min") if (measure, s) in places), None)
@@ -237,8 +237,8 @@ def _best(
         best, method = max(theirs, key=lambda one: one[0])
         mark = judge(value, sign * best, goal, places[measure, statistic])
         if mark is not None:
-            found.append(Best(label, measure, our_method, value, method, sign * best, mark))
-    return found
+            result.append(Best(label, measure, our_method, value, method, sign * best, mark))
+    return result
 
 
 def overview(results: Results) -> Comparison:

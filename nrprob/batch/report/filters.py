@@ -132,10 +132,10 @@ def basis(table: Comparison) -> str:
 
 def heads(table: Comparison) -> dict[str, list[str]]:
     """Measures, and the names of the columns under each."""
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for measure, statistic in table.columns:
-        found.setdefault(measure, []).append("mean ± SE" if statistic == "mean" else statistic)
-    return found
+        result.setdefault(measure, []).append("mean ± SE" if statistic == "mean" else statistic)
+    return result
 
 
 def known(model: ModelFile) -> str:
@@ -147,13 +147,13 @@ def known(model: ModelFile) -> str:
 
 def rivals(model: ModelFile) -> str:
     """Which methods are of other packages; empty if none is."""
-    found = {
+    result = {
         method.label: method.name
         for method in model.methods
         if isinstance(registry.method(method.name), registry.Rival)
     }
     named = ", ".join(name if name.endswith(f".{label}") else f"{label} ({name})"
-                      for label, name in found.items())  # fmt: skip
+                      for label, name in result.items())  # fmt: skip
     return f"{named}: told nothing but the rows, and fitted one after another" if named else ""
 
 
@@ -211,11 +211,11 @@ def constraints(model: ModelFile) -> str:
         "coin": "{share} of them by the throw of a coin",
         "bias": "{share} of them must-links between the last two classes",
     }
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for amount in model.constraints.amounts:
         way = ways[amount["wrong"]].format(share=_percent(amount.get("share", 0)))
-        found.setdefault(way, []).append(str(amount["pairs"]))
-    said = "; or ".join(f"{', '.join(numbers)} pairs, {way}" for way, numbers in found.items())
+        result.setdefault(way, []).append(str(amount["pairs"]))
+    said = "; or ".join(f"{', '.join(numbers)} pairs, {way}" for way, numbers in result.items())
     text = f"{said}; by {model.classes}, {_DRAWN}"
     takers = [m.label for m in model.methods if registry.method(m.name).takes_pairs]
     return text if len(takers) == len(model.methods) else f"{text} ({', '.join(takers)} take them)"
@@ -228,7 +228,9 @@ def sentence(text: str) -> str:
 
 def unbroken(text: str) -> str:
     """Keep "dims = [4, 4]" on one line."""
-    return re.sub(r"\[[^]]*\]| = ", lambda found: found[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
+    return re.sub(
+        r"\[[^]]*\]| = ", lambda result: result[0].replace(" ", "\N{NO-BREAK SPACE}"), text
+    )
 
 
 def label(line: Line) -> str:

@@ -150,36 +150,36 @@ class Chapter:
     @cached_property
     def crossings(self) -> list[tuple[bool, Crossing]]:
         """Clusters against every labeling, and whether that was known."""
-        found = []
+        result = []
         for name, labels in self.run.table.labelings.items():
             own = np.asarray(labels)[self.fitted]
             crossing = cross(name, own, self.codes, self.clusters, _GROUPS)
-            found.append((name in self.run.known, crossing))
-        return found
+            result.append((name in self.run.known, crossing))
+        return result
 
     def sights(self, most: int = 6) -> list[str]:
         """Of the largest clusters, how many rows they have, and in which known group most are."""
         order = sorted(range(len(self.clusters)), key=lambda at: -self.sizes[self.clusters[at]])
         crossing = next((crossing for known, crossing in self.crossings if known), None)
-        found = []
+        result = []
         for place in order[:most]:
             text = f"Cluster {self.names[place]}: {self.sizes[self.clusters[place]]} rows"
             if crossing is not None:
                 counts = crossing.counts[place]
                 group = int(counts.argmax())
                 text += f", {counts[group]} of them in {crossing.groups[group]}"
-            found.append(text)
-        return found
+            result.append(text)
+        return result
 
     @property
     def known(self) -> list[tuple[str, list[tuple[str, int]]]]:
         """What was known of all rows: every labeling, with its groups and their sizes."""
-        found = []
+        result = []
         for name in self.run.known:
             labels = np.asarray(self.run.table.labelings[name])
             groups = cross(name, labels, np.zeros(len(labels), int), [0], _GROUPS)
-            found.append((name, [*zip(groups.groups, groups.counts[0].tolist(), strict=True)]))
-        return found
+            result.append((name, [*zip(groups.groups, groups.counts[0].tolist(), strict=True)]))
+        return result
 
     @cached_property
     def features(self) -> Findings | None:

@@ -165,21 +165,21 @@ def _chapter(folder: Path, plan: Plan, dataset: xarray.Dataset) -> Chapter:
 
 def _alerts(facts: Facts, notes: Mapping[str, Any]) -> list[str]:
     """What a reader has to know before the numbers, in words."""
-    found = []
+    result = []
     if facts.missing:
         lacking = ", ".join(f"{method} {count}" for method, count in facts.missing.items())
-        found.append(
+        result.append(
             f"{facts.n_planned - facts.n_done} of {facts.n_planned} fits are missing ({lacking}). "
             "Running the model file again does what is missing and says why not."
         )
-        found += [
+        result += [
             f"{count} fits were {name}: {reason}."
             for name in ("skipped", "failed")
             for reason, count in json.loads(notes.get(name, "{}")).items()
         ]
     if facts.infeasible:
         refused = ", ".join(f"{method} {count}" for method, count in facts.infeasible.items())
-        found.append(
+        result.append(
             f"{sum(facts.infeasible.values())} fits were infeasible ({refused}): their constraints "
             'cannot be kept. They are in no average but that of "infeasible".'
         )
@@ -187,10 +187,10 @@ def _alerts(facts: Facts, notes: Mapping[str, Any]) -> list[str]:
         f"{name} {listed(values)}" for name, values in facts.versions.items() if len(values) > 1
     ]
     if mixed:
-        found.append(f"Fits were made by different versions: {'; '.join(mixed)}.")
+        result.append(f"Fits were made by different versions: {'; '.join(mixed)}.")
     if len(facts.devices) > 1 or len(facts.hosts) > 1:
-        found.append("Fits were made on different devices: their times do not compare.")
-    return found
+        result.append("Fits were made on different devices: their times do not compare.")
+    return result
 
 
 def _render(sections: list[_Section], name: str) -> str:

@@ -46,8 +46,8 @@ def draw(chart: Chart) -> Picture:
         told.append(f"{text}.")
     rows = []
     for at in chart.places:
-        found = [[point for point in line.points if point[0] == at] for line in chart.lines]
-        texts = [" ± ".join(with_error(*p[0][1:], figure.y)) if p else "–" for p in found]
+        result = [[point for point in line.points if point[0] == at] for line in chart.lines]
+        texts = [" ± ".join(with_error(*p[0][1:], figure.y)) if p else "–" for p in result]
         rows.append((place(at), texts))
     return Picture(chart, _svg(chart) if chart.lines else "", " ".join(told), rows)
 

@@ -49,5 +49,5 @@ def quality(results: Results) -> tuple[list[Quality], list[Quality]]:
     return _fastest_first(methods), _fastest_first(settings)
 
 
-def _fastest_first(found: list[Quality]) -> list[Quality]:
-    return sorted((one for one in found if one.n_fits), key=lambda one: one.seconds)
+def _fastest_first(result: list[Quality]) -> list[Quality]:
+    return sorted((one for one in result if one.n_fits), key=lambda one: one.seconds)

@@ -72,23 +72,23 @@ def collect(dataset: xarray.Dataset, model: ModelFile, cells: Sequence[Experimen
     built_in = [*_BUILT_IN] if model.constraints is None else [*_BUILT_IN, "infeasible"]
     if dataset.sizes.get("cell"):
         measures = [str(name) for name in dataset["measure"].values]
-        found = pd.DataFrame(
+        result = pd.DataFrame(
             dataset["score"].values,
             index=dataset["cell"].values.astype(str),
             columns=[OF + name for name in measures],
         )
         for name, variable in _BUILT_IN.items():
-            found[OF + name] = dataset[variable].values
+            result[OF + name] = dataset[variable].values
         for name in _CIRCUMSTANCES:
-            found[name] = dataset[name].values
+            result[name] = dataset[name].values
         if "refusal" in dataset:
-            found[OF + "infeasible"] = (dataset["refusal"].values.astype(str) != "").astype(float)
+            result[OF + "infeasible"] = (dataset["refusal"].values.astype(str) != "").astype(float)
     else:
         names = [*(OF + name for name in (*measures, *built_in)), *_CIRCUMSTANCES]
-        found = pd.DataFrame(np.nan, index=pd.Index([], dtype=object), columns=names)
+        result = pd.DataFrame(np.nan, index=pd.Index([], dtype=object), columns=names)
     # Methods of two titles and the same parameters share their fits.
-    frame = frame.join(found[~found.index.duplicated()], on="cell")
-    done = frame["cell"].isin(found.index)
+    frame = frame.join(result[~result.index.duplicated()], on="cell")
+    done = frame["cell"].isin(result.index)
     feasible = done & (frame.get(OF + "infeasible", 0) != 1)
     return Results(model, cells, frame.assign(done=done, feasible=feasible), (*measures, *built_in))
 

@@ -91,7 +91,7 @@ def facts(results: Results) -> Facts:
         devices=_counts(done["device"]),
         dtypes=_counts(done["dtype"]),
         hosts=_counts(done["host"]),
-        versions={name: _counts(found, sort=False) for name, found in versions.items()},
+        versions={name: _counts(result, sort=False) for name, result in versions.items()},
         warnings=_counts(warned.explode().dropna()),
         infeasible=_counts(done.loc[~done["feasible"], "method"]),
     )

@@ -330,9 +330,9 @@ def anneal(
 
     nowhere, none = jnp.full(w.shape[:3], -1, jnp.int32), jnp.zeros(n_restarts, bool)
     start = jnp.minimum(ladder.start, ladder.final), state, w, nowhere, none, 0
-    found = iterate(level, start, CAPACITY, trace=blank(CAPACITY, w.dtype, n_restarts))
-    beta, state, w, _, done, n_iter = found.state
-    return Annealed(w, state, beta, found.trace, done, n_iter)
+    result = iterate(level, start, CAPACITY, trace=blank(CAPACITY, w.dtype, n_restarts))
+    beta, state, w, _, done, n_iter = result.state
+    return Annealed(w, state, beta, result.trace, done, n_iter)
 
 
 def leading_curvatures(

@@ -411,9 +411,9 @@ def _moved(old: State, new: State, all_rows: Moments, active: np.ndarray) -> np.
     return (np.sqrt(np.maximum(square / mass, 0)) + np.abs(prior)).max((0, 2))
 
 
-def labelled(blocks: Blocks, found: Found, active: np.ndarray, soft: bool) -> Any:
+def labelled(blocks: Blocks, result: Found, active: np.ndarray, soft: bool) -> Any:
     """Block by block, numbers, labels, -1 on padding, and memberships or None, by the best."""
-    at, state = slice(found.best, found.best + 1), found.state
+    at, state = slice(result.best, result.best + 1), result.state
     best = State(state.slopes[:, at], state.log_prior[at], state.beta[at])
     for number, labels, w in blocks.each(partial(_labels, soft=soft), best, active):
         yield number, labels[..., 0], None if w is None else w[..., 0, :]

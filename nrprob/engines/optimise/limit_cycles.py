@@ -216,8 +216,8 @@ def settle(
             break
         carry, seen, widest = _follow(data, carry, *numbers, mass, make=make)
         done += _ORBIT
-        found = _period(np.asarray(seen, float))
-        if found is not None:
-            status, period, width = OSCILLATING, found, float(widest)
+        result = _period(np.asarray(seen, float))
+        if result is not None:
+            status, period, width = OSCILLATING, result, float(widest)
             break
     return Found(carry, status, done, period, width, np.concatenate(values)[-_TRACE:])

@@ -161,8 +161,8 @@ def agglomerate_pairs(
         return jnp.where(alive & (index != i), score(rows, sizes[i], sizes, totals), -jnp.inf)
 
     def best(i):
-        found = scores([t[i] for t in tables], i, alive, sizes, totals)
-        return jnp.where(alive[i], found.max(1), -jnp.inf), found.argmax(1)
+        result = scores([t[i] for t in tables], i, alive, sizes, totals)
+        return jnp.where(alive[i], result.max(1), -jnp.inf), result.argmax(1)
 
     def chosen(tables, value, partner, marked):
         """Whether to look, the clusters to look at or join, and their rows."""
@@ -286,10 +286,10 @@ def move_rows(
         labels = labels.at[i].set(jnp.where(moves, to, source).astype(labels.dtype))
         return (labels, sums, sizes, n_moves + moves), ~moves, ()
 
-    found = iterate(step, (labels, first, sizes, jnp.int32(0)), max_moves)
-    labels, *_, n_moves = found.state
+    result = iterate(step, (labels, first, sizes, jnp.int32(0)), max_moves)
+    labels, *_, n_moves = result.state
     sums = total(total(table, labels).T, labels)
-    return Moved(labels, sums, n_moves, found.done)
+    return Moved(labels, sums, n_moves, result.done)
 
 
 def linkage(pairs: np.ndarray, costs: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -188,8 +188,8 @@ def sequential(
         room = blank(TRACE, mass.dtype)
         start = labels.reshape(-1), active, label_cells(rows, labels, n_clusters)
         count = 0 if giving is None else -1
-        found = iterate(sweep, start, max_iter, count=count, trace=(room, room))
-        return found.state[0].reshape(shape), *found.trace, found.n_iter, found.done
+        result = iterate(sweep, start, max_iter, count=count, trace=(room, room))
+        return result.state[0].reshape(shape), *result.trace, result.n_iter, result.done
 
     seeds = stream(seed, jnp.arange(labels.shape[0]))
     return Reassigned(*jax.lax.map(run, (labels, seeds)))
@@ -301,8 +301,8 @@ def batched(
         hopping = _Hopping(jnp.asarray(1.0, dtype), none, labels, jnp.asarray(True))
         room = blank(TRACE, dtype), blank(TRACE, dtype)
         start = now, jnp.asarray(_TIDYING), hopping
-        found = iterate(step, start, max_iter, count=-1, trace=room)
-        return found.state[0].labels, *found.trace, found.n_iter, found.done
+        result = iterate(step, start, max_iter, count=-1, trace=room)
+        return result.state[0].labels, *result.trace, result.n_iter, result.done
 
     seeds = stream(seed, jnp.arange(labels.shape[0]))
     return Reassigned(*jax.lax.map(run, (labels, seeds)))

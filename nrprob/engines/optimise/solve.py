@@ -329,36 +329,36 @@ def solve_anneal(
         at_random = empty & (jnp.arange(n_init) > 0)[:, None]
         start = jnp.where(at_random, start, 0.01 * start + said)
     start = normalise(start, rows.mass, fixed, active)
-    found = anneal(
+    result = anneal(
         run.update, run.blocks, run.state, start, ladder, stream(seed, 2),
         fixed=fixed, active=active, damped=damped,
     )  # fmt: skip
-    labels = found.w.argmax(-1).astype(jnp.int32)
+    labels = result.w.argmax(-1).astype(jnp.int32)
     hard = one_hot(labels, rows.mass, n_clusters)
-    reached, slope = run.finish(found.state, found.w, hard)
+    reached, slope = run.finish(result.state, result.w, hard)
     if soft:
-        reached = run.update.reached(run.blocks, found.state, found.w, found.beta)
+        reached = run.update.reached(run.blocks, result.state, result.w, result.beta)
         reached = reached.astype(jnp.float64)
     best = reached.argmin()
-    w = jax.lax.dynamic_index_in_dim(found.w, best, 2, keepdims=False)
+    w = jax.lax.dynamic_index_in_dim(result.w, best, 2, keepdims=False)
     q = w.sum((0, 1))
     prior = settings.compression * safe_log(q)
     # Of hard clusters, those that hold rows; of soft ones, those that hold a part of any.
     held = q if soft else one_hot(labels[..., best, None], rows.mass, n_clusters).sum((0, 1, 2))
-    trace = found.trace[:, best]
+    trace = result.trace[:, best]
     if not soft:
         trace = jnp.append(trace, reached[best])  # the hard limit
     return Solution(
         labels,
         reached,
-        found.converged,
-        found.n_iter,
+        result.converged,
+        result.n_iter,
         w,
         trace,
         TermFit(
             slope(best),
             jnp.where(active & (held > 0), prior, -jnp.inf),
-            found.beta[best],
+            result.beta[best],
             run.critical,
             run.weights,
         ),
@@ -386,18 +386,18 @@ def solve_reassign(
         stream(stream(seed, 1), jnp.arange(n_init)),
     )
     engine = {"sequential": sequential, "batched": batched}[solver]
-    found = engine(
+    result = engine(
         terms, rows, starts, stream(seed, 2),
         max_iter=settings.max_iter, n_clusters=n_clusters, fixed=fixed, active=active,
     )  # fmt: skip
 
-    return _from_labels(terms, rows, found, critical, weights, n_clusters, active, fixed)
+    return _from_labels(terms, rows, result, critical, weights, n_clusters, active, fixed)
 
 
 def _from_labels(
     terms: Terms,
     rows: Rows,
-    found: Reassigned,
+    result: Reassigned,
     critical: jax.Array,
     weights: jax.Array,
     n_clusters: int,
@@ -405,23 +405,23 @@ def _from_labels(
     fixed: jax.Array | None,
 ) -> Solution:
     """Evaluate hard labels (S, B, r) and keep the best."""
-    found = found._replace(labels=place_empty(terms, rows, found.labels, n_clusters, fixed))
+    result = result._replace(labels=place_empty(terms, rows, result.labels, n_clusters, fixed))
 
     def evaluate(labels):
         w = one_hot(labels[..., None], rows.mass, n_clusters)
         return exact_objective(terms, rows.cells(w))[0]
 
-    reached = jax.lax.map(evaluate, found.labels)
+    reached = jax.lax.map(evaluate, result.labels)
     best = reached.argmin()
-    w = one_hot(found.labels[best][..., None], rows.mass, n_clusters)
+    w = one_hot(result.labels[best][..., None], rows.mass, n_clusters)
     q = w.sum((0, 1, 2))
     return Solution(
-        jnp.moveaxis(found.labels, 0, -1),
+        jnp.moveaxis(result.labels, 0, -1),
         reached,
-        found.converged,
-        found.n_iter[best],
+        result.converged,
+        result.n_iter[best],
         w[:, :, 0],
-        found.trace[best],
+        result.trace[best],
         TermFit(
             row_costs(terms, rows.cells(w))[:, 0],
             jnp.where(active & (q > 0), safe_log(q), -jnp.inf),
@@ -463,6 +463,6 @@ def evaluate(
     terms, weights, critical = _minimised(build, rows, settings, compressed)
     one = jnp.ones(1, int)
     nothing = jnp.full((1, 1), jnp.nan)
-    found = Reassigned(labels[None], nothing, nothing, one, one > 0)
+    result = Reassigned(labels[None], nothing, nothing, one, one > 0)
     active = jnp.ones(n_clusters, bool)
-    return _from_labels(terms, rows, found, critical, weights, n_clusters, active, fixed)
+    return _from_labels(terms, rows, result, critical, weights, n_clusters, active, fixed)

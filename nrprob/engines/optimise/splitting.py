@@ -236,12 +236,12 @@ class Engine:
         numbers = np.uint32(seed), np.uint32(index)
         return np.asarray(_spread(*numbers, shape=self.mass.shape, dtype=dtype))
 
-    def judge(self, found: Found, n_clusters: int) -> str:
+    def judge(self, result: Found, n_clusters: int) -> str:
         """Status of a run of ``n_clusters``."""
-        if found.status != CONVERGED:
-            return found.status
+        if result.status != CONVERGED:
+            return result.status
         mass = np.asarray(self.mass, float)
-        q = np.exp(np.asarray(found.carry[1], float)[..., 0, :n_clusters])
+        q = np.exp(np.asarray(result.carry[1], float)[..., 0, :n_clusters])
         joint = (mass[..., None] * q).reshape(-1, n_clusters)
         size = joint.sum(0)
         if (size < NOTHING * mass.sum()).any():
@@ -271,12 +271,12 @@ class Engine:
         beta = level.beta
         for _ in range(TRIALS):
             for cluster in order[:_CHOICES]:
-                trial, equal[cluster], found = self._try(equal[cluster], beta, (cluster, n))
+                trial, equal[cluster], result = self._try(equal[cluster], beta, (cluster, n))
                 trials.append(trial)
                 report(trial)
                 if trial.status == SPLIT:
                     critical = _crossing(below.get(cluster), (beta, trial.growth))
-                    return Level(found.carry, beta, critical, cluster, found.values)
+                    return Level(result.carry, beta, critical, cluster, result.values)
                 if trial.growth < ROUNDING:
                     order.remove(cluster)
                 elif trial.growth < 1:
@@ -300,22 +300,22 @@ class Engine:
         k, n = equal[1].shape[-1], pair[1] + 1
         active = np.arange(k) < n
         value, growth = complex(np.nan, np.nan), np.nan
-        found, step = self.settle(equal, beta, active)
-        status, cycles = self.judge(found, n), found.n_iter
+        result, step = self.settle(equal, beta, active)
+        status, cycles = self.judge(result, n), result.n_iter
         if status == MERGED:
-            equal = jax.tree.map(partial(_equalised, a=pair[0], b=pair[1]), found.carry)
+            equal = jax.tree.map(partial(_equalised, a=pair[0], b=pair[1]), result.carry)
             value, direction = self.leading(equal, beta, active, pair, step < 1)
             growth = value.real if step < 1 else abs(value)
             if growth >= 1:
                 start = equal[0], equal[1] + _APART * self._towards(direction, pair, k, beta)
-                found, step = self.settle(start, beta, active)
-                status, cycles = self.judge(found, n), cycles + found.n_iter
+                result, step = self.settle(start, beta, active)
+                status, cycles = self.judge(result, n), cycles + result.n_iter
         elif status == SPLIT:  # another two have merged before, and are no longer one
             status = MERGED
         trial = Trial(
-            n, beta, status, step, growth, value / beta, found.period, found.width, cycles
+            n, beta, status, step, growth, value / beta, result.period, result.width, cycles
         )
-        return trial, equal, found
+        return trial, equal, result
 
     def settle(self, start: Any, beta: float, active: np.ndarray) -> tuple[Found, float]:
         """Run, with shorter steps where it loops and they are allowed; and the part of a step.
@@ -324,14 +324,14 @@ class Engine:
         """
         first = None
         for step in self.schedule.steps(beta):
-            found = settle(
+            result = settle(
                 self.make, self.data, self.mass, start, beta, active,
                 step=step, tol=self.schedule.tol, max_iter=self.schedule.max_iter,
             )  # fmt: skip
             if first is None:
-                first = found, step
-            if found.status == CONVERGED:
-                return found, step
+                first = result, step
+            if result.status == CONVERGED:
+                return result, step
             if first[0].status != OSCILLATING:
                 break
         assert first is not None

@@ -125,11 +125,11 @@ class CollapsedKernel(PartitionKernel):
         """Next state of one chain."""
         key, now = jax.random.split(state.rng_key)
         scaled = state.usual * jnp.stack([jnp.ones_like(target.scale), target.scale])
-        found, moves = sweep(
+        result, moves = sweep(
             target, start(target, state.draw["labels"]), now, block=self.block,
             n_split_merge=self.n_split_merge, n_launch=self.n_launch, usual=scaled,
         )  # fmt: skip
-        return ChainState(_draw(target, found), moves._asdict(), key, state.usual)
+        return ChainState(_draw(target, result), moves._asdict(), key, state.usual)
 
 
 def default_kernel(n_rows: int, n_split_merge: int = 5) -> CollapsedKernel:
@@ -212,9 +212,9 @@ def advance(
             return states, jax.tree.map(jnp.add, total, states.moves)
 
         states, total = jax.lax.fori_loop(0, thinning, between, (states, total))
-        found = states.draw, total
+        result = states.draw, total
         put = partial(jax.lax.dynamic_update_index_in_dim, index=t, axis=0)
-        return states, jax.tree.map(put, out, found)
+        return states, jax.tree.map(put, out, result)
 
     def room(a):
         return jnp.zeros((capacity, *a.shape), a.dtype)

@@ -167,8 +167,8 @@ class CheckpointedChains:
         if not path.exists():
             write_whole(path, json.dumps(meta, indent=1).encode())
         with reading(path, "the description of a run", "delete it, and no block of it"):
-            found = dict(json.loads(path.read_text(encoding="utf-8")))
-        wrong = sorted(name for name in meta if found.get(name) != meta[name])
+            result = dict(json.loads(path.read_text(encoding="utf-8")))
+        wrong = sorted(name for name in meta if result.get(name) != meta[name])
         if wrong:
             raise ValueError(
                 f"checkpoint={str(self.folder)!r} holds another run; it differs in "

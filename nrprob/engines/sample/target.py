@@ -199,10 +199,10 @@ def by_parts(
     if n_slots <= size:
         return of(cells)
 
-    def look(part, found):
+    def look(part, result):
         at = jnp.minimum(part * size, n_slots - size)
         own = of(jax.lax.dynamic_slice_in_dim(cells, at, size, 1))
-        return jax.lax.dynamic_update_slice_in_dim(found, own, at, 0)
+        return jax.lax.dynamic_update_slice_in_dim(result, own, at, 0)
 
     count = n_slots - jnp.argmax(some[::-1])
     count = jnp.where(some.any(), -(-count // size), 0)

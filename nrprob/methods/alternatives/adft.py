@@ -91,14 +91,14 @@ def learn_metric(within: np.ndarray, across: np.ndarray, max_iter: int, tol: flo
     # The Euclidean metric, in white coordinates.
     start = np.linalg.inv(white)
     trace = [np.exp(-loss(start.ravel())[0])]
-    found = minimize(
+    result = minimize(
         loss, start.ravel(), jac=True, method="L-BFGS-B",
         callback=lambda flat: trace.append(np.exp(-loss(flat)[0])),
         options={"maxiter": max_iter, "maxfun": 10 * max_iter, "ftol": tol, "gtol": 0.0},
     )  # fmt: skip
-    root = white @ found.x.reshape(m, m)
-    root /= np.linalg.norm(found.x)
-    return Metric(root @ root.T, np.array(trace), bool(found.nit < max_iter))
+    root = white @ result.x.reshape(m, m)
+    root /= np.linalg.norm(result.x)
+    return Metric(root @ root.T, np.array(trace), bool(result.nit < max_iter))
 
 
 def inverted(a: np.ndarray, floor: float) -> np.ndarray:
@@ -230,15 +230,15 @@ class ADFT(MovedClusterer):
         p = len(axes)
         within = within_groups(y, codes) + _RIDGE / p * np.eye(p)
         across = across_groups(y, codes, _PAIRS, random)
-        found = learn_metric(within, across, self.max_iter, 1e-9)
-        if not found.converged:
+        result = learn_metric(within, across, self.max_iter, 1e-9)
+        if not result.converged:
             warn(
                 f"the metric did not converge; got max_iter={self.max_iter}; raise max_iter",
                 ConvergenceWarning,
             )
-        self.metric_ = axes.T @ found.a @ axes / scale**2
-        self.metric_trace_ = found.trace
-        self.transformation_ = axes.T @ inverted(found.a, self.floor) @ axes
+        self.metric_ = axes.T @ result.a @ axes / scale**2
+        self.metric_trace_ = result.trace
+        self.transformation_ = axes.T @ inverted(result.a, self.floor) @ axes
         return x @ self.transformation_
 
     def _move(self, x: np.ndarray, known: Any) -> np.ndarray:

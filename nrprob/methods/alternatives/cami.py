@@ -183,11 +183,11 @@ def _solve(plane: Plane, starts: jax.Array, h: Numbers, *, together: int) -> Run
         t = maximise(plane, log_r, h)
         log_p = log_densities(plane, t, h.d)
         state = log_r, t, log_p, total(log_r, log_p)
-        found = iterate(step, state, h.max_iter, trace=blank(TRACE, jnp.float64))
-        log_r, t, _, value = found.state
+        result = iterate(step, state, h.max_iter, trace=blank(TRACE, jnp.float64))
+        log_r, t, _, value = result.state
         fit = t, jnp.exp(log_r), shared(plane, *log_r)
         labels = log_r.argmax(-1).astype(jnp.int32)
-        return Run(labels, -value, found.done, found.n_iter, found.trace, fit)
+        return Run(labels, -value, result.done, result.n_iter, result.trace, fit)
 
     return best_of(restarts(one, (starts,), together))
 

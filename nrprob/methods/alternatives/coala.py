@@ -130,15 +130,15 @@ class COALA(PairClusterer):
         """Merge; see `Clusterer.compute`."""
         rows = Padded.of(task.x[task.merged], task.codes[task.merged])
         omega = np.asarray(self.omega, rows.x.dtype)
-        found = jax.device_get(_join(rows, omega))
+        result = jax.device_get(_join(rows, omega))
         if self.verbose:
             print(f"merged {len(task.merged)} rows")
-        return [found]
+        return [result]
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
         merges = len(task.merged) - 1
-        pairs, (sums, forced) = found[0].pairs[:merges], found[0].entries[:merges].T.astype(float)
+        pairs, (sums, forced) = result[0].pairs[:merges], result[0].entries[:merges].T.astype(float)
         self._keep_merges(task, pairs)
         sums = sums * self._scale
         size = np.append(np.ones(merges + 1), self.linkage_[:, 3])

@@ -152,11 +152,11 @@ def _solve(plane: Plane, starts: jax.Array, h: Numbers, *, together: int) -> Run
 
         t = begin(plane, rows, h.d)
         e, _, value = expect(plane, t, h)
-        found = iterate(step, (t, e, value), h.max_iter, trace=blank(TRACE, jnp.float64))
-        t, _, value = found.state
+        result = iterate(step, (t, e, value), h.max_iter, trace=blank(TRACE, jnp.float64))
+        t, _, value = result.state
         memberships = expect(plane, t, h)[1]
         labels = memberships.argmax(-1).astype(jnp.int32)
-        return Run(labels, -value, found.done, found.n_iter, found.trace, (t, memberships))
+        return Run(labels, -value, result.done, result.n_iter, result.trace, (t, memberships))
 
     return best_of(restarts(one, (starts,), together))
 

@@ -104,9 +104,9 @@ def _solve(
 
         labels = nearest(start, jnp.ones(start.shape[:2], bool))
         worst = jnp.zeros((), int), jnp.asarray(jnp.inf, jnp.float64), labels, start
-        found = iterate(step, (labels, worst), max_iter, trace=blank(TRACE, jnp.float64))
-        held, value, labels, centres = found.state[1]
-        return held, Run(labels, value, found.done, found.n_iter, found.trace, centres)
+        result = iterate(step, (labels, worst), max_iter, trace=blank(TRACE, jnp.float64))
+        held, value, labels, centres = result.state[1]
+        return held, Run(labels, value, result.done, result.n_iter, result.trace, centres)
 
     held, runs = restarts(one, (starts, seeds), together)
     return best_of(runs._replace(objective=jnp.where(held < held.max(), jnp.inf, runs.objective)))

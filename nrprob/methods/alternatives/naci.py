@@ -98,9 +98,9 @@ def _join(
         terms = zip(eta, rows[1:], known, strict=True)
         return (rows[0] / data - sum(e * row / left for e, row, left in terms))[None]
 
-    found = merge.agglomerate_pairs(tables, alive, score, drifting=current)
+    result = merge.agglomerate_pairs(tables, alive, score, drifting=current)
     weights = jnp.concatenate([jnp.ones(1, eta.dtype), -eta])[: len(tables)]
-    return found.pairs, 2 * found.entries @ weights
+    return result.pairs, 2 * result.entries @ weights
 
 
 _move = jax.jit(merge.move_rows, static_argnames="n_clusters")
@@ -396,9 +396,9 @@ class NACI(PairClusterer):
             padded = np.zeros(len(rows.alive), np.int32)
             padded[:n] = labels
             most = np.asarray(max_moves, np.int32)
-            found = _move(table, rows.alive, padded, most, n_clusters=max(bucket(k, 64), _MOST))
-            found = jax.device_get(found)
-            return found._replace(labels=found.labels[:n], sums=found.sums[:k, :k])
+            result = _move(table, rows.alive, padded, most, n_clusters=max(bucket(k, 64), _MOST))
+            result = jax.device_get(result)
+            return result._replace(labels=result.labels[:n], sums=result.sums[:k, :k])
 
         starts, grouped = [merge.cut(self._pairs, n, n_clusters)], None
         if refine and self._free_pairs is not None and 1 < n_clusters < min(_MOST, n):
@@ -411,12 +411,12 @@ class NACI(PairClusterer):
         if grouped is not None:
             sums = moved(table, grouped, few, 0).sums
             starts.append(_best_grouping(sums, n_clusters)[grouped])
-        found = [moved(table, start, n_clusters, self.max_iter * refine) for start in starts]
-        return max(found, key=lambda one: one.value)
+        result = [moved(table, start, n_clusters, self.max_iter * refine) for start in starts]
+        return max(result, key=lambda one: one.value)
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        gains, moved = found[0]
+        gains, moved = result[0]
         self.eta_, self.merge_gains_ = self._eta, gains
         codes = task.codes[task.merged]
         shares = [merge.shared(self._pairs, z) for z in codes.T]

@@ -181,13 +181,13 @@ class PairClusterer(AlternativeClusterer):
         k = len(task.plane.active)
         size = task.plane.mass.size * k * (k + 6) * task.plane.x.dtype.itemsize
         with one_at_a_time(True):
-            found = jax.device_get(self._search(task, at_once(self.n_init, size)))
+            result = jax.device_get(self._search(task, at_once(self.n_init, size)))
         n = len(task.X)
-        return [found._replace(labels=np.moveaxis(found.labels[:, :, :n], 1, 2))]
+        return [result._replace(labels=np.moveaxis(result.labels[:, :, :n], 1, 2))]
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        runs = found[0]
+        runs = result[0]
         objective = self._value(runs.objective.astype(float), task)
         if self.verbose:
             print(f"restarts {self.n_init}/{self.n_init}: objective {objective.min():.6g}")

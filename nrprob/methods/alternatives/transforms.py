@@ -162,9 +162,9 @@ class MovedClusterer(AlternativeClusterer):
         labels = np.asarray(model.fit_predict(task.y))
         whole = labels.shape == (len(task.y),) and labels.dtype.kind in "iu"
         if not whole or labels.min() < 0 or labels.max() >= k:
-            found = f"labels {np.unique(labels)[:5].tolist()}" if whole else "no integers"
+            result = f"labels {np.unique(labels)[:5].tolist()}" if whole else "no integers"
             raise ValueError(
-                f"base must give every row a cluster from 0 to {k - 1}; got {found} from "
+                f"base must give every row a cluster from 0 to {k - 1}; got {result} from "
                 f"{type(model).__name__}; raise n_clusters, or use another base"
             )
         membership = np.eye(k)[labels]
@@ -172,16 +172,16 @@ class MovedClusterer(AlternativeClusterer):
         squares = float(((wide - row_means(wide, membership)[labels]) ** 2).sum())
         return BaseFit(labels, membership, squares * task.unit**2, 1, True, None, model)
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        objective = np.array([run.objective for run in found])
-        best = found[int(objective.argmin())]
+        objective = np.array([run.objective for run in result])
+        best = result[int(objective.argmin())]
         self._placed, self._model = best.placed, best.model
         self._store(
             Restarts(
-                np.stack([run.labels for run in found]),
+                np.stack([run.labels for run in result]),
                 objective,
-                np.array([run.converged for run in found]),
+                np.array([run.converged for run in result]),
             ),
             membership=best.membership / best.membership.sum(1, keepdims=True),
             trace=np.array([best.objective]),

@@ -85,11 +85,11 @@ class ConcentratedTarget:
         It is drawn anew after them. They may not depend on the one in use, so that what is the law
         of proposals only has the usual one.
         """
-        found = replace(self, inner=self.inner.for_jumps())
+        result = replace(self, inner=self.inner.for_jumps())
         if self.name != SIZES:
-            return found
+            return result
         usual = np.abs(OF_SIZES - _USUAL[SIZES]).argmin()
-        return replace(found._at(jnp.asarray(usual, self.which.dtype)), at_any=True)
+        return replace(result._at(jnp.asarray(usual, self.which.dtype)), at_any=True)
 
     def _over_all(self, lengths: jax.Array) -> jax.Array:
         """By how much a length over all concentrations is longer than under the one in use."""
@@ -140,9 +140,9 @@ class ConcentratedTarget:
         """What is drawn beside the partition, by name."""
         return self.inner.drawn() | {self.name: self.values[self.which]}
 
-    def visited(self, found: Partition) -> ConcentratedTarget:
+    def visited(self, result: Partition) -> ConcentratedTarget:
         """The distribution given what visits to rows found beside the labels."""
-        return replace(self, inner=self.inner.visited(found))
+        return replace(self, inner=self.inner.visited(result))
 
     def given(self, draw: Draw) -> ConcentratedTarget:
         """The distribution given what was drawn beside a partition."""
@@ -152,8 +152,8 @@ class ConcentratedTarget:
     def renewed(self, labels: jax.Array, cells: jax.Array, key: jax.Array) -> ConcentratedTarget:
         """The distribution given all that is drawn beside a partition, drawn anew."""
         inner_key, own_key = jax.random.split(key)
-        found = replace(self, inner=self.inner.renewed(labels, cells, inner_key))
-        return found._at(jax.random.categorical(own_key, -self._lengths(cells)))
+        result = replace(self, inner=self.inner.renewed(labels, cells, inner_key))
+        return result._at(jax.random.categorical(own_key, -self._lengths(cells)))
 
 
 def _with_plain(target: Any, plain: Target) -> Any:

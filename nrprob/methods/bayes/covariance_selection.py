@@ -78,7 +78,7 @@ def shortest_lengths(
     # EM of few rows may not find what their classes show.
     classes = 1 < n_classes <= max_clusters and np.unique(codes[codes >= 0]).size == n_classes
     sizes = [k for k in _SIZES if k <= min(max_clusters, len(X) // 2 + 1)]
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     by_em: dict[str, np.ndarray] = {}
     for covariance in candidates(*X.shape):
         kind = _BY_EM[covariance]
@@ -95,8 +95,8 @@ def shortest_lengths(
         target = replace(code, covariance=covariance).target(X, codes, n_classes, most_clusters)
         room = most - len(labels), target.x.shape[0] - len(X)
         wide = np.pad(labels, ((0, room[0]), (0, room[1]))).astype(np.int32)
-        found[covariance] = float(_shortest(target, jnp.asarray(wide), np.int32(len(labels))))
-    return {covariance: length for covariance, length in found.items() if np.isfinite(length)}
+        result[covariance] = float(_shortest(target, jnp.asarray(wide), np.int32(len(labels))))
+    return {covariance: length for covariance, length in result.items() if np.isfinite(length)}
 
 
 def chosen(lengths: dict[str, float]) -> str:

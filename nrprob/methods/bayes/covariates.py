@@ -44,10 +44,10 @@ class ToldEncoder:
         self._design = known.modelled or added
         self._encoder = DesignEncoder() if self._design else KnownEncoder()
         self._room, self._n_groups = 0, 1
-        found: Any = self._encoder.fit(known, known.n_samples)
-        if not self._design and found.share is None:
-            self._n_groups = found.n_groups
-        told = self._told(found)
+        result: Any = self._encoder.fit(known, known.n_samples)
+        if not self._design and result.share is None:
+            self._n_groups = result.n_groups
+        told = self._told(result)
         if told.numbers is None:
             return told
         if (width := told.numbers.shape[1]) > MOST_NUMBERS:
@@ -62,13 +62,15 @@ class ToldEncoder:
         """Encode what is known of new rows."""
         return self._told(self._encoder.transform(known, n_samples))
 
-    def _told(self, found: Any) -> Told:
+    def _told(self, result: Any) -> Told:
         if self._design:
-            return Told(np.zeros(len(found), np.int32), numbers=self._padded(self._columns(found)))
-        if found.share is not None:
-            numbers = self._padded(np.asarray(found.share, float))
+            return Told(
+                np.zeros(len(result), np.int32), numbers=self._padded(self._columns(result))
+            )
+        if result.share is not None:
+            numbers = self._padded(np.asarray(result.share, float))
             return Told(np.zeros(len(numbers), np.int32), numbers=numbers)
-        return Told(found.codes.astype(np.int32), self._n_groups)
+        return Told(result.codes.astype(np.int32), self._n_groups)
 
     def _columns(self, design: np.ndarray) -> np.ndarray:
         """Columns without the one of ones, and with one for the first label of every labeling.

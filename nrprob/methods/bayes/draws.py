@@ -31,11 +31,11 @@ def pooled(draws: np.ndarray, most: int) -> np.ndarray:
 
 def padded(draws: dict[str, np.ndarray], target: Target) -> dict[str, np.ndarray]:
     """Draws whose labels and precisions (S, n) of rows are also of the padding of ``target``."""
-    found = {**draws, "labels": draws["labels"].astype(np.int32)}
-    for name in found.keys() & {"labels", "scale_weight"}:
-        pad = target.x.shape[0] - found[name].shape[1]
-        found[name] = np.pad(found[name], ((0, 0), (0, pad)), mode="edge")
-    return found
+    result = {**draws, "labels": draws["labels"].astype(np.int32)}
+    for name in result.keys() & {"labels", "scale_weight"}:
+        pad = target.x.shape[0] - result[name].shape[1]
+        result[name] = np.pad(result[name], ((0, 0), (0, pad)), mode="edge")
+    return result
 
 
 def compact(draws: dict[str, np.ndarray], target: Any) -> tuple[dict[str, np.ndarray], Any]:
@@ -43,15 +43,15 @@ def compact(draws: dict[str, np.ndarray], target: Any) -> tuple[dict[str, np.nda
 
     Chains need room for many clusters; predictions are for those that there are, and a new one.
     """
-    found = padded(draws, target)
-    labels, n_slots = found["labels"], target.n_slots
+    result = padded(draws, target)
+    labels, n_slots = result["labels"], target.n_slots
     n_most = 0
     for draw in labels:  # one by one: indices of all at once would take more memory than draws
         there = np.bincount(draw, minlength=n_slots) > 0
         n_most = max(n_most, int(there.sum()))
         draw[:] = (there.cumsum() - 1)[draw]
     room = rounded(max(n_most + 1, _ROOM), target.x.size)
-    return found, target.with_room(min(room, n_slots))
+    return result, target.with_room(min(room, n_slots))
 
 
 def block_shares(draws: np.ndarray, labels: np.ndarray) -> np.ndarray:

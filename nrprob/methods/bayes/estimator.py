@@ -475,7 +475,7 @@ class MDLMixture(Inputs):
             self._sample(int(self.num_warmup), int(self.num_samples))
         return []
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Return the estimator: what is drawn is summarised as it is drawn."""
         return self
 

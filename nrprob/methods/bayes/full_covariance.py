@@ -165,9 +165,9 @@ class SeparateTarget(NumbersOnly):
         noise = normal(centre_key, means.shape) / jnp.sqrt(precision)
         rows = unweighted(self.plain.x[:, :m], self.plain.x[:, width - 1])
 
-        def of(k, found):
+        def of(k, result):
             away = rows - means[k]
             away = (away @ roots[k] if code.full else away * roots[k]) - noise[k]
-            return jnp.where(labels == k, jnp.square(away).sum(1), found)
+            return jnp.where(labels == k, jnp.square(away).sum(1), result)
 
         return jax.lax.fori_loop(0, len(means), of, jnp.zeros(len(rows)))

@@ -88,13 +88,13 @@ class ShrunkTarget(SeparateTarget):
 
     def at(self, prior: Prior) -> ShrunkTarget:
         """The distribution given other numbers."""
-        found = super().at(prior)
-        term, *rest = found.plain.terms
+        result = super().at(prior)
+        term, *rest = result.plain.terms
         # Rows are in units of the common covariance.
         unit = (self.n_features + 1 + prior.freedom) / prior.freedom
         code: Any = term.cost
         term = replace(term, cost=replace(code, variance=unit))
-        return replace(self, prior=prior, plain=replace(found.plain, terms=(term, *rest)))
+        return replace(self, prior=prior, plain=replace(result.plain, terms=(term, *rest)))
 
     def of_common(self) -> jax.Array:
         """Minus the log density of the common covariance."""
@@ -127,10 +127,10 @@ class ShrunkTarget(SeparateTarget):
         sizes = self.grid.variance
         log_p = -jax.vmap(lambda s: sized(s).of_common())(sizes)
         target = sized(sizes[jax.random.categorical(size_key, log_p)])
-        found = target._draw_common(cells, target._roots(cells, own_key), common_key)
+        result = target._draw_common(cells, target._roots(cells, own_key), common_key)
         # What is beyond the bound is refused, which leaves the distribution within it invariant.
-        within = jnp.square(whitener(found)[0]).sum() <= MOST
-        return target.seen_by(jnp.where(within, found, self.common))
+        within = jnp.square(whitener(result)[0]).sum() <= MOST
+        return target.seen_by(jnp.where(within, result, self.common))
 
     def _draw_common(self, cells: jax.Array, roots: jax.Array, key: jax.Array) -> jax.Array:
         """The common covariance, given precisions; those of clusters without rows do not count."""

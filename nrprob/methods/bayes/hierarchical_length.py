@@ -108,8 +108,8 @@ def shortest_length(target: Any, labels: jax.Array) -> jax.Array:
         def round_(_, carry):
             now = target.at(carry[0]).seen_by(carry[1])
             prior = _best_numbers(now, grid, now.cells(labels))
-            found = _of(now.at(prior), labels).most_probable()
-            return prior, _from_units(carry[1], found)
+            result = _of(now.at(prior), labels).most_probable()
+            return prior, _from_units(carry[1], result)
 
         first = target.prior._replace(freedom=freedom)
         prior, common = jax.lax.fori_loop(0, _ROUNDS, round_, (first, start))
@@ -137,18 +137,18 @@ def _of(target: Any, labels: jax.Array) -> _Clusters:
     return _Clusters(scatter, n, cells[:, -1] > 0.5, freedom, before, prior)
 
 
-def _from_units(common: jax.Array, found: jax.Array) -> jax.Array:
+def _from_units(common: jax.Array, result: jax.Array) -> jax.Array:
     """A covariance in units of another, in those of the rows."""
     root = common @ whitener(common)[0].T
-    return root @ found @ root.T
+    return root @ result @ root.T
 
 
 def _best_numbers(target: Any, grid: Prior, cells: jax.Array) -> Prior:
     """Numbers of the prior, each the most probable given the others and the common covariance."""
     # The variance says nothing of the rows but by the common covariance.
     fewer = replace(target, grid=grid._replace(variance=grid.variance[:1]))
-    found = best_prior(fewer, cells)
-    lengths = jax.vmap(lambda s: found.at(found.prior._replace(variance=s)).of_common())(
+    result = best_prior(fewer, cells)
+    lengths = jax.vmap(lambda s: result.at(result.prior._replace(variance=s)).of_common())(
         grid.variance
     )
-    return found.prior._replace(variance=grid.variance[lengths.argmin()])
+    return result.prior._replace(variance=grid.variance[lengths.argmin()])

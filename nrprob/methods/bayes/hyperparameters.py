@@ -96,7 +96,7 @@ class PriorTarget(Protocol):
     def without_features(self) -> Target:
         """Distribution of labels and classes alone."""
 
-    def visited(self, found: Partition) -> Any:
+    def visited(self, result: Partition) -> Any:
         """The distribution given what visits to rows found beside the labels."""
 
     def drawn(self) -> Draw:
@@ -142,7 +142,7 @@ class NumbersOnly(SeenAsItIs):
         """What is drawn beside the partition, by name."""
         return {name: jnp.asarray(v) for name, v in self.prior._asdict().items()}
 
-    def visited(self, found: Partition) -> Any:
+    def visited(self, result: Partition) -> Any:
         """The distribution given what visits to rows found beside the labels: nothing."""
         return self
 
@@ -246,16 +246,16 @@ class PriorKernel(CollapsedKernel):
         key, rows_key, gibbs_key, jump_key, prior_key = jax.random.split(state.rng_key, 5)
         target, labels = target.given(state.draw), state.draw["labels"]
         rows = target.for_rows(target.cells(labels), rows_key)
-        found, n_blocks, accepted = gibbs(rows, start(rows, labels), gibbs_key, self.block)
-        target = target.visited(found)
+        result, n_blocks, accepted = gibbs(rows, start(rows, labels), gibbs_key, self.block)
+        target = target.visited(result)
         seen = target.for_jumps()
-        found, moves = jumps(
-            seen, start(seen, found.labels), jump_key,
+        result, moves = jumps(
+            seen, start(seen, result.labels), jump_key,
             n_split_merge=self.n_split_merge, n_launch=self.n_launch, usual=state.usual,
         )  # fmt: skip
         moves = moves._replace(gibbs=n_blocks, gibbs_accepted=accepted)
-        target = target.renewed(found.labels, found.cells, prior_key)
-        return ChainState(_draw(target, found.labels), moves._asdict(), key, state.usual)
+        target = target.renewed(result.labels, result.cells, prior_key)
+        return ChainState(_draw(target, result.labels), moves._asdict(), key, state.usual)
 
 
 def _draw(target: Any, labels: jax.Array) -> Draw:

@@ -65,10 +65,10 @@ class Inputs(Sampled):
                 f"multi={self.multi!r} is for real features; got counts, or zeros and ones; leave "
                 "it at 'product', or use CCIB"
             )
-        found = self._known.fit(told, self.multi)
-        if found.numbers is None:
-            self._check_groups(Groups(found.group, found.n_groups), told)
-        return found
+        result = self._known.fit(told, self.multi)
+        if result.numbers is None:
+            self._check_groups(Groups(result.group, result.n_groups), told)
+        return result
 
     def _codes(self, y: Any, n: int) -> np.ndarray:
         if y is None:

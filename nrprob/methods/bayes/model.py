@@ -193,32 +193,32 @@ class MixtureCode:
             return make_target(terms, sizes, x, partners=partners, group=own)
         grid = self._grid(told is not None and told.anything)
         prior, power, t = usual(grid), self.power, self.errors == "t"
-        found: Any
+        result: Any
         if self.covariance == "tied":
             sent = frozenset({"data", "parameters"})  # by what is no term: a sum over clusters
             plain = make_target(terms, sizes, x, partners=partners, group=group, sent=sent)
             numbers = None if told is None else told.numbers
             both = X if numbers is None else np.concatenate([X, numbers], 1)
             q, m = both.shape[1] - X.shape[1], X.shape[1]
-            found = TiedTarget(plain, both.T @ both, prior, grid, m, np.float64(power), t, q)
-            found = begin_tied(found) if q else found
+            result = TiedTarget(plain, both.T @ both, prior, grid, m, np.float64(power), t, q)
+            result = begin_tied(result) if q else result
         else:
             plain = make_target(terms, sizes, x, partners=partners)
             if self.covariance == "shrunk":
-                found = begin_shrunk(plain, X, prior, grid)
+                result = begin_shrunk(plain, X, prior, grid)
             else:
-                found = SeparateTarget(plain, prior, grid).at(prior)
+                result = SeparateTarget(plain, prior, grid).at(prior)
         if self.transformation == "yeo-johnson" and X.size:
-            wide = np.pad(X, ((0, found.x.shape[0] - n), (0, 0)))
-            found = transformed(found, wide, np.float64(power))
+            wide = np.pad(X, ((0, result.x.shape[0] - n), (0, 0)))
+            result = transformed(result, wide, np.float64(power))
         if t:
             width = sum(part.shape[1] for part in self._moments(X, told))
-            found = scaled(found, X.shape[1], width, power)
+            result = scaled(result, X.shape[1], width, power)
         if self.concentration is None:
-            found = sizes_drawn(found, n, max_clusters, unordered=self.unordered)
+            result = sizes_drawn(result, n, max_clusters, unordered=self.unordered)
         if n_classes and self.class_concentration is None:
-            found = classes_drawn(found, n, n_classes)
-        return found
+            result = classes_drawn(result, n, n_classes)
+        return result
 
     def _features(self, X: np.ndarray) -> CellCode:
         """Code of the features of a cluster."""
@@ -452,9 +452,9 @@ def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -
         into = jax.nn.log_softmax(jnp.where(real, own - blocks.cost, -jnp.inf), axis=0)
         return jax.nn.logsumexp(into - own, axis=0)
 
-    found = jax.lax.map(one, draws)
-    used = jnp.arange(len(found))[:, None] < n_draws
-    return jax.nn.logsumexp(jnp.where(used, found, -jnp.inf), axis=0) - jnp.log(n_draws)
+    result = jax.lax.map(one, draws)
+    used = jnp.arange(len(result))[:, None] < n_draws
+    return jax.nn.logsumexp(jnp.where(used, result, -jnp.inf), axis=0) - jnp.log(n_draws)
 
 
 def _average(one: Any, draws: Any, n_draws: jax.Array, rule: str) -> jax.Array:

@@ -189,9 +189,9 @@ class Sampled(Clusterer):
         shape = draws["labels"].shape
         with standard():
             flat = {name: a.reshape(-1, *a.shape[2:]) for name, a in draws.items()}
-            found = pointwise_log_likelihood(*reversed(compact(flat, self._partition)))
-        found = np.asarray(found)[:, : self._n_rows].reshape(shape)
-        return found - np.log(self._sd).sum()
+            result = pointwise_log_likelihood(*reversed(compact(flat, self._partition)))
+        result = np.asarray(result)[:, : self._n_rows].reshape(shape)
+        return result - np.log(self._sd).sum()
 
     # New rows
 
@@ -238,8 +238,8 @@ class Sampled(Clusterer):
         float
             In nats per row.
         """
-        found = self._over_draws(X, known, log_densities)
-        return float(found.mean() - np.log(self._sd).sum())  # they are those of scaled rows
+        result = self._over_draws(X, known, log_densities)
+        return float(result.mean() - np.log(self._sd).sum())  # they are those of scaled rows
 
     def _over_draws(self, X: Any, known: Any, call: Callable[..., Any]) -> np.ndarray:
         """Return ``call(target, draws, n_draws, rows)`` of new rows."""
@@ -265,8 +265,8 @@ class Sampled(Clusterer):
                 # Parts of few sizes, so that programs for other numbers of rows serve again.
                 wide = np.pad(part, (0, -len(part) % 64), mode="edge")
                 rows = self._used.new_rows(X[wide], self._n_classes, told.of(wide))
-                found = np.asarray(call(target, draws, n_draws, rows))
-                parts.append(found[: len(part)])
+                result = np.asarray(call(target, draws, n_draws, rows))
+                parts.append(result[: len(part)])
         return np.concatenate(parts)
 
     def _averaged(self, *names: str) -> tuple[dict[str, np.ndarray], int]:
@@ -292,10 +292,10 @@ class Sampled(Clusterer):
         size, k = target.x.shape[0], self.n_clusters_
         reference = np.zeros((size, rounded(k, size)))
         reference[np.arange(self._n_rows), self.labels_] = 1
-        found = cluster_probabilities(
+        result = cluster_probabilities(
             target, draws, n_draws, rows, reference, rule=self.prediction_rule
         )
-        return np.asarray(found)[:, :k]
+        return np.asarray(result)[:, :k]
 
     def _from_parameters(self, x: np.ndarray) -> jax.Array:
         """As the parameters that were drawn say, where they are not coded."""

@@ -255,15 +255,15 @@ class TiedTarget(NumbersOnly):
 
     def features(self, cells: jax.Array) -> jax.Array:
         """Minus the log of the marginal likelihood of the features, in nats."""
-        found, d, (_, _, s, nu) = self._solved(cells), self.n_features, self.prior
+        result, d, (_, _, s, nu) = self._solved(cells), self.n_features, self.prior
         n, freedom = self.power * cells[..., -1].sum(), d + 1 + nu
         return (
             0.5 * n * d * np.log(np.pi)
             + log_multigamma(0.5 * freedom, d)
             - log_multigamma(0.5 * (freedom + n), d)
             - 0.5 * freedom * d * jnp.log(s * nu)
-            + 0.5 * (freedom + n) * log_determinant(found.scatter)
-            + 0.5 * d * found.log_det
+            + 0.5 * (freedom + n) * log_determinant(result.scatter)
+            + 0.5 * d * result.log_det
         )
 
     def length(self, cells: jax.Array) -> jax.Array:

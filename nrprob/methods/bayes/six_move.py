@@ -275,10 +275,10 @@ def complete(target: MixtureTarget, labels: jax.Array, cells: jax.Array, key: ja
     active = cells[:, -1] > 0.5
     if isinstance(target.prior, Box):
         normal_key, class_key = jax.random.split(key)
-        found = describe(target, cells, normal_key)
+        result = describe(target, cells, normal_key)
         parts = _apportion(cells[:, -1], active, target.grid)
         probs = draw_classes(target, cells, class_key)
-        return Mixture(labels, active, parts, found.means, found.log_scales, probs)
+        return Mixture(labels, active, parts, result.means, result.log_scales, probs)
     prior, d, c = target.prior, target.n_features, target.n_classes
     gamma_key, mean_key = jax.random.split(key)
     m = moments(cells, d)

@@ -32,7 +32,7 @@ def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
     c = 1 / jnp.sqrt(9 * d)
 
     def attempt(carry):
-        key, found, done = carry
+        key, result, done = carry
         key, now = jax.random.split(key)
         # As jax.random.normal does, but of one call for both; those of an element stay together, so
         # that more elements behind it do not change them.
@@ -41,7 +41,7 @@ def log_gamma_variate(key: jax.Array, a: jax.Array) -> jax.Array:
         v = (1 + c * x) ** 3
         log_v = jnp.log(jnp.where(v > 0, v, 1))
         good = (v > 0) & (jnp.log(u) < 0.5 * x * x + d * (1 - v + log_v))
-        return key, jnp.where(done, found, log_v), done | good
+        return key, jnp.where(done, result, log_v), done | good
 
     begin = loop_key, jnp.zeros_like(a), jnp.zeros(a.shape, bool)
     log_v = jax.lax.while_loop(lambda carry: ~carry[2].all(), attempt, begin)[1]

@@ -115,8 +115,8 @@ def _exchange(
     new = jnp.stack([~pair.split, pair.split, pair.split])[:, None]
     drawn = describe(target, three, draw_key)
     old = _Parameters(mixture.means[at], mixture.log_scales[at])
-    found = jax.tree.map(lambda u, v: jnp.where(new, u, v), drawn, old)
-    e = _evidence(target, three, found.log_scales)
+    result = jax.tree.map(lambda u, v: jnp.where(new, u, v), drawn, old)
+    e = _evidence(target, three, result.log_scales)
     k = mixture.active.sum() - jnp.where(pair.split, 0, 1)  # of the merged state
     sizes = target.sizes
     number = sizes[k] - sizes[jnp.minimum(k + 1, target.max_clusters)]
@@ -140,13 +140,13 @@ def _exchange(
         labels=labels,
         active=mixture.active.at[pair.b].set(pair.split),
         parts=parts,
-        means=put(mixture.means, found.means),
-        log_scales=put(mixture.log_scales, found.log_scales),
+        means=put(mixture.means, result.means),
+        log_scales=put(mixture.log_scales, result.log_scales),
     )
     three = three.at[2].multiply(pair.split)
-    two_means = mixture.means.at[pair.a].set(found.means[1]).at[pair.b].set(found.means[2])
+    two_means = mixture.means.at[pair.a].set(result.means[1]).at[pair.b].set(result.means[2])
     terms = LogRatio(e[1] + e[2] - e[0], number, weights, jnp.zeros_like(number))
-    merged = _Parameters(found.means[0], found.log_scales[0])
+    merged = _Parameters(result.means[0], result.log_scales[0])
     return after, put(cells, three), terms, merged, two_means
 
 
@@ -424,8 +424,8 @@ def single_move(target: MixtureTarget, mixture: Mixture, cells: jax.Array, key: 
         mixture.class_probs,
     )
     terms = LogRatio(evidence, number, weights, choice)
-    found = jnp.where(birth, apart, together)
-    return _decide((mixture, cells), (after, found), birth, terms, possible, u[5])
+    result = jnp.where(birth, apart, together)
+    return _decide((mixture, cells), (after, result), birth, terms, possible, u[5])
 
 
 def _plug_in(target: MixtureTarget, mixture: Mixture, cells: jax.Array) -> jax.Array:

@@ -102,9 +102,9 @@ class ScaledTarget(SeenAsItIs):
         weight = self.values[version] * (self.inner.x[:, -1] > 0)
         return replace(self, inner=self.inner.reweighted(weight), version=version)
 
-    def visited(self, found: Partition) -> ScaledTarget:
+    def visited(self, result: Partition) -> ScaledTarget:
         """The distribution given what visits to rows found beside the labels."""
-        return self.with_versions(found.version)
+        return self.with_versions(result.version)
 
     # What is drawn beside the partition
 
@@ -123,11 +123,11 @@ class ScaledTarget(SeenAsItIs):
 
     def given(self, draw: Draw) -> ScaledTarget:
         """The distribution given what was drawn beside a partition."""
-        found = replace(self, inner=self.inner.given(draw))
+        result = replace(self, inner=self.inner.given(draw))
         away = jnp.log(draw["scale_weight"])[:, None] - jnp.log(self.values)
         version = jnp.abs(away).argmin(1).astype(jnp.int32)
         which = (self.freedoms == draw["df"]).argmax()
-        return replace(found, which=which).with_versions(version)
+        return replace(result, which=which).with_versions(version)
 
     def renewed(self, labels: jax.Array, cells: jax.Array, key: jax.Array) -> ScaledTarget:
         """The distribution given all that is drawn beside a partition, drawn anew."""
@@ -139,8 +139,8 @@ class ScaledTarget(SeenAsItIs):
         each = jax.lax.map(lambda m: jax.nn.logsumexp(m + log_p, axis=1) @ real, self.log_mass)
         which = jax.random.categorical(which_key, each)
         version = jax.random.categorical(version_key, self.log_mass[which] + log_p)
-        found = replace(self, inner=inner, which=which)
-        return found.with_versions(version.astype(jnp.int32))
+        result = replace(self, inner=inner, which=which)
+        return result.with_versions(version.astype(jnp.int32))
 
     # Lengths
 

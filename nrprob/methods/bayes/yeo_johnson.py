@@ -126,22 +126,22 @@ class TransformedTarget(SeenAsItIs):
         """What is drawn beside the partition, by name."""
         return self.inner.drawn() | {"yeo_johnson_lambda": self.values[self.which]}
 
-    def visited(self, found: Partition) -> TransformedTarget:
+    def visited(self, result: Partition) -> TransformedTarget:
         """The distribution given what visits to rows found beside the labels."""
-        return replace(self, inner=self.inner.visited(found))
+        return replace(self, inner=self.inner.visited(result))
 
     def given(self, draw: Draw) -> TransformedTarget:
         """The distribution given what was drawn beside a partition."""
         which = jnp.abs(self.values - draw["yeo_johnson_lambda"][:, None]).argmin(1)
         # Rows first: what else was drawn may be of transformed ones.
-        found = self.with_powers(which.astype(jnp.int32))
-        return replace(found, inner=found.inner.given(draw))
+        result = self.with_powers(which.astype(jnp.int32))
+        return replace(result, inner=result.inner.given(draw))
 
     def renewed(self, labels: jax.Array, cells: jax.Array, key: jax.Array) -> TransformedTarget:
         """The distribution given all that is drawn beside a partition, drawn anew."""
         inner_key, own_key = jax.random.split(key)
-        found = replace(self, inner=self.inner.renewed(labels, cells, inner_key))
-        return found._draw_powers(labels, own_key)
+        result = replace(self, inner=self.inner.renewed(labels, cells, inner_key))
+        return result._draw_powers(labels, own_key)
 
     def _draw_powers(self, labels: jax.Array, key: jax.Array) -> TransformedTarget:
         """Powers after a step of some columns each, in random order."""
@@ -249,7 +249,7 @@ def transformed(inner: Any, rows: jax.Array, power: jax.Array | np.float64) -> T
 
     shift, spread, stretch = (table.T for table in jax.lax.map(of, values))
     which = jnp.full(rows.shape[1], np.abs(POWERS - 1).argmin(), jnp.int32)
-    found = TransformedTarget(
+    result = TransformedTarget(
         inner, rows, which, values, shift, spread, stretch, jnp.asarray(power)
     )
-    return found.with_powers(which)
+    return result.with_powers(which)

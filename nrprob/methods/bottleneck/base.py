@@ -70,8 +70,8 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
         x = np.empty((0, len(survey.moments.mean)), survey.source.dtype)
         return Task(None, x, fixed, groups, survey.known)
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        super().finish(task, found)
+        super().finish(task, result)
         self.cluster_centers_ = row_means(task.X, self.membership_)
         return self

@@ -211,8 +211,8 @@ def fit(
     def one(total, inputs):
         at, coef = inputs
         for _ in range(n_steps):
-            coef, *found = _newton(features, sums, at, coef)
-        return jax.tree.map(jnp.add, total, tuple(found)), coef
+            coef, *result = _newton(features, sums, at, coef)
+        return jax.tree.map(jnp.add, total, tuple(result)), coef
 
     k = coef.shape[1]
     losses = sums.each(lambda data, _: jnp.zeros((data.base.size, k), coef.dtype))

@@ -94,7 +94,7 @@ def first_centres(
 
 def best_of(
     rows: Rows,
-    found: Iterated,
+    result: Iterated,
     labels: jax.Array,
     objective: jax.Array,
     masses: Callable[[jax.Array], jax.Array],
@@ -111,12 +111,12 @@ def best_of(
     fit : what the method adds, of all restarts
     """
     best = objective.argmin()
-    n_iter, trace = found.n_iter[best], found.trace[best]
+    n_iter, trace = result.n_iter[best], result.trace[best]
     last = jnp.clip(n_iter - 1, 0, len(trace) - 1)
     return Solution(
         labels.T[None].astype(jnp.int32),
         objective,
-        found.done,
+        result.done,
         n_iter,
         masses(best)[None],
         trace.at[last].set(objective[best].astype(trace.dtype)),
@@ -127,7 +127,7 @@ def best_of(
 def keep(
     model: Any,
     task: Task,
-    found: list[Solution],
+    result: list[Solution],
     *,
     named: bool = True,
     unit: float = 1.0,
@@ -138,7 +138,7 @@ def keep(
     Clusters are ``named`` after the classes that they agree with, if not by the program. Objectives
     are multiplied by ``unit``, and ``shift`` is added.
     """
-    restarts, best = collect(found, task.layout)
+    restarts, best = collect(result, task.layout)
     order = np.arange(model.n_clusters)
     if named:
         labels = restarts.labels[restarts.objective.argmin()]

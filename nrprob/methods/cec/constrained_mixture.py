@@ -140,8 +140,8 @@ def solve_constrained_mixture(
         scores = links.bar(scores, 0.0)
         if exist is not None:
             penalty = jnp.where(exist, penalty, 0)
-        value, *found = solve(scores, links)
-        return penalty.sum() - value, *found
+        value, *result = solve(scores, links)
+        return penalty.sum() - value, *result
 
     def step(state, _):
         mixture, old = state
@@ -168,11 +168,11 @@ def solve_constrained_mixture(
         value, shares, labels = expect(wide, x.astype(jnp.float64), settle)
         return value, shares[links.unit], labels[links.unit]
 
-    found: Iterated = restarts(run, (stream(seed, jnp.arange(n_init)),), n_init)
-    mixture = found.state[0]
+    result: Iterated = restarts(run, (stream(seed, jnp.arange(n_init)),), n_init)
+    mixture = result.state[0]
     objective, shares, labels = jax.vmap(end)(mixture)
     return best_of(
-        rows, found, labels, objective, lambda best: mass[:, None] * shares[best], mixture
+        rows, result, labels, objective, lambda best: mass[:, None] * shares[best], mixture
     )
 
 
@@ -353,11 +353,11 @@ class ConstrainedMixture(PairEstimator):
 
     # Results
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
         # Densities are per unit of the features.
         shift = len(task.X) * self._varies.sum() * math.log(self._features.scale)
-        best, order = keep(self, task, found, shift=shift)
+        best, order = keep(self, task, result, shift=shift)
         self._mixture = Mixture(*(a[order].astype(np.float64) for a in best.fit))
         self._describe(self._mixture)
         return self

@@ -334,9 +334,9 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
             )
         return float(np.clip(largest, 0, 1))
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        restarts, best = collect(found, task.layout)
+        restarts, best = collect(result, task.layout)
         if not np.isfinite(restarts.objective).any():
             raise ValueError(
                 "the clusters of every start are singular; got reg="

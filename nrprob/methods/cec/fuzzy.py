@@ -97,11 +97,11 @@ def solve_fuzzy(
         wide = (a.astype(jnp.float64) for a in (x, centres))
         return (weights(u.astype(jnp.float64)) * distances(*wide)).sum()
 
-    found: Iterated = restarts(run, (stream(seed, jnp.arange(n_init)),), n_init)
-    u, centres = found.state
+    result: Iterated = restarts(run, (stream(seed, jnp.arange(n_init)),), n_init)
+    u, centres = result.state
     objective = jax.vmap(value)(u, centres)
     return best_of(
-        rows, found, u.argmax(-1), objective, lambda best: mass[:, None] * u[best], centres
+        rows, result, u.argmax(-1), objective, lambda best: mass[:, None] * u[best], centres
     )
 
 
@@ -236,10 +236,10 @@ class SemiSupervisedFCM(PlainClusterer):
         )  # fmt: skip
         return task
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
         scale = self._features.scale
-        best, _ = keep(self, task, found, named=False, unit=scale**2)
+        best, _ = keep(self, task, result, named=False, unit=scale**2)
         centres = best.fit[: self.n_clusters, : task.X.shape[1]].astype(np.float64)
         self.cluster_centers_ = centres * scale + self._features.centre
         return self

@@ -172,10 +172,10 @@ def _with_field(
     if links.edges.shape[0] == 0:
         return value, shares
     field = links.turn >= 0
-    found = _mean_field(scores, links)
-    entropy = -(found * jnp.log(jnp.where(found > 0, found, 1))).sum(1)
-    value += jnp.where(field, (found * scores).sum(1) + entropy, 0).sum()
-    return value, jnp.where(field[:, None], found, shares)
+    result = _mean_field(scores, links)
+    entropy = -(result * jnp.log(jnp.where(result > 0, result, 1))).sum(1)
+    value += jnp.where(field, (result * scores).sum(1) + entropy, 0).sum()
+    return value, jnp.where(field[:, None], result, shares)
 
 
 def _in_turn(update: Any, state: jax.Array, links: Links, sweeps: int) -> jax.Array:
@@ -262,12 +262,12 @@ def read_links(
     count, field = 0, np.zeros(n, bool)
     for p in sorted(np.flatnonzero(size > 1), key=size.__getitem__):
         units = breadth_first_order(apart, int((part == p).argmax()), return_predecessors=False)
-        found = _labelings(units, apart, k, width)
-        if found is None or (count + len(found)) * len(units) > TOTAL:
+        result = _labelings(units, apart, k, width)
+        if result is None or (count + len(result)) * len(units) > TOTAL:
             field[units] = True
         else:
-            tables.append(found)
-            count += len(found)
+            tables.append(result)
+            count += len(result)
     none = np.zeros((0, 0), np.int32)
     rough = edges[field[edges[:, 0]]]
     rough = np.r_[rough, rough[:, ::-1]]

@@ -50,14 +50,14 @@ def read_units(
             f"{_SOFTER}"
         )
     exist = None if classes else exist
-    found, rough = read_links(parts.node, parts.edges, classes, start, k, n_rows, exist)
+    result, rough = read_links(parts.node, parts.edges, classes, start, k, n_rows, exist)
     if rough:
         warn(
             "the posterior under cannot-links is approximated by a mean field; got "
             f"{rough} units that are connected in more than {LABELINGS} ways; use fewer "
             "cannot-links, or fewer clusters, for an exact one"
         )
-    return found, rough
+    return result, rough
 
 
 def _components(

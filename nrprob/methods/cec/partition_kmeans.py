@@ -99,11 +99,11 @@ def solve_partition_kmeans(
         cost = jnp.take_along_axis(costs(wide, centres, shares), labels[:, None], 1)[:, 0]
         return (mass * cost).sum()
 
-    found: Iterated = restarts(run, (stream(seed, jnp.arange(n_init)),), n_init)
-    labels, centres = found.state
+    result: Iterated = restarts(run, (stream(seed, jnp.arange(n_init)),), n_init)
+    labels, centres = result.state
     objective = jax.vmap(value)(labels, centres)
     return best_of(
-        rows, found, labels, objective, lambda best: one_hot(labels[best], mass, n_clusters)
+        rows, result, labels, objective, lambda best: one_hot(labels[best], mass, n_clusters)
     )
 
 
@@ -226,9 +226,9 @@ class PartitionKMeans(PlainClusterer):
         task.calls = kmeans_calls(self, task, self.strength * trace)
         return task
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        keep(self, task, found, unit=self._features.scale**2)
+        keep(self, task, result, unit=self._features.scale**2)
         self.cluster_centers_ = row_means(task.X, self.membership_)
         fixed, some = task.fixed, task.fixed >= 0
         told = cross_table(self.labels_[some], fixed[some], (self.n_clusters, fixed.max() + 1))

@@ -144,11 +144,11 @@ def solve_cec(
     terms = build.terms(rows, numbers)
     active = jnp.arange(n_clusters) < settings.n_clusters
     if solver == "anneal":
-        found = solve.solve_anneal(
+        result = solve.solve_anneal(
             rows, settings, seed, None,
             build=build, n_clusters=n_clusters, n_init=n_init,
         )  # fmt: skip
-        starts = jnp.moveaxis(found.labels, -1, 0)
+        starts = jnp.moveaxis(result.labels, -1, 0)
     elif given is not None:
         starts = jnp.broadcast_to(given, (n_init, *given.shape))
     else:
@@ -159,7 +159,7 @@ def solve_cec(
         }[init]
         starts = jax.lax.map(start, seeds)
     engine = sequential if solver == "sequential" else batched
-    found = engine(
+    result = engine(
         terms, rows, starts, stream(seed, 2), max_iter=settings.max_iter, n_clusters=n_clusters,
         active=active, giving=Giving(numbers.smallest, numbers.sparing > 0, numbers.joining > 0),
     )  # fmt: skip
@@ -168,18 +168,18 @@ def solve_cec(
         cells = label_cells(rows, labels, n_clusters)[0, 0]
         return jnp.stack([t.weight * (t.cost(cells).sum() + t.constant) for t in terms])
 
-    values = jax.lax.map(evaluate, found.labels)
+    values = jax.lax.map(evaluate, result.labels)
     reached = values.sum(1)
     reached = jnp.where(jnp.isnan(reached), jnp.inf, reached)
     best = reached.argmin()
     return solve.Solution(
-        jnp.moveaxis(found.labels, 0, -1),
+        jnp.moveaxis(result.labels, 0, -1),
         reached,
-        found.converged,
-        found.n_iter[best],
-        one_hot(found.labels[best][..., None], rows.mass, n_clusters)[:, :, 0],
-        found.trace[best],
-        Ended(values[best], found.active[best]),
+        result.converged,
+        result.n_iter[best],
+        one_hot(result.labels[best][..., None], rows.mass, n_clusters)[:, :, 0],
+        result.trace[best],
+        Ended(values[best], result.active[best]),
     )
 
 

@@ -207,10 +207,10 @@ class SemiSupervisedSpectral(PairEstimator):
         least = rounded(self.n_clusters, coarse(len(X), 64) * coarse(self.n_clusters, 16))
         features, among = lay_out(self.embedding_, codes(None, len(X)), least)
         among.calls = kmeans_calls(self, among, 0.0)
-        found = super().compute(among)
+        result = super().compute(among)
         # Clusters are named after classes of the rows, which k-means is not told.
         among.X, among.fixed = task.X, task.fixed
-        return [(features.scale**2, among, found)]
+        return [(features.scale**2, among, result)]
 
     def _eigenvectors(self, task: PairTask) -> tuple[np.ndarray, np.ndarray]:
         """Eigenvalues (k,) and eigenvectors (n, k) of the chosen matrix."""
@@ -227,9 +227,9 @@ class SemiSupervisedSpectral(PairEstimator):
         matrix = (weights + np.diag(most - degree)) / most
         return eigh(matrix, subset_by_index=(n - k, n - 1))
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        unit, among, solutions = found[0]
+        unit, among, solutions = result[0]
         keep(self, among, solutions, unit=unit)
         self.cluster_centers_ = row_means(task.X, self.membership_)
         return self

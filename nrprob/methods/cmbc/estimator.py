@@ -287,10 +287,10 @@ class CMBC(ScoreMixin, LinearClusterer):
 
     # Results
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Choose the strength and set the fitted attributes; see `Clusterer.finish`."""
         groups: dict[float, list[solve.Solution]] = {}
-        for call, solution in zip(task.calls, found, strict=True):
+        for call, solution in zip(task.calls, result, strict=True):
             groups.setdefault(float(call.arrays[1].strength), []).append(solution)
         self.strength_ = next(iter(groups))
         if len(groups) > 1:

@@ -233,9 +233,9 @@ def solve_cmbc(
 
         free, cells, _ = expectation(rows, theta, temperature, real, barred, log_k)
         state = theta, cells, value(theta, free), none
-        found = iterate(move, state, limit, done=none, count=count, trace=trace)
+        result = iterate(move, state, limit, done=none, count=count, trace=trace)
         cooler = jnp.where(last, 0, jnp.maximum(temperature / _COOLING, 1))
-        return cooler, index + 1, found.state[0], found.done, found.n_iter, found.trace
+        return cooler, index + 1, result.state[0], result.done, result.n_iter, result.trace
 
     start = 0.05 + 0.9 * uniform(stream(seed, 1), (n_init, k, p), dtype)
     alike = rows.cells(rows.mass[..., None, None])[0, 0, 0] / n

@@ -93,21 +93,21 @@ def agree(
             trace.append(objective)
         return labels, objective, converged, np.array(trace), centroids
 
-    found = []
+    result = []
     for start in starts:
         tries = [None, start] if members > 1 else [None]
         runs = [descend(columns[:, start], own) for own in tries]
-        found.append(min(runs, key=lambda run: run[1]))
-    objectives = np.array([f[1] for f in found])
+        result.append(min(runs, key=lambda run: run[1]))
+    objectives = np.array([f[1] for f in result])
     best = int(objectives.argmin())
     return Agreement(
-        np.stack([f[0] for f in found]),
+        np.stack([f[0] for f in result]),
         objectives,
-        np.array([f[2] for f in found]),
-        np.array([f[3].size for f in found]),
+        np.array([f[2] for f in result]),
+        np.array([f[3].size for f in result]),
         best,
-        found[best][3],
-        found[best][4],
+        result[best][3],
+        result[best][4],
     )
 
 

@@ -234,12 +234,12 @@ class Model:
         scatter = None if weight is None else self.products(a.sum(0))
         return Sums(w.sum(-1), a.sum(-1), _dot(a, self.y.T), scatter)
 
-    def best(self, found: Sums, s0: jax.Array) -> Parameters:
+    def best(self, result: Sums, s0: jax.Array) -> Parameters:
         """Parameters that are best by what all rows add."""
         h, data = self.h, self.data
-        size, sums = found.size[:, None], found.sums
+        size, sums = result.size[:, None], result.sums
         b = jnp.where(size > 1e-10, sums / jnp.maximum(size, 1e-10), 0)
-        scatter = self.scatter if found.scatter is None else found.scatter
+        scatter = self.scatter if result.scatter is None else result.scatter
         target = h.nu0 * s0 * data.inverse_scale + h.floor * h.dof
         total = h.dof + h.nu0
         if self.covariance == "tied":
@@ -256,7 +256,7 @@ class Model:
             sigma = jnp.where(self.real, sigma / total, 1)
         precision, variances, log_det = _inverse(sigma)
         s0 = h.d / (variances * data.inverse_scale).sum()
-        share = jnp.maximum(found.held / self.total, _TINY)
+        share = jnp.maximum(result.held / self.total, _TINY)
         log_weights = jnp.where(self.free, self.log_k + jnp.log(share), 0)
         return Parameters(b, sigma, precision, log_det, s0, log_weights)
 
@@ -383,8 +383,8 @@ class Model:
                 return (part.gather(w, weight), free), jnp.abs(w - old).max(), w
 
             def add(total, piece):
-                found, change, w = one(*piece)
-                return (jax.tree.map(jnp.add, total[0], found), jnp.maximum(total[1], change)), w
+                result, change, w = one(*piece)
+                return (jax.tree.map(jnp.add, total[0], result), jnp.maximum(total[1], change)), w
 
             shape = jax.eval_shape(one, *jax.tree.map(lambda a: a[0], pieces))
             nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape[:2])
@@ -430,9 +430,9 @@ class Model:
         """One step, and whether it changed no more than rounding or the tolerance."""
         tol = self.h.tol
         t = self.best(state.sums, state.t.s0)
-        found = self.look(t, state.u, state.w, damp, barred)
-        reached, penalty = self.value(t, found.w, found.u, found.free)
-        rounding = 16 * jnp.finfo(found.w.dtype).eps * jnp.abs(reached)
+        result = self.look(t, state.u, state.w, damp, barred)
+        reached, penalty = self.value(t, result.w, result.u, result.free)
+        rounding = 16 * jnp.finfo(result.w.dtype).eps * jnp.abs(reached)
         still = jnp.abs(reached - state.objective) <= jnp.maximum(tol, rounding)
-        quiet = (found.change / self.mass.max() <= tol) & still
-        return State(*found[:3], t, reached, penalty), quiet
+        quiet = (result.change / self.mass.max() <= tol) & still
+        return State(*result[:3], t, reached, penalty), quiet

@@ -399,9 +399,9 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
 
     # Results
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        restarts, best = collect(found, task.layout)
+        restarts, best = collect(result, task.layout)
         self._store(
             restarts,
             membership=memberships(best, task.layout, self.n_clusters),
@@ -409,9 +409,9 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
             n_iter=best.n_iter,
         )
         kinds = [dict(call.static)["robust"] for call in task.calls]
-        robust = kinds[next(i for i, solution in enumerate(found) if solution is best)]
-        self._steps = np.concatenate([f.fit.steps for f in found])
-        self._freed = [bool(f.fit.free) for f in found]
+        robust = kinds[next(i for i, solution in enumerate(result) if solution is best)]
+        self._steps = np.concatenate([f.fit.steps for f in result])
+        self._freed = [bool(f.fit.free) for f in result]
         self._keep(best.fit, task.numbers, robust, task.groups.n_groups)
         self._tell(task)
         return self
@@ -495,9 +495,9 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
             if free and self.weights == "auto":
                 rows[(i + 1) * len(starts) - 1] = errors[i], "equal weights", np.nan, False
         table = pd.DataFrame(rows, columns=["errors", "start", "metric", "warmed_up"])
-        found = self._restarts
+        result = self._restarts
         return table.assign(
-            objective=found.objective, converged=found.converged, n_iter=self._steps
+            objective=result.objective, converged=result.converged, n_iter=self._steps
         )
 
     # New rows

@@ -138,12 +138,12 @@ class Shared:
         n, m = damped.shape
         row = np.repeat(np.arange(n), np.diff(damped.indptr))
         pairs = codes[row].astype(np.int64) * m + damped.indices
-        found, inverse = np.unique(pairs, return_inverse=True)
+        result, inverse = np.unique(pairs, return_inverse=True)
         self.indices = inverse.reshape(-1).astype(damped.indices.dtype)
-        self.group, self.term = np.divmod(found, m)
-        ones = np.ones(found.size, damped.dtype)
+        self.group, self.term = np.divmod(result, m)
+        ones = np.ones(result.size, damped.dtype)
         self.sum = sparse.csr_array(
-            (ones, (self.term, np.arange(found.size))), shape=(m, found.size)
+            (ones, (self.term, np.arange(result.size))), shape=(m, result.size)
         )
 
     def expand(self, y: sparse.csr_array) -> sparse.csr_array:

@@ -79,11 +79,11 @@ class End(NamedTuple):
     trace: jax.Array
 
     @classmethod
-    def of(cls, model: Model, found: Iterated) -> End:
+    def of(cls, model: Model, result: Iterated) -> End:
         """What is kept of a loop."""
-        state = found.state
+        state = result.state
         labels = model.labels(state.w)
-        return cls(labels, state.objective, state.penalty, state.t, state.u, *found[1:])
+        return cls(labels, state.objective, state.penalty, state.t, state.u, *result[1:])
 
 
 class Climb:
@@ -249,8 +249,8 @@ def _race(
         stay = ~there | (jnp.arange(n_leaders) >= on)
 
         def rise(end):
-            found = whole.rise(whole.resume(end.t, end.u), most, end.done, end.n_iter, end.trace)
-            return End.of(whole.model, found)
+            result = whole.rise(whole.resume(end.t, end.u), most, end.done, end.n_iter, end.trace)
+            return End.of(whole.model, result)
 
         def go_on(end, stay):
             return jax.lax.cond(stay | end.done, lambda end: end, rise, end)

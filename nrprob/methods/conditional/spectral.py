@@ -375,14 +375,14 @@ class ResidualSpectral(Clusterer):
             for at, r in enumerate(ranks):
                 stacked[at, :, :r] = unit_rows(scores[:, :r])
             seeds = np.asarray([starts[member.start] for member in members], np.uint32)
-            found = fit_mixtures(
+            result = fit_mixtures(
                 stacked, present, keys, seeds, self.n_clusters, given.fixed,
                 reg=_RIDGE, max_iter=self.max_iter, tol=self.tol,
             )  # fmt: skip
-            columns[:, which] = found.labels.T
+            columns[:, which] = result.labels.T
             for at, (j, r) in enumerate(zip(which, ranks, strict=True)):
-                models[j] = Model(mode, power, r, found.coef[at][:, :r], found.intercept[at])
-                end = {"objective": float(found.objective[at]), "converged": found.converged[at]}
+                models[j] = Model(mode, power, r, result.coef[at][:, :r], result.intercept[at])
+                end = {"objective": float(result.objective[at]), "converged": result.converged[at]}
                 rows[j] = given.members[j]._asdict() | {"rank": r} | end
         return [(columns, rows, models)]
 
@@ -400,12 +400,12 @@ class ResidualSpectral(Clusterer):
             f"{absent.size} such row(s), which say nothing about any cluster; drop them"
         )
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Find the consensus of the members, and set the fitted attributes."""
         import pandas as pd
         from sklearn.metrics import normalized_mutual_info_score
 
-        (columns, rows, models), fixed = found[0], task.fixed
+        (columns, rows, models), fixed = result[0], task.fixed
         # A member without a direction has nothing to say, unless none has.
         told = [j for j in sorted(rows) if rows[j]["rank"] > 0] or [0]
         nothing_left = ""

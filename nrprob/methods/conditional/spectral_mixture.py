@@ -91,11 +91,11 @@ def fit_mixtures(
     )
     # On a CPU one after another is faster, since each stops when it is done.
     together = 1 if on_cpu(arguments) else s
-    found = Mixtures(*jax.device_get(_fit(*arguments, n_clusters=k, together=together)))
-    return found._replace(
-        labels=found.labels[:, :n],
-        coef=found.coef[:, :n_clusters],
-        intercept=found.intercept[:, :n_clusters],
+    result = Mixtures(*jax.device_get(_fit(*arguments, n_clusters=k, together=together)))
+    return result._replace(
+        labels=result.labels[:, :n],
+        coef=result.coef[:, :n_clusters],
+        intercept=result.intercept[:, :n_clusters],
     )
 
 
@@ -155,10 +155,10 @@ def _fit(x, mass, keys, seeds, k, n_classes, fixed, reg, max_iter, tol, *, n_clu
             return (r, value, *model[:2]), ~(value - state[1] > tol * total), ()
 
         zero = jnp.zeros((n_clusters, x.shape[1]), x.dtype), jnp.zeros(n_clusters, x.dtype)
-        found = iterate(em, (r, -jnp.asarray(jnp.inf, x.dtype), *zero), max_iter)
-        _, value, coef, intercept = found.state
+        result = iterate(em, (r, -jnp.asarray(jnp.inf, x.dtype), *zero), max_iter)
+        _, value, coef, intercept = result.state
         labels = jnp.where(given[:, 0], fixed, (dot(x, coef.T) + intercept).argmax(1))
-        return Mixtures(labels, -value, coef, intercept, found.n_iter, found.done)
+        return Mixtures(labels, -value, coef, intercept, result.n_iter, result.done)
 
     return restarts(one, (x, seeds), together)
 

@@ -138,18 +138,18 @@ class _Search:
     def labels(self, every: Parameters) -> np.ndarray:
         """Labels (S, n) of the sample's rows, in its order."""
         task = self.task
-        found = _at_sample(
+        result = _at_sample(
             task.data, task.numbers, task.fixed, every, self.common.free, **self.kind
         )
         shape = -1, *task.data.mass.shape
-        return np.stack([task.layout.collect(own) for own in np.asarray(found).reshape(shape)])
+        return np.stack([task.layout.collect(own) for own in np.asarray(result).reshape(shape)])
 
     def _leading(self, ends: Ends, among: Iterable[int], most: int) -> list[int]:
         """The best restarts ``among`` some that differ, the best first."""
-        found, some = self.labels(ends.t), list(among)
-        real = jnp.ones(found.shape[1], bool)
+        result, some = self.labels(ends.t), list(among)
+        real = jnp.ones(result.shape[1], bool)
         lead, there = leading(
-            jnp.asarray(found[some]), jnp.asarray(ends.objective[some]), real, self.k, most
+            jnp.asarray(result[some]), jnp.asarray(ends.objective[some]), real, self.k, most
         )
         return [some[i] for i in np.asarray(lead)[np.asarray(there)]]
 
@@ -158,8 +158,8 @@ class _Search:
         add = partial(step, **self.static)
         dtype = self.common.inverse_scale.dtype
         narrow = jax.tree.map(lambda a: np.asarray(a, dtype), every)
-        found, free = self.blocks.total(add, narrow, self.common)
-        out = follow(found, every, free, self.common, self.constant, **self.kind)
+        result, free = self.blocks.total(add, narrow, self.common)
+        out = follow(result, every, free, self.common, self.constant, **self.kind)
         return tuple(jax.tree.map(np.asarray, part) for part in out)  # type: ignore[return-value]
 
     def _look(self, ends: Ends) -> None:

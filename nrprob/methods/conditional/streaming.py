@@ -128,8 +128,8 @@ def step(block: Raw, every: Parameters, common: Common, **static: Any) -> tuple[
 
     def one(t):
         model, barred = _laid(block, common, **static)
-        found = model.look(t, jnp.zeros((static["k"], 1), block.x.dtype), None, None, barred)
-        return found.sums, found.free
+        result = model.look(t, jnp.zeros((static["k"], 1), block.x.dtype), None, None, barred)
+        return result.sums, result.free
 
     return jax.lax.map(one, every)
 
@@ -170,7 +170,7 @@ def tables(
 
 @partial(jax.jit, static_argnames=("covariance", "robust", "k"))
 def follow(
-    found: Sums, old: Parameters, free: jax.Array, common: Common, constant: jax.Array,
+    result: Sums, old: Parameters, free: jax.Array, common: Common, constant: jax.Array,
     covariance: str, robust: bool, k: int,
 ) -> tuple[Parameters, jax.Array, jax.Array, jax.Array]:  # fmt: skip
     """Parameters that follow, the objective and penalty of the old ones, and how far these moved.
@@ -183,15 +183,15 @@ def follow(
     model = _model(row, common, covariance, robust, k)
     model.h = model.h._replace(constant=constant)
 
-    def one(found, old, free):
+    def one(result, old, free):
         reached, penalty = model.value(old, jnp.zeros((1, k, 1)), jnp.zeros((k, 1)), free)
-        new = model.best(found, old.s0)
+        new = model.best(result, old.s0)
         way = new.b - old.b
         turned = way * new.precision if new.precision.ndim == 1 else way @ new.precision
         far = jnp.sqrt(jnp.maximum((turned * way).sum(-1), 0)).max()
         return new, reached, penalty, far + jnp.abs(new.log_weights - old.log_weights).max()
 
-    return jax.vmap(one)(found, old, free)
+    return jax.vmap(one)(result, old, free)
 
 
 @partial(jax.jit, static_argnames="covariance")

@@ -194,13 +194,13 @@ class Coder:
             # Of each kind, keep what is satisfied or nothing: a few kept pairs may cost more flags
             # than they save words.
             on = jnp.array([[1, 1], [1, 0], [0, 1], [0, 0]], bool)
-            found, weights = jax.vmap(words)(on[:, 0], on[:, 1])
-            found += self._flags(jnp.where(on, self.satisfied(z), 0))
-            best = found.argmin()
-            length, weights = length + found[best], weights[best]
+            result, weights = jax.vmap(words)(on[:, 0], on[:, 1])
+            result += self._flags(jnp.where(on, self.satisfied(z), 0))
+            best = result.argmin()
+            length, weights = length + result[best], weights[best]
         else:
-            found, weights = words(True, True)
-            length += found
+            result, weights = words(True, True)
+            length += result
         return length + self.settings.constant, Code(weights, centres, scales)
 
 

@@ -55,9 +55,9 @@ def _search(
     def one(centres):
         z, no = jnp.full(nodes.mass.size, -1, jnp.int32), jnp.array(False)
         start = z, centres, jnp.zeros((), centres.dtype), no, no
-        found = iterate(step, start, max_iter, trace=blank(n_trace, centres.dtype))
-        z, _, value, same, ok = found.state
-        return SearchResult(z, value, found.trace, found.n_iter, same, ok)
+        result = iterate(step, start, max_iter, trace=blank(n_trace, centres.dtype))
+        z, _, value, same, ok = result.state
+        return SearchResult(z, value, result.trace, result.n_iter, same, ok)
 
     return restarts(one, (starts,), together)
 
@@ -181,9 +181,9 @@ class COPKMeans(ConstrainedSearch):
             self._refuse(parts)
         return [(data, runs._replace(labels=runs.labels[:, at][:, parts.node]))]
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        data, runs = found[0]
+        data, runs = result[0]
         k, done = self.n_clusters, np.flatnonzero(runs.feasible)
         self.n_failed_ = self.n_init - done.size
         objectives = runs.objective[done].astype(float) * data.scale**2

@@ -38,7 +38,7 @@ def _check_many(count: int, name: str, value: float, which: str) -> None:
 def farther_than(x: np.ndarray, diameter: float) -> np.ndarray:
     """Pairs of rows at a distance above ``diameter``: no cluster may hold both."""
     square = (x**2).sum(1)
-    found: list[np.ndarray] = []
+    result: list[np.ndarray] = []
     total = 0
     step = max(1, 4_000_000 // max(len(x), 1))
     for start in range(0, len(x), step):
@@ -47,10 +47,10 @@ def farther_than(x: np.ndarray, diameter: float) -> np.ndarray:
         a, b = np.nonzero(far > diameter**2 * (1 + 1e-12))
         a = a + start
         upper = a < b
-        found.append(np.stack([a[upper], b[upper]], 1))
+        result.append(np.stack([a[upper], b[upper]], 1))
         total += int(upper.sum())
         _check_many(total, "max_diameter", diameter, "raise")
-    return np.concatenate(found)
+    return np.concatenate(result)
 
 
 def lonely(x: np.ndarray, epsilon: float, labels: np.ndarray) -> np.ndarray:

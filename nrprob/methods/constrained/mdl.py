@@ -247,12 +247,12 @@ class MDLConstrained(ConstrainedSearch):
                 parts,
                 *ignorable,
             )
-            found = self._search(problem, seed)
+            result = self._search(problem, seed)
             alone = np.zeros(0, np.int64)
             if self.epsilon is not None:
-                alone = lonely(data.x, self.epsilon / data.scale, found[0].labels)
+                alone = lonely(data.x, self.epsilon / data.scale, result[0].labels)
             if not alone.size:
-                return [(problem, found)]
+                return [(problem, result)]
             # Every round links more rows for good, so that there are no more rounds than rows.
             mates = nearest_mates(data.x, alone, self.epsilon / data.scale)
             must.append(Pairs(np.stack([alone, mates], 1), "epsilon"))
@@ -302,28 +302,28 @@ class MDLConstrained(ConstrainedSearch):
                 f"cannot-links of degeneracy {problem.q}, and only more clusters than that are "
                 "certain to be enough; raise n_clusters or n_init, or use constraints='soft'"
             )
-        found = [
+        result = [
             problem.describe(runs.labels[i][at][problem.parts.node].astype(np.int64)) for i in done
         ]
-        lengths = np.array([f.length for f in found])
-        restarts = Restarts(np.stack([f.labels for f in found]), lengths, runs.converged[done])
+        lengths = np.array([f.length for f in result])
+        restarts = Restarts(np.stack([f.labels for f in result]), lengths, runs.converged[done])
         if self.verbose:
             print(f"restarts {self.n_init}: objective {lengths.min():.6g} nats")
         order = np.argsort(lengths, kind="stable")
-        found, best = [found[i] for i in order], done[order[0]]
+        result, best = [result[i] for i in order], done[order[0]]
         trace = runs.trace[best].astype(float)
         trace = trace[~np.isnan(trace)]
-        if found[0].length < trace.min() - 1e-9 * problem.data.x.size:
+        if result[0].length < trace.min() - 1e-9 * problem.data.x.size:
             # Single pairs were given up, which the search does not try.
-            trace = np.append(trace, found[0].length)
+            trace = np.append(trace, result[0].length)
         parts, n = problem.parts, len(problem.data.x)
         high = n if self.max_size is None else self.max_size
         limits = SizeLimits(np.bincount(parts.node), parts.edges, self.min_size or 0, high)
         limits.check(self.n_clusters)
-        if limits.met(np.bincount(found[0].labels, minlength=self.n_clusters)):
+        if limits.met(np.bincount(result[0].labels, minlength=self.n_clusters)):
             n_iter = max(int(runs.n_iter[best]), 1)
-            return found[0], restarts, trace, n_iter, bool(runs.converged[best])
-        shortest, trace = self._resize(problem, limits, found[:3])
+            return result[0], restarts, trace, n_iter, bool(runs.converged[best])
+        shortest, trace = self._resize(problem, limits, result[:3])
         return shortest, restarts, trace, len(trace), len(trace) < self.max_iter
 
     def _settings(self, problem: ConstrainedProblem) -> Settings:
@@ -367,9 +367,9 @@ class MDLConstrained(ConstrainedSearch):
 
     # Results
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        problem, (best, restarts, trace, n_iter, converged) = found[0]
+        problem, (best, restarts, trace, n_iter, converged) = result[0]
         k, data = self.n_clusters, problem.data
         order = cluster_order(best.labels, task.fixed, k)
         name = np.argsort(order)

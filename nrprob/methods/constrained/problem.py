@@ -177,9 +177,9 @@ class ConstrainedProblem:
         satisfied = same[0], ~same[1]
 
         def try_(on):
-            found = words(labels, self.k, self.place, *self.kept(on))
+            result = words(labels, self.k, self.place, *self.kept(on))
             flags = sum(flags_length(int(a.sum()), a.size) for a in on)
-            return on, found.length, flags, found.weights
+            return on, result.length, flags, result.weights
 
         def total(choice):
             return choice[1] + choice[2]
@@ -215,12 +215,12 @@ class ConstrainedProblem:
                 return best
             best = new
 
-    def costs(self, found: Described) -> np.ndarray:
+    def costs(self, result: Described) -> np.ndarray:
         """Cost (n_nodes, k) of every component in every cluster, in nats."""
-        square = ((self.data.x[:, None] - found.centres) ** 2).sum(2)
-        each = self.weight * (np.log(found.scales) + square / found.scales)
+        square = ((self.data.x[:, None] - result.centres) ** 2).sum(2)
+        each = self.weight * (np.log(result.scales) + square / result.scales)
         cost = group_sums(each, self.parts.node)
-        return cost - np.log(np.maximum(found.weights, 0.5 / self.parts.n_nodes))
+        return cost - np.log(np.maximum(result.weights, 0.5 / self.parts.n_nodes))
 
 
 _NONE = np.zeros((0, 2), np.int64)

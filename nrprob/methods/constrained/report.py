@@ -29,7 +29,7 @@ class Report:
     """
 
     problem: ConstrainedProblem
-    found: Described
+    result: Described
     pairs: tuple[np.ndarray, np.ndarray]
     hard: bool
 
@@ -43,7 +43,7 @@ class Report:
         """A line for every given pair."""
         import pandas as pd
 
-        problem, found, node = self.problem, self.found, self.problem.parts.node
+        problem, result, node = self.problem, self.result, self.problem.parts.node
         if self.hard:
             # Each pair once, as rows; then what must be kept for other reasons.
             keys = [np.sort(p, axis=1) for p in self.pairs]
@@ -54,14 +54,14 @@ class Report:
                 for i, kind in enumerate(_KINDS)
             )
         else:
-            on = found.link_on, found.apart_on
+            on = result.link_on, result.apart_on
             keys = [np.sort(node[p], axis=1) for p in self.pairs]
             kept = [problem.link.nodes[on[0]], problem.apart.nodes[on[1]]]
             links, apart = problem.kept(on)
         saved = savings(
-            found.labels, problem.place, links, apart, found.weights, len(kept[0]), len(kept[1])
+            result.labels, problem.place, links, apart, result.weights, len(kept[0]), len(kept[1])
         )
-        same = [found.labels[p[:, 0]] == found.labels[p[:, 1]] for p in self.pairs]
+        same = [result.labels[p[:, 0]] == result.labels[p[:, 1]] for p in self.pairs]
         lines = []
         for i, kind in enumerate(_KINDS):
             nats = {tuple(p): v for p, v in zip(kept[i].tolist(), saved[i].tolist(), strict=True)}

@@ -285,12 +285,12 @@ class _Search(Coder):
         limit = self.settings.max_iter + 1
         if self.soft:
             step, state = partial(self._anneal, seed), (z, new, (z, length), 0)
-            found = loop(step, state, N_ANNEAL + limit)
-            z, length = found.state[2]
+            result = loop(step, state, N_ANNEAL + limit)
+            z, length = result.state[2]
         else:
-            found = loop(partial(self._descend, apart), (z, code, length), limit)
-            z, _, length = found.state
-        return SearchResult(z, length, found.trace, found.n_iter - 1, found.done & ok, ok)
+            result = loop(partial(self._descend, apart), (z, code, length), limit)
+            z, _, length = result.state
+        return SearchResult(z, length, result.trace, result.n_iter - 1, result.done & ok, ok)
 
     def _descend(self, apart: bool, state: Any, _: jax.Array) -> Any:
         """Take the shortest of a few descriptions; every iteration falls or is the last."""

@@ -69,7 +69,7 @@ class SizeLimits:
             ends = sparse.csr_array((np.ones(line.size), (line, self.edges.ravel())))
             ends.resize((len(self.edges), n))
             limits.append(LinearConstraint(sparse.kron(ends, clusters, "csr"), 0, 1))
-        found = milp(
+        result = milp(
             cost.ravel() - cost.min(),
             constraints=limits,
             integrality=np.ones(n * k),
@@ -77,14 +77,14 @@ class SizeLimits:
             options={"time_limit": _SECONDS},
         )
         given = f"got min_size={self.low} and max_size={self.high} for {k} cluster(s)"
-        if found.status == 2:
+        if result.status == 2:
             raise InfeasibleConstraints(
                 "no clusters within the limits on sizes keep the other constraints, too; "
                 f"{given}; widen the limits or remove constraints"
             )
-        if found.x is None:
+        if result.x is None:
             raise ValueError(
                 f"no clusters within the limits on sizes were found in {_SECONDS:g} s; {given}; "
                 "widen the limits"
             )
-        return found.x.reshape(n, k).argmax(1)
+        return result.x.reshape(n, k).argmax(1)

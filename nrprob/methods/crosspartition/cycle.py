@@ -118,10 +118,10 @@ class Cycle:
         profile = _profile(totals)[:, :-1]
 
         def update(state, log_q, beta):
-            found = self.fields(counts, totals, active, state, log_q)
+            result = self.fields(counts, totals, active, state, log_q)
             everywhere = jnp.zeros_like(rows.group)
-            log_r = rows.x.adjoint(jnp.moveaxis(found.centroid, 0, -1)[None], everywhere)
-            common = jnp.einsum("vp,psk->vsk", profile, found.centroid[:-1])
+            log_r = rows.x.adjoint(jnp.moveaxis(result.centroid, 0, -1)[None], everywhere)
+            common = jnp.einsum("vp,psk->vsk", profile, result.centroid[:-1])
             log_r = (1 - smoothing) * log_r + smoothing * _of_rows(rows, common)
             log_r = beta[:, None] * log_r
             if self.row_prior:
@@ -130,9 +130,9 @@ class Cycle:
                 )
             masked = jnp.where(active, log_r, -jnp.inf)
             first = -(rows.mass[..., None] * jax.nn.logsumexp(masked, -1)).sum((0, 1))
-            entropy, second, third = found.values.T
+            entropy, second, third = result.values.T
             values = jnp.stack([first, entropy, second, third], -1)
-            return found.weight if self.feature_prior else state, log_r, values
+            return result.weight if self.feature_prior else state, log_r, values
 
         return update
 
@@ -181,8 +181,8 @@ def _projections(
     raised = [part - t[group][:, None] + _SEEN for part, t in zip(parts, usual, strict=True)]
 
     def sums(of, change):
-        found = jnp.concatenate([of(change(part), group, n) for part in raised])
-        return jnp.moveaxis(found, -1, 1)
+        result = jnp.concatenate([of(change(part), group, n) for part in raised])
+        return jnp.moveaxis(result, -1, 1)
 
     total = sums(rows.x.cells, jnp.exp)
     held = total[:, -1:]

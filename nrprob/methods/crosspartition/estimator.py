@@ -301,20 +301,20 @@ class CrossPartition(Clusterer):
                 f"{trial.n_iter} cycles"
             )
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
         import pandas as pd
 
         n, k = len(task.mass), self.n_clusters
-        read = [granularities(path, task.layout, task.mass) for path in found]
+        read = [granularities(path, task.layout, task.mass) for path in result]
         traces = [
             np.array([-n * _information(task, level.membership) for level in levels])
             for levels, _ in read
         ]
-        most = max(len(path.levels) for path in found)
+        most = max(len(path.levels) for path in result)
         objective = np.array([t[-1] if t.size == most else np.inf for t in traces])
         best = int(np.argmin(objective))
-        path, (self.path_, order) = found[best], read[best]
+        path, (self.path_, order) = result[best], read[best]
         self.status_, reason = verdict(path)
         active = np.arange(path.levels[-1].carry[1].shape[-1]) < most
         told = fields(task.counts, active, path.levels[-1].carry, cycle=VARIANTS[self.variant])
@@ -330,7 +330,7 @@ class CrossPartition(Clusterer):
             Restarts(
                 np.stack([levels[-1].labels for levels, _ in read]),
                 objective,
-                np.array([verdict(path)[0] != limit_cycles.UNFINISHED for path in found]),
+                np.array([verdict(path)[0] != limit_cycles.UNFINISHED for path in result]),
             ),
             membership=membership,
             trace=traces[best],
@@ -348,24 +348,24 @@ class CrossPartition(Clusterer):
         weights = share.T @ task.mass
         p_y = np.asarray(joint.sum(0)).ravel()
         occurs = p_y > 0
-        found = last.n_clusters
+        result = last.n_clusters
 
         self._log_centroid = np.where(occurs, told.centroid[:m, 0, order].T, -np.inf)
         self._log_prior = np.log(np.maximum(last.weights, 1e-300))
-        self.cluster_weights_ = np.pad(last.weights, (0, k - found))
+        self.cluster_weights_ = np.pad(last.weights, (0, k - result))
         self._profiles = joint / weights[:, None]
         self.cluster_centers_ = np.tile(p_y, (k, 1))
-        self.cluster_centers_[:found] = np.exp(self._log_centroid)
+        self.cluster_centers_[:result] = np.exp(self._log_centroid)
         self.subset_cluster_centers_ = np.tile(self._profiles, (k, 1, 1))
         projected = np.moveaxis(told.projected[: len(weights), :m, 0, order], -1, 1)
         projected = np.where(joint[:, None] > 0, projected, -np.inf)
-        self.subset_cluster_centers_[:found] = np.exp(projected).swapaxes(0, 1)
+        self.subset_cluster_centers_[:result] = np.exp(projected).swapaxes(0, 1)
         self.feature_membership_ = np.zeros((m, k))
-        self.feature_membership_[:, :found] = np.exp(told.feature[:m, 0, order])
+        self.feature_membership_[:, :result] = np.exp(told.feature[:m, 0, order])
         self.feature_membership_[~occurs] = np.nan
         self.subsets_ = task.subsets.names
         cells = (share * task.mass[:, None]).T @ last.membership / weights[:, None]
-        self.subset_membership_ = np.pad(cells, ((0, 0), (0, k - found)))
+        self.subset_membership_ = np.pad(cells, ((0, 0), (0, k - result)))
         self.empty_cells_ = [
             (int(c), self.subsets_.tolist()[w]) for c, w in np.argwhere(cells.T < splitting.NOTHING)
         ]

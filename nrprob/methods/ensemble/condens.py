@@ -229,8 +229,8 @@ class CondEns(Clusterer):
                 own = self.n_clusters
             else:
                 name = count_name(self.base)
-                found = self.base.get_params(deep=False)[name] if name else None
-                own = found if isinstance(found, int) else None
+                result = self.base.get_params(deep=False)[name] if name else None
+                own = result if isinstance(result, int) else None
             return [own] * len(names)
         if isinstance(sizes, Mapping):
             missing = [name for name in names if name not in sizes]
@@ -401,9 +401,9 @@ class CondEns(Clusterer):
             member.set_params(**{name: size})
         return member
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        self.base_labels_, self.shifts_, self._classes, restarts, best, layout = found[0]
+        self.base_labels_, self.shifts_, self._classes, restarts, best, layout = result[0]
         alike = np.isinf(best.fit.critical_beta)
         self._store(
             restarts,

@@ -448,9 +448,9 @@ class MixtureEM(UnconditionalMixin, NumberMixin, FeatureParameters, ScoreMixin, 
         with np.errstate(divide="ignore"):
             return np.log(init)
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        super().finish(task, found)
+        super().finish(task, result)
         x = task.x.toarray() if sparse.issparse(task.x) else np.asarray(task.x, np.float64)
         w = self.membership_
         fixed = self._mass(task.fixed)

@@ -57,10 +57,10 @@ class ViewClusterer(Clusterer):
             raise ValueError(
                 f"views says how to cut one table; got {len(X)} tables; leave views out"
             )
-        found = check_tables(X, self)
+        result = check_tables(X, self)
         if reset:
-            self.n_features_in_ = sum(x.shape[1] for x in found)
-        return found
+            self.n_features_in_ = sum(x.shape[1] for x in result)
+        return result
 
     def fit_predict(self, X, y=None):  # type: ignore[override]
         """Cluster the rows of all views; see `fit`.

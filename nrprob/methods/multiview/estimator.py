@@ -251,15 +251,15 @@ class MDLMultiView(ViewClusterer):
         """Check the input and lay it out; see `Clusterer.prepare`."""
         self.check_parameters()
         self._check_one_device()
-        found = self._split(X, reset=True)
-        n, n_views = found[0].shape[0], len(found)
+        result = self._split(X, reset=True)
+        n, n_views = result[0].shape[0], len(result)
         if y is not None:
             read_labels(y, n)
         self._single = n_views == 1 and not several(X) and self.views is None
-        self.view_sizes_ = tuple(x.shape[1] for x in found)
+        self.view_sizes_ = tuple(x.shape[1] for x in result)
         candidates, largest = self._candidates(n, n_views)
-        self._views = [View.of(x, f"view {v}") for v, x in enumerate(found)]
-        scaled = [view(x) for view, x in zip(self._views, found, strict=True)]
+        self._views = [View.of(x, f"view {v}") for v, x in enumerate(result)]
+        scaled = [view(x) for view, x in zip(self._views, result, strict=True)]
         self._weights = np.asarray(
             [1.0 if self.geometry == "exp" else d / 2 for d in self.view_sizes_]
         )
@@ -379,12 +379,12 @@ class MDLMultiView(ViewClusterer):
 
     # Results
 
-    def finish(self, task, found):
+    def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
         # What scaling the rows took from the lengths of the distances.
         logs = [math.log(view.scale) for view in self._views]
         shift = float(sum(2 * w * task.n * log for w, log in zip(self._weights, logs, strict=True)))
-        every: MultiviewSolution = jax.tree.map(lambda *runs: np.concatenate(runs), *found)
+        every: MultiviewSolution = jax.tree.map(lambda *runs: np.concatenate(runs), *result)
         every = every._replace(objective=every.objective + shift, distance=every.distance + shift)
         first = np.arange(len(task.configurations)) * self.n_init
         bests = first + every.objective.reshape(-1, self.n_init).argmin(1)
@@ -465,17 +465,17 @@ class MDLMultiView(ViewClusterer):
         ndarray of shape (n_samples, n_views), or (n_samples,) for a single table
         """
         check_is_fitted(self)
-        found = self._split(X, reset=False)
-        if tuple(x.shape[1] for x in found) != self.view_sizes_:
+        result = self._split(X, reset=False)
+        if tuple(x.shape[1] for x in result) != self.view_sizes_:
             raise ValueError(
-                f"views must have the columns of the fit; got {[x.shape[1] for x in found]} for "
+                f"views must have the columns of the fit; got {[x.shape[1] for x in result]} for "
                 f"{list(self.view_sizes_)}; pass the same views in the same order"
             )
         one = self._single
         centres = [self.cluster_centers_] if one else self.cluster_centers_
         scales = [self.scales_] if one else self.scales_
         costs = []
-        for x, c, s, w in zip(found, centres, scales, self._weights, strict=True):
+        for x, c, s, w in zip(result, centres, scales, self._weights, strict=True):
             distance = np.stack([((x.astype(np.float64) - centre) ** 2).sum(1) for centre in c], 1)
             costs.append(w * (distance / s + np.log(s)))
         scores = [-cost for cost in costs]

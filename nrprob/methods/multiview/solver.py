@@ -361,11 +361,11 @@ def solve_multiview(
 
     start = jax.vmap(coder.start)(runs.seed, active)
     nowhere = jnp.full((n_runs, len(design.sizes), rows.mass.size), -1, jnp.int32)
-    found = iterate(
+    result = iterate(
         step, (start, nowhere), numbers.n_anneal + numbers.max_iter,
         done=jnp.zeros(n_runs, bool), trace=blank(CAPACITY, dtype, n_runs),
     )  # fmt: skip
-    labels = found.state[1]
+    labels = result.state[1]
 
     # The results, in float64.
     wide = _in_float64(rows, numbers.columns)
@@ -387,9 +387,9 @@ def solve_multiview(
     partition, distance, rest, *codes = jax.lax.map(evaluate, labels)
     labels = jnp.moveaxis(labels, 1, 2).reshape(n_runs, *rows.mass.shape, -1)
     objective = partition + distance + rest + runs.constant
-    n_iter = jnp.full(n_runs, found.n_iter)
+    n_iter = jnp.full(n_runs, result.n_iter)
     return MultiviewSolution(
-        labels, objective, partition, distance, found.done, n_iter, found.trace.T, *codes
+        labels, objective, partition, distance, result.done, n_iter, result.trace.T, *codes
     )
 
 

@@ -55,16 +55,16 @@ def check_tables(X: Sequence[Any], estimator: Any) -> list[np.ndarray]:
         check_same_order(X[0], **{f"X[{v}]": x})
     kinds = {np.dtype(getattr(x, "dtype", float)) for x in X}
     dtype = np.float32 if kinds == {np.dtype(np.float32)} else np.float64
-    found = [
+    result = [
         check_rows(x, check_array, dtype=dtype, input_name=f"view {v}", estimator=estimator)
         for v, x in enumerate(X)
     ]
-    rows = [x.shape[0] for x in found]
+    rows = [x.shape[0] for x in result]
     if len(set(rows)) > 1:
         raise ValueError(
             f"views have different numbers of rows; got {rows}; pass the same rows in each"
         )
-    return found
+    return result
 
 
 def cut(x: np.ndarray, views: Any) -> list[np.ndarray]:
@@ -98,6 +98,6 @@ def statistics(scaled: list[np.ndarray]) -> np.ndarray:
 def columns(view_sizes: Sequence[int], n_statistics: int, dtype: Any) -> np.ndarray:
     """Which statistics are the features of a view, (V, p)."""
     view = np.repeat(np.arange(len(view_sizes)), view_sizes)
-    found = np.zeros((len(view_sizes), n_statistics), dtype)
-    found[view, np.arange(view.size)] = 1
-    return found
+    result = np.zeros((len(view_sizes), n_statistics), dtype)
+    result[view, np.arange(view.size)] = 1
+    return result

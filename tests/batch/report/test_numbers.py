@@ -27,14 +27,14 @@ def results_of(folder):
 
 def by_hand(dataset, measure, **where):
     """Values of a measure, (data set, run), picked out of the dataset by loops."""
-    found = {}
+    result = {}
     for i in range(dataset.sizes["cell"]):
         cell = dataset.isel(cell=i)
         if all(str(cell[name].values) == str(value) for name, value in where.items()):
             value = cell["score"].sel(measure=measure) if measure in MEASURES else cell[measure]
             key = (int(cell["case"]), int(cell["repeat"]))
-            found.setdefault(key, []).append(float(value))
-    return np.array([*found.values()])
+            result.setdefault(key, []).append(float(value))
+    return np.array([*result.values()])
 
 
 def entries_of(whole, method):
@@ -154,9 +154,9 @@ def test_marks_are_by_the_decimals_of_the_table(tmp_path, goal, ours):
     model = make_model(measures=measures, tables=[{"name": "T", "settings": settings}])
     run = make_run(tmp_path, model, lambda cell: {"one": ours})
     results, _ = results_of(run)
-    found = compare(results, results.model.tables[0])
-    assert [entry.mark for entry in found.entries if entry.published] == ["reached"] * 2
-    assert [best.mark for best in found.best] == ["reached"] * 2
+    result = compare(results, results.model.tables[0])
+    assert [entry.mark for entry in result.entries if entry.published] == ["reached"] * 2
+    assert [best.mark for best in result.best] == ["reached"] * 2
     page = write_report(run).read_text()
     assert "0.30 <small>published" in page
 
@@ -314,8 +314,8 @@ def test_methods_that_share_fits_count_their_time_once(tmp_path):
     methods = [METHODS[0], METHODS[0] | {"title": "the same"}]
     results, _ = results_of(make_run(tmp_path, make_model(methods=methods), lambda c: MADE))
     assert entries_of(overview(results), "the same")["old", "mean"].ours.value == 0.5
-    found = facts(results)
-    assert (found.n_done, found.seconds) == (24, 12 * 0.25)
+    result = facts(results)
+    assert (result.n_done, result.seconds) == (24, 12 * 0.25)
 
 
 def test_measures_may_have_any_name(tmp_path):

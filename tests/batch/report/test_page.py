@@ -202,11 +202,11 @@ OPTIONS = (
 
 def in_browser(path, folder, *options):
     """What a browser says of a file."""
-    found = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
-    if not any(found):
+    result = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
+    if not any(result):
         pytest.skip("no Chromium or Chrome on this machine")
     profile = f"--user-data-dir={folder / 'profile'}"
-    command = [next(filter(None, found)), *OPTIONS.split(), profile, *options, path.as_uri()]
+    command = [next(filter(None, result)), *OPTIONS.split(), profile, *options, path.as_uri()]
     return subprocess.run(
         command, check=True, capture_output=True, timeout=100, text=True, encoding="utf-8"
     ).stdout
@@ -243,8 +243,8 @@ def frames(page, folder):
     every = [frame.format(n, "paper" if n == "paper" else "shown", w) for n, w in WIDTHS.items()]
     (folder / "frames.html").write_text(LISTEN + "".join(every) + "</body></html>", "utf-8")
     dom = in_browser(folder / "frames.html", folder, "--dump-dom")
-    found = re.search(r'data-found="([^"]*)"', dom)[1]
-    return json.loads(found.replace("&quot;", '"'))
+    result = re.search(r'data-found="([^"]*)"', dom)[1]
+    return json.loads(result.replace("&quot;", '"'))
 
 
 SITES = [f"Experiment_2010_site_Freiburg_batch_number_{i}" for i in range(30)]

@@ -19,7 +19,7 @@ def brute_force(X, known, omega):
     """Distance of every merge, and the clusters after it."""
     clusters = [[i] for i in range(len(X))]
     between = cdist(X, X)
-    found = []
+    result = []
     while len(clusters) > 1:
         closest = allowed = (np.inf, None)
         for i, a in enumerate(clusters):
@@ -34,8 +34,8 @@ def brute_force(X, known, omega):
         labels = np.empty(len(X), int)
         for c, members in enumerate(clusters):
             labels[members] = c
-        found.append((height, forced, labels))
-    return found
+        result.append((height, forced, labels))
+    return result
 
 
 @pytest.mark.parametrize(("seed", "omega", "m"), [(0, 0.6, 1), (1, 0.9, 2), (2, 1e-6, 1)])

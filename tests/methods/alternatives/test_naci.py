@@ -74,7 +74,7 @@ class Objective:
 def exhaustive(objective, n, current=False):
     """Join the two clusters of the largest gain, all pairs tried; labels after every merge."""
     labels = np.arange(n)
-    found = [labels]
+    result = [labels]
     while len(np.unique(labels)) > 1:
         names = np.unique(labels)
         best, chosen = -np.inf, None
@@ -92,8 +92,8 @@ def exhaustive(objective, n, current=False):
                 if gain > best + 1e-13:
                     best, chosen = gain, joined
         labels = chosen
-        found.append(labels)
-    return found
+        result.append(labels)
+    return result
 
 
 def replayed(linkage):
@@ -370,9 +370,9 @@ def test_the_alternative_of_the_published_shapes_is_found(name):
     scores = {1.0: [], 1.5: []}
     for seed in range(20):
         X, labels = make_planar_shapes(n, shape, k, random_state=seed)
-        for scale, found in scores.items():
+        for scale, result in scores.items():
             model = NACI(k, bandwidth_scale=scale).fit(X.astype(np.float32), known=labels[:, 0])
-            found.append(pair_f_measure(model.labels_, labels[:, 1]))
+            result.append(pair_f_measure(model.labels_, labels[:, 1]))
     assert np.mean(scores[1.5]) >= 0.99
     assert np.mean(scores[1.0]) >= 0.97
 

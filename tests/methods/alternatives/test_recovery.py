@@ -85,7 +85,7 @@ WORST = 0.05
 def measured(model, name, seeds=3, m=40):
     """F of the better clustering, over pairs, and what it shares with the known one: means."""
     make, known, sought = SETS[name]
-    found = []
+    result = []
     for seed in range(seeds):
         X = make(m, np.random.default_rng(seed))
         z, y = np.repeat(known, m), np.repeat(sought, m)
@@ -94,8 +94,8 @@ def measured(model, name, seeds=3, m=40):
             model.set_params(n_clusters=len(set(sought)), random_state=seed).fit(X, known=z)
         pair = getattr(model, "alternatives_", model.labels_[:, None])
         best = max(pair_f_measure(labels, y) for labels in pair.T)
-        found.append((best, normalized_mutual_information(model.labels_, z)))
-    return np.mean(found, 0)
+        result.append((best, normalized_mutual_information(model.labels_, z)))
+    return np.mean(result, 0)
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -72,17 +72,17 @@ def test_representatives_are_best_for_their_clusterings(weight):
     model = clone(MODELS["dec_kmeans"]).set_params(lam=weight).fit(X)
     x = X - X.mean(0)
     lam = weight * 60 / (x**2).sum(1).mean()
-    pair, found = model.alternatives_, model.representatives_
+    pair, result = model.alternatives_, model.representatives_
     for v in (0, 1):
         b = np.array([x[pair[:, 1 - v] == c].mean(0) for c in (0, 1)])
         for c in (0, 1):
             rows = x[pair[:, v] == c]
             ridge = len(rows) * np.eye(3) + lam * b.T @ b
             best = np.linalg.solve(ridge, rows.sum(0))
-            np.testing.assert_allclose(found[v, c], best, rtol=1e-6, atol=1e-9)
-    assert model.objective_ == pytest.approx(decorrelation(x, pair, found, lam))
+            np.testing.assert_allclose(result[v, c], best, rtol=1e-6, atol=1e-9)
+    assert model.objective_ == pytest.approx(decorrelation(x, pair, result, lam))
     assert model.objective_ == pytest.approx(model.objective_trace_.min())
-    flat = slope(lambda r: decorrelation(x, pair, r, lam), found)
+    flat = slope(lambda r: decorrelation(x, pair, r, lam), result)
     assert abs(flat).max() < 1e-6 * model.objective_
     assert same_pair(pair, np.stack([one, other], 1))
 
@@ -253,19 +253,19 @@ def test_known_labels_choose_between_the_two(model):
     first = clone(model).fit(X)
     assert (first.labels_ == first.alternatives_[:, 0]).all()
     for known, sought in ((one, other), (other, one)):
-        found = clone(model).fit(X, known=known)
-        assert found.objective_ == first.objective_
-        assert (found.alternatives_ == first.alternatives_).all()
-        assert adjusted_rand_score(found.labels_, sought) == 1
+        result = clone(model).fit(X, known=known)
+        assert result.objective_ == first.objective_
+        assert (result.alternatives_ == first.alternatives_).all()
+        assert adjusted_rand_score(result.labels_, sought) == 1
         named = clone(model).fit(X, known=np.array(["b", "a"])[known])
-        assert (named.labels_ == found.labels_).all()
+        assert (named.labels_ == result.labels_).all()
         again = clone(model).fit(X, known=np.stack([known, known, sought], 1))
-        assert (again.labels_ == found.labels_).all()
-        assert (found.predict(X) == found.labels_).all()
-        assert (found.predict(X, known=known) == found.labels_).all()
-        np.testing.assert_allclose(found.predict_proba(X), found.membership_, atol=1e-6)
-        centres = [X[found.labels_ == c].mean(0) for c in (0, 1)]
-        np.testing.assert_allclose(found.cluster_centers_, centres, atol=0.1)
+        assert (again.labels_ == result.labels_).all()
+        assert (result.predict(X) == result.labels_).all()
+        assert (result.predict(X, known=known) == result.labels_).all()
+        np.testing.assert_allclose(result.predict_proba(X), result.membership_, atol=1e-6)
+        centres = [X[result.labels_ == c].mean(0) for c in (0, 1)]
+        np.testing.assert_allclose(result.cluster_centers_, centres, atol=0.1)
     with pytest.warns(DegenerateClusterWarning, match="one group only"):
         constant = clone(model).fit(X, known=np.zeros(60))
     assert (constant.labels_ == first.labels_).all()
@@ -278,11 +278,11 @@ def test_known_labels_choose_between_the_two(model):
 @every
 def test_restarts_tell_both_clusterings(model):
     X, one, _ = crossing(6)
-    found = clone(model).fit(X, known=one)
-    runs = found.restarts_
+    result = clone(model).fit(X, known=one)
+    runs = result.restarts_
     assert dict(runs.sizes) == {"restart": 4, "sample": 60, "clustering": 2}
     best = int(runs.objective.values.argmin())
-    assert (runs.alternatives.values[best] == found.alternatives_).all()
+    assert (runs.alternatives.values[best] == result.alternatives_).all()
     for labels, pair in zip(runs.labels.values, runs.alternatives.values, strict=True):
         shared = [adjusted_rand_score(z, one) for z in pair.T]
         assert (labels == pair[:, int(np.argmin(shared))]).all()

@@ -166,9 +166,9 @@ def test_the_metric_is_the_best_there_is(seed, m, n_groups):
     X = rng.normal(size=(40, m)) @ rng.normal(size=(m, m)) + 2 * rng.normal(size=(n_groups, m))[z]
     W = within_groups(X, z) + 1e-6 * np.eye(m)
     D = across_groups(X, z, 4000, np.random.RandomState(0))
-    found = learn_metric(W, D, 2000, 1e-12)
-    A, trace = found.a, found.trace
-    assert found.converged and (np.diff(trace) >= -1e-12).all()
+    result = learn_metric(W, D, 2000, 1e-12)
+    A, trace = result.a, result.trace
+    assert result.converged and (np.diff(trace) >= -1e-12).all()
     assert np.linalg.eigvalsh(A).min() > -1e-9 and np.trace(A @ W) == pytest.approx(1)
     lengths = np.sqrt(np.einsum("ni,ij,nj->n", D, A, D))
     assert trace[-1] == pytest.approx(lengths.mean())
@@ -228,28 +228,28 @@ every = pytest.mark.parametrize("model", MODELS, ids=lambda model: type(model)._
 @every
 def test_without_known_the_base_sees_the_rows_as_they_are(model):
     X, known, _ = crossing(3)
-    found = clone(model).fit(X)
+    result = clone(model).fit(X)
     theirs = GaussianMixture(2, covariance_type="spherical", n_init=10, random_state=0).fit(X)
-    assert found.objective_ == pytest.approx(-60 * theirs.score(X), rel=1e-3)
-    assert adjusted_rand_score(found.labels_, known) == 1
-    found = clone(model).set_params(base="kmeans").fit(X)
-    assert found.objective_ == pytest.approx(KMeans(2, n_init=10, random_state=0).fit(X).inertia_)
+    assert result.objective_ == pytest.approx(-60 * theirs.score(X), rel=1e-3)
+    assert adjusted_rand_score(result.labels_, known) == 1
+    result = clone(model).set_params(base="kmeans").fit(X)
+    assert result.objective_ == pytest.approx(KMeans(2, n_init=10, random_state=0).fit(X).inertia_)
     with pytest.warns(DegenerateClusterWarning, match="one group only"):
         constant = clone(model).set_params(base="kmeans").fit(X, known=np.zeros(60))
-    assert (constant.labels_ == found.labels_).all()
+    assert (constant.labels_ == result.labels_).all()
 
 
 @every
 def test_the_known_clusters_are_not_found_again(model):
     X, known, sought = crossing(4)
     for base in ("em", "kmeans", KMeans(n_init=5), AgglomerativeClustering()):
-        found = clone(model).set_params(base=base).fit(X, known=known)
-        assert adjusted_rand_score(found.labels_, sought) > 0.85
-        assert found.restarts_.sizes["restart"] == (3 if isinstance(base, str) else 1)
-        centres = np.array([X[found.labels_ == c].mean(0) for c in (0, 1)])
+        result = clone(model).set_params(base=base).fit(X, known=known)
+        assert adjusted_rand_score(result.labels_, sought) > 0.85
+        assert result.restarts_.sizes["restart"] == (3 if isinstance(base, str) else 1)
+        centres = np.array([X[result.labels_ == c].mean(0) for c in (0, 1)])
         if base != "em":
-            np.testing.assert_allclose(found.cluster_centers_, centres)
-        assert found.objective_trace_.tolist() == [found.objective_]
+            np.testing.assert_allclose(result.cluster_centers_, centres)
+        assert result.objective_trace_.tolist() == [result.objective_]
 
 
 @every
@@ -273,19 +273,19 @@ def test_new_rows_are_moved_as_those_of_the_fit(model):
     X, known, sought = crossing(6, n=120)
     needs = isinstance(model, Orthogonalization)
     for base in ("em", "kmeans", KMeans(n_init=5)):
-        found = clone(model).set_params(base=base).fit(X[:60], known=known[:60])
-        assert (found.predict(X[:60], known=known[:60]) == found.labels_).all()
-        shares = found.predict_proba(X[:60], known=known[:60])
-        np.testing.assert_allclose(shares, found.membership_, atol=1e-6)
-        new = found.predict(X[60:], known=known[60:])
+        result = clone(model).set_params(base=base).fit(X[:60], known=known[:60])
+        assert (result.predict(X[:60], known=known[:60]) == result.labels_).all()
+        shares = result.predict_proba(X[:60], known=known[:60])
+        np.testing.assert_allclose(shares, result.membership_, atol=1e-6)
+        new = result.predict(X[60:], known=known[60:])
         assert adjusted_rand_score(new, sought[60:]) > 0.8
         if not needs:
-            assert (found.predict(X[60:]) == new).all()
+            assert (result.predict(X[60:]) == new).all()
     if needs:
         with pytest.raises(ValueError, match="known is required to predict"):
-            found.predict(X[60:])
-        found.set_params(variant="subspace").fit(X[:60], known=known[:60])
-        assert adjusted_rand_score(found.predict(X[60:]), sought[60:]) > 0.8
+            result.predict(X[60:])
+        result.set_params(variant="subspace").fit(X[:60], known=known[:60])
+        assert adjusted_rand_score(result.predict(X[60:]), sought[60:]) > 0.8
 
 
 @every
@@ -299,9 +299,9 @@ def test_bases_that_are_none_are_refused(model):
     ):
         with pytest.raises(error, match=what):
             clone(model).set_params(base=base).fit(X, known=known)
-    found = clone(model).set_params(base=AgglomerativeClustering()).fit(X, known=known)
+    result = clone(model).set_params(base=AgglomerativeClustering()).fit(X, known=known)
     with pytest.raises(ValueError, match="base without predict; got AgglomerativeClustering"):
-        found.predict(X, known=known)
+        result.predict(X, known=known)
 
 
 @every

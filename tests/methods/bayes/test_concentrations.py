@@ -82,9 +82,9 @@ def test_lengths_differ_by_the_codes_of_sizes_and_classes(covariance, errors):
 
             return jax.vmap(of)(jnp.asarray(values))
 
-        found = np.stack([lengths(labels) for labels in padded(target, z)])
+        result = np.stack([lengths(labels) for labels in padded(target, z)])
         expected = np.asarray([[NATS[name](labels, a) for a in values] for labels in z])
-        np.testing.assert_allclose(found - found[:, :1], expected - expected[:, :1], atol=1e-9)
+        np.testing.assert_allclose(result - result[:, :1], expected - expected[:, :1], atol=1e-9)
 
 
 def test_less_room_changes_no_length():

@@ -90,11 +90,11 @@ def test_the_length_is_the_definition(features, energy):
             code = code_of(features, energy, weight)
             target = code.target(X.astype(float), none, 0, 4, Told(known, 2))
             z = wide_labels(target, wanted)[0]
-            found = float(target.length(target.cells(z)))
+            result = float(target.length(target.cells(z)))
             unordered = code_of(features, energy, weight, True)
             target = unordered.target(X.astype(float), none, 0, 4, Told(known, 2))
-            assert float(target.length(target.cells(z))) == pytest.approx(found - np.log(6))
-        assert found == pytest.approx(definition(X, wanted, known, features, energy, weight))
+            assert float(target.length(target.cells(z))) == pytest.approx(result - np.log(6))
+        assert result == pytest.approx(definition(X, wanted, known, features, energy, weight))
 
 
 def test_what_a_binary_row_adds_is_a_sum_over_its_features():
@@ -130,11 +130,11 @@ def test_chains_have_the_exact_distribution(features):
         _, draws, _ = run(kernel, target, states, 50, 8, capacity=50)
     labels = np.asarray(draws["labels"])[..., :5].reshape(-1, 5)
     names = {tuple(z): i for i, z in enumerate(map(tuple, every))}
-    found = np.zeros(len(every))
+    result = np.zeros(len(every))
     for z in labels.tolist():
         order = {name: i for i, name in enumerate(dict.fromkeys(z))}
-        found[names[tuple(order[name] for name in z)]] += 1
-    assert p_value(found, p) > 1e-4
+        result[names[tuple(order[name] for name in z)]] += 1
+    assert p_value(result, p) > 1e-4
 
 
 @pytest.mark.slow
@@ -168,9 +168,9 @@ def test_a_posterior_of_counts_given_groups(fitted):
     assert (model.predict(X, known=known) == wanted).mean() > 0.9
     assert model.score(X, known=known) > model.score(X, known=1 - known)
     with pytest.warns(UserWarning, match="got features='multinomial'"):
-        found = model.to_arviz()
-    assert not hasattr(found, "log_likelihood")
-    np.testing.assert_array_equal(found.observed_data["X"], X)
+        result = model.to_arviz()
+    assert not hasattr(result, "log_likelihood")
+    np.testing.assert_array_equal(result.observed_data["X"], X)
 
 
 @pytest.mark.slow

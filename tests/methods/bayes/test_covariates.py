@@ -103,7 +103,7 @@ def test_clusters_say_what_numbers_and_labels_together_do_not():
         model.fit(X[:120], known=known[:120])
     assert matched_accuracy(z[:120], model.labels_) > 0.95
     assert (model.posterior_["n_clusters"] == 3).mean() > 0.6
-    found = model.predict(X[120:], known=known[120:])
-    assert matched_accuracy(z[120:], found) > 0.95
+    result = model.predict(X[120:], known=known[120:])
+    assert matched_accuracy(z[120:], result) > 0.95
     wrong = model.predict(X[120:], known=known[120:].sample(frac=1, random_state=0))
     assert matched_accuracy(z[120:], wrong) < 0.8

@@ -80,8 +80,8 @@ def test_what_a_row_adds_is_a_difference_of_lengths(full):
         return code.join(prepared, row[:, None])[:, 0], code(cells + row) - code(cells)
 
     for one in (code, UnitNormal(np.float64(0.4), np.float64(0.6), 3)):
-        found, expected = both(one, cells, own[5])
-        assert found == pytest.approx(np.asarray(expected), rel=1e-9)
+        result, expected = both(one, cells, own[5])
+        assert result == pytest.approx(np.asarray(expected), rel=1e-9)
 
 
 def rows(seed=0):
@@ -116,8 +116,8 @@ def from_the_prior(target, key):
         inner_key, which_key, key = jax.random.split(key, 3)
         which = jax.random.choice(which_key, len(FREEDOMS))
         version = jax.random.categorical(key, target.log_mass[which], shape=target.version.shape)
-        found = replace(target, inner=from_the_prior(target.inner, inner_key), which=which)
-        return found.with_versions(version)
+        result = replace(target, inner=from_the_prior(target.inner, inner_key), which=which)
+        return result.with_versions(version)
     keys = jax.random.split(key, 5)
     numbers = Prior(*(jax.random.choice(k, v) for k, v in zip(keys[:4], target.grid, strict=True)))
     turn = _wishart_root(keys[4], jnp.asarray(D + 2.0), ())
@@ -155,8 +155,8 @@ def test_the_length_of_a_partition_has_the_common_covariance_integrated_out():
             now = target.at(fixed).seen_by(turn @ turn.T * fixed.variance / (D + 2))
             return now.of_common() - now.length(now.cells(wide))
 
-        found = jax.lax.map(log_density, keys, batch_size=1000)
-        return only.shortest(wide), jax.nn.logsumexp(found) - np.log(len(keys))
+        result = jax.lax.map(log_density, keys, batch_size=1000)
+        return only.shortest(wide), jax.nn.logsumexp(result) - np.log(len(keys))
 
     keys = jax.random.split(jax.random.key(0), 40_000)
     lengths = []
@@ -220,8 +220,8 @@ def test_joint_distribution(errors):
             else:
                 fresh = replace(target, rows=X)
             state = chains.ChainState({"labels": labels, **draw}, {}, jax.random.fold_in(now, 1))
-            found = kernel.step(fresh, state).draw
-            return {name: found[name] for name in draw}, found["labels"]
+            result = kernel.step(fresh, state).draw
+            return {name: result[name] for name in draw}, result["labels"]
 
         return first, *jax.lax.fori_loop(0, turns, turn, (first, labels))
 
@@ -263,8 +263,8 @@ def test_predicted_densities_are_those_of_rows_left_out():
         grid = jnp.exp(-cost[0, 1:]).sum() * (axis[1] - axis[0]) ** 2
         return target.left_out(cells, labels)[N - 1], -cost[labels[N - 1], 0], grid
 
-    found, expected, total = both(target, jax.random.PRNGKey(1))
-    assert float(found) == pytest.approx(float(expected), rel=1e-9)
+    result, expected, total = both(target, jax.random.PRNGKey(1))
+    assert float(result) == pytest.approx(float(expected), rel=1e-9)
     assert float(total) == pytest.approx(1, abs=0.03)  # nearly all of the density is on the grid
 
 

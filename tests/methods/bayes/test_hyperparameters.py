@@ -88,7 +88,7 @@ def test_tied_rows_have_the_density_of_their_model(known):
     wide = padded(target, some)
 
     @jax.jit
-    def found(z):
+    def features_and_left_out(z):
         cells = target.cells(z)
         return target.features(cells), target.left_out(cells, z)
 
@@ -96,7 +96,7 @@ def test_tied_rows_have_the_density_of_their_model(known):
         return by_rows(X[chosen], z[chosen], TOLD[known].of(chosen), prior)
 
     for z, own in zip(wide, some, strict=True):
-        features, left_out = found(z)
+        features, left_out = features_and_left_out(z)
         assert float(features) == pytest.approx(length(own), rel=1e-10)
         for i in range(N):
             others = np.delete(np.arange(N), i)
@@ -128,12 +128,12 @@ def test_what_a_row_adds_is_a_difference_of_lengths(covariance, known):
         rest = sum(t.cost(t.cells(cells[:, None])).sum() for t in terms)
         return own.features(cells) + rest
 
-    found = np.asarray(jax.jit(of(here).joining)(cells, target.x[3:5], target.group[3:5]))
+    result = np.asarray(jax.jit(of(here).joining)(cells, target.x[3:5], target.group[3:5]))
     before = length(of(here), cells)
     for i in (3, 4):
         for c in range(K):
             more = length(of(np.append(here, i)), cells.at[target.group[i], c].add(target.x[i]))
-            assert found[c, i - 3] == pytest.approx(float(more - before), abs=1e-9)
+            assert result[c, i - 3] == pytest.approx(float(more - before), abs=1e-9)
 
 
 @pytest.mark.parametrize("known", TOLD)
@@ -150,8 +150,8 @@ def test_a_row_left_out_is_a_new_row_to_the_others_under_a_power(known):
         cost = others.features_of(cells.at[group[0], labels[i]].add(-x[0]), x, group)
         return target.left_out(cells, labels)[i], -cost[labels[i], 0]
 
-    found, expected = both(target)
-    assert float(found) == pytest.approx(float(expected), rel=1e-9)
+    result, expected = both(target)
+    assert float(result) == pytest.approx(float(expected), rel=1e-9)
 
 
 # Draws
@@ -170,8 +170,8 @@ def exact(target):
         cells = target.cells(labels)
         return jax.vmap(lambda prior: target.at(prior).length(cells))(numbers)
 
-    found = np.asarray(jax.lax.map(lengths, jnp.asarray(wide)))
-    p = np.exp(found.min() - found)
+    result = np.asarray(jax.lax.map(lengths, jnp.asarray(wide)))
+    p = np.exp(result.min() - result)
     return wide, numbers, p / p.sum()
 
 
@@ -189,12 +189,12 @@ def after(kernel, target, steps=5, n=8_000, seed=0):
     value = np.abs(prior[:, None] - known).sum(2).argmin(1)
     counts = np.zeros_like(p)
     np.add.at(counts, (which, value), 1)
-    found = (
+    result = (
         p_value(counts.sum(1), p.sum(1)),
         p_value(counts.sum(0), p.sum(0)),
         p_value(counts.ravel(), p.ravel()),
     )
-    return found, {name: int(np.asarray(v).sum()) for name, v in moves.items()}
+    return result, {name: int(np.asarray(v).sum()) for name, v in moves.items()}
 
 
 CASES = {
@@ -213,8 +213,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_partitions_and_numbers_keep_their_distribution(case):
     kernel = PriorKernel(1 if case == "diag" else 2, 4)
-    found, moves = after(kernel, CASES[case]())
-    assert min(found) > LEVEL / 3, (found, moves)
+    result, moves = after(kernel, CASES[case]())
+    assert min(result) > LEVEL / 3, (result, moves)
     accepted = moves["split_accepted"], moves["merge_accepted"]
     assert min(accepted) > 100 and moves["gibbs_accepted"] > 0
     assert abs(accepted[0] - accepted[1]) < 5 * np.sqrt(sum(accepted))
@@ -281,8 +281,8 @@ def test_joint_distribution(case):
             fresh = replace(target, plain=plain)
             fresh = replace(fresh, square=X.T @ X) if covariance == "tied" else fresh
             state = _at(fresh.at(prior), labels, jax.random.fold_in(now, 1))
-            found = kernel.step(fresh, state).draw
-            return Prior(*(found[name] for name in Prior._fields)), found["labels"]
+            result = kernel.step(fresh, state).draw
+            return Prior(*(result[name] for name in Prior._fields)), result["labels"]
 
         return jax.lax.fori_loop(0, turns, turn, (prior, labels))
 
@@ -346,9 +346,9 @@ def test_numbers_on_long_grids_keep_their_distribution(covariance):
         prior = Prior(*(values[at] for values in numbers))
         return jax.lax.fori_loop(0, steps, lambda t, now: after_a_step(now, key, t), prior)
 
-    found = np.stack(run(begin, jax.random.split(jax.random.PRNGKey(1), n)))
+    result = np.stack(run(begin, jax.random.split(jax.random.PRNGKey(1), n)))
     sizes = [len(values) for values in target.grid]
-    which = [abs(v[:, None] - g).argmin(1) for v, g in zip(found, target.grid, strict=True)]
+    which = [abs(v[:, None] - g).argmin(1) for v, g in zip(result, target.grid, strict=True)]
     end = np.ravel_multi_index(which, sizes)
     assert (end != begin).mean() > 0.9
     law = p.reshape(sizes)
@@ -363,8 +363,8 @@ def test_numbers_on_long_grids_keep_their_distribution(covariance):
 @pytest.mark.parametrize(("covariance", "grid"), [("tied", LONG), ("full", LONGER)])
 def test_the_best_numbers_of_long_grids_are_found(covariance, grid):
     target, cells, _, lengths = given_partition(covariance, grid)
-    found = jax.jit(lambda c: best_prior(target, c).features(c))(cells)
-    assert lengths.min() - 1e-9 <= float(found) < lengths.min() + 0.01
+    result = jax.jit(lambda c: best_prior(target, c).features(c))(cells)
+    assert lengths.min() - 1e-9 <= float(result) < lengths.min() + 0.01
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,8 @@ def everywhere(p, X, y):
 def test_likelihood_sums_over_all_assignments():
     p, (X, y) = parameters(), rows()
     log_p, _ = everywhere(p, X, y)
-    found = marginal.log_likelihood(p, X, y)
-    np.testing.assert_allclose(found, logsumexp(log_p, 1), rtol=1e-12)
+    result = marginal.log_likelihood(p, X, y)
+    np.testing.assert_allclose(result, logsumexp(log_p, 1), rtol=1e-12)
 
 
 def test_probability_that_no_component_is_empty():
@@ -95,8 +95,8 @@ def test_drawn_labels_have_the_probabilities_of_all_assignments():
     p, (X, y) = parameters(1), rows()
     log_p, _ = everywhere(p, X[:n], y[:n])
     many = Parameters(*(np.repeat(a, draws, 0) for a in p))
-    found = np.asarray(marginal.draw_labels(jax.random.PRNGKey(0), many, X[:n], y[:n]))
-    counts = np.bincount(found @ [9, 3, 1], minlength=27)
+    result = np.asarray(marginal.draw_labels(jax.random.PRNGKey(0), many, X[:n], y[:n]))
+    counts = np.bincount(result @ [9, 3, 1], minlength=27)
     expected = draws * np.exp(log_p[0] - logsumexp(log_p[0]))
     rare = expected < 5
     counts = np.append(counts[~rare], counts[rare].sum())
@@ -112,9 +112,9 @@ def test_class_probabilities_are_ratios_of_averages(weighted):
     for s, i, c, j in itertools.product(range(7), range(5), range(2), range(3)):
         each = joint(of_draw(p, s), X[i : i + 1], [c], [j])
         density[i, c] += np.exp(log_u[s] + each)
-    found = marginal.class_probabilities(p, X, log_u if weighted else None)
+    result = marginal.class_probabilities(p, X, log_u if weighted else None)
     expected = density / density.sum(1, keepdims=True)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("labelled", [False, True])
@@ -137,8 +137,8 @@ def test_the_model_has_the_prior_and_the_likelihood(labelled):
     values = {name: jnp.asarray(value) for name, value in values.items()}
     arguments = jnp.asarray(X), jnp.asarray(y)
     measure = jax.jit(lambda v: log_density(marginal.marginal_model, arguments, settings, v)[0])
-    found = measure(values)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    result = measure(values)
+    np.testing.assert_allclose(result, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -302,8 +302,8 @@ def test_mdl_mixture_agrees_with_nuts():
     )
     agree(ours, theirs)
 
-    found = draw_parameters(rng, X, y, draws.reshape(-1, n), k)
-    likelihood = np.asarray(marginal.log_likelihood(found, X, y)).reshape(*given.shape, 1)
+    result = draw_parameters(rng, X, y, draws.reshape(-1, n), k)
+    likelihood = np.asarray(marginal.log_likelihood(result, X, y)).reshape(*given.shape, 1)
     agree(ratio(likelihood, given), their_likelihood)
 
     def batches(values, call):
@@ -313,13 +313,13 @@ def test_mdl_mixture_agrees_with_nuts():
         return each.mean(0), each.std(0, ddof=1) / np.sqrt(20)
 
     def of_ours(labels, given):
-        found = np.flatnonzero(given > 0)
+        result = np.flatnonzero(given > 0)
         # As many for all parts, so that they share a program.
-        found = found[np.linspace(0, len(found) - 1, 400).round().astype(int)]
-        at = np.pad(labels[found], ((0, 0), (0, target.x.shape[0] - n)))
+        result = result[np.linspace(0, len(result) - 1, 400).round().astype(int)]
+        at = np.pad(labels[result], ((0, 0), (0, target.x.shape[0] - n)))
         at = {"labels": at.astype(np.int32)}
         rows = model._used.new_rows(new, 2)
-        return class_probabilities(target, at, len(found), rows, rule="joint")
+        return class_probabilities(target, at, len(result), rows, rule="joint")
 
     def of_theirs(*values):
         return marginal.class_probabilities(Parameters(*values[:-1]), new, values[-1])

@@ -423,9 +423,9 @@ def test_the_length_is_the_definition():
     for labels in ([0, 0, 0, 0, 0, 0], [0, 1, 2, 1, 0, 2], [1, 1, 1, 0, 0, 0]):
         with jax.enable_x64(True):
             wide = np.pad(np.asarray(labels, np.int32), (0, target.x.shape[0] - 6))
-            found = float(start(target, wide).length)
+            result = float(start(target, wide).length)
         expected = _nml_length(X, codes, np.asarray(labels), 6, np.ptp(X, axis=0))
-        assert found == pytest.approx(expected, rel=1e-10)
+        assert result == pytest.approx(expected, rel=1e-10)
 
 
 def test_predictives_are_normalised_under_the_conjugate_prior_only():
@@ -443,9 +443,9 @@ def test_predictives_are_normalised_under_the_conjugate_prior_only():
         nml = normal_nml(20, [0.2], [2.5], [5.0])
         for n in (2, 10):
             assert mass(conjugate, others[:n]) == pytest.approx(1, abs=1e-6)
-        found = [mass(nml, scale * others[:n]) for n in (2, 10) for scale in (0.5, 5.0)]
-    assert all(0.005 < abs(total - 1) < 0.11 for total in found)
-    assert all(0.96 < total < 1.02 for total in found[2:])
+        result = [mass(nml, scale * others[:n]) for n in (2, 10) for scale in (0.5, 5.0)]
+    assert all(0.005 < abs(total - 1) < 0.11 for total in result)
+    assert all(0.96 < total < 1.02 for total in result[2:])
 
 
 @pytest.mark.parametrize("rule", ["joint", "cond"])
@@ -481,8 +481,8 @@ def test_predictions_are_the_definition(rule):
     expected /= expected.sum(1, keepdims=True)
     with jax.enable_x64(True):
         wide = np.pad(draws, ((0, 0), (0, target.x.shape[0] - 6))).astype(np.int32)
-        found = class_probabilities(target, {"labels": wide}, 3, code.new_rows(new, 2), rule=rule)
-    np.testing.assert_allclose(found, expected, rtol=1e-10)
+        result = class_probabilities(target, {"labels": wide}, 3, code.new_rows(new, 2), rule=rule)
+    np.testing.assert_allclose(result, expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize(("covariance", "errors"), [("diag", "gaussian"), *slowly(("tied", "t"))])
@@ -518,8 +518,8 @@ def test_predictive_densities_integrate_to_one():
         wide = np.pad(draws, ((0, 0), (0, target.x.shape[0] - 6)))
         for n_draws in (1, 3):
             x = code.new_rows(rows, 2)
-            found = np.asarray(log_densities(target, {"labels": wide}, n_draws, x))
-            assert (area * np.exp(found)).sum() == pytest.approx(1, abs=1e-3)
+            result = np.asarray(log_densities(target, {"labels": wide}, n_draws, x))
+            assert (area * np.exp(result)).sum() == pytest.approx(1, abs=1e-3)
 
 
 def test_leave_one_out_is_the_ratio_of_evidences():
@@ -536,13 +536,13 @@ def test_leave_one_out_is_the_ratio_of_evidences():
         own = lengths(target)
         p = np.exp(-own - logsumexp(-own))
         at = np.random.default_rng(0).choice(len(z), 200_000, p=p)
-        found = np.asarray(leave_one_out(target, wide[at]))
+        result = np.asarray(leave_one_out(target, wide[at]))
         for i in (0, 2):
             less = codes.copy()
             less[i] = -1
             without = lengths(code.target(X, less, 2, 3))
-            assert found[i] == pytest.approx(logsumexp(-own) - logsumexp(-without), abs=0.01)
-    assert found[1] == 0
+            assert result[i] == pytest.approx(logsumexp(-own) - logsumexp(-without), abs=0.01)
+    assert result[1] == 0
 
 
 @pytest.mark.slow
@@ -657,8 +657,8 @@ def test_many_columns_are_not_multiplied_to_choose_a_covariance():
     X = np.random.default_rng(0).normal(size=(20, 31))
     code = MixtureCode("conjugate", "diag", 0.2, 1.0, 0.5, None, None, None, True)
     with jax.enable_x64(True):
-        found = shortest_lengths(code, X, np.full(20, -1), 0, 2, np.random.RandomState(0))
-    assert list(found) == ["diag", "tied"] and np.isfinite(list(found.values())).all()
+        result = shortest_lengths(code, X, np.full(20, -1), 0, 2, np.random.RandomState(0))
+    assert list(result) == ["diag", "tied"] and np.isfinite(list(result.values())).all()
 
 
 @pytest.mark.parametrize("covariance", ["diag", "tied", "full"])
@@ -675,10 +675,10 @@ def test_the_covariance_is_that_of_the_rows(covariance):
     X = X + 5 * np.eye(3)[truth]
     code = MixtureCode("conjugate", "diag", 0.2, 1.0, 0.5, None, None, None, True)
     with jax.enable_x64(True):
-        found = shortest_lengths(
+        result = shortest_lengths(
             code, (X - X.mean(0)) / X.std(0), np.full(300, -1), 0, 8, np.random.RandomState(0)
         )
-    assert min(found, key=found.get) == chosen(found) == covariance
+    assert min(result, key=result.get) == chosen(result) == covariance
 
 
 def test_covariances_of_their_own_have_to_be_clearly_shorter():
@@ -707,14 +707,14 @@ def test_partitions_by_classes_are_among_those_that_are_described():
     X = (X - X.mean(0)) / X.std(0)
     code = MixtureCode("conjugate", "diag", 0.2, 1.0, 0.5, None, None, None, True)
     with jax.enable_x64(True):
-        found = {
+        result = {
             most: shortest_lengths(code, X, truth, 3, most, np.random.RandomState(0))["tied"]
             for most in (2, 3)
         }
         target = replace(code, covariance="tied").target(X, truth, 3, 3)
         labels = np.pad(truth, (0, target.x.shape[0] - 24)).astype(np.int32)
         own = float(target.shortest(jax.numpy.asarray(labels)))
-    assert found[3] <= own + 1e-9 < found[2]
+    assert result[3] <= own + 1e-9 < result[2]
 
 
 @pytest.mark.slow
@@ -729,13 +729,13 @@ def test_covariances_that_depart_from_a_common_one_are_shrunk_to_it():
         X[truth == c] += rng.normal(size=(80, 12)) @ own @ common.T
     made = MixtureCode("conjugate", "diag", 0.2, 1.0, 0.5, None, None, None, True)
     with jax.enable_x64(True):
-        found = shortest_lengths(
+        result = shortest_lengths(
             made, (X - X.mean(0)) / X.std(0), np.full(240, -1), 0, 3, np.random.RandomState(0)
         )
-        assert list(found) == ["diag", "tied", "shrunk"]
-        assert min(found, key=found.get) == "shrunk"
+        assert list(result) == ["diag", "tied", "shrunk"]
+        assert min(result, key=result.get) == "shrunk"
         # Where a column follows from others, the density has no mode.
         X = np.c_[X[:30], X[:30, 0] + X[:30, 1]]
         X = (X - X.mean(0)) / X.std(0)
-        found = shortest_lengths(made, X, np.full(30, -1), 0, 2, np.random.RandomState(0))
-    assert list(found) == ["diag", "tied"]
+        result = shortest_lengths(made, X, np.full(30, -1), 0, 2, np.random.RandomState(0))
+    assert list(result) == ["diag", "tied"]

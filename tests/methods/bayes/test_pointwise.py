@@ -59,8 +59,8 @@ def padded(target, z):
 
 
 def pointwise(target, z, hyper):
-    found = pointwise_log_likelihood(target, {"labels": padded(target, z), **hyper})
-    return np.asarray(found)[:, : z.shape[1]]
+    result = pointwise_log_likelihood(target, {"labels": padded(target, z), **hyper})
+    return np.asarray(result)[:, : z.shape[1]]
 
 
 @jax.jit
@@ -82,8 +82,8 @@ def log_prior(z, a, unordered):
     sizes = np.bincount(z)
     sizes = sizes[sizes > 0]
     k = len(sizes)
-    found = gammaln(k * a) - gammaln(len(z) + k * a) + (gammaln(sizes + a) - gammaln(a)).sum()
-    return found + unordered * gammaln(k + 1)
+    result = gammaln(k * a) - gammaln(len(z) + k * a) + (gammaln(sizes + a) - gammaln(a)).sum()
+    return result + unordered * gammaln(k + 1)
 
 
 def moved(z, i):
@@ -110,7 +110,7 @@ def test_it_is_a_difference_of_the_description_lengths(code, covariance, classes
     assert any((c == 1).any() and (c > 0).all() for c in counts) and any(c[1] == 0 for c in counts)
     hyper = hyperparameters(target, np.arange(len(z)) % 2)
     sizes = hyper.get("concentration", np.ones(len(z)))
-    found = pointwise(target, z, hyper)
+    result = pointwise(target, z, hyper)
     for i in (0, 2):
         rest = every != i
         smaller = code.target(X[rest], codes[rest], n_classes, K)
@@ -123,7 +123,7 @@ def test_it_is_a_difference_of_the_description_lengths(code, covariance, classes
         for s, some in enumerate(joined):
             labels = logsumexp([log_prior(one, sizes[s], unordered) for one in some])
             expected = logsumexp(log_p[at == s]) - labels - without[s]
-            assert found[s, i] == pytest.approx(expected, abs=1e-8)
+            assert result[s, i] == pytest.approx(expected, abs=1e-8)
 
 
 def log_marginal(X, covariance, kappa, variance, nu):
@@ -134,9 +134,9 @@ def log_marginal(X, covariance, kappa, variance, nu):
     f, scatter = d + 1 + nu, nu * variance * np.eye(d)
     total = X.sum(0)
     after = scatter + X.T @ X - np.outer(total, total) / (kappa + n)
-    found = multigammaln((f + n) / 2, d) - multigammaln(f / 2, d) - n * d / 2 * np.log(np.pi)
-    found += f / 2 * np.linalg.slogdet(scatter)[1] - (f + n) / 2 * np.linalg.slogdet(after)[1]
-    return found + d / 2 * np.log(kappa / (kappa + n))
+    result = multigammaln((f + n) / 2, d) - multigammaln(f / 2, d) - n * d / 2 * np.log(np.pi)
+    result += f / 2 * np.linalg.slogdet(scatter)[1] - (f + n) / 2 * np.linalg.slogdet(after)[1]
+    return result + d / 2 * np.log(kappa / (kappa + n))
 
 
 def test_the_marginal_likelihood_is_a_product_of_t_densities():
@@ -166,10 +166,10 @@ def test_its_harmonic_mean_is_the_exact_leave_one_out_density(covariance):
 
     log_p = log_joint(np.ones(N, bool))
     weights = log_p - logsumexp(log_p)
-    found = pointwise(target, z, hyper)
+    result = pointwise(target, z, hyper)
     for i in range(N):
         exact = logsumexp(log_p) - logsumexp(log_joint(np.arange(N) != i))
-        assert -logsumexp(weights - found[:, i]) == pytest.approx(exact, abs=1e-9)
+        assert -logsumexp(weights - result[:, i]) == pytest.approx(exact, abs=1e-9)
 
 
 @pytest.mark.parametrize("covariance", ["full", "diag"])
@@ -228,9 +228,9 @@ def test_arviz_estimates_the_log_density_of_the_true_model(covariance):
     X, truth = three()
     few = {"num_warmup": 50, "num_samples": 150, "num_chains": 2, "num_split_merge": 2}
     model = MDLMixture(6, covariance=covariance, **few, random_state=0).fit(X)
-    found, k = elpd(model.to_arviz())
+    result, k = elpd(model.to_arviz())
     # Means and covariances of three components are estimated: half a nat for each of 15 numbers.
-    assert found.sum() - truth.sum() == pytest.approx(-7.5, abs=7.5)
+    assert result.sum() - truth.sum() == pytest.approx(-7.5, abs=7.5)
     assert (k <= 0.7).mean() > 0.9  # of 300 draws k itself is rough
 
 
@@ -239,15 +239,15 @@ def test_arviz_estimates_the_log_density_of_the_true_model(covariance):
 def test_arviz_agrees_with_fits_without_the_sample(covariance):
     X, truth = three(1)
     settings = {"covariance": covariance, "random_state": 0}
-    found, k = elpd(MDLMixture(**settings).fit(X).to_arviz())
+    result, k = elpd(MDLMixture(**settings).fit(X).to_arviz())
     assert (k <= 0.7).mean() > 0.9
     some = np.union1d(np.arange(0, 120, 10), [k.argmax(), truth.argmin()])
     again = []
     for i in some:
         model = MDLMixture(num_warmup=200, num_samples=300, **settings).fit(np.delete(X, i, 0))
         again.append(model.score(X[i : i + 1]))
-    np.testing.assert_allclose(found[some], again, atol=0.05)
-    assert found[some].sum() == pytest.approx(sum(again), abs=0.15)
+    np.testing.assert_allclose(result[some], again, atol=0.05)
+    assert result[some].sum() == pytest.approx(sum(again), abs=0.15)
 
 
 @pytest.mark.parametrize(

@@ -137,16 +137,16 @@ def as_code(k, labels, parts=None):
     return code
 
 
-def p_value(found, expected_codes, probability):
+def p_value(result, expected_codes, probability):
     """Chi-square test; codes with fewer than 5 expected are one."""
     codes, inverse = np.unique(expected_codes, return_inverse=True)
     p = np.bincount(inverse, probability)
-    assert np.isin(found, codes).all()
-    seen = np.bincount(np.searchsorted(codes, found), minlength=len(codes))
-    rare = p * len(found) < 5
+    assert np.isin(result, codes).all()
+    seen = np.bincount(np.searchsorted(codes, result), minlength=len(codes))
+    rare = p * len(result) < 5
     p = np.append(p[~rare], p[rare].sum())
     seen = np.append(seen[~rare], seen[rare].sum())
-    if p[-1] * len(found) < 1:
+    if p[-1] * len(result) < 1:
         assert seen[-1] < 15
         p, seen = p[:-1] / p[:-1].sum(), seen[:-1]
     return stats.chisquare(seen, p * seen.sum()).pvalue
@@ -199,8 +199,8 @@ def check(target, move, n_draws, seed, n_moves=1):
     after = moved(mixture, jax.random.split(jax.random.PRNGKey(seed + 1), n_draws))
     n_after = np.asarray(after.active).sum(1)
     changed = float((n_after != np.asarray(mixture.active).sum(1)).mean())
-    found = as_code(n_after, after.labels, None if parts is None else after.parts)
-    return p_value(found, as_code(k, labels, parts), p), changed
+    result = as_code(n_after, after.labels, None if parts is None else after.parts)
+    return p_value(result, as_code(k, labels, parts), p), changed
 
 
 def refit(target, mixture, key):
@@ -336,17 +336,17 @@ def test_chains_reach_the_exact_distribution(energy, d):
     states, p = exact_nml(target) if energy == "nml" else exact_conjugate(target)
     exact_k = np.bincount([k for k, _, _ in states], p, KMAX + 1)
     for k in range(1, KMAX + 1):
-        found = (draws["n_clusters"] == k).astype(float)
-        error = np.sqrt(exact_k[k] * (1 - exact_k[k]) / float(arviz.ess(found)))
-        assert abs(found.mean() - exact_k[k]) < 5 * error
+        result = (draws["n_clusters"] == k).astype(float)
+        error = np.sqrt(exact_k[k] * (1 - exact_k[k]) / float(arviz.ess(result)))
+        assert abs(result.mean() - exact_k[k]) < 5 * error
     exact = np.zeros((N, N))
     for (_, z, _), w in zip(states, p, strict=True):
         exact += w * (z[:, None] == z)
     z = draws["labels"][..., :N]
     for i, j in itertools.combinations(range(N), 2):
-        found = (z[..., i] == z[..., j]).astype(float)
-        error = np.sqrt(exact[i, j] * (1 - exact[i, j]) / float(arviz.ess(found)))
-        assert abs(found.mean() - exact[i, j]) < 5 * error
+        result = (z[..., i] == z[..., j]).astype(float)
+        error = np.sqrt(exact[i, j] * (1 - exact[i, j]) / float(arviz.ess(result)))
+        assert abs(result.mean() - exact[i, j]) < 5 * error
     # A jump up is followed by one down: accepted equally often, but for one excursion per chain.
     kinds = ["pivot", "launched", "single"]
     up, down = (
@@ -439,8 +439,8 @@ def test_lengths_are_those_of_the_definition():
 
 def test_gamma_variates_have_their_distribution():
     a = np.array([0.05, 0.5, 1.0, 2.5, 1000.0])
-    found = jax.jit(log_gamma_variate)(jax.random.PRNGKey(0), np.repeat(a, 5000).reshape(5, 5000))
-    for shape, values in zip(a, np.asarray(found), strict=True):
+    result = jax.jit(log_gamma_variate)(jax.random.PRNGKey(0), np.repeat(a, 5000).reshape(5, 5000))
+    for shape, values in zip(a, np.asarray(result), strict=True):
         law = stats.gamma(shape)
         assert stats.kstest(values, lambda v, law=law: law.cdf(np.exp(v))).pvalue > P_LIMIT
 
@@ -477,9 +477,9 @@ def test_evidence_is_unbiased_and_nearly_constant():
         t = draw_scales(first, m, box)
         return draw_means(second, m, t, box)[:, 0], log_evidence(m, t, box)[:, 0]
 
-    means, found = map(np.asarray, draw(jax.random.split(jax.random.PRNGKey(0), 20_000)))
+    means, result = map(np.asarray, draw(jax.random.split(jax.random.PRNGKey(0), 20_000)))
     assert (np.abs(means) <= 2).all()
-    for x, values in zip(data, found.T, strict=True):
+    for x, values in zip(data, result.T, strict=True):
         ratio = np.exp(values - log_box_integral(np.asarray(x), box, 0))
         assert ratio.std() < 0.2
         assert abs(ratio.mean() - 1) < 5 * ratio.std() / np.sqrt(len(ratio)) + 1e-9

@@ -42,11 +42,11 @@ def test_a_row_joins_the_block_with_the_shortest_description(rows, energy):
     none = np.full(13, -1)
     target = code.target(X, none[:12], 0, k)
     wide = np.pad(labels, (0, target.x.shape[0] - 12)).astype(np.int32)
-    found = best_blocks(target, {"labels": wide[None]}, code.new_rows(new, 0))
+    result = best_blocks(target, {"labels": wide[None]}, code.new_rows(new, 0))
     if energy == "nml":  # bounds of the code are those of the rows that it is made for
-        assert found.shape == (1, 8) and np.asarray(found).max() < 3
+        assert result.shape == (1, 8) and np.asarray(result).max() < 3
         return
-    for row, block in zip(new, np.asarray(found)[0], strict=True):
+    for row, block in zip(new, np.asarray(result)[0], strict=True):
         larger = code.target(np.vstack([X, row]), none, 0, k)
         pad = larger.x.shape[0] - 13
         each = [np.pad(np.append(labels, b), (0, pad)).astype(np.int32) for b in range(3)]
@@ -79,15 +79,15 @@ def test_many_rows_start_on_some_of_them(rows, few, monkeypatch):
 
     monkeypatch.setattr(starts, "on_some_rows", spy)
     model = MDLMixture(5, **QUICK)
-    found = clone(model).fit(X)
+    result = clone(model).fit(X)
     assert len(seen) == 1 and seen[0].shape == (2, 300)
     assert min(adjusted_rand_score(z, truth) for z in seen[0]) > 0.95
-    assert adjusted_rand_score(found.labels_, truth) > 0.95
+    assert adjusted_rand_score(result.labels_, truth) > 0.95
     for init, n in (("dispersed", 300), ("auto", 150), ("subsample", 60)):
         other = clone(model).set_params(init=init)
         assert other._start(other.prepare(X[:n], None), 0, None, None) is None
     again = clone(model).fit(X)
-    np.testing.assert_array_equal(again.posterior_["labels"], found.posterior_["labels"])
+    np.testing.assert_array_equal(again.posterior_["labels"], result.posterior_["labels"])
 
 
 def test_chains_start_at_labels(rows, monkeypatch):

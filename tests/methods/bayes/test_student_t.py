@@ -49,13 +49,13 @@ def test_scales_add_up_to_a_t_law(freedom, d):
     far = np.linspace(0, 8, 60)
     away = far**2 * d  # most rows are near the root of d
     log_w = np.log(student_t.VALUES)
-    found = logsumexp(mass + 0.5 * d * log_w - 0.5 * away[:, None] * np.exp(log_w), axis=1)
-    found = found - 0.5 * d * np.log(2 * np.pi)
+    result = logsumexp(mass + 0.5 * d * log_w - 0.5 * away[:, None] * np.exp(log_w), axis=1)
+    result = result - 0.5 * d * np.log(2 * np.pi)
     x = np.zeros((len(far), d))
     x[:, 0] = np.sqrt(away)
     expected = stats.multivariate_t.logpdf(x, np.zeros(d), np.eye(d), df=freedom)
     weight = np.exp(stats.f.logpdf(far[1:] ** 2, d, freedom)) * 2 * far[1:] * (far[1] - far[0])
-    assert (weight * np.abs(found - expected)[1:]).sum() < 0.1  # of the rows that there are
+    assert (weight * np.abs(result - expected)[1:]).sum() < 0.1  # of the rows that there are
 
 
 def test_infinity_stands_for_normal_errors():
@@ -180,8 +180,8 @@ def test_partitions_and_scales_keep_their_distribution(case):
         return jax.lax.fori_loop(0, 4, lambda _, s: kernel.step(target, s), state)
 
     end = run(jnp.asarray(labels), draw, keys).draw
-    found = np.asarray(end["labels"])[:, :N]
-    which = places(found, z)
+    result = np.asarray(end["labels"])[:, :N]
+    which = places(result, z)
     w = np.asarray(end["scale_weight"])[:, :N]
     version = np.abs(w[..., None] - VALUES).argmin(2)
     of = version @ len(VALUES) ** np.arange(N - 1, -1, -1)
@@ -228,8 +228,8 @@ def test_predicted_densities_are_those_of_rows_left_out(case):
 
     every = [np.where(others, w, value) for value in VALUES]
     with_row = logsumexp([m - length(others | True, w) for m, w in zip(mass, every, strict=True)])
-    found = list(map(float, both(*jnp.asarray(wide))))
-    assert found == pytest.approx([with_row + length(others, w)] * 2, rel=1e-8)
+    result = list(map(float, both(*jnp.asarray(wide))))
+    assert result == pytest.approx([with_row + length(others, w)] * 2, rel=1e-8)
 
 
 # What it is for

@@ -129,8 +129,8 @@ def test_lengths_are_those_of_rows_as_they_came(case):
 
         return jax.lax.map(of, which).T
 
-    found = lengths(padded(target, z[::4]), jnp.asarray(which, jnp.int32))
-    np.testing.assert_allclose(found, -log_p[::4], rtol=1e-9)
+    result = lengths(padded(target, z[::4]), jnp.asarray(which, jnp.int32))
+    np.testing.assert_allclose(result, -log_p[::4], rtol=1e-9)
 
 
 # Draws
@@ -151,13 +151,13 @@ def test_partitions_and_powers_keep_their_distribution(case):
     states.draw["yeo_johnson_lambda"] = jnp.asarray(POWERS[KEPT[which[at[1]]]])
     _, draws, _ = chains.run(kernel, target, states, 1, 4, capacity=1)
     labels = np.asarray(draws["labels"])[0, :, :N]
-    found = places(labels, z)
+    result = places(labels, z)
     away = np.abs(np.asarray(draws["yeo_johnson_lambda"])[0][..., None] - POWERS[KEPT])
     assert away.min(2).max() < 1e-9
     power = away.argmin(2) @ len(KEPT) ** np.arange(D - 1, -1, -1)
-    assert (found != at[0]).mean() > 0.2 and (power != at[1]).mean() > 0.2  # they did move
+    assert (result != at[0]).mean() > 0.2 and (power != at[1]).mean() > 0.2  # they did move
     counts = np.zeros_like(p)
-    np.add.at(counts, (found, power), 1)
+    np.add.at(counts, (result, power), 1)
     for axes in ((), (0,), (1,)):
         assert p_value(counts.sum(axes).ravel(), p.sum(axes).ravel()) > LEVEL / 3, axes
 
@@ -203,11 +203,11 @@ def test_a_row_is_predicted_by_the_others(case):
     target, told = made(covariance, known), TOLD[known]
     which = np.asarray([0, 2])
     labels = padded(target, np.asarray([[0, 1, 0, 1, 1]]))[0]
-    found = jax.jit(lambda now: now.left_out(now.cells(labels), labels))(target.with_powers(which))
+    result = jax.jit(lambda now: now.left_out(now.cells(labels), labels))(target.with_powers(which))
     length = functools.partial(by_rows, covariance, told, labels[:N], POWERS[KEPT[which]])
     others = [np.flatnonzero(np.arange(N) != i) for i in range(N)]
     expected = [length(at=at) - length() for at in others]
-    assert list(np.asarray(found)[:N]) == pytest.approx(expected, rel=1e-8)
+    assert list(np.asarray(result)[:N]) == pytest.approx(expected, rel=1e-8)
 
 
 @pytest.mark.slow

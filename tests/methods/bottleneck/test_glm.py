@@ -402,9 +402,9 @@ def test_one_program_serves_a_sweep_and_a_batch():
     calls = [call for task in tasks for call in task.calls]
     assert len({call.signature for call in calls}) == 1
     assert all(isinstance(call, solve.Call) for call in calls)
-    found = {id(call): solution for call, solution, _ in Batcher(jax.devices()[:1])(calls)}
+    result = {id(call): solution for call, solution, _ in Batcher(jax.devices()[:1])(calls)}
     for model, task in zip(models, tasks, strict=True):
-        model.finish(task, [found[id(call)] for call in task.calls])
+        model.finish(task, [result[id(call)] for call in task.calls])
         alone = clone(model).fit(X, known=z)
         assert model.objective_ == pytest.approx(alone.objective_, rel=1e-8)
         assert (model.labels_ == alone.labels_).all()
@@ -478,13 +478,13 @@ def test_scikit_learn_conformance(estimator, check):
 def test_product_and_additive_on_table_9_1():
     """Gondek (2005), table 9.1: .93 and .73 are printed there; Bayes' rule has .972."""
     for multi in ("product", "additive"):
-        found = []
+        result = []
         for seed in range(1, 9):
             X, labels = make_binary_partitions(200, (8, 8, 4), 2, random_state=seed)
             model = CCIB(2, multi=multi, n_init=4, random_state=0).fit(X, known=labels[:, :2])
-            found.append(matched_accuracy(model.labels_, labels[:, 2]))
-        error = np.std(found, ddof=1) / len(found) ** 0.5
-        assert np.mean(found) >= 0.96 - 2 * error
+            result.append(matched_accuracy(model.labels_, labels[:, 2]))
+        error = np.std(result, ddof=1) / len(result) ** 0.5
+        assert np.mean(result) >= 0.96 - 2 * error
 
 
 @pytest.mark.slow
@@ -492,9 +492,9 @@ def test_product_and_additive_on_table_9_1():
     ("link", "bar"), [("gaussian", 0.95), ("bernoulli", 0.9), ("multinomial", 0.9)]
 )
 def test_recovery_beyond_continuous_structure(link, bar):
-    found = []
+    result = []
     for seed in range(1, 11):
         X, z, c = planted(link, seed)
         model = CCIB(2, n_init=4, random_state=0).fit(X, known=z)
-        found.append(matched_accuracy(model.labels_, c))
-    assert np.mean(found) >= bar
+        result.append(matched_accuracy(model.labels_, c))
+    assert np.mean(result) >= bar

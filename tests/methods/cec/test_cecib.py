@@ -111,10 +111,10 @@ def test_no_single_row_would_lower_the_objective(covariance, solver):
     X, _, y = planted(1)
     model = made(covariance, solver=solver, beta=0.7).fit(X, y)
     given = {"covariance": covariance, "reg": model.reg, "fixed": FIXED, "y": y, "beta": 0.7}
-    found = reference.terms(X, model.labels_, **given)
+    result = reference.terms(X, model.labels_, **given)
     assert list(model.cost_terms_) == ["model", "entropy", "labels"]
-    np.testing.assert_allclose(list(model.cost_terms_.values()), found, rtol=1e-9, atol=1e-9)
-    assert model.objective_ == pytest.approx(found.sum(), rel=1e-12)
+    np.testing.assert_allclose(list(model.cost_terms_.values()), result, rtol=1e-9, atol=1e-9)
+    assert model.objective_ == pytest.approx(result.sum(), rel=1e-12)
     assert reference.improvements(X, model.labels_, **given).min() > -1e-9 * N
     trace, clusters = model.objective_trace_, model.n_clusters_trace_
     rises = np.diff(trace) > 1e-9 * N
@@ -301,7 +301,7 @@ def test_means_and_covariances_are_those_of_the_rows(covariance):
             "spherical": rows.var(0).mean(),
             "fixed": FIXED,
         }[covariance]
-        found = model.covariances_ if covariance == "fixed" else model.covariances_[c]
-        np.testing.assert_allclose(found, expected, rtol=1e-8)
+        result = model.covariances_ if covariance == "fixed" else model.covariances_[c]
+        np.testing.assert_allclose(result, expected, rtol=1e-8)
     assert (model.predict(X) == model.labels_).all()
     assert -N * model.score(X) == pytest.approx(model.objective_, rel=1e-9)

@@ -43,9 +43,9 @@ def test_the_authors_clusters(name):
     assert change.min() > -1e-9 * n
     model = CECIB(2 * n_classes, reg=0, n_init=100, random_state=1).fit(X, y)
     assert model.objective_ <= cost + 1e-9 * n
-    found = reference.terms(X, model.labels_, y).sum()
+    result = reference.terms(X, model.labels_, y).sum()
     # Without a ridge covariances may be nearly singular.
-    np.testing.assert_allclose(model.objective_, found, rtol=1e-6)
+    np.testing.assert_allclose(model.objective_, result, rtol=1e-6)
 
 
 # The paper's sets and the classes of each. Ecoli is five principal components of those rows that
@@ -91,7 +91,7 @@ def test_what_labels_right_and_wrong_do():
     Measured: .525 without labels; beta .269 and 1 with none wrong .572 and .651, with 10 % .542 and
     .604, with 40 % .532 and .510, with 50 % .516 and .481.
     """
-    found, plain = {}, []
+    result, plain = {}, []
     for name in SETS:
         X, classes = rows_of(name)
         pooled = []
@@ -109,13 +109,13 @@ def test_what_labels_right_and_wrong_do():
             model.fit(X, told[wrong, i % DRAWS[wrong]])
             if beta:
                 score = normalized_mutual_information(model.labels_, classes)
-                found.setdefault((wrong, beta), []).append(score)
+                result.setdefault((wrong, beta), []).append(score)
                 continue
             starts = model.restarts_
             agreement = [normalized_mutual_information(z, classes) for z in starts.labels.values]
             pooled += zip(starts.objective.values, agreement, strict=True)
         plain.append(best_of_five(*np.array(pooled).T))
-    nmi = {cell: np.mean(scores) for cell, scores in found.items()}
+    nmi = {cell: np.mean(scores) for cell, scores in result.items()}
     plain = np.mean(plain)
     assert plain >= 0.51
     # Right labels: the more weight, the better. With many wrong it is the other way round.

@@ -33,8 +33,8 @@ def test_signs_of_labels_and_pairs():
         [[0, 1, -1, 0, -1], [1, 0, -1, 0, 0], [-1, -1, 0, 0, 0], [0, 0, 0, 0, 1], [-1, 0, 0, 1, 0]]
     )
     np.testing.assert_array_equal(signs, expected)
-    found = laplacian(np.where(told >= 0, 1, 0)[:, None] * signs)[3:]
-    np.testing.assert_array_equal(found, 0)  # of rows without weights
+    result = laplacian(np.where(told >= 0, 1, 0)[:, None] * signs)[3:]
+    np.testing.assert_array_equal(result, 0)  # of rows without weights
 
 
 def test_eta_1_is_spectral_clustering_of_the_edited_affinities(rows):
@@ -58,10 +58,12 @@ def test_links_say_what_rows_do_not():
     y = np.where(np.arange(N) < 16, HALF, -1)
     model = SemiSupervisedSpectral(2, eta=0.1, **QUICK).fit(X, y)
     told = y >= 0
-    found = normalized_mutual_information(model.labels_[told], y[told])
+    result = normalized_mutual_information(model.labels_[told], y[told])
     plain = SemiSupervisedSpectral(2, **QUICK).fit(X)
     assert (model.labels_[told] == y[told]).all()  # named after the classes
-    assert found == pytest.approx(1) and found > normalized_mutual_information(plain.labels_, HALF)
+    assert result == pytest.approx(1) and result > normalized_mutual_information(
+        plain.labels_, HALF
+    )
     assert np.diff(model.objective_trace_).max(initial=0) <= 1e-12
 
 

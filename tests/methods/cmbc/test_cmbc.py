@@ -308,14 +308,14 @@ def test_the_critical_temperature_is_the_largest_generalised_eigenvalue():
         x, z, _, _ = draw(seed, 2)
         x[:, 2] = 1  # says nothing
         rows, made, real = problem(x, [z], "chi2", 2)
-        found = float(critical_temperature(rows, made, strength, real))
+        result = float(critical_temperature(rows, made, strength, real))
         y = np.delete(x, 2, 1).astype(float)
         standard = (y - y.mean(0)) / y.std(0)
         total = standard.T @ standard / len(x)
         means = np.array([standard[z == g].mean(0) for g in range(3)])
         between = (means.T * np.bincount(z) / len(z)) @ means
         expected = scipy.linalg.eigh(total, np.eye(4) + strength * between)[0].max()
-        assert found == pytest.approx(expected, rel=1e-5)
+        assert result == pytest.approx(expected, rel=1e-5)
         # The penalty's own linear part is the same matrix.
         f = np.sqrt(made.spread)[:, None] * made.differences[:, [0, 1, 3, 4]] * y.std(0)
         np.testing.assert_allclose(f.T @ f, between, atol=1e-12)
@@ -578,10 +578,10 @@ def test_a_partial_pass_keeps_to_the_range_of_float32(low):
 
     def one_pass(dtype):
         arrays = jax.tree.map(lambda a: np.asarray(a, dtype), (rows, start, made))
-        found = partial_pass(
+        result = partial_pass(
             arrays[0], arrays[1], dtype(1), real, dtype(0), arrays[2], dtype(2), 60
         )
-        return np.asarray(found)
+        return np.asarray(result)
 
     wide, narrow = one_pass(np.float64), one_pass(np.float32)
     assert narrow.dtype == np.float32 and np.isfinite(narrow).all()
@@ -797,11 +797,11 @@ def test_lanes_give_what_a_fit_gives(binary):
     models = [CMBC(2, strength=c, n_init=2, random_state=i) for i, c in enumerate((0.5, 2.0, 4.0))]
     tasks = [model.prepare(X, None, labels[:, 0]) for model in models]
     lanes = Batcher(jax.devices()[:1])
-    found = {id(call): solution for call, solution, _ in lanes([t.calls[0] for t in tasks])}
+    result = {id(call): solution for call, solution, _ in lanes([t.calls[0] for t in tasks])}
     assert len(lanes.compiled) == 1
     for model, task in zip(models, tasks, strict=True):
         alone = clone(model).fit(X, known=labels[:, 0])
-        model.finish(task, [found[id(task.calls[0])]])
+        model.finish(task, [result[id(task.calls[0])]])
         assert (model.labels_ == alone.labels_).all()
         assert model.objective_ == pytest.approx(alone.objective_, rel=1e-12)
 
@@ -820,7 +820,7 @@ def test_restarts_in_chunks(binary, monkeypatch):
 
 def recover(k, m, n_sets, **options):
     """Accuracy over restarts, its range, and accuracy of the best, each (n_sets,)."""
-    found = []
+    result = []
     for seed in range(n_sets):
         X, labels = make_binary_partitions(
             {2: 200, 3: 450, 4: 800}[k], (m, 4), k, random_state=1000 * k + seed
@@ -828,8 +828,8 @@ def recover(k, m, n_sets, **options):
         model = CMBC(k, random_state=seed, **options).fit(X, known=labels[:, 0])
         each = [matched_accuracy(row, labels[:, 1]) for row in model.restarts_.labels.values]
         best = matched_accuracy(model.labels_, labels[:, 1])
-        found.append((np.mean(each), np.ptp(each), best))
-    return np.transpose(found)
+        result.append((np.mean(each), np.ptp(each), best))
+    return np.transpose(result)
 
 
 @pytest.mark.slow
@@ -915,19 +915,19 @@ SUCCESSIVE = {
 def test_successive_clusterings_are_no_worse_than_published(update, multi):
     n_sets = 6
     for (session, p_noise), published in SUCCESSIVE.items():
-        found = []
+        result = []
         for seed in range(n_sets):
             X, labels = make_binary_partitions(
                 1000, (6, 5, 4, 3), 2, p_noise=p_noise, random_state=9000 + seed
             )
             model = CMBC(2, update=update, multi=multi, n_init=1, random_state=seed)
             model.fit(X, known=labels[:, :session])
-            found.append([nmi(model.labels_, one, normalizer="truth") for one in labels.T])
-        found = np.array(found)
-        error = found[:, session].std(ddof=1) * (1 / n_sets + 1 / 100) ** 0.5
+            result.append([nmi(model.labels_, one, normalizer="truth") for one in labels.T])
+        result = np.array(result)
+        error = result[:, session].std(ddof=1) * (1 / n_sets + 1 / 100) ** 0.5
         goal = {"joint": max(published), "batch": published[0], "partial": published[1]}[update]
-        assert found[:, session].mean() > goal - 2 * error, (session, p_noise)
-        assert found[:, :session].mean() < 0.01, (session, p_noise)
+        assert result[:, session].mean() > goal - 2 * error, (session, p_noise)
+        assert result[:, :session].mean() < 0.01, (session, p_noise)
 
 
 def test_the_old_word_for_additive_warns(binary):

@@ -207,9 +207,9 @@ def test_pieces_of_many_rows_add_up(covariance, errors, monkeypatch):
             own = em.Model(data, numbers, covariance, errors == "t", len(data.active), True)
             climb = solver.Climb(own, laid_out.fixed)
             state = climb.rise(climb.begin(labels, None, 0), 3).state
-            found = own.look(state.t, state.u, 0.9 * state.w, climb.damp, climb.barred)
-            labels = own.labels(found.w)
-            return state._replace(w=own.joined(state.w)), labels, found._replace(w=labels)
+            result = own.look(state.t, state.u, 0.9 * state.w, climb.damp, climb.barred)
+            labels = own.labels(result.w)
+            return state._replace(w=own.joined(state.w)), labels, result._replace(w=labels)
 
         labels = laid_out.starts[0].reshape(-1)
         whole = jax.jit(three_steps)(labels)
@@ -217,8 +217,8 @@ def test_pieces_of_many_rows_add_up(covariance, errors, monkeypatch):
         monkeypatch.setattr(em, "_NEAR", 1)
         assert em.piece(labels.size, 20) == 128 < labels.size
         parts = jax.jit(lambda labels: three_steps(labels))(labels)
-    found, expected = jax.tree.leaves(parts), jax.tree.leaves(whole)
-    for a, b in zip(found, expected, strict=True):
+    result, expected = jax.tree.leaves(parts), jax.tree.leaves(whole)
+    for a, b in zip(result, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
 
 
@@ -362,10 +362,10 @@ def test_crabs(data_dir, monkeypatch):
     data = datasets.load("crabs")
     X = (data.X - data.X.mean(0)) / data.X.std(0)
     species, sex = data.labelings["species"], data.labelings["sex"]
-    found = ResidualMixture(2, random_state=0).fit(X, known=sex).labels_
-    assert normalized_mutual_information(found, species) == pytest.approx(1)
-    found = ResidualMixture(2, random_state=0).fit(X, known=species).labels_
-    assert normalized_mutual_information(found, sex) >= 0.6
+    result = ResidualMixture(2, random_state=0).fit(X, known=sex).labels_
+    assert normalized_mutual_information(result, species) == pytest.approx(1)
+    result = ResidualMixture(2, random_state=0).fit(X, known=species).labels_
+    assert normalized_mutual_information(result, sex) >= 0.6
 
 
 # The contract
@@ -412,8 +412,8 @@ def test_a_sweep_compiles_once(fitted):
     before = solver.solve_residuals._cache_size()
     steps = []
     for setting in ({"ridge": 1.0}, {"balance": 1.0}, {"tol": 1e-2}, {"tol": 1e-6}):
-        found = clone(model).set_params(random_state=3, **setting).fit(X[:85], known=z[:85])
-        steps.append(found.start_table_.n_iter.sum())
+        result = clone(model).set_params(random_state=3, **setting).fit(X[:85], known=z[:85])
+        steps.append(result.start_table_.n_iter.sum())
     assert solver.solve_residuals._cache_size() == before
     assert steps[2] < steps[3]
 
@@ -441,9 +441,9 @@ def test_fits_share_a_program_of_a_batch(fitted):
     with jax.enable_x64(True):
         tasks = [e.prepare(X, None, z) for e in estimators]
         lanes = Batcher(jax.local_devices()[:1])
-        found = {id(call): s for call, s, _ in lanes([c for t in tasks for c in t.calls])}
+        result = {id(call): s for call, s, _ in lanes([c for t in tasks for c in t.calls])}
         for e, t in zip(estimators, tasks, strict=True):
-            e.finish(t, [found[id(c)] for c in t.calls])
+            e.finish(t, [result[id(c)] for c in t.calls])
     assert len(lanes.compiled) == 1
     assert estimators[1].objective_ == pytest.approx(model.objective_, abs=1e-6)
     assert estimators[0].objective_ != estimators[1].objective_
@@ -520,10 +520,10 @@ def test_columns_that_say_nothing_change_nothing(fitted):
 def test_wide_rows_are_projected():
     rng = np.random.default_rng(0)
     wide = rng.normal(size=(40, 141)) + 3 * rng.normal(size=(2, 141))[np.arange(40) % 2]
-    found = ResidualMixture(2, **FEW).fit(wide, known=np.arange(40) // 20)
-    assert found.n_components_ == 19 and np.isfinite(found.membership_).all()
-    assert matched_accuracy(found.labels_, np.arange(40) % 2) > 0.95
-    assert (found.predict(wide, known=np.arange(40) // 20) == found.labels_).all()
+    result = ResidualMixture(2, **FEW).fit(wide, known=np.arange(40) // 20)
+    assert result.n_components_ == 19 and np.isfinite(result.membership_).all()
+    assert matched_accuracy(result.labels_, np.arange(40) % 2) > 0.95
+    assert (result.predict(wide, known=np.arange(40) // 20) == result.labels_).all()
 
 
 @pytest.mark.slow
@@ -627,20 +627,20 @@ def shares(seed, shares, sd=5.0, n=240, d=6, n_groups=3):
 def test_free_weights_find_a_minority_and_auto_frees_them_where_that_pays():
     X, c, z = shares(1, (0.9, 0.1))
     runs = {"n_init": 12, "random_state": 0}
-    found = {
+    result = {
         weights: ResidualMixture(2, weights=weights, **runs).fit(X, known=z)
         for weights in ("uniform", "free", "auto")
     }
-    index = {weights: adjusted_rand_score(c, model.labels_) for weights, model in found.items()}
+    index = {weights: adjusted_rand_score(c, model.labels_) for weights, model in result.items()}
     assert index["uniform"] < 0.6 and index["free"] > 0.9 and index["auto"] > 0.9
-    np.testing.assert_allclose(np.sort(found["auto"].weights_), [0.1, 0.9], atol=0.04)
-    assert found["auto"].objective_ < found["uniform"].objective_
+    np.testing.assert_allclose(np.sort(result["auto"].weights_), [0.1, 0.9], atol=0.04)
+    assert result["auto"].objective_ < result["uniform"].objective_
     # The last start is the best by equal weights.
-    table = found["auto"].start_table_
-    assert len(table) == 12 == found["auto"].restarts_.sizes["restart"]
+    table = result["auto"].start_table_
+    assert len(table) == 12 == result["auto"].restarts_.sizes["restart"]
     assert (table.start == "equal weights").tolist() == 11 * [False] + [True]
     np.testing.assert_allclose(
-        found["auto"].predict_proba(X, known=z), found["auto"].membership_, atol=1e-6
+        result["auto"].predict_proba(X, known=z), result["auto"].membership_, atol=1e-6
     )
     X, _, z = shares(1, (0.5, 0.5))
     equal = ResidualMixture(2, **runs).fit(X, known=z)  # "auto" is the default
@@ -713,10 +713,10 @@ def test_labels_to_start_from_take_the_place_of_the_first_start(fitted, weights)
 def test_rows_that_are_equal_make_one_centre():
     y = np.repeat(np.eye(3, dtype=np.float32), 20, 0)
     layout = arrange(np.zeros(60, int), 1)
-    found = starts.make_starts(
+    result = starts.make_starts(
         y, layout, 1, [np.eye(3)], 3, 8, np.random.default_rng(0), aligned=False
     )
-    assert all(adjusted_rand_score(one, np.arange(60) // 20) == 1 for one in found)
+    assert all(adjusted_rand_score(one, np.arange(60) // 20) == 1 for one in result)
 
 
 def test_starts_that_differ_come_first():

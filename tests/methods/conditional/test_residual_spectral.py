@@ -206,15 +206,15 @@ def test_mixture_is_em_of_one_covariance():
     settings_ = {"reg": 1e-3, "max_iter": 2000, "tol": 1e-12}
     seeds = np.arange(2, dtype=np.uint32)
     with jax.enable_x64(True):
-        found = fit_mixtures(np.stack([x, x]), present, keys, seeds, k, None, **settings_)
+        result = fit_mixtures(np.stack([x, x]), present, keys, seeds, k, None, **settings_)
         # Coordinates of 0 and an empty component at the end change nothing.
         wide = np.pad(np.stack([x, x]), ((0, 0), (0, 0), (0, 2)))
         padded = fit_mixtures(wide, present, keys, seeds, k, None, **settings_)
-    assert found.converged.all()
-    assert (padded.labels == found.labels).all()
+    assert result.converged.all()
+    assert (padded.labels == result.labels).all()
     extra = (n - 4) * (np.log(2 * np.pi) + np.log(1e-3))
-    np.testing.assert_allclose(padded.objective - found.objective, extra, rtol=1e-6)
-    for labels, objective, coef, intercept in zip(*found[:4], strict=True):
+    np.testing.assert_allclose(padded.objective - result.objective, extra, rtol=1e-6)
+    for labels, objective, coef, intercept in zip(*result[:4], strict=True):
         score = x @ coef.T + intercept
         r = np.exp(score - score.max(1, keepdims=True))
         r = r / r.sum(1, keepdims=True)
@@ -274,16 +274,16 @@ def test_consensus_is_a_minimum_below_its_members(seed, taught):
         groups = [x[labels == c] for c in np.unique(labels)]
         return sum(((g - g.mean(0)) ** 2).sum() for g in groups)
 
-    found = agree(columns, k, fixed, members, 50)
-    labels = found.labels[found.best]
-    assert found.converged.all()
-    assert found.objective[found.best] == pytest.approx(scatter(labels), abs=1e-12)
-    assert (np.diff(found.trace) <= 1e-12).all() and found.trace[-1] == found.objective.min()
-    assert found.objective.min() <= min(scatter(c) for c in columns.T) + 1e-12
+    result = agree(columns, k, fixed, members, 50)
+    labels = result.labels[result.best]
+    assert result.converged.all()
+    assert result.objective[result.best] == pytest.approx(scatter(labels), abs=1e-12)
+    assert (np.diff(result.trace) <= 1e-12).all() and result.trace[-1] == result.objective.min()
+    assert result.objective.min() <= min(scatter(c) for c in columns.T) + 1e-12
     if taught:
         assert (labels[:2] == truth[:2]).all()
     x = indicators(columns, [np.arange(k)] * members)
-    moved = nearness(x, found.centroids, np.isin(range(k), labels)).argmax(1)
+    moved = nearness(x, result.centroids, np.isin(range(k), labels)).argmax(1)
     assert (moved == labels)[2 * taught :].all()
 
 
@@ -296,17 +296,19 @@ def test_consensus_is_as_good_as_that_of_single_moves():
     columns = np.where(rng.random((n, members)) < 0.6, truth[:, None], noise)
     names = np.stack([rng.permutation(k) for _ in range(members)])
     columns = np.take_along_axis(names.T, columns, 0)
-    found = agree(columns, k, None, 10, 100)
+    result = agree(columns, k, None, 10, 100)
     classes = [np.arange(k)] * members
     with jax.enable_x64(True):
         moved = consensus.agree(columns, classes, None, k, n_init=10, max_iter=300, random_state=0)
     least = moved[0].objective.min()
-    assert found.objective.min() <= 1.005 * least
-    matched = match(columns[:, 0], found.labels[found.best], k, 0)
-    assert (matched[columns[:, 0]] == found.labels[found.best]).mean() > 0.6
-    share = votes(columns, np.stack([match(c, found.labels[found.best], k, 0) for c in columns.T]))
+    assert result.objective.min() <= 1.005 * least
+    matched = match(columns[:, 0], result.labels[result.best], k, 0)
+    assert (matched[columns[:, 0]] == result.labels[result.best]).mean() > 0.6
+    share = votes(
+        columns, np.stack([match(c, result.labels[result.best], k, 0) for c in columns.T])
+    )
     np.testing.assert_allclose(share.sum(1), 1)
-    assert (share.argmax(1) == found.labels[found.best]).mean() > 0.9
+    assert (share.argmax(1) == result.labels[result.best]).mean() > 0.9
 
 
 def test_members_that_agree_little_are_left():
@@ -316,8 +318,8 @@ def test_members_that_agree_little_are_left():
     truth = rng.integers(k, size=n)
     noise = rng.integers(k, size=(n, members))
     columns = np.where(rng.random((n, members)) < 0.2, truth[:, None], noise)
-    found = agree(columns, k, None, 10, 100)
-    assert nmi(found.labels[found.best], truth) > 0.4
+    result = agree(columns, k, None, 10, 100)
+    assert nmi(result.labels[result.best], truth) > 0.4
     assert max(nmi(column, truth) for column in columns.T) < 0.2
 
 
@@ -573,5 +575,5 @@ def test_joined_articles(data_dir, monkeypatch):
     group, area = news.labelings["group"], news.labelings["area"]
     sides = [sorted(set(group[area == name])) for name in ("rec", "sci")]
     X, labels = make_crossed_counts(news.X, group, *sides, random_state=0)
-    found = ResidualSpectral(4, random_state=0).fit_predict(X, known=labels[:, 0])
-    assert nmi(found, labels[:, 1]) > 0.35 and nmi(found, labels[:, 0]) < 0.02
+    result = ResidualSpectral(4, random_state=0).fit_predict(X, known=labels[:, 0])
+    assert nmi(result, labels[:, 1]) > 0.35 and nmi(result, labels[:, 0]) < 0.02

@@ -107,15 +107,15 @@ def sent_words(labels, order, link, apart, weights):
 def test_words_of_the_published_examples():
     place = np.arange(5)
     labels, weights = np.array([0, 0, 0, 1, 1]), np.array([0.6, 0.4])
-    found = words(labels, 2, place, pairs((0, 1), (3, 4)), NONE, weights)
-    assert found.length == pytest.approx(2 * np.log(5 / 3) + np.log(5 / 2))
+    result = words(labels, 2, place, pairs((0, 1), (3, 4)), NONE, weights)
+    assert result.length == pytest.approx(2 * np.log(5 / 3) + np.log(5 / 2))
     # Better weights than the published shares of rows: those of words.
     best = words(labels, 2, place, pairs((0, 1), (3, 4)), NONE)
     np.testing.assert_allclose(best.weights, [2 / 3, 1 / 3])
-    assert best.length < found.length
+    assert best.length < result.length
     labels, weights = np.array([0, 0, 1, 2, 2]), np.array([0.4, 0.2, 0.4])
-    found = words(labels, 3, place, NONE, pairs((0, 2), (2, 4)), weights)
-    assert found.length == pytest.approx(3 * np.log(5 / 2) + np.log(3) + np.log(2))
+    result = words(labels, 3, place, NONE, pairs((0, 2), (2, 4)), weights)
+    assert result.length == pytest.approx(3 * np.log(5 / 2) + np.log(3) + np.log(2))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -226,10 +226,10 @@ def test_colouring_decides_and_explains(seed, k, n_edges):
         return
     with pytest.raises(InfeasibleConstraints) as caught:
         feasible_start(parts, k)
-    found = caught.value.cannot_link
-    assert not possible(7, k, NONE, found)
-    for i in range(len(found)):
-        assert possible(7, k, NONE, found[:i] + found[i + 1 :])
+    result = caught.value.cannot_link
+    assert not possible(7, k, NONE, result)
+    for i in range(len(result)):
+        assert possible(7, k, NONE, result[:i] + result[i + 1 :])
 
 
 def test_infeasible_constraints_are_explained():
@@ -397,18 +397,18 @@ def test_a_soft_constraint_is_kept_only_where_it_pays(seed):
     assert (table.nats >= 0).all() and (table.nats[~table.accepted] == 0).all()
     # Dropping any one pair, at the weights found, does not shorten words and flags.
     task = problem(X, link, apart, False)
-    found = task.describe(model.labels_)
-    assert found.length == pytest.approx(model.objective_)
+    result = task.describe(model.labels_)
+    assert result.length == pytest.approx(model.objective_)
 
     def length(on):
         links, apart_ = task.kept(on)
-        sent = sent_words(model.labels_, np.argsort(task.place), links, apart_, found.weights)
+        sent = sent_words(model.labels_, np.argsort(task.place), links, apart_, result.weights)
         return sent + sum(maximum_likelihood_length([a.sum(), (~a).sum()]) for a in on)
 
-    whole = length((found.link_on, found.apart_on))
+    whole = length((result.link_on, result.apart_on))
     for side in (0, 1):
-        for i in np.flatnonzero((found.link_on, found.apart_on)[side]):
-            on = [found.link_on.copy(), found.apart_on.copy()]
+        for i in np.flatnonzero((result.link_on, result.apart_on)[side]):
+            on = [result.link_on.copy(), result.apart_on.copy()]
             on[side][i] = False
             assert length(on) >= whole - 1e-9
 
@@ -420,8 +420,8 @@ def test_a_pair_that_saves_less_than_its_flag_is_given_up():
     link = np.array([(0, 1), (1, 2), (3, 4), *((5 + i, 210 + i) for i in range(17))])
     X = np.eye(3)[labels] + 0.1 * np.random.default_rng(0).normal(size=(400, 3))
     task = problem(X, link, NONE, False)
-    found = task.describe(labels)
-    assert [tuple(p) for p in task.link.rows[found.link_on].tolist()] == [(0, 1), (1, 2)]
+    result = task.describe(labels)
+    assert [tuple(p) for p in task.link.rows[result.link_on].tolist()] == [(0, 1), (1, 2)]
     satisfied = labels[task.link.rows[:, 0]] == labels[task.link.rows[:, 1]]
     none = np.zeros(0, bool)
 
@@ -430,7 +430,7 @@ def test_a_pair_that_saves_less_than_its_flag_is_given_up():
         flags = maximum_likelihood_length([on.sum(), (~on).sum()])
         return words(labels, K, task.place, links, apart).length + flags
 
-    assert length(found.link_on) < min(length(satisfied), length(np.zeros(20, bool)))
+    assert length(result.link_on) < min(length(satisfied), length(np.zeros(20, bool)))
 
 
 def test_reported_nats_are_the_differences_of_lengths():
@@ -748,7 +748,7 @@ def paired(load, wrong, n_pairs, n_splits):
     """
     X, y = load(return_X_y=True)
     X = StandardScaler().fit_transform(X)
-    found = []
+    result = []
     for seed in range(n_splits):
         data = train_test_split(X, y, test_size=0.2, random_state=seed)
         link, apart = draw_pairs(data[2], n_pairs, wrong=wrong, random_state=seed)
@@ -765,9 +765,9 @@ def paired(load, wrong, n_pairs, n_splits):
             continue
         told = all_ if wrong == "none" else accuracies(hard, data, right)
         soft = accuracies(clone(hard).set_params(constraints="soft"), data, (link, apart))
-        found.append((np.subtract(soft, all_), np.subtract(told, all_), np.subtract(soft, told)))
-    assert len(found) >= n_splits / 2
-    return np.mean(found, 0), np.std(found, 0, ddof=1) / np.sqrt(len(found))
+        result.append((np.subtract(soft, all_), np.subtract(told, all_), np.subtract(soft, told)))
+    assert len(result) >= n_splits / 2
+    return np.mean(result, 0), np.std(result, 0, ddof=1) / np.sqrt(len(result))
 
 
 @pytest.mark.slow

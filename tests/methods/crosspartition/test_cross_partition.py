@@ -192,11 +192,11 @@ def settled(beta, seed=0, max_iter=3000):
     _, _, layout, counts = oscillating()
     log_q = 0.05 * np.random.default_rng(seed).normal(size=(8, 2))
     log_q = layout.spread(log_q - logsumexp(log_q, axis=1, keepdims=True))[:, :, None]
-    found = limit_cycles.settle(
+    result = limit_cycles.settle(
         VARIANTS["CP"], counts, counts.rows.mass, (np.zeros((1, 2)), log_q), beta, np.ones(2, bool),
         tol=1e-7, max_iter=max_iter,
     )  # fmt: skip
-    return found, np.exp(layout.collect(np.asarray(found.carry[1]))[:, 0])
+    return result, np.exp(layout.collect(np.asarray(result.carry[1]))[:, 0])
 
 
 def test_the_derivative_at_equal_copies_is_the_operator():
@@ -229,9 +229,9 @@ def test_the_derivative_at_equal_copies_is_the_operator():
 def test_the_published_loop_is_found_between_its_bounds():
     with standard():
         for beta, seed in ((1.9, 0), (2.2, 1), (2.6, 2), (2.7, 0)):
-            found, _ = settled(beta, seed)
-            assert found.status == limit_cycles.OSCILLATING, beta
-            assert 10 < found.period < 25 and found.width > 0.5
+            result, _ = settled(beta, seed)
+            assert result.status == limit_cycles.OSCILLATING, beta
+            assert 10 < result.period < 25 and result.width > 0.5
         merged, q = settled(1.84)
         assert merged.status == limit_cycles.CONVERGED and np.abs(q - 0.5).max() < 1e-4
         split, q = settled(2.8)
@@ -389,8 +389,8 @@ def test_smoothing_gives_rows_a_share_of_their_subset(planted):
         np.testing.assert_allclose(
             model.subset_cluster_centers_, by_hand.subset_cluster_centers_, atol=1e-6
         )
-        found = model.predict_proba(X, subsets=given)
-        np.testing.assert_allclose(found, model.membership_, atol=1e-6)
+        result = model.predict_proba(X, subsets=given)
+        np.testing.assert_allclose(result, model.membership_, atol=1e-6)
     # Of a subset that the fit had not, nothing is known but what all have in common.
     strange = model.predict_proba(X, subsets=np.full(20, 7))
     np.testing.assert_allclose(strange, model.predict_proba(X), atol=1e-12)
@@ -527,8 +527,8 @@ def test_themes_beneath_stronger_clusters_are_found():
             quiet(IBSI(5, gamma=0.6, prior=prior, **rough), X, known=subset)
             for prior in (True, False)
         ]
-        found = [purity(model.labels_, theme) for model in (cp, *side)]
-        better += found[0] > max(found[1:])
+        result = [purity(model.labels_, theme) for model in (cp, *side)]
+        better += result[0] > max(result[1:])
     assert better == 3
     for eta in (0.3, 1.0):
         X, labels = make_cross_partition(random_state=0)

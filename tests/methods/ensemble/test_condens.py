@@ -446,12 +446,12 @@ DRAWS = {2: 400, 3: 700, 4: 1100}
 
 def precision(make, k, sets, **parameters):
     """Mean precision to the sought labeling over data sets, and its standard error."""
-    found = []
+    result = []
     for seed in range(sets):
         X, labels = make(seed)
         model = CondEns(k, random_state=seed, **parameters).fit(X, known=labels[:, 0])
-        found.append(matched_accuracy(model.labels_, labels[:, 1]))
-    return np.mean(found), np.std(found, ddof=1) / np.sqrt(sets)
+        result.append(matched_accuracy(model.labels_, labels[:, 1]))
+    return np.mean(result), np.std(result, ddof=1) / np.sqrt(sets)
 
 
 @pytest.mark.slow

@@ -156,8 +156,8 @@ def test_the_log_likelihood_never_decreases(seed, features, weights, smoothing, 
         fixed = np.full(40, -1, np.int32) if task.fixed is None else task.fixed
         start = np.log(rng.dirichlet(np.ones(3), (*task.rows.mass.shape, 1)))
         fixed = task.layout.spread(fixed, -1)
-        found = minus_log_likelihoods(task.build, task.rows, task.settings, fixed, start)
-        reached = np.asarray(found)
+        result = minus_log_likelihoods(task.build, task.rows, task.settings, fixed, start)
+        reached = np.asarray(result)
     assert np.diff(reached).max() <= 1e-9 * abs(reached[0])
 
 
@@ -189,8 +189,8 @@ def test_the_common_shape_of_equal_volumes_is_the_pooled_covariance():
     spread = pooled + np.array([1, -1, 0])[:, None, None] * apart
     mass = np.array([7.0, 7, 3])
     shape = common_shape(mass, spread, 0.0)
-    found = volumes(spread, shape, 0.0)[:, None, None] * shape
-    np.testing.assert_allclose(found, np.broadcast_to(pooled, (3, 2, 2)), atol=1e-8)
+    result = volumes(spread, shape, 0.0)[:, None, None] * shape
+    np.testing.assert_allclose(result, np.broadcast_to(pooled, (3, 2, 2)), atol=1e-8)
 
 
 def test_regularised_covariance_lowers_what_it_says(points):
@@ -206,9 +206,9 @@ def test_regularised_covariance_lowers_what_it_says(points):
 @pytest.mark.contract
 def test_the_best_of_ten_does_not_depend_on_the_seed(points):
     X, truth = points
-    found = [MixtureEM(3, random_state=seed).fit(X) for seed in range(4)]
-    assert np.ptp([f.objective_ for f in found]) < 0.1
-    assert metrics.matched_accuracy(found[0].labels_, truth) > 0.95
+    result = [MixtureEM(3, random_state=seed).fit(X) for seed in range(4)]
+    assert np.ptp([f.objective_ for f in result]) < 0.1
+    assert metrics.matched_accuracy(result[0].labels_, truth) > 0.95
 
 
 # labels

@@ -99,15 +99,15 @@ def test_cells_are_those_of_the_list_of_all(sizes):
     totals = full.reshape(5, -1).sum(1)
     share = full / totals.reshape(-1, *[1] * len(sizes))
     with jax.enable_x64(True):
-        found = _expect(table, factors, mass)
+        result = _expect(table, factors, mass)
         best, counted = _best(np.log(table), [np.log(f) for f in factors], mass)
         many = [np.repeat(f[:, :1], 20000, 1) for f in factors]
         drawn = _draw(table, many, rng.random((len(sizes), 20000)), np.ones(20000))
-        found, best, counted, drawn = jax.device_get((found, best, counted, drawn))
-    np.testing.assert_allclose(found[0], totals)
+        result, best, counted, drawn = jax.device_get((result, best, counted, drawn))
+    np.testing.assert_allclose(result[0], totals)
     weighted = mass.reshape(-1, *[1] * len(sizes)) * share
-    np.testing.assert_allclose(found[2], weighted.sum(0))
-    for v, member in enumerate(found[1]):
+    np.testing.assert_allclose(result[2], weighted.sum(0))
+    for v, member in enumerate(result[1]):
         others = tuple(u + 1 for u in range(len(sizes)) if u != v)
         np.testing.assert_allclose(member, weighted.sum(others).T)
     labels = np.stack([np.asarray(one).argmax(0) for one in best], 1)
@@ -210,10 +210,10 @@ def free_energies(views, start, sizes=(2, 2), dependent=True, sigma="view", step
         task = model.prepare(views, None)
         rows, hyper, runs = task.calls[0].arrays
         design = dict(task.calls[0].static)["design"]
-        found = _descend(
+        result = _descend(
             design, rows, hyper, runs.seed[0], runs.active[0], np.float64(start), steps
         )
-        return jax.device_get(found)
+        return jax.device_get(result)
 
 
 @pytest.mark.parametrize("dependent", [True, False])
@@ -497,7 +497,7 @@ def test_bad_input_is_refused():
 @pytest.mark.parametrize("sigma", ["view", "cluster"])
 def test_table_3_1(sigma):
     """Means over generated data sets, within the sampling error of their lengths."""
-    found = {}
+    result = {}
     for share, dependent in itertools.product((0.0, 0.25, 0.5, 1.0), (True, False)):
         model = MDLMultiView(
             2, sigma=sigma, geometry="exp", dependent=dependent, n_init=6, random_state=0
@@ -507,21 +507,21 @@ def test_table_3_1(sigma):
             X, labels = make_gaussian_views(1000, share, random_state=seed)
             model.set_params(views=(2, 2)).fit(X)
             rows.append((model.tdl_, model.matching_rate(), model.predictive_rate(labels[:, 0])))
-        found[share, dependent] = np.mean(rows, 0)
+        result[share, dependent] = np.mean(rows, 0)
     printed = {0.0: (2046.32, 1.0), 0.25: (2296.18, 0.94), 0.5: (2459.16, 0.766),
                1.0: (2550.37, 0.568)}  # fmt: skip
     for share, (length, rate) in printed.items():
-        assert found[share, True][0] == pytest.approx(length, abs=60)
-        assert found[share, False][0] == pytest.approx(2555.85, abs=60)
+        assert result[share, True][0] == pytest.approx(length, abs=60)
+        assert result[share, False][0] == pytest.approx(2555.85, abs=60)
         # Without dependence the rate is that of chance.
-        assert found[share, True][1] == pytest.approx(rate, abs=0.04 if share < 1 else 0.06)
+        assert result[share, True][1] == pytest.approx(rate, abs=0.04 if share < 1 else 0.06)
     # One row of one of the sets is in a cell of its own.
-    assert found[0.0, True][1] == pytest.approx(1, abs=5e-4)
-    assert found[0.0, True][2] == pytest.approx(0.982, abs=0.01)
-    assert found[0.0, False][1] == pytest.approx(0.851, abs=0.02)
-    assert found[0.0, False][0] - found[0.0, True][0] > 450
-    assert abs(found[1.0, False][0] - found[1.0, True][0]) < 15
-    gains = [found[s, False][0] - found[s, True][0] for s in printed]
+    assert result[0.0, True][1] == pytest.approx(1, abs=5e-4)
+    assert result[0.0, True][2] == pytest.approx(0.982, abs=0.01)
+    assert result[0.0, False][1] == pytest.approx(0.851, abs=0.02)
+    assert result[0.0, False][0] - result[0.0, True][0] > 450
+    assert abs(result[1.0, False][0] - result[1.0, True][0]) < 15
+    gains = [result[s, False][0] - result[s, True][0] for s in printed]
     assert (np.diff(gains) < 0).all()
 
 
