@@ -25,7 +25,7 @@ import nrprob
 from nrprob import advice
 from nrprob.batch import evidence, fits
 from nrprob.batch.registry import METHODS
-from nrprob.cli import app, validation
+from nrprob.cli import app, terminal, validation
 from nrprob.cli import data as cli_data
 from nrprob.evidence.pictures import draw_rows
 from nrprob.statistics import families
@@ -444,6 +444,29 @@ def test_methods_refuse_groups_of_single_rows_or_are_said_not_to():
             else:
                 takes.add(name)
     assert takes == set(cli_data.OF_SINGLE_ROWS)
+
+
+def test_labels_that_label_no_row_are_refused(invoke, data, tmp_path):
+    frame = pd.read_csv(data).assign(empty="")
+    frame.to_csv(data, index=False)
+    line = refused(invoke("fit", data, "--labels", "empty", "--out", tmp_path / "out"))
+    assert "no row has a label; --labels empty holds only empty cells or -1" in line
+
+
+def test_a_column_called_cluster_does_not_replace_the_clusters(invoke, data, tmp_path):
+    frame = pd.read_csv(data).rename(columns={"species": "cluster"})
+    frame.to_csv(data, index=False)
+    out = tmp_path / "out"
+    result = invoke("fit", data, "--known", "cluster", "--out", out, "--no-plot", *FAST)
+    assert result.exit_code == 0, result.output
+    labels = pd.read_csv(out / "labels.csv")
+    assert set(labels["cluster"]) == {0, 1}
+    assert labels["cluster (data)"].tolist() == frame["cluster"].tolist()
+
+
+def test_what_controls_a_terminal_is_not_printed(capsys):
+    terminal.say("\x1b]0;hi\x07title")
+    assert capsys.readouterr().out == "\ufffd]0;hi\ufffdtitle\n"
 
 
 def test_probabilities_of_subsets_are_no_numbers_to_refuse(invoke, data, tmp_path, monkeypatch):

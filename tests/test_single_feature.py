@@ -261,3 +261,24 @@ def test_nothing_is_said_of_ordinary_clusters():
 def test_binary_columns_one_of_which_is_the_clusters():
     X = np.column_stack([RNG.integers(2, size=(200, 3)), TWO])
     assert single_feature(X, TWO).column == "column 3"
+
+
+def test_two_values_determine_one_of_three_clusters():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(300, 3))
+    flag = rng.random(300) < 0.35
+    half = X[:, 0] > 0
+    X = np.column_stack([X, flag])
+    feature = single_feature(X, np.where(flag, 2, half))
+    assert feature.one_of_several and feature.cluster == 2 and feature.share == pytest.approx(1)
+    assert "cluster 2 is column 3 = 1: this one feature determines this cluster" in str(feature)
+    # Two flags that are four clusters, and a flag that says nothing.
+    other = rng.random(300) < 0.5
+    assert single_feature(np.column_stack([X, other]), np.where(flag, 2 + other, half)) is None
+    assert single_feature(X, np.digitize(X[:, 0], [-0.4, 0.4])) is None
+
+
+def test_integers_that_a_mixture_takes_for_counts_have_no_test():
+    X = np.round(170 + 8 * RNG.normal(size=(60, 3)))
+    with pytest.raises(ValueError, match="takes these rows for multinomial features.*set features"):
+        evidence.test(MixtureEM(2), X)

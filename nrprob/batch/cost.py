@@ -197,7 +197,9 @@ def _size_of_file(path: Path, model: ModelFile) -> Size | None:
 
 def _n_lines(path: Path) -> int:
     with path.open("rb") as file:
-        return sum(part.count(b"\n") for part in iter(lambda: file.read(2**20), b""))
+        parts = iter(lambda: file.read(2**20), b"")
+        counts = [(part.count(b"\n"), part.count(b"\r")) for part in parts]
+    return max(map(sum, zip(*counts, strict=True)), default=0)
 
 
 def _n_rows(path: Path) -> int:
@@ -253,8 +255,10 @@ def _of_fit(cell: Experiment, size: Size, numbers: Mapping[str, int]) -> int:
     rival = isinstance(method, registry.Rival)
     is_sparse = size.is_sparse and (method.takes_sparse or rival)
     arrays = [size.bytes if is_sparse else VALUE * numbers["n"] * numbers["m"]]
-    # Labels of all restarts are kept; memberships are, of those that run side by side.
+    # Labels of all restarts are kept; memberships are, of those that run side by side. Clusters
+    # have a number for every feature, also where rows are sparse.
     arrays.append(LABEL * numbers["n"] * numbers["r"])
+    arrays.append(VALUE * numbers["k"] * numbers["m"])
     for letters in method.arrays:
         each = VALUE * math.prod(numbers[letter] for letter in letters.replace("r", ""))
         together = each * numbers["r"] if "r" in letters else each

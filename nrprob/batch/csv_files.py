@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["escape", "read_csv", "unescape", "write_csv"]
+__all__ = ["escape", "read_csv", "unescape", "with_labelings", "write_csv"]
 
 # A text that has single quotes before such a character is escaped as well, so that no two texts are
 # written alike.
@@ -37,6 +37,16 @@ def unescape(value: Any) -> Any:
     """Remove the single quote that `escape` has put before a text."""
     escaped = isinstance(value, str) and value.startswith("'") and _needs_quote(value[1:])
     return value[1:] if escaped else value
+
+
+def with_labelings(columns: Mapping[str, Any], labelings: Mapping[str, Any]) -> dict[str, Any]:
+    """Columns of results, followed by labelings; one of the name of a result is called "(data)"."""
+    result = dict(columns)
+    for name, values in labelings.items():
+        while name in result:
+            name = f"{name} (data)"
+        result[name] = values
+    return result
 
 
 def write_csv(columns: Mapping[str, Any]) -> str:

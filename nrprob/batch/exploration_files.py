@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nrprob.batch import fit_files
-from nrprob.batch.csv_files import write_csv
+from nrprob.batch.csv_files import with_labelings, write_csv
 from nrprob.batch.evidence import tested
 from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import cluster_sizes, default_measures, outcome, score, versions
@@ -121,7 +121,6 @@ def save(
     for r, run in enumerate(every, 1):
         if run.tested is not None and run.tested.confidence is not None:
             columns[f"confidence_{r}"] = np.round(np.asarray(run.tested.confidence.rows_), 6)
-    columns |= table.labelings
     evidence = solution.evidence_ or [None] * len(names)
     rejected = None if solution.rejected_ is None else _summary(*solution.rejected_)
     result = {
@@ -137,7 +136,7 @@ def save(
         "information": solution.table.to_dict(),
         "versions": versions(),
     }
-    labels = write_csv(columns)
+    labels = write_csv(with_labelings(columns, table.labelings))
     summary = json.dumps(result, indent=2) + "\n"
     drawn: dict[str, bytes] = {}
     chapters = []

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob.batch import registry
-from nrprob.batch.csv_files import write_csv
+from nrprob.batch.csv_files import with_labelings, write_csv
 from nrprob.batch.draws import PARTS
 from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import Fit, cluster_sizes, combined, versions
@@ -84,8 +84,7 @@ def save(run: FitResult, out: Path, picture: str | None = PICTURE) -> None:
         columns["part"] = [names.get(number, "") for number in fit.part.tolist()]
     if fit.predicted is not None:
         columns |= _of_views("predicted", fit.predicted)
-    columns |= run.table.labelings
-    table = write_csv(columns)
+    table = write_csv(with_labelings(columns, run.table.labelings))
 
     result = {
         **_summary(fit),

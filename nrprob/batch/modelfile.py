@@ -110,6 +110,8 @@ def _content(path: Path) -> dict[str, Any]:
         ) from error
     except UnicodeDecodeError as error:
         raise InputError(f"a model file is UTF-8 text; {path}: {error}; check the path") from error
+    except RecursionError as error:
+        raise InputError(f"its values are nested too deeply; {path}; flatten them") from error
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"this is not TOML; {path}: {error}; correct that line") from error
     except InputError:
@@ -125,8 +127,8 @@ def _content(path: Path) -> dict[str, Any]:
 _OPAQUE = re.compile(
     "|".join(
         (
-            r'"""(?:\\.|[^\\])*?(?:"""|\Z)',
-            r"'''.*?(?:'''|\Z)",
+            r'"""(?:[^"\\]|\\.|"(?!""))*+(?:"{3,5}|\\?\Z)?',
+            r"'''(?:[^']|'(?!''))*+(?:'{3,5})?",
             r'"(?:\\.|[^"\\\n])*+"?',
             r"'[^'\n]*+'?",
             r"#[^\n]*+",

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import importlib.metadata
+import importlib.util
 import inspect
+import os
 import pkgutil
 import re
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +76,8 @@ class Method:
 PACKAGES = {"sklearn": "scikit-learn", "clustpy": "clustpy"}
 # Those that keep a number for every pair of samples.
 _OF_PAIRS = ("AffinityPropagation", "AgglomerativeClustering", "SpectralClustering")
+# Those that keep a covariance for every cluster.
+_COVARIANCES = {"GaussianMixture": ("kmm",), "BayesianGaussianMixture": ("kmm",)}
 
 
 @dataclass(frozen=True)
@@ -93,13 +99,11 @@ class Rival(Method):
         """
         where = self.place.partition(":")[0]
         package = where.partition(".")[0]
+        _require_installed(package, self.path)
         try:
             module = importlib.import_module(where)
         except Exception as error:  # of whatever a package does at its import
             missing = getattr(error, "name", None)
-            if missing == package:
-                problem = f"{package} is not installed; {self.path}; run pip install "
-                raise InputError(problem + PACKAGES[package]) from error
             if isinstance(error, ModuleNotFoundError) and f"{where}.".startswith(f"{missing}."):
                 above, _, last = str(missing).rpartition(".")
                 inside = getattr(importlib.import_module(above), "__path__", ())
@@ -114,6 +118,29 @@ class Rival(Method):
             complaint = f"{where} has no such estimator that clusters rows; {self.class_name!r}"
             refuse_unknown(self.class_name, names, complaint)
         return result
+
+
+def _require_installed(package: str, path: str) -> None:
+    """Refuse a package that is not installed, and a folder of its name that would hide it.
+
+    A folder beside a model file may be on the path of Python, and importing it runs its code.
+    """
+    if package in sys.modules:
+        return
+    try:
+        installed = importlib.metadata.distribution(PACKAGES[package]).locate_file(package)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise InputError(
+            f"{package} is not installed; {path}; run pip install {PACKAGES[package]}"
+        ) from error
+    spec = importlib.util.find_spec(package)
+    for place in () if spec is None else spec.submodule_search_locations or ():
+        here = os.path.realpath(place) == os.path.realpath(package)  # in the working folder
+        if here and os.path.realpath(place) != os.path.realpath(str(installed)):
+            raise InputError(
+                f"{package} is hidden by a folder of its name; {place}; run the command in another "
+                "folder"
+            )
 
 
 def _clusters_rows(result: Any, package: str) -> bool:
@@ -367,7 +394,7 @@ def method(name: str) -> Method:
         takes_wanted=False,
         says_classes=False,
         alone=True,
-        arrays=("nn",) if class_name in _OF_PAIRS else ("nk",),
+        arrays=("nn",) if class_name in _OF_PAIRS else ("nk", *_COVARIANCES.get(class_name, ())),
     )
 
 
@@ -394,7 +421,7 @@ def make_estimator(name: str, parameters: Mapping[str, Any], where: str = "") ->
         parameters = {key: v for key, v in parameters.items() if key != "random_state"}
     for parameter in parameters:
         complaint = f"{cls.__name__} has no such parameter; {where}{parameter}"
-        if parameter == "n_clusters" and "n_components" in taken:
+        if parameter == "n_clusters" and parameter not in taken and "n_components" in taken:
             raise InputError(f"{complaint}; did you mean 'n_components'?")
         refuse_unknown(parameter, taken, complaint)
     without = [key for key, one in needed.items() if one.default is inspect.Parameter.empty]

@@ -111,6 +111,11 @@ def read_given(asked: Asked) -> Given:
         table.labelings[name] = tables.as_labels(own, where)
     for place in asked.labelings["labels"]:
         given.y, given.classes = _classes(read[place][rows])
+        if not given.classes:
+            raise InputError(
+                f"no row has a label; --labels {place[1]} holds only empty cells or -1; name "
+                "another column, or leave the option out"
+            )
     given.origin = {
         "command": command(),
         "files": {str(file): digest(file) for file in files},

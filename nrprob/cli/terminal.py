@@ -27,19 +27,26 @@ def console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, soft_wrap=True, highlight=False)
 
 
+def printable(line: str) -> str:
+    """A line in which characters that control a terminal are replaced; files may contain them."""
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in line
+    )
+
+
 def say(line: str) -> None:
     """Print a result."""
-    console().print(escape(line))
+    console().print(escape(printable(line)))
 
 
 def note(line: str) -> None:
     """Say what the user may want to know besides."""
-    console(stderr=True).print(f"note: {escape(line)}")
+    console(stderr=True).print(f"note: {escape(printable(line))}")
 
 
 def warn(line: str) -> None:
     """Say what may be wrong."""
-    console(stderr=True).print(f"[yellow]warning:[/] {escape(line)}")
+    console(stderr=True).print(f"[yellow]warning:[/] {escape(printable(line))}")
 
 
 @contextlib.contextmanager
@@ -87,7 +94,7 @@ def in_one_line(translate: Callable[[str], str] = str) -> Iterator[None]:
         if os.environ.get("NRPROB_TRACEBACK") or not _is_refusal(error):
             raise
         for line in translate(str(error)).strip().splitlines():
-            console(stderr=True).print(f"[bold red]error:[/] {escape(line)}")
+            console(stderr=True).print(f"[bold red]error:[/] {escape(printable(line))}")
         raise typer.Exit(2) from None
 
 

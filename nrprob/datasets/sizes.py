@@ -70,7 +70,7 @@ def size_of_generator(generator: Callable[..., Any], parameters: Mapping[str, An
         bound = inspect.signature(generator).bind(**parameters)
         bound.apply_defaults()
         size = _RULES[generator.__name__](**bound.arguments)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     whole = all(isinstance(number, int | np.integer) and number >= 0 for number in size)
     return size if whole else None
@@ -121,7 +121,7 @@ def size_of_npz(path: Path, name: str = "") -> Size | None:
     """
     headers = _headers(path)
     if {"format", "shape", "data"} <= headers.keys():
-        if headers["shape"][0] != (2,):
+        if headers["shape"][0] != (2,) or headers["shape"][1].kind not in "iu":
             return None
         with np.load(path, allow_pickle=False) as arrays:
             samples, features = arrays["shape"].tolist()

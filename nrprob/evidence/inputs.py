@@ -14,7 +14,7 @@ from nrprob.evidence.copies import Copies
 from nrprob.evidence.shared_density import LabelledClouds
 from nrprob.frames import take_out
 from nrprob.known import described, read
-from nrprob.statistics.feature_types import no_cloud
+from nrprob.statistics.feature_types import guess_features, no_cloud
 from nrprob.validation import check_rows
 
 _FEWEST = 10  # rows of the median known group
@@ -86,6 +86,13 @@ def testable(
         check_takes_known(estimator)
     X, known = take_out(X, known)
     rows = _rows(X, any_values)
+    if getattr(estimator, "features", "gaussian") == "auto" and _has_density(estimator):
+        kind = guess_features(rows)
+        if kind != "gaussian":
+            raise ValueError(
+                f"{type(estimator).__name__} takes these rows for {kind} features, which have no "
+                "test; got features='auto'; set features='gaussian'"
+            )
     codes, names = _groups(known, len(rows))
     groups = np.zeros(len(rows), int) if codes is None else codes
     discrete = any_values and no_cloud(rows) is not None

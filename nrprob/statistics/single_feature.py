@@ -37,17 +37,20 @@ class SingleFeature:
     share : I(c; y) / H(c)
     cluster : the cluster that agrees best with some values of the feature
     values : these values
+    one_of_several : whether it determines this cluster alone, and not the others
     """
 
     column: str
     share: float
     cluster: int
     values: tuple[str, ...]
+    one_of_several: bool = False
 
     def __str__(self) -> str:
+        which = "this cluster" if self.one_of_several else "the clusters"
         return (
             f"cluster {self.cluster} is {self.column} = {' or '.join(self.values)}: this one "
-            f"feature determines the clusters (I(c; y) / H(c) = {self.share:.2f})"
+            f"feature determines {which} (I(c; y) / H(c) = {self.share:.2f})"
         )
 
 
@@ -86,13 +89,15 @@ def single_feature(
 
     .. math:: \frac{I(c; y) - e}{H(c) - e}, \qquad e = \frac{(k - 1)(v - 1)}{2n}
 
-    with the clusters c, if that is above 0.7; e is the expected mutual information of independent
-    labelings with k and v values. A feature is a column of fewer than 20 values, each of which
-    occurs in 5 rows on average (of exactly 2 values where all data are counts), or all indicator
-    columns of one column of a table. A continuous column may well determine the clusters.
+    with the clusters c, if that is above 0.7. Here e is the expected mutual information of
+    independent labelings with k and v values. Otherwise, with three or more clusters, each cluster
+    is compared with all others. A feature is a column with 2 to 19 distinct values and on average 5
+    rows per value (2 values if all data are counts), or all indicator columns of one column of a
+    table. Continuous columns are not tested.
 
-    Where all columns are discrete, clusters may be what several features have in common, and one of
-    these may exceed 0.7. There it must exceed twice the value of every other feature.
+    Where all columns are discrete, several features may share the clusters, and one of them may
+    exceed 0.7. Then the feature is reported only if its value is twice the second largest, and
+    single clusters are not compared.
 
     Parameters
     ----------
@@ -131,14 +136,31 @@ def single_feature(
     tables = [feature.table(codes, weights) for feature in features]
     shares = [_share(joint, entropy_c, codes.size) for joint in tables]
     second, share = sorted([0.0, 0.0, *shares])[-2:]
-    if share <= (THRESHOLD if continuous else max(THRESHOLD, 2 * second)):
-        return None
-    first = shares.index(share)
-    c, values = _example(tables[first])
-    best = features[first]
-    return SingleFeature(
-        best.column, share, int(clusters[c]), tuple(best.values[v] for v in values)
-    )
+    if share > (THRESHOLD if continuous else max(THRESHOLD, 2 * second)):
+        joint, best = tables[shares.index(share)], features[shares.index(share)]
+        c, values = _example(joint)
+        return _named(best, share, int(clusters[c]), values)
+    if continuous and clusters.size > 2:
+        return _single_cluster(features, tables, clusters, codes.size)
+    return None
+
+
+def _single_cluster(
+    features: Sequence[_Discrete], tables: Sequence[np.ndarray], clusters: np.ndarray, n: int
+) -> SingleFeature | None:
+    """Find the feature that determines one of several clusters: I(1_c; y) / H(1_c) above 0.7.
+
+    Two values cannot determine three clusters of similar size, but one of the three.
+    """
+    best = None
+    for feature, joint in zip(features, tables, strict=True):
+        for c in range(clusters.size):
+            two = np.column_stack([joint[:, c], joint.sum(1) - joint[:, c]])
+            share = _share(two, float(entropy(two.sum(0))), n)
+            if share > max(THRESHOLD, best.share if best else 0.0):
+                values = np.flatnonzero(two[:, 0] > two[:, 1])
+                best = _named(feature, share, int(clusters[c]), values, several=True)
+    return best
 
 
 def _share(joint: np.ndarray, entropy_c: float, n: int) -> float:
@@ -148,6 +170,14 @@ def _share(joint: np.ndarray, entropy_c: float, n: int) -> float:
     if entropy_c <= chance:
         return 0.0
     return float((mutual_information(joint) - chance) / (entropy_c - chance))
+
+
+def _named(
+    feature: _Discrete, share: float, cluster: int, values: np.ndarray, several: bool = False
+) -> SingleFeature:
+    """A feature that determines clusters, or one of several, and the values of that cluster."""
+    names = tuple(feature.values[v] for v in values)
+    return SingleFeature(feature.column, share, cluster, names, several)
 
 
 def _by_name(names: Sequence[str]) -> dict[str, Sequence[str]]:

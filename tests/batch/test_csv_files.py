@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from nrprob.batch import formats
-from nrprob.batch.csv_files import escape, read_csv, unescape, write_csv
+from nrprob.batch.csv_files import escape, read_csv, unescape, with_labelings, write_csv
 from nrprob.cli import app
 
 HOSTILE = [
@@ -113,3 +113,11 @@ def test_no_written_cell_is_a_formula(hostile, tmp_path, command):
     assert result.exit_code == 0, result.output
     frame = read_csv(tmp_path / "again" / "labels.csv", ",")
     assert frame["=known"].tolist() == source["=known"].tolist()
+
+
+def test_labelings_replace_no_column_of_a_result():
+    columns = {"cluster": [0, 1], "row": [1, 2]}
+    labelings = {"cluster": ["a", "b"], "cluster (data)": ["c", "d"], "site": ["n", "s"]}
+    result = with_labelings(columns, labelings)
+    assert result["cluster"] == [0, 1] and result["site"] == ["n", "s"]
+    assert len(result) == 5 and ["a", "b"] in result.values() and ["c", "d"] in result.values()

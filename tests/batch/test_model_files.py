@@ -460,6 +460,10 @@ DEEP = r"keys and values are nested at most 16 levels deep; .* flatten them"
         (PLAIN + "n_init = " + "9" * 5000, "a whole number takes at most 64 bits; .* of thousands"),
         (PLAIN + "n_init = 1" + "0" * 400, r"64 bits; got one of 1330 in methods\.0\.n_init"),
         (".".join("a" * 2000) + " = 1\n" + PLAIN, DEEP),
+        # A text that ends in four quotes hides no brackets; backslashes take no quadratic time.
+        ("x = [ '''a'''', " + "[" * 3000 + "]" * 3001 + "\n" + PLAIN, DEEP),
+        ('x = [ """a"""", ' + "[" * 3000 + "]" * 3001 + "\n" + PLAIN, DEEP),
+        ('\\"""\n' * 40_000 + "\\", "this is not TOML"),
         (".".join("a" * 20_000) + " = 1\n" + PLAIN, DEEP),
         (" . ".join(["'a'"] * 20_000) + " = 1\n" + PLAIN, DEEP),
         (PLAIN + "[" + ".".join("a" * 20_000) + "]\n", DEEP),

@@ -362,6 +362,28 @@ def test_a_package_that_is_not_there_says_how_to_get_it(monkeypatch):
         registry.method("clustpy.alternative.NrKmeans").load()
 
 
+def test_a_folder_of_the_name_of_a_package_is_not_imported(monkeypatch, tmp_path):
+    for package in registry.PACKAGES:
+        marker = tmp_path / f"{package}_was_imported"
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(f"open({str(marker)!r}, 'w')")
+        monkeypatch.delitem(sys.modules, package, raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"sklearn is hidden by a folder of its name; .*; run the"):
+        registry.method("sklearn.cluster.KMeans").load()
+    with pytest.raises(InputError, match=r"clustpy is (not installed|hidden by a folder)"):
+        registry.method("clustpy.cluster.XMeans").load()
+    assert not [*tmp_path.glob("*_was_imported")]
+
+
+def test_an_estimator_may_have_both_numbers():
+    model = registry.make_estimator("sklearn.cluster.SpectralClustering", {"n_clusters": 3})
+    assert model.n_clusters == 3
+    with pytest.raises(InputError, match="did you mean 'n_components'"):
+        registry.make_estimator("sklearn.mixture.GaussianMixture", {"n_clusters": 3})
+
+
 def test_the_command_line_takes_ours_alone(spec):
     said = CliRunner().invoke(
         app, ["fit", spec["data"]["file"], "--method", "sklearn.cluster.KMeans"]
