@@ -163,8 +163,8 @@ def explore(
         (:class:`KeyboardInterrupt`). The clusterings that were found before are returned, and
         ``failure_`` is what was raised.
     nrprob.exceptions.SingleFeatureWarning
-        If one discrete feature y, such as a boolean column, determines the clusters c:
-        I(c; y) / H(c) above 0.7.
+        If one discrete feature y, such as a boolean column, determines the clusters c, or one of
+        three or more clusters: I(c; y) / H(c) above 0.7.
 
     Examples
     --------

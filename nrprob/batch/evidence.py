@@ -67,15 +67,15 @@ def tested(
         result = evidence or test(estimator, X, alpha=alpha, **given)
     except (TypeError, ValueError) as error:
         return Tested(None, None, (f"these clusters have no test: {error}",))
-    alone = "how sure rows are is not said, since one feature determines the clusters"
+    alone = "confidence withheld: one feature determines the clusters"
     if alert:
         return Tested(result, None, (str(result), alone))
     try:
         sure = confidence(estimator, X, evidence=result, **given)
     except (TypeError, ValueError) as error:
-        return Tested(result, None, (str(result), f"how sure rows are is not said: {error}"))
+        return Tested(result, None, (str(result), f"confidence withheld: {error}"))
     if sure.rows_ is None:
-        why = "how sure rows are is not said where there is no evidence of clusters"
+        why = "confidence withheld: no evidence of clusters"
         over = result.p_structure_ > result.alpha
         return Tested(result, None, (str(result), why if over else alone))
     return Tested(result, sure, (str(result), str(sure).partition(" (")[0]))

@@ -200,8 +200,8 @@ class CCIB(BottleneckEstimator):
     Warns
     -----
     nrprob.exceptions.SingleFeatureWarning
-        If one discrete feature y, such as a boolean column, determines the clusters c:
-        I(c; y) / H(c) above 0.7.
+        If one discrete feature y, such as a boolean column, determines the clusters c, or one of
+        three or more clusters: I(c; y) / H(c) above 0.7.
 
     Notes
     -----

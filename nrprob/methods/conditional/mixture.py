@@ -173,8 +173,8 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
     DegenerateClusterWarning
         If a known group has a single row, or a cluster lies in one known group only.
     nrprob.exceptions.SingleFeatureWarning
-        If one discrete feature y, such as a boolean column, determines the clusters c:
-        I(c; y) / H(c) above 0.7.
+        If one discrete feature y, such as a boolean column, determines the clusters c, or one of
+        three or more clusters: I(c; y) / H(c) above 0.7.
     UserWarning
         If two solutions with different clusters are less than 1 nat apart.
 
