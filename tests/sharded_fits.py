@@ -34,7 +34,8 @@ class Case(NamedTuple):
     def fit(self):
         with warnings.catch_warnings():
             warnings.simplefilter("error", nrprob.DegenerateClusterWarning)
-            return self.model().fit(self.X, self.y, known=self.known)
+            known = {} if self.known is None else {"known": self.known}
+            return self.model().fit(self.X, self.y, **known)
 
     def prepare(self):
         with jax.enable_x64(True):

@@ -125,6 +125,7 @@ def single_feature(
         X = X.iloc[rows].to_numpy(np.float64)
     else:
         X = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X)
+        X = X if X.dtype.kind in "fiu" else X.astype(np.float64)  # booleans and objects
         X = X if rows.size == X.shape[0] else X[rows]
     names = [f"column {j}" for j in range(X.shape[1])] if names is None else names
     indicators = _by_name(names) | booleans if indicators is None else indicators

@@ -55,8 +55,8 @@ def binary():
 )
 def test_fitted_attributes(model, solver, binary):
     X, labels = binary
-    known = None if isinstance(model, IB) else labels[:, 0]
-    model = clone(model).set_params(solver=solver).fit(X, known=known)
+    known = {} if isinstance(model, IB) else {"known": labels[:, 0]}
+    model = clone(model).set_params(solver=solver).fit(X, **known)
     assert model.labels_.shape == (200,) and set(model.labels_) <= {0, 1}
     assert model.membership_.shape == (200, 2)
     np.testing.assert_allclose(model.membership_.sum(1), 1)
@@ -74,17 +74,17 @@ def test_fitted_attributes(model, solver, binary):
         assert (steps <= slack).all()
     if solver == "agglomerative" and not isinstance(model, IBSI):  # whose penalty a merge may lower
         assert (steps >= -slack).all()
-    assert (model.predict(X, known=known) == model.labels_).mean() > 0.97
-    proba = model.predict_proba(X, known=known)
+    assert (model.predict(X, **known) == model.labels_).mean() > 0.97
+    proba = model.predict_proba(X, **known)
     np.testing.assert_allclose(proba.sum(1), 1)
-    score = model.score(X, np.zeros(200), known=known)
+    score = model.score(X, np.zeros(200), **known)
     if solver != "agglomerative":
         assert score == pytest.approx(-model.objective_ / 200, rel=1e-6)
     assert score >= -model.objective_ / 200 - 1e-6  # a row may be nearer to another cluster
-    assert model.score(X[:, ::-1], known=known) < score - 1
+    assert model.score(X[:, ::-1], **known) < score - 1
     again = pickle.loads(pickle.dumps(model))
-    assert (again.predict(X, known=known) == model.predict(X, known=known)).all()
-    repeat = clone(model).fit(X, known=known)
+    assert (again.predict(X, **known) == model.predict(X, **known)).all()
+    repeat = clone(model).fit(X, **known)
     assert (repeat.labels_ == model.labels_).all() and repeat.objective_ == model.objective_
     # The structure sought is the known one's complement, except for IB.
     target = labels[:, 0 if isinstance(model, IB) else 1]
