@@ -351,7 +351,7 @@ POOLS = {
     ),
     **dict.fromkeys(("labels", "truth", "a", "b", "y", "subsets"), _LABELLED),
     **dict.fromkeys(("center", "reference"), _LABELLED),
-    **dict.fromkeys(("model", "found"), (FITS | RESULTS, ESTIMATORS)),
+    **dict.fromkeys(("model", "result"), (FITS | RESULTS, ESTIMATORS)),
     "estimator": (TESTED, ESTIMATORS),
     "evidence": (_some(RESULTS, "Evidence"), ESTIMATORS),
     "adata": (

@@ -107,9 +107,10 @@ def test_what_is_recommended_takes_the_data(kind, is_sparse, known):
     X, known = ROWS[kind][is_sparse], KNOWN[known]
     for y in (None, np.where(np.arange(60) < 20, Z % 2, -1)[:, None]):
         model = recommend(X, known=known, y=y, n_clusters=2)
-        quick = {"n_init": 2, "members": 2, "metrics": (0.0,), "max_iter": 5}
+        quick = {"n_init": 2, "members": 2, "whitening_exponents": (0.0,), "max_iter": 5}
         quick = {name: quick[name] for name in quick if name in model.get_params()}
-        model.set_params(random_state=0, **quick).fit(X, y, known=known)
+        given = {} if known is None else {"known": known}
+        model.set_params(random_state=0, **quick).fit(X, y, **given)
         assert set(model.labels_) <= {0, 1}
         if y is not None:
             assert (model.labels_[:20] == Z[:20] % 2).all()

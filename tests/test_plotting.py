@@ -775,7 +775,7 @@ def test_what_does_not_fit_is_refused(clouds, draw, wrong, message):
         plot_residuals: {"X": X, "labels": sought},
         plot_alternatives: {"X": X, "labelings": sought},
         plot_top_features: {"X": X, "labels": sought},
-        plot_by_n_clusters: {"found": Split()},
+        plot_by_n_clusters: {"result": Split()},
     }[draw]
     with pytest.raises(ValueError, match=message):
         draw(**good | wrong)

@@ -347,7 +347,7 @@ def test_scales_that_are_left_apart_are_told(frame):
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "found"),
+    ("name", "values", "result"),
     [
         ("x", np.arange(20), True),
         ("x", np.arange(20)[::-1] * 3, True),
@@ -380,7 +380,7 @@ def test_what_looks_like_a_year():
 
 
 @pytest.mark.parametrize(
-    ("values", "found"),
+    ("values", "result"),
     [
         (np.r_[np.linspace(20, 60, 30), -9999.0], -9999),
         (np.r_[np.linspace(0, 1, 30), [99.0] * 40], 99),

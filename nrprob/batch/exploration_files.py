@@ -35,7 +35,7 @@ def runs(
 
     Parameters
     ----------
-    found : Exploration
+    result : Exploration
     table : rows, and all labelings of them, with which every clustering is compared
     known : names of the labelings that were known
     origin : what is to be said of the data and of the command
@@ -99,7 +99,7 @@ def save(
 
     Parameters
     ----------
-    found : Exploration
+    result : Exploration
     every : its `runs`
     out : folder
     pictures : whether to draw, of every clustering, its centres and, if it was tested, its rows

@@ -317,7 +317,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         Parameters
         ----------
         task : what `prepare` gave
-        found : list
+        result : list
             Results of its calls, in their order.
 
         Returns

@@ -20,7 +20,7 @@ def plot_by_n_clusters(result: Any, ax: Axes | None = None, *, n_clusters: int =
 
     Parameters
     ----------
-    found : estimator or NumberOfClusters
+    result : estimator or NumberOfClusters
         One of
 
         - what `nrprob.evidence.n_clusters` returns, or a `ResidualMixture` or `MixtureEM` fitted
@@ -50,7 +50,7 @@ def plot_by_n_clusters(result: Any, ax: Axes | None = None, *, n_clusters: int =
     Raises
     ------
     TypeError
-        If ``found`` is none of these.
+        If ``result`` is none of these.
 
     Examples
     --------

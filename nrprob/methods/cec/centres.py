@@ -104,7 +104,7 @@ def best_of(
 
     Parameters
     ----------
-    found : loops of all restarts
+    result : loops of all restarts
     labels : (S, N)
     objective : (S,), which takes the place of the last entries of the traces
     masses : (N, k) of the restart of a number

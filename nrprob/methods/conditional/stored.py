@@ -360,5 +360,5 @@ def _finish(
     )
     model._keep(fit, task.numbers, search.robust, groups.n_groups)
     model._tell_alone(table.astype(int))
-    model._tell_gap(np.concatenate([s.labels(e.t) for s, e, _ in fits]))
+    model._set_objective_margin(np.concatenate([s.labels(e.t) for s, e, _ in fits]))
     return model
