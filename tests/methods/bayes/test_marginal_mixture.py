@@ -296,7 +296,7 @@ def test_mdl_mixture_agrees_with_nuts():
     assert np.ptp(model._mean) < 1e-12 and np.allclose(model._sd, 1)  # the same units
     ours = ratio(
         np.concatenate(
-            [together(draws, pairs), model.posterior_["log_density"].values[..., None]], -1
+            [together(draws, pairs), -model.posterior_["log_density"].values[..., None]], -1
         ),
         given,
     )

@@ -524,8 +524,8 @@ def test_themes_beneath_stronger_clusters_are_found():
         cp = quiet(CrossPartition(5), X, subsets=subset)
         rough = {"solver": "split", "features": "multinomial", "tol": 1e-2, "max_iter": 10}
         side = [
-            quiet(IBSI(5, gamma=0.6, prior=prior, **rough), X, known=subset)
-            for prior in (True, False)
+            quiet(IBSI(5, gamma=0.6, compression=weight, **rough), X, known=subset)
+            for weight in (1.0, 0.0)
         ]
         result = [purity(model.labels_, theme) for model in (cp, *side)]
         better += result[0] > max(result[1:])
