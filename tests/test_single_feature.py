@@ -109,7 +109,7 @@ def test_the_terminal_and_the_page_say_it_first(invoke, tmp_path, monkeypatch):
     assert "--drop vip" in first and "name it as known" in first
     assert "vip =" not in result.stderr  # once is enough
     assert "expected to be in the right cluster" not in result.stdout
-    assert "since one feature determines the clusters" in result.stdout
+    assert "confidence withheld: one feature determines the clusters" in result.stdout
     told = json.loads((out / "result.json").read_text())
     assert told["warnings"][0] in first and "confidence" not in told
     assert "confidence" not in pd.read_csv(out / "labels.csv")
