@@ -40,7 +40,7 @@ TABLES = 64  # data sets that are kept in memory for the fits that share them,
 KEPT = 2**30  # unless they take more bytes than this; one is kept in any case
 LABEL = 4  # bytes of a label in results
 _CLUSTERS = "n_clusters", "n_components", "max_clusters"
-_MANY = 10  # clusters where the file gives no number
+_DEFAULT_N_CLUSTERS = 10  # where the file gives no number
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def _numbers(size: Size, parameters: Mapping[str, Any]) -> dict[str, int]:
     return {
         "n": n,
         "m": size.features,
-        "k": min(count(*_CLUSTERS, otherwise=_MANY), n),
+        "k": min(count(*_CLUSTERS, otherwise=_DEFAULT_N_CLUSTERS), n),
         "r": count("n_init"),
         "d": count("num_samples") * count("num_chains"),
         "s": n if every_pair else sample,

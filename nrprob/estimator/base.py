@@ -32,7 +32,8 @@ from nrprob.validation import (
     check_rows,
 )
 
-_SMALL, _MANY = 2, 50  # samples of a small cluster, and samples per cluster where it is suspicious
+_SMALL_CLUSTER = 2  # samples
+_SUSPICIOUS_MEAN_SIZE = 50  # samples per cluster from which on small clusters are reported
 _LISTED = 12  # cluster sizes in a warning
 
 
@@ -457,8 +458,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
         several.
         """
         sizes = np.sort(np.rint(sizes[sizes > 0]).astype(int))
-        n, small = sizes.sum(), (sizes <= _SMALL).sum()
-        if small and n >= _MANY * sizes.size:
+        n, small = sizes.sum(), (sizes <= _SMALL_CLUSTER).sum()
+        if small and n >= _SUSPICIOUS_MEAN_SIZE * sizes.size:
             more = ", ..." if sizes.size > _LISTED else ""
             self._degenerate(
                 f"{small} cluster(s){where} have one or two of {n} samples; got clusters of sizes "

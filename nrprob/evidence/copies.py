@@ -8,8 +8,9 @@ import numpy as np
 
 from nrprob.exceptions import warn
 
-_MANY = 0.05  # share of copies among the samples from which on the user is warned
-_EVEN = 10.0  # how much wider than expected of continuous values the smallest spacing has to be
+_WARN_SHARE = 0.05  # share of copies among the samples
+# Values lie on a grid if the smallest spacing exceeds that of continuous values by this factor.
+_GRID_RATIO = 10.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Copies:
         """Warn if 5 % of the samples or more are copies of an earlier sample."""
         n = self.of.size
         n_copies = n - self.first.size
-        if n_copies >= _MANY * n:
+        if n_copies >= _WARN_SHARE * n:
             warn(
                 "samples are exact copies of other samples, and a set of copies counts as one "
                 f"sample here; got {n_copies} copies among {n} samples; drop the copies before "
@@ -76,7 +77,7 @@ def _rounding_explains(rows: np.ndarray, groups: np.ndarray) -> bool:
     values, rank = np.unique(rows[:, finest], return_inverse=True)
     spacing = np.diff(values)
     # The smallest of u spacings of continuous values is about the median over u.
-    if not spacing.size or spacing.min() * spacing.size <= _EVEN * np.median(spacing):
+    if not spacing.size or spacing.min() * spacing.size <= _GRID_RATIO * np.median(spacing):
         return False
     others = _equal(np.column_stack([groups, np.delete(rows, finest, 1)]))[1]
     cells, counts = np.unique(others * values.size + rank, return_counts=True)

@@ -19,10 +19,10 @@ from nrprob.statistics.top_features import blocks
 __all__ = ["SingleFeature", "single_feature", "warn_of_single_feature"]
 
 THRESHOLD = 0.7  # of I(c; y) / H(c)
-_ROWS = 2**13  # sample of a larger table, about as many rows of every cluster
-_LEAST = 2**6  # rows of every cluster in that sample
-_EACH = 5  # rows of a value of a discrete column, on average
-_LOOK = 2**8  # rows in which most continuous columns are recognised
+_MAX_ROWS = 2**13  # of a larger table a sample is used, with as many rows of every cluster
+_MIN_ROWS_PER_CLUSTER = 2**6  # in that sample
+_MIN_ROWS_PER_VALUE = 5  # of a discrete column, on average
+_PREVIEW_ROWS = 2**8  # rows in which most continuous columns are recognised
 
 
 @dataclass(frozen=True)
@@ -189,13 +189,13 @@ def _by_name(names: Sequence[str]) -> dict[str, Sequence[str]]:
 
 def _sample(codes: np.ndarray) -> np.ndarray:
     """Numbers of some rows, in ascending order: all of a small table."""
-    if codes.size <= _ROWS:
+    if codes.size <= _MAX_ROWS:
         return np.arange(codes.size)
     order = np.random.default_rng(0).permutation(codes.size)
     order = order[np.argsort(codes[order], kind="stable")]
     sizes = np.bincount(codes)
     place = np.arange(codes.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return np.sort(order[place < max(_ROWS // sizes.size, _LEAST)])
+    return np.sort(order[place < max(_MAX_ROWS // sizes.size, _MIN_ROWS_PER_CLUSTER)])
 
 
 def _spread(X: Any, least: float) -> np.ndarray:
@@ -216,7 +216,7 @@ def _discrete(
     features: dict[tuple[str, bool], _Discrete] = {}
     continuous = False
     for columns, block in blocks(X):
-        look = np.sort(block[:: max(1, len(block) // _LOOK)], axis=0)
+        look = np.sort(block[:: max(1, len(block) // _PREVIEW_ROWS)], axis=0)
         few = (np.diff(look, axis=0) != 0).sum(0) < most
         continuous |= not few.all()
         for j in np.flatnonzero(few):
@@ -232,7 +232,7 @@ def _discrete(
                 feature.values.append(on)
             elif (
                 result.size <= most
-                and result.size * _EACH <= len(codes)
+                and result.size * _MIN_ROWS_PER_VALUE <= len(codes)
                 and np.count_nonzero(counts > 1) > 1
             ):
                 mean, deviation = scales.get(name, (0.0, 1.0))
