@@ -21,8 +21,10 @@ if TYPE_CHECKING:
         posterior,
     )
     from nrprob.advice import recommend
-    from nrprob.annotated import annotate, rows_of
     from nrprob.caching import cache
+    from nrprob.data.annotated import annotate, rows_of
+    from nrprob.data.preparation.prepare import prepare
+    from nrprob.data.storage.stored import stored
     from nrprob.engines.sharding import sharded
     from nrprob.exceptions import DegenerateClusterWarning
     from nrprob.methods.alternatives.adft import ADFT
@@ -49,8 +51,6 @@ if TYPE_CHECKING:
     from nrprob.methods.ensemble.condens import CondEns
     from nrprob.methods.mixture.em import MixtureEM
     from nrprob.methods.multiview.estimator import MDLMultiView
-    from nrprob.preparation.prepare import prepare
-    from nrprob.storage.stored import stored
     from nrprob.successive import Exploration, explore
 
     __version__: str
@@ -85,11 +85,11 @@ _OBJECTS = {
     "explore": "nrprob.successive",
     "recommend": "nrprob.advice",
     "Exploration": "nrprob.successive",
-    "prepare": "nrprob.preparation.prepare",
-    "rows_of": "nrprob.annotated",
-    "annotate": "nrprob.annotated",
+    "prepare": "nrprob.data.preparation.prepare",
+    "rows_of": "nrprob.data.annotated",
+    "annotate": "nrprob.data.annotated",
     "sharded": "nrprob.engines.sharding",
-    "stored": "nrprob.storage.stored",
+    "stored": "nrprob.data.storage.stored",
     "cache": "nrprob.caching",
     "DegenerateClusterWarning": "nrprob.exceptions",
 }

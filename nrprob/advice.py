@@ -9,19 +9,19 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
+from nrprob.data.feature_types import kind_of
+from nrprob.data.frames import check_same_order, is_table, take_out
+from nrprob.data.preparation.prepare import Prepared, prepared
+from nrprob.data.preparation.record import MissingValues, UnfitColumns
+from nrprob.data.storage.stored import refuse_stored
+from nrprob.data.validation import CLUSTERS, check_number, check_rows
 from nrprob.estimator.base import read_labels
 from nrprob.exceptions import warn
-from nrprob.frames import check_same_order, is_table, take_out
 from nrprob.known import read
 from nrprob.methods.bottleneck.ccib import CCIB
 from nrprob.methods.conditional.mixture import ResidualMixture
 from nrprob.methods.conditional.spectral import ResidualSpectral
 from nrprob.methods.mixture.em import MixtureEM
-from nrprob.preparation.prepare import Prepared, prepared
-from nrprob.preparation.record import MissingValues, UnfitColumns
-from nrprob.statistics.feature_types import kind_of
-from nrprob.storage.stored import refuse_stored
-from nrprob.validation import CLUSTERS, check_number, check_rows
 
 __all__ = ["recommend"]
 

@@ -23,9 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 from scipy.special import xlogy
 
-from nrprob.exceptions import short_repr
-from nrprob.information import _log_base
-from nrprob.validation import (
+from nrprob.data.validation import (
     ITERATIONS,
     LARGEST,
     as_array,
@@ -35,6 +33,8 @@ from nrprob.validation import (
     check_not_masked,
     check_rows,
 )
+from nrprob.exceptions import short_repr
+from nrprob.information import _log_base
 
 __all__ = [
     "exponential_complexity",

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import entr, xlogy
 
-from nrprob.validation import as_array, as_number, check_flag
+from nrprob.data.validation import as_array, as_number, check_flag
 
 __all__ = [
     "category_utility",

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.frames import as_frame, is_frame, is_pandas, is_table, listed
+from nrprob.data.labels import as_labels, factorize, plain, some
 from nrprob.exceptions import short_repr, warn
-from nrprob.frames import as_frame, is_frame, is_pandas, is_table, listed
-from nrprob.labels import as_labels, factorize, plain, some
 
 __all__ = ["Memberships"]
 
@@ -49,7 +49,7 @@ class Memberships:
                 "pass probabilities"
             )
         z = np.array(z, float)
-        # Whose rows they are, where that is said: see `nrprob.frames.check_same_order`.
+        # Whose rows they are, where that is said: see `nrprob.data.frames.check_same_order`.
         self.index = probabilities.index if is_pandas(probabilities) else None
         if z.ndim != 2:
             raise ValueError(

@@ -11,21 +11,21 @@ from sklearn.utils.validation import _num_samples
 
 from nrprob import information, metrics
 from nrprob.advice import recommend
-from nrprob.evidence.inputs import TooFewRows, as_density, check_takes_known, testable
-from nrprob.evidence.record import Evidence
-from nrprob.evidence.structure import test
-from nrprob.exceptions import short_repr, warn
-from nrprob.frames import column_names, is_table, take_out
-from nrprob.known import described, read
-from nrprob.preparation.prepare import Prepared, prepared
-from nrprob.statistics.single_feature import warn_of_single_feature
-from nrprob.storage.stored import refuse_stored
-from nrprob.validation import (
+from nrprob.data.frames import column_names, is_table, take_out
+from nrprob.data.preparation.prepare import Prepared, prepared
+from nrprob.data.storage.stored import refuse_stored
+from nrprob.data.validation import (
     MOST,
     check_choice,
     check_number,
     check_random_state,
 )
+from nrprob.evidence.inputs import TooFewRows, as_density, check_takes_known, testable
+from nrprob.evidence.record import Evidence
+from nrprob.evidence.structure import test
+from nrprob.exceptions import short_repr, warn
+from nrprob.known import described, read
+from nrprob.statistics.single_feature import warn_of_single_feature
 
 if TYPE_CHECKING:
     import pandas as pd

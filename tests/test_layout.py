@@ -17,10 +17,10 @@ KNOWS = {
 }
 # From the ground up: a floor imports nothing from those above it.
 FLOORS = (
-    {"exceptions", "settings", "annotated", "frames", "validation", "files", "scheduler", "trees"},
-    {"information", "codelength", "known", "labels", "colouring"},
+    {"exceptions", "settings", "files", "scheduler", "trees"},
+    {"known", "data"},
+    {"information", "codelength", "colouring"},
     {"links", "metrics", "plotting", "posterior", "statistics"},
-    {"preparation", "storage"},
     {"engines"},
     {"estimator"},
     {"methods"},

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from numbers import Integral
 from typing import Any
 
+from nrprob.data.validation import ITERATIONS, LARGEST, check_number
 from nrprob.exceptions import InputError
-from nrprob.validation import ITERATIONS, LARGEST, check_number
 
 __all__ = ["check_allowed"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.labels import are_blank
 from nrprob.exceptions import InputError
-from nrprob.labels import are_blank
 
 __all__ = ["PARTS", "Parts", "WantedLabels", "divide", "draw", "pairs_of"]
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from nrprob.batch import tables
 from nrprob.batch.fits import Fit
-from nrprob.preparation.record import Say, as_option
+from nrprob.data.preparation.record import Say, as_option
 from nrprob.statistics.single_feature import single_feature
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from nrprob.batch import tables
 from nrprob.batch.formats import is_table
 from nrprob.batch.plan import Plan
 from nrprob.batch.sources import load_selected
+from nrprob.data.frames import listed
 from nrprob.exceptions import DataUnavailable
 from nrprob.files import digest
-from nrprob.frames import listed
 
 __all__ = ["as_key", "with_origin"]
 
@@ -61,7 +61,7 @@ def _prepared(plan: Plan) -> dict[str, Any]:
     if data.file is not None and is_table(data.file):
         import pandas as pd
 
-        from nrprob.preparation.prepare import prepared
+        from nrprob.data.preparation.prepare import prepared
 
         frame = pd.DataFrame(table.X, columns=names)
         ready = prepared(frame, standardize=data.standardize, say=as_key)

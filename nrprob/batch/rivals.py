@@ -12,8 +12,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_array, get_tags
 
 from nrprob.batch.fits import Fit
+from nrprob.data.validation import check_rows
 from nrprob.exceptions import InputError, one_line
-from nrprob.validation import check_rows
 
 __all__ = ["check_rival", "fit_rival"]
 

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
-from nrprob.annotated import is_annotated, matrix_of, names_of
 from nrprob.batch import formats
 from nrprob.batch.csv_files import read_csv
 from nrprob.batch.formats import ROWS, require_columns
 from nrprob.batch.registry import refuse_unknown
+from nrprob.data.annotated import is_annotated, matrix_of, names_of
+from nrprob.data.labels import are_blank
 from nrprob.exceptions import InputError
 from nrprob.files import read_npz, read_sparse, reading
-from nrprob.labels import are_blank
 
 __all__ = [
     "Table",

@@ -72,9 +72,9 @@ def read_given(asked: Asked) -> Given:
     import scipy.sparse
 
     from nrprob.batch import tables
+    from nrprob.data.preparation.prepare import prepared
+    from nrprob.data.preparation.record import as_option
     from nrprob.files import digest
-    from nrprob.preparation.prepare import prepared
-    from nrprob.preparation.record import as_option
 
     files = dict.fromkeys([asked.data, *(file for file, _ in asked.others)])
     sources = {file: tables.contents(file) for file in files}
@@ -143,9 +143,9 @@ def command() -> str:
 
 def _rows(asked: Asked, source: Any) -> tuple[Any, np.ndarray | None, list[str] | None]:
     """Features; names of the rows, and of the features of a matrix, where there are any."""
-    from nrprob.annotated import matrix_of, names_of, rows_of
     from nrprob.batch import tables
-    from nrprob.frames import is_frame
+    from nrprob.data.annotated import matrix_of, names_of, rows_of
+    from nrprob.data.frames import is_frame
 
     if is_frame(source):
         left = asked.columns or [c for c in source if c not in {*asked.drop, *asked.own}]
@@ -234,7 +234,7 @@ def _classes(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """Partial labels as integers with -1 where unknown, and the names of the classes."""
     import pandas as pd
 
-    from nrprob.labels import are_blank, are_minus_one
+    from nrprob.data.labels import are_blank, are_minus_one
 
     unknown = pd.isna(values) | are_blank(values) | are_minus_one(values)
     # A column of whole numbers with gaps is read as real numbers: 1.0 is the class "1".
@@ -263,7 +263,7 @@ def check_known(given: Given, why: str, instead: str) -> None:
 
 def check_groups(given: Given, method: str | None = None) -> None:
     """Refuse a known labeling by which every row is a group of its own; see `OF_SINGLE_ROWS`."""
-    from nrprob.labels import refuse_own_groups
+    from nrprob.data.labels import refuse_own_groups
 
     if given.measured is None and method not in OF_SINGLE_ROWS:
         for name in given.names:

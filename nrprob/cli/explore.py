@@ -133,7 +133,7 @@ def _check_testable(given: Given) -> None:
     """Refuse rows of which no test says when to stop, unless a number is given."""
     from scipy import sparse
 
-    from nrprob.statistics.feature_types import no_cloud
+    from nrprob.data.feature_types import no_cloud
 
     X = given.table.X
     kind = "a sparse matrix" if sparse.issparse(X) else no_cloud(X)

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from nrprob.data.validation import check_entries, check_number, check_random_state
 from nrprob.datasets.generators import RandomState, _fraction, _positive_int
 from nrprob.datasets.sizes import Size, sized, stored
-from nrprob.validation import check_entries, check_number, check_random_state
 
 __all__ = ["make_cell_counts"]
 

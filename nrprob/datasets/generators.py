@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nrprob.datasets.sizes import dense, sized
-from nrprob.validation import (
+from nrprob.data.validation import (
     MOST,
     as_array,
     as_number,
@@ -17,6 +16,7 @@ from nrprob.validation import (
     check_number,
     check_random_state,
 )
+from nrprob.datasets.sizes import dense, sized
 
 __all__ = ["bayes_precision", "make_binary_partitions", "make_multinomial_2d"]
 

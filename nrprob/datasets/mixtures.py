@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from nrprob.data.validation import as_array, check_entries, check_number, check_random_state
 from nrprob.datasets.generators import RandomState, _positive_int
 from nrprob.datasets.sizes import dense, sized
 from nrprob.exceptions import short_repr
-from nrprob.validation import as_array, check_entries, check_number, check_random_state
 
 __all__ = ["make_four_components"]
 

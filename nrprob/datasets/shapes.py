@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from nrprob.data.validation import check_choice, check_entries, check_number, check_random_state
 from nrprob.datasets.generators import RandomState, _positive_int
 from nrprob.datasets.sizes import dense, sized
-from nrprob.validation import check_choice, check_entries, check_number, check_random_state
 
 __all__ = ["make_planar_shapes"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from nrprob.data.validation import check_choice, check_number, check_random_state
 from nrprob.datasets.generators import Counts, RandomState, _positive_int
 from nrprob.datasets.sizes import dense, sized
-from nrprob.validation import check_choice, check_number, check_random_state
 
 __all__ = ["make_competing_pairs", "make_cross_partition", "make_oscillating_counts"]
 

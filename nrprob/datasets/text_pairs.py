@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from nrprob.data.labels import check_hashable, plain
+from nrprob.data.validation import check_entries, check_random_state, check_rows
 from nrprob.datasets.generators import RandomState, _fraction, _positive_int
 from nrprob.datasets.sizes import Size, sized, stored
 from nrprob.exceptions import short_repr
-from nrprob.labels import check_hashable, plain
 from nrprob.metrics.partitions import _encode
-from nrprob.validation import check_entries, check_random_state, check_rows
 
 __all__ = ["make_crossed_counts", "make_dialect_counts"]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from nrprob.data.validation import check_entries, check_number, check_random_state
 from nrprob.datasets.generators import RandomState, _dims, _fraction, _positive_int, total
 from nrprob.datasets.sizes import dense, sized
-from nrprob.validation import check_entries, check_number, check_random_state
 
 __all__ = ["make_gaussian_views"]
 

@@ -15,22 +15,22 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nrprob.engines import sharding
-from nrprob.estimator.parameters import check_parameters
-from nrprob.exceptions import DegenerateClusterWarning, warn
-from nrprob.frames import check_same_order, column_names, has_columns, split_columns, take_out
-from nrprob.known import Groups, Known
-from nrprob.labels import are_blank, are_minus_one, is_missing, plain, refuse_own_groups
-from nrprob.settings import standard
-from nrprob.statistics.features import largest
-from nrprob.statistics.single_feature import warn_of_single_feature
-from nrprob.storage.stored import Stored, as_stored, over_pieces
-from nrprob.validation import (
+from nrprob.data.frames import check_same_order, column_names, has_columns, split_columns, take_out
+from nrprob.data.labels import are_blank, are_minus_one, is_missing, plain, refuse_own_groups
+from nrprob.data.storage.stored import Stored, as_stored, over_pieces
+from nrprob.data.validation import (
     LARGEST,
     check_choice,
     check_number,
     check_rows,
 )
+from nrprob.engines import sharding
+from nrprob.estimator.parameters import check_parameters
+from nrprob.exceptions import DegenerateClusterWarning, warn
+from nrprob.known import Groups, Known
+from nrprob.settings import standard
+from nrprob.statistics.features import largest
+from nrprob.statistics.single_feature import warn_of_single_feature
 
 _SMALL_CLUSTER = 2  # samples
 _SUSPICIOUS_MEAN_SIZE = 50  # samples per cluster from which on small clusters are reported
@@ -500,7 +500,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
     # New rows
 
     def _take_out(self, X, known) -> tuple[Any, Any]:
-        """New rows and what is known of them; see `nrprob.frames.take_out`.
+        """New rows and what is known of them; see `nrprob.data.frames.take_out`.
 
         Columns that `fit` took by their names are taken from ``X`` where ``known`` is not given.
         """

@@ -6,7 +6,7 @@ from typing import Any
 
 from sklearn.base import clone
 
-from nrprob.validation import check_choice
+from nrprob.data.validation import check_choice
 
 _COUNTS = ("n_clusters", "n_components")  # how clusterers call their number of clusters
 

@@ -8,11 +8,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from nrprob.data.validation import check_random_state
 from nrprob.engines import placement, sharding
 from nrprob.engines.optimise import solve
 from nrprob.estimator.base import Restarts
 from nrprob.statistics.rows import Layout, Rows, bucket, existing, rounded
-from nrprob.validation import check_random_state
 
 
 def at_once(n: int, each: float, device: jax.Device | None = None) -> int:

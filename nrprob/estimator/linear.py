@@ -12,15 +12,15 @@ import numpy as np
 from scipy.special import logsumexp, softmax
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.frames import take_out
+from nrprob.data.storage.stored import Stored, over_pieces
 from nrprob.engines import sharding
 from nrprob.engines.optimise import solve
 from nrprob.estimator.base import Clusterer
-from nrprob.frames import take_out
 from nrprob.known import Groups, Known, KnownEncoder, read
 from nrprob.settings import standard
 from nrprob.statistics import families
 from nrprob.statistics.rows import Layout, Rows, arrange, make_rows, rounded
-from nrprob.storage.stored import Stored, over_pieces
 
 
 @dataclass

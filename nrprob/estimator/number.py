@@ -7,9 +7,9 @@ from typing import Any
 from sklearn.base import clone
 from sklearn.utils.validation import _num_samples
 
+from nrprob.data.storage.stored import refuse_stored
 from nrprob.estimator.base import fitting, read_labels
 from nrprob.estimator.parameters import check_parameters
-from nrprob.storage.stored import refuse_stored
 
 AUTO = "auto"
 

@@ -10,10 +10,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get
 import numpy as np
 
 from nrprob.codelength import exponential_complexity
-from nrprob.estimator import docs
-from nrprob.exceptions import short_repr
-from nrprob.statistics import families
-from nrprob.validation import (
+from nrprob.data.validation import (
     CLUSTERS,
     ITERATIONS,
     LARGEST,
@@ -22,6 +19,9 @@ from nrprob.validation import (
     check_number,
     check_verbosity,
 )
+from nrprob.estimator import docs
+from nrprob.exceptions import short_repr
+from nrprob.statistics import families
 
 Estimator = TypeVar("Estimator")
 

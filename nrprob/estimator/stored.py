@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.feature_types import guess_features
+from nrprob.data.storage.blocks import Blocks, gathered
+from nrprob.data.storage.stored import Chunk, Survey
+from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise import cells, solve
 from nrprob.engines.optimise.cells import Block
 from nrprob.estimator.base import Restarts
 from nrprob.known import Groups
 from nrprob.statistics import families
 from nrprob.statistics.families import FeatureMap
-from nrprob.statistics.feature_types import guess_features
 from nrprob.statistics.rows import arrange, make_rows
-from nrprob.storage.blocks import Blocks, gathered
-from nrprob.storage.stored import Chunk, Survey
-from nrprob.validation import check_random_state
 
 _ROWS = 1 << 16  # of a block, at most
 _LEAST = 1 << 12

@@ -10,17 +10,17 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 
+from nrprob.data.frames import take_out
+from nrprob.data.validation import ITERATIONS, check_flag, check_number, check_random_state
 from nrprob.evidence.held_out import conditioned, refit
 from nrprob.evidence.inputs import labels_of_fit, testable
 from nrprob.evidence.progress import shown
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
 from nrprob.exceptions import SingleFeatureWarning, short_repr
-from nrprob.frames import take_out
 from nrprob.settings import few_threads
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.single_feature import single_feature
-from nrprob.validation import ITERATIONS, check_flag, check_number, check_random_state
 
 
 @dataclass(frozen=True, eq=False)

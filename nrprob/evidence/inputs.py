@@ -10,12 +10,12 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
+from nrprob.data.feature_types import guess_features, no_cloud
+from nrprob.data.frames import take_out
+from nrprob.data.validation import check_rows
 from nrprob.evidence.copies import Copies
 from nrprob.evidence.shared_density import LabelledClouds
-from nrprob.frames import take_out
 from nrprob.known import described, read
-from nrprob.statistics.feature_types import guess_features, no_cloud
-from nrprob.validation import check_rows
 
 _FEWEST = 10  # rows of the median known group
 _PARTS = ("_place", "_log_density", "_spread", "_supple")  # of `nrprob.evidence.held_out.Density`

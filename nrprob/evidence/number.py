@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import clone
 
+from nrprob.data.validation import ITERATIONS, check_number, check_random_state
 from nrprob.evidence.held_out import RIVALS, folds, log_rivals, parts, refit, widened
 from nrprob.evidence.inputs import testable
 from nrprob.evidence.p_values import mixed_gain
 from nrprob.evidence.progress import shown
 from nrprob.exceptions import short_repr
 from nrprob.settings import few_threads
-from nrprob.validation import ITERATIONS, check_number, check_random_state
 
 if TYPE_CHECKING:
     import pandas as pd

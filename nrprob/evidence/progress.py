@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from nrprob.validation import check_verbosity
+from nrprob.data.validation import check_verbosity
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
+from nrprob.data.validation import ITERATIONS, check_number, check_random_state
 from nrprob.evidence import gaps
 from nrprob.evidence.held_out import RIVALS, folds, hold_out
 from nrprob.evidence.inputs import as_density, labels_of_fit, testable
@@ -14,7 +15,6 @@ from nrprob.evidence.p_values import one_sided
 from nrprob.evidence.progress import shown
 from nrprob.evidence.record import Evidence
 from nrprob.settings import few_threads
-from nrprob.validation import ITERATIONS, check_number, check_random_state
 
 
 def test(

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlogy
 
+from nrprob.data.validation import ITERATIONS, as_number, check_choice, check_not_masked
 from nrprob.exceptions import short_repr
 from nrprob.information import _log_base, entropy
-from nrprob.validation import ITERATIONS, as_number, check_choice, check_not_masked
 
 __all__ = [
     "IndependenceTest",
@@ -778,7 +778,7 @@ def independence_test(
     """
     from scipy.stats import chi2, random_table
 
-    from nrprob.validation import check_random_state
+    from nrprob.data.validation import check_random_state
 
     if as_number(n_permutations, "n_permutations") < 0:
         raise ValueError(

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nrprob.data.validation import check_choice, check_rows
 from nrprob.metrics.partitions import BLOCK_SIZE, Codes, Labels, _encode, _same_length
-from nrprob.validation import check_choice, check_rows
 
 __all__ = ["dunn_index", "silhouette_width", "vector_quantization_error"]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from nrprob.data.validation import check_choice
 from nrprob.metrics import quality
 from nrprob.metrics.partitions import (
     Codes,
@@ -21,7 +22,6 @@ from nrprob.metrics.partitions import (
     pair_f_measure,
     rand_index,
 )
-from nrprob.validation import check_choice
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nrprob.data.validation import check_fitted
 from nrprob.plotting.style import check_axes, colour, marker
-from nrprob.validation import check_fitted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 import scipy.sparse
 
+from nrprob.data.validation import check_choice
 from nrprob.exceptions import short_repr
 from nrprob.plotting.contingency import Table, plot_contingency
 from nrprob.plotting.groups import check_texts, feature_texts, named, read_rows, with_sizes
@@ -16,7 +17,6 @@ from nrprob.plotting.layout import Part, Place, above_rest, compose, fitted
 from nrprob.plotting.profiles import Side, draw_bar, draw_profile, profiles_of, scale
 from nrprob.plotting.style import as_axes, extent, short, shortened
 from nrprob.statistics.groups import group_means
-from nrprob.validation import check_choice
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

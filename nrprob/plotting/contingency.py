@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nrprob.data.validation import check_flag
 from nrprob.plotting.groups import check_texts, named
 from nrprob.plotting.layout import Grid, fitted, grid
 from nrprob.plotting.style import SHARES, check_axes, extent, ink, short
 from nrprob.statistics.groups import cross_table
-from nrprob.validation import check_flag
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

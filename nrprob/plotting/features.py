@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.validation import MOST, check_number
 from nrprob.exceptions import short_repr
 from nrprob.known import DesignEncoder, Known
 from nrprob.plotting.groups import distinct, feature_texts, read_rows, texts, with_sizes
 from nrprob.plotting.style import BAR, as_axes, panels, short, shortened
 from nrprob.statistics.top_features import find
-from nrprob.validation import MOST, check_number
 
 _CLUSTERS = 12
 

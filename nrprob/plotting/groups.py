@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.frames import is_frame, take_out
+from nrprob.data.labels import is_missing, plain
+from nrprob.data.validation import check_rows
 from nrprob.exceptions import short_repr
-from nrprob.frames import is_frame, take_out
 from nrprob.known import Known, read
-from nrprob.labels import is_missing, plain
 from nrprob.statistics.groups import largest
-from nrprob.validation import check_rows
 
 _MAX_GROUPS = 20
 

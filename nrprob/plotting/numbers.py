@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nrprob.data.validation import MOST, check_number
 from nrprob.plotting.style import BAR, check_axes, colour, marker
-from nrprob.validation import MOST, check_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

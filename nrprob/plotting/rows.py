@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob import metrics
+from nrprob.data.validation import MOST, as_array, check_number, check_random_state
 from nrprob.known import Known, described
 from nrprob.plotting.groups import check_texts, distinct, named, named_known, read_rows, with_sizes
 from nrprob.plotting.style import (
@@ -22,7 +23,6 @@ from nrprob.plotting.style import (
     shortened,
 )
 from nrprob.statistics.planes import NOTHING, Plane, plane
-from nrprob.validation import MOST, as_array, check_number, check_random_state
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

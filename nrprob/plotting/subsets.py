@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nrprob.data.validation import MOST, check_fitted, check_number
 from nrprob.plotting.groups import given_names
 from nrprob.plotting.style import SHARES, check_axes, ink
-from nrprob.validation import MOST, check_fitted, check_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

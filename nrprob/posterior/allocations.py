@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.validation import check_random_state
 from nrprob.posterior.draws import by_dims
-from nrprob.validation import check_random_state
 
 __all__ = ["draw_labels"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.validation import as_number
 from nrprob.posterior.draws import as_draws, canonical
 from nrprob.posterior.estimates import given_or_estimated
 from nrprob.posterior.losses import as_loss, distances
-from nrprob.validation import as_number
 
 __all__ = ["CredibleBall", "credible_ball"]
 

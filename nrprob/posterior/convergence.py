@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import xlogy
 
+from nrprob.data.validation import as_array, check_random_state
 from nrprob.exceptions import short_repr
 from nrprob.posterior.draws import Draws, as_draws, as_pairs, by_dims, canonical
 from nrprob.posterior.estimates import given_or_estimated
 from nrprob.posterior.export import import_arviz
 from nrprob.posterior.losses import as_loss, distances
 from nrprob.posterior.similarity import similarity
-from nrprob.validation import as_array, check_random_state
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.validation import as_array
+from nrprob.data.validation import as_array
 
 __all__ = [
     "Draws",

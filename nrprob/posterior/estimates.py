@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.validation import ITERATIONS, MOST, check_flag, check_number, check_random_state
 from nrprob.posterior.draws import Draws, as_draws, as_labels, canonical
 from nrprob.posterior.losses import Loss, as_loss, distances
 from nrprob.posterior.search import CellSearch, PairSearch, Search
 from nrprob.posterior.similarity import similarity
-from nrprob.validation import ITERATIONS, MOST, check_flag, check_number, check_random_state
 
 __all__ = ["estimate", "given_or_estimated", "point_estimate"]
 

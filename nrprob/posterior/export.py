@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.validation import as_array
 from nrprob.exceptions import short_repr
 from nrprob.posterior.draws import by_dims
-from nrprob.validation import as_array
 
 __all__ = ["to_arviz"]
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from scipy.special import xlogy
 
+from nrprob.data.validation import as_number, check_choice
 from nrprob.posterior.draws import Draws, as_draws, as_labels, canonical
-from nrprob.validation import as_number, check_choice
 
 __all__ = ["Loss", "as_loss", "distances", "expected_loss"]
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nrprob.data.validation import check_number
 from nrprob.plotting.style import check_axes
 from nrprob.posterior.draws import Draws, as_draws, canonical
 from nrprob.posterior.estimates import given_or_estimated
 from nrprob.posterior.losses import Loss, as_loss
-from nrprob.validation import check_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

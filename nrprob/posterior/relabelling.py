@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.validation import MOST, check_entries, check_number
 from nrprob.posterior.draws import Draws, as_draws, read_draws
 from nrprob.posterior.estimates import given_or_estimated
-from nrprob.validation import MOST, check_entries, check_number
 
 __all__ = ["align", "relabel"]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from nrprob.data.validation import as_array
 from nrprob.posterior.draws import Draws, as_draws, as_pairs, check_positions
-from nrprob.validation import as_array
 
 __all__ = ["coclustering"]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse
 
+from nrprob.data.validation import as_number
 from nrprob.posterior.draws import Draws, as_draws, canonical
 from nrprob.posterior.estimates import given_or_estimated
-from nrprob.validation import as_number
 
 if TYPE_CHECKING:
     import pandas as pd

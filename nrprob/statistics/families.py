@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 
-from nrprob.statistics import costs, feature_types, features, links
+from nrprob.data import feature_types
+from nrprob.statistics import costs, features, links
 from nrprob.statistics.costs import Cost
 from nrprob.statistics.links import Link
 from nrprob.statistics.rows import Rows

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import sparse
 
+from nrprob.data.feature_types import values_of
+from nrprob.data.validation import LARGEST
 from nrprob.exceptions import warn
-from nrprob.statistics.feature_types import values_of
-from nrprob.validation import LARGEST
 
 ALIKE = "there is no structure in X; all rows are alike"
 

@@ -10,10 +10,10 @@ import numpy as np
 from scipy import sparse
 from scipy.stats import entropy
 
+from nrprob.data.feature_types import FEW_VALUES, guess_features
+from nrprob.data.frames import is_frame
 from nrprob.exceptions import SingleFeatureWarning, warn
-from nrprob.frames import is_frame
 from nrprob.information import mutual_information
-from nrprob.statistics.feature_types import FEW_VALUES, guess_features
 from nrprob.statistics.top_features import blocks
 
 __all__ = ["SingleFeature", "single_feature", "warn_of_single_feature"]

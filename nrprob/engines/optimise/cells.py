@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.data.storage.blocks import Blocks
 from nrprob.engines.hash_rng import spread, stream
 from nrprob.engines.optimise.anneal import CAPACITY, RANGE, normalise
 from nrprob.engines.optimise.power import leading_eigenvalues
 from nrprob.engines.optimise.solve import Problem, Settings, TermFit, exact_objective
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Terms, objective, row_costs, slope
-from nrprob.storage.blocks import Blocks
 
 _SHARE = 0.25  # of the tolerance that all rows together may still move, for none to move by more
 _ROUNDING = 1e-7  # relative change of cells in which nothing moves any more

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from nrprob.data.validation import check_random_state
 from nrprob.engines.sample.chains import (
     ChainState,
     Draw,
@@ -42,7 +43,6 @@ from nrprob.files import (
     write_whole,
 )
 from nrprob.settings import standard
-from nrprob.validation import check_random_state
 
 if TYPE_CHECKING:
     import xarray

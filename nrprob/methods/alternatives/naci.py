@@ -12,6 +12,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.spatial.distance import pdist, squareform
 
+from nrprob.data.validation import LARGEST, check_choice, check_flag, check_number
 from nrprob.engines.optimise import merge
 from nrprob.engines.programs import program
 from nrprob.estimator import parameters
@@ -27,7 +28,6 @@ from nrprob.methods.alternatives.pairs import (
 from nrprob.metrics import contingency
 from nrprob.settings import standard
 from nrprob.statistics.rows import bucket
-from nrprob.validation import LARGEST, check_choice, check_flag, check_number
 
 # Rule -> width of n rows of d features of mean variance 1, to the power of d + 4.
 RULES = {"seed": lambda n, d: 4 / (n * (2 * d + 1)), "normal": lambda n, d: 4 / (n * (d + 2))}

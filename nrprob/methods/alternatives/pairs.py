@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.validation import check_choice, check_random_state
 from nrprob.engines.optimise import merge
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
@@ -19,7 +20,6 @@ from nrprob.known import factorize, names_of
 from nrprob.methods.alternatives.inputs import AlternativeClusterer
 from nrprob.statistics.features import spread, standardised
 from nrprob.statistics.rows import bucket, rounded
-from nrprob.validation import check_choice, check_random_state
 
 _SMALL = 256  # rows up to which programs are compiled for one size
 _FEW = 8  # columns of which squares of differences are summed as they are

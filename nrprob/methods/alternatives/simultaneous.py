@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob import metrics
+from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise.solve import one_at_a_time
 from nrprob.estimator.base import Restarts, row_means
 from nrprob.estimator.calls import at_once
@@ -19,7 +20,6 @@ from nrprob.known import Known
 from nrprob.methods.alternatives.inputs import AlternativeClusterer
 from nrprob.statistics.features import ALIKE, Scaled
 from nrprob.statistics.rows import coarse
-from nrprob.validation import check_random_state
 
 TRACE = 512  # entries of the trace
 HIGHEST = jax.lax.Precision.HIGHEST

@@ -13,13 +13,13 @@ from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.validation import check_random_state
 from nrprob.estimator.base import Restarts, row_means
 from nrprob.estimator.bases import check_base, count_name, seeded
 from nrprob.known import Groups, Known
 from nrprob.methods.alternatives.inputs import AlternativeClusterer
 from nrprob.settings import few_threads
 from nrprob.statistics.features import ALIKE
-from nrprob.validation import check_random_state
 
 BASES = ("em", "kmeans")
 

@@ -12,6 +12,10 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.validation import (
+    CLUSTERS,
+    check_random_state,
+)
 from nrprob.engines.placement import tiny_steps
 from nrprob.engines.sample.chains import PartitionKernel, default_kernel, dispersed
 from nrprob.engines.sample.checkpoints import CheckpointedChains
@@ -31,10 +35,6 @@ from nrprob.methods.bayes.inputs import Inputs, SampledRows
 from nrprob.methods.bayes.model import MixtureCode, leave_one_out
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
-from nrprob.validation import (
-    CLUSTERS,
-    check_random_state,
-)
 
 FLOORS = (0.1, 0.2, 0.4)
 _PROPOSED, _MODERATE = 10, 30_000  # splits or merges in a step, up to so many rows

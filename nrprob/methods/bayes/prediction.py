@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from nrprob.data.validation import LARGEST, check_rows
 from nrprob.estimator.base import Clusterer
 from nrprob.exceptions import warn
 from nrprob.methods.bayes.covariates import ToldEncoder
@@ -28,7 +29,6 @@ from nrprob.methods.bayes.yeo_johnson import STRONGEST
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
 from nrprob.statistics.rows import rounded
-from nrprob.validation import LARGEST, check_rows
 
 _DENSE = 10**8  # entries of rows that come sparse
 

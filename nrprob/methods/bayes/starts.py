@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.data.validation import check_choice
 from nrprob.engines.sample.chains import (
     ChainState,
     PartitionKernel,
@@ -21,7 +22,6 @@ from nrprob.known import factorize
 from nrprob.methods.bayes.covariates import Told
 from nrprob.methods.bayes.hyperparameters import PriorKernel
 from nrprob.methods.bayes.model import MixtureCode, best_blocks
-from nrprob.validation import check_choice
 
 WORDS = ("auto", "dispersed", "subsample")
 SOME = 4000  # rows that chains run on before they run on all

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from nrprob.data.storage.stored import Survey, survey
 from nrprob.engines import sharding
 from nrprob.estimator.base import fitting, row_means
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin, Task
 from nrprob.estimator.stored import fit_terms
 from nrprob.estimator.terms import Descent, TermEstimator
 from nrprob.settings import standard
-from nrprob.storage.stored import Survey, survey
 
 
 class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.validation import check_number
 from nrprob.exceptions import warn
 from nrprob.statistics.features import check_range
-from nrprob.validation import check_number
 
 COVARIANCES = ("full", "diag", "spherical", "fixed")
 _ALIKE = 1e-13  # range of a column, relative to its size, that is rounding

@@ -13,6 +13,7 @@ from scipy.linalg import solve_triangular
 from scipy.special import gammaln, logsumexp, softmax
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.storage.stored import Stored, over_pieces
 from nrprob.engines.optimise import solve
 from nrprob.engines.placement import device_of, on_cpu
 from nrprob.estimator import parameters
@@ -31,7 +32,6 @@ from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, lay_out, star
 from nrprob.settings import standard
 from nrprob.statistics.features import check_range
 from nrprob.statistics.groups import cross_table
-from nrprob.storage.stored import Stored, over_pieces
 
 COVARIANCES = ("tied", "diag", "spherical")
 ERRORS = ("gaussian", "t", "auto")

@@ -11,6 +11,7 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.validation import check_random_state
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
 from nrprob.exceptions import short_repr, warn
@@ -31,7 +32,6 @@ from nrprob.methods.conditional.spectral_mixture import fit_mixtures, row_keys
 from nrprob.settings import few_threads
 from nrprob.statistics.ensembles import indicators, nearness
 from nrprob.statistics.features import refuse
-from nrprob.validation import check_random_state
 
 _MODES = ("within", "across")
 # Settings in the order in which they are used up: the one to take alone comes first.

@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.data.storage.blocks import Blocks, gathered_bytes
+from nrprob.data.storage.stored import Stored, Survey, survey
 from nrprob.engines.optimise.iterate import restarts as one_by_one
 from nrprob.estimator.base import Restarts, fitting
 from nrprob.estimator.stored import read_back, start_seed, take_in
@@ -39,8 +41,6 @@ from nrprob.methods.conditional.streaming import (
 )  # fmt: skip
 from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, lay_out, leaders
 from nrprob.settings import standard
-from nrprob.storage.blocks import Blocks, gathered_bytes
-from nrprob.storage.stored import Stored, Survey, survey
 
 _ROWS = 1 << 15  # of a block
 _FEW, _EACH = 1 << 13, 1 << 9  # rows of the sample: at least, and for every cluster

@@ -10,10 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.data.storage.stored import Chunk
 from nrprob.methods.conditional.em import Model, Numbers, Parameters, Residuals, Sums
 from nrprob.methods.conditional.solver import Climb
 from nrprob.statistics.xlogx import xlogx
-from nrprob.storage.stored import Chunk
 
 
 class Raw(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise import solve
 from nrprob.known import Groups, factorize
 from nrprob.methods.conditional.coordinates import Coordinates
@@ -15,7 +16,6 @@ from nrprob.methods.conditional.em import Numbers, Residuals
 from nrprob.methods.conditional.solver import Sample
 from nrprob.methods.conditional.starts import make_starts, name_classes, schedule, stratified
 from nrprob.statistics.rows import Layout, arrange, bucket, existing, rounded
-from nrprob.validation import check_random_state
 
 # Whether each fit estimates the clusters' weights, by the parameter `weights`.
 WEIGHTS = {"uniform": (False,), "free": (True,), "auto": (False, True)}

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise.iterate import blank, iterate, restarts
 from nrprob.engines.programs import program
 from nrprob.estimator import parameters
@@ -21,7 +22,6 @@ from nrprob.methods.constrained.problem import lay_out, place
 from nrprob.methods.constrained.search import SearchResult, assign_in_order
 from nrprob.statistics.features import ALIKE, Scaled
 from nrprob.statistics.rows import cluster_means, coarse, wide
-from nrprob.validation import check_random_state
 
 
 @program("together", "n_trace")

@@ -11,6 +11,7 @@ from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob.codelength import multinomial_complexity
+from nrprob.data.validation import LARGEST, MOST, check_random_state
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
 from nrprob.estimator.pairs import PairTask
@@ -28,7 +29,6 @@ from nrprob.methods.constrained.report import Report
 from nrprob.methods.constrained.sizes import SizeLimits
 from nrprob.statistics.features import ALIKE, Scaled
 from nrprob.statistics.rows import coarse
-from nrprob.validation import LARGEST, MOST, check_random_state
 
 
 @parameters.constructor

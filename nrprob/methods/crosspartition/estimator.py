@@ -11,13 +11,14 @@ import numpy as np
 from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.labels import some
+from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise import limit_cycles, splitting
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Restarts, read_labels
 from nrprob.estimator.paths import granularities, trials_frame, verdict
 from nrprob.exceptions import short_repr, warn
 from nrprob.information import mutual_information
-from nrprob.labels import some
 from nrprob.methods.crosspartition.cycle import TERMS, Counts, Cycle, Fields, fields
 from nrprob.methods.crosspartition.inputs import (
     Subsets,
@@ -27,7 +28,6 @@ from nrprob.methods.crosspartition.inputs import (
 )
 from nrprob.settings import standard
 from nrprob.statistics.rows import Layout, arrange, make_rows, rounded
-from nrprob.validation import check_random_state
 
 # variant -> whether p*(c) enters the features' step, and p(c) the rows'.
 VARIANTS = {

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from nrprob.data.frames import as_frame, is_frame, is_table
 from nrprob.exceptions import DegenerateClusterWarning, warn
-from nrprob.frames import as_frame, is_frame, is_table
 from nrprob.information import mutual_information
 from nrprob.known import Groups, Known, KnownEncoder, Memberships, described, plain, read
 from nrprob.statistics.features import refuse

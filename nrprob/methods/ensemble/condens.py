@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.validation import CLUSTERS, check_random_state
 from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, row_means
@@ -24,7 +25,6 @@ from nrprob.methods.ensemble.consensus import agree, scatter
 from nrprob.settings import few_threads, standard
 from nrprob.statistics.ensembles import indicators, nearness
 from nrprob.statistics.families import fit_features
-from nrprob.validation import CLUSTERS, check_random_state
 
 _BASES = ("kmeans", "em", "daib")
 _ROUNDS = 20  # of adjusting the extension, from each start

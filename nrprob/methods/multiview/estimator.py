@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.validation import CLUSTERS, check_random_state
 from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import read_labels
@@ -35,7 +36,6 @@ from nrprob.methods.multiview.solver import (
 )
 from nrprob.methods.multiview.views import View, columns, several, statistics
 from nrprob.statistics.rows import Layout, Rows, arrange, bucket, existing, make_rows, rounded
-from nrprob.validation import CLUSTERS, check_random_state
 
 __all__ = ["MDLMultiView"]
 

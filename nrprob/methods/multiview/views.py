@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_array
 
-from nrprob.annotated import is_annotated
+from nrprob.data.annotated import is_annotated
+from nrprob.data.frames import check_same_order
+from nrprob.data.validation import MOST, check_number, check_rows
 from nrprob.exceptions import short_repr
-from nrprob.frames import check_same_order
 from nrprob.statistics.features import check_range
 from nrprob.statistics.rows import bucket
-from nrprob.validation import MOST, check_number, check_rows
 
 
 @dataclass

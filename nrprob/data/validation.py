@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from nrprob.annotated import is_annotated, matrix_of
+from nrprob.data.annotated import is_annotated, matrix_of
+from nrprob.data.frames import as_frame, is_frame, is_table, kind_of_value, listed
 from nrprob.exceptions import short_repr
-from nrprob.frames import as_frame, is_frame, is_table, kind_of_value, listed
 
 MOST = 2**31 - 1  # that a number of things may be
 ENTRIES = 2**30  # of an array that a function makes: 8 GiB of floats

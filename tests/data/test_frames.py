@@ -22,11 +22,11 @@ from nrprob import (
     explore,
 )
 from nrprob.batch.registry import METHODS, make_estimator
+from nrprob.data.frames import as_frame, is_table, take_out
+from nrprob.data.validation import check_rows
 from nrprob.evidence import test as evidence_of
 from nrprob.exceptions import DegenerateClusterWarning
-from nrprob.frames import as_frame, is_table, take_out
 from nrprob.known import KnownEncoder
-from nrprob.validation import check_rows
 
 
 class Stream:

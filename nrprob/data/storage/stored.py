@@ -15,16 +15,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from nrprob.data.frames import column_names
+from nrprob.data.labels import are_blank
+from nrprob.data.storage.blocks import Blocks, Here, Processes, Workers, gathered_bytes
+from nrprob.data.storage.sources import Source, asked, find, pieces
+from nrprob.data.validation import LARGEST, check_flag
 from nrprob.exceptions import InputError, short_repr
 from nrprob.files import as_path, try_write
-from nrprob.frames import column_names
 from nrprob.known import Known, read
-from nrprob.labels import are_blank
 from nrprob.scheduler import check_scheduler
-from nrprob.statistics.features import LARGEST
-from nrprob.storage.blocks import Blocks, Here, Processes, Workers, gathered_bytes
-from nrprob.storage.sources import Source, asked, find, pieces
-from nrprob.validation import check_flag
 
 _LIBRARIES = ("pyarrow", "dask", "zarr")
 

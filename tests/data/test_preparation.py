@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from nrprob import ResidualMixture, explore, known, prepare, recommend
-from nrprob.frames import listed
-from nrprob.preparation.columns import (
+from nrprob.data.frames import listed
+from nrprob.data.preparation.columns import (
     code_among,
     has_decimal_commas,
     is_identifier,

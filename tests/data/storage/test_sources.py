@@ -8,11 +8,11 @@ import pyarrow.feather as feather
 import pytest
 
 import nrprob
+from nrprob.data.storage import sources
+from nrprob.data.storage.sources import asked, find, pieces
+from nrprob.data.storage.stored import Moments, survey
 from nrprob.exceptions import InputError
 from nrprob.known import read
-from nrprob.storage import sources
-from nrprob.storage.sources import asked, find, pieces
-from nrprob.storage.stored import Moments, survey
 
 NAMES = ["a", "b", "c"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from nrprob.frames import kind_of_value
+from nrprob.data.frames import kind_of_value
 
 MOST_VALUES = 20  # different ones of a text that becomes columns of 0 and 1
 _FEW = 10  # rows, of which nothing looks like anything

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
+from nrprob.data.frames import listed
 from nrprob.exceptions import InputError, short_repr
 from nrprob.files import as_path
-from nrprob.frames import listed
 
 _PIECE = 1 << 16  # rows that are read at once
 _SUFFIXES = (".parquet", ".arrow", ".feather", ".npy")

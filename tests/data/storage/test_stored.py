@@ -19,6 +19,9 @@ from slowly import first_fast
 
 import nrprob
 from nrprob import CCIB, IB, ResidualMixture
+from nrprob.data.storage import blocks
+from nrprob.data.storage.blocks import Here, Workers
+from nrprob.data.storage.stored import Chunk, survey
 from nrprob.engines.hash_rng import stream
 from nrprob.engines.optimise import cells
 from nrprob.engines.optimise.anneal import leading_curvatures, normalise, random_start, term_update
@@ -32,9 +35,6 @@ from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
 from nrprob.statistics.rows import arrange, make_rows
-from nrprob.storage import blocks
-from nrprob.storage.blocks import Here, Workers
-from nrprob.storage.stored import Chunk, survey
 
 K = 3
 QUICK = {"n_init": 2, "cooling": 2.0, "random_state": 0}

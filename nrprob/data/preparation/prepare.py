@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from nrprob.annotated import is_annotated, names_of
-from nrprob.exceptions import short_repr, warn
-from nrprob.frames import as_frame, is_table, listed, take_out
-from nrprob.known import Memberships
-from nrprob.labels import check_hashable, plain
-from nrprob.preparation.columns import (
+from nrprob.data.annotated import is_annotated, names_of
+from nrprob.data.frames import as_frame, is_table, listed, take_out
+from nrprob.data.labels import check_hashable, plain
+from nrprob.data.preparation.columns import (
     MOST_VALUES,
     as_numbers,
     code_among,
@@ -28,10 +26,12 @@ from nrprob.preparation.columns import (
     kind_of_column,
     odd_one,
 )
-from nrprob.preparation.missing_values import complete, gaps_of
-from nrprob.preparation.record import Record, Say, UnfitColumns, in_python
-from nrprob.preparation.scales import Features, scale
-from nrprob.validation import check_choice, check_not_masked
+from nrprob.data.preparation.missing_values import complete, gaps_of
+from nrprob.data.preparation.record import Record, Say, UnfitColumns, in_python
+from nrprob.data.preparation.scales import Features, scale
+from nrprob.data.validation import check_choice, check_not_masked
+from nrprob.exceptions import short_repr, warn
+from nrprob.known import Memberships
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nrprob.annotated import is_annotated, matrix_of
+from nrprob.data.annotated import is_annotated, matrix_of
 from nrprob.exceptions import short_repr
 
 _FOREIGN = "dask"  # its frames may be larger than memory: see `nrprob.stored`

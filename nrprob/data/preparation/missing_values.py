@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nrprob.data.frames import is_table
+from nrprob.data.preparation.columns import as_numbers, is_float, kind_of_column
+from nrprob.data.preparation.record import MissingValues, Record
 from nrprob.exceptions import short_repr
-from nrprob.frames import is_table
 from nrprob.known import Memberships, plain
-from nrprob.preparation.columns import as_numbers, is_float, kind_of_column
-from nrprob.preparation.record import MissingValues, Record
 
 if TYPE_CHECKING:
     import pandas as pd

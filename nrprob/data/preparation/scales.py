@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nrprob.frames import listed
-from nrprob.preparation.record import Record
-from nrprob.statistics.feature_types import kind_of
+from nrprob.data.feature_types import kind_of
+from nrprob.data.frames import listed
+from nrprob.data.preparation.record import Record
 
 _APART = 10  # scales that differ so many times are of different units
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.validation import as_array
 from nrprob.exceptions import short_repr
-from nrprob.validation import as_array
 
 __all__ = [
     "are_blank", "are_minus_one", "as_labels", "check_hashable", "factorize", "is_missing", "plain",

@@ -1,0 +1,1 @@
+"""User input: tables, labels, known structure, preparation and out-of-core storage."""
