@@ -17,7 +17,7 @@ import numpy as np
 
 from nrprob import CMBC
 from nrprob.datasets import make_binary_partitions
-from nrprob.engines.hash_rng import spread, stream
+from nrprob.engines.hash_rng import fold_in, hashed_noise
 
 N_RESTARTS, K = 10, 4
 LOW = 1e-10  # distance of the parameters from 0 and 1
@@ -27,8 +27,8 @@ def perturbations(seed, shape, m):
     """Perturbations (restarts, K, m) of every temperature that a fit with this seed adds."""
     drawn = np.random.RandomState(seed).randint(2**31 - 1)
     with jax.enable_x64(True):
-        streams = [stream(stream(drawn, 2), i) for i in range(20)]
-        return [1e-3 * np.asarray(spread(s, shape, np.float64))[..., :m] for s in streams]
+        streams = [fold_in(fold_in(drawn, 2), i) for i in range(20)]
+        return [1e-3 * np.asarray(hashed_noise(s, shape, np.float64))[..., :m] for s in streams]
 
 
 def root(a, b, n, s):

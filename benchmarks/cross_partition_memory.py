@@ -77,7 +77,7 @@ def main():
         log_q -= logsumexp(log_q, axis=-1, keepdims=True)
 
         def run(cycles):
-            return limit_cycles.settle(
+            return limit_cycles.find_limit(
                 VARIANTS["CP"], task.counts, mass, (np.zeros((1, K)), log_q), 3.0,
                 np.ones(K, bool), tol=0.0, max_iter=cycles,
             )  # fmt: skip

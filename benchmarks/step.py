@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.optimise.anneal import normalise, random_start, term_update
-from nrprob.engines.optimise.solve import make_settings, weighted
+from nrprob.engines.optimise.anneal import normalise_masses, random_log_memberships, term_update
+from nrprob.engines.optimise.solve import make_settings, weight_terms
 from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalNumbers
 from nrprob.methods.bottleneck.ib import Bottleneck
 from nrprob.statistics.rows import arrange, make_rows
@@ -30,9 +30,9 @@ JUDGED = 100_000  # rows from which the bars hold
 @partial(jax.jit, static_argnames=("build", "k"))
 def prepare(rows, settings, *, build, k):
     """Terms with their weights, a start, and a temperature at which clusters have separated."""
-    terms, _, critical = weighted(build(rows, settings), rows)
-    start = random_start(jnp.uint32(0), rows, N_RESTARTS, k)
-    return terms, normalise(start, rows.mass), jnp.full(N_RESTARTS, 2 * critical)
+    terms, _, critical = weight_terms(build(rows, settings), rows)
+    start = random_log_memberships(jnp.uint32(0), rows, N_RESTARTS, k)
+    return terms, normalise_masses(start, rows.mass), jnp.full(N_RESTARTS, 2 * critical)
 
 
 @jax.jit
@@ -42,7 +42,7 @@ def steps(terms, rows, w, beta, count):
 
     def step(_, carry):
         w, change = carry
-        new = normalise(update.step((rows,), None, w, beta)[1], rows.mass)
+        new = normalise_masses(update.step((rows,), None, w, beta)[1], rows.mass)
         return new, jnp.abs(new - w).max()
 
     return jax.lax.fori_loop(0, count, step, (w, jnp.zeros((), w.dtype)))[1]

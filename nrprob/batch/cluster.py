@@ -166,9 +166,9 @@ def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[
     if scheduler is None:
         yield None
         return
-    from nrprob.engines.sharding import asked_for
+    from nrprob.engines.sharding import active_mesh
 
-    if devices is not None or asked_for():
+    if devices is not None or active_mesh():
         what = "sharded()" if devices is None else f"devices = {devices}"
         raise InputError(
             f"workers of a cluster use their own devices; scheduler = {scheduler} and {what}; "

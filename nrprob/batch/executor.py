@@ -23,8 +23,8 @@ from nrprob.batch.schema import ModelFile
 from nrprob.batch.sources import load_data
 from nrprob.batch.tables import Table, size_in_memory
 from nrprob.engines.batching import Batcher
-from nrprob.engines.placement import cpu_for_steps, memory
-from nrprob.engines.sharding import asked_for, sharded
+from nrprob.engines.placement import cpu_for_small_steps, memory_budget
+from nrprob.engines.sharding import active_mesh, sharded
 from nrprob.estimator.base import Clusterer, check_finite
 from nrprob.exceptions import DataUnavailable
 from nrprob.settings import standard
@@ -74,7 +74,7 @@ class Executor:
     ):
         self.model = model
         self.data = DataSets(model)
-        cpu = None if devices else cpu_for_steps()
+        cpu = None if devices else cpu_for_small_steps()
         self.lanes = Batcher(devices or jax.devices(), threads, stepwise=cpu)
 
     def fit(self, cells: Sequence[Experiment]) -> dict[Experiment, Fit | Exception]:
@@ -124,10 +124,10 @@ class Executor:
         place: contextlib.AbstractContextManager = contextlib.nullcontext()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            if not alone and not asked_for():
+            if not alone and not active_mesh():
                 with standard():
                     task = estimator.prepare(inputs.X, inputs.y, **inputs.known)
-                if task.calls and task.calls[0].size <= memory(self.lanes.devices[0]):
+                if task.calls and task.calls[0].size <= memory_budget(self.lanes.devices[0]):
                     return inputs, estimator, task, caught
                 if task.calls and self._too_large(task.calls[0].size):
                     place = sharded(self.lanes.devices)

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from nrprob.engines.optimise.solve import Call, Solution, one_at_a_time
-from nrprob.engines.placement import memory
+from nrprob.engines.optimise.solve import Solution, SolverCall, lapack_lock
+from nrprob.engines.placement import memory_budget
 from nrprob.settings import standard
 from nrprob.statistics.rows import bucket
 
@@ -56,7 +56,7 @@ class Program:
         """Most calls of one run."""
         return math.prod(self.shape)
 
-    def __call__(self, calls: Sequence[Call]) -> list[Solution]:
+    def __call__(self, calls: Sequence[SolverCall]) -> list[Solution]:
         """Run at most as many calls as the program has room for."""
         n_devices, n_steps, n_lanes = self.shape
         i = np.arange(len(calls))
@@ -70,7 +70,7 @@ class Program:
             return jax.device_put(stacked.reshape(*self.shape, *leaves[0].shape), self.sharding)
 
         arrays = jax.tree.map(stack, *[call.arrays for call in calls])
-        with one_at_a_time(calls[0].factorises):
+        with lapack_lock(calls[0].factorises):
             result = self.run(arrays, jax.device_put(steps.astype(np.int32), self.sharding))
             result = jax.device_get(result)
         flat = jax.tree.map(lambda a: a.reshape(at.size, *a.shape[3:]), result)
@@ -100,7 +100,7 @@ class Batcher:
             self._beside = Batcher([self.stepwise], self.threads, self.compiled)
         self._programs = _PROGRAMS.setdefault(tuple(self.devices), {})
 
-    def program(self, call: Call, wanted: int = 1) -> Program:
+    def program(self, call: SolverCall, wanted: int = 1) -> Program:
         """Program for calls like this one, with room for about ``wanted`` of them.
 
         One that is too small by less than a factor of four runs several times instead.
@@ -118,12 +118,12 @@ class Batcher:
             self._programs[call.signature] = program
         return program
 
-    def __call__(self, calls: Sequence[Call]) -> Iterator[tuple[Call, Solution, float]]:
+    def __call__(self, calls: Sequence[SolverCall]) -> Iterator[tuple[SolverCall, Solution, float]]:
         """Run calls of any signatures; yields every call with its solution and device time.
 
         The time, in seconds, is that of the program on one device, divided among its calls.
         """
-        groups: dict[Hashable, list[Call]] = {}
+        groups: dict[Hashable, list[SolverCall]] = {}
         for call in calls:
             groups.setdefault(call.signature, []).append(call)
         wide = jax.config.jax_enable_x64  # the setting belongs to a thread, not to the process
@@ -153,16 +153,16 @@ class Batcher:
         alone = len(self.devices) == 1 and self.devices[0].platform == "cpu"
         return (self.threads or os.cpu_count() or 1) if alone else 1
 
-    def _shape(self, call: Call, wanted: int) -> tuple[int, int, int]:
+    def _shape(self, call: SolverCall, wanted: int) -> tuple[int, int, int]:
         share = -(-wanted // (len(self.devices) * self._workers))
-        fit = int(max(memory(self.devices[0]) // call.size, 1))
+        fit = int(max(memory_budget(self.devices[0]) // call.size, 1))
         # Lanes wait for the slowest of them. That pays where one call leaves a device idle; on a
         # CPU, a step with four lanes took 1.4 times as long as four steps.
         n_lanes = min(share, fit, _LANES) if self.devices[0].platform != "cpu" else 1
         n_steps = min(bucket(-(-share // n_lanes), 1 << 20), max(fit // n_lanes, 1))
         return len(self.devices), n_steps, n_lanes
 
-    def _compile(self, call: Call, wanted: int) -> Program:
+    def _compile(self, call: SolverCall, wanted: int) -> Program:
         start = time.perf_counter()
         shape = self._shape(call, wanted)
         mesh = Mesh(np.asarray(self.devices), (_AXIS,))

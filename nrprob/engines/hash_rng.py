@@ -11,31 +11,31 @@ import jax
 import jax.numpy as jnp
 
 
-def _mix(h: jax.Array) -> jax.Array:
+def _mix_bits(h: jax.Array) -> jax.Array:
     """Finaliser of the public-domain MurmurHash3: every input bit reaches every output bit."""
     h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
     h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
     return h ^ (h >> 16)
 
 
-def stream(seed: jax.Array, index: jax.Array | int) -> jax.Array:
+def fold_in(seed: jax.Array, index: jax.Array | int) -> jax.Array:
     """Seed of the ``index``-th of many independent streams."""
     index = jnp.asarray(index).astype(jnp.uint32) + jnp.uint32(1)
-    return _mix(jnp.asarray(seed).astype(jnp.uint32) ^ (index * jnp.uint32(0x9E3779B9)))
+    return _mix_bits(jnp.asarray(seed).astype(jnp.uint32) ^ (index * jnp.uint32(0x9E3779B9)))
 
 
-def uniform(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+def hashed_uniform(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
     """Numbers in [0, 1) with 24 random bits: of every ``seed``, an array (..., *shape).
 
     A number depends on its seed and its place, and not on the lengths of the axes, so that padding
     changes no other.
     """
-    h = _mix(jnp.asarray(seed).astype(jnp.uint32) ^ jnp.uint32(0x68BC21EB))
+    h = _mix_bits(jnp.asarray(seed).astype(jnp.uint32) ^ jnp.uint32(0x68BC21EB))
     for length in shape:
-        h = stream(h[..., None], jax.lax.iota(jnp.uint32, length))
+        h = fold_in(h[..., None], jax.lax.iota(jnp.uint32, length))
     return (h >> 8).astype(dtype) * 2.0**-24
 
 
-def spread(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """Numbers as of `uniform`, but of mean 0 and variance 1."""
-    return (2 * uniform(seed, shape, dtype) - 1) * 3**0.5
+def hashed_noise(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
+    """Numbers as of `hashed_uniform`, but of mean 0 and variance 1."""
+    return (2 * hashed_uniform(seed, shape, dtype) - 1) * 3**0.5

@@ -31,7 +31,7 @@ def on_cpu(*arrays: Any) -> bool:
     return device_of(*arrays).platform == "cpu"
 
 
-def memory(device: jax.Device | None = None) -> float:
+def memory_budget(device: jax.Device | None = None) -> float:
     """Bytes that the runs of one program may take on a device, by default where they would run.
 
     A share of an accelerator's memory. On a CPU it is a number, however much there is: restarts are
@@ -43,7 +43,7 @@ def memory(device: jax.Device | None = None) -> float:
     return MEMORY
 
 
-def cpu_for_steps() -> jax.Device | None:
+def cpu_for_small_steps() -> jax.Device | None:
     """The CPU, where chains of tiny steps would run on an accelerator nobody asked for."""
     if jax.config.jax_default_device is not None or on_cpu():
         return None
@@ -54,8 +54,8 @@ def cpu_for_steps() -> jax.Device | None:
 
 
 @contextlib.contextmanager
-def tiny_steps(really: bool = True) -> Iterator[None]:
+def small_steps_on_cpu(really: bool = True) -> Iterator[None]:
     """Run programs that are chains of tiny steps where that is fast, if they ``really`` are."""
-    cpu = cpu_for_steps() if really else None
+    cpu = cpu_for_small_steps() if really else None
     with contextlib.nullcontext() if cpu is None else jax.default_device(cpu):
         yield

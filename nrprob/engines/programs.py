@@ -35,14 +35,14 @@ def _quickly() -> dict[str, Any] | None:
 _QUICKLY = _quickly()
 
 
-def options_for(*arrays: Any) -> dict[str, Any] | None:
+def compiler_options_for(*arrays: Any) -> dict[str, Any] | None:
     """What XLA is told when it compiles a program that takes these arrays; None for nothing."""
     sizes = [getattr(leaf, "size", 1) for leaf in jax.tree.leaves(arrays)]
     few = max(sizes, default=0) <= _FEW
     return _QUICKLY if few and on_cpu(arrays) else None
 
 
-class Sized:
+class SizedJit:
     """A function as `jax.jit` makes it, of which XLA compiles small programs quickly."""
 
     def __init__(self, function: Callable[..., Any], static_argnames: tuple[str, ...]) -> None:
@@ -64,7 +64,7 @@ class Sized:
         given = args, [value for name, value in kwargs.items() if name not in self._static]
         if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(given)):
             return self._well  # a part of another program, which was told
-        return self._well if options_for(given) is None else self._quickly
+        return self._well if compiler_options_for(given) is None else self._quickly
 
     def _cache_size(self) -> int:
         """Number of programs that it has compiled."""
@@ -72,6 +72,6 @@ class Sized:
         return sum(one._cache_size() for one in both.values())
 
 
-def program(*static_argnames: str) -> Callable[[Callable[..., Any]], Sized]:
+def jit_by_size(*static_argnames: str) -> Callable[[Callable[..., Any]], SizedJit]:
     """Compile a function, some of whose arguments are static, as befits the size of the others."""
-    return functools.partial(Sized, static_argnames=static_argnames)
+    return functools.partial(SizedJit, static_argnames=static_argnames)

@@ -87,7 +87,7 @@ def _mesh(devices: Sequence[jax.Device]) -> Mesh:
     return Mesh(np.asarray(devices), (_AXIS,))
 
 
-def asked_for() -> Mesh | None:
+def active_mesh() -> Mesh | None:
     """Devices of the innermost `sharded`, or None outside of it."""
     return _asked.get()
 
@@ -138,7 +138,7 @@ class ShardedRows(Rows):
         )
 
 
-def split(arrays: T, mesh: Mesh) -> T:
+def shard_arrays(arrays: T, mesh: Mesh) -> T:
     """Put host arrays on the devices, each getting an equal part of their first axis."""
     sharding = NamedSharding(mesh, _SPLIT)
 
@@ -151,11 +151,11 @@ def split(arrays: T, mesh: Mesh) -> T:
 
 def shard_rows(rows: Rows, mesh: Mesh) -> ShardedRows:
     """Rows of a layout made for as many shards as there are devices, put on these devices."""
-    rows = split(rows, mesh)
+    rows = shard_arrays(rows, mesh)
     return ShardedRows(rows.x, rows.mass, rows.number, rows.group, rows.share, rows.n_groups, mesh)
 
 
-def fetch(arrays: T) -> T:
+def fetch_to_host(arrays: T) -> T:
     """Bring arrays to the host whole, also those of which other processes hold a part."""
 
     def whole(a):
@@ -172,10 +172,10 @@ def _of_devices(value: int, mesh: Mesh) -> np.ndarray:
     given = jax.make_array_from_callback(
         (mesh.size,), NamedSharding(mesh, _SPLIT), lambda _: np.asarray([value], np.uint32)
     )
-    return fetch(given)
+    return fetch_to_host(given)
 
 
-def agree(value: int, mesh: Mesh) -> int:
+def agree_on_value(value: int, mesh: Mesh) -> int:
     """Return the first device's number, in every process."""
     return int(_of_devices(value, mesh)[0]) if mesh.is_multi_process else value
 

@@ -139,7 +139,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         them (`nrprob.estimator.parameters`).
     ``prepare(X, y, known=None)``
         All of `fit` that comes before something is computed: an object whose ``calls`` are the
-        compiled runs that make the restarts (see `nrprob.engines.optimise.solve.Call`), which
+        compiled runs that make the restarts (see `nrprob.engines.optimise.solve.SolverCall`), which
         whoever runs many fits may run in its own order and place. They are empty where the
         estimator has to compute by itself.
     ``compute(task)``
@@ -217,7 +217,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
             )
 
     def _check_one_device(self) -> None:
-        if sharding.asked_for() is not None:
+        if sharding.active_mesh() is not None:
             raise ValueError(
                 f"{type(self).__name__} cannot shard rows over devices; got a fit within "
                 "nrprob.sharded; fit outside of it"

@@ -17,7 +17,7 @@ from nrprob.statistics.rows import Layout, Rows, bucket, existing, rounded
 
 def at_once(n: int, each: float, device: jax.Device | None = None) -> int:
     """Largest part of ``n`` runs of ``each`` bytes that memory holds, all parts being equal."""
-    most = int(max(placement.memory(device) // each, 1))
+    most = int(max(placement.memory_budget(device) // each, 1))
     return max(d for d in range(1, n + 1) if n % d == 0 and d <= most)
 
 
@@ -42,7 +42,7 @@ def restart_calls(
     each: int,
     factorises: bool = False,
     stepwise: bool = False,
-) -> list[solve.Call]:
+) -> list[solve.SolverCall]:
     """Calls of ``solver`` that make ``n_init`` restarts, under each of ``settings`` the same ones.
 
     Parameters
@@ -52,21 +52,21 @@ def restart_calls(
     fixed : (n,) cluster of rows whose cluster is given, else -1; or None
     settings : numbers that the program reads
     each : array elements that one restart takes on a device
-    factorises, stepwise : what the program does; see `nrprob.engines.optimise.solve.Call`
+    factorises, stepwise : what the program does; see `nrprob.engines.optimise.solve.SolverCall`
     """
     mesh = rows.mesh if isinstance(rows, sharding.ShardedRows) else None
     random = check_random_state(random_state)
     each *= rows.mass.dtype.itemsize
-    with placement.tiny_steps(stepwise):
+    with placement.small_steps_on_cpu(stepwise):
         size = at_once(n_init, each, placement.device_of(rows))
     spread = None if fixed is None else layout.spread(fixed, -1)
     seeds = [random.randint(2**31 - 1) for _ in range(n_init // size)]
     if mesh is not None:
-        spread = sharding.split(spread, mesh)
-        seeds = [sharding.agree(seed, mesh) for seed in seeds]
+        spread = sharding.shard_arrays(spread, mesh)
+        seeds = [sharding.agree_on_value(seed, mesh) for seed in seeds]
     data = sum(a.nbytes for a in jax.tree.leaves(rows)) // layout.n_shards
     return [
-        solve.Call(
+        solve.SolverCall(
             solver,
             (rows, numbers, np.asarray(seed, np.uint32), spread),
             tuple({**static, "n_init": size}.items()),

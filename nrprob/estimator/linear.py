@@ -54,7 +54,7 @@ class Task:
     settings: Any = None
     build: Any = None
     labelings: list[np.ndarray] = field(default_factory=list)
-    calls: list[solve.Call] = field(default_factory=list)
+    calls: list[solve.SolverCall] = field(default_factory=list)
 
     def lay_out(self, mass: np.ndarray | None = None, one_is_few: bool = False) -> None:
         """Arrange the rows, of weights ``mass``, by known group, and over the devices.
@@ -100,7 +100,7 @@ class LinearClusterer(Clusterer):
 
     def _mesh(self, X):
         """Devices to shard the rows over: those asked for, or those that share ``X``; or None."""
-        mesh = sharding.asked_for()
+        mesh = sharding.active_mesh()
         return sharding.mesh_of(X) if mesh is None else mesh
 
     def _read(self, X, y, known) -> Task:
@@ -129,7 +129,7 @@ class LinearClusterer(Clusterer):
                     "X must lie in this process; got an array of which other processes hold a "
                     "part; pass the same NumPy array in every process"
                 )
-            whole = X.is_fully_replicated and sharding.asked_for() is None
+            whole = X.is_fully_replicated and sharding.active_mesh() is None
             if whole and _on_accelerator(X):
                 return self._validate_device(X, reset=reset)
         return super()._validate(X, reset=reset)

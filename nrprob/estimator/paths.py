@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.engines.optimise import limit_cycles, solve, splitting
-from nrprob.engines.programs import program
+from nrprob.engines.programs import jit_by_size
 from nrprob.estimator.linear import Task
 from nrprob.estimator.terms import TermEstimator
 from nrprob.statistics.rows import Layout, rounded
@@ -103,7 +103,7 @@ def trials_frame(path: splitting.Path) -> Any:
 class SplittingEstimator(TermEstimator):
     """Estimator of terms with one more solver, "split", in its parameter ``solver``."""
 
-    def _calls(self, task: Task) -> list[solve.Call]:
+    def _calls(self, task: Task) -> list[solve.SolverCall]:
         return [] if self.solver == "split" else super()._calls(task)
 
     def prepare(self, X, y, known=None) -> Task:
@@ -124,13 +124,13 @@ class SplittingEstimator(TermEstimator):
         descent, rows = self._minimised, task.rows
         rows, settings = jax.tree.map(_wide, (rows, task.settings))
         terms, weights, critical, curvature = _terms(rows, settings, build=task.build)
-        path = splitting.follow(
+        path = splitting.follow_path(
             splitting.TermCycle(),
             (terms, rows, settings.compression),
             rows.mass,
             (),
             # Every level is an end, and gets the accuracy that an annealing has at its end.
-            splitting.Schedule(
+            splitting.SplittingSchedule(
                 self.n_clusters,
                 descent.cooling,
                 1e-3 * descent.tol,
@@ -179,13 +179,13 @@ class SplittingEstimator(TermEstimator):
         )
 
 
-@program("build")
+@jit_by_size("build")
 def _terms(rows, settings, *, build):
     problem = build(rows, settings)
-    return *solve.weighted(problem, rows), problem.curvature
+    return *solve.weight_terms(problem, rows), problem.curvature
 
 
-@program()
+@jit_by_size()
 def _costs(terms, rows, w):
     return row_costs(terms, rows.cells(w))
 

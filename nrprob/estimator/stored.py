@@ -131,7 +131,7 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
         given["fixed"] = fixed
     n_init = estimator.n_init
     blocks: Blocks = survey.blocks(block_size(n_init, k), lay, given)
-    moments = cells.moments(blocks)
+    moments = cells.sum_moments(blocks)
     problem = build(cells.SummedRows(moments), settings)
     seed = start_seed(estimator, survey)
 
@@ -147,7 +147,7 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
     estimator._keep_costs(fit.slope, fit.log_prior, m, beta=fit.beta, critical=fit.critical_beta)
     estimator._keep_weights(fit.weights)
     active = np.ones(k, bool)
-    parts = cells.labelled(blocks, result, active, survey.rows.membership)
+    parts = cells.iterate_labels(blocks, result, active, survey.rows.membership)
     labels, membership = read_back(survey, parts, k)
     hard = result.hard[:, result.best].sum(0)
     estimator._store(

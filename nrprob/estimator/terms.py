@@ -106,7 +106,7 @@ class TermEstimator(LinearClusterer):
             task.calls = self._calls(task)
         return task
 
-    def _calls(self, task: Task) -> list[solve.Call]:
+    def _calls(self, task: Task) -> list[solve.SolverCall]:
         """Calls that make the restarts, all alike but for the seed."""
         rows, layout, descent = task.rows, task.layout, self._minimised
         n_clusters = padded(rows, layout, self.n_clusters)
@@ -164,14 +164,14 @@ class TermEstimator(LinearClusterer):
         allowed = np.isfinite(costs)
         pairs, costs = pairs[allowed], costs[allowed]
         sizes = np.bincount(cluster, minlength=used.size)
-        self.linkage_ = merge.linkage(pairs, costs, sizes)
+        self.linkage_ = merge.linkage_matrix(pairs, costs, sizes)
         self.merge_costs_ = costs
-        labels = merge.cut(pairs, used.size, self.n_clusters)
+        labels = merge.cut_merges(pairs, used.size, self.n_clusters)
         if fixed is not None:
             order = cluster_order(labels, classes[: used.size], labels.max() + 1)
             labels = np.argsort(order)[labels]
         labels = layout.spread(labels[cluster].astype(np.int32))
-        result = solve.evaluate(
+        result = solve.evaluate_labels(
             rows, settings, labels, None if fixed is None else layout.spread(fixed, -1),
             build=build, n_clusters=max(self.n_clusters, 2), compressed=compressed,
         )  # fmt: skip
@@ -210,7 +210,7 @@ class TermEstimator(LinearClusterer):
             )
 
     def _mesh(self, X):
-        solver, mesh = self._descent().solver, sharding.asked_for()
+        solver, mesh = self._descent().solver, sharding.active_mesh()
         if solver != "anneal" and mesh is not None:
             raise ValueError(
                 f"solver={solver!r} cannot shard rows over devices; got {mesh.size} device(s) "
@@ -226,7 +226,7 @@ class TermEstimator(LinearClusterer):
         fit, n_empty = best.fit, task.rows.n_groups - task.groups.n_groups
         critical = fit.critical_beta
         if np.isnan(critical):
-            critical = partial(solve.first_split, task.rows, task.settings, build=task.build)
+            critical = partial(solve.first_split_beta, task.rows, task.settings, build=task.build)
         self._keep_costs(
             fit.slope[: len(fit.slope) - n_empty], fit.log_prior, task.x.shape[1],
             beta=fit.beta, critical=critical,

@@ -202,7 +202,7 @@ def test_programs_that_call_lapack_take_turns():
 
     for factorises in (True, False):
         most.clear()
-        call = solve.Call(solver, (np.zeros(1),), (), 1, factorises)
+        call = solve.SolverCall(solver, (np.zeros(1),), (), 1, factorises)
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda c: c(), [call] * 8))
         assert (max(most) == 1) == factorises

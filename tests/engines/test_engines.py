@@ -20,16 +20,21 @@ from nrprob.datasets import make_binary_partitions
 from nrprob.engines import hash_rng
 from nrprob.engines.optimise import differences, merge, reassign, solve
 from nrprob.engines.optimise.anneal import (
-    Ladder,
-    Quiet,
+    AnnealingSchedule,
+    RoundingMonitor,
     anneal,
     leading_curvatures,
-    normalise,
-    random_start,
+    normalise_masses,
+    random_log_memberships,
     term_update,
 )
-from nrprob.engines.optimise.sequential_sweeps import visits
-from nrprob.engines.optimise.solve import Settings, exact_objective, weighted, with_compression
+from nrprob.engines.optimise.sequential_sweeps import make_sweep
+from nrprob.engines.optimise.solve import (
+    Settings,
+    add_compression_term,
+    exact_objective,
+    weight_terms,
+)
 from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalNumbers
 from nrprob.methods.bottleneck.ib import Bottleneck, SideInformation, SideNumbers
 from nrprob.metrics import matched_accuracy
@@ -58,11 +63,11 @@ def _setting(kind, family, seed=0, mass=None, dtype=np.float64, sparse_rows=Fals
 
 _differences = jax.jit(reassign.differences)
 label_cells = partial(jax.jit, static_argnames="n_clusters")(reassign.label_cells)
-_uniform = partial(jax.jit, static_argnums=(1, 2))(hash_rng.uniform)
-_spread = partial(jax.jit, static_argnums=(1, 2))(hash_rng.spread)
-_stream = jax.jit(hash_rng.stream)
-_balanced = jax.jit(reassign.balanced_start)
-_charged = jax.jit(with_compression)
+_uniform = partial(jax.jit, static_argnums=(1, 2))(hash_rng.hashed_uniform)
+_spread = partial(jax.jit, static_argnums=(1, 2))(hash_rng.hashed_noise)
+_stream = jax.jit(hash_rng.fold_in)
+_balanced = jax.jit(reassign.balanced_random_labels)
+_charged = jax.jit(add_compression_term)
 
 
 def _same(a, b):
@@ -120,7 +125,7 @@ def test_differences_are_those_of_the_objective(family, kind):
 @jax.jit
 def _sweep(terms, rows, labels, order):
     """Visit rows in the given order: labels in that order, the state, and that of the labels."""
-    prepare, follow = visits(terms, rows)
+    prepare, follow = make_sweep(terms, rows)
     flat = labels.reshape(-1)
     start = prepare(label_cells(rows, labels, K))
     state, after = follow(order, flat[order], order.size, np.ones(K, bool), start)
@@ -227,7 +232,7 @@ def _path(rows, weight, start, beta, final, fixed, active, compression, *, kind,
         build = ConditionalBottleneck(family, kind, False)
         numbers = ConditionalNumbers(weight)
     problem = build(rows, Settings(2, 1, method=numbers))
-    terms, _, critical = weighted(problem, rows)
+    terms, _, critical = weight_terms(problem, rows)
     update = term_update(terms, compression)
 
     def recorded(state, sums, beta):
@@ -236,7 +241,7 @@ def _path(rows, weight, start, beta, final, fixed, active, compression, *, kind,
         return (count + 1, values), *update.settle(None, sums, beta)[1:]
 
     beta = beta * critical
-    ladder = Ladder(
+    ladder = AnnealingSchedule(
         beta,
         jnp.asarray(1.2, w_type(rows)),
         jnp.where(final > 0, beta.max(), jnp.inf).astype(w_type(rows)),
@@ -259,7 +264,9 @@ def w_type(rows):
 @partial(jax.jit, static_argnames="k")
 def _random(rows, fixed, active, *, k):
     """A random start of two runs, in those of ``k`` clusters that are active."""
-    return normalise(random_start(jnp.uint32(5), rows, 2, k, 1.0), rows.mass, fixed, active)
+    return normalise_masses(
+        random_log_memberships(jnp.uint32(5), rows, 2, k, 1.0), rows.mass, fixed, active
+    )
 
 
 def _run(kind, family, *, beta, weight, compression=1.0, damped=False, labelled=0, k=K, **extra):
@@ -345,11 +352,13 @@ def test_blocks_of_rows_give_what_all_rows_give():
     update, half = term_update(terms, 1.0), len(rows.mass) // 2
     parts = small.blocks(rows, slice(half)), small.blocks(rows, slice(half, None))
     one = np.ones(())
-    ladder = Ladder(np.full(2, 1.0), 1.2 * one, 20 * one, 1e-3 * one, 1e-4 * one, 30, 1.0 * one)
+    ladder = AnnealingSchedule(
+        np.full(2, 1.0), 1.2 * one, 20 * one, 1e-3 * one, 1e-4 * one, 30, 1.0 * one
+    )
 
     @partial(jax.jit, static_argnames="damped")
     def run(blocks, damped):
-        start = normalise(random_start(jnp.uint32(5), rows, 2, K), rows.mass)
+        start = normalise_masses(random_log_memberships(jnp.uint32(5), rows, 2, K), rows.mass)
         return anneal(update, blocks, None, start, ladder, jnp.uint32(0), damped=damped)
 
     for damped in (False, True):
@@ -457,7 +466,7 @@ def test_one_compilation_for_a_grid():
 
 def test_rounding_is_told_from_changes_that_fall_or_grow():
     def ends(changes):
-        quiet = Quiet.begin(np.float32(1))
+        quiet = RoundingMonitor.begin(np.float32(1))
         for change in changes:
             quiet = quiet.after(np.float32(change))
         return bool(quiet.for_good(np.float32(changes[-1])))
@@ -474,7 +483,9 @@ def test_rounding_is_told_from_changes_that_fall_or_grow():
 
 @partial(jax.jit, static_argnames="solver")
 def _reassign(terms, rows, starts, fixed, seed, max_iter, active, *, solver):
-    engine = {"sequential": reassign.sequential, "batched": reassign.batched}[solver]
+    engine = {"sequential": reassign.reassign_sequentially, "batched": reassign.reassign_batched}[
+        solver
+    ]
     return engine(
         terms, rows, starts, seed, max_iter=max_iter, n_clusters=K, fixed=fixed, active=active
     )
@@ -559,11 +570,13 @@ def test_reassignment_stops_at_max_iter():
 
 @partial(jax.jit, static_argnames="solver")
 def _give_up(terms, rows, labels, smallest, *, solver):
-    giving = differences.Giving(smallest, jnp.asarray(False), jnp.asarray(False))
+    giving = differences.ClusterRemoval(smallest, jnp.asarray(False), jnp.asarray(False))
     active = jnp.ones(K, bool)
     if solver is None:
-        return differences.give_up_small(terms, rows, labels, active, None, giving)
-    engine = {"sequential": reassign.sequential, "batched": reassign.batched}[solver]
+        return differences.remove_small_clusters(terms, rows, labels, active, None, giving)
+    engine = {"sequential": reassign.reassign_sequentially, "batched": reassign.reassign_batched}[
+        solver
+    ]
     return engine(
         terms, rows, labels[None], jnp.uint32(0), max_iter=jnp.int32(100), n_clusters=K,
         active=active, giving=giving,
@@ -712,12 +725,12 @@ def terms_width(m):
 
 
 def _checked_linkage(pairs, costs, n):
-    tree = merge.linkage(pairs, costs, np.ones(n))
+    tree = merge.linkage_matrix(pairs, costs, np.ones(n))
     assert is_valid_linkage(tree)
     assert (np.diff(tree[:, 2]) >= 0).all()
     np.testing.assert_allclose(tree[:, 2], np.cumsum(costs), atol=1e-9)
     for k in (2, 3, 5, 9):
-        labels = merge.cut(pairs, n, k)
+        labels = merge.cut_merges(pairs, n, k)
         assert labels.max() == k - 1
         assert _same(fcluster(tree, k, "maxclust"), labels)
         first = [np.flatnonzero(labels == c)[0] for c in range(k)]
@@ -758,7 +771,7 @@ def test_information_agglomeration_is_greedy(family, kind):
     np.testing.assert_array_equal(pairs, [(i, j) for i, j, _ in exact.trace])
     _checked_linkage(pairs, costs, N)
     for k in (1, 4):
-        value = reference.objective(x, merge.cut(pairs, N, k), **arguments)
+        value = reference.objective(x, merge.cut_merges(pairs, N, k), **arguments)
         start = reference.objective(x, np.arange(N), **arguments)
         assert value - start == pytest.approx(costs[: N - k].sum(), rel=1e-9)
 
@@ -794,7 +807,7 @@ def test_classes_are_never_joined(seed, n_classes):
         pairs, costs = _merge(terms, x, z, 64, classes)
     assert len(pairs) == N - n_classes  # and everything else is joined
     assert (pairs < N).all()
-    labels = merge.cut(pairs, N, n_classes)
+    labels = merge.cut_merges(pairs, N, n_classes)
     for c in range(n_classes):
         assert len(set(classes[labels == c]) - {-1}) == 1
 
@@ -807,7 +820,7 @@ def test_equal_rows_merge_first_and_for_nothing():
     pairs, costs = _merge(terms, x, z, N)
     distinct = len(np.unique(x, axis=0))
     np.testing.assert_allclose(costs[: N - distinct], 0, atol=1e-12)
-    labels = merge.cut(pairs, N, distinct)
+    labels = merge.cut_merges(pairs, N, distinct)
     np.testing.assert_array_equal(labels, np.unique(labels[::3], return_inverse=True)[1].repeat(3))
 
 
@@ -945,7 +958,7 @@ def test_rounding_is_not_structure(dtype, family):
 
     @jax.jit
     def critical(rows):
-        return weighted(Bottleneck(family)(rows, {}), rows)[2]
+        return weight_terms(Bottleneck(family)(rows, {}), rows)[2]
 
     rng = np.random.default_rng(0)
     for _ in range(6):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nrprob.engines.optimise import kmeans
-from nrprob.engines.optimise.iterate import blank, iterate, record, restarts
+from nrprob.engines.optimise.iterate import empty_trace, iterate, map_restarts, record_values
 from nrprob.settings import standard
 
 ROOM = 6
@@ -32,12 +32,12 @@ def fall(state, count):
 
 @jax.jit
 def fallen(state, max_iter):
-    return iterate(fall, state, max_iter, done=state == 0, trace=blank(ROOM, float, LANES))
+    return iterate(fall, state, max_iter, done=state == 0, trace=empty_trace(ROOM, float, LANES))
 
 
 @jax.jit
 def fallen_in_turn(state, first, max_iter):
-    begun = iterate(fall, state, first, done=state == 0, trace=blank(ROOM, float, LANES))
+    begun = iterate(fall, state, first, done=state == 0, trace=empty_trace(ROOM, float, LANES))
     return iterate(
         fall, begun.state, max_iter, done=begun.done, count=begun.n_iter, trace=begun.trace
     )
@@ -46,9 +46,9 @@ def fallen_in_turn(state, first, max_iter):
 @partial(jax.jit, static_argnames="together")
 def fallen_apart(state, max_iter, together):
     def run(one):
-        return iterate(fall, one, max_iter, done=one == 0, trace=blank(ROOM, float))
+        return iterate(fall, one, max_iter, done=one == 0, trace=empty_trace(ROOM, float))
 
-    return restarts(run, (state,), together)
+    return map_restarts(run, (state,), together)
 
 
 def expected(state, max_iter):
@@ -92,8 +92,8 @@ def test_restarts_are_the_same_side_by_side_and_one_after_another(state, max_ite
 
 
 def test_a_trace_may_be_several_and_none():
-    room = {"a": blank(2, jnp.float32), "b": blank(3, float, 2)}
-    result = record(room, {"a": 1, "b": np.array([2.0, 3.0])}, 5)
+    room = {"a": empty_trace(2, jnp.float32), "b": empty_trace(3, float, 2)}
+    result = record_values(room, {"a": 1, "b": np.array([2.0, 3.0])}, 5)
     np.testing.assert_array_equal(result["a"], [np.nan, 1])
     np.testing.assert_array_equal(result["b"], [[np.nan] * 2, [np.nan] * 2, [2, 3]])
     assert result["a"].dtype == np.float32
@@ -110,7 +110,7 @@ def farthest(x, room):
     def distance(centre):
         return ((x - centre) ** 2).sum(1)
 
-    return kmeans.plus_plus(lambda j, w: x[w.argmax()], distance, room, jnp.ones(len(x)))
+    return kmeans.kmeans_plus_plus(lambda j, w: x[w.argmax()], distance, room, jnp.ones(len(x)))
 
 
 @given(st.integers(0, 2**32 - 1))
@@ -136,7 +136,7 @@ def clustered(x, centres, max_iter):
         size = hit.sum(0)[:, None]
         return jnp.where(size > 0, hit.T @ x / jnp.maximum(size, 1), centres)
 
-    return kmeans.lloyd(assign, means, centres, max_iter)
+    return kmeans.lloyd_iterations(assign, means, centres, max_iter)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 20))

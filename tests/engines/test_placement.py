@@ -27,8 +27,8 @@ def accelerated(monkeypatch):
 
 
 def test_memory_is_that_of_the_device(cpu, monkeypatch):
-    assert placement.memory(gpu(bytes_limit=8e9)) == 2e9
-    assert placement.memory(gpu()) == placement.memory(cpu) == placement.MEMORY
+    assert placement.memory_budget(gpu(bytes_limit=8e9)) == 2e9
+    assert placement.memory_budget(gpu()) == placement.memory_budget(cpu) == placement.MEMORY
     with jax.default_device(cpu):
         assert at_once(12, 1e9) == 1 and at_once(12, 1e9, gpu(bytes_limit=16e9)) == 4
     monkeypatch.setattr(placement, "device_of", lambda *arrays: gpu(bytes_limit=24e9))
@@ -45,25 +45,25 @@ def test_device_of_data(cpu):
 
 
 def test_tiny_steps_run_on_the_cpu(cpu, accelerated):
-    with placement.tiny_steps():
+    with placement.small_steps_on_cpu():
         assert jax.config.jax_default_device == cpu
-        assert placement.cpu_for_steps() is None  # it is asked for by now
-    with placement.tiny_steps(False):
+        assert placement.cpu_for_small_steps() is None  # it is asked for by now
+    with placement.small_steps_on_cpu(False):
         assert jax.config.jax_default_device is None
 
 
 def test_tiny_steps_stay_where_they_were_asked_for(cpu, accelerated, monkeypatch):
     with jax.default_device(cpu):
-        assert placement.cpu_for_steps() is None
+        assert placement.cpu_for_small_steps() is None
     monkeypatch.setattr(placement, "on_cpu", lambda *arrays: True)
-    assert placement.cpu_for_steps() is None  # a CPU is the default
+    assert placement.cpu_for_small_steps() is None  # a CPU is the default
 
     def none(**_):
         raise RuntimeError
 
     monkeypatch.setattr(placement, "on_cpu", lambda *arrays: False)
     monkeypatch.setattr(jax, "local_devices", none)
-    assert placement.cpu_for_steps() is None
+    assert placement.cpu_for_small_steps() is None
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_tiny_steps_stay_where_they_were_asked_for(cpu, accelerated, monkeypatch
 )
 def test_who_runs_there(model, is_chain, cpu, monkeypatch):
     asked = []
-    monkeypatch.setattr(placement, "cpu_for_steps", lambda: asked.append(1) or cpu)
+    monkeypatch.setattr(placement, "cpu_for_small_steps", lambda: asked.append(1) or cpu)
     X = np.random.default_rng(0).normal(size=(30, 2)) ** 2
     model.set_params(random_state=0).fit(X)
     assert bool(asked) == is_chain

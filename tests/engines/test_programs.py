@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nrprob.engines import programs
-from nrprob.engines.programs import options_for, program
+from nrprob.engines.programs import compiler_options_for, jit_by_size
 
 pytestmark = pytest.mark.usefixtures("cpu")
 
@@ -34,14 +34,14 @@ def _disabled(really):
 
 
 def test_small_ones_on_a_cpu_are_compiled_quickly(told, monkeypatch):
-    assert options_for(FEW, [FEW, np.float64(1)], "a name") == told
-    assert options_for(FEW, {"rows": MANY}) is None
+    assert compiler_options_for(FEW, [FEW, np.float64(1)], "a name") == told
+    assert compiler_options_for(FEW, {"rows": MANY}) is None
     monkeypatch.setattr(programs, "on_cpu", lambda *arrays: False)
-    assert options_for(FEW) is None
+    assert compiler_options_for(FEW) is None
 
 
 def test_sizes_decide_which_of_two_programs_runs(told):
-    @program("power")
+    @jit_by_size("power")
     def total(x, *, power):
         """Say what it is."""
         return (x**power).sum()
@@ -57,7 +57,7 @@ def test_sizes_decide_which_of_two_programs_runs(told):
 
 
 def test_within_another_program_it_is_a_part_of_that(told):
-    @program()
+    @jit_by_size()
     def twice(x):
         return 2 * x
 
@@ -82,7 +82,7 @@ def test_xla_knows_what_it_is_told(monkeypatch):
     with _disabled(False):
         monkeypatch.setattr(programs, "_QUICKLY", programs._quickly())
     assert programs._QUICKLY
-    result = program()(lambda x: jnp.sin(x) * 2 + x)(FEW + 1)
+    result = jit_by_size()(lambda x: jnp.sin(x) * 2 + x)(FEW + 1)
     np.testing.assert_allclose(
         result, np.sin(1) * 2 + 1, rtol=1e-12 if result.dtype == float else 1e-6
     )

@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.hash_rng import spread, stream
-from nrprob.engines.optimise.iterate import blank, iterate
+from nrprob.engines.hash_rng import fold_in, hashed_noise
+from nrprob.engines.optimise.iterate import empty_trace, iterate
 from nrprob.engines.optimise.power import leading_eigenvalues
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Terms, objective, slope
@@ -28,7 +28,7 @@ CAPACITY = 2048  # temperatures that a ladder may have
 RANGE = 1e5  # of inverse temperatures; rows that are tied between clusters never harden
 _PATIENCE = 25  # comparisons without a smaller change after which it is rounding
 
-Weigh = Callable[[jax.Array], jax.Array]
+WeightRule = Callable[[jax.Array], jax.Array]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FixedWeights:
         return self.weights
 
 
-class Sums:
+class BlockSums:
     """Sums over all rows, made of what every block of them gives.
 
     ``blocks`` are records with ``mass`` and ``number`` (B, r) as `Rows` have them, and
@@ -68,23 +68,23 @@ class Update(NamedTuple):
 
     Attributes
     ----------
-    settle : ``(state, sums, beta) -> (state, settled, kept)``, by `Sums` over the rows: the state
-        that goes on to the next step; what memberships follow from; and what was found of the rows
-        of every block on the way and is needed with it, one record each, or None
+    settle : ``(state, sums, beta) -> (state, settled, kept)``, by `BlockSums` over the rows: the
+        state of the next step; the parameters that determine memberships; and one record per block
+        of quantities of its rows that the memberships need, or None
     log_memberships : ``(settled, block, kept, beta) -> (B, r, S, K)`` of the rows of a block, up to
         a constant in every row
     value : ``(state, sums, beta) -> (S,)``, the objective of the trace
     """
 
-    settle: Callable[[Any, Sums, jax.Array], tuple[Any, Any, tuple[Any, ...] | None]]
+    settle: Callable[[Any, BlockSums, jax.Array], tuple[Any, Any, tuple[Any, ...] | None]]
     log_memberships: Callable[[Any, Any, Any, jax.Array], jax.Array]
-    value: Callable[[Any, Sums, jax.Array], jax.Array]
+    value: Callable[[Any, BlockSums, jax.Array], jax.Array]
 
     def step(
         self, blocks: tuple[Any, ...], state: Any, w: jax.Array, beta: jax.Array
     ) -> tuple[Any, jax.Array]:
         """State and log memberships (B, r, S, K) that follow from the masses ``w``."""
-        state, settled, kept = self.settle(state, Sums(blocks, w), beta)
+        state, settled, kept = self.settle(state, BlockSums(blocks, w), beta)
         each = [
             self.log_memberships(settled, block, own, beta)
             for block, own in zip(blocks, kept or [None] * len(blocks), strict=True)
@@ -95,10 +95,10 @@ class Update(NamedTuple):
         self, blocks: tuple[Any, ...], state: Any, w: jax.Array, beta: jax.Array
     ) -> jax.Array:
         """Objective (S,) of the trace at the masses ``w``."""
-        return self.value(state, Sums(blocks, w), beta)
+        return self.value(state, BlockSums(blocks, w), beta)
 
 
-class Ladder(NamedTuple):
+class AnnealingSchedule(NamedTuple):
     """Temperatures and tolerances, all traced.
 
     Attributes
@@ -121,7 +121,7 @@ class Ladder(NamedTuple):
     curvature: jax.Array
 
 
-class Quiet(NamedTuple):
+class RoundingMonitor(NamedTuple):
     """Whether memberships change by rounding alone, whose size no tolerance knows.
 
     Attributes
@@ -136,13 +136,13 @@ class Quiet(NamedTuple):
     small: jax.Array
 
     @classmethod
-    def begin(cls, heaviest: jax.Array) -> Quiet:
+    def begin(cls, heaviest: jax.Array) -> RoundingMonitor:
         """Nothing seen, of masses up to the ``heaviest``."""
         dtype = heaviest.dtype
         none = jnp.asarray(jnp.inf, dtype), jnp.zeros((), jnp.int32)
         return cls(*none, jnp.finfo(dtype).eps ** 0.5 * heaviest)
 
-    def after(self, change: jax.Array) -> Quiet:
+    def after(self, change: jax.Array) -> RoundingMonitor:
         """With another change, infinite where none was computed."""
         lower = change < 0.9 * self.least
         since = jnp.where(lower, 0, self.since + jnp.isfinite(change))
@@ -153,7 +153,7 @@ class Quiet(NamedTuple):
         return (self.since >= _PATIENCE) & (change <= 2 * self.least) & (self.least <= self.small)
 
 
-class Annealed(NamedTuple):
+class AnnealingResult(NamedTuple):
     """What annealing found.
 
     Attributes
@@ -174,7 +174,7 @@ class Annealed(NamedTuple):
     n_iter: jax.Array
 
 
-def normalise(
+def normalise_masses(
     log_r: jax.Array,
     mass: jax.Array,
     fixed: jax.Array | None = None,
@@ -195,7 +195,7 @@ def normalise(
     return e * (mass[..., None, None] / e.sum(-1, keepdims=True))
 
 
-def compression_cost(compression: Any, sums: Sums) -> jax.Array:
+def compression_cost(compression: Any, sums: BlockSums) -> jax.Array:
     """Return compression H(C) - H(C|X) (S,), in nats of the whole data set; 1 gives I(C;X)."""
 
     def part(block, w):
@@ -231,11 +231,13 @@ def term_update(terms: Terms, compression: Any) -> Update:
     return Update(settle, log_memberships, value)
 
 
-def random_start(
+def random_log_memberships(
     seed: jax.Array, rows: Rows, n_restarts: int, n_clusters: int, scale: float = 0.1
 ) -> jax.Array:
     """Nearly equal log memberships (B, r, S, K)."""
-    return scale * spread(stream(seed, rows.number), (n_restarts, n_clusters), rows.mass.dtype)
+    return scale * hashed_noise(
+        fold_in(seed, rows.number), (n_restarts, n_clusters), rows.mass.dtype
+    )
 
 
 def anneal(
@@ -243,13 +245,13 @@ def anneal(
     blocks: tuple[Any, ...],
     state: Any,
     w: jax.Array,
-    ladder: Ladder,
+    ladder: AnnealingSchedule,
     seed: jax.Array,
     *,
     fixed: jax.Array | None = None,
     active: jax.Array | None = None,
     damped: bool = False,
-) -> Annealed:
+) -> AnnealingResult:
     """Follow the ladder until the labels are hard and unchanged, or to its final temperature.
 
     Where F is not concave in the masses, the plain update may overshoot. ``damped`` takes only a
@@ -272,7 +274,9 @@ def anneal(
         beta, state, w, labels, _, n_iter = carry
         last = beta >= ladder.final
         noise = jnp.where(last, 0, ladder.noise)[:, None]
-        w = w * jnp.exp(noise * spread(stream(stream(seed, index), number), w.shape[2:], w.dtype))
+        w = w * jnp.exp(
+            noise * hashed_noise(fold_in(fold_in(seed, index), number), w.shape[2:], w.dtype)
+        )
         w = w * (mass[..., None, None] / jnp.maximum(w.sum(-1, keepdims=True), 1e-30))
         finish = jnp.all(last)
         tol = jnp.where(finish, ladder.tol * 1e-3, ladder.tol)
@@ -291,7 +295,7 @@ def anneal(
             state, w, count, _, quiet, step, reached = inner
             state, log_r = update.step(blocks, state, w, beta)
             if not damped:
-                new = normalise(log_r, mass, fixed, active)
+                new = normalise_masses(log_r, mass, fixed, active)
                 # Comparing all memberships takes a good part of an update: every other time.
                 change = jax.lax.cond(
                     (count & 1 == 1) | (count + 1 >= max_iter),
@@ -301,7 +305,7 @@ def anneal(
                 return state, new, count + 1, change, quiet.after(change), step, reached
             log_r = log_r - jax.nn.logsumexp(log_r, -1, keepdims=True)
             old = jnp.log(jnp.maximum(w, tiny)) - jnp.log(jnp.maximum(mass, tiny))[..., None, None]
-            new = normalise(old + step[:, None] * (log_r - old), mass, fixed, active)
+            new = normalise_masses(old + step[:, None] * (log_r - old), mass, fixed, active)
             goal = value(state, new, beta)
             slack = 16 * jnp.finfo(w.dtype).eps * jnp.abs(reached)
             accept = (goal <= reached + slack) | (step <= shortest)
@@ -313,7 +317,7 @@ def anneal(
 
         reached = value(state, w, beta) if damped else jnp.zeros_like(beta)
         begin = jnp.asarray(jnp.inf, w.dtype)
-        start = state, w, 0, begin, Quiet.begin(heaviest), jnp.ones_like(beta), reached
+        start = state, w, 0, begin, RoundingMonitor.begin(heaviest), jnp.ones_like(beta), reached
         state, w, steps, change, quiet, _, _ = jax.lax.while_loop(moving, move, start)
         new_labels = w.argmax(-1).astype(labels.dtype)
         sharp = (w.max(-1) > 0.999 * mass[..., None]) & real[..., None]
@@ -330,15 +334,15 @@ def anneal(
 
     nowhere, none = jnp.full(w.shape[:3], -1, jnp.int32), jnp.zeros(n_restarts, bool)
     start = jnp.minimum(ladder.start, ladder.final), state, w, nowhere, none, 0
-    result = iterate(level, start, CAPACITY, trace=blank(CAPACITY, w.dtype, n_restarts))
+    result = iterate(level, start, CAPACITY, trace=empty_trace(CAPACITY, w.dtype, n_restarts))
     beta, state, w, _, done, n_iter = result.state
-    return Annealed(w, state, beta, result.trace, done, n_iter)
+    return AnnealingResult(w, state, beta, result.trace, done, n_iter)
 
 
 def leading_curvatures(
     terms: Terms,
     rows: Rows,
-    weigh: Weigh,
+    weigh: WeightRule,
     n_start: int | None = None,
     max_iter: int = 300,
     *,
@@ -386,7 +390,7 @@ def leading_curvatures(
 
     value = leading_eigenvalues(
         step,
-        spread(stream(stream(0, 0), rows.number), (n + 1,), dtype),
+        hashed_noise(fold_in(fold_in(0, 0), rows.number), (n + 1,), dtype),
         lambda a, b: (mass * a * b).sum((0, 1)),
         accuracy=1e-6 if dtype == jnp.float64 else 1e-5,
         max_iter=max_iter,

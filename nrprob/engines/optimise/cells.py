@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.data.storage.blocks import Blocks
-from nrprob.engines.hash_rng import spread, stream
-from nrprob.engines.optimise.anneal import CAPACITY, RANGE, normalise
+from nrprob.engines.hash_rng import fold_in, hashed_noise
+from nrprob.engines.optimise.anneal import CAPACITY, RANGE, normalise_masses
 from nrprob.engines.optimise.power import leading_eigenvalues
 from nrprob.engines.optimise.solve import Problem, Settings, TermFit, exact_objective
 from nrprob.statistics.rows import Rows
@@ -92,14 +92,14 @@ class State(NamedTuple):
     beta: Any
 
 
-class Noise(NamedTuple):
+class Perturbation(NamedTuple):
     """``seed`` of the perturbation, and its standard deviation ``size`` (S,), 0 for none."""
 
     seed: Any
     size: Any
 
 
-class Seen(NamedTuple):
+class PassSummary(NamedTuple):
     """What a look at memberships tells.
 
     Attributes
@@ -116,7 +116,7 @@ class Seen(NamedTuple):
     check: Any
 
 
-class Found(NamedTuple):
+class StoredAnnealingResult(NamedTuple):
     """What annealing found.
 
     Attributes
@@ -170,7 +170,7 @@ def _moments(block: Block) -> Moments:
     return Moments(rows.totals(), products)
 
 
-def moments(blocks: Blocks) -> Moments:
+def sum_moments(blocks: Blocks) -> Moments:
     """Sums over all rows."""
     return blocks.total(_moments)
 
@@ -182,10 +182,10 @@ def _memberships(
     rows = block.rows
     if state is None:
         shape = scale.shape[0], active.shape[0]
-        log_r = scale[:, None] * spread(stream(seed, rows.number), shape, rows.mass.dtype)
+        log_r = scale[:, None] * hashed_noise(fold_in(seed, rows.number), shape, rows.mass.dtype)
     else:
         log_r = -state.beta[:, None] * rows.adjoint(state.slopes) + state.log_prior
-    return normalise(log_r, rows.mass, block.fixed, active)
+    return normalise_masses(log_r, rows.mass, block.fixed, active)
 
 
 @jax.jit
@@ -201,21 +201,21 @@ def _look(
     active: jax.Array,
     seed: jax.Array,
     scale: jax.Array,
-    noise: Noise,
-) -> Seen:
+    noise: Perturbation,
+) -> PassSummary:
     """What a look at the memberships adds up, and the cells of the perturbed ones."""
     rows = block.rows
     w = _memberships(block, state, active, seed, scale)
     labels = w.argmax(-1).astype(jnp.uint32)
-    code = stream(stream(jnp.uint32(1), rows.number)[..., None], labels)
+    code = fold_in(fold_in(jnp.uint32(1), rows.number)[..., None], labels)
     check = jnp.where(rows.mass[..., None] > 0, code, 0).sum((0, 1), dtype=jnp.uint32)
     hard = jnp.where(w.max(-1) > 0.999 * rows.mass[..., None], rows.mass[..., None], 0)
     r = w / jnp.where(rows.mass > 0, rows.mass, 1)[..., None, None]
     sure = jnp.where(w > 0, w * jnp.log(jnp.where(r > 0, r, 1)), 0).sum((0, 1, 3))
-    drawn = spread(stream(noise.seed, rows.number), w.shape[2:], w.dtype)
+    drawn = hashed_noise(fold_in(noise.seed, rows.number), w.shape[2:], w.dtype)
     w = w * jnp.exp(noise.size[:, None] * drawn)
     w = w * (rows.mass[..., None, None] / jnp.maximum(w.sum(-1, keepdims=True), 1e-30))
-    return Seen(rows.cells(w), sure, hard.sum((0, 1)), check)
+    return PassSummary(rows.cells(w), sure, hard.sum((0, 1)), check)
 
 
 @jax.jit
@@ -258,7 +258,7 @@ def _value(
     return np.asarray(objective(terms, jnp.asarray(cells))) + paid / beta
 
 
-def weighted(problem: Problem, all_rows: Moments) -> tuple[Terms, np.ndarray, float]:
+def weight_terms(problem: Problem, all_rows: Moments) -> tuple[Terms, np.ndarray, float]:
     """Terms with their weights, the weights, and the inverse temperature of the first split.
 
     As `nrprob.engines.optimise.anneal.leading_curvatures`, by the same maps on slopes instead of
@@ -290,7 +290,7 @@ def weighted(problem: Problem, all_rows: Moments) -> tuple[Terms, np.ndarray, fl
     @jax.jit
     def solve():
         g, _, _, p = totals.shape
-        start = spread(stream(jnp.uint32(0), jnp.arange(g)), (p, n + 1), jnp.float64)
+        start = hashed_noise(fold_in(jnp.uint32(0), jnp.arange(g)), (p, n + 1), jnp.float64)
 
         def inner(a, b):
             return (jnp.moveaxis(a, 2, 1) * cells(b)[:, :, 0]).sum((0, 2))
@@ -316,14 +316,14 @@ def anneal_cells(
     n_init: int,
     dtype: Any,
     tell: Callable[[int, float], None] = lambda n_iter, beta: None,
-) -> tuple[Found, Terms]:
+) -> tuple[StoredAnnealingResult, Terms]:
     """Anneal ``n_init`` starts side by side; see `nrprob.engines.optimise.solve.solve_anneal`.
 
     A level has converged when the log memberships of the rows, in the root of their mean square,
     move by no more than a part of ``settings.tol``, or the cells by no more than rounding; which is
     about what no membership moving by more comes to.
     """
-    terms, weights, critical = weighted(problem, all_rows)
+    terms, weights, critical = weight_terms(problem, all_rows)
     active = np.arange(n_clusters) < settings.n_clusters
     final = float(settings.beta)
     begin = 0.95 * critical if np.isfinite(critical) and problem.anneal else 1.0
@@ -337,14 +337,14 @@ def anneal_cells(
     mass = all_rows.totals[:, -1]
     diagonal = np.diagonal(all_rows.products, axis1=1, axis2=2)
     spans = np.sqrt(np.maximum(mass[:, None] * diagonal, 1e-300))[:, None, None]
-    seeds = [np.asarray(stream(seed, i)) for i in (1, 2)]
+    seeds = [np.asarray(fold_in(seed, i)) for i in (1, 2)]
 
     def narrow(state):
         return State(*(np.asarray(a, dtype) for a in state))
 
     def look(state, beta, index):
         size = np.where(beta >= final, 0, float(settings.noise)).astype(dtype)
-        noise = Noise(np.asarray(stream(seeds[1], index)), size)
+        noise = Perturbation(np.asarray(fold_in(seeds[1], index)), size)
         own = None if state is None else narrow(state)
         return blocks.total(_look, own, active, seeds[0], scale, noise)
 
@@ -392,7 +392,7 @@ def anneal_cells(
     else:
         trace.append(reached)
     best = int(reached.argmin())
-    return Found(
+    return StoredAnnealingResult(
         ended, cells, firm, reached, done, n_iter, np.array(trace), critical, weights, best
     ), terms
 
@@ -411,7 +411,9 @@ def _moved(old: State, new: State, all_rows: Moments, active: np.ndarray) -> np.
     return (np.sqrt(np.maximum(square / mass, 0)) + np.abs(prior)).max((0, 2))
 
 
-def labelled(blocks: Blocks, result: Found, active: np.ndarray, soft: bool) -> Any:
+def iterate_labels(
+    blocks: Blocks, result: StoredAnnealingResult, active: np.ndarray, soft: bool
+) -> Any:
     """Block by block, numbers, labels, -1 on padding, and memberships or None, by the best."""
     at, state = slice(result.best, result.best + 1), result.state
     best = State(state.slopes[:, at], state.log_prior[at], state.beta[at])

@@ -1,7 +1,7 @@
 """Differences of an objective when rows move, join or leave; and removal of small clusters.
 
-Costs of cells are evaluated anew, except a `MovingCost`, which computes the difference that one row
-makes.
+Costs of cells are recomputed, except an `IncrementalCost`, which computes the difference that one
+row makes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nrprob.statistics.rows import Rows, Sparse
 from nrprob.statistics.terms import SMOOTHING, Term, Terms, objective, one_hot, score
 
 
-class MovingCost(Protocol):
+class IncrementalCost(Protocol):
     """Cell cost that knows what single rows of mass 1 change; of terms without groups and views."""
 
     def __call__(self, cell: jax.Array) -> jax.Array:
@@ -35,7 +35,7 @@ class MovingCost(Protocol):
         """State after a row (columns,) went from one cell to another one."""
 
 
-def moving(terms: Terms) -> bool:
+def all_incremental(terms: Terms) -> bool:
     """Whether all costs know what rows change."""
     known = [hasattr(term.cost, "moves") for term in terms]
     if any(known) and not all(known):
@@ -43,8 +43,8 @@ def moving(terms: Terms) -> bool:
     return all(known)
 
 
-def _moving(term: Term) -> MovingCost:
-    return cast(MovingCost, term.cost)
+def _moving(term: Term) -> IncrementalCost:
+    return cast(IncrementalCost, term.cost)
 
 
 def label_cells(rows: Rows, labels: jax.Array, n_clusters: int) -> jax.Array:
@@ -70,7 +70,7 @@ def moves(
 
 def _of_blocks(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array):
     """What rows add to F by joining (B, r, K) and leaving (B, r); dense rows only."""
-    if moving(terms):
+    if all_incremental(terms):
         states = track(terms, cells)
         return jax.lax.map(lambda b: moves(terms, states, *b), (rows.x.x, labels))
     own = tuple(t.cells(cells)[:, 0] for t in terms)
@@ -108,7 +108,7 @@ def differences(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array) -
 RUIN = 2.0
 
 
-class Giving(NamedTuple):
+class ClusterRemoval(NamedTuple):
     """Which clusters are given up while rows move; all traced.
 
     Attributes
@@ -124,13 +124,13 @@ class Giving(NamedTuple):
     joining: jax.Array
 
 
-def give_up_small(
+def remove_small_clusters(
     terms: Terms,
     rows: Rows,
     labels: jax.Array,
     active: jax.Array,
     fixed: jax.Array | None,
-    giving: Giving,
+    giving: ClusterRemoval,
 ) -> tuple[jax.Array, jax.Array]:
     """Labels (B, r) and active clusters (K,) once all are large enough, or spared.
 
@@ -194,7 +194,7 @@ def give_up_small(
     return labels, active
 
 
-def join_best(
+def merge_best_pair(
     terms: Terms, labels: jax.Array, cells: jax.Array, active: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Make one of the two clusters whose union lowers F most, if any does.

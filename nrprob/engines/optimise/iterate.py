@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 
-class Iterated(NamedTuple):
+class IterationResult(NamedTuple):
     """Where a loop ended.
 
     Attributes
@@ -26,12 +26,12 @@ class Iterated(NamedTuple):
     trace: Any
 
 
-def blank(capacity: int, dtype: Any, *shape: int) -> jax.Array:
+def empty_trace(capacity: int, dtype: Any, *shape: int) -> jax.Array:
     """Room for a trace (capacity, ...): NaN, which is what it is beyond the last step."""
     return jnp.full((capacity, *shape), jnp.nan, dtype)
 
 
-def record(trace: Any, values: Any, count: Any) -> Any:
+def record_values(trace: Any, values: Any, count: Any) -> Any:
     """Write ``values`` into the trace in the place ``count``; beyond its end, in the last one.
 
     Both are arrays, or structures of arrays that are alike.
@@ -52,7 +52,7 @@ def iterate(
     done: Any = False,
     count: Any = 0,
     trace: Any = (),
-) -> Iterated:
+) -> IterationResult:
     """Take steps until all are done.
 
     Under `jax.vmap`, loops that are done wait for the others, and keep what they have.
@@ -66,22 +66,22 @@ def iterate(
     max_iter : the number of steps after which there are no more
     done : of the first state, in the shape of what ``step`` says
     count, trace : of the steps before the first: those of an earlier loop that this one goes on
-        from, or 0 and `blank`
+        from, or 0 and `empty_trace`
     """
 
     def take(carry):
         state, _, count, trace = carry
         state, done, values = step(state, count)
-        return state, done, count + 1, record(trace, values, count)
+        return state, done, count + 1, record_values(trace, values, count)
 
     def going(carry):
         return ~jnp.all(carry[1]) & (carry[2] < max_iter)
 
     start = state, jnp.asarray(done), jnp.asarray(count, jnp.int32), trace
-    return Iterated(*jax.lax.while_loop(going, take, start))
+    return IterationResult(*jax.lax.while_loop(going, take, start))
 
 
-def restarts(run: Callable[..., Any], starts: Any, together: int) -> Any:
+def map_restarts(run: Callable[..., Any], starts: Any, together: int) -> Any:
     """Results of ``run`` from every one of ``starts``, arrays with a leading axis of restarts.
 
     ``together`` of them run side by side, until the last of these is done: where a device is idle

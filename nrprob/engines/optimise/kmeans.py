@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from nrprob.engines.optimise.iterate import iterate
 
 
-def away(x: jax.Array) -> Callable[[jax.Array], jax.Array]:
+def squared_distances_from(x: jax.Array) -> Callable[[jax.Array], jax.Array]:
     """Squared distances of rows (n, p) from a centre (p,), as a function of that."""
     return lambda centre: ((x - centre) ** 2).sum(1)
 
 
-def plus_plus(
+def kmeans_plus_plus(
     draw: Callable[[jax.Array, jax.Array], jax.Array],
     distance: Callable[[jax.Array], jax.Array],
     room: jax.Array,
@@ -47,7 +47,7 @@ def plus_plus(
     return jax.lax.fori_loop(0, room.shape[-2], add, (room, weights))
 
 
-def lloyd(
+def lloyd_iterations(
     assign: Callable[[Any], jax.Array],
     means: Callable[[jax.Array, Any], Any],
     centres: Any,

@@ -21,8 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.hash_rng import spread, stream
-from nrprob.engines.programs import program
+from nrprob.engines.hash_rng import fold_in, hashed_noise
+from nrprob.engines.programs import jit_by_size
 
 CONVERGED, OSCILLATING, UNFINISHED = "converged", "oscillating", "max_iter"
 _FLOOR = -1e5  # of log memberships: of some copies, nothing bounds the difference
@@ -38,7 +38,7 @@ _SETTLED = 1e-4  # change of a membership in a cycle below which that is done
 Make = Callable[[Any, jax.Array], Callable[..., Any]]
 
 
-class Found(NamedTuple):
+class LimitResult(NamedTuple):
     """Where a run ended.
 
     Attributes
@@ -89,7 +89,7 @@ def _compare(weight, step, last):
     return ratio, jnp.sqrt(across / jnp.where(length > 0, length, 1)), before > 0
 
 
-@program("make")
+@jit_by_size("make")
 def _run(data, carry, beta, step, active, mass, tol, most, *, make):
     """Cycles until memberships stand, or steps no longer shrink, or ``most`` are done."""
     update = make(data, active)
@@ -136,12 +136,12 @@ def _run(data, carry, beta, step, active, mass, tol, most, *, make):
     return carry, trace, count, change, hits >= 2
 
 
-@program("make")
+@jit_by_size("make")
 def _follow(data, carry, beta, step, active, mass, *, make):
     """An orbit's projections (cycles, directions), and the largest range of a membership."""
     update = make(data, active)
     shape, dtype = carry[1].shape, carry[1].dtype
-    directions = spread(stream(0, 2), (*shape, _DIRECTIONS), dtype) / np.sqrt(_DIRECTIONS)
+    directions = hashed_noise(fold_in(0, 2), (*shape, _DIRECTIONS), dtype) / np.sqrt(_DIRECTIONS)
     directions = jnp.where((mass > 0)[..., None, None, None], directions, 0)
 
     def move(carry, _):
@@ -174,7 +174,7 @@ def _period(seen: np.ndarray) -> float | None:
     return float(np.diff(crossings).mean())
 
 
-def settle(
+def find_limit(
     make: Make,
     data: Any,
     mass: jax.Array,
@@ -185,7 +185,7 @@ def settle(
     step: float = 1.0,
     tol: float,
     max_iter: int,
-) -> Found:
+) -> LimitResult:
     """Run to a fixed point, or until it is known that there will be none.
 
     Parameters
@@ -220,4 +220,4 @@ def settle(
         if result is not None:
             status, period, width = OSCILLATING, result, float(widest)
             break
-    return Found(carry, status, done, period, width, np.concatenate(values)[-_TRACE:])
+    return LimitResult(carry, status, done, period, width, np.concatenate(values)[-_TRACE:])

@@ -19,7 +19,7 @@ from nrprob.engines.optimise.iterate import iterate
 from nrprob.statistics.terms import Terms
 
 
-class Merged(NamedTuple):
+class MergeResult(NamedTuple):
     """The merges, in order.
 
     Attributes
@@ -46,7 +46,9 @@ def merge_cost(
     return total
 
 
-def agglomerate(terms: Terms, cells: jax.Array, alive: jax.Array, classes: jax.Array) -> Merged:
+def agglomerate(
+    terms: Terms, cells: jax.Array, alive: jax.Array, classes: jax.Array
+) -> MergeResult:
     """Merge greedily from clusters with statistics ``cells`` (groups, 1, n, p).
 
     ``alive`` (n,) is False on padding. Clusters whose ``classes`` (n,) are both non-negative and
@@ -105,10 +107,10 @@ def agglomerate(terms: Terms, cells: jax.Array, alive: jax.Array, classes: jax.A
     heights = jnp.full(n - 1, jnp.inf, cells.dtype)
     carry = own, costs, alive, classes, neighbour, distance, pairs, heights
     carry = jax.lax.fori_loop(0, jnp.maximum(alive.sum() - 1, 0), step, carry)
-    return Merged(carry[-2], carry[-1])
+    return MergeResult(carry[-2], carry[-1])
 
 
-class Joined(NamedTuple):
+class PairMergeResult(NamedTuple):
     """The merges of `agglomerate_pairs`, in order.
 
     Attributes
@@ -128,7 +130,7 @@ def agglomerate_pairs(
     choose: Callable[[jax.Array], Any] = lambda best: 0,
     *,
     drifting: bool = False,
-) -> Joined:
+) -> PairMergeResult:
     """Merge greedily by tables (n, n) of pairs that are additive: row(a + b) = row(a) + row(b).
 
     One flat loop. Every cluster has an upper bound of its best score. A merge that takes a
@@ -219,7 +221,7 @@ def agglomerate_pairs(
         step,
         (tables, alive, sizes, totals, value, partner, marked, pairs, entries, jnp.int32(0), plan),
     )
-    return Joined(pairs, entries)
+    return PairMergeResult(pairs, entries)
 
 
 def _written(table: jax.Array, row: jax.Array, at: jax.Array) -> jax.Array:
@@ -228,7 +230,7 @@ def _written(table: jax.Array, row: jax.Array, at: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_index_in_dim(table, row, at, 1)
 
 
-class Moved(NamedTuple):
+class RowMoveResult(NamedTuple):
     """What `move_rows` found.
 
     Attributes
@@ -252,7 +254,7 @@ class Moved(NamedTuple):
 
 def move_rows(
     table: jax.Array, alive: jax.Array, labels: jax.Array, max_moves: jax.Array, n_clusters: int
-) -> Moved:
+) -> RowMoveResult:
     """Move single rows to other clusters, the best move first, while that raises the value.
 
     The last row of a cluster stays. ``table`` (n, n) is symmetric; rows that are not ``alive`` (n,)
@@ -289,10 +291,10 @@ def move_rows(
     result = iterate(step, (labels, first, sizes, jnp.int32(0)), max_moves)
     labels, *_, n_moves = result.state
     sums = total(total(table, labels).T, labels)
-    return Moved(labels, sums, n_moves, result.done)
+    return RowMoveResult(labels, sums, n_moves, result.done)
 
 
-def linkage(pairs: np.ndarray, costs: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def linkage_matrix(pairs: np.ndarray, costs: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Linkage matrix in SciPy's form, with the running sum of the costs as heights.
 
     Single costs may fall from one merge to the next, which SciPy's tools misread; their running sum
@@ -311,7 +313,7 @@ def linkage(pairs: np.ndarray, costs: np.ndarray, sizes: np.ndarray) -> np.ndarr
     return out
 
 
-def cut(pairs: np.ndarray, n: int, n_clusters: int) -> np.ndarray:
+def cut_merges(pairs: np.ndarray, n: int, n_clusters: int) -> np.ndarray:
     """Labels (n,) after the merges that leave ``n_clusters``, numbered by first row."""
     parent = np.arange(n)
     for a, b in pairs[: max(n - n_clusters, 0)]:
@@ -319,7 +321,7 @@ def cut(pairs: np.ndarray, n: int, n_clusters: int) -> np.ndarray:
     return np.unique(parent, return_inverse=True)[1]
 
 
-def shared(pairs: np.ndarray, codes: np.ndarray) -> np.ndarray:
+def quadratic_information_shares(pairs: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Quadratic information (n,) of clusters and groups ``codes`` (n,), after every merge.
 
     As a share of what single rows have; 0 throughout where there is one group. A cluster keeps the

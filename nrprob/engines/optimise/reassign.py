@@ -1,9 +1,11 @@
 """Reassign single rows: hard labels, improved by exact differences of the objective.
 
-`sequential` visits rows one by one in random order and moves each to the cluster of least cost, as
-the sequential information bottleneck and Hartigan's k-means do. `batched` moves many rows at once
-and backs off where the objective did not fall; it needs the same differences as one array
-operation. Both may remove clusters; see `nrprob.engines.optimise.differences.Giving`.
+- `reassign_sequentially` visits the rows one by one in random order and moves each to the cluster
+  of least cost, as the sequential information bottleneck and Hartigan's k-means do.
+- `reassign_batched` moves many rows at once and backs off where the objective did not fall. It
+  evaluates the same differences in one array operation.
+
+Both may remove clusters; see `nrprob.engines.optimise.differences.ClusterRemoval`.
 """
 
 from __future__ import annotations
@@ -14,22 +16,22 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nrprob.engines.hash_rng import stream, uniform
+from nrprob.engines.hash_rng import fold_in, hashed_uniform
 from nrprob.engines.optimise.differences import (
-    Giving,
+    ClusterRemoval,
     differences,
-    give_up_small,
-    join_best,
     label_cells,
+    merge_best_pair,
+    remove_small_clusters,
 )
-from nrprob.engines.optimise.iterate import blank, iterate
-from nrprob.engines.optimise.sequential_sweeps import visits
+from nrprob.engines.optimise.iterate import empty_trace, iterate
+from nrprob.engines.optimise.sequential_sweeps import make_sweep
 from nrprob.statistics.costs import SeparableCost
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Term, Terms, objective, one_hot, score
 
 
-class Reassigned(NamedTuple):
+class ReassignmentResult(NamedTuple):
     """What reassignment found, one restart after another on the first axis.
 
     Attributes
@@ -49,7 +51,7 @@ class Reassigned(NamedTuple):
 
 
 TRACE = 1024  # sweeps whose objective is kept; of more, the last one takes the last place
-_TIDYING, _SLIDING, _HOPPING = range(3)  # phases of `batched`
+_TIDYING, _SLIDING, _HOPPING = range(3)  # phases of `reassign_batched`
 
 
 class _Reached(NamedTuple):
@@ -77,18 +79,18 @@ class _Hopping(NamedTuple):
     fresh: jax.Array
 
 
-def balanced_start(
+def balanced_random_labels(
     seed: jax.Array, rows: Rows, fixed: jax.Array | None, active: jax.Array
 ) -> jax.Array:
     """Random labels (B, r) with clusters of equal size, but for the rows whose label is given."""
-    order = uniform(stream(seed, rows.number), (), rows.mass.dtype)
+    order = hashed_uniform(fold_in(seed, rows.number), (), rows.mass.dtype)
     order = jnp.where(rows.mass > 0, order, 2.0).reshape(-1)
     rank = jnp.argsort(jnp.argsort(order))
     labels = (rank % active.sum()).astype(jnp.int32).reshape(rows.mass.shape)
     return labels if fixed is None else jnp.where(fixed >= 0, fixed, labels)
 
 
-def place_empty(
+def assign_empty_rows(
     terms: Terms, rows: Rows, labels: jax.Array, n_clusters: int, fixed: jax.Array | None
 ) -> jax.Array:
     """Labels (S, B, r) in which rows without counts are in the largest cluster of the others.
@@ -119,7 +121,7 @@ def _tidied(terms, rows, labels, active, fixed, giving):
     """Labels and clusters without those that are too small."""
     if giving is None:
         return labels, active
-    return give_up_small(terms, rows, labels, active, fixed, giving)
+    return remove_small_clusters(terms, rows, labels, active, fixed, giving)
 
 
 def _joined(terms, labels, cells, active, fixed, giving, rest):
@@ -128,12 +130,12 @@ def _joined(terms, labels, cells, active, fixed, giving, rest):
         return labels, active, jnp.asarray(False)
     return jax.lax.cond(
         rest & giving.joining,
-        lambda: join_best(terms, labels, cells, active),
+        lambda: merge_best_pair(terms, labels, cells, active),
         lambda: (labels, active, jnp.asarray(False)),
     )
 
 
-def sequential(
+def reassign_sequentially(
     terms: Terms,
     rows: Rows,
     labels: jax.Array,
@@ -143,8 +145,8 @@ def sequential(
     n_clusters: int,
     fixed: jax.Array | None = None,
     active: jax.Array,
-    giving: Giving | None = None,
-) -> Reassigned:
+    giving: ClusterRemoval | None = None,
+) -> ReassignmentResult:
     """Sweep over the rows in random order until a whole sweep moves nothing.
 
     ``labels`` (S, B, r) are the starts. A row that is alone in its cluster stays there, since an
@@ -156,14 +158,14 @@ def sequential(
         free = free & (fixed.reshape(-1) < 0)
     mass, number = rows.mass.reshape(-1), rows.number.reshape(-1)
     shape = rows.mass.shape
-    prepare, follow = visits(terms, rows)
+    prepare, follow = make_sweep(terms, rows)
 
     def run(start):
         labels, seed = start
 
         def sweep(state, count):
             labels, active, cells = state
-            priority = uniform(stream(stream(seed, count), number), (), mass.dtype)
+            priority = hashed_uniform(fold_in(fold_in(seed, count), number), (), mass.dtype)
             order = jnp.argsort(jnp.where(free, priority, 2.0))
             before = labels[order]
 
@@ -185,17 +187,17 @@ def sequential(
             values = jax.tree.map(lambda v: jnp.where(sweeping, v, jnp.nan), values)
             return (labels.reshape(-1), active, cells), rest & ~joined, values
 
-        room = blank(TRACE, mass.dtype)
+        room = empty_trace(TRACE, mass.dtype)
         start = labels.reshape(-1), active, label_cells(rows, labels, n_clusters)
         count = 0 if giving is None else -1
         result = iterate(sweep, start, max_iter, count=count, trace=(room, room))
         return result.state[0].reshape(shape), *result.trace, result.n_iter, result.done
 
-    seeds = stream(seed, jnp.arange(labels.shape[0]))
-    return Reassigned(*jax.lax.map(run, (labels, seeds)))
+    seeds = fold_in(seed, jnp.arange(labels.shape[0]))
+    return ReassignmentResult(*jax.lax.map(run, (labels, seeds)))
 
 
-def batched(
+def reassign_batched(
     terms: Terms,
     rows: Rows,
     labels: jax.Array,
@@ -205,16 +207,16 @@ def batched(
     n_clusters: int,
     fixed: jax.Array | None = None,
     active: jax.Array,
-    giving: Giving | None = None,
-) -> Reassigned:
+    giving: ClusterRemoval | None = None,
+) -> ReassignmentResult:
     """Move many rows at once, backing off where the objective does not fall.
 
     First every row goes to the cluster of least score while the exact objective falls (one matrix
     product a step). Then exact differences of all rows are computed; a random fraction f of the
     rows that would improve moves, and always the best one; if the objective did not fall, f is
     divided by 4 and the same differences are used again; if it did, f is doubled. It ends when no
-    row would improve, which is the same kind of optimum as `sequential` reaches. Clusters are given
-    up in between.
+    row would improve: the same kind of optimum as `reassign_sequentially` reaches. Small clusters
+    are removed in between.
     """
     free = rows.mass > 0
     if fixed is not None:
@@ -250,7 +252,7 @@ def batched(
                 labels, cells, existing,
             )  # fmt: skip
             improving = free & (gain < 0)
-            draw = uniform(stream(stream(seed, count), rows.number), (), gain.dtype)
+            draw = hashed_uniform(fold_in(fold_in(seed, count), rows.number), (), gain.dtype)
             best = jnp.where(improving, gain, jnp.inf).argmin()
             alone = jnp.arange(gain.size).reshape(gain.shape) == best
             chosen = improving & ((draw < hopping.fraction) | alone)
@@ -299,10 +301,10 @@ def batched(
         cells, value = jax.tree.map(jnp.zeros_like, jax.eval_shape(evaluate, labels))
         now = _Reached(labels, cells, value, active)
         hopping = _Hopping(jnp.asarray(1.0, dtype), none, labels, jnp.asarray(True))
-        room = blank(TRACE, dtype), blank(TRACE, dtype)
+        room = empty_trace(TRACE, dtype), empty_trace(TRACE, dtype)
         start = now, jnp.asarray(_TIDYING), hopping
         result = iterate(step, start, max_iter, count=-1, trace=room)
         return result.state[0].labels, *result.trace, result.n_iter, result.done
 
-    seeds = stream(seed, jnp.arange(labels.shape[0]))
-    return Reassigned(*jax.lax.map(run, (labels, seeds)))
+    seeds = fold_in(seed, jnp.arange(labels.shape[0]))
+    return ReassignmentResult(*jax.lax.map(run, (labels, seeds)))

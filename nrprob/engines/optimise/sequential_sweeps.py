@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nrprob.engines.optimise.differences import moves, moving, track
+from nrprob.engines.optimise.differences import all_incremental, moves, track
 from nrprob.statistics.costs import SeparableCost
 from nrprob.statistics.rows import Rows, Sparse
 from nrprob.statistics.terms import Terms
 
 
-class Visits(NamedTuple):
+class Sweep(NamedTuple):
     """Visits to rows in an order.
 
     Attributes
@@ -34,13 +34,13 @@ class Visits(NamedTuple):
     follow: Callable[..., tuple[Any, jax.Array]]
 
 
-def visits(terms: Terms, rows: Rows) -> Visits:
+def make_sweep(terms: Terms, rows: Rows) -> Sweep:
     """Visits to rows under an objective of terms."""
     group = jnp.repeat(rows.group, rows.mass.shape[1])
     if isinstance(rows.x, Sparse):
         make = _sparse_visits
     else:
-        make = _moving_visits if moving(terms) else _dense_visits
+        make = _moving_visits if all_incremental(terms) else _dense_visits
     return make(terms, rows, rows.mass.reshape(-1), group)
 
 
@@ -85,7 +85,7 @@ def _moving_visits(terms, rows, mass, group):
 
         return (jax.lax.cond(new == old, lambda states: states, move, states), rounding), new
 
-    return Visits(prepare, _one_by_one(visit))
+    return Sweep(prepare, _one_by_one(visit))
 
 
 def _dense_visits(terms, rows, mass, group):
@@ -127,7 +127,7 @@ def _dense_visits(terms, rows, mass, group):
         )
         return (own, costs), new
 
-    return Visits(prepare, _one_by_one(visit))
+    return Sweep(prepare, _one_by_one(visit))
 
 
 _LOOKED_AT = 128  # entries of sparse rows that are looked at together, about
@@ -244,4 +244,4 @@ def _sparse_visits(terms, rows, mass, group):
         _, state, new = jax.lax.while_loop(lambda carry: carry[0] < count, step, start)
         return state, new[: before.shape[0]]
 
-    return Visits(prepare, follow)
+    return Sweep(prepare, follow)

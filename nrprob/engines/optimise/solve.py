@@ -18,29 +18,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.hash_rng import stream
+from nrprob.engines.hash_rng import fold_in
 from nrprob.engines.optimise.anneal import (
+    AnnealingSchedule,
     FixedWeights,
-    Ladder,
     Update,
-    Weigh,
+    WeightRule,
     anneal,
     leading_curvatures,
-    normalise,
-    random_start,
+    normalise_masses,
+    random_log_memberships,
     term_update,
 )
-from nrprob.engines.optimise.merge import Merged, agglomerate
+from nrprob.engines.optimise.merge import MergeResult, agglomerate
 from nrprob.engines.optimise.reassign import (
-    Reassigned,
-    balanced_start,
-    batched,
-    place_empty,
-    sequential,
+    ReassignmentResult,
+    assign_empty_rows,
+    balanced_random_labels,
+    reassign_batched,
+    reassign_sequentially,
 )
-from nrprob.engines.placement import tiny_steps
-from nrprob.engines.programs import program
-from nrprob.engines.sharding import fetch
+from nrprob.engines.placement import small_steps_on_cpu
+from nrprob.engines.programs import jit_by_size
+from nrprob.engines.sharding import fetch_to_host
 from nrprob.statistics.costs import mass as mass_cost
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Term, Terms, objective, one_hot, row_costs
@@ -58,7 +58,7 @@ class Settings(NamedTuple):
     beta : final inverse temperature; infinite to anneal until the labels are hard
     compression : weight of H(C), see `nrprob.engines.optimise.anneal.term_update`
     quench : ratio of the first inverse temperatures of the last restart and of the first
-    cooling, noise, tol : see `nrprob.engines.optimise.anneal.Ladder`
+    cooling, noise, tol : see `nrprob.engines.optimise.anneal.AnnealingSchedule`
     init : (B, r, K) log memberships to start from, or None
     """
 
@@ -90,7 +90,7 @@ def make_settings(
 FLOATS = ("beta", "compression", "quench", "cooling", "noise", "tol")
 
 
-class Iteration(NamedTuple):
+class AnnealingProblem(NamedTuple):
     """What an annealing iterates, and how it ends; see `nrprob.engines.optimise.anneal.anneal`.
 
     Attributes
@@ -127,21 +127,23 @@ class Problem(NamedTuple):
     """
 
     terms: Terms
-    weigh: Weigh
+    weigh: WeightRule
     n_start: int | None = None
     curvature: jax.Array | float = 0.0
     anneal: bool = True
 
-    def iteration(self, rows: Rows, compression: Any, n_clusters: int, n_init: int) -> Iteration:
+    def iteration(
+        self, rows: Rows, compression: Any, n_clusters: int, n_init: int
+    ) -> AnnealingProblem:
         """Descent along the gradient of the terms; see `term_update`."""
-        terms, weights, critical = weighted(self, rows)
+        terms, weights, critical = weight_terms(self, rows)
 
         def finish(state, w, hard):
             slopes = row_costs(terms, rows.cells(w))
             return exact_objective(terms, rows.cells(hard)), lambda best: slopes[:, best]
 
         update = term_update(terms, compression)
-        return Iteration(
+        return AnnealingProblem(
             update, (rows,), None, critical, weights, self.curvature, self.anneal, finish
         )
 
@@ -152,7 +154,7 @@ Build = Callable[[Rows, Settings], Any]
 _FACTORISING = threading.Lock()
 
 
-def one_at_a_time(factorises: bool) -> contextlib.AbstractContextManager[Any]:
+def lapack_lock(factorises: bool) -> contextlib.AbstractContextManager[Any]:
     """Let one program that calls LAPACK run at a time, whichever thread asks for it.
 
     On a CPU, XLA runs programs and the parts of LAPACK's batches on the same few threads. Two such
@@ -162,12 +164,12 @@ def one_at_a_time(factorises: bool) -> contextlib.AbstractContextManager[Any]:
 
 
 @dataclass(frozen=True)
-class Call:
+class SolverCall:
     """One run of a compiled solver: its arrays, and what it is compiled for.
 
     Calls with the same `signature` can share a compiled program; see `nrprob.engines.batching`.
     ``size`` is what the run takes on a device, in bytes. ``factorises`` says that the program calls
-    LAPACK; see `one_at_a_time`. ``stepwise`` says that it is a chain of tiny steps; see
+    LAPACK; see `lapack_lock`. ``stepwise`` says that it is a chain of tiny steps; see
     `nrprob.engines.placement`.
     """
 
@@ -180,8 +182,8 @@ class Call:
 
     def __call__(self) -> Solution:
         """Run it alone."""
-        with one_at_a_time(self.factorises), tiny_steps(self.stepwise):
-            return fetch(self.solver(*self.arrays, **dict(self.static)))
+        with lapack_lock(self.factorises), small_steps_on_cpu(self.stepwise):
+            return fetch_to_host(self.solver(*self.arrays, **dict(self.static)))
 
     @property
     def signature(self) -> Hashable:
@@ -233,7 +235,7 @@ class TermFit(NamedTuple):
     weights: jax.Array
 
 
-def weighted(
+def weight_terms(
     problem: Problem, rows: Rows, *, whether: bool = False
 ) -> tuple[Terms, jax.Array, jax.Array]:
     """Terms with their weights, the weights, and the inverse temperature of the first split.
@@ -248,10 +250,10 @@ def weighted(
     return terms, weights, jnp.where(largest > 0, critical, jnp.inf)
 
 
-@program("build")
-def first_split(rows: Rows, settings: Settings, *, build: Build) -> jax.Array:
+@jit_by_size("build")
+def first_split_beta(rows: Rows, settings: Settings, *, build: Build) -> jax.Array:
     """Inverse temperature of the first split."""
-    return weighted(build(rows, settings), rows)[2]
+    return weight_terms(build(rows, settings), rows)[2]
 
 
 def exact_objective(terms: Terms, cells: jax.Array) -> jax.Array:
@@ -260,7 +262,7 @@ def exact_objective(terms: Terms, cells: jax.Array) -> jax.Array:
     return objective(wide, cells.astype(jnp.float64))
 
 
-def with_compression(terms: Terms, rows: Rows, weight: jax.Array) -> Terms:
+def add_compression_term(terms: Terms, rows: Rows, weight: jax.Array) -> Terms:
     """Add n H(C) times ``weight``, which is compression / beta for hard labels."""
     total = rows.mass.sum().astype(jnp.float64)
     return (*terms, Term(weight, xlogx(total), None, mass_cost, False))
@@ -269,19 +271,19 @@ def with_compression(terms: Terms, rows: Rows, weight: jax.Array) -> Terms:
 def _minimised(
     build: Build, rows: Rows, settings: Settings, compressed: bool
 ) -> tuple[Terms, jax.Array, jax.Array]:
-    """As `weighted`, of what ``build`` makes; with n H(C)/beta if hard labels pay for it.
+    """As `weight_terms`, of what ``build`` makes; with n H(C)/beta if hard labels pay for it.
 
-    Where the weights do not need the temperature, nothing else does: see `first_split`.
+    Where the weights do not need the temperature, nothing else does: see `first_split_beta`.
     """
     problem = build(rows, settings)
     whether = isinstance(problem.weigh, FixedWeights)
-    terms, weights, critical = weighted(problem, rows, whether=whether)
+    terms, weights, critical = weight_terms(problem, rows, whether=whether)
     if compressed:
-        terms = with_compression(terms, rows, settings.compression / settings.beta)
+        terms = add_compression_term(terms, rows, settings.compression / settings.beta)
     return terms, weights, critical
 
 
-@program("build", "n_clusters", "n_init", "damped", "soft")
+@jit_by_size("build", "n_clusters", "n_init", "damped", "soft")
 def solve_anneal(
     rows: Rows,
     settings: Settings,
@@ -307,7 +309,7 @@ def solve_anneal(
     begin = jnp.where(run.critical < jnp.inf, 0.95 * run.critical, 1).astype(dtype)
     if not run.anneal:
         begin = jnp.full_like(begin, jnp.inf)  # the ladder goes no further than its end
-    ladder = Ladder(
+    ladder = AnnealingSchedule(
         begin * settings.quench ** np.linspace(0, 1, n_init, dtype=dtype),
         settings.cooling,
         settings.beta,
@@ -317,7 +319,7 @@ def solve_anneal(
         jnp.asarray(run.curvature, dtype),
     )
     scale = 0.1 if run.anneal else 1.0
-    start = random_start(stream(seed, 1), rows, n_init, n_clusters, scale)
+    start = random_log_memberships(fold_in(seed, 1), rows, n_init, n_clusters, scale)
     if settings.init is not None:
         start = jnp.broadcast_to(settings.init[:, :, None], start.shape)
     elif fixed is not None and not run.anneal:
@@ -328,9 +330,9 @@ def solve_anneal(
         empty = (active & (labelled.sum((0, 1, 2)) == 0)).any()
         at_random = empty & (jnp.arange(n_init) > 0)[:, None]
         start = jnp.where(at_random, start, 0.01 * start + said)
-    start = normalise(start, rows.mass, fixed, active)
+    start = normalise_masses(start, rows.mass, fixed, active)
     result = anneal(
-        run.update, run.blocks, run.state, start, ladder, stream(seed, 2),
+        run.update, run.blocks, run.state, start, ladder, fold_in(seed, 2),
         fixed=fixed, active=active, damped=damped,
     )  # fmt: skip
     labels = result.w.argmax(-1).astype(jnp.int32)
@@ -365,7 +367,7 @@ def solve_anneal(
     )
 
 
-@program("build", "n_clusters", "n_init", "solver", "compressed")
+@jit_by_size("build", "n_clusters", "n_init", "solver", "compressed")
 def solve_reassign(
     rows: Rows,
     settings: Settings,
@@ -382,12 +384,12 @@ def solve_reassign(
     terms, weights, critical = _minimised(build, rows, settings, compressed)
     active = jnp.arange(n_clusters) < settings.n_clusters
     starts = jax.lax.map(
-        lambda start: balanced_start(start, rows, fixed, active),
-        stream(stream(seed, 1), jnp.arange(n_init)),
+        lambda start: balanced_random_labels(start, rows, fixed, active),
+        fold_in(fold_in(seed, 1), jnp.arange(n_init)),
     )
-    engine = {"sequential": sequential, "batched": batched}[solver]
+    engine = {"sequential": reassign_sequentially, "batched": reassign_batched}[solver]
     result = engine(
-        terms, rows, starts, stream(seed, 2),
+        terms, rows, starts, fold_in(seed, 2),
         max_iter=settings.max_iter, n_clusters=n_clusters, fixed=fixed, active=active,
     )  # fmt: skip
 
@@ -397,7 +399,7 @@ def solve_reassign(
 def _from_labels(
     terms: Terms,
     rows: Rows,
-    result: Reassigned,
+    result: ReassignmentResult,
     critical: jax.Array,
     weights: jax.Array,
     n_clusters: int,
@@ -405,7 +407,9 @@ def _from_labels(
     fixed: jax.Array | None,
 ) -> Solution:
     """Evaluate hard labels (S, B, r) and keep the best."""
-    result = result._replace(labels=place_empty(terms, rows, result.labels, n_clusters, fixed))
+    result = result._replace(
+        labels=assign_empty_rows(terms, rows, result.labels, n_clusters, fixed)
+    )
 
     def evaluate(labels):
         w = one_hot(labels[..., None], rows.mass, n_clusters)
@@ -432,7 +436,7 @@ def _from_labels(
     )
 
 
-@program("build", "compressed")
+@jit_by_size("build", "compressed")
 def solve_merge(
     rows: Rows,
     settings: Settings,
@@ -442,14 +446,14 @@ def solve_merge(
     *,
     build: Build,
     compressed: bool = False,
-) -> Merged:
+) -> MergeResult:
     """Merge from the clusters ``cells`` (groups, 1, n, p); see `agglomerate`."""
     terms, _, _ = _minimised(build, rows, settings, compressed)
     return agglomerate(terms, cells, alive, classes)
 
 
-@program("build", "n_clusters", "compressed")
-def evaluate(
+@jit_by_size("build", "n_clusters", "compressed")
+def evaluate_labels(
     rows: Rows,
     settings: Settings,
     labels: jax.Array,
@@ -463,6 +467,6 @@ def evaluate(
     terms, weights, critical = _minimised(build, rows, settings, compressed)
     one = jnp.ones(1, int)
     nothing = jnp.full((1, 1), jnp.nan)
-    result = Reassigned(labels[None], nothing, nothing, one, one > 0)
+    result = ReassignmentResult(labels[None], nothing, nothing, one, one > 0)
     active = jnp.ones(n_clusters, bool)
     return _from_labels(terms, rows, result, critical, weights, n_clusters, active, fixed)

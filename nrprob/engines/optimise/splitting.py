@@ -19,10 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
 
-from nrprob.engines.hash_rng import spread, stream
-from nrprob.engines.optimise.anneal import normalise, term_update
-from nrprob.engines.optimise.limit_cycles import CONVERGED, OSCILLATING, Found, Make, settle
-from nrprob.engines.programs import program
+from nrprob.engines.hash_rng import fold_in, hashed_noise
+from nrprob.engines.optimise.anneal import normalise_masses, term_update
+from nrprob.engines.optimise.limit_cycles import (
+    CONVERGED,
+    OSCILLATING,
+    LimitResult,
+    Make,
+    find_limit,
+)
+from nrprob.engines.programs import jit_by_size
 
 SPLIT, MERGED, VANISHED = "split", "merged", "vanished"
 
@@ -52,7 +58,7 @@ class Trial(NamedTuple):
     eigenvalue : of the linearised update at equal copies, divided by beta; the leading one. Copies
         separate from ``beta = 1 / abs(eigenvalue)`` on if it is real, and loop if it is complex or
         negative. NaN where the equal copies found no fixed point.
-    period, width : of a loop, see `Found`
+    period, width : of a loop, see `LimitResult`
     n_iter : cycles
     """
 
@@ -97,7 +103,7 @@ class Path(NamedTuple):
 Report = Callable[[Trial], None]
 
 
-class Schedule(NamedTuple):
+class SplittingSchedule(NamedTuple):
     """How a path is followed.
 
     Attributes
@@ -140,19 +146,19 @@ class TermCycle:
         of_masses = term_update(terms, compression)
 
         def update(state, log_q, beta):
-            w = normalise(log_q, rows.mass, active=active)
+            w = normalise_masses(log_q, rows.mass, active=active)
             state, log_r = of_masses.step((rows,), state, w, beta)
             return state, log_r, of_masses.reached((rows,), state, w, beta)[:, None]
 
         return update
 
 
-@program("shape", "dtype")
+@jit_by_size("shape", "dtype")
 def _spread(seed, index, *, shape, dtype):
-    return spread(stream(seed, index), shape, dtype)
+    return hashed_noise(fold_in(seed, index), shape, dtype)
 
 
-@program("make")
+@jit_by_size("make")
 def _derivative(data, carry, beta, active, sign, mass, u, *, make):
     """What a log ratio (B, r) of two copies, those of ``sign`` (K,) 1 and -1, becomes in a cycle.
 
@@ -169,13 +175,13 @@ def _derivative(data, carry, beta, active, sign, mass, u, *, make):
 
 
 @dataclass(frozen=True)
-class Engine:
+class SplittingEngine:
     """The method, its data and masses, and how its path is followed."""
 
     make: Make
     data: Any
     mass: jax.Array
-    schedule: Schedule
+    schedule: SplittingSchedule
 
     def leading(
         self, carry: Any, beta: float, active: np.ndarray, pair: tuple[int, int], rightmost: bool
@@ -236,7 +242,7 @@ class Engine:
         numbers = np.uint32(seed), np.uint32(index)
         return np.asarray(_spread(*numbers, shape=self.mass.shape, dtype=dtype))
 
-    def judge(self, result: Found, n_clusters: int) -> str:
+    def judge(self, result: LimitResult, n_clusters: int) -> str:
         """Status of a run of ``n_clusters``."""
         if result.status != CONVERGED:
             return result.status
@@ -292,7 +298,9 @@ class Engine:
             beta *= factor
         return None
 
-    def _try(self, equal: Any, beta: float, pair: tuple[int, int]) -> tuple[Trial, Any, Found]:
+    def _try(
+        self, equal: Any, beta: float, pair: tuple[int, int]
+    ) -> tuple[Trial, Any, LimitResult]:
         """Let two copies go where a difference between them grows.
 
         Returns what was tried, the equal copies to start from elsewhere, and where it ended.
@@ -317,14 +325,14 @@ class Engine:
         )
         return trial, equal, result
 
-    def settle(self, start: Any, beta: float, active: np.ndarray) -> tuple[Found, float]:
+    def settle(self, start: Any, beta: float, active: np.ndarray) -> tuple[LimitResult, float]:
         """Run, with shorter steps where it loops and they are allowed; and the part of a step.
 
         Where none of these comes to rest, it is the loop that is reported.
         """
         first = None
         for step in self.schedule.steps(beta):
-            result = settle(
+            result = find_limit(
                 self.make, self.data, self.mass, start, beta, active,
                 step=step, tol=self.schedule.tol, max_iter=self.schedule.max_iter,
             )  # fmt: skip
@@ -373,12 +381,12 @@ def _crossing(below: tuple[float, float] | None, above: tuple[float, float]) -> 
     return below[0] + (beta - below[0]) * (1 - below[1]) / (growth - below[1])
 
 
-def follow(
+def follow_path(
     make: Make,
     data: Any,
     mass: jax.Array,
     state: Any,
-    schedule: Schedule,
+    schedule: SplittingSchedule,
     width: int,
     report: Report = lambda trial: None,
 ) -> Path:
@@ -394,7 +402,7 @@ def follow(
     width : columns for clusters; those that never are clusters are padding
     report : called with every trial
     """
-    engine = Engine(make, data, mass, schedule)
+    engine = SplittingEngine(make, data, mass, schedule)
     log_q = np.full((*mass.shape, 1, width), -np.inf, mass.dtype)
     log_q[..., 0] = 0
     one, _ = engine.settle((state, log_q), 1.0, np.arange(width) < 1)

@@ -18,7 +18,7 @@ import numpy as np
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.util import is_prng_key
 
-from nrprob.engines.programs import program
+from nrprob.engines.programs import jit_by_size
 from nrprob.engines.sample.moves import no_moves, sweep
 from nrprob.engines.sample.split_merge import nothing_usual
 from nrprob.engines.sample.target import Partition, Target, occupied, start
@@ -157,7 +157,7 @@ def random_labels(target: Target, key: jax.Array, n_clusters: jax.Array) -> jax.
     return labels.astype(jnp.int32)
 
 
-@program("kernel", "n_chains")
+@jit_by_size("kernel", "n_chains")
 def dispersed(kernel: PartitionKernel, target: Any, key: jax.Array, n_chains: int) -> ChainState:
     """States of chains that begin far from each other.
 
@@ -173,7 +173,7 @@ def dispersed(kernel: PartitionKernel, target: Any, key: jax.Array, n_chains: in
     return jax.vmap(partial(kernel.begin_far, target))(labels, keys[:, 1])
 
 
-@program("kernel")
+@jit_by_size("kernel")
 def begin_at(
     kernel: PartitionKernel, target: Any, labels: jax.Array, keys: jax.Array
 ) -> ChainState:
@@ -224,7 +224,7 @@ def advance(
     return states, draws, moves
 
 
-run = program("kernel", "capacity")(advance)
+run = jit_by_size("kernel", "capacity")(advance)
 
 
 def warmed_up(states: ChainState) -> ChainState:

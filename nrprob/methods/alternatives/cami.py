@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import softmax
 
-from nrprob.engines.optimise.iterate import blank, iterate, restarts
-from nrprob.engines.programs import program
+from nrprob.engines.optimise.iterate import empty_trace, iterate, map_restarts
+from nrprob.engines.programs import jit_by_size
 from nrprob.estimator import parameters
 from nrprob.methods.alternatives.simultaneous import (
     HIGHEST,
@@ -152,7 +152,7 @@ def expect(
     return iterate(attempt, log_r, _HALVINGS).state
 
 
-@program("together")
+@jit_by_size("together")
 def _solve(plane: Plane, starts: jax.Array, h: Numbers, *, together: int) -> Run:
     """Run restarts from the nearest of rows ``starts`` (restarts, 2, K, P)."""
     k = plane.active.sum()
@@ -183,13 +183,13 @@ def _solve(plane: Plane, starts: jax.Array, h: Numbers, *, together: int) -> Run
         t = maximise(plane, log_r, h)
         log_p = log_densities(plane, t, h.d)
         state = log_r, t, log_p, total(log_r, log_p)
-        result = iterate(step, state, h.max_iter, trace=blank(TRACE, jnp.float64))
+        result = iterate(step, state, h.max_iter, trace=empty_trace(TRACE, jnp.float64))
         log_r, t, _, value = result.state
         fit = t, jnp.exp(log_r), shared(plane, *log_r)
         labels = log_r.argmax(-1).astype(jnp.int32)
         return Run(labels, -value, result.done, result.n_iter, result.trace, fit)
 
-    return best_of(restarts(one, (starts,), together))
+    return best_of(map_restarts(one, (starts,), together))
 
 
 @parameters.constructor

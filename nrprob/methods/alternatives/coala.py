@@ -22,7 +22,7 @@ from nrprob.statistics.features import ALIKE
 
 
 @jax.jit
-def _join(rows: Padded, omega: jax.Array) -> merge.Joined:
+def _join(rows: Padded, omega: jax.Array) -> merge.PairMergeResult:
     """Merge; the first table of the entries has the sums of distances."""
     x, alive, codes = rows
     distances = jnp.sqrt(squares(x))
@@ -147,7 +147,7 @@ class COALA(PairClusterer):
         self.n_forced_ = int(forced[:steps].sum())
         trace = np.cumsum([0.0, *sums[:steps]])
         self._found(
-            merge.cut(pairs, merges + 1, self.n_clusters),
+            merge.cut_merges(pairs, merges + 1, self.n_clusters),
             trace[-1],
             trace,
             n_iter=steps,
@@ -176,7 +176,7 @@ class COALA(PairClusterer):
             If there are fewer rows than clusters.
         """
         self._check_cut(n_clusters)
-        labels = merge.cut(self._pairs, len(self.merged_samples_), n_clusters)
+        labels = merge.cut_merges(self._pairs, len(self.merged_samples_), n_clusters)
         return self._extended(labels, n_clusters)
 
     # New rows

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp, softmax
 
-from nrprob.engines.optimise.iterate import blank, iterate, restarts
-from nrprob.engines.programs import program
+from nrprob.engines.optimise.iterate import empty_trace, iterate, map_restarts
+from nrprob.engines.programs import jit_by_size
 from nrprob.estimator import parameters
 from nrprob.methods.alternatives.simultaneous import (
     HIGHEST,
@@ -138,7 +138,7 @@ def begin(plane: Plane, rows: jax.Array, d: jax.Array) -> Sums:
     return t._replace(noise=jnp.maximum(noise, _FLOOR / d).astype(rows.dtype))
 
 
-@program("together")
+@jit_by_size("together")
 def _solve(plane: Plane, starts: jax.Array, h: Numbers, *, together: int) -> Run:
     """Run restarts from rows ``starts`` (restarts, 2, K, P)."""
 
@@ -152,13 +152,13 @@ def _solve(plane: Plane, starts: jax.Array, h: Numbers, *, together: int) -> Run
 
         t = begin(plane, rows, h.d)
         e, _, value = expect(plane, t, h)
-        result = iterate(step, (t, e, value), h.max_iter, trace=blank(TRACE, jnp.float64))
+        result = iterate(step, (t, e, value), h.max_iter, trace=empty_trace(TRACE, jnp.float64))
         t, _, value = result.state
         memberships = expect(plane, t, h)[1]
         labels = memberships.argmax(-1).astype(jnp.int32)
         return Run(labels, -value, result.done, result.n_iter, result.trace, (t, memberships))
 
-    return best_of(restarts(one, (starts,), together))
+    return best_of(map_restarts(one, (starts,), together))
 
 
 @parameters.constructor

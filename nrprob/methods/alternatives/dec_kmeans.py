@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from nrprob.engines.hash_rng import stream, uniform
-from nrprob.engines.optimise.iterate import blank, iterate, restarts
-from nrprob.engines.programs import program
+from nrprob.engines.hash_rng import fold_in, hashed_uniform
+from nrprob.engines.optimise.iterate import empty_trace, iterate, map_restarts
+from nrprob.engines.programs import jit_by_size
 from nrprob.estimator import parameters
 from nrprob.methods.alternatives.simultaneous import (
     HIGHEST,
@@ -71,7 +71,7 @@ def objective(plane: Plane, of: Statistics, centres: jax.Array, lam: jax.Array) 
     return squares + lam * (products**2).sum()
 
 
-@program("together")
+@jit_by_size("together")
 def _solve(
     plane: Plane,
     starts: jax.Array,
@@ -97,18 +97,20 @@ def _solve(
                 lambda new, old: jnp.where(better, new, old), (held, value, labels, centres), best
             )
             # What has no rows looks for some at a random one; but rows alike would go to and fro.
-            drawn = (uniform(stream(seed, count), of.size.shape, plane.x.dtype) * n).astype(int)
+            drawn = (hashed_uniform(fold_in(seed, count), of.size.shape, plane.x.dtype) * n).astype(
+                int
+            )
             seats = jnp.where((of.size > 0)[..., None], centres, plane.x[drawn])
             new = nearest(seats, (of.size > 0) | (count < _RETURNS))
             return (new, best), (new == labels).all(), value
 
         labels = nearest(start, jnp.ones(start.shape[:2], bool))
         worst = jnp.zeros((), int), jnp.asarray(jnp.inf, jnp.float64), labels, start
-        result = iterate(step, (labels, worst), max_iter, trace=blank(TRACE, jnp.float64))
+        result = iterate(step, (labels, worst), max_iter, trace=empty_trace(TRACE, jnp.float64))
         held, value, labels, centres = result.state[1]
         return held, Run(labels, value, result.done, result.n_iter, result.trace, centres)
 
-    held, runs = restarts(one, (starts, seeds), together)
+    held, runs = map_restarts(one, (starts, seeds), together)
     return best_of(runs._replace(objective=jnp.where(held < held.max(), jnp.inf, runs.objective)))
 
 

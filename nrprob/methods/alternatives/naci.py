@@ -14,7 +14,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from nrprob.data.validation import LARGEST, check_choice, check_flag, check_number
 from nrprob.engines.optimise import merge
-from nrprob.engines.programs import program
+from nrprob.engines.programs import jit_by_size
 from nrprob.estimator import parameters
 from nrprob.exceptions import warn
 from nrprob.methods.alternatives.pairs import (
@@ -49,7 +49,7 @@ def _check_eta(name: str, value: Any) -> None:
         check_number(name, one, low=0, high=1e6)
 
 
-@program("apart")
+@jit_by_size("apart")
 def _tables(
     rows: Padded, sigma: jax.Array, eta: jax.Array, *, apart: bool
 ) -> tuple[tuple[jax.Array, ...], jax.Array]:
@@ -84,7 +84,7 @@ def _tables(
     return (sum((-e * table for e, table in zip(eta, known, strict=True)), data),), trace
 
 
-@program("current")
+@jit_by_size("current")
 def _join(
     tables: tuple[jax.Array, ...], alive: jax.Array, eta: jax.Array, *, current: bool
 ) -> tuple[jax.Array, jax.Array]:
@@ -388,7 +388,7 @@ class NACI(PairClusterer):
             print(f"merged {merges + 1} rows")
         return pairs[:merges], gains[:merges].astype(float)
 
-    def _labels_at(self, rows: Padded, n_clusters: int, refine: bool) -> merge.Moved:
+    def _labels_at(self, rows: Padded, n_clusters: int, refine: bool) -> merge.RowMoveResult:
         """Labels (s,) of the rows that are merged, at a number of clusters."""
         n = int(rows.alive.sum())
 
@@ -400,11 +400,11 @@ class NACI(PairClusterer):
             result = jax.device_get(result)
             return result._replace(labels=result.labels[:n], sums=result.sums[:k, :k])
 
-        starts, grouped = [merge.cut(self._pairs, n, n_clusters)], None
+        starts, grouped = [merge.cut_merges(self._pairs, n, n_clusters)], None
         if refine and self._free_pairs is not None and 1 < n_clusters < min(_MOST, n):
             few = min(_MOST, n)
             (free,), _ = self._tables(rows, 0 * self._eta)
-            labels = merge.cut(self._free_pairs, n, few)
+            labels = merge.cut_merges(self._free_pairs, n, few)
             grouped = moved(free, labels, few, self.max_iter).labels
             del free  # of the size of the other table
         (table,), _ = self._tables(rows, self._eta)
@@ -419,7 +419,7 @@ class NACI(PairClusterer):
         gains, moved = result[0]
         self.eta_, self.merge_gains_ = self._eta, gains
         codes = task.codes[task.merged]
-        shares = [merge.shared(self._pairs, z) for z in codes.T]
+        shares = [merge.quadratic_information_shares(self._pairs, z) for z in codes.T]
         path = np.stack(shares, 1) if shares else np.zeros((len(codes), 0))
         weights = self._eta * path[0]
         self.qmi_reference_path_ = path

@@ -176,7 +176,7 @@ class PairClusterer(AlternativeClusterer):
         """Keep what was merged, and the tree."""
         self.merged_samples_ = task.merged
         self._pairs, self._x, self._codes = pairs, task.x, task.codes
-        self.linkage_ = merge.linkage(pairs, np.ones(len(pairs)), np.ones(len(task.merged)))
+        self.linkage_ = merge.linkage_matrix(pairs, np.ones(len(pairs)), np.ones(len(task.merged)))
 
     def _found(self, labels: np.ndarray, objective: float, trace: np.ndarray, **more: Any) -> None:
         """Set what every estimator has, from the labels of the rows that were merged."""

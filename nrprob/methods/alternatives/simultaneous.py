@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob import metrics
 from nrprob.data.validation import check_random_state
-from nrprob.engines.optimise.solve import one_at_a_time
+from nrprob.engines.optimise.solve import lapack_lock
 from nrprob.estimator.base import Restarts, row_means
 from nrprob.estimator.calls import at_once
 from nrprob.known import Known
@@ -180,7 +180,7 @@ class PairClusterer(AlternativeClusterer):
         """Run all restarts; see `Clusterer.compute`."""
         k = len(task.plane.active)
         size = task.plane.mass.size * k * (k + 6) * task.plane.x.dtype.itemsize
-        with one_at_a_time(True):
+        with lapack_lock(True):
             result = jax.device_get(self._search(task, at_once(self.n_init, size)))
         n = len(task.X)
         return [result._replace(labels=np.moveaxis(result.labels[:, :, :n], 1, 2))]

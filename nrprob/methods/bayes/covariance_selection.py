@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.mixture import GaussianMixture
 
-from nrprob.engines.programs import program
+from nrprob.engines.programs import jit_by_size
 from nrprob.methods.bayes.model import MixtureCode
 from nrprob.settings import few_threads
 
@@ -37,7 +37,7 @@ def candidates(n: int, m: int) -> tuple[str, ...]:
     return "diag", "tied", "shrunk" if m > 10 or n < m * (m + 1) else "full"
 
 
-@program()
+@jit_by_size()
 def _shortest(target: Any, labels: jax.Array, count: jax.Array) -> jax.Array:
     """Shortest length of the first ``count`` partitions (S, n') over the numbers of the prior."""
 

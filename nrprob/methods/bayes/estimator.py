@@ -16,7 +16,7 @@ from nrprob.data.validation import (
     CLUSTERS,
     check_random_state,
 )
-from nrprob.engines.placement import tiny_steps
+from nrprob.engines.placement import small_steps_on_cpu
 from nrprob.engines.sample.chains import PartitionKernel, default_kernel, dispersed
 from nrprob.engines.sample.checkpoints import CheckpointedChains
 from nrprob.estimator import parameters
@@ -470,7 +470,7 @@ class MDLMixture(Inputs):
 
     def compute(self, task):
         """Sample; see `Clusterer.compute`."""
-        with tiny_steps():
+        with small_steps_on_cpu():
             self._begin(task)
             self._sample(int(self.num_warmup), int(self.num_samples))
         return []
@@ -494,7 +494,7 @@ class MDLMixture(Inputs):
         """
         check_is_fitted(self, "_run")
         self._check_number("num_samples", num_samples, low=1, high=10**8, integer=True)
-        with standard(), tiny_steps():
+        with standard(), small_steps_on_cpu():
             self._sample(int(self.num_warmup), self._run.n_draws + int(num_samples))
         return self
 

@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.programs import program
+from nrprob.engines.programs import jit_by_size
 from nrprob.engines.sample.chains import Draw
 from nrprob.engines.sample.target import Target
 from nrprob.methods.bayes.full_covariance import SeparateTarget, moments
@@ -180,7 +180,7 @@ def begin_shrunk(plain: Target, rows: np.ndarray, prior: Prior, grid: Prior) -> 
     return _seen(ShrunkTarget(plain, prior, grid, wide, common, d))
 
 
-@program()
+@jit_by_size()
 def _seen(target: ShrunkTarget) -> ShrunkTarget:
     """The distribution, its code of the numbers and of the common covariance that it names."""
     return target.at(target.prior).seen_by(target.common)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.programs import program
+from nrprob.engines.programs import jit_by_size
 from nrprob.engines.sample.chains import Draw
 from nrprob.engines.sample.target import Target, make_target, occupied
 from nrprob.methods.bayes.concentrations import classes_drawn, sizes_drawn
@@ -273,7 +273,7 @@ def room(X: np.ndarray) -> int:
     return int(total.sum() + LONGER * max(total.max(initial=0), 1))
 
 
-@program()
+@jit_by_size()
 def _gain(code: CellCode, cells: jax.Array) -> jax.Array:
     """Nats that cells (groups, p) are shorter by than all of them as one."""
     return code(cells.sum(0)) - code(cells).sum()
@@ -347,7 +347,7 @@ def _joining(target: Any, labels: jax.Array, rows: NewRows) -> tuple[_Blocks, ja
     return _Blocks(cost, here, new), cells
 
 
-@program()
+@jit_by_size()
 def best_blocks(target: Any, draws: Draw, rows: NewRows) -> jax.Array:
     """Blocks (S, b) of draws that new rows are most probable in, among those that there are."""
 
@@ -358,7 +358,7 @@ def best_blocks(target: Any, draws: Draw, rows: NewRows) -> jax.Array:
     return jax.lax.map(one, draws)
 
 
-@program("rule")
+@jit_by_size("rule")
 def class_probabilities(
     target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows, *, rule: str
 ) -> jax.Array:
@@ -389,7 +389,7 @@ def class_probabilities(
     return _average(one, draws, n_draws, rule).T
 
 
-@program("rule")
+@jit_by_size("rule")
 def cluster_probabilities(
     target: Any,
     draws: Draw,
@@ -417,7 +417,7 @@ def cluster_probabilities(
     return _average(one, draws, n_draws, rule).T
 
 
-@program("rule")
+@jit_by_size("rule")
 def mixture_probabilities(
     draws: dict[str, jax.Array], n_draws: jax.Array, x: jax.Array, *, rule: str
 ) -> jax.Array:
@@ -432,7 +432,7 @@ def mixture_probabilities(
     return _average(lambda draw: log_joint(draw, x).T, draws, n_draws, rule).T
 
 
-@program()
+@jit_by_size()
 def log_densities(target: Any, draws: Draw, n_draws: jax.Array, rows: NewRows) -> jax.Array:
     """Log of p(row), averaged over draws of partitions; (b,), arguments as above.
 
@@ -480,7 +480,7 @@ def _average(one: Any, draws: Any, n_draws: jax.Array, rule: str) -> jax.Array:
     return total / total.sum(0)
 
 
-@program()
+@jit_by_size()
 def leave_one_out(target: Any, draws: jax.Array) -> jax.Array:
     """Log p(class | features, all else) of every labelled row, (n',); 0 where there is no label.
 

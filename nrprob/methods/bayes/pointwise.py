@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from nrprob.engines.programs import program
+from nrprob.engines.programs import jit_by_size
 from nrprob.engines.sample.chains import Draw
 from nrprob.engines.sample.target import Target, occupied
 from nrprob.methods.bayes.model import MixtureCode
@@ -45,7 +45,7 @@ def unavailable(code: MixtureCode) -> str:
     return ""
 
 
-@program()
+@jit_by_size()
 def pointwise_log_likelihood(target: Any, draws: Draw) -> jax.Array:
     """Log likelihood ell (S, n') of every sample under every draw, its own label summed out.
 

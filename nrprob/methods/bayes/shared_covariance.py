@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.programs import program
+from nrprob.engines.programs import jit_by_size
 from nrprob.engines.sample.target import Odds, Partition, Target
 from nrprob.engines.sample.uniforms import normal
 from nrprob.methods.bayes.hyperparameters import NumbersOnly, Prior
@@ -424,7 +424,7 @@ class TiedTarget(NumbersOnly):
         return jnp.square(away - self._moved(known, rows, group)).sum(1)
 
 
-@program()
+@jit_by_size()
 def begin_tied(target: TiedTarget) -> TiedTarget:
     """The distribution with what it wants to know of the numbers that are known."""
     return target.at(target.prior)

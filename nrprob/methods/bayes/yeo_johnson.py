@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.programs import program
+from nrprob.engines.programs import jit_by_size
 from nrprob.engines.sample.chains import Draw
 from nrprob.engines.sample.target import Partition
 from nrprob.engines.sample.uniforms import below, in_order
@@ -234,7 +234,7 @@ class TransformedTarget(SeenAsItIs):
         return self.inner.left_out(cells, labels, *weight) + self._log_slopes(self.rows)
 
 
-@program()
+@jit_by_size()
 def transformed(inner: Any, rows: jax.Array, power: jax.Array | np.float64) -> TransformedTarget:
     """Distribution over partitions and powers, from that of rows (n', m) as they came."""
     real, values = inner.x[:, -1] > 0, jnp.asarray(POWERS)

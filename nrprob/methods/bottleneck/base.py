@@ -56,7 +56,7 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
                 f"{type(self).__name__} shortens steps by its objective, which takes rows in "
                 "memory; got stored rows; pass an array, or use CCIB or IB"
             )
-        if sharding.asked_for() is not None:
+        if sharding.active_mesh() is not None:
             raise ValueError(
                 "stored rows go through one device at a time; got a fit within nrprob.sharded; "
                 "fit outside of it, or pass rows in memory"

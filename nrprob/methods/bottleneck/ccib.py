@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines.optimise.anneal import FixedWeights, Weigh
+from nrprob.engines.optimise.anneal import FixedWeights, WeightRule
 from nrprob.engines.optimise.solve import Problem, Settings
 from nrprob.estimator import parameters
 from nrprob.estimator.linear import Task
@@ -48,7 +48,7 @@ def residual_term(rows: Rows) -> Term:
     return Term(one, 0.5 * within, Residual(mean), gaussian, False, scale)
 
 
-def _weigh(coordination: str, automatic: bool, given: jax.Array) -> Weigh:
+def _weigh(coordination: str, automatic: bool, given: jax.Array) -> WeightRule:
     """Weights of the conditional term and its coordination, from their leading curvatures."""
     if coordination != "residual" and not automatic:
         return FixedWeights(jnp.stack([jnp.ones_like(given), given]))

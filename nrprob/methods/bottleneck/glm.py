@@ -22,11 +22,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.hash_rng import spread, stream
-from nrprob.engines.optimise.anneal import Sums, Update, Weigh, compression_cost
+from nrprob.engines.hash_rng import fold_in, hashed_noise
+from nrprob.engines.optimise.anneal import BlockSums, Update, WeightRule, compression_cost
 from nrprob.engines.optimise.iterate import iterate
 from nrprob.engines.optimise.power import leading_eigenvalues
-from nrprob.engines.optimise.solve import Iteration, exact_objective
+from nrprob.engines.optimise.solve import AnnealingProblem, exact_objective
 from nrprob.statistics.families import of
 from nrprob.statistics.links import Link
 from nrprob.statistics.matrices import whitener
@@ -149,7 +149,7 @@ def _losses(features: str, data: ModelData, at: jax.Array, eta: jax.Array) -> ja
 
 
 def _newton(
-    features: str, sums: Sums, at: jax.Array, coef: jax.Array
+    features: str, sums: BlockSums, at: jax.Array, coef: jax.Array
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
     """One step of all models of a chunk.
 
@@ -204,7 +204,7 @@ def _newton(
 
 
 def fit(
-    features: str, sums: Sums, coef: jax.Array, n_steps: int = STEPS
+    features: str, sums: BlockSums, coef: jax.Array, n_steps: int = STEPS
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
     """Improve the coefficients (C, k, J, d) of all chunks; see `_newton`."""
 
@@ -233,7 +233,7 @@ def row_losses(features: str, data: ModelData, coef: jax.Array) -> jax.Array:
 
 
 def converge(
-    features: str, sums: Sums, coef: jax.Array, max_iter: int = 100
+    features: str, sums: BlockSums, coef: jax.Array, max_iter: int = 100
 ) -> tuple[jax.Array, jax.Array]:
     """Coefficients (C, k, J, d) of least penalised cost, and that cost (k,)."""
     tol = 10 * jnp.finfo(coef.dtype).eps
@@ -254,7 +254,7 @@ def null_model(features: str, data: ModelData, mass: jax.Array) -> jax.Array:
     mean = _link(features).predictor(mean)
     start = jnp.zeros((*mean.shape, data.design.shape[1]), mean.dtype)
     start = start.at[..., 0].set(jnp.where(data.used, mean, 0))
-    return converge(features, Sums((data,), mass), start[:, None])[0]
+    return converge(features, BlockSums((data,), mass), start[:, None])[0]
 
 
 def leading_curvatures(
@@ -325,7 +325,7 @@ def leading_curvatures(
 
     value = leading_eigenvalues(
         step,
-        spread(stream(stream(0, 0), data.number), (3,), dtype),
+        hashed_noise(fold_in(fold_in(0, 0), data.number), (3,), dtype),
         lambda a, b: (mass[..., None] * a * b).sum((0, 1)),
         accuracy=1e-6 if dtype == jnp.float64 else 1e-5,
         max_iter=max_iter,
@@ -391,10 +391,12 @@ class GLMProblem(NamedTuple):
     ridge: jax.Array
     coordination: Term
     pooled: Rows
-    weigh: Weigh
+    weigh: WeightRule
     count: jax.Array
 
-    def iteration(self, rows: Rows, compression: Any, n_clusters: int, n_init: int) -> Iteration:
+    def iteration(
+        self, rows: Rows, compression: Any, n_clusters: int, n_init: int
+    ) -> AnnealingProblem:
         """Newton steps of the models and memberships in turn; see `model_update`."""
         features, mass, dtype = self.features, rows.mass, rows.mass.dtype
         count = self.count.astype(dtype)
@@ -415,7 +417,7 @@ class GLMProblem(NamedTuple):
                 for name in ("y", "design", "penalty", "base")
             }
             exact = data._replace(**wide)
-            sums = Sums((exact,), hard.astype(jnp.float64))
+            sums = BlockSums((exact,), hard.astype(jnp.float64))
             coef, losses = converge(features, sums, coef.astype(jnp.float64))
             losses = losses.reshape(hard.shape[2:]).sum(-1)
             losses += (mass.reshape(-1) * exact.base).sum()
@@ -431,4 +433,4 @@ class GLMProblem(NamedTuple):
 
             return losses + exact_objective((term,), cells), slope
 
-        return Iteration(update, (data,), start, critical, weights, 0.0, True, finish)
+        return AnnealingProblem(update, (data,), start, critical, weights, 0.0, True, finish)

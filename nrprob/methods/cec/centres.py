@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from nrprob.engines.hash_rng import stream, uniform
-from nrprob.engines.optimise.iterate import Iterated
-from nrprob.engines.optimise.kmeans import away, plus_plus
+from nrprob.engines.hash_rng import fold_in, hashed_uniform
+from nrprob.engines.optimise.iterate import IterationResult
+from nrprob.engines.optimise.kmeans import kmeans_plus_plus, squared_distances_from
 from nrprob.engines.optimise.solve import Solution
 from nrprob.estimator.calls import collect, memberships
 from nrprob.estimator.linear import Task
@@ -82,19 +82,19 @@ def first_centres(
     given, centres = own.sum(0) > 0, weighted_means(x, own, jnp.zeros((k, x.shape[1]), x.dtype))
 
     def draw(j, weights):
-        u = uniform(stream(seed, j), mass.shape, x.dtype)
+        u = hashed_uniform(fold_in(seed, j), mass.shape, x.dtype)
         # The first arrival of independent Poisson processes; 1 - u is never 0.
         time = jnp.where((mass > 0) & (weights > 0), -jnp.log1p(-u) / weights, jnp.inf)
         return jnp.where(given[j], centres[j], x[time.argmin()])
 
-    centres = plus_plus(draw, away(x), centres, jnp.ones_like(mass))[0]
+    centres = kmeans_plus_plus(draw, squared_distances_from(x), centres, jnp.ones_like(mass))[0]
     far = jnp.finfo(x.dtype).max ** 0.25  # the square of which is a number, and so are its sums
     return centres if exist is None else jnp.where(exist[:, None], centres, far)
 
 
 def best_of(
     rows: Rows,
-    result: Iterated,
+    result: IterationResult,
     labels: jax.Array,
     objective: jax.Array,
     masses: Callable[[jax.Array], jax.Array],

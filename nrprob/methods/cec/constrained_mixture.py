@@ -12,10 +12,10 @@ import numpy as np
 from scipy.special import softmax
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines.hash_rng import stream
-from nrprob.engines.optimise.iterate import Iterated, blank, iterate, restarts
+from nrprob.engines.hash_rng import fold_in
+from nrprob.engines.optimise.iterate import IterationResult, empty_trace, iterate, map_restarts
 from nrprob.engines.optimise.solve import Solution
-from nrprob.engines.programs import program
+from nrprob.engines.programs import jit_by_size
 from nrprob.estimator import parameters
 from nrprob.estimator.calls import restart_calls
 from nrprob.estimator.pairs import PairEstimator
@@ -77,7 +77,7 @@ class Mixture(NamedTuple):
     covariances: jax.Array
 
 
-@program("n_clusters", "n_init", "covariance")
+@jit_by_size("n_clusters", "n_init", "covariance")
 def solve_constrained_mixture(
     rows: Rows,
     numbers: Numbers,
@@ -161,14 +161,14 @@ def solve_constrained_mixture(
         w = one_hot(jnp.where(code >= 0, code, nearest), mass, k)
         log_weights = jnp.log((w.sum(0) + 1) / (n + (k if exist is None else exist.sum())))
         start = maximise(w, log_weights, jnp.zeros_like(centres)), jnp.asarray(jnp.inf, dtype)
-        return iterate(step, start, numbers.max_iter, trace=blank(CAPACITY, dtype))
+        return iterate(step, start, numbers.max_iter, trace=empty_trace(CAPACITY, dtype))
 
     def end(mixture):
         wide = jax.tree.map(lambda a: a.astype(jnp.float64), mixture)
         value, shares, labels = expect(wide, x.astype(jnp.float64), settle)
         return value, shares[links.unit], labels[links.unit]
 
-    result: Iterated = restarts(run, (stream(seed, jnp.arange(n_init)),), n_init)
+    result: IterationResult = map_restarts(run, (fold_in(seed, jnp.arange(n_init)),), n_init)
     mixture = result.state[0]
     objective, shares, labels = jax.vmap(end)(mixture)
     return best_of(

@@ -45,13 +45,13 @@ class SizeCost:
         return cells[:, -1]
 
     def moves(self, state, row, label):
-        """See `nrprob.engines.optimise.differences.MovingCost`."""
+        """See `nrprob.engines.optimise.differences.IncrementalCost`."""
         here = self._of(state)
         join = jnp.broadcast_to(self._of(state + 1) - here, (len(row), len(state)))
         return join, (self._of(state - 1) - here)[label]
 
     def moved(self, state, row, old, new):
-        """See `nrprob.engines.optimise.differences.MovingCost`."""
+        """See `nrprob.engines.optimise.differences.IncrementalCost`."""
         return state.at[old].add(-1).at[new].add(1)
 
 
@@ -94,7 +94,7 @@ class LabelCost:
         return Labelled(cells[:, -1], cells[:, self.first : -1])
 
     def moves(self, state, row, label):
-        """See `nrprob.engines.optimise.differences.MovingCost`.
+        """See `nrprob.engines.optimise.differences.IncrementalCost`.
 
         There are but as many different rows as classes, and those without.
         """
@@ -120,7 +120,7 @@ class LabelCost:
         return change(1.0), leave
 
     def moved(self, state, row, old, new):
-        """See `nrprob.engines.optimise.differences.MovingCost`."""
+        """See `nrprob.engines.optimise.differences.IncrementalCost`."""
         classes = row[self.column : -1]
         return Labelled(
             state.mass.at[old].add(-1).at[new].add(1),

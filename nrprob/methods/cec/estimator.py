@@ -61,7 +61,7 @@ class LabelledTask:
     fixed: np.ndarray | None
     rows: Rows
     layout: Layout
-    calls: list[solve.Call]
+    calls: list[solve.SolverCall]
 
 
 @parameters.constructor

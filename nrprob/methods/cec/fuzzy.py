@@ -11,10 +11,10 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.engines.hash_rng import stream
-from nrprob.engines.optimise.iterate import Iterated, blank, iterate, restarts
+from nrprob.engines.hash_rng import fold_in
+from nrprob.engines.optimise.iterate import IterationResult, empty_trace, iterate, map_restarts
 from nrprob.engines.optimise.solve import Solution
-from nrprob.engines.programs import program
+from nrprob.engines.programs import jit_by_size
 from nrprob.estimator import parameters
 from nrprob.estimator.calls import padded, restart_calls
 from nrprob.estimator.dense import PlainClusterer
@@ -52,7 +52,7 @@ class Numbers(NamedTuple):
     max_iter: Any
 
 
-@program("n_clusters", "n_init")
+@jit_by_size("n_clusters", "n_init")
 def solve_fuzzy(
     rows: Rows,
     numbers: Numbers,
@@ -91,13 +91,13 @@ def solve_fuzzy(
     def run(seed):
         centres = first_centres(x, mass, code, n_clusters, seed, exist)
         start = memberships(centres), centres
-        return iterate(step, start, numbers.max_iter, trace=blank(CAPACITY, x.dtype))
+        return iterate(step, start, numbers.max_iter, trace=empty_trace(CAPACITY, x.dtype))
 
     def value(u, centres):
         wide = (a.astype(jnp.float64) for a in (x, centres))
         return (weights(u.astype(jnp.float64)) * distances(*wide)).sum()
 
-    result: Iterated = restarts(run, (stream(seed, jnp.arange(n_init)),), n_init)
+    result: IterationResult = map_restarts(run, (fold_in(seed, jnp.arange(n_init)),), n_init)
     u, centres = result.state
     objective = jax.vmap(value)(u, centres)
     return best_of(

@@ -23,7 +23,7 @@ from optax.assignment import hungarian_algorithm
 from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
-from nrprob.engines.hash_rng import uniform
+from nrprob.engines.hash_rng import hashed_uniform
 from nrprob.statistics.rows import bucket
 
 LABELINGS = 50_000  # of one part, that are summed over one by one
@@ -152,7 +152,7 @@ def settle(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Array, jax.A
     raw = scores.astype(jnp.float64)
     scores, size = links.bar(raw), jnp.maximum(jnp.abs(raw).max(), 1)
     # Among equals all units have to choose alike: what is added decides for them together.
-    unlike = raw / size + 1e-9 * uniform(jnp.uint32(0), raw.shape, raw.dtype)
+    unlike = raw / size + 1e-9 * hashed_uniform(jnp.uint32(0), raw.shape, raw.dtype)
     solve = jax.vmap(jax.value_and_grad(log_partition), (0, None))
     (value, _), (shares, hard) = solve(jnp.stack([scores, links.bar(1e16 * unlike)]), links)
     value, shares = _with_field(value, shares, scores, links)

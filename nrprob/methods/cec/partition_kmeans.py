@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.hash_rng import stream
-from nrprob.engines.optimise.iterate import Iterated, blank, iterate, restarts
-from nrprob.engines.optimise.solve import Call, Solution
-from nrprob.engines.programs import program
+from nrprob.engines.hash_rng import fold_in
+from nrprob.engines.optimise.iterate import IterationResult, empty_trace, iterate, map_restarts
+from nrprob.engines.optimise.solve import Solution, SolverCall
+from nrprob.engines.programs import jit_by_size
 from nrprob.estimator import parameters
 from nrprob.estimator.base import row_means
 from nrprob.estimator.calls import padded, restart_calls
@@ -49,7 +49,7 @@ class Numbers(NamedTuple):
     max_iter: Any
 
 
-@program("n_clusters", "n_classes", "n_init")
+@jit_by_size("n_clusters", "n_classes", "n_init")
 def solve_partition_kmeans(
     rows: Rows,
     numbers: Numbers,
@@ -91,7 +91,7 @@ def solve_partition_kmeans(
         exist = jnp.arange(n_clusters) < numbers.n_clusters
         centres = first_centres(x, mass, jnp.full_like(code, -1), n_clusters, seed, exist)
         start = squares(x, centres).argmin(1), centres
-        return iterate(step, start, numbers.max_iter, trace=blank(CAPACITY, x.dtype))
+        return iterate(step, start, numbers.max_iter, trace=empty_trace(CAPACITY, x.dtype))
 
     def value(labels, centres):
         wide = x.astype(jnp.float64)
@@ -99,7 +99,7 @@ def solve_partition_kmeans(
         cost = jnp.take_along_axis(costs(wide, centres, shares), labels[:, None], 1)[:, 0]
         return (mass * cost).sum()
 
-    result: Iterated = restarts(run, (stream(seed, jnp.arange(n_init)),), n_init)
+    result: IterationResult = map_restarts(run, (fold_in(seed, jnp.arange(n_init)),), n_init)
     labels, centres = result.state
     objective = jax.vmap(value)(labels, centres)
     return best_of(
@@ -107,7 +107,7 @@ def solve_partition_kmeans(
     )
 
 
-def kmeans_calls(model: Any, task: Task, strength: float) -> list[Call]:
+def kmeans_calls(model: Any, task: Task, strength: float) -> list[SolverCall]:
     """Restarts that an estimator asks for, with labels of a weight in squared units of the rows."""
     fixed = codes(task.fixed, len(task.X))
     count, most = (np.asarray(value, np.int32) for value in (model.n_clusters, model.max_iter))

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.hash_rng import stream, uniform
+from nrprob.engines.hash_rng import fold_in, hashed_uniform
 from nrprob.engines.optimise import solve
 from nrprob.engines.optimise.anneal import FixedWeights
-from nrprob.engines.optimise.differences import Giving, label_cells
-from nrprob.engines.optimise.kmeans import away, plus_plus
-from nrprob.engines.optimise.reassign import batched, sequential
-from nrprob.engines.programs import program
+from nrprob.engines.optimise.differences import ClusterRemoval, label_cells
+from nrprob.engines.optimise.kmeans import kmeans_plus_plus, squared_distances_from
+from nrprob.engines.optimise.reassign import reassign_batched, reassign_sequentially
+from nrprob.engines.programs import jit_by_size
 from nrprob.methods.cec.costs import LabelCost, SizeCost
 from nrprob.statistics.gaussians import CrossEntropy
 from nrprob.statistics.rows import Rows
@@ -34,7 +34,7 @@ class Numbers(NamedTuple):
     total : number of rows
     parameters : see `SizeCost`
     beta : weight of the labels' entropy
-    smallest, sparing, joining : see `nrprob.engines.optimise.differences.Giving`
+    smallest, sparing, joining : see `nrprob.engines.optimise.differences.ClusterRemoval`
     constant : nats that no partition changes
     """
 
@@ -107,11 +107,13 @@ def _plus_plus(rows: Rows, seed: jax.Array, metric: jax.Array, active: jax.Array
 
     def draw(j, nearest):
         steps = jnp.cumsum(nearest * mass)
-        at = jnp.searchsorted(steps, uniform(stream(seed, j), (), x.dtype) * steps[-1], "right")
+        at = jnp.searchsorted(
+            steps, hashed_uniform(fold_in(seed, j), (), x.dtype) * steps[-1], "right"
+        )
         return x[jnp.minimum(at, (jnp.arange(mass.size) * (mass > 0)).max())]
 
     room = jnp.zeros((active.shape[0], m), x.dtype)
-    centres, _ = plus_plus(draw, away(x), room, jnp.ones_like(mass))
+    centres, _ = kmeans_plus_plus(draw, squared_distances_from(x), room, jnp.ones_like(mass))
     square = (centres * centres).sum(1) - 2 * x @ centres.T
     nearest = jnp.where(active, square, jnp.inf).argmin(1)
     return nearest.astype(jnp.int32).reshape(rows.mass.shape)
@@ -119,11 +121,11 @@ def _plus_plus(rows: Rows, seed: jax.Array, metric: jax.Array, active: jax.Array
 
 def _random(rows: Rows, seed: jax.Array, active: jax.Array) -> jax.Array:
     """Labels (B, r), all equally likely."""
-    u = uniform(stream(seed, rows.number), (), rows.mass.dtype)
+    u = hashed_uniform(fold_in(seed, rows.number), (), rows.mass.dtype)
     return (u * active.sum()).astype(jnp.int32)
 
 
-@program("build", "n_clusters", "n_init", "solver", "init")
+@jit_by_size("build", "n_clusters", "n_init", "solver", "init")
 def solve_cec(
     rows: Rows,
     settings: solve.Settings,
@@ -152,16 +154,17 @@ def solve_cec(
     elif given is not None:
         starts = jnp.broadcast_to(given, (n_init, *given.shape))
     else:
-        seeds = stream(stream(seed, 1), jnp.arange(n_init))
+        seeds = fold_in(fold_in(seed, 1), jnp.arange(n_init))
         start = {
             "k-means++": lambda one: _plus_plus(rows, one, numbers.metric, active),
             "random": lambda one: _random(rows, one, active),
         }[init]
         starts = jax.lax.map(start, seeds)
-    engine = sequential if solver == "sequential" else batched
+    engine = reassign_sequentially if solver == "sequential" else reassign_batched
     result = engine(
-        terms, rows, starts, stream(seed, 2), max_iter=settings.max_iter, n_clusters=n_clusters,
-        active=active, giving=Giving(numbers.smallest, numbers.sparing > 0, numbers.joining > 0),
+        terms, rows, starts, fold_in(seed, 2), max_iter=settings.max_iter, n_clusters=n_clusters,
+        active=active,
+        giving=ClusterRemoval(numbers.smallest, numbers.sparing > 0, numbers.joining > 0),
     )  # fmt: skip
 
     def evaluate(labels):

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nrprob.engines.hash_rng import spread, stream, uniform
-from nrprob.engines.optimise.iterate import blank, iterate
+from nrprob.engines.hash_rng import fold_in, hashed_noise, hashed_uniform
+from nrprob.engines.optimise.iterate import empty_trace, iterate
 from nrprob.engines.optimise.power import leading_eigenvalues
 from nrprob.engines.optimise.solve import Solution
-from nrprob.engines.programs import program
+from nrprob.engines.programs import jit_by_size
 from nrprob.methods.cmbc.penalty import Penalty, exact_penalty, penalty_value
 from nrprob.methods.cmbc.updates import bounds, coordinate_pass, joint_step, linear, partial_pass
 from nrprob.statistics.rows import Rows
@@ -144,7 +144,7 @@ def critical_temperature(
 
     return leading_eigenvalues(
         apply,
-        jnp.where(alive, spread(stream(0, 0), mean.shape, dtype), 0),
+        jnp.where(alive, hashed_noise(fold_in(0, 0), mean.shape, dtype), 0),
         # In which the map is symmetric, I + c R_Z: of w with the image of v it is w R v.
         lambda w, v: (w * v).sum() + (f @ w) @ (f @ v),
         accuracy=1e-9 if dtype == jnp.float64 else 1e-6,
@@ -152,7 +152,7 @@ def critical_temperature(
     )
 
 
-@program("n_clusters", "n_init", "update")
+@jit_by_size("n_clusters", "n_init", "update")
 def solve_cmbc(
     rows: Rows,
     numbers: Numbers,
@@ -214,7 +214,7 @@ def solve_cmbc(
 
     def level(carry):
         temperature, index, theta, _, count, trace = carry
-        noise = _NOISE * spread(stream(stream(seed, 2), index), theta.shape, dtype)
+        noise = _NOISE * hashed_noise(fold_in(fold_in(seed, 2), index), theta.shape, dtype)
         theta = jnp.clip(theta + jnp.where(real, noise, 0), low, 1 - low)
         last = temperature <= 1
         tol = jnp.where(last, 1e-2, 1) * numbers.tol
@@ -237,11 +237,11 @@ def solve_cmbc(
         cooler = jnp.where(last, 0, jnp.maximum(temperature / _COOLING, 1))
         return cooler, index + 1, result.state[0], result.done, result.n_iter, result.trace
 
-    start = 0.05 + 0.9 * uniform(stream(seed, 1), (n_init, k, p), dtype)
+    start = 0.05 + 0.9 * hashed_uniform(fold_in(seed, 1), (n_init, k, p), dtype)
     alike = rows.cells(rows.mass[..., None, None])[0, 0, 0] / n
     start = jnp.where(real, jnp.where(first > 1, alike, start), 0.5)
     none, count = jnp.zeros(n_init, bool), jnp.zeros((), jnp.int32)
-    room = blank(CAPACITY, dtype, n_init), blank(CAPACITY, dtype)
+    room = empty_trace(CAPACITY, dtype, n_init), empty_trace(CAPACITY, dtype)
     carry = first, 0, start, none, count, room
     carry = jax.lax.while_loop(lambda carry: carry[0] > 0, level, carry)
     _, _, theta, done, count, (trace, at) = carry

@@ -363,7 +363,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
         free = WEIGHTS["uniform" if self.balance > 0 else self.weights]
         return lay_out(self, at, y, groups, fixed, np.asarray(free), dtype, init=init)
 
-    def _calls(self, task: ResidualTask) -> list[solve.Call]:
+    def _calls(self, task: ResidualTask) -> list[solve.SolverCall]:
         data = task.data
         k = self.n_clusters if data.active is None else len(data.active)
         # On a CPU one restart at a time keeps to its caches, and waits for no slower one: with ten
@@ -385,7 +385,7 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
             }  # fmt: skip
             size = 3 * data.y.nbytes + each * side + 16 * slots * self.n_init
             arrays = data, numbers, task.starts, task.warm, task.fixed, task.sample
-            calls.append(solve.Call(solve_residuals, arrays, tuple(static.items()), size))
+            calls.append(solve.SolverCall(solve_residuals, arrays, tuple(static.items()), size))
         return calls
 
     def _constant(self, numbers: Numbers, errors: str) -> float:

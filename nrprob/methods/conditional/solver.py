@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from nrprob.engines.optimise import solve
-from nrprob.engines.optimise.iterate import Iterated, blank, iterate, restarts
-from nrprob.engines.programs import program
+from nrprob.engines.optimise.iterate import IterationResult, empty_trace, iterate, map_restarts
+from nrprob.engines.programs import jit_by_size
 from nrprob.methods.conditional.em import Model, Numbers, Parameters, Residuals, State
 from nrprob.statistics.xlogx import xlogx
 
@@ -67,7 +67,7 @@ class Fit(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where a restart ended; its clusters, and what `Iterated` has."""
+    """Where a restart ended; its clusters, and what `IterationResult` has."""
 
     labels: jax.Array
     objective: jax.Array
@@ -79,7 +79,7 @@ class End(NamedTuple):
     trace: jax.Array
 
     @classmethod
-    def of(cls, model: Model, result: Iterated) -> End:
+    def of(cls, model: Model, result: IterationResult) -> End:
         """What is kept of a loop."""
         state = result.state
         labels = model.labels(state.w)
@@ -132,18 +132,18 @@ class Climb:
 
     def rise(
         self, state: State, most: Any, done: Any = False, count: Any = 0, trace: Any = None
-    ) -> Iterated:
+    ) -> IterationResult:
         """Take EM steps, until there are ``most``; see `iterate` for the others."""
 
         def step(state, _):
             state, quiet = self.model.step(state, self.damp, self.barred)
             return state, quiet, state.objective
 
-        trace = blank(CAPACITY, jnp.float64) if trace is None else trace
+        trace = empty_trace(CAPACITY, jnp.float64) if trace is None else trace
         return iterate(step, state, most, done=done, count=count, trace=trace)
 
 
-@program("n_clusters", "warm_up", "covariance", "robust", "side_by_side", "n_leaders")
+@jit_by_size("n_clusters", "warm_up", "covariance", "robust", "side_by_side", "n_leaders")
 def solve_residuals(
     data: Residuals,
     numbers: Numbers,
@@ -182,7 +182,7 @@ def solve_residuals(
             return End.of(model, whole.rise(state, numbers.max_iter))
 
         if sample is None:
-            ends = restarts(run, own, side_by_side)
+            ends = map_restarts(run, own, side_by_side)
         else:
             part = Model(sample.data, sample.numbers, covariance, robust, k, free)
             few = Climb(part, sample.fixed)
@@ -191,7 +191,7 @@ def solve_residuals(
                 end = few.warm_up(labels, warm if warm_up else None, _HEAT, numbers.max_iter)
                 return end.t, end.u
 
-            heats = restarts(heat, own, side_by_side)
+            heats = map_restarts(heat, own, side_by_side)
             ends = _race(whole, sample, heats, numbers.max_iter, n_leaders, side_by_side)
         best = ends.objective.argmax()
         t, u, penalty, labels, trace, n_iter = jax.tree.map(
@@ -236,7 +236,9 @@ def _race(
 
     def look(t, u):
         none = jnp.zeros((), jnp.int32)
-        no_steps = Iterated(whole.resume(t, u), none > 0, none, blank(CAPACITY, jnp.float64))
+        no_steps = IterationResult(
+            whole.resume(t, u), none > 0, none, empty_trace(CAPACITY, jnp.float64)
+        )
         return End.of(whole.model, no_steps)
 
     turns = jnp.asarray([n_leaders, _LAST, 1])
@@ -255,7 +257,7 @@ def _race(
         def go_on(end, stay):
             return jax.lax.cond(stay | end.done, lambda end: end, rise, end)
 
-        further = restarts(go_on, (jax.tree.map(lambda a: a[lead], ends), stay), side_by_side)
+        further = map_restarts(go_on, (jax.tree.map(lambda a: a[lead], ends), stay), side_by_side)
         ends = jax.tree.map(lambda a, b: a.at[lead].set(b, mode="drop"), ends, further)
         return ends, turn + 1
 
@@ -264,7 +266,7 @@ def _race(
         best = ends.objective.argmax()
         return (turn < len(turns) - 1) | ~(ends.done[best] | (ends.n_iter[best] >= max_iter))
 
-    ends = restarts(look, heats, side_by_side)
+    ends = map_restarts(look, heats, side_by_side)
     return jax.lax.while_loop(unfinished, lap, (ends, jnp.zeros((), jnp.int32)))[0]
 
 

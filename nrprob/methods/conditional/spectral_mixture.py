@@ -13,11 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.hash_rng import stream
-from nrprob.engines.optimise.iterate import iterate, restarts
-from nrprob.engines.optimise.kmeans import lloyd, plus_plus
+from nrprob.engines.hash_rng import fold_in
+from nrprob.engines.optimise.iterate import iterate, map_restarts
+from nrprob.engines.optimise.kmeans import kmeans_plus_plus, lloyd_iterations
 from nrprob.engines.placement import on_cpu
-from nrprob.engines.programs import program
+from nrprob.engines.programs import jit_by_size
 from nrprob.statistics.matrices import whitener
 from nrprob.statistics.rows import bucket, existing
 
@@ -99,7 +99,7 @@ def fit_mixtures(
     )
 
 
-@program("n_clusters", "together")
+@jit_by_size("n_clusters", "together")
 def _fit(x, mass, keys, seeds, k, n_classes, fixed, reg, max_iter, tol, *, n_clusters, together):
     active = jnp.arange(n_clusters) < k
     given = (fixed >= 0)[:, None]
@@ -125,7 +125,7 @@ def _fit(x, mass, keys, seeds, k, n_classes, fixed, reg, max_iter, tol, *, n_clu
             return jnp.where((size > 0)[:, None], new, centre)
 
         centre = _start(x, seed, mass, keys, n_classes, own, n_clusters)
-        _, r = lloyd(closest, move, centre, _LLOYD)
+        _, r = lloyd_iterations(closest, move, centre, _LLOYD)
 
         scatter = dot((x * mass[:, None]).T, x)
         unit = jnp.eye(x.shape[1], dtype=x.dtype)
@@ -160,7 +160,7 @@ def _fit(x, mass, keys, seeds, k, n_classes, fixed, reg, max_iter, tol, *, n_clu
         labels = jnp.where(given[:, 0], fixed, (dot(x, coef.T) + intercept).argmax(1))
         return Mixtures(labels, -value, coef, intercept, result.n_iter, result.done)
 
-    return restarts(one, (x, seeds), together)
+    return map_restarts(one, (x, seeds), together)
 
 
 def _start(x, seed, mass, keys, n_classes, own, n_clusters):
@@ -181,7 +181,7 @@ def _start(x, seed, mass, keys, n_classes, own, n_clusters):
 
     def draw(j, least):
         def one(t):
-            u = _uniform(keys, stream(seed, _CANDIDATES * j + t)).astype(x.dtype)
+            u = _uniform(keys, fold_in(seed, _CANDIDATES * j + t)).astype(x.dtype)
             weight = jnp.log(jnp.maximum(least, 1e-30)) - jnp.log(-jnp.log(u))
             return x[jnp.where(mass > 0, weight, -jnp.inf).argmax()]
 
@@ -191,12 +191,12 @@ def _start(x, seed, mass, keys, n_classes, own, n_clusters):
 
     # Before there is a centre, all rows are equally likely, and farther from it than any can be.
     room, far = jnp.zeros((n_clusters, x.shape[1]), x.dtype), jnp.full_like(square, 8)
-    return plus_plus(draw, distance, room, far)[0]
+    return kmeans_plus_plus(draw, distance, room, far)[0]
 
 
 def _uniform(keys: jax.Array, seed: jax.Array) -> jax.Array:
     """Numbers in (0, 1), one per key."""
-    h = stream(seed ^ keys, 0)
+    h = fold_in(seed ^ keys, 0)
     return ((h >> 8).astype(jnp.float32) + 0.5) * 2.0**-24
 
 

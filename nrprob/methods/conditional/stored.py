@@ -17,7 +17,7 @@ import numpy as np
 
 from nrprob.data.storage.blocks import Blocks, gathered_bytes
 from nrprob.data.storage.stored import Stored, Survey, survey
-from nrprob.engines.optimise.iterate import restarts as one_by_one
+from nrprob.engines.optimise.iterate import map_restarts as one_by_one
 from nrprob.estimator.base import Restarts, fitting
 from nrprob.estimator.stored import read_back, start_seed, take_in
 from nrprob.known import Groups, KnownEncoder, factorize

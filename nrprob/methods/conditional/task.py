@@ -52,7 +52,7 @@ class ResidualTask:
     starts: np.ndarray = field(default_factory=lambda: np.empty(0))
     warm: np.ndarray = field(default_factory=lambda: np.empty(0))
     n_leaders: int = 0
-    calls: list[solve.Call] = field(default_factory=list)
+    calls: list[solve.SolverCall] = field(default_factory=list)
 
 
 def leaders(n_init: int) -> int:

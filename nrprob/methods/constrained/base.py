@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import jax
 
-from nrprob.engines.placement import tiny_steps
+from nrprob.engines.placement import small_steps_on_cpu
 from nrprob.estimator.base import Renamed
 from nrprob.estimator.calls import at_once
 from nrprob.estimator.pairs import PairEstimator
@@ -28,5 +28,5 @@ class ConstrainedSearch(PairEstimator):
         size = (nodes.mass.size * each + nodes.near.size * 6) * coarse(self.n_clusters, 4)
         together = at_once(self.n_init, size * nodes.mean.dtype.itemsize)
         # Traces of nearly the same length share a program.
-        with tiny_steps():
+        with small_steps_on_cpu():
             return jax.device_get(search(together=together, n_trace=64 * math.ceil(n_iter / 64)))

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.data.validation import check_random_state
-from nrprob.engines.optimise.iterate import blank, iterate, restarts
-from nrprob.engines.programs import program
+from nrprob.engines.optimise.iterate import empty_trace, iterate, map_restarts
+from nrprob.engines.programs import jit_by_size
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
 from nrprob.links import Components, cluster_order, feasible_start
@@ -24,7 +24,7 @@ from nrprob.statistics.features import ALIKE, Scaled
 from nrprob.statistics.rows import cluster_means, coarse, wide
 
 
-@program("together", "n_trace")
+@jit_by_size("together", "n_trace")
 def _search(
     nodes: Nodes,
     first: jax.Array,
@@ -55,11 +55,11 @@ def _search(
     def one(centres):
         z, no = jnp.full(nodes.mass.size, -1, jnp.int32), jnp.array(False)
         start = z, centres, jnp.zeros((), centres.dtype), no, no
-        result = iterate(step, start, max_iter, trace=blank(n_trace, centres.dtype))
+        result = iterate(step, start, max_iter, trace=empty_trace(n_trace, centres.dtype))
         z, _, value, same, ok = result.state
         return SearchResult(z, value, result.trace, result.n_iter, same, ok)
 
-    return restarts(one, (starts,), together)
+    return map_restarts(one, (starts,), together)
 
 
 @parameters.constructor

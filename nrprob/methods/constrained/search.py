@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nrprob.engines.hash_rng import stream, uniform
-from nrprob.engines.optimise.iterate import blank, iterate, restarts
-from nrprob.engines.optimise.kmeans import away, plus_plus
-from nrprob.engines.programs import program
+from nrprob.engines.hash_rng import fold_in, hashed_uniform
+from nrprob.engines.optimise.iterate import empty_trace, iterate, map_restarts
+from nrprob.engines.optimise.kmeans import kmeans_plus_plus, squared_distances_from
+from nrprob.engines.programs import jit_by_size
 from nrprob.methods.constrained.codes import (
     TINY,
     Code,
@@ -76,7 +76,7 @@ def assign_in_order(
 
 def _gumbel(seed: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """Draws that make of an arg max one from a softmax."""
-    return -jnp.log(-jnp.log(uniform(seed, shape, dtype) + 2.0**-25))
+    return -jnp.log(-jnp.log(hashed_uniform(seed, shape, dtype) + 2.0**-25))
 
 
 def seeds(nodes: Nodes, seed: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
@@ -84,10 +84,12 @@ def seeds(nodes: Nodes, seed: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
 
     def draw(i, square):
         chance = jnp.log(jnp.maximum(nodes.mass * square, TINY * (nodes.mass > 0)))
-        return nodes.mean[(chance + _gumbel(stream(seed, i), chance.shape, chance.dtype)).argmax()]
+        return nodes.mean[(chance + _gumbel(fold_in(seed, i), chance.shape, chance.dtype)).argmax()]
 
     room = jnp.zeros((k, nodes.mean.shape[1]), nodes.mean.dtype)
-    return plus_plus(draw, away(nodes.mean), room, jnp.ones_like(nodes.mass))
+    return kmeans_plus_plus(
+        draw, squared_distances_from(nodes.mean), room, jnp.ones_like(nodes.mass)
+    )
 
 
 class _Search(Coder):
@@ -243,7 +245,7 @@ class _Search(Coder):
         stay = jnp.take_along_axis(total, first[:, None], 1)[:, 0]
         gain = jnp.where(label == index, stay - total.min(1), 0)
         gain = jnp.where(gain > self.settings.tol, gain, 0)
-        some = (gain > 0) & (uniform(seed, (b,), gain.dtype) < 0.5)
+        some = (gain > 0) & (hashed_uniform(seed, (b,), gain.dtype) < 0.5)
         best = (gain > 0) & (index == gain.argmax())
 
         def move(chosen):
@@ -259,7 +261,7 @@ class _Search(Coder):
     def start(self, seed: jax.Array, apart: bool) -> tuple[jax.Array, Code, jax.Array]:
         """First clusters, which keep the cannot-links, their code, and whether there are any."""
         nodes, settings, k = self.nodes, self.settings, self.k
-        centres, square = seeds(nodes, stream(seed, 1), k)
+        centres, square = seeds(nodes, fold_in(seed, 1), k)
         scale = (nodes.within.sum() + nodes.mass @ square) / nodes.mass.sum()
         scale = jnp.clip(scale, settings.low, settings.high)
         ones = jnp.ones(k, nodes.mean.dtype)
@@ -269,7 +271,7 @@ class _Search(Coder):
         if apart:
             greedy, ok = self.greedy(cost)
             # A start that is known to keep them, under random names.
-            order = jnp.where(self.active, uniform(stream(seed, 2), (k,), ones.dtype), 2)
+            order = jnp.where(self.active, hashed_uniform(fold_in(seed, 2), (k,), ones.dtype), 2)
             names = jnp.argsort(order).astype(z.dtype)
             known = z.at[: self.index.size].set(names[nodes.start])
             z = jnp.where(ok, greedy, known)
@@ -280,7 +282,7 @@ class _Search(Coder):
         """One restart, from k-means++ centres."""
         z, code, ok = self.start(seed, apart)
         length, new = self.description(z, code)
-        room = blank(n_trace, length.dtype).at[0].set(length)
+        room = empty_trace(n_trace, length.dtype).at[0].set(length)
         loop = partial(iterate, done=~ok, count=1, trace=room)
         limit = self.settings.max_iter + 1
         if self.soft:
@@ -316,14 +318,14 @@ class _Search(Coder):
         t, dtype = count - 1, self.nodes.mean.dtype
         cold = t >= N_ANNEAL
         temperature = jnp.where(cold, 0, _TEMPERATURE * jnp.asarray(_COOLING, dtype) ** t)
-        noise = temperature * _gumbel(stream(seed, 3 + t), (z.size, self.k), dtype)
+        noise = temperature * _gumbel(fold_in(seed, 3 + t), (z.size, self.k), dtype)
         # What it costs to give up one more pair of a kind; never less than nothing.
         kept = self.satisfied(z)
         prices = jnp.log(kept + 0.5) - jnp.log(self.settings.n_pairs - kept + 0.5)
         prices = jnp.maximum(prices, 0).astype(dtype)
         weights, cost = self.weights(code), self.costs(code)
         new = self.sweep(z, cost - noise, weights, prices)
-        moved = self.shift(new, cost, weights, prices, stream(seed, t))
+        moved = self.shift(new, cost, weights, prices, fold_in(seed, t))
         new = jnp.concatenate([new[None], moved])
         lengths, codes = jax.vmap(lambda z: self.description(z, code))(new)
         at = jnp.where(lengths.min() < lengths[0] - self.settings.tol, lengths.argmin(), 0)
@@ -335,7 +337,7 @@ class _Search(Coder):
         return (new, code, best, stale), done, length
 
 
-@program("n_clusters", "n_init", "together", "n_trace", "soft", "apart")
+@jit_by_size("n_clusters", "n_init", "together", "n_trace", "soft", "apart")
 def search(
     nodes: Nodes,
     settings: Settings,
@@ -358,4 +360,4 @@ def search(
     apart : whether there are cannot-links that must be kept
     """
     run = partial(_Search(nodes, settings, n_clusters, soft).run, n_trace=n_trace, apart=apart)
-    return restarts(run, (stream(stream(seed, 1), jnp.arange(n_init)),), together)
+    return map_restarts(run, (fold_in(fold_in(seed, 1), jnp.arange(n_init)),), together)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nrprob.engines.programs import program
+from nrprob.engines.programs import jit_by_size
 from nrprob.statistics.rows import Rows
 
 _TINY = 1e-250  # below which weights are summed in logs
@@ -137,7 +137,7 @@ class Cycle:
         return update
 
 
-@program("cycle")
+@jit_by_size("cycle")
 def fields(counts, active, carry, *, cycle):
     """What follows from memberships that were found; see `Cycle.fields`."""
     return cycle.fields(counts, counts.rows.totals(), active, *carry)

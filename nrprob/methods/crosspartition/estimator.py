@@ -279,12 +279,12 @@ class CrossPartition(Clusterer):
         width = rounded(self.n_clusters, task.layout.n_slots * rows.x.n_statistics)
         seeds = [None, *(int(random.randint(2**31 - 1)) for _ in range(self.n_init - 1))]
         return [
-            splitting.follow(
+            splitting.follow_path(
                 cycle,
                 task.counts,
                 rows.mass,
                 np.zeros((1, width)),
-                splitting.Schedule(
+                splitting.SplittingSchedule(
                     self.n_clusters, float(self.growth), float(self.tol), int(self.max_iter),
                     damped=bool(self.damped), seed=seed,
                 ),

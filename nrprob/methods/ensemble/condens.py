@@ -40,7 +40,7 @@ class EnsembleInput:
     groups: Groups
     names: list[Any]
     sizes: list[int | None]
-    calls: tuple[solve.Call, ...] = ()  # bases are not compiled
+    calls: tuple[solve.SolverCall, ...] = ()  # bases are not compiled
 
 
 @parameters.constructor

@@ -56,7 +56,7 @@ class Views:
     rows: Rows
     layout: Layout
     configurations: list[Configuration] = field(default_factory=list)
-    calls: list[solve.Call] = field(default_factory=list)
+    calls: list[solve.SolverCall] = field(default_factory=list)
 
 
 @parameters.constructor
@@ -333,7 +333,7 @@ class MDLMultiView(ViewClusterer):
         largest: tuple[int, ...],
         numbers: Numbers,
         starts: np.ndarray,
-    ) -> list[solve.Call]:
+    ) -> list[solve.SolverCall]:
         """Calls that make the restarts of one coding."""
         n, dtype, n_init = task.n, task.rows.mass.dtype, self.n_init
         coded = self.view_sizes_ if self.centre_code == "half_log" else None
@@ -352,7 +352,7 @@ class MDLMultiView(ViewClusterer):
         data = sum(a.nbytes for a in jax.tree.leaves(task.rows))
         static = (("design", Design(sizes, tried[0].groups, self.e_step)),)
         return [
-            solve.Call(
+            solve.SolverCall(
                 solve_multiview,
                 (task.rows, numbers, Runs(*(values[first : first + size] for values in runs))),
                 static,

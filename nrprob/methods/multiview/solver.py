@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob import codelength
-from nrprob.engines.hash_rng import spread, stream, uniform
-from nrprob.engines.optimise.iterate import blank, iterate
-from nrprob.engines.programs import program
+from nrprob.engines.hash_rng import fold_in, hashed_noise, hashed_uniform
+from nrprob.engines.optimise.iterate import empty_trace, iterate
+from nrprob.engines.programs import jit_by_size
 from nrprob.methods.multiview import joint_cells
 from nrprob.methods.multiview.joint_cells import NEVER
 from nrprob.statistics.rows import Dense, Rows
@@ -251,7 +251,7 @@ class Coder:
         The draws only guide a search, so that the cheap generator will do.
         """
         factors = [jnp.exp((s - joint_cells.top(s)) / temperature) for s in self._scores(codes)]
-        u = uniform(seed, (len(factors), self.mass.size), self.mass.dtype)
+        u = hashed_uniform(seed, (len(factors), self.mass.size), self.mass.dtype)
 
         def assign(group, table):
             weights = jnp.exp((table - table.max()) / temperature)
@@ -299,7 +299,7 @@ class Coder:
         dtype, sizes = self.mass.dtype, self.design.sizes
         total = self.mass.sum()
         # There is one known group, so that padding comes last.
-        at = jnp.floor(uniform(stream(seed, 1), (sum(sizes),), dtype)[self.place] * total)
+        at = jnp.floor(hashed_uniform(fold_in(seed, 1), (sum(sizes),), dtype)[self.place] * total)
         cells = self.x[at.astype(jnp.int32)]
         joint = [jnp.ones([sizes[v] for v in group], dtype) for group in self.design.groups]
         norms, shares = [], []
@@ -311,7 +311,7 @@ class Coder:
         return Counts(cells, tuple(joint))
 
 
-@program("design")
+@jit_by_size("design")
 def solve_multiview(
     rows: Rows, numbers: Numbers, runs: Runs, *, design: Design
 ) -> MultiviewSolution:
@@ -336,7 +336,7 @@ def solve_multiview(
         def one(counts, labels, active, seed, start):
             temperature = jnp.minimum(start, top)
             if design.e_step == "mean-field":
-                noise = spread(stream(stream(seed, 3), i), counts.cells.shape, dtype)
+                noise = hashed_noise(fold_in(fold_in(seed, 3), i), counts.cells.shape, dtype)
                 noise = noise[coder.place]
                 moved = _NOISE * fresh * noise * features * counts.cells[:, -1:]
                 counts = counts._replace(cells=counts.cells + moved)
@@ -347,7 +347,7 @@ def solve_multiview(
                 if design.e_step == "mean-field":
                     members, joint = coder.mean_field_step(codes, temperature)[1:]
                 else:
-                    now = stream(stream(seed, 2), i)
+                    now = fold_in(fold_in(seed, 2), i)
                     members, joint = coder.stochastic_step(codes, temperature, now)
                 return members, joint, labels
 
@@ -363,7 +363,7 @@ def solve_multiview(
     nowhere = jnp.full((n_runs, len(design.sizes), rows.mass.size), -1, jnp.int32)
     result = iterate(
         step, (start, nowhere), numbers.n_anneal + numbers.max_iter,
-        done=jnp.zeros(n_runs, bool), trace=blank(CAPACITY, dtype, n_runs),
+        done=jnp.zeros(n_runs, bool), trace=empty_trace(CAPACITY, dtype, n_runs),
     )  # fmt: skip
     labels = result.state[1]
 

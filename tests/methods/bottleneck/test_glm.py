@@ -24,7 +24,7 @@ from nrprob import CCIB, DegenerateClusterWarning, sharded
 from nrprob.datasets import make_binary_partitions
 from nrprob.engines.batching import Batcher
 from nrprob.engines.optimise import solve
-from nrprob.engines.optimise.anneal import Sums, normalise
+from nrprob.engines.optimise.anneal import BlockSums, normalise_masses
 from nrprob.methods.bottleneck import ccib, glm
 from nrprob.metrics import matched_accuracy
 from nrprob.statistics import terms
@@ -81,7 +81,7 @@ def data_of(link, seed=0, ridge=1e-2, n_models=4, chunks=1, d=D):
 @partial(jax.jit, static_argnums=0)
 def converge(link, data, coef, w):
     """Coefficients, losses of the rows, and the penalised cost."""
-    coef, cost = glm.converge(link, Sums((data,), w), coef)
+    coef, cost = glm.converge(link, BlockSums((data,), w), coef)
     return Converged(coef, glm.row_losses(link, data, coef), cost)
 
 
@@ -89,7 +89,7 @@ def converge(link, data, coef, w):
 def update_once(link, data, coordination, rows, state, w, beta):
     update = glm.model_update(link, coordination)
     state, log_r = update.step((data,), state, w, beta)
-    new = normalise(log_r, rows.mass)
+    new = normalise_masses(log_r, rows.mass)
     value = partial(update.reached, (data,), state, beta=beta)
     return state, new, value(w), value(new)
 
@@ -179,7 +179,7 @@ def test_a_step_lowers_the_cost_from_anywhere(link):
     """Also from coefficients at which a full step of Newton's overshoots."""
     layout, _, _, data = data_of(link)
     w = soft(layout, K).reshape(-1, K)
-    step = jax.jit(lambda data, coef, w: glm.fit(link, Sums((data,), w), coef)[0])
+    step = jax.jit(lambda data, coef, w: glm.fit(link, BlockSums((data,), w), coef)[0])
 
     @jax.jit
     def costs(coef):
@@ -235,7 +235,7 @@ def test_blocks_of_rows_change_nothing(link):
     def after(blocks, state, w):
         for _ in range(2):
             state, log_r = update.step(blocks, state, w, np.ones(1))
-            w = normalise(log_r, rows.mass)
+            w = normalise_masses(log_r, rows.mass)
         return state, w, update.reached(blocks, state, w, np.ones(1))
 
     for one, two in zip(after((data,), state, w), after(tuple(parts), state, w), strict=True):
@@ -262,7 +262,7 @@ def test_first_split_is_the_largest_eigenvalue(link):
 
     def score(e):  # of a change of log r in the first of two clusters
         w = mass[:, None] * jnp.stack([0.5 + 0.5 * e, 0.5 + 0 * e], 1)
-        fitted = glm.converge(link, Sums((data,), w), pair)[0]
+        fitted = glm.converge(link, BlockSums((data,), w), pair)[0]
         w = w.reshape(*rows.mass.shape, 1, 2)
         return (
             glm.row_losses(link, data, fitted)[:, 0]
@@ -401,7 +401,7 @@ def test_one_program_serves_a_sweep_and_a_batch():
     tasks = [m.prepare(X, None, z) for m in models]
     calls = [call for task in tasks for call in task.calls]
     assert len({call.signature for call in calls}) == 1
-    assert all(isinstance(call, solve.Call) for call in calls)
+    assert all(isinstance(call, solve.SolverCall) for call in calls)
     result = {id(call): solution for call, solution, _ in Batcher(jax.devices()[:1])(calls)}
     for model, task in zip(models, tasks, strict=True):
         model.finish(task, [result[id(call)] for call in task.calls])

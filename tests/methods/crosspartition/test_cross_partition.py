@@ -192,7 +192,7 @@ def settled(beta, seed=0, max_iter=3000):
     _, _, layout, counts = oscillating()
     log_q = 0.05 * np.random.default_rng(seed).normal(size=(8, 2))
     log_q = layout.spread(log_q - logsumexp(log_q, axis=1, keepdims=True))[:, :, None]
-    result = limit_cycles.settle(
+    result = limit_cycles.find_limit(
         VARIANTS["CP"], counts, counts.rows.mass, (np.zeros((1, 2)), log_q), beta, np.ones(2, bool),
         tol=1e-7, max_iter=max_iter,
     )  # fmt: skip
@@ -202,8 +202,8 @@ def settled(beta, seed=0, max_iter=3000):
 def test_the_derivative_at_equal_copies_is_the_operator():
     X, subset, layout, counts = oscillating()
     with standard():
-        engine = splitting.Engine(
-            VARIANTS["CP"], counts, counts.rows.mass, splitting.Schedule(2, 1.07, 1e-7, 1)
+        engine = splitting.SplittingEngine(
+            VARIANTS["CP"], counts, counts.rows.mass, splitting.SplittingSchedule(2, 1.07, 1e-7, 1)
         )
         log_q = layout.spread(np.full((8, 2), np.log(0.5)))[:, :, None]
         value, direction = engine.leading(
@@ -295,7 +295,7 @@ def test_steps_along_a_line_are_summed_up_where_they_shrink_and_only_there():
         start = np.stack([u / 2, -u / 2], -1)
         start = (), start - logsumexp(start, axis=-1, keepdims=True)
         slow, away = (
-            limit_cycles.settle(
+            limit_cycles.find_limit(
                 push, (np.asarray(rate), np.asarray(shift)), mass, start, 1.0, np.ones(2, bool),
                 tol=1e-9, max_iter=800,
             )

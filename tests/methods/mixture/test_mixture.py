@@ -19,8 +19,8 @@ from slowly import first_fast, slowly
 
 from nrprob import DegenerateClusterWarning, MixtureEM, metrics
 from nrprob.datasets import make_binary_partitions
-from nrprob.engines.optimise.anneal import normalise, term_update
-from nrprob.engines.optimise.solve import weighted
+from nrprob.engines.optimise.anneal import normalise_masses, term_update
+from nrprob.engines.optimise.solve import weight_terms
 from nrprob.statistics.gaussians import common_shape, volumes
 
 COVARIANCES = ["full", "diag", "spherical"]  # those of scikit-learn
@@ -117,15 +117,15 @@ def test_objective_is_minus_the_log_likelihood(points, features, weights):
 @partial(jax.jit, static_argnames="build")
 def minus_log_likelihoods(build, rows, settings, fixed, start):
     """The objective after each of 15 steps."""
-    terms, *_ = weighted(build(rows, settings), rows)
+    terms, *_ = weight_terms(build(rows, settings), rows)
     update = term_update(terms, 0.0)
     one = np.ones(1)
 
     def step(w, _):
-        w = normalise(update.step((rows,), None, w, one)[1], rows.mass, fixed)
+        w = normalise_masses(update.step((rows,), None, w, one)[1], rows.mass, fixed)
         return w, update.reached((rows,), None, w, one)[0]
 
-    return jax.lax.scan(step, normalise(start, rows.mass, fixed), length=15)[1]
+    return jax.lax.scan(step, normalise_masses(start, rows.mass, fixed), length=15)[1]
 
 
 @pytest.mark.slow
