@@ -17,7 +17,7 @@ from slowly import slowly
 
 from nrprob import metrics, plotting
 from nrprob.estimator.paths import Granularity
-from nrprob.evidence.number import NumberOfClusters
+from nrprob.evidence.model_selection import NumberOfClusters
 from nrprob.evidence.pictures import draw_rows
 from nrprob.known import Memberships
 from nrprob.plotting import (

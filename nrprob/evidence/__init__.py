@@ -5,12 +5,12 @@ per known group does, and whether there are gaps between them, and answers by an
 p-values, a sentence and a picture. `n_clusters` chooses their number, by rows held out as well, and
 `confidence` says how sure every row and every cluster is, by refits to resampled rows.
 
-Another clusterer takes part if it has what `nrprob.evidence.held_out.Density` lists: where its rows
-lie, and the log density of its model there.
+Another clusterer takes part with its own density if it implements
+`nrprob.estimator.density.DensityEstimator`.
 """
 
 from nrprob.evidence.certainty import Confidence, confidence
-from nrprob.evidence.number import NumberOfClusters, n_clusters
+from nrprob.evidence.model_selection import NumberOfClusters, n_clusters
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
 

@@ -12,6 +12,7 @@ from sklearn.base import clone
 
 from nrprob.data.frames import take_out
 from nrprob.data.validation import ITERATIONS, check_flag, check_number, check_random_state
+from nrprob.estimator.density import LabelInitialised
 from nrprob.evidence.held_out import conditioned, refit
 from nrprob.evidence.inputs import labels_of_fit, testable
 from nrprob.evidence.progress import shown
@@ -179,14 +180,14 @@ def confidence(
         )
     check_flag("force", force)
     rows, codes, _, copies = testable(estimator, X, known, any_values=force)
-    if not hasattr(type(estimator), "_starts_near"):
+    if not isinstance(estimator, LabelInitialised):
         raise TypeError(
             "confidence needs a clusterer that can start from clusters; got "
             f"{type(estimator).__name__}; use ResidualMixture, or MixtureEM if nothing is known"
         )
     n = len(rows)
     random = check_random_state(random_state)
-    reference = estimator
+    reference: Any = estimator
     if labels_of_fit(estimator, n) is None:
         reference = clone(estimator).set_params(random_state=random.randint(2**31 - 1))
         with warnings.catch_warnings():
@@ -222,7 +223,7 @@ def confidence(
             seed = random.randint(2**31 - 1)
             fits = [
                 refit(bare, rows, codes, drawn, random_state=seed, **settings)
-                for settings in bare._starts_near(labels[drawn])
+                for settings in bare.settings_from_labels(labels[drawn])
             ]
             best = min(fits, key=lambda fit: fit.objective_)
             result = best.predict_proba(rows, **conditioned(codes))

@@ -6,19 +6,21 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 
-from nrprob.evidence.gaps import NO_CUT, Count, choose_cut, pairs
+from nrprob.estimator.density import DensityEstimator
+from nrprob.evidence.low_density_gap import NO_CUT, Count, choose_cut, pairs
 from nrprob.evidence.null_model import Clouds, inverse_root
 from nrprob.evidence.p_values import mixed_gain
 from nrprob.statistics.groups import cross_table
 
-# What clusters have to beat: the first two always, all where they are supple (see `Density`), by
-# whether every group has a scale matrix of its own and whether tails are fitted.
+# Null models that clusters have to beat: the first two always, all of them if clusters are
+# flexible (see `DensityEstimator`). The values say whether every group has its own scale matrix,
+# and whether the degrees of freedom of a t distribution are fitted.
 RIVALS: dict[str, tuple[bool, ...]] = {
     "the fit of one cluster": (),
     "one normal cloud of the same covariance": (),
@@ -27,41 +29,6 @@ RIVALS: dict[str, tuple[bool, ...]] = {
     "one t cloud per group, of its own covariance": (True, True),
 }
 _ALWAYS = 2
-
-
-class Density(Protocol):
-    """What a clusterer has, beside its usual methods, so that its clusters can be tested.
-
-    Its parameters include ``n_clusters``, ``n_init`` and ``random_state``. With ``n_clusters=1`` it
-    fits one cloud per known group, in the same coordinates.
-
-    ``_place(X, known)``
-        Coordinates (n, p) of new rows, in which the mean of their known group is taken off.
-    ``_log_density(y)``
-        Log density (n,) of the fitted model there.
-    ``_spread``
-        Covariance (p, p) of that model as a whole, up to a factor.
-    ``_supple``
-        Whether its clusters can follow tails, or groups that spread differently or along other
-        directions, better than one cloud of its own kind.
-    ``_starts_near(labels)``
-        Parameters of the fits that together search from these labels, and afresh; the best by
-        ``objective_`` counts. Only `nrprob.evidence.confidence` asks for them.
-    """
-
-    n_clusters: int
-
-    def _place(self, X: Any, known: Any) -> np.ndarray: ...
-
-    def _log_density(self, y: np.ndarray) -> np.ndarray: ...
-
-    @property
-    def _spread(self) -> np.ndarray: ...
-
-    @property
-    def _supple(self) -> bool: ...
-
-    def _starts_near(self, labels: np.ndarray) -> list[dict[str, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -75,7 +42,7 @@ class HeldOut:
     place : (n,) along the direction in which one cluster is best told from the others, in standard
         deviations within clusters; 0 is the middle of the valley between them
     n_rivals : how many were tried; over the others the gain is that over the first
-    counts : of every fold, the rows about the gap; see `nrprob.evidence.gaps`
+    counts : of every fold, the rows about the gap; see `nrprob.evidence.low_density_gap`
     pairs : of the rows of every fit, in the direction of its gap; see the same
     valley : its width, the mean over folds
     numbers : of clusters, in the fit for every fold
@@ -113,7 +80,7 @@ def hold_out(
 
     Parameters
     ----------
-    estimator : unfitted `Density`
+    estimator : unfitted `DensityEstimator`
     X : (n, m) rows
     codes : (n,) known groups as numbers; None where nothing is known
     fold : (n,) fold of every row
@@ -136,15 +103,18 @@ def hold_out(
         model = refit(estimator, X, codes, seen, n_init=n_init, random_state=seed)
         # As many restarts, though one would do: it then shares the program.
         single = refit(model, X, codes, seen, n_clusters=1)
-        y = model._place(X, codes)
+        y = model.residuals_of(X, **conditioned(codes))
         old = y[seen]
-        y = widened(y, groups, seen)
-        rival = log_rivals(model, old, groups[seen], y[new], groups[new], model._supple)
-        own = single._log_density(y[new])
+        scale = residual_scale(groups, seen)
+        y = y * scale[:, None]
+        flexible = model.has_flexible_clusters()
+        rival = log_rivals(model, old, groups[seen], y[new], groups[new], flexible)
+        held_out = {**conditioned(codes, new), "scale": scale[new]}
+        own = single.log_density_of(X[new], **held_out)
         n_rivals = max(n_rivals, 1 + len(rival))
         # What was not tried is as good as the first.
         every = [own, *rival, *[own] * (len(RIVALS) - 1 - len(rival))]
-        gain[:, new] = mixed_gain(model._log_density(y[new]) - np.stack(every))
+        gain[:, new] = mixed_gain(model.log_density_of(X[new], **held_out) - np.stack(every))
         result = model.predict(X, **conditioned(codes))
         auto = model.n_clusters == "auto"
         numbers.append(model.number_.n_clusters_ if auto else model.n_clusters)
@@ -197,13 +167,14 @@ def without_starts(estimator: Any) -> dict[str, Any]:
     return {"init": inspect.signature(type(estimator)).parameters["init"].default}
 
 
-def widened(y: np.ndarray, groups: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Rows (n, p) about the means of the groups that were ``seen``, as wide if they were not.
+def residual_scale(groups: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Factors (n,) that give residuals of held-out samples the variance of training residuals.
 
-    A mean is nearer to its own rows than to others.
+    The mean of a group of s training samples is nearer to these samples than to others: residuals
+    have the variance (s - 1) / s of the errors in the first, (s + 1) / s in the others.
     """
     size = np.bincount(groups[seen])[groups]
-    return y * np.sqrt((size - 1) / (size + 1))[:, None]
+    return np.sqrt((size - 1) / (size + 1))
 
 
 def parts(fold: np.ndarray, f: int, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -220,21 +191,21 @@ def parts(fold: np.ndarray, f: int, groups: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def log_rivals(
-    model: Density,
+    model: DensityEstimator,
     old: np.ndarray,
     old_groups: np.ndarray,
     new: np.ndarray,
     groups: np.ndarray,
-    supple: bool,
+    flexible: bool,
 ) -> np.ndarray:
     """Log densities (clouds, n) of rows ``new`` by clouds that are fitted to ``old`` ones.
 
-    The first has the covariance of ``model``; the others of `RIVALS` only come if it is supple.
+    The first has the covariance of ``model``; the others of `RIVALS` only come if it is flexible.
     """
-    turn = inverse_root(model._spread)
+    turn = inverse_root(model.mixture_covariance())
     n_groups = old_groups.max() + 1
     clouds = [Clouds.round(n_groups, new.shape[1])]
-    if supple:
+    if flexible:
         kinds = list(RIVALS.values())[_ALWAYS:]
         clouds += [Clouds.fit(old @ turn, old_groups, n_groups, *kind) for kind in kinds]
     log_unit = np.linalg.slogdet(turn)[1]

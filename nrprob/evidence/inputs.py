@@ -13,12 +13,12 @@ from sklearn.base import BaseEstimator
 from nrprob.data.feature_types import guess_features, no_cloud
 from nrprob.data.frames import take_out
 from nrprob.data.validation import check_rows
+from nrprob.estimator.density import DensityEstimator
 from nrprob.evidence.copies import Copies
 from nrprob.evidence.shared_density import LabelledClouds
 from nrprob.known import described, read
 
 _FEWEST = 10  # rows of the median known group
-_PARTS = ("_place", "_log_density", "_spread", "_supple")  # of `nrprob.evidence.held_out.Density`
 
 
 class TooFewRows(ValueError):
@@ -56,7 +56,7 @@ def as_density(estimator: Any) -> Any:
         If it is no clusterer of a number of clusters.
     """
     _check_clusterer(estimator)
-    if _has_density(estimator):
+    if isinstance(estimator, DensityEstimator):
         return estimator
     number = estimator.get_params(deep=False).get("n_clusters")
     if not isinstance(number, numbers.Integral) or not hasattr(estimator, "fit"):
@@ -86,7 +86,9 @@ def testable(
         check_takes_known(estimator)
     X, known = take_out(X, known)
     rows = _rows(X, any_values)
-    if getattr(estimator, "features", "gaussian") == "auto" and _has_density(estimator):
+    if getattr(estimator, "features", "gaussian") == "auto" and isinstance(
+        estimator, DensityEstimator
+    ):
         kind = guess_features(rows)
         if kind != "gaussian":
             raise ValueError(
@@ -110,7 +112,7 @@ def labels_of_fit(estimator: Any, n: int) -> np.ndarray | None:
 def _check_estimator(estimator: Any) -> None:
     """Refuse what has no density of rows."""
     _check_clusterer(estimator)
-    if not _has_density(estimator):
+    if not isinstance(estimator, DensityEstimator):
         raise TypeError(
             "this needs a clusterer with a density of real rows; got "
             f"{type(estimator).__name__}; use ResidualMixture, or MixtureEM if nothing is known"
@@ -136,11 +138,6 @@ def check_takes_known(estimator: Any) -> None:
             f"{type(estimator).__name__} takes no known structure; known groups or earlier "
             "clusterings cannot be passed to its fit; use ResidualMixture or CCIB"
         )
-
-
-def _has_density(estimator: Any) -> bool:
-    # Of the class: what is computed from a fit is not there before it.
-    return all(hasattr(type(estimator), name) for name in _PARTS)
 
 
 def _check_features(estimator: Any) -> None:

@@ -18,7 +18,7 @@ _FEW = (
 
 
 class LabelledClouds(BaseEstimator):
-    """The clusters of any clusterer as a `nrprob.evidence.held_out.Density`.
+    """The clusters of any clusterer as a `nrprob.estimator.density.DensityEstimator`.
 
     Of what the means of the known groups leave of the rows it takes the centres of the clusters,
     their shares, and one covariance about them, shrunk as that of a cloud is. New rows are placed
@@ -65,7 +65,8 @@ class LabelledClouds(BaseEstimator):
         self._root = shrunk_root(r - self._centres[labels])
         return self
 
-    def _place(self, X: np.ndarray, known: np.ndarray | None) -> np.ndarray:
+    def residuals_of(self, X: np.ndarray, *, known: np.ndarray | None = None) -> np.ndarray:
+        """Samples (n, m) less the mean of their known group."""
         return X - self._effects[np.zeros(len(X), int) if known is None else known]
 
     def _log_densities(self, y: np.ndarray) -> np.ndarray:
@@ -74,20 +75,25 @@ class LabelledClouds(BaseEstimator):
         log_unit = np.linalg.slogdet(self._root)[1] - y.shape[1] / 2 * np.log(2 * np.pi)
         return np.log(self._shares) - 0.5 * squares + log_unit
 
-    def _log_density(self, y: np.ndarray) -> np.ndarray:
+    def log_density_of(
+        self, X: np.ndarray, *, known: np.ndarray | None = None, scale: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Log density (n,) of the mixture at samples; ``scale`` multiplies residuals."""
+        y = self.residuals_of(X, known=known)
+        y = y if scale is None else y * scale[:, None]
         return logsumexp(self._log_densities(y), axis=1)
 
     def predict(self, X: np.ndarray, *, known: np.ndarray | None = None) -> np.ndarray:
         """Cluster of rows by the model."""
-        return self._log_densities(self._place(X, known)).argmax(1)
+        return self._log_densities(self.residuals_of(X, known=known)).argmax(1)
 
-    @property
-    def _spread(self) -> np.ndarray:
+    def mixture_covariance(self) -> np.ndarray:
+        """Covariance (m, m) of the mixture."""
         inverse = np.linalg.inv(self._root)
         return inverse.T @ inverse + (self._centres.T * self._shares) @ self._centres
 
-    @property
-    def _supple(self) -> bool:
+    def has_flexible_clusters(self) -> bool:
+        """Whether there are more than two clusters, or one of them holds few samples."""
         k = self._shares.size
         return k > 2 or bool(self._shares.min() < _FEW / k)
 

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import clone
 
 from nrprob.data.validation import ITERATIONS, check_number, check_random_state
-from nrprob.evidence import gaps
+from nrprob.evidence import low_density_gap
 from nrprob.evidence.held_out import RIVALS, folds, hold_out
 from nrprob.evidence.inputs import as_density, labels_of_fit, testable
 from nrprob.evidence.p_values import one_sided
@@ -193,8 +193,8 @@ def test(
     t, p = one_sided(gains[rival])
     first = splits[0]
     counts = [split.counts for split in splits]
-    lattice = any(gaps.tied(*own) for split in splits for own in split.pairs)
-    p_gap = None if lattice else gaps.p_value(counts)
+    lattice = any(low_density_gap.tied(*own) for split in splits for own in split.pairs)
+    p_gap = None if lattice else low_density_gap.p_value(counts)
     numbers = np.concatenate([split.numbers for split in splits])
     made["n_clusters"] = int(np.bincount(numbers).argmax())
     if (numbers == 1).all():

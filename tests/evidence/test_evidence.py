@@ -8,7 +8,8 @@ from scipy import sparse, stats
 from sklearn.base import BaseEstimator, clone
 
 from nrprob import CCIB, CECIB, DecKMeans, MDLMixture, MixtureEM, ResidualMixture, evidence
-from nrprob.evidence.held_out import RIVALS, Density, _matched, folds, parts
+from nrprob.estimator.density import DensityEstimator
+from nrprob.evidence.held_out import RIVALS, _matched, folds, parts
 from nrprob.evidence.null_model import Clouds
 from nrprob.evidence.p_values import mixed_gain, one_sided
 from nrprob.evidence.shared_density import LabelledClouds
@@ -97,15 +98,35 @@ def mixture():
 @pytest.mark.filterwarnings("ignore")
 def test_estimators_give_densities_and_their_covariance(make):
     model = make()
-    p = len(model._spread)
-    assert set(vars(Density)) >= {"_place", "_log_density", "_spread", "_supple"}
+    assert isinstance(model, DensityEstimator)
+    known = {"known": np.zeros(40_000, int)} if isinstance(model, ResidualMixture) else {}
+    # Residuals are affine in the samples of one known group.
+    p = model.n_features_in_
+    origin, *units = model.residuals_of(
+        np.eye(p + 1, p, -1), **{k: v[: p + 1] for k, v in known.items()}
+    )
+    basis = np.stack(units) - origin
     # By its own covariance as the importance law of an integral.
-    law = stats.multivariate_t(np.zeros(p), model._spread, df=6, seed=0)
+    covariance = model.mixture_covariance()
+    law = stats.multivariate_t(np.zeros(p), covariance, df=6, seed=0)
     y = law.rvs(40_000).reshape(-1, p)
-    weight = np.exp(model._log_density(y) - law.logpdf(y).reshape(-1))
+    log_p = model.log_density_of(np.linalg.solve(basis.T, (y - origin).T).T, **known)
+    weight = np.exp(log_p - law.logpdf(y).reshape(-1))
     assert weight.mean() == pytest.approx(1, abs=0.03)
     moments = (y * weight[:, None]).T @ y / len(y)
-    np.testing.assert_allclose(moments, model._spread, rtol=0.06, atol=0.06 * moments.max())
+    np.testing.assert_allclose(moments, covariance, rtol=0.06, atol=0.06 * moments.max())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_densities_are_of_samples_about_the_training_mean():
+    X = NOISE**3 + 100
+    free = MixtureEM(2, n_init=2, random_state=0).fit(X)
+    assert free.log_density_of(X).mean() == pytest.approx(free.score(X), abs=1e-4)
+    # The mean of the mixture is another one if weights are equal.
+    model = clone(free).set_params(weights="uniform").fit(X)
+    assert np.abs(model.weights_ @ model.means_ - X.mean(0)).max() > 1e-3
+    np.testing.assert_allclose(model.residuals_of(X).mean(0), 0, atol=1e-9)
+    assert model.log_density_of(X).mean() == pytest.approx(model.score(X), abs=1e-4)
 
 
 def test_clusters_are_found_and_noise_is_not():
@@ -214,7 +235,7 @@ def test_labels_are_described_by_clouds_of_one_covariance():
             return self
 
     model = LabelledClouds.of(Told()).fit(APART, known=Z)
-    y = model._place(APART, Z)
+    y = model.residuals_of(APART, known=Z)
     for g in range(2):
         np.testing.assert_allclose(y[Z == g].mean(0), 0, atol=1e-12)
     within = y - np.stack([y[labels == c].mean(0) for c in range(2)])[labels]
@@ -225,11 +246,11 @@ def test_labels_are_described_by_clouds_of_one_covariance():
         * stats.multivariate_normal(y[labels == c].mean(0), inverse.T @ inverse).pdf(y)
         for c in range(2)
     ]
-    np.testing.assert_allclose(model._log_density(y), np.log(sum(parts)))
+    np.testing.assert_allclose(model.log_density_of(APART, known=Z), np.log(sum(parts)))
     np.testing.assert_array_equal(model.predict(APART, known=Z), labels)
     one = LabelledClouds.of(Told()).set_params(n_clusters=1).fit(NOISE)
-    law = stats.multivariate_normal(np.zeros(2), one._spread)
-    np.testing.assert_allclose(one._log_density(y), law.logpdf(y))
+    law = stats.multivariate_normal(np.zeros(2), one.mixture_covariance())
+    np.testing.assert_allclose(one.log_density_of(APART), law.logpdf(APART - NOISE.mean(0)))
 
 
 @pytest.mark.parametrize("model", [CCIB(2, n_init=2), DecKMeans(2)])

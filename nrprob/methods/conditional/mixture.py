@@ -13,14 +13,14 @@ from scipy.linalg import solve_triangular
 from scipy.special import gammaln, logsumexp, softmax
 from sklearn.utils.validation import check_is_fitted
 
-from nrprob.data.storage.stored import Stored, over_pieces
+from nrprob.data.storage.stored import Stored, over_pieces, refuse_stored
 from nrprob.engines.optimise import solve
 from nrprob.engines.placement import device_of, on_cpu
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed
 from nrprob.estimator.calls import at_once, collect, memberships
 from nrprob.estimator.linear import ScoreMixin
-from nrprob.estimator.number import NumberMixin
+from nrprob.evidence.model_selection import AutoClustersMixin
 from nrprob.exceptions import short_repr, warn
 from nrprob.known import Groups, Known, KnownEncoder, factorize, read
 from nrprob.methods.conditional.coordinates import Coordinates
@@ -40,7 +40,7 @@ _ALIKE = 0.9  # adjusted Rand index of labels that count as one solution
 
 
 @parameters.constructor
-class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
+class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
     r"""Mixture of what known structure leaves of the rows, with one covariance for all clusters.
 
     The recommended estimator for tables and images with known structure. Of every row the mean of
@@ -502,9 +502,29 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
 
     # New rows
 
-    def _place(self, X, known) -> np.ndarray:
-        """Residuals (n, p) of new rows in the coordinates of the fit."""
+    def residuals_of(self, X, *, known=None):
+        """Residuals of samples in the coordinates of the fit.
+
+        The effects of the known structure are subtracted. The coordinates are linear in the
+        residuals; the ridged covariance of the training residuals is the identity there.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        known : as in `predict`
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_components)
+
+        See Also
+        --------
+        log_density_of : Log density in these coordinates.
+        nrprob.evidence.test : Significance test that uses them.
+        """
         check_is_fitted(self)
+        refuse_stored(X, "residuals_of")
+        X, known = self._take_out(X, known)
         with standard():
             X = self._validate(X, reset=False)
         return self._removal(np.asarray(X, np.float64), known) @ self._coordinates.basis
@@ -519,39 +539,104 @@ class ResidualMixture(NumberMixin, ScoreMixin, Clusterer):
             return self._log_weights - 0.5 * q
         return self._log_weights - 0.5 * (self.nu + y.shape[1]) * np.log1p(q / self.nu)
 
-    def _log_density(self, y) -> np.ndarray:
-        """Log density (n,) of the mixture at coordinates, in their unit."""
+    def log_density_of(self, X, *, known=None, scale=None):
+        r"""Log density of samples under the fitted mixture, given their known structure.
+
+        .. math:: \log \sum_c \pi_c\, p(y_i | b_c, \Sigma)
+
+        with the weights :math:`\pi_c`, the centres :math:`b_c` and the covariance :math:`\Sigma` of
+        the clusters, and the residual :math:`y_i` in the coordinates of `residuals_of`. The log
+        density in units of ``X`` differs by a constant, which `score` includes. The constant
+        depends on the training samples, not on ``n_clusters``.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        known : as in `predict`
+        scale : array-like of shape (n_samples,), optional
+            Factors that multiply the residuals before the density is evaluated.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            In nats.
+
+        See Also
+        --------
+        score : Mean log likelihood in units of ``X``.
+        residuals_of : Samples in the coordinates of the density.
+        """
+        y = self.residuals_of(X, known=known)
+        if scale is not None:
+            y = y * np.reshape(scale, (-1, 1))
         return logsumexp(self._log_densities(y), axis=1) + self._common
 
-    @property
-    def _spread(self) -> np.ndarray:
-        """Covariance (p, p) of the mixture in the coordinates; for t errors, of their scales."""
+    def mixture_covariance(self):
+        """Covariance of the mixture in the coordinates of `residuals_of`, up to a factor.
+
+        For t errors the scale matrix takes the place of the covariance of the errors.
+
+        Returns
+        -------
+        ndarray of shape (n_components, n_components)
+
+        See Also
+        --------
+        log_density_of : Log density in the same coordinates.
+        has_flexible_clusters : Which null models the clusters have to beat.
+        """
+        check_is_fitted(self)
         return self._sigma + (self._centres.T * self.weights_) @ self._centres
 
-    @property
-    def _supple(self) -> bool:
-        """Whether clusters may follow tails, or groups that spread differently, by themselves.
+    def has_flexible_clusters(self):
+        """Whether clusters can adapt to heavy tails or to groups of unequal covariance.
 
-        Some can if they need not hold many rows: if weights are free or there are more than two,
-        and if one of two holds few, as it does when it is there for a row far out.
+        They can if they need not hold many samples: with free weights or more than two clusters, or
+        if one of two clusters holds few samples, as a cluster of outliers does. They can, too, if
+        errors follow a t distribution or the covariance is not "tied".
+
+        Returns
+        -------
+        bool
+
+        See Also
+        --------
+        mixture_covariance : Covariance of the null model of the same covariance.
+        nrprob.evidence.test : Significance test that asks for it.
         """
+        check_is_fitted(self)
         k = len(self.weights_)
         few = self.membership_.mean(0).min() < 0.5 / k
         other = self.covariance != "tied" or self.errors_ == "t"
         return bool(few or other or any(self._freed) or k > 2)
 
-    def _starts_near(self, labels) -> list[dict[str, Any]]:
-        """Settings of the fits that search from labels, and afresh."""
+    def settings_from_labels(self, labels):
+        """Parameters of one fit that starts from labels and from fresh starts.
+
+        Parameters
+        ----------
+        labels : array-like of shape (n_samples,)
+
+        Returns
+        -------
+        list of dict
+            Settings for `set_params`.
+
+        See Also
+        --------
+        nrprob.evidence.confidence : Bootstrap confidences, which use these fits.
+        has_flexible_clusters : Which null models the clusters have to beat.
+        """
         return [{"init": labels}]
 
     def _log_membership(self, X, known) -> np.ndarray:
-        log_p = self._log_densities(self._place(X, known))
+        log_p = self._log_densities(self.residuals_of(X, known=known))
         if self._balanced is not None:
             log_p = log_p + self._offset[:, self._balanced.transform(known, len(log_p)).codes].T
         return log_p
 
     def _row_scores(self, X, known) -> np.ndarray:
-        return self._log_density(self._place(X, known)) - self._log_unit
+        return self.log_density_of(X, known=known) - self._log_unit
 
     def score(self, X, y=None, *, known=None):
         r"""Mean log-likelihood of new rows; higher is better.

@@ -13,13 +13,14 @@ from scipy import sparse
 from scipy.special import logsumexp
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.storage.stored import refuse_stored
 from nrprob.engines.optimise.anneal import FixedWeights
 from nrprob.engines.optimise.solve import Problem, Settings
 from nrprob.estimator import parameters
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin
-from nrprob.estimator.number import NumberMixin
 from nrprob.estimator.terms import Descent, TermEstimator
 from nrprob.estimator.unconditional import UnconditionalMixin
+from nrprob.evidence.model_selection import AutoClustersMixin
 from nrprob.settings import standard
 from nrprob.statistics.costs import Cost, bernoulli, mass, multinomial
 from nrprob.statistics.families import FeatureMap, lacking
@@ -156,7 +157,9 @@ class Mixture:
 
 
 @parameters.constructor
-class MixtureEM(UnconditionalMixin, NumberMixin, FeatureParameters, ScoreMixin, TermEstimator):  # type: ignore[misc]
+class MixtureEM(  # type: ignore[misc]
+    UnconditionalMixin, AutoClustersMixin, FeatureParameters, ScoreMixin, TermEstimator
+):
     r"""Mixture of Bernoulli, multinomial or normal components, by annealed EM.
 
     Minimises minus the log likelihood, in nats of the whole data set,
@@ -381,21 +384,58 @@ class MixtureEM(UnconditionalMixin, NumberMixin, FeatureParameters, ScoreMixin, 
         """
         return super().score(X)
 
-    # What `nrprob.evidence` reads, of gaussian components.
+    def residuals_of(self, X):
+        """Residuals of samples: the mean of the training samples is subtracted.
 
-    def _place(self, X, known) -> np.ndarray:
-        """Rows (n, m) about the mean of the mixture."""
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_features)
+
+        See Also
+        --------
+        log_density_of : Log density of the same samples.
+        nrprob.evidence.test : Significance test that uses them.
+        """
         check_is_fitted(self)
+        refuse_stored(X, "residuals_of")
         with standard():
             X = self._validate(X, reset=False)
-        return np.asarray(X, np.float64) - self.weights_ @ self.means_
+        return np.asarray(X, np.float64) - self._features.base.centre
 
-    def _log_density(self, y) -> np.ndarray:
-        """Log density (n,) of the mixture at rows about its mean."""
-        centres = self.means_ - self.weights_ @ self.means_
+    def log_density_of(self, X, *, scale=None):
+        r"""Log density of samples under the fitted mixture, for gaussian components.
+
+        .. math:: \log \sum_k \pi_k\, N(x_i; \mu_k, \Sigma_k)
+
+        with the weights :math:`\pi_k`, means :math:`\mu_k` and covariances :math:`\Sigma_k`.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_features)
+        scale : array-like of shape (n_samples,), optional
+            Factors that multiply the residuals before the density is evaluated.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            In nats.
+
+        See Also
+        --------
+        score : Mean log likelihood, for all kinds of features.
+        residuals_of : Samples in the coordinates of the density.
+        """
+        residuals = self.residuals_of(X)
+        if scale is not None:
+            residuals = residuals * np.reshape(scale, (-1, 1))
         with np.errstate(divide="ignore"):
-            constant = np.log(self.weights_) - y.shape[1] / 2 * math.log(2 * math.pi)
-        log_p = log_normals(y, centres, np.linalg.cholesky(self._covariances()))
+            constant = np.log(self.weights_) - residuals.shape[1] / 2 * math.log(2 * math.pi)
+        centres = self.means_ - self._features.base.centre
+        log_p = log_normals(residuals, centres, np.linalg.cholesky(self._covariances()))
         return logsumexp(constant + log_p, axis=1)
 
     def _covariances(self) -> np.ndarray:
@@ -406,19 +446,60 @@ class MixtureEM(UnconditionalMixin, NumberMixin, FeatureParameters, ScoreMixin, 
             return covariances
         return np.reshape(covariances, (len(self.means_), -1, 1)) * np.eye(m)
 
-    @property
-    def _spread(self) -> np.ndarray:
-        """Covariance (m, m) of the mixture."""
+    def mixture_covariance(self):
+        r"""Covariance of the mixture, for gaussian components.
+
+        .. math:: \sum_k \pi_k \left(\Sigma_k + \mu_k \mu_k^\top\right) - \mu \mu^\top,
+            \qquad \mu = \sum_k \pi_k \mu_k
+
+        Returns
+        -------
+        ndarray of shape (n_features, n_features)
+
+        See Also
+        --------
+        log_density_of : Log density of samples.
+        has_flexible_clusters : Which null models the clusters have to beat.
+        """
+        check_is_fitted(self)
         centres = self.means_ - self.weights_ @ self.means_
         within = np.einsum("k,kij->ij", self.weights_, self._covariances())
         return within + (centres.T * self.weights_) @ centres
 
-    _supple = True
+    def has_flexible_clusters(self):
+        """Whether clusters can adapt to heavy tails or unequal covariances: always true.
 
-    def _starts_near(self, labels) -> list[dict[str, Any]]:
-        """Settings of the fits that search from labels, and afresh."""
-        near = {"anneal": False, "init": np.eye(self.n_clusters)[labels], "n_init": 1}
-        return [{"init": None}, near]
+        Returns
+        -------
+        bool
+
+        See Also
+        --------
+        mixture_covariance : Covariance of the null model of the same covariance.
+        nrprob.evidence.test : Significance test that asks for it.
+        """
+        return True
+
+    def settings_from_labels(self, labels):
+        """Parameters of two fits: an annealed fit from fresh starts, and plain EM from labels.
+
+        Parameters
+        ----------
+        labels : array-like of shape (n_samples,)
+            Clusters from 0 to ``n_clusters`` - 1.
+
+        Returns
+        -------
+        list of dict
+            Settings for `set_params`.
+
+        See Also
+        --------
+        nrprob.evidence.confidence : Bootstrap confidences, which use these fits.
+        has_flexible_clusters : Which null models the clusters have to beat.
+        """
+        from_labels = {"anneal": False, "init": np.eye(self.n_clusters)[labels], "n_init": 1}
+        return [{"init": None}, from_labels]
 
     def _start(self, task, n_clusters):
         if self.init is None:

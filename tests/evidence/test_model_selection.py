@@ -81,9 +81,9 @@ def test_clusters_that_follow_tails_are_one_cloud():
     ("call", "message"),
     [
         (lambda: CCIB("auto").fit(THREE), "needs a density by which rows that were held out"),
-        (lambda: clone(MODEL).fit(THREE, np.where(Z, Z, -1)), "does not look at wanted labels"),
+        (lambda: clone(MODEL).fit(THREE, np.where(Z, Z, -1)), "cannot use target labels"),
         (lambda: clone(MODEL).fit(NOISE > 0), "clusters are tested in real numbers only"),
-        (lambda: clone(MODEL).prepare(THREE, None), "is found by fit, of rows in memory"),
+        (lambda: clone(MODEL).prepare(THREE, None), "is resolved by fit"),
         (lambda: ResidualMixture("all").fit(THREE), "n_clusters must be one of 'auto'"),
         (lambda: evidence.n_clusters(MODEL, THREE, candidates=[]), "candidates must have a number"),
         (lambda: evidence.n_clusters(MODEL, THREE, candidates=[0]), "candidates must be at least"),

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from nrprob import ResidualMixture, evidence
-from nrprob.evidence.gaps import Count, Cut, choose_cut, p_value, pairs, tail, tied
+from nrprob.evidence.low_density_gap import Count, Cut, choose_cut, p_value, pairs, tail, tied
 
 N = 61
 Z = np.arange(N) % 2

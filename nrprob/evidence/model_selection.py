@@ -8,9 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.utils.validation import _num_samples
 
+from nrprob.data.storage.stored import refuse_stored
 from nrprob.data.validation import ITERATIONS, check_number, check_random_state
-from nrprob.evidence.held_out import RIVALS, folds, log_rivals, parts, refit, widened
+from nrprob.estimator.base import fitting, read_labels
+from nrprob.estimator.parameters import check_parameters
+from nrprob.evidence.held_out import (
+    RIVALS,
+    conditioned,
+    folds,
+    log_rivals,
+    parts,
+    refit,
+    residual_scale,
+)
 from nrprob.evidence.inputs import testable
 from nrprob.evidence.p_values import mixed_gain
 from nrprob.evidence.progress import shown
@@ -20,6 +32,7 @@ from nrprob.settings import few_threads
 if TYPE_CHECKING:
     import pandas as pd
 
+AUTO = "auto"
 _PATIENCE = 2  # numbers in a row that do worse than one before, after which no more are tried
 
 
@@ -198,10 +211,11 @@ def n_clusters(
         model = bare.set_params(n_clusters=k)
         for (seen, new), seed in rows_by_fold:
             fitted = refit(model, rows, codes, seen, random_state=seed)
-            y = fitted._place(rows, codes)
-            wide = widened(y, groups, seen)[new]
-            out[0, new] += fitted._log_density(wide)
+            scale = residual_scale(groups, seen)[new]
+            out[0, new] += fitted.log_density_of(rows[new], **conditioned(codes, new), scale=scale)
             if k == 1:
+                y = fitted.residuals_of(rows, **conditioned(codes))
+                wide = y[new] * scale[:, None]
                 out[1:, new] += log_rivals(fitted, y[seen], groups[seen], wide, groups[new], True)
         return out / n_splits
 
@@ -225,3 +239,50 @@ def n_clusters(
     gain = None if gain is None else gain[copies.of]
     log_likelihood = np.array(values)[:, copies.of]
     return NumberOfClusters(tried[best], np.array(tried), log_likelihood, gain, copies.first)
+
+
+class AutoClustersMixin:
+    """For a `Clusterer` that is a `DensityEstimator`: ``n_clusters="auto"``.
+
+    `fit` chooses the number of clusters by `n_clusters`, and fits a clone with this number.
+    """
+
+    n_clusters: Any
+    random_state: Any
+    verbose: int
+    number_: NumberOfClusters
+
+    @property
+    def _many_clusters(self) -> bool:
+        return self.n_clusters == AUTO or self.n_clusters > 2
+
+    def check_parameters(self) -> None:
+        """Refuse parameters that are invalid for all data, and ``"auto"`` outside of `fit`."""
+        super().check_parameters()  # type: ignore[misc]
+        if self.n_clusters == AUTO:
+            raise ValueError(
+                "n_clusters='auto' is resolved by fit, for samples in memory only; got it "
+                "elsewhere; pass a number of clusters"
+            )
+
+    def _fit(self, X, y, **known):
+        if self.n_clusters != AUTO:
+            return super()._fit(X, y, **known)  # type: ignore[misc]
+        check_parameters(self)
+        refuse_stored(X, "n_clusters='auto'")
+        if y is not None and (read_labels(y, _num_samples(X))[1] >= 0).any():
+            raise ValueError(
+                "n_clusters='auto' cannot use target labels; got y; pass a number of clusters, or "
+                "leave y out"
+            )
+        with fitting(self):
+            seed, verbose = self.random_state, self.verbose
+            self.number_ = n_clusters(self, X, random_state=seed, verbose=verbose, **known)
+            chosen = self.number_.n_clusters_
+            model = clone(self).set_params(n_clusters=chosen, random_state=self.random_state)
+            model.fit(X, **known)
+            parameters = model.get_params(deep=False)
+            for name, value in vars(model).items():
+                if name not in parameters:
+                    setattr(self, name, value)
+        return self
