@@ -61,16 +61,16 @@ def of_size(n: int, dtype: type, repeats: int) -> list[tuple]:
     X, z = X.astype(dtype), labels[:, 0]
     condensed = pdist(X)
     with standard():
-        rows = Padded.of(X / X.std(), z[:, None])
+        rows = Padded.from_rows(X / X.std(), z[:, None])
         eta, sigma = np.full(1, 0.2, dtype), np.asarray(0.3, dtype)
-        tables, _ = naci._tables(rows, sigma, eta, apart=False)
+        tables, _ = naci._objective_tables(rows, sigma, eta, apart=False)
         merge = {
             "SciPy, merging": lambda: linkage(condensed, "average"),
             "NACI, merging": lambda: jax.block_until_ready(
-                naci._join(tables, rows.alive, eta, current=False)
+                naci._merge_clusters(tables, rows.alive, eta, current=False)
             ),
             "COALA, merging and distances": lambda: jax.block_until_ready(
-                coala._join(rows, np.asarray(0.6, dtype))
+                coala._merge_clusters(rows, np.asarray(0.6, dtype))
             ),
         }
         fits = {

@@ -1,4 +1,4 @@
-"""ADFT: learn the metric behind the known groups, invert it, and cluster again."""
+"""ADFT: alternative clustering with the inverse of a metric learnt from known groups."""
 
 from __future__ import annotations
 
@@ -12,48 +12,49 @@ from sklearn.exceptions import ConvergenceWarning
 from nrprob.estimator import parameters
 from nrprob.exceptions import warn
 from nrprob.known import Groups, Known
-from nrprob.methods.alternatives.transforms import MovedClusterer
+from nrprob.methods.alternatives.transforms import TransformClusterer
 from nrprob.statistics.groups import group_means
 
-_PAIRS = 4000  # of rows of different groups
-_RANK = 1e-10  # of the largest singular value: a direction in which rows do not vary
-_RIDGE = 1e-6  # of the rows' mean variance, added to that within groups
-_TINY = 1e-300  # a squared length whose root still has a derivative
+_PAIRS = 4000  # pairs of rows from different groups
+_RANK = 1e-10  # directions below this share of the largest singular value are constant
+_RIDGE = 1e-6  # share of the mean variance that is added to the within-group scatter
+_TINY = 1e-300  # added to squared lengths, so that the square root has a derivative
 
 
-def within_groups(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Mean (m, m) of d d' over all pairs of rows (n, m) of one group, with differences d."""
-    apart = x - group_means(x, codes)[codes]
+def within_scatter(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Mean (m, m) of d d' over pairs of rows (n, m) of the same group; d is their difference."""
+    centred = x - group_means(x, codes)[codes]
     sizes = np.bincount(codes)
-    return (apart * sizes[codes][:, None]).T @ apart / (sizes * (sizes - 1) / 2).sum()
+    return (centred * sizes[codes][:, None]).T @ centred / (sizes * (sizes - 1) / 2).sum()
 
 
-def across_groups(
-    x: np.ndarray, codes: np.ndarray, most: int, random: np.random.RandomState
+def across_differences(
+    x: np.ndarray, codes: np.ndarray, n_pairs: int, random: np.random.RandomState
 ) -> np.ndarray:
-    """Differences of rows (n, m) of different groups: of all pairs, or of ``most`` drawn ones."""
+    """Differences of rows (n, m) in different groups: all pairs, or ``n_pairs`` sampled pairs."""
     n = len(x)
-    if n * n <= 4 * most:
-        one, other = np.triu_indices(n, 1)
-        apart = codes[one] != codes[other]
-        return x[one[apart]] - x[other[apart]]
+    if n * n <= 4 * n_pairs:
+        first, second = np.triu_indices(n, 1)
+        different = codes[first] != codes[second]
+        return x[first[different]] - x[second[different]]
     order = np.argsort(codes, kind="stable")
     sizes = np.bincount(codes)
     others = (n - sizes)[codes[order]]
-    first = random.choice(n, most, p=others / others.sum())
-    # Of rows sorted by group, those of other groups follow the last of the own one, in a circle.
+    # Sample the first row of a pair in proportion to the number of rows in other groups.
+    first = random.choice(n, n_pairs, p=others / others.sum())
+    # Sorted by group and read as a circle, the other groups begin after the end of this group.
     end = np.cumsum(sizes)[codes[order[first]]]
     second = (end + random.randint(0, others[first])) % n
     return x[order[first]] - x[order[second]]
 
 
 class Metric(NamedTuple):
-    """A learnt metric.
+    """Result of `learn_metric`.
 
     Attributes
     ----------
-    a : (m, m) positive semidefinite A
-    trace : mean distance across groups after every step; it rises
+    a : (m, m) positive semidefinite matrix A
+    trace : objective after each iteration; it never decreases
     converged : bool
     """
 
@@ -63,141 +64,165 @@ class Metric(NamedTuple):
 
 
 def learn_metric(within: np.ndarray, across: np.ndarray, max_iter: int, tol: float) -> Metric:
-    r"""Metric A that maximises the mean of sqrt(d' A d) across groups where tr(A W) = 1.
+    r"""Maximise the mean of sqrt(d' A d) across groups over A, subject to tr(A W) = 1.
 
-    The problem is concave in A, so that all ways to its maximum lead to the same. With
-    :math:`A = V L L' V'` and V V' the inverse of W, scale-free in L, it has no constraint.
+    The problem is concave in A, so every local maximum is global. The substitution
+    :math:`A = V L L' V'` with :math:`V V' = W^{-1}` removes the constraint.
 
     Parameters
     ----------
-    within : (m, m) positive definite W
+    within : (m, m) positive definite within-group scatter W
     across : (pairs, m) differences d
-    max_iter, tol : of L-BFGS; ``tol`` is the relative gain of a step that is none
+    max_iter, tol : maximum number of iterations and relative tolerance of L-BFGS
     """
-    variances, turn = np.linalg.eigh(within)
-    white = turn / np.sqrt(variances)
+    # Whiten the differences by W.
+    variances, eigenvectors = np.linalg.eigh(within)
+    white = eigenvectors / np.sqrt(variances)
     e = across @ white
     m = len(within)
 
-    def loss(flat):
-        """Minus the log of the objective, whatever the scale of L, and its derivative."""
+    def negative_log_objective(flat):
+        """Negative log objective, invariant to the scale of L, and its gradient."""
         root = flat.reshape(m, m)
-        along = e @ root
-        lengths = np.sqrt((along**2).sum(1) + _TINY)
+        projected = e @ root
+        lengths = np.sqrt((projected**2).sum(1) + _TINY)
         size, mean = (root**2).sum(), lengths.mean()
-        slope = e.T @ (along / lengths[:, None]) / (len(e) * mean)
+        slope = e.T @ (projected / lengths[:, None]) / (len(e) * mean)
         return 0.5 * np.log(size) - np.log(mean), (root / size - slope).ravel()
 
-    # The Euclidean metric, in white coordinates.
+    # Start from the Euclidean metric, in whitened coordinates.
     start = np.linalg.inv(white)
-    trace = [np.exp(-loss(start.ravel())[0])]
+    trace = [np.exp(-negative_log_objective(start.ravel())[0])]
     result = minimize(
-        loss, start.ravel(), jac=True, method="L-BFGS-B",
-        callback=lambda flat: trace.append(np.exp(-loss(flat)[0])),
+        negative_log_objective, start.ravel(), jac=True, method="L-BFGS-B",
+        callback=lambda flat: trace.append(np.exp(-negative_log_objective(flat)[0])),
         options={"maxiter": max_iter, "maxfun": 10 * max_iter, "ftol": tol, "gtol": 0.0},
     )  # fmt: skip
+    # Return to the original coordinates, with tr(A W) = 1.
     root = white @ result.x.reshape(m, m)
     root /= np.linalg.norm(result.x)
     return Metric(root @ root.T, np.array(trace), bool(result.nit < max_iter))
 
 
-def inverted(a: np.ndarray, floor: float) -> np.ndarray:
-    """Inverse square root of A, its largest eigenvalue being 1.
+def invert_metric(a: np.ndarray, floor: float) -> np.ndarray:
+    """Inverse square root of A, scaled to a largest eigenvalue of 1.
 
-    Stretches, the eigenvalues of the root of A, count as ``floor`` of the largest at least.
+    Eigenvalues of the square root of A are raised to ``floor`` times the largest one.
     """
-    square, turn = np.linalg.eigh(a)
+    square, eigenvectors = np.linalg.eigh(a)
     stretch = np.sqrt(np.maximum(square, 0))
     stretch = np.maximum(stretch, floor * stretch.max())
-    return (turn * (stretch.min() / stretch)) @ turn.T
+    return (eigenvectors * (stretch.min() / stretch)) @ eigenvectors.T
 
 
 @parameters.constructor
-class ADFT(MovedClusterer):
-    r"""Alternative distance function transformation: invert the metric behind what is known.
+class ADFT(TransformClusterer):
+    r"""Alternative distance function transformation (ADFT).
 
-    The metric :math:`A \succeq 0` in which the known groups are apart and hang together,
+    ADFT learns the metric :math:`A \succeq 0` that separates the known groups,
 
     .. math::
-        \max_A \; \operatorname{mean}_{z_i \ne z_j} \sqrt{d_{ij}' A d_{ij}} \quad \text{where} \quad
-        \operatorname{mean}_{z_i = z_j} d_{ij}' A d_{ij} \le 1, \qquad d_{ij} = x_i - x_j
+        \max_A \; \operatorname{mean}_{z_i \ne z_j} \sqrt{d_{ij}' A d_{ij}}
+        \quad \text{subject to} \quad
+        \operatorname{mean}_{z_i = z_j} d_{ij}' A d_{ij} \le 1, \qquad d_{ij} = x_i - x_j,
 
-    stretches the directions that tell them from each other. With :math:`A^{1/2} = H S H'` the rows
-    are moved by the inverse, :math:`x \leftarrow H S^{-1} H' x`, which shrinks these and stretches
-    the others, and a base clusterer sees them so.
+    where :math:`x_i` is row i and :math:`z_i` its known group. With the eigendecomposition
+    :math:`A^{1/2} = H S H'`, it transforms every row by the inverse,
+    :math:`x \leftarrow H S^{-1} H' x`. This shrinks the directions that separate the known groups.
+    A base clusterer then clusters the transformed rows.
 
     Parameters
     ----------
     <n_clusters>
     base : {"em", "kmeans"} or clusterer, default="em"
-        What clusters the moved rows: a mixture of spherical normal components from random rows, or
-        k-means, both of scikit-learn, or a clusterer with ``fit_predict``, which gets
-        ``n_clusters``, and a seed if it has none.
+        Clusterer of the transformed rows. "em" is a spherical Gaussian mixture, initialised at
+        random rows, and "kmeans" is k-means, both from scikit-learn. Any clusterer with
+        ``fit_predict`` is accepted; ADFT sets its number of clusters, and its seed if it has none.
     floor : float, default=1e-3
-        Least stretch, as a share of the largest, from 1e-9 to 1. A is often singular, and this is
-        how far the directions that the known groups say nothing of are blown up; 1 moves nothing.
+        Lower bound of the eigenvalues S, as a share of the largest. A is often singular, so
+        ``floor`` bounds how strongly the remaining directions are stretched. Raise it if noise
+        dominates the transformed rows; 1 disables the transformation. From 1e-9 to 1.
     n_init : int, default=10
-        Number of restarts of the base, at most 10**6; the best by objective is kept. A clusterer of
-        your own brings its own number.
+        Number of restarts of the base; the solution with the best objective is kept. A base that
+        you pass is fitted once. At most 10**6.
     max_iter : int, default=300
-        Most steps to the metric, and most iterations of the base; at most 10**6.
+        Maximum number of iterations of the metric, and of the base; at most 10**6.
     tol : float, default=1e-4
-        When the base has converged, in its own terms; from 0 to 1.
+        Convergence tolerance of the base, as scikit-learn defines it; from 0 to 1.
     random_state : int, RandomState instance or None, default=None
-        Determines the pairs that are drawn, and the starts of the base.
+        Determines the sampled pairs and the initial values of the base.
     <verbose>
 
     Attributes
     ----------
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
-        p(cluster given row) by the base "em"; else one-hot.
+        Posterior probabilities of the clusters for base "em"; one-hot for all other bases.
     <n_clusters_>
     metric_ : ndarray of shape (n_features, n_features)
-        A, per squared unit of the features, 0 along directions in which rows do not vary.
-    metric_trace_ : ndarray
-        Mean distance across groups after every step to A; it rises. Empty if there is no metric to
-        learn.
+        A, per squared unit of the features; 0 along directions in which the rows are constant.
+    metric_trace_ : ndarray of shape (n_metric_iter + 1,)
+        Mean distance across known groups after each iteration of A; it never decreases. Empty
+        without two known groups.
     transformation_ : ndarray of shape (n_features, n_features)
-        By which rows, from their mean, are multiplied: it shrinks nothing but what A stretches
-        less than most, and has 1 for its largest stretch.
+        Matrix that multiplies the centred rows. Its largest eigenvalue is 1.
     objective_ : float
-        Of the moved rows: minus the log likelihood in nats of the base "em"; the sum of squared
-        distances to the centres of any other base, whatever it minimises.
-    objective_trace_ : ndarray
-        ``objective_`` alone, as the base tells of no step before.
+        For base "em", the negative log likelihood of the transformed rows in nats. For all other
+        bases, the sum of squared distances to the cluster means of the transformed rows.
+    objective_trace_ : ndarray of shape (1,)
+        ``objective_``; the bases report no earlier iterations.
     <cluster_centers_>
     n_iter_ : int
-        Iterations of the best restart of the base; 1 of a clusterer of your own.
+        Iterations of the best restart of the base; 1 for a base that you pass.
     <converged_>
     <restarts_>
     <n_features_in_>
     <feature_names_in_>
 
+    See Also
+    --------
+    Orthogonalization : Removes the directions of the known means instead.
+    NACI : Alternative clusters of any shape.
+    ResidualMixture : Gaussian mixture of the residuals from known structure.
+
     Notes
     -----
-    Of several known labelings, rows that share all their labels are alike, and all others differ.
-    Means are over all pairs of alike rows, and over all pairs of others or 4000 that are drawn.
-    A millionth of the mean variance is added to that within groups, without which there is no
-    maximum where a group does not vary in all directions. Without ``known``, or with one group, the
-    base clusters the rows as they are.
+    Algorithm:
+
+    1. Average :math:`d_{ij} d_{ij}'` over all pairs within known groups, and add a ridge of 1e-6
+       times the mean variance. Without the ridge, a constant direction within groups makes A
+       unbounded.
+    2. Maximise the mean distance over pairs of different groups by L-BFGS. ADFT samples 4000 such
+       pairs if there are more.
+    3. Transform the rows by the inverse square root of A, and fit the base.
+
+    An iteration of step 2 takes O(4000 p^2) time for p features. Memory is O((n + 4000) p) for n
+    rows.
+
+    With several known labelings, two rows belong to the same group if they agree in all labelings.
+    Without ``known``, or with one group, ADFT fits the base on the rows without transformation.
 
     References
     ----------
-    Davidson and Qi (2008), "Finding alternative clusterings using constraints"; the metric is that
-    of Xing, Ng, Jordan and Russell (2002). Means over pairs, the floor, and the way to the maximum
-    are this package's own.
+    Davidson, I. and Qi, Z. (2008), "Finding alternative clusterings using constraints", IEEE
+    International Conference on Data Mining, 773-778, doi:10.1109/ICDM.2008.141.
+
+    Xing, E. P., Ng, A. Y., Jordan, M. I. and Russell, S. (2002), "Distance metric learning, with
+    application to clustering with side-information", Advances in Neural Information Processing
+    Systems 15.
+
+    Averaging over pairs, ``floor`` and the optimiser are specific to this package.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from nrprob import ADFT
+    >>> from nrprob import ADFT, metrics
     >>> rng = np.random.default_rng(0)
-    >>> known, sought = rng.integers(2, size=(2, 100))
-    >>> X = np.stack([8 * known, 6 * sought], 1) + rng.normal(size=(100, 2))
-    >>> labels = ADFT(2, random_state=0).fit(X, known=known).labels_
-    >>> bool(max((labels == sought).mean(), (labels != sought).mean()) > 0.95)
-    True
+    >>> known, target = rng.integers(2, size=(2, 100))
+    >>> X = np.stack([8 * known, 6 * target], 1) + rng.normal(size=(100, 2))
+    >>> model = ADFT(2, random_state=0).fit(X, known=known)
+    >>> print(f"{metrics.normalized_mutual_information(model.labels_, target):.2f}")
+    1.00
     """
 
     n_clusters: parameters.Clusters = 2
@@ -210,7 +235,7 @@ class ADFT(MovedClusterer):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    def _learn(
+    def _learn_transform(
         self, x: np.ndarray, known: Known, groups: Groups, random: np.random.RandomState
     ) -> np.ndarray:
         m, scale = x.shape[1], self._scaled.scale
@@ -221,15 +246,17 @@ class ADFT(MovedClusterer):
             return x
         if m == 1:
             raise ValueError(
-                "a metric of one feature says nothing but a unit, so there is nothing to invert; "
+                "a metric of one feature only sets its unit, so there is no metric to invert; "
                 "got n_features=1; pass more features"
             )
+        # Restrict the rows to the directions in which they vary.
         _, singular, axes = np.linalg.svd(x, full_matrices=False)
         axes = axes[singular > _RANK * singular[0]]
         y = x @ axes.T
         p = len(axes)
-        within = within_groups(y, codes) + _RIDGE / p * np.eye(p)
-        across = across_groups(y, codes, _PAIRS, random)
+        # Learn the metric from pairs within and across known groups.
+        within = within_scatter(y, codes) + _RIDGE / p * np.eye(p)
+        across = across_differences(y, codes, _PAIRS, random)
         result = learn_metric(within, across, self.max_iter, 1e-9)
         if not result.converged:
             warn(
@@ -238,20 +265,20 @@ class ADFT(MovedClusterer):
             )
         self.metric_ = axes.T @ result.a @ axes / scale**2
         self.metric_trace_ = result.trace
-        self.transformation_ = axes.T @ inverted(result.a, self.floor) @ axes
+        self.transformation_ = axes.T @ invert_metric(result.a, self.floor) @ axes
         return x @ self.transformation_
 
-    def _move(self, x: np.ndarray, known: Any) -> np.ndarray:
+    def _apply_transform(self, x: np.ndarray, known: Any) -> np.ndarray:
         return x @ self.transformation_
 
     def predict(self, X, *, known=None):
-        """Cluster of new rows: moved as those of the fit, and placed by the base.
+        """Transform new rows and assign them to clusters by the base.
 
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
         known : ignored
-            All rows are moved alike.
+            The transformation is the same for all rows.
 
         Returns
         -------

@@ -16,54 +16,61 @@ from nrprob.methods.alternatives.pairs import (
     Padded,
     PairClusterer,
     Size,
-    squares,
+    squared_distances,
 )
 from nrprob.statistics.features import ALIKE
 
 
 @jax.jit
-def _join(rows: Padded, omega: jax.Array) -> merge.PairMergeResult:
-    """Merge; the first table of the entries has the sums of distances."""
+def _merge_clusters(rows: Padded, omega: jax.Array) -> merge.PairMergeResult:
+    """Merge all rows; the first table of the entries holds sums of distances."""
     x, alive, codes = rows
-    distances = jnp.sqrt(squares(x))
+    distances = jnp.sqrt(squared_distances(x))
     together = (codes[:, :, None] == codes[:, None]).any(0)
 
-    def score(rows, size, sizes, totals):
+    def merge_scores(rows, size, sizes, totals):
         distance = rows[0] / (size * sizes)
         return -jnp.stack([distance, jnp.where(rows[1], jnp.inf, distance)])
 
-    def choose(best):
-        # Infinite where no pair is allowed, and then never chosen.
+    def choose_merge(best):
+        # ``allowed`` is infinite if every merge violates a cannot-link, and is never chosen then.
         closest, allowed = -best
         return jnp.where(closest < omega * allowed, 0, 1)
 
-    return merge.agglomerate_pairs((distances, together), alive, score, choose)
+    return merge.agglomerate_pairs((distances, together), alive, merge_scores, choose_merge)
 
 
 @parameters.constructor
 class COALA(PairClusterer):
-    """COALA: average linkage that keeps rows of one known group apart where that costs little.
+    r"""Average linkage under cannot-links between rows of the same known group (COALA).
 
-    All rows of a known group are pairs that should not share a cluster. At every step, the two
-    clusters that are nearest, by the mean distance of their rows, are joined if they are nearer
-    than ``omega`` times the nearest two that have no such pair between them; else these are.
+    Two rows of the same known group form a cannot-link: they should not share a cluster. COALA
+    starts from single rows. With the average-linkage distance
+
+    .. math::
+        D(a, b) = \frac{1}{|a| |b|} \sum_{i \in a} \sum_{j \in b} \| x_i - x_j \|
+
+    of clusters a and b, every step compares two candidates: the pair with the smallest distance
+    :math:`D_q`, and the pair with the smallest distance :math:`D_o` among those without a
+    cannot-link. It merges the first pair if :math:`D_q < \omega D_o`, and else the second.
 
     Parameters
     ----------
     <n_clusters>
     omega : float, default=0.6
-        How much nearer a merge must be that joins rows of a known group, from 1e-6 to 1. Small
-        values ask for clusters unlike the known ones; 1 is average linkage.
+        Threshold :math:`\omega`. Lower it for clusters that differ more from the known groups,
+        raise it for more compact clusters; 1 is average linkage. From 1e-6 to 1.
     approx : {"subsample"}, optional
-        "subsample" merges ``n_subsample`` rows, from all known groups alike, and places the others
-        as `predict` does. None does so with a warning where there are more than ``max_exact`` rows.
+        "subsample" merges ``n_subsample`` rows, stratified by known group, and assigns the other
+        rows as `predict` does. With None, COALA does the same with a warning if there are more than
+        ``max_exact`` rows.
     max_exact : int, default=10000
-        Most rows that are merged exactly, from 2 to 10**6; the tables of pairs of 10,000 rows take
-        900 MB in float64, and a fit twice that.
+        Largest number of rows that COALA merges exactly. The tables of pairs of 10,000 rows take
+        900 MB in float64, and a fit twice as much. From 2 to 10**6.
     n_subsample : int, default=1000
-        Rows of a sample, from 2 to 10**6.
+        Number of rows of the subsample, from 2 to 10**6.
     random_state : int, RandomState instance or None, default=None
-        Determines the sample. All else is deterministic.
+        Determines the subsample; the merges are deterministic.
     <verbose>
 
     Attributes
@@ -73,46 +80,56 @@ class COALA(PairClusterer):
         One-hot.
     <n_clusters_>
     linkage_ : ndarray of shape (n_merged - 1, 4)
-        All merges in SciPy's form. Distances rise and fall, so that heights are ranks of merges.
+        All merges in SciPy's format. Heights are ranks of merges, since distances are not monotone.
     merge_distances_ : ndarray of shape (n_merged - 1,)
-        Mean distance of the rows of the two clusters of every merge, in the units of ``X``.
+        Average-linkage distance of each merge, in the units of ``X``.
     merged_samples_ : ndarray of shape (n_merged,)
-        Rows that were merged, the leaves of ``linkage_``: all, unless it is an approximation.
+        Indices of the merged rows, which are the leaves of ``linkage_``.
     n_forced_ : int
-        Merges down to ``n_clusters`` that joined rows of a known group.
+        Number of merges down to ``n_clusters`` that violate a cannot-link.
     objective_ : float
-        Sum of the distances of the pairs of rows that share a cluster, among those that were
-        merged, in the units of ``X``: a yardstick, which the merges do not minimise.
-    objective_trace_ : ndarray
-        The same after every merge down to ``n_clusters``.
+        Sum of within-cluster distances over pairs of merged rows, in the units of ``X``. It serves
+        for comparisons; the merges do not minimise it.
+    objective_trace_ : ndarray of shape (n_iter + 1,)
+        Objective after each merge down to ``n_clusters``.
     n_iter_ : int
-        Merges down to ``n_clusters``.
+        Number of merges down to ``n_clusters``.
     converged_ : bool
         True.
     restarts_ : xarray.Dataset
-        Labels and objective: there is one start.
+        Labels and objective of the single run.
     <n_features_in_>
     <feature_names_in_>
 
+    See Also
+    --------
+    NACI : Hierarchical alternative clustering for clusters of any shape.
+    ADFT : Alternative clustering by an inverted metric.
+
     Notes
     -----
-    With r known groups, clusters of more than r rows cannot be without a pair that should be apart:
-    what is known acts in the first merges only. Pairs of several labelings are all to be kept
-    apart.
+    Merging takes O(n^2) time in practice and O(n^2) memory for n merged rows.
+
+    With r known groups, every cluster of more than r rows violates a cannot-link. Known labels
+    therefore influence the early merges only. With several known labelings, rows that share a label
+    in any labeling form a cannot-link.
 
     References
     ----------
-    Bae and Bailey (2006), as Dang and Bailey (2010) compare with it. The default of ``omega`` is
-    this package's own.
+    Bae, E. and Bailey, J. (2006), "COALA: a novel approach for the extraction of an alternate
+    clustering of high quality and high dissimilarity", IEEE International Conference on Data
+    Mining, 53-62, doi:10.1109/ICDM.2006.37.
+
+    The default of ``omega`` is specific to this package.
 
     Examples
     --------
-    >>> from nrprob import COALA
+    >>> from nrprob import COALA, metrics
     >>> from nrprob.datasets import make_planar_shapes
     >>> X, labels = make_planar_shapes(200, random_state=0)
     >>> model = COALA(2).fit(X, known=labels[:, 0])
-    >>> bool((model.labels_ == labels[:, 1]).mean() in (0, 1))
-    True
+    >>> print(f"{metrics.normalized_mutual_information(model.labels_, labels[:, 1]):.2f}")
+    1.00
     """
 
     n_clusters: parameters.Clusters = 2
@@ -127,10 +144,10 @@ class COALA(PairClusterer):
     # Fitting
 
     def compute(self, task):
-        """Merge; see `Clusterer.compute`."""
-        rows = Padded.of(task.x[task.merged], task.codes[task.merged])
+        """Run all merges; see `Clusterer.compute`."""
+        rows = Padded.from_rows(task.x[task.merged], task.codes[task.merged])
         omega = np.asarray(self.omega, rows.x.dtype)
-        result = jax.device_get(_join(rows, omega))
+        result = jax.device_get(_merge_clusters(rows, omega))
         if self.verbose:
             print(f"merged {len(task.merged)} rows")
         return [result]
@@ -146,7 +163,7 @@ class COALA(PairClusterer):
         steps = max(merges + 1 - self.n_clusters, 0)
         self.n_forced_ = int(forced[:steps].sum())
         trace = np.cumsum([0.0, *sums[:steps]])
-        self._found(
+        self._store_result(
             merge.cut_merges(pairs, merges + 1, self.n_clusters),
             trace[-1],
             trace,
@@ -158,30 +175,30 @@ class COALA(PairClusterer):
     # Reading the result
 
     def cut(self, n_clusters):
-        """Labels at another number of clusters, of the same merges.
+        """Cut the tree of merges at another number of clusters.
 
         Parameters
         ----------
         n_clusters : int
-            At most the number of rows that were merged.
+            From 1 to the number of merged rows.
 
         Returns
         -------
         ndarray of shape (n_samples,)
-            Numbered by first row. The clusters are unions of those of any cut into more.
+            Clusters are numbered by first occurrence. Cuts are nested.
 
         Raises
         ------
         ValueError
-            If there are fewer rows than clusters.
+            If there are fewer merged rows than clusters.
         """
         self._check_cut(n_clusters)
         labels = merge.cut_merges(self._pairs, len(self.merged_samples_), n_clusters)
-        return self._extended(labels, n_clusters)
+        return self._extend_labels(labels, n_clusters)
 
     # New rows
 
-    def _scores(self, square, labels, n_clusters):
-        """Minus the mean distance (b, n_clusters) from the rows of every cluster."""
+    def _cluster_scores(self, square, labels, n_clusters):
+        """Negative mean distance (b, n_clusters) to the rows of each cluster."""
         member = np.eye(n_clusters)[labels]
         return -(np.sqrt(square) @ (member / member.sum(0)))

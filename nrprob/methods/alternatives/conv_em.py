@@ -1,4 +1,4 @@
-"""ConvEM: two clusterings at once; each sample is a sum of two centres and noise."""
+"""ConvEM: two simultaneous clusterings; each row is a sum of two centres and noise."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from nrprob.estimator import parameters
 from nrprob.methods.alternatives.simultaneous import (
     HIGHEST,
     TRACE,
-    PairClusterer,
-    PairTask,
-    Plane,
+    PaddedRows,
     Run,
-    best_of,
-    ridge,
+    SimultaneousClusterer,
+    SimultaneousTask,
+    keep_best_trace,
+    solve_ridge,
 )
 
-_FLOOR = 1e-6  # of the rows' mean variance: the least noise
-_TINY = 1e-8  # rows of a cluster that holds nothing
-_ROUNDING = 16  # units in the last place of the objective that are no change
+_FLOOR = 1e-6  # minimum noise variance as a share of the mean variance
+_MIN_SIZE = 1e-8  # clusters of a smaller size are empty
+_ROUNDING = 16  # changes below this many units in the last place count as rounding
 _dot = partial(jnp.matmul, precision=HIGHEST)
 
 
-class Sums(NamedTuple):
-    """Parameters of rows that are sums of two centres and noise.
+class Parameters(NamedTuple):
+    """Parameters of the model.
 
     Attributes
     ----------
-    log_weights : (2, K) of the clusters of both clusterings; -inf where there is none
+    log_weights : (2, K) log weights of both clusterings; -inf for padding clusters
     centres : (2, K, P) mu and nu
-    noise : variance of every feature
+    noise : noise variance of a feature
     """
 
     log_weights: jax.Array
@@ -48,13 +48,13 @@ class Sums(NamedTuple):
     noise: jax.Array
 
 
-class Expected(NamedTuple):
-    """What the memberships p_ij of the rows sum to.
+class ExpectedSums(NamedTuple):
+    """Expected sufficient statistics under the memberships p_ij.
 
     Attributes
     ----------
-    size : (K, K) sums over rows
-    first, second : (K, P) sums of rows, by the cluster of either clustering
+    size : (K, K) sums of memberships over rows
+    first, second : (K, P) sums of rows by cluster of the first and second clustering
     """
 
     size: jax.Array
@@ -62,15 +62,15 @@ class Expected(NamedTuple):
     second: jax.Array
 
 
-class Numbers(NamedTuple):
-    """Numbers that the program reads.
+class Hyperparameters(NamedTuple):
+    """Settings that the compiled program reads.
 
     Attributes
     ----------
-    n, d : rows and features, without padding
-    lam : weight of the penalty
-    tol : gain per row, in nats, of a step that is none
-    max_iter : most steps
+    n, d : numbers of rows and features, without padding
+    lam : penalty weight
+    tol : convergence tolerance per row, in nats
+    max_iter : maximum number of iterations
     """
 
     n: Any
@@ -80,169 +80,206 @@ class Numbers(NamedTuple):
     max_iter: Any
 
 
-def log_cells(plane: Plane, t: Sums, d: jax.Array) -> jax.Array:
-    """Log densities (N, K, K) of rows in every pair of clusters, with the clusters' weights."""
+def log_joint_densities(padded: PaddedRows, t: Parameters, d: jax.Array) -> jax.Array:
+    """Log weighted densities (N, K, K) of rows in all pairs of clusters."""
     first, second = t.centres
-    inner = _dot(plane.x, first.T)[:, :, None] + _dot(plane.x, second.T)[:, None]
-    own = ((first[:, None] + second) ** 2).sum(-1)
-    square = jnp.maximum((plane.x**2).sum(1)[:, None, None] - 2 * inner + own, 0)
+    inner = _dot(padded.x, first.T)[:, :, None] + _dot(padded.x, second.T)[:, None]
+    square_norms = ((first[:, None] + second) ** 2).sum(-1)
+    square = jnp.maximum((padded.x**2).sum(1)[:, None, None] - 2 * inner + square_norms, 0)
     log_w = t.log_weights[0][:, None] + t.log_weights[1]
     return log_w - 0.5 * (square / t.noise + d * jnp.log(2 * math.pi * t.noise))
 
 
-def expect(plane: Plane, t: Sums, h: Numbers) -> tuple[Expected, jax.Array, jax.Array]:
-    """E-step: sums over the rows, memberships (2, N, K), and the penalised log likelihood."""
-    log_p = log_cells(plane, t, h.d)
+def e_step(
+    padded: PaddedRows, t: Parameters, h: Hyperparameters
+) -> tuple[ExpectedSums, jax.Array, jax.Array]:
+    """E-step: sufficient statistics, memberships (2, N, K) and penalised log likelihood."""
+    log_p = log_joint_densities(padded, t, h.d)
     total = jax.nn.logsumexp(log_p, (1, 2))
     p = jnp.exp(log_p - total[:, None, None])
     memberships = jnp.stack([p.sum(2), p.sum(1)])
-    mass = plane.mass
-    sums = jnp.einsum("vnk,n,np->vkp", memberships, mass, plane.x, precision=HIGHEST)
+    mass = padded.mass
+    sums = jnp.einsum("vnk,n,np->vkp", memberships, mass, padded.x, precision=HIGHEST)
     size = jnp.einsum("nij,n->ij", p, mass, precision=HIGHEST)
     products = _dot(t.centres[0], t.centres[1].T).astype(jnp.float64)
     likelihood = (mass * total).astype(jnp.float64).sum()
     value = likelihood - 0.5 * h.lam * (products**2).sum()
-    return Expected(size, *sums), memberships, value
+    return ExpectedSums(size, *sums), memberships, value
 
 
-def maximise(plane: Plane, t: Sums, e: Expected, h: Numbers) -> Sums:
-    """M-step: the first centres, then the second, the noise, and the weights."""
+def m_step(padded: PaddedRows, t: Parameters, e: ExpectedSums, h: Hyperparameters) -> Parameters:
+    """M-step: update first centres, second centres, noise variance and weights, in this order."""
     first, second = t.centres
     sizes = e.size.sum(1), e.size.sum(0)
 
-    def centres(size, sums, own, other):
-        some = size > _TINY
-        new = ridge(jnp.where(some, size, 1), sums, other, h.lam * t.noise)
-        return jnp.where(some[:, None], new, own)
+    def update_centres(size, sums, previous, other):
+        occupied = size > _MIN_SIZE
+        new = solve_ridge(jnp.where(occupied, size, 1), sums, other, h.lam * t.noise)
+        return jnp.where(occupied[:, None], new, previous)
 
-    first = centres(sizes[0], e.first - _dot(e.size, second), first, second)
-    second = centres(sizes[1], e.second - _dot(e.size.T, first), second, first)
+    first = update_centres(sizes[0], e.first - _dot(e.size, second), first, second)
+    second = update_centres(sizes[1], e.second - _dot(e.size.T, first), second, first)
+    # Noise variance from the expected squared residuals.
     inner = (first * e.first).sum() + (second * e.second).sum()
-    own = (e.size * ((first[:, None] + second) ** 2).sum(-1)).sum()
-    square = (plane.mass * (plane.x**2).sum(1)).sum() - 2 * inner + own
+    square_norms = (e.size * ((first[:, None] + second) ** 2).sum(-1)).sum()
+    square = (padded.mass * (padded.x**2).sum(1)).sum() - 2 * inner + square_norms
     noise = jnp.maximum(square / (h.n * h.d), _FLOOR / h.d)
-    return Sums(jnp.log(jnp.stack(sizes) / h.n), jnp.stack([first, second]), noise)
+    return Parameters(jnp.log(jnp.stack(sizes) / h.n), jnp.stack([first, second]), noise)
 
 
-def begin(plane: Plane, rows: jax.Array, d: jax.Array) -> Sums:
-    """First parameters, of rows (2, K, P): some are centres, what is left of others the second."""
-    first = jnp.where(plane.active[:, None], rows[0], 0)
-    apart = ((rows[1][:, None] - first) ** 2).sum(-1)
-    nearest = jnp.where(plane.active, apart, jnp.inf).argmin(1)
-    second = jnp.where(plane.active[:, None], rows[1] - first[nearest], 0)
-    log_w = jnp.where(plane.active, -jnp.log(plane.active.sum().astype(rows.dtype)), -jnp.inf)
+def initial_parameters(padded: PaddedRows, rows: jax.Array, d: jax.Array) -> Parameters:
+    """Initial values from random rows (2, K, P).
+
+    The first set of rows gives mu. The second set, minus the nearest mu, gives nu.
+    """
+    first = jnp.where(padded.active[:, None], rows[0], 0)
+    distances = ((rows[1][:, None] - first) ** 2).sum(-1)
+    assigned = jnp.where(padded.active, distances, jnp.inf).argmin(1)
+    second = jnp.where(padded.active[:, None], rows[1] - first[assigned], 0)
+    log_w = jnp.where(padded.active, -jnp.log(padded.active.sum().astype(rows.dtype)), -jnp.inf)
     unit = jnp.ones((), rows.dtype)
-    t = Sums(jnp.stack([log_w, log_w]), jnp.stack([first, second]), unit)
-    square = -2 * log_cells(plane, t, 0 * d).max((1, 2)) + 4 * log_w.max()
-    noise = (plane.mass * square).sum() / plane.mass.sum() / d
+    t = Parameters(jnp.stack([log_w, log_w]), jnp.stack([first, second]), unit)
+    square = -2 * log_joint_densities(padded, t, 0 * d).max((1, 2)) + 4 * log_w.max()
+    noise = (padded.mass * square).sum() / padded.mass.sum() / d
     return t._replace(noise=jnp.maximum(noise, _FLOOR / d).astype(rows.dtype))
 
 
 @jit_by_size("together")
-def _solve(plane: Plane, starts: jax.Array, h: Numbers, *, together: int) -> Run:
-    """Run restarts from rows ``starts`` (restarts, 2, K, P)."""
+def _solve_restarts(
+    padded: PaddedRows, starts: jax.Array, h: Hyperparameters, *, together: int
+) -> Run:
+    """Run restarts with initial values from rows ``starts`` (restarts, 2, K, P)."""
 
-    def one(rows):
+    def run_restart(rows):
         def step(state, _):
             t, e, old = state
-            t = maximise(plane, t, e, h)
-            e, _, value = expect(plane, t, h)
-            still = _ROUNDING * jnp.finfo(rows.dtype).eps * jnp.abs(value)
-            return (t, e, value), value - old <= jnp.maximum(h.tol * h.n, still), -value
+            t = m_step(padded, t, e, h)
+            e, _, value = e_step(padded, t, h)
+            rounding = _ROUNDING * jnp.finfo(rows.dtype).eps * jnp.abs(value)
+            return (t, e, value), value - old <= jnp.maximum(h.tol * h.n, rounding), -value
 
-        t = begin(plane, rows, h.d)
-        e, _, value = expect(plane, t, h)
+        t = initial_parameters(padded, rows, h.d)
+        e, _, value = e_step(padded, t, h)
         result = iterate(step, (t, e, value), h.max_iter, trace=empty_trace(TRACE, jnp.float64))
         t, _, value = result.state
-        memberships = expect(plane, t, h)[1]
+        memberships = e_step(padded, t, h)[1]
         labels = memberships.argmax(-1).astype(jnp.int32)
         return Run(labels, -value, result.done, result.n_iter, result.trace, (t, memberships))
 
-    return best_of(map_restarts(one, (starts,), together))
+    return keep_best_trace(map_restarts(run_restart, (starts,), together))
 
 
 @parameters.constructor
-class ConvEM(PairClusterer):
-    r"""Convolution EM: two clusterings at once, of rows that are the sum of a centre of each.
+class ConvEM(SimultaneousClusterer):
+    r"""Two simultaneous clusterings by convolution EM.
 
-    Rows, from their mean, are taken for :math:`x = \mu_i + \nu_j + \varepsilon`, with i drawn with
-    weights :math:`\pi`, j with :math:`\tau`, and normal noise of variance :math:`s^2` in every
-    feature. EM minimises minus the log likelihood, with a penalty where centres are not orthogonal,
+    The model of a row, centred at the mean of all rows, is :math:`x = \mu_i + \nu_j + \varepsilon`.
+    Cluster i has weight :math:`\pi_i`, cluster j has weight :math:`\tau_j`, and the noise is
+    Gaussian with variance :math:`s^2` in every feature. EM minimises the penalised negative log
+    likelihood
 
     .. math::
         - \sum_x \log \sum_{ij} \pi_i \tau_j N(x; \mu_i + \nu_j, s^2 I)
         + \frac{\lambda}{2} \sum_{ij} (\mu_i' \nu_j)^2
 
-    It never rises. The penalty also decides what the likelihood leaves open: a vector added to all
-    :math:`\mu_i` and taken from all :math:`\nu_j` changes no density.
+    over :math:`\pi, \tau, \mu, \nu` and :math:`s^2`. The penalty weight :math:`\lambda` favours
+    orthogonal centres :math:`\mu_i` and :math:`\nu_j`. It also identifies the model: without a
+    penalty, a vector added to all :math:`\mu_i` and subtracted from all :math:`\nu_j` changes no
+    density.
 
     Parameters
     ----------
     n_clusters : int, default=2
         Number of clusters of each of the two clusterings.
     lam : float, default=1.0
-        Weight :math:`\lambda` of the penalty, in units of the number of rows times that of features
-        over the mean fourth power of the rows' lengths, from 0 to 10**6.
+        Penalty weight. Its unit is the number of rows times the number of features, divided by the
+        mean fourth power of the lengths of the centred rows. Raise it if the two clusterings are
+        similar. From 0 to 10**6.
     n_init : int, default=10
-        Number of restarts, from random rows, at most 10**6; the best by objective is kept.
+        Number of restarts from random rows; the solution with the best objective is kept. At most
+        10**6.
     max_iter : int, default=500
-        Most steps of a restart; at most 10**6.
+        Maximum number of iterations of a restart; at most 10**6.
     tol : float, default=1e-6
-        Gain per row, in nats, below which a restart has converged, from 0 to 1.
+        A restart has converged if the objective improves by less than ``tol`` nats per row, from 0
+        to 1.
     random_state : int, RandomState instance or None, default=None
-        Determines the starts.
+        Determines the initial values.
     <verbose>
 
     Attributes
     ----------
     alternatives_ : ndarray of shape (n_samples, 2)
-        Cluster of every row, in both clusterings.
+        Cluster of every row in both clusterings.
     labels_ : ndarray of shape (n_samples,)
-        The clustering of the two that shares less with what is known, by normalised mutual
-        information (its sum over several known labelings); the first where nothing is known.
+        The clustering with the smaller normalised mutual information with the known labels, summed
+        over labelings; the first clustering without ``known``.
     membership_ : ndarray of shape (n_samples, n_clusters)
-        p(cluster given row) in the clustering that is ``labels_``.
+        Posterior probabilities of the clusters of ``labels_``.
     <n_clusters_>
     objective_ : float
-        Minus the penalised log likelihood in nats, of the rows in their units.
-    objective_trace_ : ndarray
-        The same after every step (of at most 512) of the best restart.
+        Penalised negative log likelihood in nats, for the rows in their units.
+    objective_trace_ : ndarray of shape (n_iter,)
+        Objective of the best restart after each iteration, up to iteration 512.
     weights_ : ndarray of shape (2, n_clusters)
         :math:`\pi` and :math:`\tau`.
     means_ : ndarray of shape (2, n_clusters, n_features)
-        :math:`\mu` and :math:`\nu`, which count from the mean of all rows.
+        :math:`\mu` and :math:`\nu`, relative to the mean of all rows.
     noise_ : float
-        :math:`s^2`, at least a millionth of the features' mean variance.
+        :math:`s^2`, at least 1e-6 times the mean variance of the features.
     <cluster_centers_>
     n_iter_ : int
-        Steps of the best restart.
+        Iterations of the best restart.
     <converged_>
     restarts_ : xarray.Dataset
-        Labels, objective and convergence of all restarts; and their ``alternatives``.
+        Labels, ``alternatives``, objective and convergence of all restarts.
     <n_features_in_>
     <feature_names_in_>
 
+    See Also
+    --------
+    DecKMeans : The hard-assignment variant, with two k-means clusterings.
+    CAMI : Two Gaussian mixtures with a penalty on their mutual information.
+
     Notes
     -----
-    Known labels choose between the two clusterings, and have no part in finding them. The noise is
-    the same in all features: put them on a common scale.
+    Algorithm, for every restart:
+
+    1. Initialise :math:`\mu` at random rows, and :math:`\nu` at other random rows minus the nearest
+       :math:`\mu_i`.
+    2. E-step: compute the joint membership of every row in the pairs (i, j).
+    3. M-step: update :math:`\mu`, then :math:`\nu` (each a ridge regression), then :math:`s^2` and
+       the weights. Repeat from step 2.
+
+    The objective never increases. An iteration takes O(nk(k + p)) time and O(nk^2) memory for n
+    rows, k clusters and p features.
+
+    Known labels only select one of the two clusterings. The noise variance is the same in all
+    features, so standardise features of different scales.
 
     References
     ----------
-    Jain, Meka and Dhillon (2008), "Simultaneous unsupervised learning of disparate clusterings",
-    from what Dang and Bailey (2010) say of it. The unit of the weight, the starts, and the floor of
-    the noise are this package's own.
+    Jain, P., Meka, R. and Dhillon, I. S. (2008), "Simultaneous unsupervised learning of disparate
+    clusterings", SIAM International Conference on Data Mining, 858-869,
+    doi:10.1137/1.9781611972788.77.
+
+    Dang, X. H. and Bailey, J. (2010), "A hierarchical information theoretic technique for the
+    discovery of non linear alternative clusterings", ACM SIGKDD, 573-582,
+    doi:10.1145/1835804.1835878. This paper describes the variant that ConvEM implements.
+
+    The unit of ``lam``, the initial values and the minimum of ``noise_`` are specific to this
+    package.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from nrprob import ConvEM
+    >>> from nrprob import ConvEM, metrics
     >>> rng = np.random.default_rng(0)
-    >>> one, other = rng.integers(2, size=(2, 100))
-    >>> X = np.stack([8 * one, 6 * other], 1) + rng.normal(size=(100, 2))
-    >>> labels = ConvEM(2, random_state=0).fit(X, known=one).labels_
-    >>> bool(max((labels == other).mean(), (labels != other).mean()) > 0.95)
-    True
+    >>> known, target = rng.integers(2, size=(2, 100))
+    >>> X = np.stack([8 * known, 6 * target], 1) + rng.normal(size=(100, 2))
+    >>> model = ConvEM(2, random_state=0).fit(X, known=known)
+    >>> print(f"{metrics.normalized_mutual_information(model.labels_, target):.2f}")
+    1.00
     """
 
     n_clusters: parameters.Clusters = 2
@@ -254,24 +291,24 @@ class ConvEM(PairClusterer):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    def _search(self, task: PairTask, together: int) -> Run:
-        starts = task.draw(self.n_init, self.n_clusters)
+    def _run_restarts(self, task: SimultaneousTask, together: int) -> Run:
+        starts = task.draw_starts(self.n_init, self.n_clusters)
         n, d = task.X.shape
         fourth = float(((task.data.x**2).sum(1) ** 2).mean()) or 1.0
-        dtype = task.plane.x.dtype
-        numbers = Numbers(
+        dtype = task.padded.x.dtype
+        hyperparameters = Hyperparameters(
             n=np.asarray(n, dtype),
             d=np.asarray(d, dtype),
             lam=np.asarray(self.lam * n * d / fourth, dtype),
             tol=np.asarray(self.tol, dtype),
             max_iter=np.asarray(self.max_iter, np.int32),
         )
-        return _solve(task.plane, starts, numbers, together=together)
+        return _solve_restarts(task.padded, starts, hyperparameters, together=together)
 
-    def _value(self, objective: np.ndarray, task: PairTask) -> np.ndarray:
+    def _unscaled_objective(self, objective: np.ndarray, task: SimultaneousTask) -> np.ndarray:
         return objective + task.X.size * math.log(task.data.scale)
 
-    def _keep(self, task: PairTask, fit: Any) -> np.ndarray:
+    def _store_estimates(self, task: SimultaneousTask, fit: Any) -> np.ndarray:
         t, memberships = fit
         (n, m), k = task.X.shape, self.n_clusters
         self._log_weights = t.log_weights[:, :k].astype(np.float64)
@@ -291,7 +328,7 @@ class ConvEM(PairClusterer):
         return np.stack([logsumexp(log_p, axis=2), logsumexp(log_p, axis=1)])
 
     def predict_proba(self, X, *, known=None):
-        """p(cluster given row) of new rows, in the clustering that is ``labels_``.
+        """Posterior probabilities of the clusters of ``labels_`` for new rows.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Dec-kmeans: two k-means clusterings at once with orthogonal centres."""
+"""Decorrelated k-means: two simultaneous k-means clusterings with orthogonal centres."""
 
 from __future__ import annotations
 
@@ -17,63 +17,65 @@ from nrprob.estimator import parameters
 from nrprob.methods.alternatives.simultaneous import (
     HIGHEST,
     TRACE,
-    PairClusterer,
-    PairTask,
-    Plane,
+    PaddedRows,
     Run,
-    best_of,
-    ridge,
+    SimultaneousClusterer,
+    SimultaneousTask,
+    keep_best_trace,
+    solve_ridge,
 )
 
-_RETURNS = 20  # steps in which clusters without rows look for some
+_RESEED_STEPS = 20  # iterations in which empty clusters are re-initialised
 
 
-class Statistics(NamedTuple):
-    """Of two clusterings.
+class ClusterMeans(NamedTuple):
+    """Sizes and means of the clusters of two clusterings.
 
     Attributes
     ----------
     size : (2, K) numbers of rows
-    mean : (2, K, P) means of the clusters; 0 where there are no rows
+    mean : (2, K, P) means; 0 for empty clusters
     """
 
     size: jax.Array
     mean: jax.Array
 
 
-def statistics(plane: Plane, labels: jax.Array) -> Statistics:
-    """Sizes and means of the clusters of labels (2, N)."""
-    hit = labels[..., None] == jnp.arange(len(plane.active))
-    w = jnp.where(hit, plane.mass[:, None], 0)
+def cluster_means(padded: PaddedRows, labels: jax.Array) -> ClusterMeans:
+    """Compute sizes and means of the clusters of labels (2, N)."""
+    hit = labels[..., None] == jnp.arange(len(padded.active))
+    w = jnp.where(hit, padded.mass[:, None], 0)
     size = w.sum(1)
-    sums = jnp.einsum("vnk,np->vkp", w, plane.x, precision=HIGHEST)
-    return Statistics(size, sums / jnp.maximum(size, 1)[..., None])
+    sums = jnp.einsum("vnk,np->vkp", w, padded.x, precision=HIGHEST)
+    return ClusterMeans(size, sums / jnp.maximum(size, 1)[..., None])
 
 
-def representatives(of: Statistics, lam: jax.Array) -> jax.Array:
-    """Representatives (2, K, P) that are best for two clusterings: exactly, as they do not meet."""
+def update_representatives(clusters: ClusterMeans, lam: jax.Array) -> jax.Array:
+    """Optimal representatives (2, K, P) given the labels; a ridge regression per clustering."""
 
-    def one(size, mean, other):
+    def solve_side(size, mean, other):
         full = jnp.maximum(size, 1)
-        return ridge(full, full[:, None] * mean, other, lam)
+        return solve_ridge(full, full[:, None] * mean, other, lam)
 
-    # In one call of LAPACK: two at a time could wait for each other.
-    return jax.vmap(one)(of.size, of.mean, of.mean[::-1])
+    # One batched LAPACK call: two concurrent calls can deadlock.
+    return jax.vmap(solve_side)(clusters.size, clusters.mean, clusters.mean[::-1])
 
 
-def objective(plane: Plane, of: Statistics, centres: jax.Array, lam: jax.Array) -> jax.Array:
-    """Sums of squares about representatives, and the penalty of those that are not orthogonal."""
-    of, centres = jax.tree.map(lambda a: a.astype(jnp.float64), (of, centres))
-    total = 2 * (plane.mass * (plane.x**2).sum(1).astype(jnp.float64)).sum()
-    inner = (of.mean * centres).sum(-1)
-    squares = total + (of.size * ((centres**2).sum(-1) - 2 * inner)).sum()
-    products = jnp.einsum("vip,vjp->vij", centres, of.mean[::-1], precision=HIGHEST)
+def penalised_objective(
+    padded: PaddedRows, clusters: ClusterMeans, centres: jax.Array, lam: jax.Array
+) -> jax.Array:
+    """Within-cluster sums of squares plus the orthogonality penalty."""
+    clusters, centres = jax.tree.map(lambda a: a.astype(jnp.float64), (clusters, centres))
+    total = 2 * (padded.mass * (padded.x**2).sum(1).astype(jnp.float64)).sum()
+    inner = (clusters.mean * centres).sum(-1)
+    squares = total + (clusters.size * ((centres**2).sum(-1) - 2 * inner)).sum()
+    products = jnp.einsum("vip,vjp->vij", centres, clusters.mean[::-1], precision=HIGHEST)
     return squares + lam * (products**2).sum()
 
 
 @jit_by_size("together")
-def _solve(
-    plane: Plane,
+def _solve_restarts(
+    padded: PaddedRows,
     starts: jax.Array,
     seeds: jax.Array,
     lam: jax.Array,
@@ -81,124 +83,154 @@ def _solve(
     *,
     together: int,
 ) -> Run:
-    """Run restarts from the first representatives ``starts`` (restarts, 2, K, P)."""
-    n = plane.mass.sum()
-    nearest = jax.vmap(plane.nearest)
+    """Run restarts from initial representatives ``starts`` (restarts, 2, K, P)."""
+    n = padded.mass.sum()
+    nearest_centre = jax.vmap(padded.nearest_centre)
 
-    def one(start, seed):
+    def run_restart(start, seed):
         def step(state, count):
             labels, best = state
-            of = statistics(plane, labels)
-            centres = representatives(of, lam)
-            value, held = objective(plane, of, centres, lam), (of.size > 0).sum()
+            clusters = cluster_means(padded, labels)
+            centres = update_representatives(clusters, lam)
+            value, n_occupied = (
+                penalised_objective(padded, clusters, centres, lam),
+                (clusters.size > 0).sum(),
+            )
             # A pair with a cluster that has just lost its rows escapes a part of the penalty.
-            better = (held > best[0]) | ((held == best[0]) & (value < best[1]))
+            better = (n_occupied > best[0]) | ((n_occupied == best[0]) & (value < best[1]))
             best = jax.tree.map(
-                lambda new, old: jnp.where(better, new, old), (held, value, labels, centres), best
+                lambda new, old: jnp.where(better, new, old),
+                (n_occupied, value, labels, centres),
+                best,
             )
-            # What has no rows looks for some at a random one; but rows alike would go to and fro.
-            drawn = (hashed_uniform(fold_in(seed, count), of.size.shape, plane.x.dtype) * n).astype(
-                int
-            )
-            seats = jnp.where((of.size > 0)[..., None], centres, plane.x[drawn])
-            new = nearest(seats, (of.size > 0) | (count < _RETURNS))
+            # Move empty clusters to random rows, in the first iterations only: ties would cycle.
+            row_index = (
+                hashed_uniform(fold_in(seed, count), clusters.size.shape, padded.x.dtype) * n
+            ).astype(int)
+            candidates = jnp.where((clusters.size > 0)[..., None], centres, padded.x[row_index])
+            new = nearest_centre(candidates, (clusters.size > 0) | (count < _RESEED_STEPS))
             return (new, best), (new == labels).all(), value
 
-        labels = nearest(start, jnp.ones(start.shape[:2], bool))
+        labels = nearest_centre(start, jnp.ones(start.shape[:2], bool))
         worst = jnp.zeros((), int), jnp.asarray(jnp.inf, jnp.float64), labels, start
         result = iterate(step, (labels, worst), max_iter, trace=empty_trace(TRACE, jnp.float64))
-        held, value, labels, centres = result.state[1]
-        return held, Run(labels, value, result.done, result.n_iter, result.trace, centres)
+        n_occupied, value, labels, centres = result.state[1]
+        return n_occupied, Run(labels, value, result.done, result.n_iter, result.trace, centres)
 
-    held, runs = map_restarts(one, (starts, seeds), together)
-    return best_of(runs._replace(objective=jnp.where(held < held.max(), jnp.inf, runs.objective)))
+    n_occupied, runs = map_restarts(run_restart, (starts, seeds), together)
+    return keep_best_trace(
+        runs._replace(objective=jnp.where(n_occupied < n_occupied.max(), jnp.inf, runs.objective))
+    )
 
 
 @parameters.constructor
-class DecKMeans(PairClusterer):
-    r"""Decorrelated k-means: two k-means clusterings at once, with orthogonal centres.
+class DecKMeans(SimultaneousClusterer):
+    r"""Decorrelated k-means: two k-means clusterings with orthogonal centres.
 
-    Two clusterings :math:`C, D` of the same rows, from their mean, with means :math:`a_i, b_j` and
-    representatives :math:`\mu_i, \nu_j`, that minimise
+    DecKMeans fits two clusterings :math:`C` and :math:`D` to the same rows, centred at their mean.
+    It minimises
 
     .. math::
         \sum_i \sum_{x \in C_i} |x - \mu_i|^2 + \sum_j \sum_{x \in D_j} |x - \nu_j|^2 +
-        \lambda \sum_{ij} \left[ (b_j' \mu_i)^2 + (a_i' \nu_j)^2 \right]
+        \lambda \sum_{ij} \left[ (b_j' \mu_i)^2 + (a_i' \nu_j)^2 \right],
 
-    In turn, rows go to the nearest representatives, and these to their best places,
-    :math:`\mu_i = (n_i I + \lambda \sum_j b_j b_j')^{-1} n_i a_i`, and :math:`\nu_j` likewise. That
-    is no descent: rows that move change the means in the penalty. The best pair of clusterings on
-    the way is kept.
+    where :math:`a_i` and :math:`b_j` are the cluster means, :math:`\mu_i` and :math:`\nu_j` are the
+    representatives that rows are assigned to, and :math:`\lambda` is the penalty weight.
 
     Parameters
     ----------
     n_clusters : int, default=2
         Number of clusters of each of the two clusterings.
     lam : float, default=1.0
-        Weight :math:`\lambda` of the penalty, in units of the number of rows over their mean
-        square, from 0 to 10**6. With 0 the clusterings are two k-means that may be the same.
+        Penalty weight, in units of the number of rows divided by their mean square. Raise it if the
+        two clusterings are similar. With 0, both are k-means clusterings, which may coincide. From
+        0 to 10**6.
     n_init : int, default=20
-        Number of restarts, from random rows, at most 10**6; the best by objective is kept.
+        Number of restarts from random rows; the solution with the best objective is kept. At most
+        10**6.
     max_iter : int, default=100
-        Most steps of a restart; at most 10**6.
+        Maximum number of iterations of a restart; at most 10**6.
     random_state : int, RandomState instance or None, default=None
-        Determines the starts.
+        Determines the initial values.
     <verbose>
 
     Attributes
     ----------
     alternatives_ : ndarray of shape (n_samples, 2)
-        Cluster of every row, in both clusterings.
+        Cluster of every row in both clusterings.
     labels_ : ndarray of shape (n_samples,)
-        The clustering of the two that shares less with what is known, by normalised mutual
-        information (its sum over several known labelings); the first where nothing is known.
+        The clustering with the smaller normalised mutual information with the known labels, summed
+        over labelings; the first clustering without ``known``.
     membership_ : ndarray of shape (n_samples, n_clusters)
         One-hot form of ``labels_``.
     <n_clusters_>
     objective_ : float
-        Sum of squares with penalty, in squared units of the features: not in nats.
-    objective_trace_ : ndarray
-        The same after every step (of at most 512) of the best restart. It may rise;
-        ``objective_`` is the least of it.
+        Penalised sum of squares, in squared units of the features.
+    objective_trace_ : ndarray of shape (n_iter,)
+        Objective of the best restart after each iteration, up to iteration 512. It may increase;
+        ``objective_`` is its minimum.
     representatives_ : ndarray of shape (2, n_clusters, n_features)
-        :math:`\mu` and :math:`\nu`, which count from the mean of all rows; 0 for a cluster without
-        rows.
+        :math:`\mu` and :math:`\nu`, relative to the mean of all rows; 0 for an empty cluster.
     <cluster_centers_>
     n_iter_ : int
-        Steps of the best restart.
+        Iterations of the best restart.
     converged_ : bool
-        Whether the best restart ended in clusters that no longer changed.
+        Whether the labels of the best restart stopped changing.
     restarts_ : xarray.Dataset
-        Labels, objective and convergence of all restarts; and their ``alternatives``.
+        Labels, ``alternatives``, objective and convergence of all restarts.
     <n_features_in_>
     <feature_names_in_>
 
+    See Also
+    --------
+    ConvEM : The probabilistic variant, in which the centres add up.
+    CAMI : Two Gaussian mixtures with a penalty on their mutual information.
+
     Notes
     -----
-    Known labels choose between the two clusterings, and have no part in finding them.
+    Algorithm, for every restart:
 
-    Rows of the fit need not be nearest to their own representatives in the pair that is kept, so
-    `predict` may give some of them another cluster. The search is not scale-free in the features:
-    put them on a common scale. Two clusters in each clustering of one feature cannot be
-    decorrelated. A cluster that loses all its rows begins again at a random one, in the first 20
-    steps. Pairs in which fewer clusters hold rows escape a part of the penalty, and come after all
-    others, in the restarts with an infinite objective.
+    1. Initialise the representatives at random rows.
+    2. Assign every row to the nearest representative of each clustering.
+    3. Update the representatives,
+       :math:`\mu_i = (n_i I + \lambda \sum_j b_j b_j')^{-1} n_i a_i` with :math:`n_i` the size of
+       cluster i, and :math:`\nu_j` likewise. Repeat from step 2.
+
+    Step 2 changes the means in the penalty, so the objective may increase. DecKMeans keeps the best
+    pair of clusterings of all iterations. `predict` can therefore assign a training row to another
+    cluster than ``labels_``. An iteration takes O(nkp) time and O(nk) memory for n rows, k clusters
+    and p features.
+
+    An empty cluster is re-initialised at a random row in the first 20 iterations. A pair with fewer
+    non-empty clusters avoids a part of the penalty, so it ranks behind all others; its objective in
+    ``restarts_`` is infinite.
+
+    Known labels only select one of the two clusterings. The objective depends on the units of the
+    features, so standardise features of different scales. Two clusterings of one feature cannot be
+    decorrelated.
 
     References
     ----------
-    Jain, Meka and Dhillon (2008), "Simultaneous unsupervised learning of disparate clusterings",
-    from what Dang and Bailey (2010) say of it. The unit of the weight is this package's own.
+    Jain, P., Meka, R. and Dhillon, I. S. (2008), "Simultaneous unsupervised learning of disparate
+    clusterings", SIAM International Conference on Data Mining, 858-869,
+    doi:10.1137/1.9781611972788.77.
+
+    Dang, X. H. and Bailey, J. (2010), "A hierarchical information theoretic technique for the
+    discovery of non linear alternative clusterings", ACM SIGKDD, 573-582,
+    doi:10.1145/1835804.1835878. This paper describes the variant that DecKMeans implements.
+
+    The unit of ``lam`` is specific to this package.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from nrprob import DecKMeans
+    >>> from nrprob import DecKMeans, metrics
     >>> rng = np.random.default_rng(0)
-    >>> one, other = rng.integers(2, size=(2, 100))
-    >>> X = np.stack([8 * one, 6 * other], 1) + rng.normal(size=(100, 2))
-    >>> labels = DecKMeans(2, random_state=0).fit(X, known=one).labels_
-    >>> bool(max((labels == other).mean(), (labels != other).mean()) > 0.95)
-    True
+    >>> known, target = rng.integers(2, size=(2, 100))
+    >>> X = np.stack([8 * known, 6 * target], 1) + rng.normal(size=(100, 2))
+    >>> model = DecKMeans(2, random_state=0).fit(X, known=known)
+    >>> print(f"{metrics.normalized_mutual_information(model.labels_, target):.2f}")
+    1.00
     """
 
     n_clusters: parameters.Clusters = 2
@@ -209,17 +241,17 @@ class DecKMeans(PairClusterer):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    def _search(self, task: PairTask, together: int) -> Run:
-        starts = task.draw(self.n_init, self.n_clusters)
+    def _run_restarts(self, task: SimultaneousTask, together: int) -> Run:
+        starts = task.draw_starts(self.n_init, self.n_clusters)
         seeds = task.random.randint(2**31 - 1, size=self.n_init).astype(np.uint32)
-        lam = np.asarray(self.lam * len(task.X), task.plane.x.dtype)
+        lam = np.asarray(self.lam * len(task.X), task.padded.x.dtype)
         limit = np.asarray(self.max_iter, np.int32)
-        return _solve(task.plane, starts, seeds, lam, limit, together=together)
+        return _solve_restarts(task.padded, starts, seeds, lam, limit, together=together)
 
-    def _value(self, objective: np.ndarray, task: PairTask) -> np.ndarray:
+    def _unscaled_objective(self, objective: np.ndarray, task: SimultaneousTask) -> np.ndarray:
         return objective * task.data.scale**2
 
-    def _keep(self, task: PairTask, fit: Any) -> np.ndarray:
+    def _store_estimates(self, task: SimultaneousTask, fit: Any) -> np.ndarray:
         m = task.X.shape[1]
         centres = fit[:, : self.n_clusters, :m].astype(np.float64)
         self._centres = centres

@@ -1,4 +1,4 @@
-"""Inputs of alternative clusterings: dense features and known labels."""
+"""Base class of alternative clustering: dense features and known labels."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nrprob.statistics.features import Scaled
 
 
 class AlternativeClusterer(DenseClusterer):
-    """Clusterer of dense rows that takes known labels, and no wanted ones."""
+    """Clusterer of dense rows that accepts known labels and no target labels."""
 
     _encoder: KnownEncoder
-    # What becomes of a row that is alone in its known group; nothing where it is empty.
-    _of_singles = ""
+    # Clause of the warning about known groups of one row; no warning where it is empty.
+    _singleton_note = ""
 
     def fit(self, X, y=None, *, known=None):
         """Cluster the rows of ``X``.
@@ -24,7 +24,7 @@ class AlternativeClusterer(DenseClusterer):
         X : array-like or JAX array of shape (n_samples, n_features)
             Float32 input is computed in float32, all else in float64.
         y : array-like of shape (n_samples,), optional
-            Present for the sake of pipelines: labels, which are ignored.
+            Ignored; present for compatibility with scikit-learn pipelines.
         known : array-like, optional
             Labels of shape (n_samples,) to avoid, or several labelings as a 2-D array of integers
             or strings.
@@ -36,12 +36,12 @@ class AlternativeClusterer(DenseClusterer):
         Raises
         ------
         ValueError
-            If the data do not fit the parameters; the message says what to change.
+            If the data are incompatible with the parameters.
         """
         return super().fit(X, y, known=known)
 
     def _read_rows(self, X, y, known) -> tuple[np.ndarray, Known]:
-        """Checked rows, and what is known: labels."""
+        """Validate the rows and the known labels."""
         X, _ = self._take_in(X, None)
         if y is not None:
             read_labels(y, len(X))
@@ -49,13 +49,13 @@ class AlternativeClusterer(DenseClusterer):
         if known.kind == "soft":
             raise ValueError(
                 f"{type(self).__name__} needs known labels; got soft Memberships; pass labels, "
-                "such as the most probable group of every row"
+                "such as the most probable group of each row"
             )
-        known.columns()  # refuses what is continuous
+        known.columns()  # raises ValueError for continuous covariates
         return X, known
 
     def _take_rows(self, X, y, known) -> tuple[np.ndarray, Scaled, Known, Groups]:
-        """Checked rows, the same scaled, what is known, and the groups of equal known labels."""
+        """Return validated rows, scaled rows, known structure and the product of known labels."""
         X, known = self._read_rows(X, y, known)
         self._encoder = KnownEncoder()
         groups = self._encoder.fit(known, len(X))
@@ -66,8 +66,8 @@ class AlternativeClusterer(DenseClusterer):
         single = int((np.bincount(groups.codes) == 1).sum())
         if known.kind != "labels" or not 0 < single < groups.codes.size:
             super()._check_groups(groups, known)
-        elif self._of_singles:
+        elif self._singleton_note:
             self._degenerate(
-                f"{single} known group(s) have a single member, {self._of_singles}; got group "
+                f"{single} known group(s) have a single member, {self._singleton_note}; got group "
                 "sizes down to 1; merge small groups if that matters"
             )

@@ -1,4 +1,4 @@
-"""Orthogonalization: cluster the data after removing the directions of known means."""
+"""Orthogonalization: cluster rows after projecting out the means of known groups."""
 
 from __future__ import annotations
 
@@ -9,128 +9,143 @@ import numpy as np
 
 from nrprob.estimator import parameters
 from nrprob.known import Groups, Known
-from nrprob.methods.alternatives.transforms import MovedClusterer
+from nrprob.methods.alternatives.transforms import TransformClusterer
 from nrprob.statistics.groups import group_means
 
-_NOTHING = 1e-12  # of the mean square of the rows: a mean, or what is left, that is none
-_KEPT = 1 - 1e-6  # share of the variance that is kept where directions are dropped
+_RELATIVE_ZERO = 1e-12  # means and remainders below this share of the mean square are 0
+_RETAINED_VARIANCE = 1 - 1e-6  # share of the variance that the principal components retain
 
 
-def own_directions(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
+def group_directions(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Unit vectors (groups, m) along the groups' means; 0 where a mean is numerically 0."""
     means = group_means(x, codes)
     square = (means**2).sum(1, keepdims=True)
-    some = square > _NOTHING * (x**2).sum(1).mean()
-    return np.where(some, means, 0) / np.sqrt(np.where(some, square, 1))
+    nonzero = square > _RELATIVE_ZERO * (x**2).sum(1).mean()
+    return np.where(nonzero, means, 0) / np.sqrt(np.where(nonzero, square, 1))
 
 
-def mean_space(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
+def mean_subspace(x: np.ndarray, codes: np.ndarray) -> np.ndarray:
     """Orthonormal basis (r, m) of the span of the groups' means."""
     _, singular, basis = np.linalg.svd(group_means(x, codes), full_matrices=False)
-    return basis[singular**2 > _NOTHING * (x**2).sum(1).mean()]
+    return basis[singular**2 > _RELATIVE_ZERO * (x**2).sum(1).mean()]
 
 
-def without_own(x: np.ndarray, directions: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """Rows without the direction of their own group's mean."""
-    own = directions[codes]
-    return x - own * (own * x).sum(1, keepdims=True)
+def remove_group_direction(x: np.ndarray, directions: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Project every row orthogonally to the mean of its group."""
+    direction = directions[codes]
+    return x - direction * (direction * x).sum(1, keepdims=True)
 
 
-def without_space(x: np.ndarray, basis: np.ndarray) -> np.ndarray:
-    """Rows without their part in the span of an orthonormal basis (r, m)."""
+def remove_subspace(x: np.ndarray, basis: np.ndarray) -> np.ndarray:
+    """Project rows orthogonally to the span of an orthonormal basis (r, m)."""
     return x - (x @ basis.T) @ basis
 
 
 @parameters.constructor
-class Orthogonalization(MovedClusterer):
-    r"""Cluster rows from which the means of the known groups are projected out.
+class Orthogonalization(TransformClusterer):
+    r"""Alternative clustering by projecting out the means of known groups.
 
-    With the mean :math:`m_c` of the rows of known group c, from the mean of all rows, every row is
-    moved before a base clusterer sees it:
+    Let :math:`m_c` be the mean of known group c, relative to the mean of all rows. Every row x is
+    projected before a base clusterer clusters the rows:
 
     .. math::
-        \text{"clustering"}: \quad x &\leftarrow x - m_c \, (m_c' x) / (m_c' m_c),
-            \quad \text{c the row's own group} \\
+        \text{"clustering"}: \quad x &\leftarrow x - m_c \, (m_c' x) / (m_c' m_c), \\
         \text{"subspace"}: \quad x &\leftarrow x - Q Q' x,
-            \quad Q \text{ an orthonormal basis of the span of all } m_c
 
-    "clustering" takes one direction from every row, and leaves something in any two features.
-    "subspace" takes the same directions from all rows, up to one less than there are groups, and
-    leaves nothing where these are all directions. With two groups of one size they are the same.
+    where c is the known group of x, and Q an orthonormal basis of the span of all :math:`m_c`.
 
     Parameters
     ----------
     <n_clusters>
     variant : {"clustering", "subspace"}, default="clustering"
-        Which directions a row loses.
+        "clustering" removes one direction from each row. "subspace" removes the same directions
+        from all rows, at most one less than there are groups; it needs more features than
+        directions. The variants agree for two groups of equal size.
     base : {"em", "kmeans"} or clusterer, default="em"
-        What clusters the moved rows: a mixture of spherical normal components from random rows, or
-        k-means, both of scikit-learn, or a clusterer with ``fit_predict``, which gets
-        ``n_clusters``, and a seed if it has none. It sees the moved rows along their principal
-        directions, without those that hold less than 1e-6 of the variance.
+        Clusterer of the projected rows. "em" is a spherical Gaussian mixture, initialised at random
+        rows, and "kmeans" is k-means, both from scikit-learn. Any clusterer with ``fit_predict`` is
+        accepted; its number of clusters is set, and its seed if it has none. It gets the principal
+        components of the projected rows that retain all but 1e-6 of the variance.
     center : bool, default=True
-        Whether means count from the mean of all rows. False takes the origin of the features, which
-        is another method: what is removed then depends on where the origin is.
+        Whether group means are relative to the mean of all rows. With False they are relative to
+        the origin, so the result depends on the origin of the features.
     n_init : int, default=10
-        Number of restarts of the base, at most 10**6; the best by objective is kept. A clusterer of
-        your own brings its own number.
+        Number of restarts of the base; the solution with the best objective is kept. A base that
+        you pass is fitted once. At most 10**6.
     max_iter : int, default=300
-        Most iterations of the base; at most 10**6.
+        Maximum number of iterations of the base; at most 10**6.
     tol : float, default=1e-4
-        When the base has converged, in its own terms; from 0 to 1.
+        Convergence tolerance of the base, as scikit-learn defines it; from 0 to 1.
     random_state : int, RandomState instance or None, default=None
-        Determines the starts of the base.
+        Determines the initial values of the base.
     <verbose>
 
     Attributes
     ----------
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
-        p(cluster given row) by the base "em"; else one-hot.
+        Posterior probabilities of the clusters for base "em"; one-hot for all other bases.
     <n_clusters_>
     objective_ : float
-        Of the moved rows: minus the log likelihood in nats of the base "em"; the sum of squared
-        distances to the centres of any other base, whatever it minimises.
-    objective_trace_ : ndarray
-        ``objective_`` alone, as the base tells of no step before.
+        For base "em", the negative log likelihood of the projected rows in nats. For all other
+        bases, the sum of squared distances to the cluster means of the projected rows.
+    objective_trace_ : ndarray of shape (1,)
+        ``objective_``; the bases report no earlier iterations.
     directions_ : list of ndarray of shape (n_groups, n_features) or (rank, n_features)
-        What was removed for every known labeling: the unit vector of every group, 0 where its mean
-        is that of all rows; or an orthonormal basis. Empty if nothing is known.
+        Removed directions of each known labeling: the unit vector of every group for "clustering",
+        0 if its mean is the mean of all rows; the orthonormal basis for "subspace". Empty without
+        ``known``.
     <cluster_centers_>
     n_iter_ : int
-        Iterations of the best restart of the base; 1 of a clusterer of your own.
+        Iterations of the best restart of the base; 1 for a base that you pass.
     <converged_>
     <restarts_>
     <n_features_in_>
     <feature_names_in_>
 
+    See Also
+    --------
+    ADFT : Inverts a metric that is learnt from the known groups.
+    ResidualMixture : Gaussian mixture of the residuals from known structure.
+    NACI : Alternative clusters of any shape.
+
     Notes
     -----
-    Several known labelings are removed one after the other, each from what the one before it left,
-    as in the published sequence of views. For "subspace" their order does not matter. Without
-    ``known`` the base clusters the rows as they are.
+    Algorithm:
 
-    "Clustering" moves the rows of every group along a line of its own: of two features it leaves
-    one coordinate, in which clusters of different groups may fall together that lie far apart. New
-    rows need ``known`` for "clustering" alone.
+    1. For each known labeling in turn, compute the group means of the current rows, and project the
+       rows. The order of the labelings matters for "clustering" only.
+    2. Compute the principal components of the projected rows.
+    3. Fit the base to the components.
+
+    Steps 1 and 2 take O(np^2) time and O(np) memory for n rows and p features. Without ``known``
+    the rows are not projected.
+
+    "clustering" projects each group along a different line. With two features, one coordinate
+    remains, and distant clusters of different groups can coincide. New rows need ``known`` for
+    "clustering" only.
 
     References
     ----------
-    Cui, Fern and Dy (2007), "Non-redundant multi-view clustering via orthogonalization", methods 1
-    and 2; Algo1 and Algo2 of Dang and Bailey (2010), whose text gives "clustering" the span of all
-    means, which leaves nothing of the data for which it reports results. "Subspace" is undefined
-    where the centred means span all features, not where there are more groups than features.
+    Cui, Y., Fern, X. Z. and Dy, J. G. (2007), "Non-redundant multi-view clustering via
+    orthogonalization", IEEE International Conference on Data Mining, 133-142,
+    doi:10.1109/ICDM.2007.94. Methods 1 and 2.
+
+    Dang, X. H. and Bailey, J. (2010), "A hierarchical information theoretic technique for the
+    discovery of non linear alternative clusterings", ACM SIGKDD, 573-582,
+    doi:10.1145/1835804.1835878. Algo1 and Algo2. Its text removes the span of all means in
+    "clustering", which would remove all variance of the data that it reports on.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from nrprob import Orthogonalization
+    >>> from nrprob import Orthogonalization, metrics
     >>> rng = np.random.default_rng(0)
-    >>> known, sought = rng.integers(2, size=(2, 100))
-    >>> X = np.stack([8 * known, 6 * sought], 1) + rng.normal(size=(100, 2))
-    >>> labels = Orthogonalization(2, random_state=0).fit(X, known=known).labels_
-    >>> bool(max((labels == sought).mean(), (labels != sought).mean()) > 0.95)
-    True
+    >>> known, target = rng.integers(2, size=(2, 100))
+    >>> X = np.stack([8 * known, 6 * target], 1) + rng.normal(size=(100, 2))
+    >>> model = Orthogonalization(2, random_state=0).fit(X, known=known)
+    >>> print(f"{metrics.normalized_mutual_information(model.labels_, target):.2f}")
+    1.00
     """
 
     n_clusters: parameters.Clusters = 2
@@ -145,63 +160,64 @@ class Orthogonalization(MovedClusterer):
     verbose: parameters.Verbosity = 0
 
     @property
-    def _own(self) -> bool:
+    def _groupwise(self) -> bool:
         return self.variant == "clustering"
 
     @property
-    def _of_singles(self) -> str:  # type: ignore[override]
-        return "of which nothing is left" if self._own else ""
+    def _singleton_note(self) -> str:  # type: ignore[override]
+        return "whose rows are projected to the origin" if self._groupwise else ""
 
-    def _learn(
+    def _learn_transform(
         self, x: np.ndarray, known: Known, groups: Groups, random: np.random.RandomState
     ) -> np.ndarray:
         from sklearn.decomposition import PCA
 
-        # Where the mean of all rows is among the scaled rows.
+        # Position of the origin: the mean of all rows, or the origin of the features.
         self._origin = np.zeros(x.shape[1])
         if not self.center:
             self._origin = self._scaled.centre / self._scaled.scale
         before, x = float(np.mean(x**2)), x + self._origin
         self._removed = []
         for codes in known.labelings.T:
-            if self._own:
-                self._removed.append(own_directions(x, codes))
-                x = without_own(x, self._removed[-1], codes)
+            if self._groupwise:
+                self._removed.append(group_directions(x, codes))
+                x = remove_group_direction(x, self._removed[-1], codes)
             else:
-                self._removed.append(mean_space(x, codes))
-                x = without_space(x, self._removed[-1])
+                self._removed.append(mean_subspace(x, codes))
+                x = remove_subspace(x, self._removed[-1])
+        # Represent the projected rows by their principal components.
         self.directions_ = [directions.copy() for directions in self._removed]
         self._components = None
         left = float(np.mean((x - x.mean(0)) ** 2))
-        if left <= _NOTHING * before:
+        if left <= _RELATIVE_ZERO * before:
             if before > 0:
-                self._refuse(x.shape[1], groups.n_groups)
+                self._raise_nothing_left(x.shape[1], groups.n_groups)
             return x
-        self._components = PCA(n_components=_KEPT).fit(x)
+        self._components = PCA(n_components=_RETAINED_VARIANCE).fit(x)
         return self._components.transform(x)
 
-    def _refuse(self, m: int, n_groups: int) -> None:
+    def _raise_nothing_left(self, m: int, n_groups: int) -> None:
         span = f"the means of the known groups span all {m} features"
         raise ValueError(
-            f"{span}, so nothing is left to cluster; got {n_groups} groups of rows with "
+            f"{span}, so no variance remains to cluster; got {n_groups} groups of rows with "
             f"n_features={m}; pass more features or fewer groups"
-            + ("" if self._own else ", or use variant='clustering'")
+            + ("" if self._groupwise else ", or use variant='clustering'")
         )
 
-    def _move(self, x: np.ndarray, known: Any) -> np.ndarray:
+    def _apply_transform(self, x: np.ndarray, known: Any) -> np.ndarray:
         x = x + self._origin
-        if self._own:
+        if self._groupwise:
             groups = self._encoder.transform(known, len(x))
             labels = np.array(list(getattr(self._encoder, "combinations_", ())), int)
             for j, directions in enumerate(self._removed):
-                x = without_own(x, directions, labels[groups.codes, j])
+                x = remove_group_direction(x, directions, labels[groups.codes, j])
         else:
             for basis in self._removed:
-                x = without_space(x, basis)
+                x = remove_subspace(x, basis)
         return x if self._components is None else self._components.transform(x)
 
     def predict(self, X, *, known=None):
-        """Cluster of new rows: moved as those of the fit, and placed by the base.
+        """Project new rows and assign them to clusters by the base.
 
         Parameters
         ----------

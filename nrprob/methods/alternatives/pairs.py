@@ -1,4 +1,4 @@
-"""Base class of agglomerative estimators that start from a matrix of pairs."""
+"""Base class of agglomerative estimators that merge from a matrix of pairs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from nrprob.methods.alternatives.inputs import AlternativeClusterer
 from nrprob.statistics.features import spread, standardised
 from nrprob.statistics.rows import bucket, rounded
 
-_SMALL = 256  # rows up to which programs are compiled for one size
-_FEW = 8  # columns of which squares of differences are summed as they are
-_ENTRIES = 2**22  # of the tables that place new rows, at once
+_SINGLE_SIZE_ROWS = 256  # below this number of rows, all problems share one compiled size
+_MAX_DIRECT_FEATURES = 8  # up to this number of features, squared differences are summed directly
+_BLOCK_ENTRIES = 2**22  # entries of a block of the distances between new and merged rows
 
 
 def _check_approx(name: str, value: Any) -> None:
@@ -31,20 +31,20 @@ def _check_approx(name: str, value: Any) -> None:
         check_choice(name, value, ("subsample",), "or None")
 
 
-# Parameters of all of them.
+# Parameter types of all subclasses.
 Approximation = Annotated[str | None, parameters.Checked(_check_approx)]
 Size = Annotated[int, parameters.Number(2, 10**6, integer=True)]
 
 
 @dataclass
 class PairTask:
-    """Checked input of one fit; nothing of it is compiled ahead.
+    """Validated input of one fit; `compute` compiles its own programs.
 
     Attributes
     ----------
-    x : (n, d) rows in units of their spread
-    codes : (n, m) known groups in every labeling
-    merged : (s,) rows that are merged; the others follow
+    x : (n, d) standardised rows
+    codes : (n, m) known groups of each labeling
+    merged : (s,) indices of the merged rows; `fit` assigns the others afterwards
     """
 
     x: np.ndarray
@@ -54,13 +54,13 @@ class PairTask:
 
 
 class Padded(NamedTuple):
-    """Rows that are merged, as compiled programs take them.
+    """Merged rows, padded to sizes that share compiled programs.
 
     Attributes
     ----------
-    x : (N, D) rows; zeros on padding
+    x : (N, D) rows; 0 on padding
     alive : (N,) False on padding
-    codes : (m, N) known groups in every labeling; on padding, every row its own
+    codes : (m, N) known groups of each labeling; every padding row is a group by itself
     """
 
     x: np.ndarray
@@ -68,22 +68,22 @@ class Padded(NamedTuple):
     codes: np.ndarray
 
     @classmethod
-    def of(cls, x: np.ndarray, codes: np.ndarray) -> Padded:
-        """Pad, so that problems of nearly the same size share programs."""
+    def from_rows(cls, x: np.ndarray, codes: np.ndarray) -> Padded:
+        """Pad rows (n, d) and codes (n, m), so that similar sizes share compiled programs."""
         n, d = x.shape
-        size = bucket(max(n, _SMALL), 2048)
-        rows = np.zeros((size, bucket(max(d, _FEW), 1024)), x.dtype)
+        size = bucket(max(n, _SINGLE_SIZE_ROWS), 2048)
+        rows = np.zeros((size, bucket(max(d, _MAX_DIRECT_FEATURES), 1024)), x.dtype)
         rows[:n, :d] = x
         m = max(codes.shape[1], 1)
-        m = rounded(m, 1) if size <= _SMALL else m
+        m = rounded(m, 1) if size <= _SINGLE_SIZE_ROWS else m
         groups = np.tile(np.arange(size, dtype=np.int32), (m, 1))
         groups[: codes.shape[1], :n] = codes.T
         return cls(rows, np.arange(size) < n, groups)
 
 
-def squares(x: jax.Array) -> jax.Array:
-    """Squared distances (n, n) of rows; symmetric to the last bit."""
-    if x.shape[1] <= _FEW:  # exact for rows that are alike
+def squared_distances(x: jax.Array) -> jax.Array:
+    """Squared Euclidean distances (n, n) of rows; exactly symmetric."""
+    if x.shape[1] <= _MAX_DIRECT_FEATURES:  # exactly 0 for equal rows
         return ((x[:, None] - x[None]) ** 2).sum(-1)
     norm = (x**2).sum(1)
     product = jnp.matmul(x, x.T, precision=jax.lax.Precision.HIGHEST)
@@ -91,16 +91,16 @@ def squares(x: jax.Array) -> jax.Array:
     return (square + square.T) / 2
 
 
-def by_block(
+def score_by_block(
     x: np.ndarray, others: np.ndarray, scores: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Scores of new rows: ``scores`` of their squared distances (b, n) to others, by blocks."""
+    """Apply ``scores`` to squared distances (b, n) from ``x`` to ``others``, block by block."""
     from scipy.spatial.distance import cdist
 
-    step = max(1, _ENTRIES // len(others))
+    step = max(1, _BLOCK_ENTRIES // len(others))
     wide = others.astype(np.float64)
     blocks = [
-        # Of rows far out, larger squares would be infinite, and differences of them nothing.
+        # Cap the squares of outliers: infinite squares would have NaN differences.
         scores(np.minimum(cdist(x[i : i + step].astype(np.float64), wide, "sqeuclidean"), 1e280))
         for i in range(0, len(x), step)
     ]
@@ -108,16 +108,14 @@ def by_block(
 
 
 class PairClusterer(AlternativeClusterer):
-    """Clusterer of dense rows that merges from tables of all pairs, or of those of a sample.
+    """Clusterer of dense rows that merges from a table of all pairs of rows, or of a subsample.
 
-    A class that derives from it has the parameters ``approx``, ``max_exact`` and ``n_subsample``
-    too, and gives
+    A subclass has the parameters ``approx``, ``max_exact`` and ``n_subsample``, and implements
 
     ``compute(task)``
-        The merges, and the labels of the rows that are merged.
+        Return the merges and the labels of the merged rows.
     ``_scores(square, labels, n_clusters)``
-        Of squared distances (b, s) of rows to those that were merged, and the labels of these, the
-        scores (b, n_clusters).
+        Scores (b, n_clusters) from squared distances (b, s) to the merged rows and their labels.
     """
 
     approx: Any
@@ -126,22 +124,22 @@ class PairClusterer(AlternativeClusterer):
     random_state: Any
 
     def prepare(self, X, y, known=None) -> PairTask:
-        """Check the input; see `Clusterer.prepare`."""
+        """Validate the input; see `Clusterer.prepare`."""
         X, known = self._read_rows(X, y, known)
         random, codes = check_random_state(self.random_state), known.columns()
-        self._tell_known(codes, names_of(known.given))
+        self._warn_of_known(codes, names_of(known.given))
         self._centre, self._scale = spread(X)
         self._alike = bool((X == X[:1]).all())
-        merged = self._sample(known.groups.codes, random, X.dtype.itemsize)
+        merged = self._sample_rows(known.groups.codes, random, X.dtype.itemsize)
         return PairTask(standardised(X, self._centre, self._scale), codes, merged)
 
-    def _tell_known(self, codes: np.ndarray, names: list[Any]) -> None:
+    def _warn_of_known(self, codes: np.ndarray, names: list[Any]) -> None:
         n = len(codes)
         for j, n_groups in enumerate(codes.max(0) + 1 if n > 1 else ()):
             where = f" in {names[j]!r}" if names else ""
             if n_groups == 1:
                 self._degenerate(
-                    "known has one group only, so there is nothing to avoid; got a constant "
+                    "known has one group only, so there is no structure to avoid; got a constant "
                     f"labeling{where}, which is ignored; leave it out"
                 )
             elif n_groups == n:
@@ -150,37 +148,41 @@ class PairClusterer(AlternativeClusterer):
                     f"{n_groups} groups for {n} rows{where}; pass fewer groups"
                 )
 
-    def _sample(self, groups: np.ndarray, random: np.random.RandomState, width: int) -> np.ndarray:
-        """Rows that are merged, from all known groups alike."""
+    def _sample_rows(
+        self, groups: np.ndarray, random: np.random.RandomState, width: int
+    ) -> np.ndarray:
+        """Indices of the merged rows: all, or a subsample stratified by known group."""
         n, m = len(groups), min(self.n_subsample, len(groups))
         if self.approx is None and n <= self.max_exact:
             return np.arange(n)
         if m < self.n_clusters:
             raise ValueError(
-                "a sample must have as many rows as there are clusters; got "
+                "a subsample must have at least as many rows as clusters; got "
                 f"n_subsample={m} for n_clusters={self.n_clusters}; raise n_subsample"
             )
         if self.approx is None:
             warn(
                 f"a table of all pairs would take {n**2 * width / 1e6:.0f} MB; got n_samples={n}, "
-                f"of which {m} are merged and the others follow; pass approx='subsample' to agree, "
-                "or raise max_exact"
+                f"of which {m} are merged and the others are assigned afterwards; pass "
+                "approx='subsample' to accept this, or raise max_exact"
             )
-        # Every n/m-th row of an order that has the groups one after the other.
+        # Systematic sampling: every (n/m)-th row of an order sorted by group.
         order = np.lexsort((random.random_sample(n), groups))
         return np.sort(order[((np.arange(m) + random.random_sample()) * n / m).astype(int)])
 
     # Results
 
     def _keep_merges(self, task: PairTask, pairs: np.ndarray) -> None:
-        """Keep what was merged, and the tree."""
+        """Store the merged rows, the merges and the linkage matrix."""
         self.merged_samples_ = task.merged
         self._pairs, self._x, self._codes = pairs, task.x, task.codes
         self.linkage_ = merge.linkage_matrix(pairs, np.ones(len(pairs)), np.ones(len(task.merged)))
 
-    def _found(self, labels: np.ndarray, objective: float, trace: np.ndarray, **more: Any) -> None:
-        """Set what every estimator has, from the labels of the rows that were merged."""
-        labels = self._extended(labels, self.n_clusters)
+    def _store_result(
+        self, labels: np.ndarray, objective: float, trace: np.ndarray, **more: Any
+    ) -> None:
+        """Set the common fitted attributes from the labels of the merged rows."""
+        labels = self._extend_labels(labels, self.n_clusters)
         self._store(
             Restarts(labels[None], np.array([objective]), np.array([more.pop("converged", True)])),
             membership=np.eye(self.n_clusters)[labels],
@@ -188,26 +190,30 @@ class PairClusterer(AlternativeClusterer):
             **more,
         )
 
-    def _extended(self, labels: np.ndarray, n_clusters: int) -> np.ndarray:
-        """Labels (n,) of all rows, numbered by first row, from those (s,) that were merged."""
+    def _extend_labels(self, labels: np.ndarray, n_clusters: int) -> np.ndarray:
+        """Extend labels (s,) of the merged rows to all rows (n,), numbered by first occurrence."""
         merged = self.merged_samples_
         if len(merged) < len(self._x):
-            others = by_block(
-                self._x, self._x[merged], lambda square: self._scores(square, labels, n_clusters)
+            others = score_by_block(
+                self._x,
+                self._x[merged],
+                lambda square: self._cluster_scores(square, labels, n_clusters),
             )
-            every = others.argmax(1)
-            every[merged] = labels
-            labels = every
+            assigned = others.argmax(1)
+            assigned[merged] = labels
+            labels = assigned
         return factorize(labels)[0]
 
     def _check_cut(self, n_clusters: int) -> None:
         check_is_fitted(self)
-        most = len(self.merged_samples_)
-        self._check_number("n_clusters", n_clusters, low=1, high=most, integer=True)
+        n_merged = len(self.merged_samples_)
+        self._check_number("n_clusters", n_clusters, low=1, high=n_merged, integer=True)
 
     # New rows
 
-    def _scores(self, square: np.ndarray, labels: np.ndarray, n_clusters: int) -> np.ndarray:
+    def _cluster_scores(
+        self, square: np.ndarray, labels: np.ndarray, n_clusters: int
+    ) -> np.ndarray:
         raise NotImplementedError
 
     def _log_membership(self, X, known) -> np.ndarray:
@@ -215,18 +221,18 @@ class PairClusterer(AlternativeClusterer):
         x = standardised(self._validate(X, reset=False), self._centre, self._scale)
         merged = self.merged_samples_
         labels = self.labels_[merged]
-        return by_block(
-            x, self._x[merged], lambda square: self._scores(square, labels, self.n_clusters)
+        return score_by_block(
+            x, self._x[merged], lambda square: self._cluster_scores(square, labels, self.n_clusters)
         )
 
     def predict(self, X, *, known=None):
-        """Cluster of new rows: the one that the rows of the fit near them have.
+        """Assign new rows to clusters by their distances to the training rows.
 
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
         known : ignored
-            What is known decides the clusters of the fit, and not where new rows belong.
+            Known labels influence the clusters in `fit`, and not the assignment of new rows.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Base class of estimators of two clusterings at once."""
+"""Base class of estimators that fit two clusterings simultaneously."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ TRACE = 512  # entries of the trace
 HIGHEST = jax.lax.Precision.HIGHEST
 
 
-class Plane(NamedTuple):
-    """Rows as the programs take them, of mean 0 and total variance 1; P counts their columns.
+class PaddedRows(NamedTuple):
+    """Padded rows of mean 0 and total variance 1.
 
     Attributes
     ----------
-    x : (N, P), 0 on padding
-    mass : (N,) 1, or 0 on padding, which follows the rows
-    real : (P,) which columns are features
-    active : (K,) which clusters exist, of both clusterings
+    x : (N, P) rows; 0 on padding
+    mass : (N,) 1 for rows, 0 for padding; padding follows the rows
+    real : (P,) True for features, False for padding
+    active : (K,) True for clusters, False for padding; shared by both clusterings
     """
 
     x: jax.Array
@@ -41,29 +41,29 @@ class Plane(NamedTuple):
     real: jax.Array
     active: jax.Array
 
-    def squares(self, centres: jax.Array) -> jax.Array:
-        """Squared distances (N, K) to centres (K, P); infinite to clusters that do not exist."""
-        own = (self.x**2).sum(1)[:, None] + (centres**2).sum(1)
+    def squared_distances(self, centres: jax.Array) -> jax.Array:
+        """Squared distances (N, K) to centres (K, P); infinite for padding clusters."""
+        square_norms = (self.x**2).sum(1)[:, None] + (centres**2).sum(1)
         inner = jnp.matmul(self.x, centres.T, precision=HIGHEST)
-        return jnp.where(self.active, jnp.maximum(own - 2 * inner, 0), jnp.inf)
+        return jnp.where(self.active, jnp.maximum(square_norms - 2 * inner, 0), jnp.inf)
 
-    def nearest(self, centres: jax.Array, open_: jax.Array | bool = True) -> jax.Array:
-        """Nearest (N,) of the centres (K, P) that are open; 0 on padding."""
-        square = jnp.where(open_, self.squares(centres), jnp.inf)
+    def nearest_centre(self, centres: jax.Array, open_: jax.Array | bool = True) -> jax.Array:
+        """Index (N,) of the nearest centre among those with ``open_``; 0 on padding."""
+        square = jnp.where(open_, self.squared_distances(centres), jnp.inf)
         return jnp.where(self.mass > 0, square.argmin(1), 0).astype(jnp.int32)
 
 
 class Run(NamedTuple):
-    """One restart; or all of them, with a leading axis of restarts but for ``fit`` and ``trace``.
+    """One restart, or all restarts along a leading axis; ``fit`` and ``trace`` have no such axis.
 
     Attributes
     ----------
     labels : (2, N) of both clusterings
     objective : minimised
-    converged : whether it came to rest
-    n_iter : steps
-    trace : (steps,) of the best restart where there are all, NaN beyond the last
-    fit : what the method found, of the best restart where there are all
+    converged : whether the restart converged
+    n_iter : iterations
+    trace : (iterations,) objective of the best restart, NaN after its last iteration
+    fit : estimates of the best restart
     """
 
     labels: Any
@@ -74,20 +74,20 @@ class Run(NamedTuple):
     fit: Any
 
 
-def best_of(runs: Run) -> Run:
-    """All restarts, but trace and fit of the best alone."""
+def keep_best_trace(runs: Run) -> Run:
+    """Reduce ``trace`` and ``fit`` of all restarts to the best restart."""
     best = runs.objective.argmin()
     trace, fit = jax.tree.map(lambda a: a[best], (runs.trace, runs.fit))
     return runs._replace(trace=trace, fit=fit)
 
 
-def ridge(
+def solve_ridge(
     size: jax.Array, sums: jax.Array, others: jax.Array, weight: jax.Array | float
 ) -> jax.Array:
     """Return (size_i I + weight B'B)^-1 sums_i (K, P) of every cluster i; B = ``others`` (K, P).
 
-    By Woodbury's identity and the eigenvalues of BB', which all clusters share: whatever the
-    weight, what is divided by is at least the size, which must be positive. In float64.
+    Woodbury's identity and one eigendecomposition of BB' serve all clusters. Every divisor is at
+    least ``size``, which must be positive. The computation uses float64.
     """
     dtype = sums.dtype
     size, sums, others = (a.astype(jnp.float64) for a in (size, sums, others))
@@ -98,62 +98,61 @@ def ridge(
 
 
 @dataclass
-class PairTask:
-    """Checked and laid out input of one fit; nothing of it is compiled ahead.
+class SimultaneousTask:
+    """Validated and padded input of one fit; `compute` compiles its own programs.
 
     Attributes
     ----------
     X : (n, m) rows
-    data : the same, scaled
-    known : what is known
-    plane : the same rows as programs take them
-    random : source of the starts
+    data : scaled rows
+    known : known structure
+    padded : scaled rows, padded
+    random : generator of the initial values
     """
 
     X: np.ndarray
     data: Scaled
     known: Known
-    plane: Plane
+    padded: PaddedRows
     random: np.random.RandomState
     calls: tuple = ()
 
-    def draw(self, n_init: int, k: int) -> np.ndarray:
-        """Rows (n_init, 2, K, P) that start the restarts: ``k`` for each clustering, then 0."""
-        x, n = self.plane.x, len(self.X)
-        starts = np.zeros((n_init, 2, len(self.plane.active), x.shape[1]), x.dtype)
+    def draw_starts(self, n_init: int, k: int) -> np.ndarray:
+        """Draw ``k`` rows as initial values of each clustering, (n_init, 2, K, P), 0 on padding."""
+        x, n = self.padded.x, len(self.X)
+        starts = np.zeros((n_init, 2, len(self.padded.active), x.shape[1]), x.dtype)
         for start in starts.reshape(-1, *starts.shape[2:]):
             start[:k] = x[self.random.choice(n, k, replace=False)]
         return starts
 
 
-class PairClusterer(AlternativeClusterer):
-    """Clusterer that finds two clusterings, of ``n_clusters`` each.
+class SimultaneousClusterer(AlternativeClusterer):
+    """Clusterer that fits two clusterings of ``n_clusters`` clusters each.
 
-    A class that derives from it gives
+    A subclass implements
 
     ``_search(task, together)``
-        A `Run` of all restarts, of which ``together`` run side by side.
+        Return a `Run` of all restarts; ``together`` restarts run in one batch.
     ``_value(objective, task)``
-        Objectives in the units of the features, from those of the scaled rows.
+        Convert objectives of the scaled rows to the units of the features.
     ``_keep(task, fit)``
-        Keeps what `_log_memberships` needs, and sets attributes of its own; returns memberships
-        (2, n, k) of the rows.
+        Set the fitted attributes of the method; return memberships (2, n, k).
     ``_log_memberships(x)``
-        Scores (2, n, k) of rows (n, m) that are scaled as those of the fit.
+        Scores (2, n, k) of scaled rows (n, m).
     """
 
     n_init: int
     max_iter: int
     random_state: Any
-    _further: int  # which of the two clusterings is ``labels_``
+    _chosen: int  # index of the clustering that is ``labels_``
 
-    def _search(self, task: PairTask, together: int) -> Run:
+    def _run_restarts(self, task: SimultaneousTask, together: int) -> Run:
         raise NotImplementedError
 
-    def _value(self, objective: np.ndarray, task: PairTask) -> np.ndarray:
+    def _unscaled_objective(self, objective: np.ndarray, task: SimultaneousTask) -> np.ndarray:
         raise NotImplementedError
 
-    def _keep(self, task: PairTask, fit: Any) -> np.ndarray:
+    def _store_estimates(self, task: SimultaneousTask, fit: Any) -> np.ndarray:
         raise NotImplementedError
 
     def _log_memberships(self, x: np.ndarray) -> np.ndarray:
@@ -161,53 +160,53 @@ class PairClusterer(AlternativeClusterer):
 
     # Fitting
 
-    def prepare(self, X, y, known=None) -> PairTask:
-        """Check the input and lay it out; see `Clusterer.prepare`."""
+    def prepare(self, X, y, known=None) -> SimultaneousTask:
+        """Validate and pad the input; see `Clusterer.prepare`."""
         X, data, known, _ = self._take_rows(X, y, known)
         (n, m), k = X.shape, self.n_clusters
-        few = n <= 4096
+        few_rows = n <= 4096
         x = np.zeros((coarse(n, 64), coarse(m, 4)), X.dtype)
         x[:n, :m] = data.x
-        plane = Plane(
+        padded = PaddedRows(
             x,
             (np.arange(len(x)) < n).astype(X.dtype),
             np.arange(x.shape[1]) < m,
-            np.arange(coarse(k, 4) if few else k) < k,
+            np.arange(coarse(k, 4) if few_rows else k) < k,
         )
-        return PairTask(X, data, known, plane, check_random_state(self.random_state))
+        return SimultaneousTask(X, data, known, padded, check_random_state(self.random_state))
 
     def compute(self, task):
         """Run all restarts; see `Clusterer.compute`."""
-        k = len(task.plane.active)
-        size = task.plane.mass.size * k * (k + 6) * task.plane.x.dtype.itemsize
+        k = len(task.padded.active)
+        size = task.padded.mass.size * k * (k + 6) * task.padded.x.dtype.itemsize
         with lapack_lock(True):
-            result = jax.device_get(self._search(task, at_once(self.n_init, size)))
+            result = jax.device_get(self._run_restarts(task, at_once(self.n_init, size)))
         n = len(task.X)
         return [result._replace(labels=np.moveaxis(result.labels[:, :, :n], 1, 2))]
 
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
         runs = result[0]
-        objective = self._value(runs.objective.astype(float), task)
+        objective = self._unscaled_objective(runs.objective.astype(float), task)
         if self.verbose:
             print(f"restarts {self.n_init}/{self.n_init}: objective {objective.min():.6g}")
-        further = np.array([_further(pair, task.known) for pair in runs.labels])
+        chosen = np.array([_choose_clustering(pair, task.known) for pair in runs.labels])
         best = int(objective.argmin())
-        self._further = int(further[best])
+        self._chosen = int(chosen[best])
         self._pairs = runs.labels.astype(np.int64)
         self.alternatives_ = self._pairs[best]
-        memberships = self._keep(task, runs.fit)
+        memberships = self._store_estimates(task, runs.fit)
         self._scaled = task.data.emptied()
-        membership = memberships[self._further].astype(np.float64)
+        membership = memberships[self._chosen].astype(np.float64)
         self._store(
-            Restarts(self._pairs[np.arange(len(further)), :, further], objective, runs.converged),
+            Restarts(self._pairs[np.arange(len(chosen)), :, chosen], objective, runs.converged),
             membership=membership / membership.sum(1, keepdims=True),
-            trace=self._value(runs.trace.astype(float), task),
+            trace=self._unscaled_objective(runs.trace.astype(float), task),
             n_iter=runs.n_iter[best],
             nothing_left=ALIKE if task.data.alike else "",
         )
         self.cluster_centers_ = row_means(task.X, self.membership_)
-        sizes = np.bincount(self.alternatives_[:, 1 - self._further])
+        sizes = np.bincount(self.alternatives_[:, 1 - self._chosen])
         self._tell_small(sizes, " of the other clustering")
         other = (sizes > 0).sum()
         if other < self.n_clusters and not task.data.alike:
@@ -219,7 +218,7 @@ class PairClusterer(AlternativeClusterer):
 
     @property
     def restarts_(self):
-        """All restarts: an `xarray.Dataset` over restart and sample, and over both clusterings."""
+        """All restarts: an `xarray.Dataset` over restart, sample and clustering."""
         both = ("restart", "sample", "clustering")
         return super().restarts_.assign(alternatives=(both, self._pairs))
 
@@ -228,17 +227,17 @@ class PairClusterer(AlternativeClusterer):
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
         X = self._validate(X, reset=False)
-        scores = self._log_memberships(self._scaled(X))[self._further]
+        scores = self._log_memberships(self._scaled(X))[self._chosen]
         return np.where(self._holds_rows, scores, -np.inf)
 
     def predict(self, X, *, known=None):
-        """Cluster of new rows, in the clustering that is ``labels_``.
+        """Assign new rows to the clusters of ``labels_``.
 
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
         known : ignored
-            It has only chosen between two clusterings that were found without it.
+            Known labels only select one of the two clusterings in `fit`.
 
         Returns
         -------
@@ -247,8 +246,8 @@ class PairClusterer(AlternativeClusterer):
         return super().predict(X, known=known)
 
 
-def _further(pair: np.ndarray, known: Known) -> int:
-    """Which of two clusterings (n, 2) shares less with the known labelings; 0 where none does."""
+def _choose_clustering(pair: np.ndarray, known: Known) -> int:
+    """Index of the clustering in (n, 2) with the smaller NMI with the known labelings, summed."""
     shared = [
         sum(metrics.normalized_mutual_information(labels, z) for z in known.labelings.T)
         for labels in pair.T

@@ -1,4 +1,4 @@
-"""Base class of estimators that transform the features and call a base clusterer."""
+"""Base class of estimators that transform the features and fit a base clusterer."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ BASES = ("em", "kmeans")
 
 
 @dataclass
-class MovedTask:
-    """Checked rows of one fit, and the same moved; nothing of it is compiled.
+class TransformTask:
+    """Validated and transformed rows of one fit; `compute` runs without compiled calls.
 
     Attributes
     ----------
     X : (n, m) rows
-    y : (n, p) moved rows, whose mean square is 1, in the type of ``X``
-    unit : what is 1 in ``y``, in units of ``X``
+    y : (n, p) transformed rows, scaled to a mean square of 1, in the dtype of ``X``
+    unit : factor from ``y`` to the units of ``X``
     alike : whether all rows are equal
-    random : source of the seeds of the base
+    random : generator of the seeds of the base
     """
 
     X: np.ndarray
@@ -52,12 +52,12 @@ class BaseFit(NamedTuple):
     ----------
     labels : (n,)
     membership : (n, k)
-    objective : minimised, in the units of the moved rows
+    objective : minimised, in the units of the transformed rows
     n_iter : int
     converged : bool
-    placed : (centres (k, p), variances (k,), log weights (k,)) of a mixture of spheres; None of a
-        clusterer of the user's own
-    model : that clusterer, fitted
+    spheres : centres (k, p), variances (k,) and log weights (k,) of a spherical mixture; None for a
+        base that the user passed
+    model : the fitted base that the user passed, else None
     """
 
     labels: np.ndarray
@@ -65,20 +65,20 @@ class BaseFit(NamedTuple):
     objective: float
     n_iter: int
     converged: bool
-    placed: tuple[np.ndarray, np.ndarray, np.ndarray] | None
+    spheres: tuple[np.ndarray, np.ndarray, np.ndarray] | None
     model: Any = None
 
 
-class MovedClusterer(AlternativeClusterer):
-    """Clusterer of moved rows, by a base clusterer.
+class TransformClusterer(AlternativeClusterer):
+    """Clusterer of transformed rows, by a base clusterer.
 
-    A class that derives from it has the parameters ``base`` and ``tol``, and gives
+    A subclass has the parameters ``base`` and ``tol``, and implements
 
     ``_learn(x, known, groups, random)``
-        The moved rows (n, p) of rows (n, m) of mean 0 and total variance 1, and learns how others
-        are moved.
+        Learn the transformation from rows (n, m) of mean 0 and total variance 1; return the
+        transformed rows (n, p).
     ``_move(x, known)``
-        Those of new rows; ``known`` is what the user passed.
+        Transform new rows; ``known`` is the argument that the user passed.
     """
 
     base: Any
@@ -86,39 +86,39 @@ class MovedClusterer(AlternativeClusterer):
     max_iter: int
     random_state: Any
 
-    def _learn(
+    def _learn_transform(
         self, x: np.ndarray, known: Known, groups: Groups, random: np.random.RandomState
     ) -> np.ndarray:
         raise NotImplementedError
 
-    def _move(self, x: np.ndarray, known: Any) -> np.ndarray:
+    def _apply_transform(self, x: np.ndarray, known: Any) -> np.ndarray:
         raise NotImplementedError
 
     # Fitting
 
     def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
+        """Validate the parameters that do not depend on the data."""
         super().check_parameters()
         check_base(self.base, BASES, ("fit_predict",), "cluster rows")
 
-    def prepare(self, X, y, known=None) -> MovedTask:
-        """Check the input, and move the rows; see `Clusterer.prepare`."""
+    def prepare(self, X, y, known=None) -> TransformTask:
+        """Validate the input and transform the rows; see `Clusterer.prepare`."""
         X, self._scaled, known, groups = self._take_rows(X, y, known)
         random = check_random_state(self.random_state)
-        moved = self._learn(self._scaled.x, known, groups, random)
-        self._size_of_one = math.sqrt(float(np.mean(moved**2))) or 1.0
-        rows = (moved / self._size_of_one).astype(X.dtype)
+        moved = self._learn_transform(self._scaled.x, known, groups, random)
+        self._row_scale = math.sqrt(float(np.mean(moved**2))) or 1.0
+        rows = (moved / self._row_scale).astype(X.dtype)
         alike, self._scaled = self._scaled.alike, self._scaled.emptied()
-        return MovedTask(X, rows, self._size_of_one * self._scaled.scale, alike, random)
+        return TransformTask(X, rows, self._row_scale * self._scaled.scale, alike, random)
 
     def compute(self, task):
-        """Run the base from all its starts; see `Clusterer.compute`."""
-        own = not isinstance(self.base, str)
+        """Run all restarts of the base; see `Clusterer.compute`."""
+        custom = not isinstance(self.base, str)
         runs = []
-        for _ in range(1 if own else self.n_init):
+        for _ in range(1 if custom else self.n_init):
             seed = int(task.random.randint(2**31 - 1))
             with warnings.catch_warnings(), few_threads(len(task.y)):
-                # Said by what is made of its results.
+                # `_store` warns if the best restart did not converge.
                 warnings.simplefilter("ignore", ConvergenceWarning)
                 runs.append(self._run(task, seed))
         if self.verbose:
@@ -126,45 +126,45 @@ class MovedClusterer(AlternativeClusterer):
             print(f"restarts {len(runs)}/{len(runs)}: objective {best:.6g}")
         return runs
 
-    def _run(self, task: MovedTask, seed: int) -> BaseFit:
+    def _run(self, task: TransformTask, seed: int) -> BaseFit:
         """Run the base once."""
         k, (n, p) = self.n_clusters, task.y.shape
         common = {"n_init": 1, "max_iter": self.max_iter, "tol": self.tol, "random_state": seed}
         if not isinstance(self.base, str):
-            return self._run_own(task, seed)
+            return self._run_custom_base(task, seed)
         if self.base == "kmeans" or task.alike:
             from sklearn.cluster import KMeans
 
             means = KMeans(k, **common).fit(task.y)
-            placed = means.cluster_centers_, np.full(k, 0.5), np.zeros(k)
+            spheres = means.cluster_centers_, np.full(k, 0.5), np.zeros(k)
             labels, n_iter = means.labels_, int(means.n_iter_)
             objective = float(means.inertia_) * task.unit**2
             done = n_iter < self.max_iter
-            return BaseFit(labels, np.eye(k)[labels], objective, n_iter, done, placed)
+            return BaseFit(labels, np.eye(k)[labels], objective, n_iter, done, spheres)
         from sklearn.mixture import GaussianMixture
 
         mixture = GaussianMixture(
             k, covariance_type="spherical", init_params="random_from_data", **common
         )
-        wide = task.y.astype(np.float64)  # in float32, tight clusters have variances below 0
+        wide = task.y.astype(np.float64)  # float32 variances of tight clusters can be negative
         labels = mixture.fit_predict(wide)
         with np.errstate(divide="ignore"):
-            placed = mixture.means_, mixture.covariances_, np.log(mixture.weights_)
+            spheres = mixture.means_, mixture.covariances_, np.log(mixture.weights_)
         objective = n * (p * math.log(task.unit) - float(mixture.lower_bound_))
         membership, n_iter = mixture.predict_proba(wide), int(mixture.n_iter_)
-        return BaseFit(labels, membership, objective, n_iter, bool(mixture.converged_), placed)
+        return BaseFit(labels, membership, objective, n_iter, bool(mixture.converged_), spheres)
 
-    def _run_own(self, task: MovedTask, seed: int) -> BaseFit:
-        """Run a clusterer of the user's own."""
+    def _run_custom_base(self, task: TransformTask, seed: int) -> BaseFit:
+        """Run a base clusterer that the user passed."""
         k, model, name = self.n_clusters, seeded(self.base, seed), count_name(self.base)
         if name is not None:
             model.set_params(**{name: k})
         labels = np.asarray(model.fit_predict(task.y))
-        whole = labels.shape == (len(task.y),) and labels.dtype.kind in "iu"
-        if not whole or labels.min() < 0 or labels.max() >= k:
-            result = f"labels {np.unique(labels)[:5].tolist()}" if whole else "no integers"
+        valid = labels.shape == (len(task.y),) and labels.dtype.kind in "iu"
+        if not valid or labels.min() < 0 or labels.max() >= k:
+            result = f"labels {np.unique(labels)[:5].tolist()}" if valid else "no integers"
             raise ValueError(
-                f"base must give every row a cluster from 0 to {k - 1}; got {result} from "
+                f"base must assign every row to a cluster from 0 to {k - 1}; got {result} from "
                 f"{type(model).__name__}; raise n_clusters, or use another base"
             )
         membership = np.eye(k)[labels]
@@ -176,7 +176,7 @@ class MovedClusterer(AlternativeClusterer):
         """Set the fitted attributes; see `Clusterer.finish`."""
         objective = np.array([run.objective for run in result])
         best = result[int(objective.argmin())]
-        self._placed, self._model = best.placed, best.model
+        self._spheres, self._model = best.spheres, best.model
         self._store(
             Restarts(
                 np.stack([run.labels for run in result]),
@@ -193,28 +193,30 @@ class MovedClusterer(AlternativeClusterer):
 
     # New rows
 
-    def _moved(self, X, known) -> np.ndarray:
-        """Moved rows, as the base has seen those of the fit."""
+    def _transform_new_rows(self, X, known) -> np.ndarray:
+        """Transform new rows as `fit` transformed the training rows."""
         check_is_fitted(self)
         X = self._validate(X, reset=False)
-        return (self._move(self._scaled(X), known) / self._size_of_one).astype(self._scaled.dtype)
+        return (self._apply_transform(self._scaled(X), known) / self._row_scale).astype(
+            self._scaled.dtype
+        )
 
     def _log_membership(self, X, known) -> np.ndarray:
-        y = self._moved(X, known)
-        if self._placed is None:
+        y = self._transform_new_rows(X, known)
+        if self._spheres is None:
             if not hasattr(self._model, "predict"):
                 raise ValueError(
-                    "new rows cannot be placed by a base without predict; got "
+                    "new rows cannot be assigned by a base without predict; got "
                     f"{type(self._model).__name__}; use another base, or fit_predict"
                 )
             return np.eye(self.n_clusters)[np.asarray(self._model.predict(y))]
-        centres, variances, log_weights = self._placed
+        centres, variances, log_weights = self._spheres
         square = cdist(y.astype(np.float64), centres.astype(np.float64), "sqeuclidean")
         log_p = log_weights - 0.5 * (y.shape[1] * np.log(variances) + square / variances)
         return np.where(self._holds_rows, log_p, -np.inf)
 
     def predict_proba(self, X, *, known=None):
-        """p(cluster given row) of new rows by the base "em"; one-hot by others.
+        """Posterior probabilities of clusters for new rows; one-hot unless the base is "em".
 
         Parameters
         ----------

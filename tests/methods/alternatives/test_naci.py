@@ -190,7 +190,7 @@ def test_no_single_move_is_left_that_helps():
 
 
 def test_groupings_are_tried_where_merges_went_wrong():
-    assert [len(naci._groupings(n, k)) for n, k in ((4, 1), (4, 2), (5, 3), (8, 4))] == [
+    assert [len(naci._all_groupings(n, k)) for n, k in ((4, 1), (4, 2), (5, 3), (8, 4))] == [
         1, 7, 25, 1701,
     ]  # fmt: skip
     # One of the sets on which the four blobs are joined crosswise.
@@ -334,7 +334,11 @@ def test_what_is_refused_and_what_is_warned_of():
         (NACI(2, eta="most"), {}, "eta must be one of 'auto' or a number"),
         (NACI(2, bandwidth=0.0), {}, "bandwidth must be at least"),
         (NACI(2, bandwidth="wide"), {}, "bandwidth must be one of 'seed', 'normal'"),
-        (NACI(2, bandwidth=1e12), {}, "the bandwidth is so large that all rows are alike"),
+        (
+            NACI(2, bandwidth=1e12),
+            {},
+            "the bandwidth is so large that it does not distinguish rows",
+        ),
         (NACI(2, approx="nystrom"), {}, "approx must be one of 'subsample' or None"),
         (NACI(4, approx="subsample", n_subsample=3), {}, "n_subsample=3 for n_clusters=4"),
         (NACI(41), {}, "n_samples=40 should be >= n_clusters=41"),
@@ -346,9 +350,9 @@ def test_what_is_refused_and_what_is_warned_of():
     for model, given, message in cases:
         with pytest.raises(ValueError, match=message):
             model.fit(X, **given)
-    with pytest.raises(ValueError, match="all features are constant, so that windows have no"):
+    with pytest.raises(ValueError, match="all features are constant, so the bandwidth is"):
         NACI(2).fit(np.ones((5, 2)))
-    with pytest.warns(UserWarning, match="most rows do not interact, and what is known decides"):
+    with pytest.warns(UserWarning, match="most rows do not interact, and only the known labels"):
         NACI(2, bandwidth=1e-3).fit(X, known=z)
 
 

@@ -77,8 +77,8 @@ def test_representatives_are_best_for_their_clusterings(weight):
         b = np.array([x[pair[:, 1 - v] == c].mean(0) for c in (0, 1)])
         for c in (0, 1):
             rows = x[pair[:, v] == c]
-            ridge = len(rows) * np.eye(3) + lam * b.T @ b
-            best = np.linalg.solve(ridge, rows.sum(0))
+            solve_ridge = len(rows) * np.eye(3) + lam * b.T @ b
+            best = np.linalg.solve(solve_ridge, rows.sum(0))
             np.testing.assert_allclose(result[v, c], best, rtol=1e-6, atol=1e-9)
     assert model.objective_ == pytest.approx(decorrelation(x, pair, result, lam))
     assert model.objective_ == pytest.approx(model.objective_trace_.min())
@@ -90,9 +90,9 @@ def test_representatives_are_best_for_their_clusterings(weight):
 @pytest.mark.usefixtures("cpu")
 def test_representatives_of_both_ask_lapack_once():
     """Two of its calls that need not wait for each other can do so forever, on a CPU."""
-    of = dec_kmeans.Statistics(np.ones((2, 3)), np.ones((2, 3, 4)))
+    of = dec_kmeans.ClusterMeans(np.ones((2, 3)), np.ones((2, 3, 4)))
     with jax.enable_x64(True):
-        program = jax.jit(dec_kmeans.representatives).lower(of, 1.0).compile()
+        program = jax.jit(dec_kmeans.update_representatives).lower(of, 1.0).compile()
     assert program.as_text().count('custom_call_target="lapack_') == 1
 
 
@@ -194,7 +194,7 @@ def test_cami_ends_where_its_objective_is_flat(settings):
     model = clone(MODELS["cami"]).set_params(eta=eta, tol=0.0, max_iter=5000, **settings).fit(X)
     scores = model._log_memberships(model._scaled(X))
     r, s = np.exp(scores - logsumexp(scores, axis=2, keepdims=True))
-    np.testing.assert_allclose((r, s)[model._further], model.membership_, atol=1e-5)
+    np.testing.assert_allclose((r, s)[model._chosen], model.membership_, atol=1e-5)
 
     def energy(r, s):
         joint = r.T @ s / 60
@@ -340,7 +340,7 @@ def test_weights_compile_once():
     from nrprob.methods.alternatives import cami, conv_em, dec_kmeans
 
     X, *_ = crossing()
-    solvers = (dec_kmeans._solve, conv_em._solve, cami._solve)
+    solvers = (dec_kmeans._solve_restarts, conv_em._solve_restarts, cami._solve_restarts)
 
     def sizes():
         return [solve._cache_size() for solve in solvers]

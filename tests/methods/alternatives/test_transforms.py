@@ -16,7 +16,12 @@ from sklearn.mixture import GaussianMixture
 
 from nrprob import ADFT, DegenerateClusterWarning, Orthogonalization
 from nrprob.known import Memberships
-from nrprob.methods.alternatives.adft import across_groups, inverted, learn_metric, within_groups
+from nrprob.methods.alternatives.adft import (
+    across_differences,
+    invert_metric,
+    learn_metric,
+    within_scatter,
+)
 
 SEEN = []
 
@@ -145,12 +150,12 @@ def test_pairs_within_and_across_groups():
     X, z = rng.normal(size=(25, 3)), rng.integers(3, size=25)
     pairs = [(i, j) for i, j in itertools.combinations(range(25), 2)]
     same = np.array([X[i] - X[j] for i, j in pairs if z[i] == z[j]])
-    np.testing.assert_allclose(within_groups(X, z), same.T @ same / len(same))
+    np.testing.assert_allclose(within_scatter(X, z), same.T @ same / len(same))
     differ = [(i, j) for i, j in pairs if z[i] != z[j]]
     rows = np.arange(25.0)[:, None] ** [1, 2]
     random = np.random.RandomState(0)
-    assert len(across_groups(rows, z, 4000, random)) == len(differ)
-    drawn = across_groups(rows, z, 150, random)
+    assert len(across_differences(rows, z, 4000, random)) == len(differ)
+    drawn = across_differences(rows, z, 150, random)
     assert len(drawn) == 150
     # (i - j, i^2 - j^2) tells i and j.
     total = drawn[:, 1] / drawn[:, 0]
@@ -164,8 +169,8 @@ def test_the_metric_is_the_best_there_is(seed, m, n_groups):
     rng = np.random.default_rng(seed)
     z = np.arange(40) % n_groups
     X = rng.normal(size=(40, m)) @ rng.normal(size=(m, m)) + 2 * rng.normal(size=(n_groups, m))[z]
-    W = within_groups(X, z) + 1e-6 * np.eye(m)
-    D = across_groups(X, z, 4000, np.random.RandomState(0))
+    W = within_scatter(X, z) + 1e-6 * np.eye(m)
+    D = across_differences(X, z, 4000, np.random.RandomState(0))
     result = learn_metric(W, D, 2000, 1e-12)
     A, trace = result.a, result.trace
     assert result.converged and (np.diff(trace) >= -1e-12).all()
@@ -182,9 +187,9 @@ def test_stretches_are_inverted_down_to_the_floor():
     rng = np.random.default_rng(0)
     turn = np.linalg.qr(rng.normal(size=(4, 4)))[0]
     A = turn @ np.diag([9.0, 4.0, 1.0, 0.0]) @ turn.T
-    back = turn.T @ inverted(A, 0.2) @ turn
+    back = turn.T @ invert_metric(A, 0.2) @ turn
     np.testing.assert_allclose(back, np.diag([0.2, 0.3, 0.6, 1.0]), atol=1e-12)
-    np.testing.assert_allclose(inverted(A, 1.0), np.eye(4), atol=1e-12)
+    np.testing.assert_allclose(invert_metric(A, 1.0), np.eye(4), atol=1e-12)
 
 
 def test_adft_moves_rows_by_its_transformation():
@@ -318,7 +323,7 @@ def test_known_that_is_no_labels_is_refused(model):
 def test_single_members_are_told_where_nothing_is_left_of_them():
     X, known, _ = crossing()
     odd = np.where(np.arange(60) == 0, 7, known)
-    with pytest.warns(DegenerateClusterWarning, match="1 known group.*nothing is left"):
+    with pytest.warns(DegenerateClusterWarning, match="1 known group.*projected to the origin"):
         Orthogonalization(2, random_state=0).fit(X, known=odd)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
