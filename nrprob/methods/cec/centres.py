@@ -1,4 +1,4 @@
-"""Base of clusterings around centroids: layout, initial centroids, best restart."""
+"""Centroid clusterings: data layout, initial centroids, choice of the best restart."""
 
 from __future__ import annotations
 
@@ -22,13 +22,19 @@ from nrprob.statistics.features import ALIKE
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.rows import Layout, Rows, coarse, make_rows, wide
 
-CAPACITY = 1024  # steps that a trace may have; the last entry is always that of the last step
+CAPACITY = 1024  # entries of a trace; the last entry is always the one of the last iteration
 
 
 def lay_out(X: np.ndarray, fixed: np.ndarray, least: int = 0) -> tuple[FeatureMap, Task]:
-    """Rows of mean 0 and mean variance 1 as one block, and how new rows become such.
+    """Standardise rows and lay them out as one block; return the feature map and the task.
 
-    Classes ``fixed`` (n,) are -1 where unknown; there is room for ``least`` columns.
+    Columns are centred and divided by one common scale, so that their mean variance is 1.
+
+    Parameters
+    ----------
+    X : (n, m) rows
+    fixed : (n,) class of every row, -1 where unknown
+    least : minimum number of columns of the block
     """
     n = len(X)
     features = fit_features(X, "gaussian", None)
@@ -38,31 +44,31 @@ def lay_out(X: np.ndarray, fixed: np.ndarray, least: int = 0) -> tuple[FeatureMa
     return features, task
 
 
-def codes(fixed: np.ndarray | None, n: int) -> np.ndarray:
-    """Class (n,) of every row, -1 where none is told."""
+def class_codes(fixed: np.ndarray | None, n: int) -> np.ndarray:
+    """Class (n,) of every row, -1 where it is unknown."""
     return np.full(n, -1, np.int32) if fixed is None else fixed
 
 
-def table(rows: Rows) -> tuple[jax.Array, jax.Array]:
-    """Rows (N, p) of the one block, and their masses (N,), 0 on padding; columns of it are 0."""
+def block_table(rows: Rows) -> tuple[jax.Array, jax.Array]:
+    """Rows (N, p) of the single block and their masses (N,), 0 on padding; padded columns are 0."""
     x: Any = rows.x
     return x.x[0].at[:, -1].set(0), rows.mass[0]
 
 
-def squares(x: jax.Array, centres: jax.Array) -> jax.Array:
-    """Squared distances (N, k) of rows (N, p) from centres (k, p), with no loss to cancellation."""
+def squared_distances(x: jax.Array, centres: jax.Array) -> jax.Array:
+    """Squared distances (N, k) of rows (N, p) from centres (k, p), without cancellation."""
     return ((x[:, None] - centres) ** 2).sum(-1)
 
 
 def weighted_means(x: jax.Array, w: jax.Array, old: jax.Array) -> jax.Array:
-    """Means (k, p) of rows by weights w (N, k); a cluster without weight keeps the ``old`` one."""
+    """Means (k, p) of rows with weights w (N, k); empty clusters retain their ``old`` mean."""
     size = w.sum(0)[:, None]
     sums = jnp.matmul(w.T, x, precision=jax.lax.Precision.HIGHEST)
     return jnp.where(size > 0, sums / jnp.where(size > 0, size, 1), old)
 
 
 def one_hot(labels: jax.Array, mass: jax.Array, k: int) -> jax.Array:
-    """Masses (N, k) of rows in their clusters; none where the label is -1."""
+    """Masses (N, k) of rows in their clusters; 0 where the label is -1."""
     return jnp.where(labels[:, None] == jnp.arange(k), mass[:, None], 0)
 
 
@@ -74,25 +80,29 @@ def first_centres(
     seed: jax.Array,
     exist: jax.Array | None = None,
 ) -> jax.Array:
-    """Centres (k, p): the means of the classes ``fixed`` (N,), the others by k-means++.
+    """Initial centres (k, p): means of the classes ``fixed`` (N,), then k-means++ for the others.
 
-    Those that do not ``exist`` (k,) are too far away for any row.
+    Clusters that do not ``exist`` (k,) get a centre too far away for any row.
     """
-    own = one_hot(fixed, mass, k)
-    given, centres = own.sum(0) > 0, weighted_means(x, own, jnp.zeros((k, x.shape[1]), x.dtype))
+    members = one_hot(fixed, mass, k)
+    has_class = members.sum(0) > 0
+    centres = weighted_means(x, members, jnp.zeros((k, x.shape[1]), x.dtype))
 
-    def draw(j, weights):
+    def draw_centre(j, weights):
         u = hashed_uniform(fold_in(seed, j), mass.shape, x.dtype)
-        # The first arrival of independent Poisson processes; 1 - u is never 0.
+        # A row is sampled in proportion to its weight: the first arrival of independent Poisson
+        # processes. 1 - u is never 0.
         time = jnp.where((mass > 0) & (weights > 0), -jnp.log1p(-u) / weights, jnp.inf)
-        return jnp.where(given[j], centres[j], x[time.argmin()])
+        return jnp.where(has_class[j], centres[j], x[time.argmin()])
 
-    centres = kmeans_plus_plus(draw, squared_distances_from(x), centres, jnp.ones_like(mass))[0]
-    far = jnp.finfo(x.dtype).max ** 0.25  # the square of which is a number, and so are its sums
+    centres = kmeans_plus_plus(
+        draw_centre, squared_distances_from(x), centres, jnp.ones_like(mass)
+    )[0]
+    far = jnp.finfo(x.dtype).max ** 0.25  # sums of its square do not overflow
     return centres if exist is None else jnp.where(exist[:, None], centres, far)
 
 
-def best_of(
+def best_solution(
     rows: Rows,
     result: IterationResult,
     labels: jax.Array,
@@ -100,15 +110,16 @@ def best_of(
     masses: Callable[[jax.Array], jax.Array],
     fit: Any = (),
 ) -> Solution:
-    """All restarts S, and what is needed of the best.
+    """Labels and objectives of all S restarts, and the full result of the best one.
 
     Parameters
     ----------
+    rows : the clustered rows
     result : loops of all restarts
     labels : (S, N)
-    objective : (S,), which takes the place of the last entries of the traces
-    masses : (N, k) of the restart of a number
-    fit : what the method adds, of all restarts
+    objective : (S,), which replaces the last entries of the traces
+    masses : function from the index of a restart to its memberships (N, k)
+    fit : further arrays of the method, stacked over restarts
     """
     best = objective.argmin()
     n_iter, trace = result.n_iter[best], result.trace[best]
@@ -124,7 +135,7 @@ def best_of(
     )
 
 
-def keep(
+def store_result(
     model: Any,
     task: Task,
     result: list[Solution],
@@ -133,16 +144,28 @@ def keep(
     unit: float = 1.0,
     shift: float = 0.0,
 ) -> tuple[Solution, np.ndarray]:
-    """Set what every estimator has; returns the best solution, and the order (k,) of its clusters.
+    """Set the fitted attributes common to all estimators of the family.
 
-    Clusters are ``named`` after the classes that they agree with, if not by the program. Objectives
-    are multiplied by ``unit``, and ``shift`` is added.
+    Parameters
+    ----------
+    model : estimator
+    task : its input
+    result : solutions of all chunks of restarts
+    named : whether clusters are matched to the classes that they agree with most
+    unit, shift : objectives are multiplied by ``unit``, and ``shift`` is added
+
+    Returns
+    -------
+    Solution
+        The best solution.
+    ndarray of shape (k,)
+        Order of its clusters.
     """
     restarts, best = collect(result, task.layout)
     order = np.arange(model.n_clusters)
     if named:
         labels = restarts.labels[restarts.objective.argmin()]
-        order = name_clusters(labels, codes(task.fixed, len(task.X)), model.n_clusters)
+        order = name_clusters(labels, class_codes(task.fixed, len(task.X)), model.n_clusters)
     model._store(
         restarts._replace(
             labels=np.argsort(order)[restarts.labels], objective=restarts.objective * unit + shift
@@ -156,13 +179,13 @@ def keep(
 
 
 def name_clusters(labels: np.ndarray, fixed: np.ndarray, k: int) -> np.ndarray:
-    """Order (k,) of the clusters in which the c-th agrees with class c in as many rows as it can.
+    """Order (k,) of clusters in which cluster c is matched to class c.
 
-    All classes have a cluster each where there are enough, the agreement of all being the most that
-    is possible; free clusters come after them.
+    The matching maximises the number of labelled rows on which clusters and classes agree. Clusters
+    without a class come last.
     """
-    told = fixed >= 0
-    count = cross_table(labels[told], fixed[told], (k, fixed.max() + 1))
-    own, classes = linear_sum_assignment(-count)
-    own = own[np.argsort(classes)]
-    return np.concatenate([own, np.setdiff1d(np.arange(k), own)])
+    labelled = fixed >= 0
+    count = cross_table(labels[labelled], fixed[labelled], (k, fixed.max() + 1))
+    matched, classes = linear_sum_assignment(-count)
+    matched = matched[np.argsort(classes)]
+    return np.concatenate([matched, np.setdiff1d(np.arange(k), matched)])

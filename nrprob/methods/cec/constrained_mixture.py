@@ -21,37 +21,37 @@ from nrprob.estimator.calls import restart_calls
 from nrprob.estimator.pairs import PairEstimator
 from nrprob.methods.cec.centres import (
     CAPACITY,
-    best_of,
-    codes,
+    best_solution,
+    block_table,
+    class_codes,
     first_centres,
-    keep,
     lay_out,
     one_hot,
-    squares,
-    table,
+    squared_distances,
+    store_result,
     weighted_means,
 )
-from nrprob.methods.cec.link_posterior import SETS, Links, posterior, settle
+from nrprob.methods.cec.link_posterior import SETS, Links, posterior_and_labels, unit_posterior
 from nrprob.methods.cec.must_link_components import read_units
 from nrprob.statistics.gaussians import log_normals
 from nrprob.statistics.matrices import whitener
 from nrprob.statistics.rows import Rows, existing
 
 _COVARIANCES = ("full", "diag", "spherical")
-_EMPTY = 1e-8  # rows, below which a component keeps its place
+_MIN_SIZE = 1e-8  # lower bound of a component's number of rows in divisions
 
 
-class Numbers(NamedTuple):
-    """Numbers that `solve_constrained_mixture` reads.
+class EMParameters(NamedTuple):
+    """Settings of `solve_constrained_mixture`, all traced.
 
     Attributes
     ----------
-    links : what is said of the rows
-    named : whether every class is one unit, and the start of one cluster
+    links : units and cannot-links
+    named : whether every class is one unit, from whose mean a cluster starts
     ridge : (p,) added to the diagonal of every scatter; 0 on padding
-    variance : (p,) of all rows; 0 on padding and for columns of one value
-    tol : fall of the objective, in nats per row, below which a restart has converged
-    max_iter : most steps
+    variance : (p,) of all rows; 0 on padding and for constant columns
+    tol : decrease of the objective, in nats per row, below which a restart has converged
+    max_iter : maximum number of iterations
     """
 
     links: Links
@@ -80,7 +80,7 @@ class Mixture(NamedTuple):
 @jit_by_size("n_clusters", "n_init", "covariance")
 def solve_constrained_mixture(
     rows: Rows,
-    numbers: Numbers,
+    settings: EMParameters,
     seed: jax.Array,
     fixed: jax.Array,
     *,
@@ -88,26 +88,27 @@ def solve_constrained_mixture(
     n_init: int,
     covariance: str,
 ) -> Solution:
-    """Run ``n_init`` starts side by side and keep the best.
+    """Run ``n_init`` restarts of EM in parallel and keep the best.
 
-    They start from the nearest centres, in units of the columns' deviations. Where the classes
-    ``fixed`` (B, r), -1 for none, are one unit each, their means come first, and their rows start
-    there.
+    Rows start in the cluster of the nearest centre, on standardised columns. If ``named``, the
+    first centres are the means of the classes ``fixed`` (B, r), -1 for none, and labelled rows
+    start in the cluster of their class.
     """
-    x, mass = table(rows)
-    links, ridge, k = numbers.links, numbers.ridge, n_clusters
+    x, mass = block_table(rows)
+    links, ridge, k = settings.links, settings.ridge, n_clusters
     exist = links.exist
-    varies = numbers.variance > 0
+    varies = settings.variance > 0
     n_features = varies.sum()
     n, dtype = mass.sum(), x.dtype
-    least = 16 * jnp.finfo(dtype).eps * numbers.variance
+    least = 16 * jnp.finfo(dtype).eps * settings.variance
 
-    def maximise(w, log_weights, old):
-        """Parameters that suit masses (N, k) of rows, with their log weights."""
-        size = jnp.maximum(w.sum(0), _EMPTY)
+    def m_step(w, log_weights, old):
+        """Parameters that maximise the expected log density for masses (N, k) of rows."""
+        size = jnp.maximum(w.sum(0), _MIN_SIZE)
         means = weighted_means(x, w, old)
         away = x[:, None] - means
         if covariance == "full":
+            # Weighted scatter plus ridge; a multiple of the rounding error keeps it regular.
             scatter = jnp.einsum("nk,nkp,nkq->kpq", w, away, away, precision="highest")
             scatter = (scatter + jnp.diag(ridge)) / size[:, None, None]
             return Mixture(log_weights, means, scatter + jnp.diag(jnp.where(varies, least, 1)))
@@ -117,8 +118,8 @@ def solve_constrained_mixture(
             scatter = jnp.broadcast_to(mean, scatter.shape)
         return Mixture(log_weights, means, jnp.where(varies, scatter + least, 1))
 
-    def densities(mixture, x):
-        """Log density (N, k) of rows, and the penalties of the covariances (k,)."""
+    def log_densities(mixture, x):
+        """Log densities (N, k) of rows, and the ridge penalties of the covariances (k,)."""
         away = x[:, None] - mixture.means
         if covariance == "full":
             inverse, log_det = whitener(mixture.covariances)
@@ -132,132 +133,154 @@ def solve_constrained_mixture(
         square = 0.5 * (white**2).sum(-1)
         return -square - half - 0.5 * n_features * math.log(2 * math.pi), penalty
 
-    def expect(mixture, x, solve):
-        """Objective, and what ``solve`` says of the units beside the log of their sum."""
-        log_p, penalty = densities(mixture, x)
+    def e_step(mixture, x, solve):
+        """Objective, and the further results of ``solve`` for the scores of the units."""
+        log_p, penalty = log_densities(mixture, x)
+        # The score of a unit adds the log densities of its rows and one log weight.
         units = jax.ops.segment_sum(mass[:, None] * log_p, links.unit, mass.size)
         scores = (units + mixture.log_weights) * links.real[:, None].astype(x.dtype)
-        scores = links.bar(scores, 0.0)
+        scores = links.mask_scores(scores, 0.0)
         if exist is not None:
             penalty = jnp.where(exist, penalty, 0)
         value, *result = solve(scores, links)
         return penalty.sum() - value, *result
 
-    def step(state, _):
+    def em_step(state, _):
         mixture, old = state
-        value, shares = expect(mixture, x, posterior)
+        value, shares = e_step(mixture, x, unit_posterior)
+        # Weights are shares of units; means and covariances take all rows of a unit.
         weights = (shares * links.real[:, None]).sum(0) / links.real.sum()
         log_weights = jnp.log(jnp.maximum(weights, jnp.finfo(dtype).tiny)).astype(dtype)
-        mixture = maximise(mass[:, None] * shares[links.unit], log_weights, mixture.means)
+        mixture = m_step(mass[:, None] * shares[links.unit], log_weights, mixture.means)
         rounding = 16 * jnp.finfo(dtype).eps * jnp.abs(value)
-        still = jnp.abs(old - value) <= jnp.maximum(n * numbers.tol, rounding)
-        return (mixture, value), still, value
+        converged = jnp.abs(old - value) <= jnp.maximum(n * settings.tol, rounding)
+        return (mixture, value), converged, value
 
-    def run(seed):
-        unit = jnp.where(varies, 1 / jnp.sqrt(jnp.where(varies, numbers.variance, 1)), 0)
-        code = jnp.where(numbers.named, fixed[0], -1)
+    def run_restart(seed):
+        unit = jnp.where(varies, 1 / jnp.sqrt(jnp.where(varies, settings.variance, 1)), 0)
+        code = jnp.where(settings.named, fixed[0], -1)
         centres = first_centres(x * unit, mass, code, k, seed, exist)
-        nearest = squares(x * unit, centres).argmin(1)
+        nearest = squared_distances(x * unit, centres).argmin(1)
         w = one_hot(jnp.where(code >= 0, code, nearest), mass, k)
         log_weights = jnp.log((w.sum(0) + 1) / (n + (k if exist is None else exist.sum())))
-        start = maximise(w, log_weights, jnp.zeros_like(centres)), jnp.asarray(jnp.inf, dtype)
-        return iterate(step, start, numbers.max_iter, trace=empty_trace(CAPACITY, dtype))
+        start = m_step(w, log_weights, jnp.zeros_like(centres)), jnp.asarray(jnp.inf, dtype)
+        return iterate(em_step, start, settings.max_iter, trace=empty_trace(CAPACITY, dtype))
 
-    def end(mixture):
+    def final_state(mixture):
         wide = jax.tree.map(lambda a: a.astype(jnp.float64), mixture)
-        value, shares, labels = expect(wide, x.astype(jnp.float64), settle)
+        value, shares, labels = e_step(wide, x.astype(jnp.float64), posterior_and_labels)
         return value, shares[links.unit], labels[links.unit]
 
-    result: IterationResult = map_restarts(run, (fold_in(seed, jnp.arange(n_init)),), n_init)
+    result: IterationResult = map_restarts(
+        run_restart, (fold_in(seed, jnp.arange(n_init)),), n_init
+    )
     mixture = result.state[0]
-    objective, shares, labels = jax.vmap(end)(mixture)
-    return best_of(
+    objective, shares, labels = jax.vmap(final_state)(mixture)
+    return best_solution(
         rows, result, labels, objective, lambda best: mass[:, None] * shares[best], mixture
     )
 
 
 @parameters.constructor
 class ConstrainedMixture(PairEstimator):
-    r"""Gaussian mixture with must-links and cannot-links.
+    r"""Gaussian mixture with hard must-links and cannot-links.
 
-    Rows that must be together are one unit, which draws its component once. With units c, weights
-    :math:`\pi` and densities :math:`N_i`, minimises minus the log probability of the rows and of
-    the event that no cannot-link is violated,
+    A unit c is a set of rows connected by must-links, and draws one component. Minimises minus the
+    log joint probability of the rows and of the event that all cannot-links hold, plus a ridge
+    penalty,
 
     .. math:: -\log \sum_{z} \prod_c \pi_{z_c} \prod_{x \in c} N_{z_c}(x)
         + \frac12 \sum_i \operatorname{tr} \Sigma_i^{-1} R
 
-    where the sum runs over all labels z of the units that keep all cannot-links, and R, a diagonal
-    matrix of ``reg`` times the variances of the columns, keeps covariances from vanishing.
+    The sum runs over all labels z of the units that satisfy the cannot-links. Component i has the
+    weight :math:`\pi_i`, the normal density :math:`N_i` and the covariance :math:`\Sigma_i`. The
+    diagonal matrix R, ``reg`` times the variances of the columns, keeps covariances regular.
 
     Parameters
     ----------
     n_clusters : int, default=2
         Number of components.
     covariance : {"full", "diag", "spherical"}, default="full"
-        Of the components, each of which has its own.
+        Covariance family; every component has its own covariance. "diag" and "spherical" need
+        fewer rows per component.
     links : {"both", "must", "cannot"}, default="both"
-        What labels ``y`` say: that rows of one class are together ("must"), that rows of different
-        classes are not ("cannot": a class may have several clusters), or both. Pairs say what they
-        say in any case.
+        Links implied by the labels ``y``: "must" links rows of one class, "cannot" separates rows
+        of different classes (a class may then be split over clusters), "both" does both. It has no
+        effect on ``must_link`` and ``cannot_link``.
     reg : float, default=1e-3
-        What is added to the scatter of every component, in units of the columns' variances: as if
-        by a row that lies :math:`\sqrt{reg}` deviations from the mean in each column; at most
-        10**6.
+        Ridge added to the scatter of every component, in units of the columns' variances. Raise it
+        if components collapse onto few rows. At most 10**6.
     n_init : int, default=10
-        Number of restarts, by k-means++, at most 10**6; the best by objective is kept. With
-        links="both" all begin with the means of the classes.
+        Number of restarts by k-means++; the one of the smallest objective is kept. With
+        ``links="both"`` all start from the class means. At most 10**6.
     max_iter : int, default=500
-        Most iterations of a restart; at most 10**6.
+        Maximum number of EM iterations per restart; at most 10**6.
     tol : float, default=1e-7
-        Fall of the objective, in nats per row, below which a restart has converged, from 0 to 1.
+        A restart has converged when the objective decreases by less than ``tol`` nats per row in
+        an iteration. From 0 to 1.
     <random_state>
     <verbose>
 
     Attributes
     ----------
     labels_ : ndarray of shape (n_samples,)
-        Most probable labels that keep all links.
+        Most probable labels that satisfy all links.
     membership_ : ndarray of shape (n_samples, n_clusters)
-        p(cluster given all rows and links) of every row; rows sum to 1.
+        Posterior p(cluster given all rows and links); rows sum to 1.
     <n_clusters_>
     weights_ : ndarray of shape (n_clusters,)
-        Weights of the components: shares of units, not of rows.
+        Weights of the components: expected shares of units, not of rows.
     means_ : ndarray of shape (n_clusters, n_features)
-        Means.
+        Means of the components.
     covariances_ : ndarray
-        Covariances, (n_clusters, n_features, n_features), (n_clusters, n_features) or
-        (n_clusters,); 0 for columns of one value, which say nothing and are left out.
+        Covariances: (n_clusters, n_features, n_features) for "full", (n_clusters, n_features) for
+        "diag", (n_clusters,) for "spherical". 0 for constant columns, which the fit ignores.
     n_approximated_ : int
-        Number of units whose posterior is approximated by a mean field.
+        Number of units whose posterior is a mean-field approximation.
     <objective_>
-    objective_trace_ : ndarray
-        Objective of the best restart after every iteration; it never rises, but for a mean field.
+    objective_trace_ : ndarray of shape (n_iter_,)
+        Objective of the best restart after every iteration; non-increasing, except with a mean
+        field.
     <n_iter_>
     <converged_>
     <restarts_>
     <n_features_in_>
     <feature_names_in_>
-    classes_ : ndarray
-        Sorted labels seen in ``y``, if there were any. With links="both", cluster i is class
-        ``classes_[i]``; else it is the one that agrees best with it.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted labels in ``y``, if ``y`` is given. With ``links="both"``, cluster i is class
+        ``classes_[i]``; otherwise cluster i is matched to it.
+
+    See Also
+    --------
+    COPKMeans : k-means with hard must-links and cannot-links.
+    MDLConstrained : Clustering by description length with hard or soft links.
+    CECIB : Cross-entropy clustering with labels, some of which may be wrong.
 
     Notes
     -----
-    The posterior is exact where units that are connected by cannot-links can be labelled in at most
-    50,000 ways. It is exact as well for what labels alone say, with at most k = 10 clusters and
-    10**6 / 2**k labelled units: the sum then runs over the sets of clusters that the classes use.
-    Where neither holds, a mean field is used with a warning: a unit is in a cluster as far as its
-    neighbours are not. Its labels keep the links all the same.
+    An EM iteration has two steps:
 
-    Weights are updated by the shares of units, as published. That is exact for the objective above.
-    It is not for the probability of the rows given that the links hold, which divides by the
-    probability that they do, and depends on the weights as well.
+    1. E-step: compute the scores of units (log weight plus log densities of their rows), and the
+       posterior of the units given the cannot-links.
+    2. M-step: weights are expected shares of units; means and covariances are weighted by the
+       posteriors of the rows.
+
+    The E-step is exact if units connected by cannot-links have at most 50,000 joint labelings. For
+    labels without further links it is also exact with at most k = 10 clusters and 10**6 / 2**k
+    labelled units, by a sum over the sets of clusters that each class occupies. Otherwise a mean
+    field approximates the posterior with a warning; the labels satisfy all links nevertheless.
+
+    With n rows, m features and k components, an iteration costs :math:`O(n k m^2)` for "full" and
+    :math:`O(n k m)` otherwise, plus the exact sums; memory is :math:`O(n k m)` per restart.
+
+    The weights maximise the objective above. They would not maximise the probability of the rows
+    conditional on the cannot-links, which divides by a probability that depends on the weights.
 
     References
     ----------
-    Shental, Bar-Hillel, Hertz and Weinshall (2003), "Computing Gaussian mixture models with EM
-    using equivalence constraints". The sum over sets of clusters is this package's own.
+    N. Shental, A. Bar-Hillel, T. Hertz and D. Weinshall (2003), "Computing Gaussian mixture models
+    with EM using equivalence constraints", Advances in Neural Information Processing Systems 16.
+    The sum over sets of clusters is an addition of this package.
 
     Examples
     --------
@@ -290,13 +313,14 @@ class ConstrainedMixture(PairEstimator):
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
-            Float32 input is computed in float32, all else in float64.
+            Continuous features. Float32 input is computed in float32, all else in float64.
         y : array-like of shape (n_samples,), optional
-            Labels, -1 where unknown, which are links between rows: see ``links``.
+            Partial labels, -1 where unknown. They imply links between rows; see ``links``.
         must_link : int array-like of shape (n_pairs, 2), optional
-            Pairs of rows that share a cluster. Repeats, and a row with itself, say nothing.
+            Pairs of rows that share a cluster. Duplicates, and pairs of a row with itself, have no
+            effect.
         cannot_link : int array-like of shape (n_pairs, 2), optional
-            Pairs of rows that do not. Repeats say nothing.
+            Pairs of rows in different clusters. Duplicates have no effect.
 
         Returns
         -------
@@ -305,10 +329,10 @@ class ConstrainedMixture(PairEstimator):
         Raises
         ------
         InfeasibleConstraints
-            A ValueError, if the links contradict each other, or cannot be kept with so many
-            clusters; the message says which are in conflict.
+            A ValueError, if links contradict each other, or if no labels with ``n_clusters``
+            clusters satisfy them; the message lists the links in conflict.
         ValueError
-            If pairs are no pairs of rows, or the data do not fit the parameters.
+            If an index of a pair is out of range, or if the data do not fit the parameters.
         TypeError
             If pairs are not integers.
         """
@@ -316,13 +340,13 @@ class ConstrainedMixture(PairEstimator):
 
     def prepare(self, X, y, known=None, *, must_link=None, cannot_link=None):
         """Check the input and lay it out; see `Clusterer.prepare`."""
-        given = super().prepare(X, y, must_link=must_link, cannot_link=cannot_link)
-        X, told = given.X, codes(given.fixed, len(given.X))
-        self._features, task = lay_out(X, told)
+        pairs = super().prepare(X, y, must_link=must_link, cannot_link=cannot_link)
+        X, codes = pairs.X, class_codes(pairs.fixed, len(pairs.X))
+        self._features, task = lay_out(X, codes)
         links, self.n_approximated_ = read_units(
-            given.must_link,
-            given.cannot_link,
-            told,
+            pairs.must_link,
+            pairs.cannot_link,
+            codes,
             self.links,
             self.n_clusters,
             task.rows.mass.size,
@@ -332,7 +356,7 @@ class ConstrainedMixture(PairEstimator):
         variance = np.zeros(task.rows.x.n_statistics)
         variance[: X.shape[1]] = np.where(self._varies, task.x.astype(np.float64).var(0), 0)
         dtype, (n, p) = task.x.dtype, (task.rows.mass.size, len(variance))
-        numbers = Numbers(
+        settings = EMParameters(
             links,
             np.asarray(self.links == "both"),
             (self.reg * variance).astype(dtype),
@@ -341,13 +365,13 @@ class ConstrainedMixture(PairEstimator):
             np.asarray(self.max_iter, np.int32),
         )
         k = self.n_clusters if links.exist is None else links.exist.size
-        each = k * (n * (4 * p + 8) + 4 * p * p + 4 * links.edges.size)
-        each += 4 * links.labelings.size + links.members.size * 4 * 2 ** min(k, SETS)
+        nbytes = k * (n * (4 * p + 8) + 4 * p * p + 4 * links.edges.size)
+        nbytes += 4 * links.labelings.size + links.members.size * 4 * 2 ** min(k, SETS)
         task.calls = restart_calls(
             solve_constrained_mixture,
             {"n_clusters": k, "covariance": self.covariance},
-            task.rows, task.layout, task.fixed, [numbers],
-            n_init=self.n_init, random_state=self.random_state, each=each,
+            task.rows, task.layout, task.fixed, [settings],
+            n_init=self.n_init, random_state=self.random_state, each=nbytes,
         )  # fmt: skip
         return task
 
@@ -355,15 +379,15 @@ class ConstrainedMixture(PairEstimator):
 
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        # Densities are per unit of the features.
+        # Densities refer to the original units of the columns.
         shift = len(task.X) * self._varies.sum() * math.log(self._features.scale)
-        best, order = keep(self, task, result, shift=shift)
+        best, order = store_result(self, task, result, shift=shift)
         self._mixture = Mixture(*(a[order].astype(np.float64) for a in best.fit))
-        self._describe(self._mixture)
+        self._set_parameters(self._mixture)
         return self
 
-    def _describe(self, mixture: Mixture) -> None:
-        """Set the components' parameters in units of the features."""
+    def _set_parameters(self, mixture: Mixture) -> None:
+        """Set the parameters of the components in the original units."""
         m, scale, varies = self.n_features_in_, self._features.scale, self._varies
         weights = np.exp(mixture.log_weights)
         self.weights_ = weights / weights.sum()
@@ -380,7 +404,7 @@ class ConstrainedMixture(PairEstimator):
     # New rows
 
     def predict_proba(self, X):  # type: ignore[override]
-        """p(cluster given row) of new rows, which are in no link.
+        """p(cluster given row) of new rows without links.
 
         Parameters
         ----------
@@ -395,9 +419,9 @@ class ConstrainedMixture(PairEstimator):
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
         x = self._features(self._validate(X, reset=False)).astype(np.float64)[:, self._varies]
-        (log_weights, means, spread), at = self._mixture, np.flatnonzero(self._varies)
+        (log_weights, means, spread), columns = self._mixture, np.flatnonzero(self._varies)
         if self.covariance == "full":
-            roots = np.linalg.cholesky(spread[:, at[:, None], at])
+            roots = np.linalg.cholesky(spread[:, columns[:, None], columns])
         else:
-            roots = np.sqrt(spread[:, at])
-        return log_weights + log_normals(x, means[:, at], roots)
+            roots = np.sqrt(spread[:, columns])
+        return log_weights + log_normals(x, means[:, columns], roots)

@@ -1,4 +1,4 @@
-"""Costs of cross-entropy clustering besides the features: sizes, parameters, label impurity.
+"""Cell costs of cross-entropy clustering: cluster sizes, parameters, label entropy.
 
 All are moving costs (see `nrprob.engines.optimise.differences`) of rows of mass 1.
 """
@@ -19,26 +19,26 @@ _STATIC: dict[str, Any] = {"static": True}
 
 @node
 class SizeCost:
-    """``-N log(N / n)`` of a cell of N of the n rows, and what its parameters take.
+    """Entropy cost ``-N log(N / n)`` of a cell of N of n rows, plus the cost of its parameters.
 
     Attributes
     ----------
     total : n
-    parameters : number d of a cluster's own parameters, which cost ``d/2 log N``, and its weight
-        ``log(n) / 2``; 0 charges neither
+    parameters : number d of parameters per cluster. They cost ``d/2 log N``, and the weight of the
+        cluster costs ``log(n) / 2``; 0 charges neither
     """
 
     total: jax.Array
     parameters: jax.Array
 
-    def _of(self, w: jax.Array) -> jax.Array:
+    def _cell_cost(self, w: jax.Array) -> jax.Array:
         log_w, log_n = jnp.log(jnp.maximum(w, 1e-300)), jnp.log(self.total)
         charged = self.parameters * log_w + jnp.where(self.parameters > 0, log_n, 0)
         return w * log_n - xlogx(w) + jnp.where(w > 0.5, 0.5 * charged, 0)
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Cost of statistics (..., p)."""
-        return self._of(cell[..., -1])
+        return self._cell_cost(cell[..., -1])
 
     def track(self, cells: jax.Array) -> jax.Array:
         """Masses of cells (K, p)."""
@@ -46,9 +46,9 @@ class SizeCost:
 
     def moves(self, state, row, label):
         """See `nrprob.engines.optimise.differences.IncrementalCost`."""
-        here = self._of(state)
-        join = jnp.broadcast_to(self._of(state + 1) - here, (len(row), len(state)))
-        return join, (self._of(state - 1) - here)[label]
+        current = self._cell_cost(state)
+        join = jnp.broadcast_to(self._cell_cost(state + 1) - current, (len(row), len(state)))
+        return join, (self._cell_cost(state - 1) - current)[label]
 
     def moved(self, state, row, old, new):
         """See `nrprob.engines.optimise.differences.IncrementalCost`."""
@@ -56,7 +56,7 @@ class SizeCost:
 
 
 class Labelled(NamedTuple):
-    """Cells (K,) of a `LabelCost`: masses, and counts (K, c) of their labelled rows by class."""
+    """State of cells (K,) of a `LabelCost`: masses, and class counts (K, c) of labelled rows."""
 
     mass: jax.Array
     counts: jax.Array
@@ -64,22 +64,23 @@ class Labelled(NamedTuple):
 
 @node
 class LabelCost:
-    """``N h`` of a cell of N rows, where h is the entropy of the classes of those with a label.
+    """``N h`` of a cell of N rows, where h is the entropy of the classes of its labelled rows.
 
-    0 for a cell without labelled rows: it mixes nothing.
+    A cell without labelled rows costs 0.
 
     Attributes
     ----------
-    first : the first of the classes' columns among the statistics; they end before the mass
-    column : the same in the rows
+    first : index of the first class column among the statistics; the class columns end before the
+        mass
+    column : index of the first class column in the rows
     """
 
     first: int = field(metadata=_STATIC)
     column: int = field(metadata=_STATIC)
 
     @staticmethod
-    def _of(mass: jax.Array, labelled: jax.Array, sum_xlogx: jax.Array) -> jax.Array:
-        """Cost from the mass, the labelled rows, and the sum of x log x of their classes."""
+    def _cell_cost(mass: jax.Array, labelled: jax.Array, sum_xlogx: jax.Array) -> jax.Array:
+        """Cost from masses, numbers of labelled rows, and sums of x log x over class counts."""
         some = labelled > 0.5
         entropy = (xlogx(labelled) - sum_xlogx) / jnp.where(some, labelled, 1)
         return jnp.where(some, mass * jnp.maximum(entropy, 0), 0)
@@ -87,7 +88,7 @@ class LabelCost:
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Cost of statistics (..., p)."""
         counts = cell[..., self.first : -1]
-        return self._of(cell[..., -1], counts.sum(-1), xlogx(counts).sum(-1))
+        return self._cell_cost(cell[..., -1], counts.sum(-1), xlogx(counts).sum(-1))
 
     def track(self, cells: jax.Array) -> Labelled:
         """State of cells (K, p)."""
@@ -96,28 +97,29 @@ class LabelCost:
     def moves(self, state, row, label):
         """See `nrprob.engines.optimise.differences.IncrementalCost`.
 
-        There are but as many different rows as classes, and those without.
+        Rows of one class change the cost alike: a table has one entry per class, and one for
+        unlabelled rows.
         """
         mass, counts = state
-        labelled, own = counts.sum(-1), xlogx(counts)
-        total = own.sum(-1)
-        here = self._of(mass, labelled, total)
+        labelled, terms = counts.sum(-1), xlogx(counts)
+        total = terms.sum(-1)
+        current = self._cell_cost(mass, labelled, total)
 
-        def table(sign):
-            with_class = total[:, None] + xlogx(counts + sign) - own
+        def class_changes(sign):
+            with_class = total[:, None] + xlogx(counts + sign) - terms
             more = labelled[:, None] + sign
-            some = self._of(mass[:, None] + sign, more, with_class) - here[:, None]
-            return some.T, self._of(mass + sign, labelled, total) - here
+            by_class = self._cell_cost(mass[:, None] + sign, more, with_class) - current[:, None]
+            return by_class.T, self._cell_cost(mass + sign, labelled, total) - current
 
         classes = row[:, self.column : -1]
-        without = 1 - classes.sum(-1, keepdims=True)
+        unlabelled = 1 - classes.sum(-1, keepdims=True)
 
-        def change(sign):
-            some, none = table(sign)
-            return classes @ some + without * none
+        def row_changes(sign):
+            by_class, without_class = class_changes(sign)
+            return classes @ by_class + unlabelled * without_class
 
-        leave = jnp.take_along_axis(change(-1.0), label[:, None], 1)[:, 0]
-        return change(1.0), leave
+        leave = jnp.take_along_axis(row_changes(-1.0), label[:, None], 1)[:, 0]
+        return row_changes(1.0), leave
 
     def moved(self, state, row, old, new):
         """See `nrprob.engines.optimise.differences.IncrementalCost`."""

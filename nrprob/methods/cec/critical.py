@@ -1,4 +1,4 @@
-"""Critical weight of the labels, below which classes merge."""
+"""Critical weight of the labels, below which two classes merge."""
 
 from __future__ import annotations
 
@@ -7,24 +7,30 @@ import numpy as np
 from nrprob.information import entropy
 from nrprob.methods.cec.inputs import Prepared
 
-BETA0_GAUSSIAN_CUT = 0.26977  # of two halves of one normal distribution: 1 + ln(1 - 2/pi) / ln 4
-_RIDGE = 1e-6  # of the columns' variances; added to covariances, as the theorem's bound asks
+# Critical weight of two halves of one normal distribution: 1 + ln(1 - 2/pi) / ln 4, equation (15).
+BETA0_GAUSSIAN_CUT = 0.26977
+_RIDGE = 1e-6  # part of the columns' variances that is added to covariances, as theorem 4.2 demands
 
 
 def critical_betas(prepared: Prepared, fixed: np.ndarray, covariance: str) -> np.ndarray:
-    r"""Weights of labels (c, c) from which on it does not pay to merge two classes.
+    r"""Smallest weights of labels (c, c) at which merging two classes does not lower the objective.
 
     .. math:: \beta_0 = 1 + \frac{\sum_i p_i (G_i - G)}{H(p)}
 
-    with the shares p of the two among their labelled rows, and half the log determinants G of the
-    covariances of each and of both together, or what other families have for it (the source's
-    equation (14)). It is at most 1. NaN on the diagonal, and for classes without rows.
+    p are the shares of the two classes among their labelled rows. G is half the log determinant of
+    a covariance: of each class (i), and of both classes together. Covariance families other than
+    "full" use the analogous term. This is equation (14) of Śmieja and Geiger (2017).
 
     Parameters
     ----------
     prepared : the rows
     fixed : (n,) class of every row, or -1
-    covariance : the family
+    covariance : covariance family
+
+    Returns
+    -------
+    ndarray of shape (c, c)
+        Values of at most 1; NaN on the diagonal, and for classes without rows.
     """
     n_classes = int(fixed.max()) + 1
     members = [prepared.x[fixed == c] for c in range(n_classes)]
@@ -35,7 +41,7 @@ def critical_betas(prepared: Prepared, fixed: np.ndarray, covariance: str) -> np
     )
     ridge = np.diag(_RIDGE / prepared.metric)
 
-    def model(scatter: np.ndarray, size: float) -> float:
+    def half_log_det(scatter: np.ndarray, size: float) -> float:
         spread = scatter / size + ridge
         if covariance == "full":
             return 0.5 * float(np.linalg.slogdet(spread)[1])
@@ -50,10 +56,12 @@ def critical_betas(prepared: Prepared, fixed: np.ndarray, covariance: str) -> np
         for j in range(i):
             if not sizes[i] or not sizes[j]:
                 continue
+            # Scatter of the merged class: within both classes, and between their means.
             both = sizes[i] + sizes[j]
             p = sizes[[i, j]] / both
             apart = means[i] - means[j]
             merged = scatters[i] + scatters[j] + both * p.prod() * np.outer(apart, apart)
-            parts = p @ [model(scatters[c], sizes[c]) for c in (i, j)]
-            out[i, j] = out[j, i] = 1 + (parts - model(merged, both)) / entropy(p)
+            # Equation (14).
+            parts = p @ [half_log_det(scatters[c], sizes[c]) for c in (i, j)]
+            out[i, j] = out[j, i] = 1 + (parts - half_log_det(merged, both)) / entropy(p)
     return out

@@ -19,7 +19,7 @@ from nrprob.estimator.unconditional import UnconditionalMixin
 from nrprob.exceptions import warn
 from nrprob.methods.cec.critical import critical_betas
 from nrprob.methods.cec.inputs import COVARIANCES, Prepared, check_fixed, prepare_features
-from nrprob.methods.cec.solver import STARTS, Objective, numbers_of, solve_cec
+from nrprob.methods.cec.solver import STARTS, Objective, make_parameters, solve_cec
 from nrprob.settings import standard
 from nrprob.statistics.gaussians import Moments, log_normals
 from nrprob.statistics.rows import Layout, Rows, arrange, bucket, make_rows
@@ -36,7 +36,7 @@ def _check_init(name: str, value: Any) -> None:
     if labels.ndim != 1 or labels.dtype.kind not in "iub":
         raise ValueError(
             f"{name} must be one of {STARTS}, or labels; got {value!r:.60}; pass an array of "
-            "integers, one for every row"
+            "integers, one per row"
         )
 
 
@@ -47,14 +47,14 @@ def _check_covariance(name: str, value: Any) -> None:
 
 @dataclass
 class LabelledTask:
-    """Checked and laid out input of one fit, and its runs.
+    """Checked input of one fit, its data layout, and its program calls.
 
     Attributes
     ----------
-    prepared : the rows as the program takes them, and what was done to them
-    fixed : (n,) class of every labelled row as a number, else -1; None where there is no label
-    rows, layout : the same as engines take them, and where each of them is there
-    calls : the runs
+    prepared : scaled rows and the inverse transform
+    fixed : (n,) class of every row, -1 where unlabelled; None without labels
+    rows, layout : rows in blocks, and the position of each row in these
+    calls : calls of the compiled program
     """
 
     prepared: Prepared
@@ -66,118 +66,146 @@ class LabelledTask:
 
 @parameters.constructor
 class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
-    r"""Cross-entropy clustering with a bottleneck for labels of some rows, some of them wrong.
+    r"""Cross-entropy clustering with partial labels, some of which may be wrong.
 
-    Hard normal clusters, of which there need to be but enough to begin with: a cluster costs its
-    share of the entropy of the partition Y, and those that do not pay for it, or become too small,
-    go. Labels Z steer the clusters without being tied to them: to split a class costs nothing, to
-    mix classes does,
+    Hard clusters with Gaussian densities; the number of clusters is estimated. A cluster costs its
+    part of the entropy of the partition, so that clusters which do not improve the fit vanish.
+    Labels are soft information: splitting a class is free, and mixing classes costs. With clusters
+    Y, labels Z and features X, minimises
 
     .. math:: E(Y) = H(Y) + \sum_i p_i H(X_i \| \mathcal F) + \beta H(Z|Y)
 
-    with the weights p_i of the clusters among all rows, the least cross-entropy of a cluster with
-    a normal distribution of the family F, and the entropy of the labels within clusters, of
-    labelled rows alone. Without labels, or with ``beta=0``, it is cross-entropy clustering.
+    with the entropy H(Y) of the partition, the share :math:`p_i` of the rows in cluster i, the
+    smallest cross-entropy :math:`H(X_i \| \mathcal F)` between the rows of cluster i and a normal
+    distribution of the covariance family :math:`\mathcal F` (``covariance``), the weight
+    :math:`\beta` (``beta``) of the labels, and the entropy H(Z|Y) of the labels within clusters,
+    computed from labelled rows and weighted by :math:`p_i`. Without labels, or with ``beta=0``, it
+    is cross-entropy clustering.
 
     Parameters
     ----------
     n_clusters : int, default=10
-        Number of clusters to begin with; ``n_clusters_`` of them are left.
+        Initial number of clusters, an upper bound of ``n_clusters_``.
     beta : float or "critical", default=1.0
-        Weight of the labels, from 0 to 1000. At 1, labels that are right keep classes apart; 0.3 to
-        0.6 is wiser if many are wrong. "critical" takes the largest that any two classes need in
-        order not to be merged, as their labelled rows have it (the source's theorem 4.2), from 0
-        to 1.
+        Weight of the labels. At 1, correct labels keep their classes apart; prefer 0.3 to 0.6 if
+        many labels are wrong. "critical" is the smallest weight that keeps all pairs of classes
+        apart, estimated from their labelled rows and clipped to [0, 1]. From 0 to 1000.
     covariance : {"full", "diag", "spherical", "fixed"}, default="full"
-        Of the clusters; "fixed" is ``fixed_covariance`` for all of them.
+        Covariance family of the clusters; with "fixed", all clusters have ``fixed_covariance``.
     fixed_covariance : float or array-like of shape (n_features,) or (n_features, n_features)
-        Variance, variances or covariance, for ``covariance="fixed"``.
+        Variance, variances or covariance matrix, for ``covariance="fixed"``.
     min_cluster_fraction : float, default=0.05
-        Share of the rows below which a cluster is given up, from 0 to 0.999. So is one with fewer
-        rows than its covariance needs: one more than columns for "full", 2 for "diag" and
-        "spherical", 1 for "fixed".
+        Share of the rows below which a cluster is deleted. Lower it to detect small clusters. From
+        0 to 0.999. A cluster is also deleted if its covariance is not estimable: below
+        n_features + 1 rows for "full", 2 for "diag" and "spherical", 1 for "fixed".
     deletion : {"sparing", "always"}, default="sparing"
-        "always" gives up every cluster that is too small, as the source does. "sparing" keeps one
-        whose rows would ruin the clusters that take them in, as a few rows do that alone differ in
-        a column: they leave it, become too small in turn, and at last all rows are one cluster. It
-        counts as ruin if the rows cost the others more than they would in a single cluster of all,
-        by two nats for each row of a cluster of average size.
+        "always" deletes every cluster that is too small, as published. "sparing" retains a cluster
+        whose rows would inflate the covariances of the other clusters, as a few rows do that alone
+        differ in a column; deleting it often ends with all rows in one cluster. The cluster stays
+        if its rows cost the others more than they would in a single cluster of all rows, by two
+        nats per row of a cluster of average size.
     reg : float, default=1e-3
-        Part of the columns' variances that is added to the scatter (not the covariance) of every
-        cluster, at most 10**6; it keeps covariances regular. With 0, a start whose clusters are
-        singular is an error.
+        Ridge: part of the columns' variances that is added to the scatter (not the covariance) of
+        every cluster. It keeps covariances regular. With 0, `fit` raises ValueError if the initial
+        clusters have singular covariances. At most 10**6.
     penalty : {None, "mdl"}, default=None
-        "mdl" charges the parameters: half of a logarithm of the rows that each is estimated from.
-        Then two clusters also become one where that pays, and there are fewer of them.
+        "mdl" adds the description length of the parameters, half a logarithm of the sample size of
+        each parameter. Clusters then also merge if the objective decreases. Use it if
+        ``n_clusters_`` is too large.
     init : {"k-means++", "random"} or array-like of shape (n_samples,), default="k-means++"
-        Clusters to start from: those around rows that are far from each other (in units of the
-        columns' standard deviations), random ones, or labels from 0 to ``n_clusters`` - 1.
+        Initial clusters: nearest k-means++ centres (on standardised columns), random labels, or
+        given labels from 0 to ``n_clusters`` - 1.
     solver : {"batched", "sequential", "anneal"}, default="batched"
-        "batched" moves many rows at once, "sequential" one after the other as the source does;
-        both end where no single row would lower the objective. "anneal" begins with a soft
-        partition that is cooled down, and goes on as "batched".
+        "batched" moves many rows per step, "sequential" one row at a time, as published; both
+        stop when no move of a single row lowers the objective. "anneal" starts from a
+        deterministic annealing and continues as "batched".
     <n_init>
     max_iter : int, default=1000
-        Most steps ("batched") or sweeps ("sequential"), or updates at one temperature; at most
-        10**6.
+        Maximum number of steps ("batched"), sweeps ("sequential") or updates per temperature
+        ("anneal"); at most 10**6.
     <random_state>
     <verbose>
 
     Attributes
     ----------
     labels_ : ndarray of shape (n_samples,)
-        Cluster of every row, the largest being 0.
+        Cluster of every row; cluster 0 is the largest.
     membership_ : ndarray of shape (n_samples, n_clusters_)
-        The same as indicators.
+        One-hot.
     n_clusters_ : int
-        Number of clusters found.
+        Estimated number of clusters.
     weights_ : ndarray of shape (n_clusters_,)
-        Shares of the rows.
+        Shares of the rows, :math:`p_i`.
     means_ : ndarray of shape (n_clusters_, n_features)
-        Means.
+        Cluster means.
     covariances_ : ndarray
         Covariances, with the ridge of ``reg``: (n_clusters_, n_features, n_features) for "full",
-        (n_clusters_, n_features), (n_clusters_,) or (n_features, n_features) for "fixed".
+        (n_clusters_, n_features) for "diag", (n_clusters_,) for "spherical", (n_features,
+        n_features) for "fixed".
     label_counts_ : ndarray of shape (n_clusters_, n_classes)
-        Labelled rows of every cluster by class, if there were labels.
+        Numbers of labelled rows by cluster and class, if ``y`` is given.
     classes_ : ndarray of shape (n_classes,)
-        Sorted labels, if there were any. Clusters are not tied to them.
+        Sorted labels, if ``y`` is given. Cluster indices do not correspond to classes.
     beta_ : float
-        Weight of the labels.
+        Weight of the labels that was used.
     critical_beta_ : ndarray of shape (n_classes, n_classes)
-        Smallest weight at which two classes are not merged, before it is clipped to [0, 1], if
-        ``beta="critical"``: below 0 where the features alone keep them apart. NaN on the diagonal.
+        Smallest weight at which two classes are not merged, if ``beta="critical"``. Values at or
+        below 0 mean that the features alone keep the classes apart. NaN on the diagonal.
     objective_ : float
         n E(Y) with ``reg`` and ``penalty``, in nats of the whole data set.
     cost_terms_ : dict
-        What it is made of: "model", "entropy" (with the penalty) and, if there were labels,
+        Terms of ``objective_``: "model", "entropy" (including the penalty) and, with labels,
         "labels", each in nats of the whole data set.
     objective_trace_ : ndarray
-        Objective after every step. It rises only where a cluster was given up.
+        Objective after every step. It increases only when a cluster is deleted.
     n_clusters_trace_ : ndarray
         Number of clusters after every step.
     n_iter_ : int
-        Steps or sweeps of the best restart.
+        Number of steps or sweeps of the best restart.
     <converged_>
     <restarts_>
     <n_features_in_>
     <feature_names_in_>
 
+    See Also
+    --------
+    ConstrainedMixture : Gaussian mixture with labels as hard links.
+    PartitionKMeans : k-means with labels as additional features.
+    MDLConstrained : Clustering by description length under links.
+
     Notes
     -----
-    Nothing charges parameters unless ``penalty`` does: with many restarts, and few rows for each
-    cluster, the objective prefers more clusters than there are.
+    The algorithm, for each of ``n_init`` restarts:
 
-    A cluster without labelled rows pays nothing for labels, and the others by all of their rows:
-    one wrong label in a large cluster of few labels weighs much.
+    1. Initialise the clusters (``init``).
+    2. Compute for every row the difference of n E(Y) for a move to every other cluster.
+    3. Move the rows that lower the objective: the best ones together ("batched"), or one after
+       another ("sequential").
+    4. Delete clusters that are too small, and move their rows to the others.
+    5. Repeat steps 2 to 4 until no move lowers the objective.
 
-    All is computed in float64: what a row changes is too small a part of the objective for float32.
+    With n rows, m features and k clusters, a step costs :math:`O(n k m^2)` for "full" and
+    :math:`O(n k m)` otherwise; memory is :math:`O(n (m + k))` per restart.
+
+    The objective does not charge parameters unless ``penalty="mdl"``: with many restarts and few
+    rows per cluster it overestimates the number of clusters. A cluster without labelled rows has no
+    label cost, and the label cost of other clusters scales with all of their rows; one wrong label
+    in a large cluster of few labels therefore has a large effect. All computations are in float64,
+    because float32 does not resolve the difference that one row makes.
 
     References
     ----------
-    Smieja and Geiger (2017), eq. (4), (10) and theorem 4.2 (14), with a row without a label leaving
-    its cluster's entropy to be weighed anew; Tabor and Spurek (2014). Moving many rows at once, the
-    ridge, the penalty, the sparing and the annealing are this package's own.
+    M. Śmieja and B. C. Geiger (2017), "Semi-supervised cross-entropy clustering with information
+    bottleneck constraint", Information Sciences 421, doi:10.1016/j.ins.2017.07.016. Equation (10)
+    is the objective, and theorem 4.2 with equation (14) the critical weight. A move of an
+    unlabelled row changes the weight of its cluster's label entropy here; the publication neglects
+    this.
+
+    J. Tabor and P. Spurek (2014), "Cross-entropy clustering", Pattern Recognition 47 (9),
+    doi:10.1016/j.patcog.2014.03.006.
+
+    Batched moves, the ridge, ``penalty``, ``deletion="sparing"`` and the annealing are additions of
+    this package.
 
     Examples
     --------
@@ -210,21 +238,21 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
     _fixes_number = False
 
     def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
+        """Raise ValueError for parameters that are invalid for all data."""
         super().check_parameters()
         if (self.covariance == "fixed") != (self.fixed_covariance is not None):
             raise ValueError(
                 f"covariance='fixed' and fixed_covariance go together; got {self.covariance!r} and "
-                f"{self.fixed_covariance!r:.40}; give both or none"
+                f"{self.fixed_covariance!r:.40}; pass both or neither"
             )
         if not isinstance(self.init, str) and self.solver == "anneal":
             raise ValueError(
-                "an annealing has no place to start from; got solver='anneal' and labels in init; "
+                "an annealing takes no initial labels; got solver='anneal' and labels in init; "
                 "use solver='batched', or leave init out"
             )
         if self.n_clusters * self.min_cluster_fraction > 1 and self.n_clusters > 1:
             raise ValueError(
-                "so many clusters of that size do not fit; got n_clusters="
+                "the data cannot hold so many clusters of that size; got n_clusters="
                 f"{self.n_clusters} and min_cluster_fraction={self.min_cluster_fraction}; lower one"
             )
 
@@ -236,10 +264,10 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like, JAX array, frame or AnnData of shape (n_samples, n_features)
-            All is computed in float64.
+            Continuous features, computed in float64.
         y : array-like of shape (n_samples,), optional
-            Partial labels, -1 where unknown. Clusters are not tied to them: a cluster may hold
-            several classes, and a class several clusters.
+            Partial labels, -1 where unknown. A cluster may hold several classes, and a class
+            several clusters.
 
         Returns
         -------
@@ -259,6 +287,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         prepared = prepare_features(
             X, self.covariance, self.fixed_covariance, float(self.reg), self.n_clusters
         )
+        # Lay out the rows, padded in their columns, followed by the indicators of the classes.
         layout = arrange(np.zeros(n, int), 1)
         d = prepared.x.shape[1]
         m = bucket(d, 64) if n <= 16384 else d
@@ -269,12 +298,13 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
             columns = np.hstack([columns, indicators.astype(float)])
         rows = make_rows(columns, layout, 1)
         rows = replace(rows, x=Moments(rows.x.x, m, self.covariance))
-        self.beta_ = self._beta_of(prepared, fixed)
+        self.beta_ = self._label_weight(prepared, fixed)
+        # Smallest cluster that is not deleted.
         needed = {"full": d + 1, "fixed": 1}.get(self.covariance, 2)
         smallest = max(math.ceil(self.min_cluster_fraction * n), needed)
         charged = self.penalty == "mdl"
-        given = self._given(n, layout)
-        numbers = numbers_of(
+        initial = self._initial_labels(n, layout)
+        method = make_parameters(
             ridge=np.r_[prepared.ridge, np.ones(m - d)],
             dimension=d,
             metric=np.r_[prepared.metric, np.zeros(m - d)],
@@ -288,7 +318,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         )
         settings = solve.make_settings(
             np.dtype(np.float64), n_clusters=self.n_clusters, max_iter=self.max_iter,
-            method=numbers, compression=0.0, noise=1e-3, tol=1e-4, cooling=1.15,
+            method=method, compression=0.0, noise=1e-3, tol=1e-4, cooling=1.15,
         )  # fmt: skip
         k = padded(rows, layout, self.n_clusters)
         static = {
@@ -297,15 +327,15 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
             "solver": self.solver,
             "init": self.init if isinstance(self.init, str) else STARTS[0],
         }
-        each = rows.mass.size * k * (12 if self.solver == "anneal" else 5)
+        nbytes = rows.mass.size * k * (12 if self.solver == "anneal" else 5)
         calls = restart_calls(
-            solve_cec, static, rows, layout, given, [settings],
-            n_init=self.n_init, random_state=self.random_state, each=each,
+            solve_cec, static, rows, layout, initial, [settings],
+            n_init=self.n_init, random_state=self.random_state, each=nbytes,
         )  # fmt: skip
         return LabelledTask(prepared, fixed, rows, layout, calls)
 
-    def _given(self, n: int, layout: Layout) -> np.ndarray | None:
-        """Labels (n,) to start from."""
+    def _initial_labels(self, n: int, layout: Layout) -> np.ndarray | None:
+        """Initial labels (n,) given by ``init``."""
         if isinstance(self.init, str):
             return None
         labels = np.asarray(self.init)
@@ -316,21 +346,21 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
             )
         return labels.astype(np.int32)
 
-    def _beta_of(self, prepared: Prepared, fixed: np.ndarray | None) -> float:
+    def _label_weight(self, prepared: Prepared, fixed: np.ndarray | None) -> float:
         if not isinstance(self.beta, str):
             return float(self.beta)
         if fixed is None or np.unique(fixed[fixed >= 0]).size < 2:
             warn(
-                "a critical beta needs labels of two classes; got fewer; labels have no say, as "
-                "with beta=0"
+                "a critical beta needs labels of two classes; got fewer; the fit ignores labels, "
+                "as with beta=0"
             )
             return 0.0
         self.critical_beta_ = critical_betas(prepared, fixed, self.covariance)
         largest = float(np.nanmax(self.critical_beta_))
         if largest <= 0:
             warn(
-                "the features keep all classes apart by themselves, so that labels have no say; "
-                f"got a largest critical beta of {largest:.3g}; set beta to a number to use them"
+                "the features alone keep all classes apart, so that the fit ignores labels; "
+                f"got a largest critical beta of {largest:.3g}; set beta to a number to use labels"
             )
         return float(np.clip(largest, 0, 1))
 
@@ -339,7 +369,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         restarts, best = collect(result, task.layout)
         if not np.isfinite(restarts.objective).any():
             raise ValueError(
-                "the clusters of every start are singular; got reg="
+                "the initial clusters of every restart have singular covariances; got reg="
                 f"{self.reg}; raise reg, lower n_clusters, or leave out columns"
             )
         restarts = restarts._replace(labels=_by_size(restarts.labels))
@@ -350,7 +380,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         self.cost_terms_ = {n: float(v) for n, v in zip(terms, values, strict=False)}
         active = np.asarray(best.fit.active)
         self.n_clusters_trace_ = active[~np.isnan(active)].astype(int)
-        self._describe(task, labels, k)
+        self._set_parameters(task, labels, k)
         self._store(
             restarts,
             membership=np.eye(k)[labels],
@@ -360,17 +390,17 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         )
         return self
 
-    def _describe(self, task: LabelledTask, labels: np.ndarray, k: int) -> None:
-        """Set the clusters' parameters."""
+    def _set_parameters(self, task: LabelledTask, labels: np.ndarray, k: int) -> None:
+        """Set the parameters of the clusters."""
         prepared, member = task.prepared, np.eye(k)[labels]
         sizes = member.sum(0)
         self.weights_ = sizes / sizes.sum()
         means = member.T @ prepared.x / sizes[:, None]
         self._means = means
-        self._roots, covariances = prepared.spreads(labels, means, self.covariance)
+        self._roots, covariances = prepared.cluster_covariances(labels, means, self.covariance)
         self._prepared = replace(prepared, x=prepared.x[:0])
-        self.means_ = prepared.means(means)
-        self.covariances_ = prepared.covariances(covariances, self.covariance)
+        self.means_ = prepared.original_means(means)
+        self.covariances_ = prepared.original_covariances(covariances, self.covariance)
         if task.fixed is not None:
             classes = (task.fixed[:, None] == np.arange(self.classes_.size)).astype(float)
             self.label_counts_ = (member.T @ classes).astype(int)
@@ -398,7 +428,9 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
         return softmax(self._log_membership(*self._take_out(X, None)), axis=1)
 
     def score(self, X, y=None):
-        r"""Mean over new rows of the largest ``log p_i f_i(x)``: minus what they add to E, per row.
+        """Mean of the largest weighted log density ``log p_i f_i(x)`` over new rows.
+
+        It is minus the average that a new row adds to the unsupervised objective.
 
         Parameters
         ----------
@@ -415,13 +447,13 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
     def _validate(self, X, *, reset: bool):
         if sparse.issparse(X):
             raise ValueError(
-                "normal clusters cannot take sparse X; got a sparse matrix; pass a dense array, or "
+                "Gaussian clusters need dense X; got a sparse matrix; pass a dense array, or "
                 "use MixtureEM with features='multinomial' or 'bernoulli'"
             )
         return super()._validate(X, reset=reset).astype(np.float64)
 
 
 def _by_size(labels: np.ndarray) -> np.ndarray:
-    """Labels (S, n) in which every restart's clusters are numbered by falling size."""
-    orders = (np.argsort(-np.bincount(one), kind="stable") for one in labels)
-    return np.stack([np.argsort(order)[one] for order, one in zip(orders, labels, strict=True)])
+    """Labels (S, n) with the clusters of every restart ordered by decreasing size."""
+    orders = (np.argsort(-np.bincount(row), kind="stable") for row in labels)
+    return np.stack([np.argsort(order)[row] for order, row in zip(orders, labels, strict=True)])

@@ -20,30 +20,30 @@ from nrprob.estimator.calls import padded, restart_calls
 from nrprob.estimator.dense import PlainClusterer
 from nrprob.methods.cec.centres import (
     CAPACITY,
-    best_of,
-    codes,
+    best_solution,
+    block_table,
+    class_codes,
     first_centres,
-    keep,
     lay_out,
     one_hot,
-    squares,
-    table,
+    squared_distances,
+    store_result,
     weighted_means,
 )
 from nrprob.statistics.rows import Rows
 
-_LEAST = 1e-12  # squared distance, of rows whose features have a mean variance of 1
+_MIN_DISTANCE = 1e-12  # lower bound of squared distances; the mean variance of the columns is 1
 
 
-class Numbers(NamedTuple):
-    """Numbers that `solve_fuzzy` reads.
+class FuzzyParameters(NamedTuple):
+    """Settings of `solve_fuzzy`, all traced.
 
     Attributes
     ----------
-    n_clusters : clusters that exist; others are padding
+    n_clusters : number of clusters; further ones are padding
     alpha : weight of the labels
-    tol : change of all memberships below which a restart has converged
-    max_iter : most steps
+    tol : change of memberships below which a restart has converged
+    max_iter : maximum number of iterations
     """
 
     n_clusters: Any
@@ -55,129 +55,154 @@ class Numbers(NamedTuple):
 @jit_by_size("n_clusters", "n_init")
 def solve_fuzzy(
     rows: Rows,
-    numbers: Numbers,
+    settings: FuzzyParameters,
     seed: jax.Array,
     fixed: jax.Array,
     *,
     n_clusters: int,
     n_init: int,
 ) -> Solution:
-    """Run ``n_init`` starts side by side and keep the best; ``fixed`` (B, r) are classes, or -1."""
-    x, mass = table(rows)
+    """Run ``n_init`` restarts in parallel and keep the best; ``fixed`` (B, r) are classes or -1."""
+    x, mass = block_table(rows)
     code = fixed[0]
-    wanted = one_hot(code, jnp.ones_like(mass), n_clusters)
-    alpha, exist = numbers.alpha, jnp.arange(n_clusters) < numbers.n_clusters
-    tol = jnp.maximum(numbers.tol, 16 * jnp.finfo(x.dtype).eps)
+    target = one_hot(code, jnp.ones_like(mass), n_clusters)
+    alpha, exist = settings.alpha, jnp.arange(n_clusters) < settings.n_clusters
+    tol = jnp.maximum(settings.tol, 16 * jnp.finfo(x.dtype).eps)
 
-    def distances(x, centres):
-        return jnp.maximum(squares(x, centres), _LEAST)
+    def floored_distances(x, centres):
+        return jnp.maximum(squared_distances(x, centres), _MIN_DISTANCE)
 
-    def memberships(centres):
-        near = jnp.where(exist, 1 / distances(x, centres), 0)
+    def update_memberships(centres):
+        # Inverse distances are the unsupervised memberships for the fuzzifier 2.
+        near = jnp.where(exist, 1 / floored_distances(x, centres), 0)
         near = near / near.sum(1, keepdims=True)
-        told = (near + alpha * wanted) / (1 + alpha)
-        return jnp.where(code[:, None] >= 0, told, near)
+        # Labelled rows mix them with the target memberships.
+        supervised = (near + alpha * target) / (1 + alpha)
+        return jnp.where(code[:, None] >= 0, supervised, near)
 
-    def weights(u):
-        return mass[:, None] * (u**2 + alpha * (u - wanted) ** 2)
+    def centre_weights(u):
+        return mass[:, None] * (u**2 + alpha * (u - target) ** 2)
 
-    def step(state, _):
+    def fcm_step(state, _):
         u, centres = state
-        centres = weighted_means(x, weights(u), centres)
-        new = memberships(centres)
-        value = (weights(new) * distances(x, centres)).sum()
+        centres = weighted_means(x, centre_weights(u), centres)
+        new = update_memberships(centres)
+        value = (centre_weights(new) * floored_distances(x, centres)).sum()
         return (new, centres), (jnp.abs(new - u) <= tol).all(), value
 
-    def run(seed):
+    def run_restart(seed):
         centres = first_centres(x, mass, code, n_clusters, seed, exist)
-        start = memberships(centres), centres
-        return iterate(step, start, numbers.max_iter, trace=empty_trace(CAPACITY, x.dtype))
+        start = update_memberships(centres), centres
+        return iterate(fcm_step, start, settings.max_iter, trace=empty_trace(CAPACITY, x.dtype))
 
-    def value(u, centres):
+    def exact_objective(u, centres):
         wide = (a.astype(jnp.float64) for a in (x, centres))
-        return (weights(u.astype(jnp.float64)) * distances(*wide)).sum()
+        return (centre_weights(u.astype(jnp.float64)) * floored_distances(*wide)).sum()
 
-    result: IterationResult = map_restarts(run, (fold_in(seed, jnp.arange(n_init)),), n_init)
+    result: IterationResult = map_restarts(
+        run_restart, (fold_in(seed, jnp.arange(n_init)),), n_init
+    )
     u, centres = result.state
-    objective = jax.vmap(value)(u, centres)
-    return best_of(
+    objective = jax.vmap(exact_objective)(u, centres)
+    return best_solution(
         rows, result, u.argmax(-1), objective, lambda best: mass[:, None] * u[best], centres
     )
 
 
 @parameters.constructor
 class SemiSupervisedFCM(PlainClusterer):
-    r"""Fuzzy c-means with partial supervision: labels of some rows pull at their memberships.
+    r"""Semi-supervised fuzzy c-means, with target memberships for labelled samples.
 
-    With squared distances d of rows i from centres c, and the wanted memberships f of the labelled
-    rows (one-hot; 0 for all others), minimises over memberships u, whose rows sum to 1, and centres
+    Minimises over memberships u, whose rows sum to 1, and over centres
 
     .. math:: \sum_{i,c} u_{ic}^2 d_{ic} + \alpha \sum_{i,c} (u_{ic} - f_{ic})^2 d_{ic}
 
-    Cluster i is the i-th of the sorted labels; further clusters are free.
+    with the squared distance :math:`d_{ic}` of row i from centre c, the target memberships f, and
+    the weight :math:`\alpha` (``alpha``) of the labels. f is one-hot for labelled rows, and 0 for
+    all others. Cluster i is the i-th of the sorted labels; further clusters have no class.
 
     Parameters
     ----------
     <n_clusters>
     alpha : float or "auto", default="auto"
-        Weight of the labels, at most 10**9; 0 ignores them but for the start. "auto" is the number
-        of rows over that of labelled ones, and 0 without labels, which is fuzzy c-means.
+        Weight of the labels. "auto" is the number of rows divided by the number of labelled rows,
+        so that both sums have equal weight; without labels it is 0, which is fuzzy c-means. Lower
+        it if labels may be wrong: 0 uses them for the initialisation only. At most 10**9.
     n_init : int, default=10
-        Number of restarts, from the means of the classes and by k-means++, at most 10**6; the best
-        by objective is kept.
+        Number of restarts, from the class means and by k-means++; the one of the smallest
+        objective is kept. At most 10**6.
     max_iter : int, default=1000
-        Most iterations of a restart; at most 10**6.
+        Maximum number of iterations per restart; at most 10**6.
     tol : float, default=1e-6
-        Change of all memberships in an iteration below which a restart has converged, from 0 to 1.
+        A restart has converged when no membership changes by more than ``tol`` in an iteration.
+        From 0 to 1.
     <random_state>
     <verbose>
 
     Attributes
     ----------
     labels_ : ndarray of shape (n_samples,)
-        Cluster of the largest membership of every row: not always that of its label.
+        Cluster of the largest membership of every row. It may differ from the label in ``y``.
     membership_ : ndarray of shape (n_samples, n_clusters)
         Memberships u; rows sum to 1.
     n_clusters_ : int
-        Number of clusters that are the largest membership of a row.
+        Number of clusters that have the largest membership of at least one row.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
-        Centres.
+        Cluster centres.
     alpha_ : float
         Weight of the labels that was used.
     objective_ : float
         The minimised sum, in squared units of the features: not in nats.
-    objective_trace_ : ndarray
-        The same after every iteration of the best restart; it never rises.
+    objective_trace_ : ndarray of shape (n_iter_,)
+        Objective after every iteration of the best restart; non-increasing.
     n_iter_ : int
-        Iterations of the best restart.
+        Number of iterations of the best restart.
     <converged_>
     <restarts_>
     <n_features_in_>
     <feature_names_in_>
     <classes_>
 
+    See Also
+    --------
+    PartitionKMeans : k-means with labels as additional features.
+    ConstrainedMixture : Gaussian mixture with labels as hard links.
+    CECIB : Cross-entropy clustering with labels, some of which may be wrong.
+
     Notes
     -----
-    Both steps are exact, with the fuzzifier 2. Given centres,
+    An iteration has two exact steps:
 
-    .. math:: u_{ic} = \frac{1}{1 + \alpha} \left[
-        \frac{1 + \alpha (1 - \sum_j f_{ij})}{\sum_j d_{ic} / d_{ij}} + \alpha f_{ic} \right]
+    1. Centres are weighted means with the weights :math:`u^2 + \alpha (u - f)^2`.
+    2. Memberships are, for the fuzzifier 2,
 
-    Given memberships, the centres are means with the weights :math:`u^2 + \alpha (u - f)^2`. Often
-    printed are means with the weights :math:`u^2` alone, which do not minimise the sum.
+       .. math:: u_{ic} = \frac{1}{1 + \alpha} \left[
+           \frac{1 + \alpha (1 - \sum_j f_{ij})}{\sum_j d_{ic} / d_{ij}} + \alpha f_{ic} \right]
+
+    Publications often print weights :math:`u^2` in step 1, which do not minimise the sum.
+
+    With n rows, m features and k clusters, an iteration costs :math:`O(n m k)`, and a restart
+    takes memory for :math:`O(n m k)` numbers. Clusters are spherical and of similar size, since
+    distances are Euclidean: standardise columns of different units beforehand.
 
     References
     ----------
-    Pedrycz and Waletzky (1997), "Fuzzy clustering with partial supervision"; Bezdek (1981), fuzzy
-    c-means.
+    W. Pedrycz and J. Waletzky (1997), "Fuzzy clustering with partial supervision", IEEE
+    Transactions on Systems, Man, and Cybernetics, Part B 27 (5), doi:10.1109/3477.623232.
+
+    J. C. Bezdek (1981), *Pattern Recognition with Fuzzy Objective Function Algorithms*, Plenum,
+    for fuzzy c-means.
 
     Examples
     --------
     >>> import numpy as np
     >>> from nrprob import SemiSupervisedFCM
     >>> X = np.array([[0.0], [0.1], [1.0], [1.1]])
-    >>> SemiSupervisedFCM(2, random_state=0).fit(X, [1, -1, 0, -1]).labels_.tolist()
+    >>> model = SemiSupervisedFCM(2, random_state=0).fit(X, [1, -1, 0, -1])
+    >>> model.labels_.tolist()
     [1, 1, 0, 0]
+    >>> model.membership_.max(axis=1).round(2).tolist()
+    [1.0, 0.99, 1.0, 0.99]
     """
 
     n_clusters: parameters.Clusters = 2
@@ -195,10 +220,10 @@ class SemiSupervisedFCM(PlainClusterer):
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
-            Float32 input is computed in float32, all else in float64.
+            Continuous features. Float32 input is computed in float32, all else in float64.
         y : array-like of shape (n_samples,), optional
-            Wanted labels, -1 where unknown. Cluster i is the i-th of the sorted labels; further
-            clusters are free.
+            Partial labels, -1 where unknown. Cluster i is the i-th of the sorted labels; further
+            clusters have no class.
 
         Returns
         -------
@@ -214,23 +239,23 @@ class SemiSupervisedFCM(PlainClusterer):
     def prepare(self, X, y, known=None):
         """Check the input and lay it out; see `Clusterer.prepare`."""
         X, fixed = self._take_in(X, y)
-        fixed = codes(fixed, len(X))
-        n_told = int((fixed >= 0).sum())
+        fixed = class_codes(fixed, len(X))
+        n_labelled = int((fixed >= 0).sum())
         if isinstance(self.alpha, str):
-            self.alpha_ = len(X) / n_told if n_told else 0.0
+            self.alpha_ = len(X) / n_labelled if n_labelled else 0.0
         else:
             self.alpha_ = float(self.alpha)
         self._features, task = lay_out(X, fixed)
         dtype = task.x.dtype
-        numbers = Numbers(
+        settings = FuzzyParameters(
             np.asarray(self.n_clusters, np.int32),
-            np.asarray(self.alpha_ if n_told else 0.0, dtype),
+            np.asarray(self.alpha_ if n_labelled else 0.0, dtype),
             np.asarray(self.tol, dtype),
             np.asarray(self.max_iter, np.int32),
         )
         k = padded(task.rows, task.layout, self.n_clusters)
         task.calls = restart_calls(
-            solve_fuzzy, {"n_clusters": k}, task.rows, task.layout, task.fixed, [numbers],
+            solve_fuzzy, {"n_clusters": k}, task.rows, task.layout, task.fixed, [settings],
             n_init=self.n_init, random_state=self.random_state,
             each=task.rows.mass.size * k * 6,
         )  # fmt: skip
@@ -239,7 +264,7 @@ class SemiSupervisedFCM(PlainClusterer):
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
         scale = self._features.scale
-        best, _ = keep(self, task, result, named=False, unit=scale**2)
+        best, _ = store_result(self, task, result, named=False, unit=scale**2)
         centres = best.fit[: self.n_clusters, : task.X.shape[1]].astype(np.float64)
         self.cluster_centers_ = centres * scale + self._features.centre
         return self
@@ -247,7 +272,7 @@ class SemiSupervisedFCM(PlainClusterer):
     # New rows
 
     def predict_proba(self, X):  # type: ignore[override]
-        """Memberships of new rows, of which no label is told.
+        """Memberships of new, unlabelled rows.
 
         Parameters
         ----------
@@ -264,4 +289,4 @@ class SemiSupervisedFCM(PlainClusterer):
         check_is_fitted(self)
         X = self._validate(X, reset=False).astype(np.float64)
         square = cdist(X, self.cluster_centers_, "sqeuclidean") / self._features.scale**2
-        return -np.log(np.maximum(square, _LEAST))
+        return -np.log(np.maximum(square, _MIN_DISTANCE))

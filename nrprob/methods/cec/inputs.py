@@ -1,4 +1,4 @@
-"""Inputs of cross-entropy clustering, and clusters in the units of the features."""
+"""Input of cross-entropy clustering: scaling, and cluster parameters in the original units."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from nrprob.exceptions import warn
 from nrprob.statistics.features import check_range
 
 COVARIANCES = ("full", "diag", "spherical", "fixed")
-_ALIKE = 1e-13  # range of a column, relative to its size, that is rounding
-_COLLINEAR = 1e6  # condition number of the correlations
-_SURE = 1e15  # condition number beyond which rounding is all that is left of the smallest
+_ALIKE = 1e-13  # relative range of a column below which it counts as constant
+_COLLINEAR = 1e6  # condition number of the correlations from which on a warning is given
+_SURE = 1e15  # largest condition number that float64 resolves
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Rows in units in which the spread of all of them is about 1, and the way back.
+    """Rows scaled to a variance of about 1, and the inverse transform.
 
     Attributes
     ----------
-    x : (n, d) rows, of columns that vary
-    columns : (d,) their numbers among all
+    x : (n, d) rows, without constant columns
+    columns : (d,) indices of these columns
     centre : (m,) means of all columns
     root : (d,) divisors of the columns, or the lower triangular factor of a fixed covariance
-    ridge : (d,) of a cluster's scatter
-    metric : (d,) weights of squares in which all columns have the same variance
-    n_parameters : of a cluster, without its weight
-    constant : nats of all rows that no partition changes
-    log_density : the same of one row, without what the covariances add
-    nothing : why there is nothing to find; "" if there may be
+    ridge : (d,) added to the scatter of a cluster
+    metric : (d,) weights of squares that give all columns the same variance
+    n_parameters : number of parameters of a cluster, without its weight
+    constant : part of the objective, in nats of all rows, that no partition changes
+    log_density : the same constant per row, without the terms of the covariances
+    nothing : reason why the rows have no cluster structure; "" if they may have one
     """
 
     x: np.ndarray
@@ -48,24 +48,26 @@ class Prepared:
     nothing: str
 
     def transform(self, X: np.ndarray) -> np.ndarray:
-        """New rows (n, m) in these units."""
-        return _scaled(X[:, self.columns] - self.centre[self.columns], self.root)
+        """Scale new rows (n, m)."""
+        return _divide_by_root(X[:, self.columns] - self.centre[self.columns], self.root)
 
-    def spreads(
+    def cluster_covariances(
         self, labels: np.ndarray, means: np.ndarray, covariance: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Factors and covariances of clusters, with their ridge.
+        """Covariance factors and covariances of the clusters, with their ridge.
 
         Factors are lower triangular (k, d, d) for "full", else standard deviations (k, d).
         """
         k, d = means.shape
         sizes = np.bincount(labels, minlength=k)
-        away = self.x - means[labels]
+        residuals = self.x - means[labels]
         if covariance == "full":
-            both = np.stack([away[labels == c].T @ away[labels == c] for c in range(k)])
-            both = (both + np.diag(self.ridge)) / sizes[:, None, None]
-            return np.linalg.cholesky(both), both
-        squares = np.stack([(away[labels == c] ** 2).sum(0) for c in range(k)]) + self.ridge
+            scatter = np.stack(
+                [residuals[labels == c].T @ residuals[labels == c] for c in range(k)]
+            )
+            spread = (scatter + np.diag(self.ridge)) / sizes[:, None, None]
+            return np.linalg.cholesky(spread), spread
+        squares = np.stack([(residuals[labels == c] ** 2).sum(0) for c in range(k)]) + self.ridge
         spread = squares / sizes[:, None]
         if covariance == "spherical":
             spread = np.tile(spread.mean(1, keepdims=True), d)
@@ -73,15 +75,14 @@ class Prepared:
             spread = np.ones((k, d))
         return np.sqrt(spread), spread
 
-    def means(self, means: np.ndarray) -> np.ndarray:
-        """Means (k, m) of all columns in the user's units."""
+    def original_means(self, means: np.ndarray) -> np.ndarray:
+        """Means (k, m) of all columns in the original units."""
         out = np.tile(self.centre, (len(means), 1))
-        back = means @ self.root.T if self.root.ndim == 2 else means * self.root
-        out[:, self.columns] += back
+        out[:, self.columns] += means @ self.root.T if self.root.ndim == 2 else means * self.root
         return out
 
-    def covariances(self, spread: np.ndarray, covariance: str) -> np.ndarray:
-        """What `spreads` gave, in the user's units; 0 for columns that do not vary."""
+    def original_covariances(self, spread: np.ndarray, covariance: str) -> np.ndarray:
+        """Covariances of `cluster_covariances` in the original units; 0 for constant columns."""
         if covariance == "fixed":
             return self.root @ self.root.T
         if covariance == "spherical":
@@ -96,12 +97,12 @@ class Prepared:
         return out
 
 
-def _scaled(x: np.ndarray, root: np.ndarray) -> np.ndarray:
+def _divide_by_root(x: np.ndarray, root: np.ndarray) -> np.ndarray:
     return np.linalg.solve(root, x.T).T if root.ndim == 2 else x / root
 
 
 def check_fixed(name: str, value: Any) -> None:
-    """Refuse what is neither a variance nor variances nor a covariance."""
+    """Raise ValueError unless ``value`` is a variance, an array of variances, or a covariance."""
     if np.ndim(value) == 0:
         check_number(name, value, low=1e-100, high=1e100)
         return
@@ -114,7 +115,7 @@ def check_fixed(name: str, value: Any) -> None:
 
 
 def _fixed_root(value: Any, m: int) -> np.ndarray:
-    """Lower triangular factor (m, m) of a given covariance."""
+    """Lower triangular factor (m, m) of a fixed covariance."""
     array = np.asarray(value, float)
     if array.ndim < 2:
         array = np.diag(np.broadcast_to(array, m) if array.ndim == 0 else array)
@@ -137,19 +138,20 @@ def _fixed_root(value: Any, m: int) -> np.ndarray:
 def prepare_features(
     X: np.ndarray, covariance: str, fixed: Any, reg: float, n_clusters: int
 ) -> Prepared:
-    """Centre and scale rows (n, m), and say what is doubtful about them.
+    """Centre and scale rows (n, m); warn about constant and collinear columns.
 
     Raises
     ------
     ValueError
-        If ``covariance="full"`` has too few rows without ``reg``, or ``fixed`` is no covariance of
-        the columns.
+        If ``covariance="full"`` has too few rows without ``reg``, or if ``fixed`` is not a
+        covariance of the columns.
     """
     check_range(X)
     n, m = X.shape
     centre = X.mean(0)
     width, size = np.ptp(X, axis=0), np.abs(X).max(0)
     varies = width > _ALIKE * size
+    # A range within rounding error counts as constant.
     nothing = "" if varies.any() else "there is no structure left in X; all rows are alike"
     root: np.ndarray
     if covariance == "fixed":
@@ -161,22 +163,24 @@ def prepare_features(
             varies[:] = True
         elif not varies.all():
             warn(
-                f"column {int((~varies).argmax())} of X is constant; found {(~varies).sum()} such "
-                "column(s), which say nothing and are left out; drop them"
+                f"column {int((~varies).argmax())} of X is constant; got {(~varies).sum()} such "
+                "column(s), which the fit ignores; drop them"
             )
         columns = np.flatnonzero(varies)
+        # Divide columns by their deviations, or all by one for spherical clusters.
         deviation = np.where(width > 0, X.std(0), 1)[columns] if not nothing else np.ones(m)
         root = deviation
         if covariance == "spherical":
             root = np.full(columns.size, math.sqrt((deviation**2).mean()))
         log_root = float(np.log(root).sum())
-    x = _scaled(X[:, columns] - centre[columns], root)
+    x = _divide_by_root(X[:, columns] - centre[columns], root)
+    # Ridge, parameters per cluster, and the constant part of the Gaussian log density.
     d = columns.size
     variance = x.var(0)
     variance = np.where(variance > 0, variance, 1)
     ridge = np.zeros(d) if covariance == "fixed" else reg * variance
     if covariance == "full":
-        _check_full(x, reg, bool(nothing), n_clusters)
+        _check_full_covariance(x, reg, bool(nothing), n_clusters)
     n_parameters = {
         "full": d + d * (d + 1) // 2, "diag": 2 * d, "spherical": d + 1, "fixed": d,
     }[covariance]  # fmt: skip
@@ -187,7 +191,7 @@ def prepare_features(
     )  # fmt: skip
 
 
-def _check_full(x: np.ndarray, reg: float, alike: bool, n_clusters: int) -> None:
+def _check_full_covariance(x: np.ndarray, reg: float, alike: bool, n_clusters: int) -> None:
     n, d = x.shape
     if reg == 0 and n <= d:
         raise ValueError(

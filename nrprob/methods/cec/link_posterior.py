@@ -1,15 +1,16 @@
-"""Clusters of units under cannot-links: posterior, log probability, and the most probable labels.
+"""Posterior of clusters under cannot-links: sums over labels, mean fields, most probable labels.
 
-A unit is a set of rows that must share a cluster. Alone, unit u is in cluster i with a probability
-proportional to exp(S_ui); a cannot-link forbids that two units are in the same one. What is
-computed is log Z, the log of the sum of exp(sum_u S_u,z(u)) over all labels z of the units that
-keep the cannot-links. Its derivative by S_ui is the posterior probability of u in i, and with all
-scores multiplied by a large number it says the most probable labels.
+A unit is a must-link component: a set of rows that share a cluster. Without cannot-links, unit u is
+in cluster i with a probability proportional to exp(S_ui). A cannot-link excludes that two units
+share a cluster. The log partition function log Z is the log of the sum of exp(sum_u S_u,z(u)) over
+all labels z of the units that satisfy the cannot-links. Its derivative by S_ui is the posterior
+probability of unit u in cluster i. With all scores multiplied by a large factor, the derivative
+gives the most probable labels.
 
-Units that are connected by cannot-links are one *part*, and parts are independent. They are summed
-over in one of three ways: all labels of a part, one by one, where these are few; sets of clusters,
-where all units of different classes are apart and there are few clusters; and else by a mean field,
-which is no sum but an approximation.
+A *part* is a connected component of the cannot-link graph; parts are independent. The sum over a
+part takes one of three forms: an enumeration of its labels, where these are few; a sum over subsets
+of clusters, where all units of different classes are cannot-linked and clusters are few; else a
+mean-field approximation.
 """
 
 from __future__ import annotations
@@ -26,32 +27,34 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 from nrprob.engines.hash_rng import hashed_uniform
 from nrprob.statistics.rows import bucket
 
-LABELINGS = 50_000  # of one part, that are summed over one by one
-TOTAL = 5_000_000  # places in the table of these labels, of all parts together
-SETS = 10  # clusters of which all subsets are summed over
-STATES = 1_000_000  # units of classes times subsets of clusters, of which each step passes all
-SWEEPS = 10  # of a mean field
-_NEVER = -1e30  # log of 0, of which differences can be taken
+LABELINGS = 50_000  # most labelings of one part that are enumerated
+TOTAL = 5_000_000  # most entries in the table of these labelings, over all parts
+SETS = 10  # most clusters of which all subsets are summed over
+STATES = 1_000_000  # most units of classes times subsets of clusters
+SWEEPS = 10  # sweeps of the mean field
+_NEVER = -1e30  # finite stand-in for log 0, so that differences are finite
 
 
 class Links(NamedTuple):
-    """Units of rows, and what cannot-links say of them, as arrays; N is the number of units.
+    """Units of rows and their cannot-links as arrays; N is the padded number of units.
 
     Attributes
     ----------
-    unit : (rows,) unit of every row; those of padding are in the last, which is none
+    unit : (rows,) unit of every row; padded rows are in the last unit, which is padding
     real : (N,) 1 for units, 0 on padding
     free : (N,) whether a unit is in no cannot-link
-    labelings : (M, u) places in the flat scores (N k) of labels of a part; N k on padding
-    part : (M,) part of each; one more on padding
-    members : (m, q) units of each class, where all of different classes are apart; N on padding,
-        which may be a whole class
+    labelings : (M, u) indices into the flat scores (N k), one row per labeling of a part; N k on
+        padding
+    part : (M,) part of each labeling; the number of parts on padding
+    members : (m, q) units of each class, if all units of different classes are cannot-linked; N
+        on padding, which may be a whole class
     edges : (E, 2) cannot-links, in both directions, of parts with a mean field; N on padding
-    turn : (N,) units with a mean field that have the same number are not linked; -1 for others
-    n_turns : number of these
+    turn : (N,) colour of the units with a mean field: units of one colour are not linked; -1 for
+        others
+    n_turns : number of colours
     group : (N,) part of the units with a mean field
-    start : (N,) labels of these that keep their cannot-links
-    exist : (k,) False for clusters that are padding, whose scores must be 0; None if there are none
+    start : (N,) initial labels of these, which satisfy their cannot-links
+    exist : (k,) False for padded clusters, whose scores must be 0; None without padding
     """
 
     unit: Any
@@ -67,16 +70,16 @@ class Links(NamedTuple):
     start: Any
     exist: Any
 
-    def bar(self, scores: jax.Array, low: float = _NEVER) -> jax.Array:
-        """Scores (N, k) that keep all units from the clusters that do not exist."""
+    def mask_scores(self, scores: jax.Array, low: float = _NEVER) -> jax.Array:
+        """Scores (N, k) with ``low`` for padded clusters."""
         return scores if self.exist is None else jnp.where(self.exist, scores, low)
 
 
-# Sums
+# Exact sums
 
 
 def log_partition(scores: jax.Array, links: Links) -> jax.Array:
-    """Log Z of all parts but those with a mean field, for scores (N, k)."""
+    """Log Z of all parts without a mean field, for scores (N, k)."""
     alone = jnp.where(links.free, jax.nn.logsumexp(scores, axis=1), 0).sum()
     return alone + _sum_of_labelings(scores, links) + _sum_of_sets(scores, links.members)
 
@@ -86,75 +89,80 @@ def _sum_of_labelings(scores: jax.Array, links: Links) -> jax.Array:
     value = jnp.append(scores.ravel(), 0)[links.labelings].sum(1)
     top = jax.lax.stop_gradient(jax.ops.segment_max(value, links.part, n))
     total = jax.ops.segment_sum(jnp.exp(value - top[links.part]), links.part, n)
-    there = jnp.arange(n) < links.part[-1]  # the last one is padding
-    return jnp.where(there, jnp.log(jnp.where(there, total, 1)) + top, 0).sum()
+    real = jnp.arange(n) < links.part[-1]  # the last one is padding
+    return jnp.where(real, jnp.log(jnp.where(real, total, 1)) + top, 0).sum()
 
 
 def _sum_of_sets(scores: jax.Array, members: jax.Array) -> jax.Array:
-    """Log of the sum over disjoint sets of clusters, one for each class, that its units use up.
+    """Log of the sum over disjoint sets of clusters, one set per class, that its units occupy.
 
-    Unit by unit, the weight of using exactly the set s is that of having used s, or s without the
-    cluster that is chosen: sums of positive numbers, where the principle of inclusion and exclusion
-    would take differences.
+    The recursion over units holds the weight of occupying exactly the set s: the previous weight
+    of s, or of s without the cluster chosen now. All terms are positive, whereas inclusion and
+    exclusion would take differences.
     """
     m = members.shape[0]
     if m == 0:
         return jnp.zeros((), scores.dtype)
     n, k = scores.shape
     sets, bits = np.arange(1 << k)[:, None], 1 << np.arange(k)
-    inside, without = (sets & bits) > 0, sets & ~bits
+    inside, without = (sets & bits) > 0, sets & ~bits  # membership of clusters; set without each
 
-    def choose(log_w, unit):
-        own = jnp.where(inside, scores[jnp.minimum(unit, n - 1)][:, None], _NEVER)  # (m, 2^k, k)
-        same = log_w + jax.nn.logsumexp(own, axis=2)
-        more = jax.nn.logsumexp(own + log_w[:, without], axis=2)
+    def add_unit(log_w, unit):
+        # The unit takes a cluster of s, which is used already (same) or not yet (more).
+        unit_scores = scores[jnp.minimum(unit, n - 1)]
+        allowed = jnp.where(inside, unit_scores[:, None], _NEVER)  # (m, 2^k, k)
+        same = log_w + jax.nn.logsumexp(allowed, axis=2)
+        more = jax.nn.logsumexp(allowed + log_w[:, without], axis=2)
         return jnp.where((unit < n)[:, None], jnp.logaddexp(same, more), log_w), None
 
-    nothing = jnp.where(jnp.arange(1 << k) == 0, 0, _NEVER).astype(scores.dtype)
-    used, _ = jax.lax.scan(choose, jnp.broadcast_to(nothing, (m, 1 << k)), members.T)
-    whole, part = _subsets(k)
+    empty = jnp.where(jnp.arange(1 << k) == 0, 0, _NEVER).astype(scores.dtype)
+    used, _ = jax.lax.scan(add_unit, jnp.broadcast_to(empty, (m, 1 << k)), members.T)
+    union, part = _subset_pairs(k)
 
-    def join(log_w, used):
-        value = log_w[part] + used[whole - part]
-        top = jax.lax.stop_gradient(jax.ops.segment_max(value, whole, 1 << k))
-        total = jax.ops.segment_sum(jnp.exp(value - top[whole]), whole, 1 << k)
+    def merge_class(log_w, used):
+        # Disjoint unions of the sets of the classes so far and the sets of this class.
+        value = log_w[part] + used[union - part]
+        top = jax.lax.stop_gradient(jax.ops.segment_max(value, union, 1 << k))
+        total = jax.ops.segment_sum(jnp.exp(value - top[union]), union, 1 << k)
         return jnp.log(total) + top, None
 
-    return jax.nn.logsumexp(jax.lax.scan(join, nothing, used)[0])
+    return jax.nn.logsumexp(jax.lax.scan(merge_class, empty, used)[0])
 
 
-def _subsets(k: int) -> tuple[np.ndarray, np.ndarray]:
-    """All sets of ``k`` things, as binary numbers, with each of their subsets: (3**k,) each."""
-    whole, part = np.zeros(1, int), np.zeros(1, int)
+def _subset_pairs(k: int) -> tuple[np.ndarray, np.ndarray]:
+    """All subsets of ``k`` items, as bit masks, each with all of its subsets: (3**k,) each."""
+    union, part = np.zeros(1, int), np.zeros(1, int)
     for i in range(k):
         bit = 1 << i
-        whole = np.concatenate([whole, whole + bit, whole + bit])
+        union = np.concatenate([union, union + bit, union + bit])
         part = np.concatenate([part, part, part + bit])
-    return whole, part
+    return union, part
 
 
-def posterior(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Array]:
-    """Log Z, and the probabilities (N, k) of the units in the clusters.
+def unit_posterior(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Array]:
+    """Log Z, and the posterior probabilities (N, k) of the clusters of all units.
 
-    A mean field adds its expected scores and its entropy in place of the log of a sum.
+    A part with a mean field adds its expected scores and its entropy, a lower bound of its log Z.
     """
-    scores = links.bar(scores)
+    scores = links.mask_scores(scores)
     value, shares = jax.value_and_grad(log_partition)(scores, links)
     return _with_field(value, shares, scores, links)
 
 
-def settle(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """As `posterior`, in float64, and the most probable labels (N,) that keep all cannot-links.
+def posterior_and_labels(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`unit_posterior` in float64, and the most probable labels (N,) under all cannot-links.
 
-    With a mean field they are those of the largest shares where these keep the cannot-links of a
-    part; else the best that were found.
+    A part with a mean field takes the labels of the largest probabilities if these satisfy its
+    cannot-links; else the best labels of a local search.
     """
     raw = scores.astype(jnp.float64)
-    scores, size = links.bar(raw), jnp.maximum(jnp.abs(raw).max(), 1)
-    # Among equals all units have to choose alike: what is added decides for them together.
-    unlike = raw / size + 1e-9 * hashed_uniform(jnp.uint32(0), raw.shape, raw.dtype)
+    scores, size = links.mask_scores(raw), jnp.maximum(jnp.abs(raw).max(), 1)
+    # Small perturbations break ties between labelings, jointly for all units of a part.
+    perturbed = raw / size + 1e-9 * hashed_uniform(jnp.uint32(0), raw.shape, raw.dtype)
     solve = jax.vmap(jax.value_and_grad(log_partition), (0, None))
-    (value, _), (shares, hard) = solve(jnp.stack([scores, links.bar(1e16 * unlike)]), links)
+    # Scores of both problems: the posterior, and the limit of large scores for the labels.
+    both = jnp.stack([scores, links.mask_scores(1e16 * perturbed)])
+    (value, _), (shares, hard) = solve(both, links)
     value, shares = _with_field(value, shares, scores, links)
     labels = jnp.where(links.free[:, None], scores, hard).argmax(1)
     if links.edges.shape[0]:
@@ -168,7 +176,7 @@ def settle(scores: jax.Array, links: Links) -> tuple[jax.Array, jax.Array, jax.A
 def _with_field(
     value: jax.Array, shares: jax.Array, scores: jax.Array, links: Links
 ) -> tuple[jax.Array, jax.Array]:
-    """Add what is approximated to a sum and its derivative."""
+    """Add the mean-field parts to log Z and to its derivative."""
     if links.edges.shape[0] == 0:
         return value, shares
     field = links.turn >= 0
@@ -179,54 +187,54 @@ def _with_field(
 
 
 def _in_turn(update: Any, state: jax.Array, links: Links, sweeps: int) -> jax.Array:
-    """Let all units of a turn have what ``update`` says (N, k), turn after turn."""
+    """Update units colour by colour with ``update``, which returns values (N, k)."""
 
-    def take(i, state):
-        mine = (links.turn == i % links.n_turns)[:, None]
-        return jnp.where(mine, update(state), state)
+    def update_turn(i, state):
+        current = (links.turn == i % links.n_turns)[:, None]
+        return jnp.where(current, update(state), state)
 
-    return jax.lax.fori_loop(0, sweeps * links.n_turns, take, state)
+    return jax.lax.fori_loop(0, sweeps * links.n_turns, update_turn, state)
 
 
 def _mean_field(scores: jax.Array, links: Links) -> jax.Array:
-    """Shares (N, k) proportional to exp(score), and to the chance that no neighbour is there."""
+    """Probabilities (N, k) proportional to exp(score) times the chance that no neighbour agrees."""
     tiny = jnp.finfo(scores.dtype).tiny
 
-    def update(shares):
-        left = jnp.log(jnp.maximum(1 - shares, tiny))
-        open_ = jax.ops.segment_sum(left[links.edges[:, 1]], links.edges[:, 0], len(scores))
-        return jax.nn.softmax(scores + open_, axis=1)
+    def update_shares(shares):
+        log_free = jnp.log(jnp.maximum(1 - shares, tiny))
+        available = jax.ops.segment_sum(log_free[links.edges[:, 1]], links.edges[:, 0], len(scores))
+        return jax.nn.softmax(scores + available, axis=1)
 
-    return _in_turn(update, jax.nn.softmax(scores, axis=1), links, SWEEPS)
+    return _in_turn(update_shares, jax.nn.softmax(scores, axis=1), links, SWEEPS)
 
 
 def _field_labels(scores: jax.Array, shares: jax.Array, links: Links) -> jax.Array:
-    """Labels (N,) that keep the cannot-links of the units with a mean field."""
+    """Labels (N,) of the units with a mean field that satisfy their cannot-links."""
     n, k = scores.shape
     a, b = links.edges.T
     likely = shares.argmax(1)
     clash = ((likely[a] == likely[b]) & (a < n)).astype(jnp.int32)
     broken = jax.ops.segment_sum(clash, links.group[jnp.minimum(a, n - 1)], n) > 0
-    # Labels that keep all links, under the names that suit the scores, and then moves to clusters
-    # that no neighbour has.
-    own = jnp.where((links.turn >= 0)[:, None], scores, 0)
-    cost = -jax.ops.segment_sum(own, links.start, k)
-    if links.exist is not None:  # names of those that exist go to those that do
-        dear = 1 + 2 * k * jnp.abs(cost).max()
-        cost = jnp.where(links.exist[:, None] == links.exist, cost, dear)
-    rows, names = hungarian_algorithm(cost)
-    start = jnp.zeros(k, names.dtype).at[rows].set(names)[links.start]
+    # Start from the feasible labels, permuted to the largest total score.
+    field_scores = jnp.where((links.turn >= 0)[:, None], scores, 0)
+    cost = -jax.ops.segment_sum(field_scores, links.start, k)
+    if links.exist is not None:  # never exchange a cluster with a padded one
+        prohibitive = 1 + 2 * k * jnp.abs(cost).max()
+        cost = jnp.where(links.exist[:, None] == links.exist, cost, prohibitive)
+    rows, columns = hungarian_algorithm(cost)
+    start = jnp.zeros(k, columns.dtype).at[rows].set(columns)[links.start]
 
-    def update(chosen):
+    # Then move units to clusters that none of their neighbours has.
+    def update_labels(chosen):
         taken = jax.ops.segment_max(chosen[b], a, n) > 0.5
-        open_ = links.bar(jnp.where(taken, -jnp.inf, scores), -jnp.inf)
-        return jax.nn.one_hot(open_.argmax(1), k, dtype=scores.dtype)
+        available = links.mask_scores(jnp.where(taken, -jnp.inf, scores), -jnp.inf)
+        return jax.nn.one_hot(available.argmax(1), k, dtype=scores.dtype)
 
-    kept = _in_turn(update, jax.nn.one_hot(start, k, dtype=scores.dtype), links, SWEEPS)
-    return jnp.where(broken[links.group], kept.argmax(1), likely)
+    feasible = _in_turn(update_labels, jax.nn.one_hot(start, k, dtype=scores.dtype), links, SWEEPS)
+    return jnp.where(broken[links.group], feasible.argmax(1), likely)
 
 
-# From pairs to arrays
+# Arrays of units and links
 
 
 def read_links(
@@ -238,17 +246,17 @@ def read_links(
     n_rows: int,
     exist: np.ndarray | None,
 ) -> tuple[Links, int]:
-    """Arrays of the units, and the number of units for which there is but a mean field.
+    """Arrays of the units, and the number of units with a mean field.
 
     Parameters
     ----------
     node : (n,) unit of every row
-    edges : (e, 2) units that are apart, each pair once; none of them in ``classes``
-    classes : units of every class, all of different classes being apart
-    start : (units,) labels that keep the edges
+    edges : (e, 2) cannot-linked units, each pair once; none of them in ``classes``
+    classes : units of every class, if all units of different classes are cannot-linked
+    start : (units,) labels that satisfy the edges
     k : number of clusters
     n_rows : number of rows with padding
-    exist : see `Links`; None where there are classes
+    exist : see `Links`; None if there are ``classes``
     """
     n, width = int(node.max()) + 1, k if exist is None else exist.size
     both = np.r_[edges, edges[:, ::-1]]
@@ -260,9 +268,10 @@ def read_links(
         free[units] = False
     tables: list[np.ndarray] = []
     count, field = 0, np.zeros(n, bool)
+    # Enumerate the labelings of small parts first; mark the others for a mean field.
     for p in sorted(np.flatnonzero(size > 1), key=size.__getitem__):
         units = breadth_first_order(apart, int((part == p).argmax()), return_predecessors=False)
-        result = _labelings(units, apart, k, width)
+        result = _feasible_labelings(units, apart, k, width)
         if result is None or (count + len(result)) * len(units) > TOTAL:
             field[units] = True
         else:
@@ -273,34 +282,34 @@ def read_links(
     rough = np.r_[rough, rough[:, ::-1]]
     turn = np.where(field, start, -1)
     links = Links(
-        _padded(node, n_rows, n_rows - 1),
-        _padded(np.ones(n), n_rows, 0),
-        _padded(free, n_rows, False),
-        *_stacked(tables, n_rows * width, (64, 4)),
-        _stacked([units[None] for units in classes], n_rows, (1, 1))[0] if classes else none,
-        _padded(rough, bucket(len(rough), 1 << 20) if len(rough) else 0, n_rows),
-        _padded(turn, n_rows, -1),
+        _pad_array(node, n_rows, n_rows - 1),
+        _pad_array(np.ones(n), n_rows, 0),
+        _pad_array(free, n_rows, False),
+        *_stack_tables(tables, n_rows * width, (64, 4)),
+        _stack_tables([units[None] for units in classes], n_rows, (1, 1))[0] if classes else none,
+        _pad_array(rough, bucket(len(rough), 1 << 20) if len(rough) else 0, n_rows),
+        _pad_array(turn, n_rows, -1),
         np.asarray(turn.max() + 1, np.int32),
-        _padded(part, n_rows, 0),
-        _padded(start, n_rows, 0),
+        _pad_array(part, n_rows, 0),
+        _pad_array(start, n_rows, 0),
         exist,
     )
     return links, int(field.sum())
 
 
-def _labelings(units: np.ndarray, apart: Any, k: int, width: int) -> np.ndarray | None:
-    """All labels of units that keep their cannot-links, as places (M, u) in the scores.
+def _feasible_labelings(units: np.ndarray, apart: Any, k: int, width: int) -> np.ndarray | None:
+    """All labelings of units that satisfy their cannot-links, as indices (M, u) into the scores.
 
-    Of every unit there are ``width`` scores, of which the first ``k`` are those of clusters. None
-    if there are too many. All units but the first come after a neighbour.
+    A unit has ``width`` scores, of which the first ``k`` belong to clusters. None if there are too
+    many labelings. Every unit but the first must come after one of its neighbours.
     """
     column = {int(u): j for j, u in enumerate(units)}
     labels = np.zeros((1, len(units)), np.int32)
     for j, u in enumerate(units):
         near = apart.indices[apart.indptr[u] : apart.indptr[u + 1]]
         before = [column[int(v)] for v in near if column[int(v)] < j]
-        open_ = (labels[:, before, None] != np.arange(k)).all(1)
-        rows, chosen = np.nonzero(open_)
+        available = (labels[:, before, None] != np.arange(k)).all(1)
+        rows, chosen = np.nonzero(available)
         if len(rows) > LABELINGS:
             return None
         labels = labels[rows]
@@ -308,12 +317,13 @@ def _labelings(units: np.ndarray, apart: Any, k: int, width: int) -> np.ndarray 
     return units.astype(np.int32) * width + labels
 
 
-def _stacked(
+def _stack_tables(
     tables: list[np.ndarray], fill: int, least: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tables under each other, padded with ``fill``, and the number of each row's table.
+    """Tables stacked and padded with ``fill``, and the index of the table of every row.
 
-    There is a row of padding below, which has one number more, and few sizes of what is ``least``.
+    A padded row comes last, with an index of its own. Shapes are rounded up, from ``least`` on, so
+    that few distinct shapes are compiled.
     """
     count = sum(map(len, tables)) + 1
     width = max((t.shape[1] for t in tables), default=1)
@@ -327,7 +337,7 @@ def _stacked(
     return out, number
 
 
-def _padded(values: np.ndarray, size: int, fill: Any) -> np.ndarray:
+def _pad_array(values: np.ndarray, size: int, fill: Any) -> np.ndarray:
     dtype = np.int32 if values.dtype.kind == "i" else values.dtype
     out = np.full((size, *values.shape[1:]), fill, dtype)
     out[: len(values)] = values

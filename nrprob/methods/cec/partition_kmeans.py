@@ -20,28 +20,28 @@ from nrprob.estimator.dense import PlainClusterer
 from nrprob.estimator.linear import Task
 from nrprob.methods.cec.centres import (
     CAPACITY,
-    best_of,
-    codes,
+    best_solution,
+    block_table,
+    class_codes,
     first_centres,
-    keep,
     lay_out,
     one_hot,
-    squares,
-    table,
+    squared_distances,
+    store_result,
     weighted_means,
 )
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.rows import Rows, coarse
 
 
-class Numbers(NamedTuple):
-    """Numbers that `solve_partition_kmeans` reads.
+class KMeansParameters(NamedTuple):
+    """Settings of `solve_partition_kmeans`, all traced.
 
     Attributes
     ----------
-    n_clusters : clusters that exist; others are padding
+    n_clusters : number of clusters; further ones are padding
     strength : weight of the labels, in squared units of the rows
-    max_iter : most steps
+    max_iter : maximum number of iterations
     """
 
     n_clusters: Any
@@ -52,7 +52,7 @@ class Numbers(NamedTuple):
 @jit_by_size("n_clusters", "n_classes", "n_init")
 def solve_partition_kmeans(
     rows: Rows,
-    numbers: Numbers,
+    settings: KMeansParameters,
     seed: jax.Array,
     fixed: jax.Array,
     *,
@@ -60,63 +60,66 @@ def solve_partition_kmeans(
     n_classes: int,
     n_init: int,
 ) -> Solution:
-    """Run ``n_init`` starts side by side and keep the best; ``fixed`` (B, r) are classes, or -1.
+    """Run ``n_init`` restarts in parallel and keep the best; ``fixed`` (B, r) are classes or -1.
 
-    A first step looks at the rows alone, since a start says nothing of labels.
+    The first assignment ignores the labels, because initial centres have no label shares.
     """
-    x, mass = table(rows)
+    x, mass = block_table(rows)
     code = fixed[0]
-    told = jnp.where(code >= 0, mass, 0)
+    labelled = jnp.where(code >= 0, mass, 0)
 
-    def means(x, labels, centres):
+    def update_centres(x, labels, centres):
         centres = weighted_means(x, one_hot(labels, mass.astype(x.dtype), n_clusters), centres)
-        count = jnp.zeros((n_clusters, n_classes), x.dtype).at[labels, code].add(told)
+        count = jnp.zeros((n_clusters, n_classes), x.dtype).at[labels, code].add(labelled)
         return centres, count / jnp.maximum(count.sum(1, keepdims=True), 1)
 
-    def costs(x, centres, shares):
-        missed = 1 - 2 * shares[:, code].T + (shares**2).sum(1)
-        away = jnp.where(told[:, None] > 0, numbers.strength.astype(x.dtype) * missed, 0)
-        return squares(x, centres) + away
+    def row_costs(x, centres, shares):
+        # Squared distance of a one-hot label from the label shares of each cluster.
+        mismatch = 1 - 2 * shares[:, code].T + (shares**2).sum(1)
+        penalty = jnp.where(labelled[:, None] > 0, settings.strength.astype(x.dtype) * mismatch, 0)
+        return squared_distances(x, centres) + penalty
 
-    def step(state, _):
+    def lloyd_step(state, _):
         labels, centres = state
-        centres, shares = means(x, labels, centres)
-        cost = costs(x, centres, shares)
-        own = jnp.take_along_axis(cost, labels[:, None], 1)[:, 0]
-        new = jnp.where(own <= cost.min(1), labels, cost.argmin(1))  # equals stay
-        value = (mass * jnp.minimum(own, cost.min(1))).sum()
+        centres, shares = update_centres(x, labels, centres)
+        cost = row_costs(x, centres, shares)
+        current = jnp.take_along_axis(cost, labels[:, None], 1)[:, 0]
+        new = jnp.where(current <= cost.min(1), labels, cost.argmin(1))  # ties do not move
+        value = (mass * jnp.minimum(current, cost.min(1))).sum()
         return (new, centres), (new == labels).all(), value
 
-    def run(seed):
-        exist = jnp.arange(n_clusters) < numbers.n_clusters
+    def run_restart(seed):
+        exist = jnp.arange(n_clusters) < settings.n_clusters
         centres = first_centres(x, mass, jnp.full_like(code, -1), n_clusters, seed, exist)
-        start = squares(x, centres).argmin(1), centres
-        return iterate(step, start, numbers.max_iter, trace=empty_trace(CAPACITY, x.dtype))
+        start = squared_distances(x, centres).argmin(1), centres
+        return iterate(lloyd_step, start, settings.max_iter, trace=empty_trace(CAPACITY, x.dtype))
 
-    def value(labels, centres):
+    def exact_objective(labels, centres):
         wide = x.astype(jnp.float64)
-        centres, shares = means(wide, labels, centres.astype(wide.dtype))
-        cost = jnp.take_along_axis(costs(wide, centres, shares), labels[:, None], 1)[:, 0]
+        centres, shares = update_centres(wide, labels, centres.astype(wide.dtype))
+        cost = jnp.take_along_axis(row_costs(wide, centres, shares), labels[:, None], 1)[:, 0]
         return (mass * cost).sum()
 
-    result: IterationResult = map_restarts(run, (fold_in(seed, jnp.arange(n_init)),), n_init)
+    result: IterationResult = map_restarts(
+        run_restart, (fold_in(seed, jnp.arange(n_init)),), n_init
+    )
     labels, centres = result.state
-    objective = jax.vmap(value)(labels, centres)
-    return best_of(
+    objective = jax.vmap(exact_objective)(labels, centres)
+    return best_solution(
         rows, result, labels, objective, lambda best: one_hot(labels[best], mass, n_clusters)
     )
 
 
 def kmeans_calls(model: Any, task: Task, strength: float) -> list[SolverCall]:
-    """Restarts that an estimator asks for, with labels of a weight in squared units of the rows."""
-    fixed = codes(task.fixed, len(task.X))
+    """Program calls for the restarts of an estimator; ``strength`` is in squared row units."""
+    fixed = class_codes(task.fixed, len(task.X))
     count, most = (np.asarray(value, np.int32) for value in (model.n_clusters, model.max_iter))
-    numbers = Numbers(count, np.asarray(strength, task.x.dtype), most)
+    settings = KMeansParameters(count, np.asarray(strength, task.x.dtype), most)
     k = padded(task.rows, task.layout, model.n_clusters)
     return restart_calls(
         solve_partition_kmeans,
         {"n_clusters": k, "n_classes": coarse(fixed.max() + 1, 4)},
-        task.rows, task.layout, fixed, [numbers],
+        task.rows, task.layout, fixed, [settings],
         n_init=model.n_init, random_state=model.random_state,
         each=task.rows.mass.size * (k + 3) * 4,
     )  # fmt: skip
@@ -124,28 +127,28 @@ def kmeans_calls(model: Any, task: Task, strength: float) -> list[SolverCall]:
 
 @parameters.constructor
 class PartitionKMeans(PlainClusterer):
-    r"""k-means with partition-level side information: labels of some rows count as features.
+    r"""k-means with partial labels as additional features.
 
-    With the labels s_i, one-hot, of the labelled rows L, minimises over clusters z, centres c and
-    centres t of labels
+    Minimises over cluster labels z, centres c and label shares t
 
     .. math:: \sum_i \|x_i - c_{z_i}\|^2 + \lambda \sum_{i \in L} \|s_i - t_{z_i}\|^2,
         \qquad \lambda = \text{strength} \cdot \operatorname{tr} \Sigma
 
-    where Sigma is the covariance of all rows: what labels count does not depend on the units. The
-    centre of labels of a cluster is the mean of those that it has, and 0 where it has none. Several
-    clusters may share a class, at no price, and several classes a cluster.
+    L are the labelled rows, :math:`s_i` is the one-hot label of row i, and :math:`\Sigma` is the
+    covariance of all rows, so that the weight of labels does not depend on the units. The label
+    shares :math:`t_c` are the mean of the labels in cluster c, or 0 if it has none. A class may be
+    split over several clusters at no cost, and a cluster may hold several classes.
 
     Parameters
     ----------
     <n_clusters>
     strength : float, default=100.0
-        Weight of the labels, at most 10**9; 0 is k-means. The default is that of Śmieja and Geiger
-        and leaves hardly any cluster that holds labels of two classes.
+        Weight of the labels. The default of Śmieja and Geiger leaves almost no cluster with labels
+        of two classes; lower it if labels may be wrong. 0 is k-means; at most 10**9.
     n_init : int, default=10
-        Number of restarts, by k-means++, at most 10**6; the best by objective is kept.
+        Number of k-means++ restarts; the one of the smallest objective is kept. At most 10**6.
     max_iter : int, default=300
-        Most iterations of a restart; at most 10**6.
+        Maximum number of iterations per restart; at most 10**6.
     <random_state>
     <verbose>
 
@@ -157,26 +160,47 @@ class PartitionKMeans(PlainClusterer):
     <n_clusters_>
     <cluster_centers_>
     label_shares_ : ndarray of shape (n_clusters, n_classes)
-        Centres of labels: of the labelled rows of a cluster, the share of each class. 0 where it
-        has none; no columns where nothing is labelled.
+        Share of each class among the labelled rows of a cluster: t. 0 for clusters without
+        labelled rows; no columns if ``y`` has no labels.
     objective_ : float
         The minimised sum, in squared units of the features: not in nats.
-    objective_trace_ : ndarray
-        The same after every iteration of the best restart; it never rises.
+    objective_trace_ : ndarray of shape (n_iter_,)
+        Objective after every iteration of the best restart; non-increasing.
     n_iter_ : int
-        Iterations of the best restart.
+        Number of iterations of the best restart.
     <converged_>
     <restarts_>
     <n_features_in_>
     <feature_names_in_>
-    classes_ : ndarray
-        Sorted labels seen in ``y``, if there were any: the columns of ``label_shares_``. Cluster i
-        is the one that agrees best with class ``classes_[i]``, and further clusters are free.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted labels in ``y``, if ``y`` is given: the columns of ``label_shares_``. Cluster i is
+        matched to class ``classes_[i]``; further clusters have no class.
+
+    See Also
+    --------
+    SemiSupervisedFCM : Fuzzy c-means with partial labels.
+    CECIB : Cross-entropy clustering, whose clusters differ in size and shape.
+    COPKMeans : k-means with hard must-links and cannot-links.
+
+    Notes
+    -----
+    An iteration has two exact steps:
+
+    1. Centres and label shares become means over the rows of each cluster.
+    2. Each row moves to the cluster of the smallest squared distance plus label penalty.
+
+    With n rows, m features and k clusters, an iteration costs :math:`O(n m k)`, and a restart
+    takes memory for :math:`O(n m k)` numbers. As with k-means, clusters are spherical and of
+    similar size: standardise columns of different units beforehand.
 
     References
     ----------
-    Liu and Fu (2015), "Clustering with partition level side information"; the weight relative to
-    the trace is that of Śmieja and Geiger (2017), section 5.1.
+    H. Liu and Y. Fu (2015), "Clustering with partition level side information", IEEE International
+    Conference on Data Mining.
+
+    M. Śmieja and B. C. Geiger (2017), "Semi-supervised cross-entropy clustering with information
+    bottleneck constraint", Information Sciences 421. Section 5.1 sets the weight relative to the
+    trace.
 
     Examples
     --------
@@ -203,9 +227,9 @@ class PartitionKMeans(PlainClusterer):
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
-            Float32 input is computed in float32, all else in float64.
+            Continuous features. Float32 input is computed in float32, all else in float64.
         y : array-like of shape (n_samples,), optional
-            Labels, -1 where unknown; of as many classes as there are.
+            Partial labels, -1 where unknown. There may be more or fewer classes than clusters.
 
         Returns
         -------
@@ -221,16 +245,16 @@ class PartitionKMeans(PlainClusterer):
     def prepare(self, X, y, known=None):
         """Check the input and lay it out; see `Clusterer.prepare`."""
         X, fixed = self._take_in(X, y)
-        self._features, task = lay_out(X, codes(fixed, len(X)))
+        self._features, task = lay_out(X, class_codes(fixed, len(X)))
         trace = float(task.x.astype(np.float64).var(0).sum())
         task.calls = kmeans_calls(self, task, self.strength * trace)
         return task
 
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
-        keep(self, task, result, unit=self._features.scale**2)
+        store_result(self, task, result, unit=self._features.scale**2)
         self.cluster_centers_ = row_means(task.X, self.membership_)
         fixed, some = task.fixed, task.fixed >= 0
-        told = cross_table(self.labels_[some], fixed[some], (self.n_clusters, fixed.max() + 1))
-        self.label_shares_ = told / np.maximum(told.sum(1, keepdims=True), 1)
+        count = cross_table(self.labels_[some], fixed[some], (self.n_clusters, fixed.max() + 1))
+        self.label_shares_ = count / np.maximum(count.sum(1, keepdims=True), 1)
         return self

@@ -1,4 +1,4 @@
-"""Cross-entropy clustering as one compiled program: initialisation and reassignment."""
+"""Compiled solver of cross-entropy clustering: initialisation and reassignment."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from nrprob.statistics.terms import Terms, TracedTerm, one_hot
 STARTS = ("k-means++", "random")
 
 
-class Numbers(NamedTuple):
-    """What the program reads beside the rows, all traced.
+class CECParameters(NamedTuple):
+    """Settings of `solve_cec`, all traced.
 
     Attributes
     ----------
     ridge, dimension : see `nrprob.statistics.gaussians.CrossEntropy`
-    metric : (m,) weights of the features' squares where starts are drawn
+    metric : (m,) weights of squared differences between rows in k-means++
     total : number of rows
     parameters : see `SizeCost`
-    beta : weight of the labels' entropy
+    beta : weight of the label entropy
     smallest, sparing, joining : see `nrprob.engines.optimise.differences.ClusterRemoval`
-    constant : nats that no partition changes
+    constant : part of the objective, in nats, that no partition changes
     """
 
     ridge: Any
@@ -51,12 +51,12 @@ class Numbers(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What a fit adds of the best restart.
+    """Further results of the best restart.
 
     Attributes
     ----------
-    values : (terms,) what each term comes to: features, sizes, and labels if there are any
-    active : (steps,) clusters that existed after every step, NaN beyond the last
+    values : (terms,) objective terms: features, sizes, and labels if there are any
+    active : (steps,) number of clusters after every step, NaN after the last step
     """
 
     values: jax.Array
@@ -65,62 +65,64 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True)
 class Objective:
-    """The terms of cross-entropy clustering.
+    """Terms of the objective of cross-entropy clustering.
 
     Attributes
     ----------
-    covariance : of the clusters
+    covariance : covariance family of the clusters
     labelled : whether some rows have labels
     """
 
     covariance: str
     labelled: bool
 
-    def terms(self, rows: Rows, numbers: Numbers) -> Terms:
-        """Features, sizes and labels."""
-        one, none = jnp.ones((), rows.mass.dtype), jnp.zeros((), jnp.float64)
-        features = CrossEntropy(numbers.ridge, numbers.dimension, self.covariance)
-        sizes = SizeCost(numbers.total, numbers.parameters)
-        scale = jnp.asarray(numbers.dimension, jnp.float64)
+    def terms(self, rows: Rows, parameters: CECParameters) -> Terms:
+        """Terms of the features, the cluster sizes and the labels."""
+        unit, zero = jnp.ones((), rows.mass.dtype), jnp.zeros((), jnp.float64)
+        features = CrossEntropy(parameters.ridge, parameters.dimension, self.covariance)
+        sizes = SizeCost(parameters.total, parameters.parameters)
+        scale = jnp.asarray(parameters.dimension, jnp.float64)
         terms = (
-            TracedTerm(one, numbers.constant, None, features, False, scale),
-            TracedTerm(one, none, None, sizes, False),
+            TracedTerm(unit, parameters.constant, None, features, False, scale),
+            TracedTerm(unit, zero, None, sizes, False),
         )
         if not self.labelled:
             return terms
         columns = rows.x.x.shape[-1]
         labels = LabelCost(rows.x.n_statistics - columns + features.n_features, features.n_features)
-        return *terms, TracedTerm(numbers.beta, none, None, labels, False)
+        return *terms, TracedTerm(parameters.beta, zero, None, labels, False)
 
     def __call__(self, rows: Rows, settings: solve.Settings) -> solve.Problem:
-        """Make the problem that an annealing solves."""
+        """Problem that the annealing engine solves."""
         terms = self.terms(rows, settings.method)
         weights = jnp.stack([term.weight for term in terms])
         return solve.Problem(terms, FixedWeights(weights))
 
 
-def _plus_plus(rows: Rows, seed: jax.Array, metric: jax.Array, active: jax.Array) -> jax.Array:
-    """Labels (B, r) by the nearest of rows that are far from each other."""
+def _plus_plus_labels(
+    rows: Rows, seed: jax.Array, metric: jax.Array, active: jax.Array
+) -> jax.Array:
+    """Labels (B, r) by the nearest k-means++ centre."""
     m = metric.shape[0]
     x = rows.x.x.reshape(-1, rows.x.x.shape[-1])[:, :m] * jnp.sqrt(metric)
     mass = rows.mass.reshape(-1)
 
-    def draw(j, nearest):
+    def draw_centre(j, nearest):
         steps = jnp.cumsum(nearest * mass)
-        at = jnp.searchsorted(
+        index = jnp.searchsorted(
             steps, hashed_uniform(fold_in(seed, j), (), x.dtype) * steps[-1], "right"
         )
-        return x[jnp.minimum(at, (jnp.arange(mass.size) * (mass > 0)).max())]
+        return x[jnp.minimum(index, (jnp.arange(mass.size) * (mass > 0)).max())]
 
     room = jnp.zeros((active.shape[0], m), x.dtype)
-    centres, _ = kmeans_plus_plus(draw, squared_distances_from(x), room, jnp.ones_like(mass))
+    centres, _ = kmeans_plus_plus(draw_centre, squared_distances_from(x), room, jnp.ones_like(mass))
     square = (centres * centres).sum(1) - 2 * x @ centres.T
     nearest = jnp.where(active, square, jnp.inf).argmin(1)
     return nearest.astype(jnp.int32).reshape(rows.mass.shape)
 
 
-def _random(rows: Rows, seed: jax.Array, active: jax.Array) -> jax.Array:
-    """Labels (B, r), all equally likely."""
+def _random_labels(rows: Rows, seed: jax.Array, active: jax.Array) -> jax.Array:
+    """Uniformly distributed labels (B, r)."""
     u = hashed_uniform(fold_in(seed, rows.number), (), rows.mass.dtype)
     return (u * active.sum()).astype(jnp.int32)
 
@@ -130,7 +132,7 @@ def solve_cec(
     rows: Rows,
     settings: solve.Settings,
     seed: jax.Array,
-    given: jax.Array | None,
+    initial: jax.Array | None,
     *,
     build: Objective,
     n_clusters: int,
@@ -138,12 +140,12 @@ def solve_cec(
     solver: str,
     init: str,
 ) -> solve.Solution:
-    """Move rows from ``n_init`` starts, or from where an annealing led, and keep the best.
+    """Run ``n_init`` restarts, and keep the best.
 
-    ``given`` (B, r) are labels to start from; None draws them.
+    ``initial`` (B, r) are initial labels; None computes them by ``init``, or by annealing.
     """
-    numbers = settings.method
-    terms = build.terms(rows, numbers)
+    parameters = settings.method
+    terms = build.terms(rows, parameters)
     active = jnp.arange(n_clusters) < settings.n_clusters
     if solver == "anneal":
         result = solve.solve_anneal(
@@ -151,33 +153,33 @@ def solve_cec(
             build=build, n_clusters=n_clusters, n_init=n_init,
         )  # fmt: skip
         starts = jnp.moveaxis(result.labels, -1, 0)
-    elif given is not None:
-        starts = jnp.broadcast_to(given, (n_init, *given.shape))
+    elif initial is not None:
+        starts = jnp.broadcast_to(initial, (n_init, *initial.shape))
     else:
         seeds = fold_in(fold_in(seed, 1), jnp.arange(n_init))
         start = {
-            "k-means++": lambda one: _plus_plus(rows, one, numbers.metric, active),
-            "random": lambda one: _random(rows, one, active),
+            "k-means++": lambda key: _plus_plus_labels(rows, key, parameters.metric, active),
+            "random": lambda key: _random_labels(rows, key, active),
         }[init]
         starts = jax.lax.map(start, seeds)
     engine = reassign_sequentially if solver == "sequential" else reassign_batched
     result = engine(
         terms, rows, starts, fold_in(seed, 2), max_iter=settings.max_iter, n_clusters=n_clusters,
         active=active,
-        giving=ClusterRemoval(numbers.smallest, numbers.sparing > 0, numbers.joining > 0),
+        giving=ClusterRemoval(parameters.smallest, parameters.sparing > 0, parameters.joining > 0),
     )  # fmt: skip
 
-    def evaluate(labels):
+    def evaluate_terms(labels):
         cells = label_cells(rows, labels, n_clusters)[0, 0]
         return jnp.stack([t.weight * (t.cost(cells).sum() + t.constant) for t in terms])
 
-    values = jax.lax.map(evaluate, result.labels)
-    reached = values.sum(1)
-    reached = jnp.where(jnp.isnan(reached), jnp.inf, reached)
-    best = reached.argmin()
+    values = jax.lax.map(evaluate_terms, result.labels)
+    objective = values.sum(1)
+    objective = jnp.where(jnp.isnan(objective), jnp.inf, objective)
+    best = objective.argmin()
     return solve.Solution(
         jnp.moveaxis(result.labels, 0, -1),
-        reached,
+        objective,
         result.converged,
         result.n_iter[best],
         one_hot(result.labels[best][..., None], rows.mass, n_clusters)[:, :, 0],
@@ -186,6 +188,6 @@ def solve_cec(
     )
 
 
-def numbers_of(**given: Any) -> Numbers:
-    """Numbers as arrays in float64."""
-    return jax.tree.map(lambda value: np.asarray(value, np.float64), Numbers(**given))
+def make_parameters(**values: Any) -> CECParameters:
+    """Settings as arrays of float64."""
+    return jax.tree.map(lambda value: np.asarray(value, np.float64), CECParameters(**values))

@@ -15,23 +15,23 @@ from nrprob.estimator import parameters
 from nrprob.estimator.base import row_means
 from nrprob.estimator.pairs import PairEstimator, PairTask
 from nrprob.links import Components
-from nrprob.methods.cec.centres import codes, keep, lay_out
+from nrprob.methods.cec.centres import class_codes, lay_out, store_result
 from nrprob.methods.cec.partition_kmeans import kmeans_calls
 from nrprob.settings import few_threads
 from nrprob.statistics.features import check_range
 from nrprob.statistics.rows import coarse, rounded
 
-_MOST = 10_000  # rows, for n^2 affinities
-_BLOCK = 1000  # new rows at a time
+_MAX_ROWS = 10_000  # rows of a fit, which has n^2 affinities
+_BLOCK = 1000  # new rows per block
 
 
-def linked(told: np.ndarray, must_link: np.ndarray, cannot_link: np.ndarray) -> np.ndarray:
-    """Signs (n, n): 1 for rows that share a class or a must-link, -1 for those kept apart, else 0.
+def link_signs(codes: np.ndarray, must_link: np.ndarray, cannot_link: np.ndarray) -> np.ndarray:
+    """Signs (n, n) of pairs: 1 for must-links and equal classes, -1 for cannot-links, else 0.
 
-    Classes (n,) are -1 where unknown.
+    ``codes`` (n,) are the classes, -1 where unknown. Rows of different classes are cannot-linked.
     """
-    known = told >= 0
-    signs = np.where(told[:, None] == told, 1.0, -1.0)
+    known = codes >= 0
+    signs = np.where(codes[:, None] == codes, 1.0, -1.0)
     signs[~known] = signs[:, ~known] = 0
     for pairs, sign in ((must_link, 1), (cannot_link, -1)):
         signs[pairs[:, 0], pairs[:, 1]] = signs[pairs[:, 1], pairs[:, 0]] = sign
@@ -39,10 +39,10 @@ def linked(told: np.ndarray, must_link: np.ndarray, cannot_link: np.ndarray) -> 
     return signs
 
 
-def laplacian(weights: np.ndarray) -> np.ndarray:
-    """I - D^(-1/2) A D^(-1/2) of weights A (n, n) of any sign, D being the sums of their sizes.
+def normalised_laplacian(weights: np.ndarray) -> np.ndarray:
+    """Signed normalised Laplacian I - D^(-1/2) A D^(-1/2) of weights A (n, n).
 
-    Rows without weights are 0, on the diagonal too.
+    D holds the row sums of absolute weights. Rows without weights are 0, on the diagonal too.
     """
     degree = np.abs(weights).sum(1)
     root = np.where(degree > 0, 1 / np.sqrt(np.where(degree > 0, degree, 1)), 0)
@@ -51,36 +51,44 @@ def laplacian(weights: np.ndarray) -> np.ndarray:
 
 @parameters.constructor
 class SemiSupervisedSpectral(PairEstimator):
-    r"""Spectral clustering whose affinities, and whose graph, are told of links.
+    r"""Spectral clustering with soft pairwise constraints.
 
-    Affinities of rows are
+    The affinities of rows i and j are
 
     .. math:: W_{ij} = \exp\left(-\sum_l \frac{(x_{il} - x_{jl})^2}{2 \rho^2 \sigma_l^2}\right)
 
-    with the variances :math:`\sigma_l^2` of the columns, 0 on the diagonal, 1 across must-links
-    and 0 across cannot-links. Labels are links between all labelled rows. Rows are clustered by
-    k-means in the space of as many eigenvectors as there are clusters, their lengths made 1.
+    with the standard deviation :math:`\sigma_l` of column l and the range :math:`\rho` (``rho``).
+    W is 0 on the diagonal, 1 across must-links and 0 across cannot-links. Labels act as links
+    between all labelled rows. With ``mode="penalty"``, the embedding U (n_samples, n_clusters)
+    solves
 
-    Links are wishes: none has to be kept.
+    .. math:: \min_{U^\top U = I} \operatorname{tr} U^\top
+        \left[\eta L(W) + (1 - \eta) L(A)\right] U,
+        \qquad L(A) = I - D^{-1/2} A D^{-1/2}
+
+    where A is the graph of links, 1 across must-links and -1 across cannot-links, :math:`\eta`
+    (``eta``) weighs the affinities against the links, and the degrees D are sums of absolute
+    values. The rows of U are scaled to length 1 and clustered by k-means. Links are soft: the
+    clusters may violate them.
 
     Parameters
     ----------
     <n_clusters>
     mode : {"penalty", "kamvar"}, default="penalty"
-        Matrix whose eigenvectors are taken. "penalty": the smallest of
-        :math:`\eta L(W) + (1 - \eta) L(A)`, with the graph A of links, 1 across must-links and -1
-        across cannot-links, and :math:`L(A) = I - D^{-1/2} A D^{-1/2}`, where the degrees D are
-        sums of absolute values. "kamvar": the largest of :math:`(W + d_{max} I - D) / d_{max}`. In
-        six dimensions and more it takes single rows, of hardly any affinity, for clusters.
+        Matrix of the embedding. "penalty" takes the eigenvectors of the smallest eigenvalues of
+        the matrix above. "kamvar" takes eigenvectors of the largest eigenvalues of
+        :math:`(W + d_{max} I - D) / d_{max}`, where D are the degrees of W and :math:`d_{max}` is
+        the largest. From six dimensions on, "kamvar" tends to isolate single rows of low degree.
     eta : float, default=0.7
-        What the affinities count beside the links, from 0 to 1 ("penalty" only); 1 is spectral
-        clustering of the affinities.
+        Weight of the affinities against the links, used with ``mode="penalty"`` only. Lower it to
+        follow the links more closely; 1 is spectral clustering of W. From 0 to 1.
     rho : float, default=1.0
-        Range of the affinities, in deviations of the columns, from 1e-6 to 10**6.
+        Range of the affinities in standard deviations of the columns. Lower it for clusters of
+        irregular shape. From 1e-6 to 10**6.
     n_init : int, default=10
-        Number of restarts of k-means, by k-means++, at most 10**6; the best by objective is kept.
+        Number of k-means++ restarts; the one of the smallest objective is kept. At most 10**6.
     max_iter : int, default=300
-        Most iterations of a restart; at most 10**6.
+        Maximum number of k-means iterations per restart; at most 10**6.
     <random_state>
     <verbose>
 
@@ -92,48 +100,70 @@ class SemiSupervisedSpectral(PairEstimator):
     <n_clusters_>
     <cluster_centers_>
     embedding_ : ndarray of shape (n_samples, n_clusters)
-        The rows among the eigenvectors. Signs, and rotations within equal eigenvalues, are
+        Rows of U, scaled to length 1. Signs, and rotations within equal eigenvalues, are
         arbitrary.
     eigenvalues_ : ndarray of shape (n_clusters,)
-        Of these eigenvectors.
+        Eigenvalues of the columns of U.
     objective_ : float
-        Sum of squared distances in this space to the nearest centre, which k-means minimises: not
-        in nats, and not comparable between other matrices.
-    objective_trace_ : ndarray
-        The same after every iteration of the best restart; it never rises.
+        Objective of k-means: the sum of squared distances of the embedded rows to their centres.
+        It is not in nats, and not comparable between different ``eta``, ``rho`` or ``mode``.
+    objective_trace_ : ndarray of shape (n_iter_,)
+        Objective after every iteration of the best restart; non-increasing.
     n_iter_ : int
-        Iterations of the best restart.
+        Number of iterations of the best restart.
     <converged_>
     <restarts_>
     <n_features_in_>
     <feature_names_in_>
-    classes_ : ndarray
-        Sorted labels seen in ``y``, if there were any. Cluster i is the one that agrees best with
-        class ``classes_[i]``, and further clusters are free.
+    classes_ : ndarray of shape (n_classes,)
+        Sorted labels in ``y``, if ``y`` is given. Cluster i is matched to class ``classes_[i]``;
+        further clusters have no class.
+
+    See Also
+    --------
+    ConstrainedMixture : Gaussian mixture with hard must-links and cannot-links.
+    COPKMeans : k-means with hard must-links and cannot-links.
+    MDLConstrained : Information-based clustering with hard or soft links.
 
     Notes
     -----
-    The matrices have n^2 entries, in float64 whatever ``X`` is: more than 10,000 rows are refused.
+    The algorithm has four steps:
 
-    New rows have no place among the eigenvectors. They go to clusters as the rows of the fit are
-    spread over these, weighted by affinities, which is a vote: p(c given x) is proportional to the
-    sum of the affinities of x to the rows of c. The rows of `fit` are kept for that.
+    1. Compute W, and replace the entries of linked pairs.
+    2. Compute ``n_clusters`` eigenvectors of the matrix of ``mode``.
+    3. Scale the rows of the embedding to length 1.
+    4. Run k-means from ``n_init`` starts, and match clusters to classes.
+
+    The matrices have n² entries in float64 whatever the type of ``X``: memory is
+    :math:`O(n^2)`, the eigenvectors cost up to :math:`O(n^3)`, and a k-means iteration costs
+    :math:`O(n k^2)`. `fit` raises ValueError for more than 10,000 rows.
+
+    New rows have no eigenvector entries. p(c given x) is proportional to the sum of the affinities
+    of x to the fitted rows of cluster c; therefore the model stores the rows of `fit`.
 
     References
     ----------
-    Qian et al. (2016), "Affinity and penalty jointly constrained spectral clustering", of which
-    "penalty" is a reading: how the published graph of links is normalised could not be confirmed.
-    Kamvar, Klein and Manning (2003), who classify in the space in which "kamvar" clusters. The
-    affinities are those of Śmieja and Geiger (2017), equation (16).
+    P. Qian et al. (2016), "Affinity and penalty jointly constrained spectral clustering with
+    all-compatibility, flexibility, and robustness", IEEE Transactions on Neural Networks and
+    Learning Systems. ``mode="penalty"`` interprets this paper: the normalisation of the published
+    graph of links could not be confirmed.
+
+    S. D. Kamvar, D. Klein and C. D. Manning (2003), "Spectral learning", International Joint
+    Conference on Artificial Intelligence. They classify in the space in which ``mode="kamvar"``
+    clusters.
+
+    M. Śmieja and B. C. Geiger (2017), "Semi-supervised cross-entropy clustering with information
+    bottleneck constraint", Information Sciences 421. Equation (16) defines the affinities.
 
     Examples
     --------
     >>> import numpy as np
     >>> from nrprob import SemiSupervisedSpectral
-    >>> X = np.concatenate([np.random.default_rng(0).normal(c, 1, (20, 2)) for c in (0, 8)])
-    >>> labels = SemiSupervisedSpectral(2, random_state=0).fit(X).labels_
-    >>> bool((labels[:20] == labels[0]).all())
-    True
+    >>> rng = np.random.default_rng(0)
+    >>> X = np.concatenate([rng.normal(centre, 1, (20, 2)) for centre in (0, 8)])
+    >>> model = SemiSupervisedSpectral(2, random_state=0).fit(X, must_link=[[0, 1]])
+    >>> np.bincount(model.labels_).tolist()
+    [20, 20]
     """
 
     n_clusters: parameters.Clusters = 2
@@ -154,13 +184,14 @@ class SemiSupervisedSpectral(PairEstimator):
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
+            Continuous features.
         y : array-like of shape (n_samples,), optional
-            Labels, -1 where unknown, of as many classes as there are: links between all labelled
-            rows.
+            Partial labels, -1 where unknown. They act as links between all labelled rows. There may
+            be more or fewer classes than ``n_clusters``.
         must_link : int array-like of shape (n_pairs, 2), optional
             Pairs of rows that should share a cluster.
         cannot_link : int array-like of shape (n_pairs, 2), optional
-            Pairs of rows that should not.
+            Pairs of rows that should be in different clusters.
 
         Returns
         -------
@@ -169,10 +200,10 @@ class SemiSupervisedSpectral(PairEstimator):
         Raises
         ------
         InfeasibleConstraints
-            A ValueError, if links contradict each other; the message says which.
+            A ValueError, if links contradict each other; the message lists the rows in conflict.
         ValueError
-            If there are more than 10,000 rows, if pairs are no pairs of rows, or if the data do not
-            fit the parameters.
+            If ``X`` has more than 10,000 rows, if an index of a pair is out of range, or if the
+            data do not fit the parameters.
         TypeError
             If pairs are not integers.
         """
@@ -182,45 +213,49 @@ class SemiSupervisedSpectral(PairEstimator):
         """Check the input; see `Clusterer.prepare`."""
         task = super().prepare(X, y, must_link=must_link, cannot_link=cannot_link)
         n = len(task.X)
-        if n > _MOST:
+        if n > _MAX_ROWS:
             raise ValueError(
                 f"spectral clustering needs memory for n^2 affinities; got {n} rows; pass at most "
-                f"{_MOST}, or use ConstrainedMixture"
+                f"{_MAX_ROWS}, or use ConstrainedMixture"
             )
         check_range(task.X)
         Components(n, *task.kept(), "one of them only")
         return task
 
     def compute(self, task):
-        """Find the eigenvectors, and run k-means among them; see `Clusterer.compute`."""
+        """Compute the embedding and run k-means on it; see `Clusterer.compute`."""
         X = task.X.astype(np.float64)
         deviation = X.std(0)
         varies = (task.X != task.X[:1]).any(0)
-        # In units in which an affinity is exp(-d^2 / 2).
+        # Scale columns so that an affinity is exp(-d^2 / 2).
         self._scale = np.where(varies, 1 / np.where(varies, deviation, 1), 0) / self.rho
         self._centre = X.mean(0)
         self._kept = (X - self._centre) * self._scale
         with few_threads(len(X)):
-            self.eigenvalues_, vectors = self._eigenvectors(task)
+            self.eigenvalues_, vectors = self._leading_eigenvectors(task)
+        # Scale the rows of the embedding to length 1.
         length = np.sqrt((vectors**2).sum(1, keepdims=True))
         self.embedding_ = vectors / np.where(length > 0, length, 1)
         least = rounded(self.n_clusters, coarse(len(X), 64) * coarse(self.n_clusters, 16))
-        features, among = lay_out(self.embedding_, codes(None, len(X)), least)
+        features, among = lay_out(self.embedding_, class_codes(None, len(X)), least)
         among.calls = kmeans_calls(self, among, 0.0)
         result = super().compute(among)
-        # Clusters are named after classes of the rows, which k-means is not told.
+        # k-means ignores the classes; `finish` matches its clusters to them.
         among.X, among.fixed = task.X, task.fixed
         return [(features.scale**2, among, result)]
 
-    def _eigenvectors(self, task: PairTask) -> tuple[np.ndarray, np.ndarray]:
-        """Eigenvalues (k,) and eigenvectors (n, k) of the chosen matrix."""
-        signs = linked(codes(task.fixed, len(task.X)), task.must_link, task.cannot_link)
+    def _leading_eigenvectors(self, task: PairTask) -> tuple[np.ndarray, np.ndarray]:
+        """Eigenvalues (k,) and eigenvectors (n, k) of the matrix of ``mode``."""
+        signs = link_signs(class_codes(task.fixed, len(task.X)), task.must_link, task.cannot_link)
+        # Affinities, replaced by 1 or 0 where a pair is linked.
         weights = np.exp(-0.5 * cdist(self._kept, self._kept, "sqeuclidean"))
         np.fill_diagonal(weights, 0)
         weights = np.where(signs == 0, weights, np.maximum(signs, 0))
         n, k = len(weights), self.n_clusters
         if self.mode == "penalty":
-            matrix = self.eta * laplacian(weights) + (1 - self.eta) * laplacian(signs)
+            matrix = self.eta * normalised_laplacian(weights) + (
+                1 - self.eta
+            ) * normalised_laplacian(signs)
             return eigh(matrix, subset_by_index=(0, k - 1))
         degree = weights.sum(1)
         most = degree.max() or 1.0
@@ -230,14 +265,14 @@ class SemiSupervisedSpectral(PairEstimator):
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
         unit, among, solutions = result[0]
-        keep(self, among, solutions, unit=unit)
+        store_result(self, among, solutions, unit=unit)
         self.cluster_centers_ = row_means(task.X, self.membership_)
         return self
 
     # New rows
 
     def predict_proba(self, X):  # type: ignore[override]
-        """Shares of the affinities of new rows to the rows of each cluster of the fit.
+        """Cluster probabilities of new rows: shares of their affinities to the fitted rows.
 
         Parameters
         ----------

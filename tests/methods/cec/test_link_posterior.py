@@ -62,7 +62,7 @@ def scores_of(links, rng, scale):
 
 @jax.jit
 def solve(scores, links):
-    return link_posterior.settle(scores, links)
+    return link_posterior.posterior_and_labels(scores, links)
 
 
 def by_hand(every, case, links, scores):
@@ -171,7 +171,7 @@ def test_links_that_cannot_be_kept_are_refused(must, cannot, told, links, k, mes
 
 
 def test_too_many_cannot_links_of_labels_are_refused(monkeypatch):
-    monkeypatch.setattr(must_link_components, "_CROSS", 3)
+    monkeypatch.setattr(must_link_components, "_MAX_IMPLIED", 3)
     with pytest.raises(ValueError, match="y implies more than 3 cannot-links; got 4 of 4 labelled"):
         must_link_components.read_units(NONE, NONE, np.array([0, 0, 1, 1]), "cannot", 11, 4)
 

@@ -6,7 +6,7 @@ from sklearn.cluster import SpectralClustering
 
 from nrprob import DegenerateClusterWarning, SemiSupervisedSpectral
 from nrprob.links import InfeasibleConstraints
-from nrprob.methods.cec.spectral import laplacian, linked
+from nrprob.methods.cec.spectral import link_signs, normalised_laplacian
 from nrprob.metrics import normalized_mutual_information
 
 N = 24
@@ -28,19 +28,19 @@ def edited(X, signs, rho=1.0):
 
 def test_signs_of_labels_and_pairs():
     told = np.array([0, 0, 1, -1, -1])
-    signs = linked(told, np.array([[3, 4]]), np.array([[4, 0]]))
+    signs = link_signs(told, np.array([[3, 4]]), np.array([[4, 0]]))
     expected = np.array(
         [[0, 1, -1, 0, -1], [1, 0, -1, 0, 0], [-1, -1, 0, 0, 0], [0, 0, 0, 0, 1], [-1, 0, 0, 1, 0]]
     )
     np.testing.assert_array_equal(signs, expected)
-    result = laplacian(np.where(told >= 0, 1, 0)[:, None] * signs)[3:]
+    result = normalised_laplacian(np.where(told >= 0, 1, 0)[:, None] * signs)[3:]
     np.testing.assert_array_equal(result, 0)  # of rows without weights
 
 
 def test_eta_1_is_spectral_clustering_of_the_edited_affinities(rows):
     y = np.where(np.arange(N) < 6, HALF, -1)
     model = SemiSupervisedSpectral(2, eta=1.0, **QUICK).fit(rows, y)
-    w = edited(rows, linked(y, *np.zeros((2, 0, 2), int)))
+    w = edited(rows, link_signs(y, *np.zeros((2, 0, 2), int)))
     root = 1 / np.sqrt(w.sum(1))
     values, vectors = np.linalg.eigh(np.eye(N) - root[:, None] * w * root)
     np.testing.assert_allclose(model.eigenvalues_, values[:2], atol=1e-12)
