@@ -22,17 +22,17 @@ def nats(X, between, variance, freedom, power=1.0):
     )
 
 
-def sum_of_offsets(labels, told, kappa, omega):
+def sum_of_offsets(labels, design, kappa, omega):
     """Covariance (n, n) of rows that clusters and what is known add up to, in units of a row's."""
     between = (labels[:, None] == labels) / kappa
-    if told.n_groups > 1:
-        between = between + (told.group[:, None] == told.group) / omega
-    if told.numbers is not None:
-        between = between + told.numbers @ told.numbers.T / omega
+    if design.n_groups > 1:
+        between = between + (design.codes[:, None] == design.codes) / omega
+    if design.columns is not None:
+        between = between + design.columns @ design.columns.T / omega
     return between
 
 
-def nats_of_clusters(covariance, X, each, labels, told, prior, power=1.0):
+def nats_of_clusters(covariance, X, each, labels, design, prior, power=1.0):
     """Minus the log density of rows (n, d) given labels, of rows ``each`` (n, n) by themselves.
 
     Under "tied", clusters and what is known share a covariance; under "full" and "diag" every
@@ -40,7 +40,7 @@ def nats_of_clusters(covariance, X, each, labels, told, prior, power=1.0):
     """
     kappa, omega, *rest = prior
     if covariance == "tied":
-        return nats(X, each + sum_of_offsets(labels, told, kappa, omega), *rest, power)
+        return nats(X, each + sum_of_offsets(labels, design, kappa, omega), *rest, power)
     total = 0.0
     for c in np.unique(labels):
         own = np.flatnonzero(labels == c)

@@ -73,6 +73,23 @@ def as_frame(table: Any) -> Any:
     )
 
 
+def float_columns(frame: Any, were_float: np.ndarray | None = None) -> np.ndarray:
+    """Mask of the columns of a frame that hold floats.
+
+    Integers count as floats in a column that held floats before, as ``were_float`` says.
+    """
+    kinds = np.array([getattr(dtype, "kind", "O") for dtype in frame.dtypes], str)
+    if were_float is None or len(were_float) != len(kinds):
+        return kinds == "f"
+    return (kinds == "f") | (were_float & np.isin(kinds, ["i", "u"]))
+
+
+def described_columns(covariates: Sequence[Any], labels: Sequence[Any]) -> str:
+    """Names of columns of floats and of labels, for a message."""
+    parts = ("floats", covariates), ("labels", labels)
+    return " and ".join(f"{what} in {listed(names)}" for what, names in parts if len(names))
+
+
 def kind_of_value(value: Any) -> str:
     """What a value of a table is: "number", "boolean", "text", "date", "missing" or "object"."""
     import pandas as pd

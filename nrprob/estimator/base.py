@@ -27,7 +27,6 @@ from nrprob.data.validation import (
 from nrprob.engines import sharding
 from nrprob.estimator.parameters import check_parameters
 from nrprob.exceptions import DegenerateClusterWarning, warn
-from nrprob.known import Groups, Known
 from nrprob.settings import standard
 from nrprob.statistics.features import largest
 from nrprob.statistics.single_feature import warn_of_single_feature
@@ -393,7 +392,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         self.classes_ = classes
         return fixed
 
-    def _check_groups(self, groups: Groups, known: Known) -> None:
+    def _check_groups(self, groups: Any, known: Any) -> None:
         if known.kind != "labels":
             return
         sizes = np.bincount(groups.codes)

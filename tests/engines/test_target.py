@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from slowly import slowly
 
+from nrprob.data.design import Design
 from nrprob.engines.sample.target import by_parts, occupied, packed, replaced, start
 from nrprob.engines.sample.uniforms import normal, uniform
-from nrprob.methods.bayes.covariates import Told
 from nrprob.methods.bayes.model import MixtureCode
 
 
@@ -39,8 +39,8 @@ def made(energy, covariance, errors, transformation, power, grouped):
         energy, covariance, 0.2, 1.0, None, None, None, None, False, errors=errors,
         transformation=transformation, power=power,
     )  # fmt: skip
-    told = Told(GROUP, 2) if grouped else Told(0 * GROUP)
-    return code.target((X - X.mean(0)) / X.std(0), rng.integers(-1, 2, N), 2, K, told)
+    design = Design.from_groups(GROUP, 2) if grouped else Design.from_groups(0 * GROUP)
+    return code.target((X - X.mean(0)) / X.std(0), rng.integers(-1, 2, N), 2, K, design)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *slowly(*LATER)])

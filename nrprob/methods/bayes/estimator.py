@@ -466,7 +466,7 @@ class MDLMixture(Inputs):
             )
         self._read_features(X)
         self._max_clusters = most
-        return SampledRows(self._scaled(X), codes, self._told(known, n))
+        return SampledRows(self._scaled(X), codes, self._encode_known(known, n))
 
     def compute(self, task):
         """Sample; see `Clusterer.compute`."""
@@ -549,7 +549,7 @@ class MDLMixture(Inputs):
             self.variance_floor_ = floor
         self._n_classes, self._n_rows = n_classes, X.shape[0]
         self._used = self._code(floor)
-        self._partition = self._used.target(X, codes, n_classes, self._max_clusters, task.told)
+        self._partition = self._used.target(X, codes, n_classes, self._max_clusters, task.design)
         kernel, target = self._kernel(X.shape[0]), self._partition  # type: tuple[Any, Any]
         if self.kernel == "six-move":
             from nrprob.methods.bayes.six_move import SixMoveKernel
@@ -576,7 +576,7 @@ class MDLMixture(Inputs):
         if not on_some or n <= starts.SOME:
             return None
         return starts.on_some_rows(
-            self._used, task.X, task.codes, n_classes, self._max_clusters, task.told,
+            self._used, task.X, task.codes, n_classes, self._max_clusters, task.design,
             n_steps=int(self.num_warmup), n_split_merge=self._proposals(starts.SOME),
             n_chains=n_chains, key=key, random=random,
         )  # fmt: skip
@@ -608,7 +608,7 @@ class MDLMixture(Inputs):
         real = self._features.features == "gaussian"
         if not real or self.energy_ == "nml" or self.kernel != "collapsed":
             return "diag"
-        if task.told.anything:
+        if task.design.has_structure:
             return "tied"
         self.covariance_ = "diag"
         self.covariance_lengths_ = shortest_lengths(

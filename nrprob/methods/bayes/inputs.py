@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from scipy import linalg
 
+from nrprob.data.design import Design, DesignEncoder
 from nrprob.estimator.base import read_labels
-from nrprob.known import Groups, read
-from nrprob.methods.bayes.covariates import Told, ToldEncoder
+from nrprob.methods.bayes.covariates import effects_width, with_linear_effects
 from nrprob.methods.bayes.model import LONGER
 from nrprob.methods.bayes.prediction import Sampled
 from nrprob.statistics.families import fit_features, lacking
@@ -20,14 +20,11 @@ _ROUNDING = 1e-6  # standard deviations of a column that others leave, and less:
 
 @dataclass
 class SampledRows:
-    """Checked input of one fit: standardised rows (n, d), and their classes (n,), -1 for none.
-
-    ``told`` is what is known of them.
-    """
+    """Checked input of one fit: standardised rows (n, d), classes (n,), -1 for none, and design."""
 
     X: np.ndarray
     codes: np.ndarray
-    told: Told
+    design: Design
     calls: tuple = ()  # what is sampled goes on, and is no single call
 
 
@@ -42,11 +39,13 @@ class Inputs(Sampled):
     multi: str
     features: str
 
-    def _told(self, known: Any, n: int) -> Told:
-        """What is known of the rows."""
-        self._known, told = ToldEncoder(), read(known, n)
+    def _encode_known(self, known: Any, n: int) -> Design:
+        """Return groups, or columns of linear effects."""
+        self._encoder = DesignEncoder(self.multi, min_additive=2, drop_first=False)
+        design = self._encoder.fit(known, n)
+        self._effects_width = effects_width(design)
         if known is None:
-            return self._known.fit(told, self.multi)
+            return with_linear_effects(design, 0)
         real = self._features.features == "gaussian"
         free = not real or (self.energy != "nml" and self.kernel == "collapsed")
         if not free or (real and self.covariance not in ("auto", "tied")):
@@ -55,20 +54,19 @@ class Inputs(Sampled):
                 f"got kernel={self.kernel!r}, energy={self.energy!r} and "
                 f"covariance={self.covariance!r}; leave these at their defaults, or known out"
             )
-        if not real and told.groups.share is not None:
+        if not real and design.kind != "labels":
             raise ValueError(
-                "known of counts, or of zeros and ones, must be labels; got Memberships; pass "
-                "labels, or use CCIB"
+                "known must be labels if features are counts or binary; got "
+                f"{design.description}; pass labels, or use CCIB"
             )
         if not real and self.multi != "product":
             raise ValueError(
                 f"multi={self.multi!r} is for real features; got counts, or zeros and ones; leave "
                 "it at 'product', or use CCIB"
             )
-        result = self._known.fit(told, self.multi)
-        if result.numbers is None:
-            self._check_groups(Groups(result.group, result.n_groups), told)
-        return result
+        if design.columns is None:
+            self._check_groups(design, design)
+        return with_linear_effects(design, self._effects_width)
 
     def _codes(self, y: Any, n: int) -> np.ndarray:
         if y is None:

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.data.design import Design
 from nrprob.engines.programs import jit_by_size
 from nrprob.engines.sample.chains import Draw
 from nrprob.engines.sample.target import Target, make_target, occupied
 from nrprob.methods.bayes.concentrations import classes_drawn, sizes_drawn
-from nrprob.methods.bayes.covariates import Told
 from nrprob.methods.bayes.full_covariance import SeparateTarget
 from nrprob.methods.bayes.hierarchical_covariance import SHRINKAGE, SIZES, begin_shrunk
 from nrprob.methods.bayes.hyperparameters import GRID, Prior, usual
@@ -87,13 +87,13 @@ class MixtureCode:
     errors: str = "gaussian"
     transformation: str = "identity"
 
-    def _moments(self, X: np.ndarray, told: Told | None = None) -> list[np.ndarray]:
+    def _moments(self, X: np.ndarray, design: Design | None = None) -> list[np.ndarray]:
         """Moments of rows (n, m) that cells need, what is known, and weights if rows have any."""
         if self.features != "gaussian":
             return [X]
         weight = [np.ones((len(X), 1))] if self.errors == "t" else []
         if self.covariance == "tied":
-            known = [] if told is None or told.numbers is None else [told.numbers]
+            known = [] if design is None or design.columns is None else [design.columns]
             return [X, *known, *weight]
         if self.covariance == "diag":
             return [X, X * X, *weight]
@@ -101,16 +101,16 @@ class MixtureCode:
         return [X, X[:, first] * X[:, second], *weight]
 
     def statistics(
-        self, X: np.ndarray, codes: np.ndarray, n_classes: int, told: Told | None = None
+        self, X: np.ndarray, codes: np.ndarray, n_classes: int, design: Design | None = None
     ) -> np.ndarray:
         """Statistics (n, p) of rows and of their classes, -1 where unknown."""
         classes = (codes[:, None] == np.arange(n_classes)).astype(float)
-        return np.concatenate([*self._moments(X, told), classes], 1)
+        return np.concatenate([*self._moments(X, design), classes], 1)
 
-    def new_rows(self, X: np.ndarray, n_classes: int, told: Told | None = None) -> NewRows:
+    def new_rows(self, X: np.ndarray, n_classes: int, design: Design | None = None) -> NewRows:
         """Rows (b, m) to be predicted, and what is known of them."""
-        x = self.statistics(X, np.full(len(X), -1), n_classes, told)
-        group = np.zeros(len(x), np.int32) if told is None else told.group
+        x = self.statistics(X, np.full(len(X), -1), n_classes, design)
+        group = np.zeros(len(x), np.int32) if design is None else design.codes
         return NewRows(np.concatenate([x, np.ones((len(x), 1))], 1), group)
 
     def _grid(self, grouped: bool) -> Prior:
@@ -151,7 +151,7 @@ class MixtureCode:
         codes: np.ndarray,
         n_classes: int,
         max_clusters: int,
-        told: Told | None = None,
+        design: Design | None = None,
     ) -> Any:
         """Distribution over partitions of rows (n, m) with classes (n,).
 
@@ -166,7 +166,7 @@ class MixtureCode:
         """
         n = X.shape[0]
         nml = self.energy == "nml"
-        group = told.group if told is not None and told.n_groups > 1 else None
+        group = design.codes if design is not None and design.n_groups > 1 else None
         labels, sizes = label_code(
             n,
             max_clusters,
@@ -179,9 +179,9 @@ class MixtureCode:
             terms.insert(0, code_term(features, by_group=discrete and group is not None))
         if n_classes:
             tables = count_tables(n_classes, n + 1, None if nml else self._classes_given)
-            width = sum(part.shape[1] for part in self._moments(X, told))
+            width = sum(part.shape[1] for part in self._moments(X, design))
             terms.append(code_term(CountCode(*tables, width, width + n_classes, single=True)))
-        x = self.statistics(X, codes, n_classes, told)
+        x = self.statistics(X, codes, n_classes, design)
         if discrete and group is not None and self.coordination != 0:
             weight = self.coordination
             if weight is None:
@@ -191,14 +191,14 @@ class MixtureCode:
         if not self.draws_prior:
             own = group if discrete else None
             return make_target(terms, sizes, x, partners=partners, group=own)
-        grid = self._grid(told is not None and told.anything)
+        grid = self._grid(design is not None and design.has_structure)
         prior, power, t = usual(grid), self.power, self.errors == "t"
         result: Any
         if self.covariance == "tied":
             sent = frozenset({"data", "parameters"})  # by what is no term: a sum over clusters
             plain = make_target(terms, sizes, x, partners=partners, group=group, sent=sent)
-            numbers = None if told is None else told.numbers
-            both = X if numbers is None else np.concatenate([X, numbers], 1)
+            columns = None if design is None else design.columns
+            both = X if columns is None else np.concatenate([X, columns], 1)
             q, m = both.shape[1] - X.shape[1], X.shape[1]
             result = TiedTarget(plain, both.T @ both, prior, grid, m, np.float64(power), t, q)
             result = begin_tied(result) if q else result
@@ -212,7 +212,7 @@ class MixtureCode:
             wide = np.pad(X, ((0, result.x.shape[0] - n), (0, 0)))
             result = transformed(result, wide, np.float64(power))
         if t:
-            width = sum(part.shape[1] for part in self._moments(X, told))
+            width = sum(part.shape[1] for part in self._moments(X, design))
             result = scaled(result, X.shape[1], width, power)
         if self.concentration is None:
             result = sizes_drawn(result, n, max_clusters, unordered=self.unordered)

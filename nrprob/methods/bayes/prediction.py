@@ -11,10 +11,11 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from nrprob.data.design import DesignEncoder
 from nrprob.data.validation import LARGEST, check_rows
 from nrprob.estimator.base import Clusterer
 from nrprob.exceptions import warn
-from nrprob.methods.bayes.covariates import ToldEncoder
+from nrprob.methods.bayes.covariates import with_linear_effects
 from nrprob.methods.bayes.draws import AVERAGED, compact, pooled
 from nrprob.methods.bayes.model import (
     MixtureCode,
@@ -54,7 +55,8 @@ class Sampled(Clusterer):
     transformation: str
     _used: MixtureCode
     _partition: Any  # the distribution that was sampled
-    _known: ToldEncoder
+    _encoder: DesignEncoder
+    _effects_width: int
     _n_classes: int
     _n_rows: int
     _features: FeatureMap
@@ -255,7 +257,7 @@ class Sampled(Clusterer):
                 f"squares leave float64; got a distance of {abs(X).max():.3g}; pass them in the "
                 "units of the fit"
             )
-        told = self._known.transform(known, len(X))
+        design = with_linear_effects(self._encoder.transform(known, len(X)), self._effects_width)
         with standard():
             draws, n_draws = self._averaged("labels", *self._beside())
             draws, target = compact(draws, self._partition)
@@ -264,7 +266,7 @@ class Sampled(Clusterer):
                 part = np.arange(i, min(i + 1024, len(X)))
                 # Parts of few sizes, so that programs for other numbers of rows serve again.
                 wide = np.pad(part, (0, -len(part) % 64), mode="edge")
-                rows = self._used.new_rows(X[wide], self._n_classes, told.of(wide))
+                rows = self._used.new_rows(X[wide], self._n_classes, design.take(wide))
                 result = np.asarray(call(target, draws, n_draws, rows))
                 parts.append(result[: len(part)])
         return np.concatenate(parts)

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.data.design import Design
+from nrprob.data.labels import factorize
 from nrprob.data.validation import check_choice
 from nrprob.engines.sample.chains import (
     ChainState,
@@ -18,8 +20,6 @@ from nrprob.engines.sample.chains import (
 )
 from nrprob.engines.sample.checkpoints import CheckpointedChains
 from nrprob.exceptions import short_repr
-from nrprob.known import factorize
-from nrprob.methods.bayes.covariates import Told
 from nrprob.methods.bayes.hyperparameters import PriorKernel
 from nrprob.methods.bayes.model import MixtureCode, best_blocks
 
@@ -68,7 +68,7 @@ def on_some_rows(
     codes: np.ndarray,
     n_classes: int,
     max_clusters: int,
-    told: Told,
+    design: Design,
     *,
     n_steps: int,
     n_split_merge: int,
@@ -85,14 +85,14 @@ def on_some_rows(
     classed = np.flatnonzero(codes >= 0)
     classed = random.permutation(classed)[: SOME // 2]
     of_groups = np.empty(0, int)
-    if told.n_groups > 1:
-        of_groups = np.unique(told.group, return_index=True)[1]
+    if design.n_groups > 1:
+        of_groups = np.unique(design.codes, return_index=True)[1]
     first = np.union1d(classed, of_groups)
     others = np.setdiff1d(np.arange(n), first, assume_unique=True)
     more = random.choice(others, min(max(SOME - len(first), 0), len(others)), replace=False)
     some = np.union1d(first, more)
     most = min(max_clusters, len(some))
-    target = code.target(X[some], codes[some], n_classes, most, told.of(some))
+    target = code.target(X[some], codes[some], n_classes, most, design.take(some))
     kernel: Any = default_kernel(len(some), n_split_merge)
     if code.draws_prior:
         kernel = PriorKernel(kernel.block, kernel.n_split_merge, kernel.n_launch)
@@ -106,7 +106,7 @@ def on_some_rows(
     for start in range(0, len(rest), _AT_ONCE):
         at = rest[start : start + _AT_ONCE]
         wide = np.pad(at, (0, _AT_ONCE - len(at)), mode="edge")  # one program for all parts
-        rows = code.new_rows(X[wide], n_classes, told.of(wide))
+        rows = code.new_rows(X[wide], n_classes, design.take(wide))
         labels[:, at] = np.asarray(best_blocks(target, draw, rows))[:, : len(at)]
     return labels
 

@@ -13,9 +13,9 @@ from slowly import slowly
 
 from nrprob import MDLMixture
 from nrprob.codelength import nml_length
+from nrprob.data.design import Design
 from nrprob.datasets import make_binary_partitions
 from nrprob.engines.sample.chains import default_kernel, dispersed, run
-from nrprob.methods.bayes.covariates import Told
 from nrprob.methods.bayes.model import MixtureCode
 from nrprob.metrics import matched_accuracy, normalized_mutual_information
 from nrprob.statistics.codes import BinaryCode, _Differences, count_tables
@@ -88,11 +88,11 @@ def test_the_length_is_the_definition(features, energy):
     for weight in (0.3, 0.0):
         with jax.enable_x64(True):
             code = code_of(features, energy, weight)
-            target = code.target(X.astype(float), none, 0, 4, Told(known, 2))
+            target = code.target(X.astype(float), none, 0, 4, Design.from_groups(known, 2))
             z = wide_labels(target, wanted)[0]
             result = float(target.length(target.cells(z)))
             unordered = code_of(features, energy, weight, True)
-            target = unordered.target(X.astype(float), none, 0, 4, Told(known, 2))
+            target = unordered.target(X.astype(float), none, 0, 4, Design.from_groups(known, 2))
             assert float(target.length(target.cells(z))) == pytest.approx(result - np.log(6))
         assert result == pytest.approx(definition(X, wanted, known, features, energy, weight))
 
@@ -123,7 +123,7 @@ def test_chains_have_the_exact_distribution(features):
     p = np.exp(-np.array(lengths) - logsumexp(-np.array(lengths)))
     none = np.full(5, -1)
     with jax.enable_x64(True):
-        target = code_of(features).target(X.astype(float), none, 0, 5, Told(known, 2))
+        target = code_of(features).target(X.astype(float), none, 0, 5, Design.from_groups(known, 2))
         kernel = default_kernel(5, 4)
         states = dispersed(kernel, target, jax.random.PRNGKey(0), 64)
         states, _, _ = run(kernel, target, states, 50, 1, capacity=50)

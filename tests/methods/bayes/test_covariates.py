@@ -8,8 +8,9 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 from nrprob import MDLMixture
-from nrprob.known import Memberships, read
-from nrprob.methods.bayes.covariates import MOST_NUMBERS, ToldEncoder
+from nrprob.data.design import DesignEncoder
+from nrprob.known import Memberships
+from nrprob.methods.bayes.covariates import MAX_COLUMNS, effects_width, with_linear_effects
 from nrprob.metrics import matched_accuracy
 
 RNG = np.random.default_rng(0)
@@ -19,48 +20,50 @@ SHARES = RNG.dirichlet([1, 1, 1], size=40)
 
 
 def encoded(known, multi="product"):
-    encoder = ToldEncoder()
-    told = encoder.fit(read(known, 40), multi)
-    again = encoder.transform(known, 40)
-    assert np.array_equal(again.group, told.group) and again.n_groups == told.n_groups
-    if told.numbers is not None:
-        assert np.array_equal(again.numbers, told.numbers)
-        used = told.numbers[:, (told.numbers != 0).any(0)]
-        return told, used
-    return told, None
+    encoder = DesignEncoder(multi, min_additive=2, drop_first=False)
+    design = encoder.fit(known, 40)
+    width = effects_width(design)
+    design, again = (
+        with_linear_effects(own, width) for own in (design, encoder.transform(known, 40))
+    )
+    assert np.array_equal(again.codes, design.codes) and again.n_groups == design.n_groups
+    if design.columns is not None:
+        assert np.array_equal(again.columns, design.columns)
+        return design, design.columns[:, (design.columns != 0).any(0)]
+    return design, None
 
 
 @pytest.mark.parametrize("known", [None, A, np.c_[A, B]])
 def test_labels_are_groups(known):
-    told, numbers = encoded(known)
-    assert numbers is None
+    design, columns = encoded(known)
+    assert columns is None
     if known is not None:
         expected = np.unique(known, axis=0, return_inverse=True)[1]
-        pairs = set(zip(told.group.tolist(), expected.tolist(), strict=True))
-        assert len(pairs) == told.n_groups == expected.max() + 1
-    assert told.anything == (known is not None)
+        pairs = set(zip(design.codes.tolist(), expected.tolist(), strict=True))
+        assert len(pairs) == design.n_groups == expected.max() + 1
+    assert design.has_structure == (known is not None)
 
 
 def test_labels_that_add_up_have_a_column_each():
-    told, numbers = encoded(np.c_[A, B], "additive")
-    assert told.n_groups == 1 and told.anything and numbers.shape[1] == 7
+    design, columns = encoded(np.c_[A, B], "additive")
+    assert design.n_groups == 1 and design.has_structure and columns.shape[1] == 7
     expected = np.c_[A[:, None] == np.arange(3), B[:, None] == np.arange(4)]
-    assert sorted(map(tuple, numbers.T)) == sorted(map(tuple, expected.T.astype(float)))
-    assert encoded(A, "additive")[0].n_groups == 3  # of one labeling they are groups
+    assert sorted(map(tuple, columns.T)) == sorted(map(tuple, expected.T.astype(float)))
+    assert encoded(A, "additive")[0].n_groups == 3  # one labeling is groups
 
 
-def test_numbers_are_standardised_and_shares_are_not():
-    _, numbers = encoded(AGE[:, None])
-    assert numbers == pytest.approx(((AGE - AGE.mean()) / AGE.std())[:, None])
-    _, numbers = encoded(Memberships(SHARES))
-    assert np.array_equal(numbers, SHARES)
-    _, numbers = encoded(pd.DataFrame({"age": AGE, "batch": A.astype(str)}))
-    assert numbers.shape == (40, 4) and numbers[:, 1:].sum(1) == pytest.approx(1)
+def test_covariates_are_standardised_and_memberships_are_not():
+    _, columns = encoded(AGE[:, None])
+    assert columns == pytest.approx(((AGE - AGE.mean()) / AGE.std())[:, None])
+    _, columns = encoded(Memberships(SHARES))
+    assert np.array_equal(columns, SHARES)
+    _, columns = encoded(pd.DataFrame({"age": AGE, "batch": A.astype(str)}))
+    assert columns.shape == (40, 4) and columns[:, 1:].sum(1) == pytest.approx(1)
 
 
 def test_too_many_columns_are_refused():
-    with pytest.raises(ValueError, match=f"up to {MOST_NUMBERS} columns"):
-        ToldEncoder().fit(read(RNG.normal(size=(40, MOST_NUMBERS + 1)), 40), "product")
+    with pytest.raises(ValueError, match=f"up to {MAX_COLUMNS} columns"):
+        encoded(RNG.normal(size=(40, MAX_COLUMNS + 1)))
 
 
 REAL, COUNTS = RNG.normal(size=(40, 2)), RNG.poisson(3, size=(40, 3))
@@ -71,7 +74,7 @@ REAL, COUNTS = RNG.normal(size=(40, 2)), RNG.poisson(3, size=(40, 3))
     [
         (REAL, AGE[:, None], dict(covariance="full"), "share one covariance"),
         (COUNTS, AGE[:, None], {}, "pass labels"),
-        (COUNTS, Memberships(SHARES), {}, "must be labels; got Memberships"),
+        (COUNTS, Memberships(SHARES), {}, "must be labels .*; got soft Memberships"),
         (COUNTS, np.c_[A, B], dict(multi="additive"), "multi='additive' is for real features"),
     ],
 )

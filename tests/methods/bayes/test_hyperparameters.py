@@ -12,9 +12,9 @@ from partitions import all_partitions, p_value, places
 from scipy import stats
 from slowly import first_fast
 
+from nrprob.data.design import Design
 from nrprob.engines.sample import chains
 from nrprob.methods.bayes import hyperparameters
-from nrprob.methods.bayes.covariates import Told
 from nrprob.methods.bayes.hyperparameters import Prior, PriorKernel, best_prior, draw_prior
 from nrprob.methods.bayes.model import MixtureCode
 
@@ -24,7 +24,11 @@ GROUP = np.arange(N) // 3
 NUMBERS = np.asarray(
     [[0.3, 1, 0], [-1.2, 1, 0], [0.9, 0, 0], [1.6, 1, 0], [-0.4, 0, 0], [-1.2, 1, 0]]
 )
-TOLD = {"": Told(0 * GROUP), "groups": Told(GROUP, 2), "numbers": Told(0 * GROUP, 1, NUMBERS)}
+DESIGNS = {
+    "": Design.from_groups(0 * GROUP),
+    "groups": Design.from_groups(GROUP, 2),
+    "numbers": Design.from_groups(0 * GROUP, 1, NUMBERS),
+}
 # Far from each other, so that what is drawn says much of the partition.
 GRID = Prior(
     np.asarray([0.05, 1.0]), np.asarray([0.2, 2.0]), np.asarray([0.1, 0.8]), np.asarray([1.0, 9.0])
@@ -47,7 +51,7 @@ def made(covariance, known="", grid=GRID, power=1.0):
     """Distribution over partitions of rows, four of which have a class."""
     code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True, power=power)
     codes = np.asarray([0, 1, -1, 1, 0, -1])
-    target = code.target(rows(), codes, 2, K, TOLD[known])
+    target = code.target(rows(), codes, 2, K, DESIGNS[known])
     used = jax.tree.map(jnp.asarray, grid)
     if not known:
         used = used._replace(group_precision=used.group_precision[:1])
@@ -64,10 +68,10 @@ def padded(target, labels):
 # Densities
 
 
-def by_rows(X, labels, told, prior):
+def by_rows(X, labels, design, prior):
     """Minus the log density of rows: a matrix of t, from the covariance between its rows."""
     kappa, omega, *rest = prior
-    between = np.eye(len(X)) + matrix_t.sum_of_offsets(labels, told, kappa, omega)
+    between = np.eye(len(X)) + matrix_t.sum_of_offsets(labels, design, kappa, omega)
     return matrix_t.nats(X, between, *rest)
 
 
@@ -76,10 +80,10 @@ def test_a_column_of_t_is_that_of_scipy():
     v = 2 + prior.freedom
     between = np.eye(N) + (labels[:, None] == labels) / 0.3 + (GROUP[:, None] == GROUP) / 0.7
     expected = stats.multivariate_t.logpdf(x[:, 0], None, 0.4 * 3.0 / v * between, v)
-    assert by_rows(x, labels, TOLD["groups"], prior) == pytest.approx(-expected, rel=1e-10)
+    assert by_rows(x, labels, DESIGNS["groups"], prior) == pytest.approx(-expected, rel=1e-10)
 
 
-@pytest.mark.parametrize("known", TOLD)
+@pytest.mark.parametrize("known", DESIGNS)
 def test_tied_rows_have_the_density_of_their_model(known):
     target, X = made("tied", known), rows()
     prior = Prior(0.3, 0.7, 0.4, 3.0)
@@ -93,7 +97,7 @@ def test_tied_rows_have_the_density_of_their_model(known):
         return target.features(cells), target.left_out(cells, z)
 
     def length(z, chosen=slice(None)):
-        return by_rows(X[chosen], z[chosen], TOLD[known].of(chosen), prior)
+        return by_rows(X[chosen], z[chosen], DESIGNS[known].take(chosen), prior)
 
     for z, own in zip(wide, some, strict=True):
         features, left_out = features_and_left_out(z)
@@ -136,7 +140,7 @@ def test_what_a_row_adds_is_a_difference_of_lengths(covariance, known):
             assert result[c, i - 3] == pytest.approx(float(more - before), abs=1e-9)
 
 
-@pytest.mark.parametrize("known", TOLD)
+@pytest.mark.parametrize("known", DESIGNS)
 def test_a_row_left_out_is_a_new_row_to_the_others_under_a_power(known):
     target, i = made("tied", known, power=0.5), 4
     width = D + 3 * (known == "numbers")
@@ -253,7 +257,7 @@ def test_joint_distribution(case):
     grouped, covariance = "groups" in case, case.split(",")[0]
     turns, many = 3, 4_000
     code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True)
-    target = code.target(rows(), np.full(N, -1), 0, K, TOLD["groups" if grouped else ""])
+    target = code.target(rows(), np.full(N, -1), 0, K, DESIGNS["groups" if grouped else ""])
     used = jax.tree.map(jnp.asarray, GRID)
     target = replace(target, grid=used if grouped else used._replace(group_precision=used[1][:1]))
     kernel = PriorKernel(2, 2)
@@ -386,18 +390,18 @@ def test_clusters_are_told_apart_where_other_things_are_nearly_all_of_the_varian
     rng = np.random.default_rng(0)
     z = np.arange(60) % 2
     X = rng.normal(size=(60, D)) + 20 * z[:, None]
-    told = {
-        "": Told(np.zeros(60, int)),
-        "groups": Told(np.arange(60) // 30, 2),
-        "numbers": Told(np.zeros(60, int), 1, rng.normal(size=(60, 2))),
+    design = {
+        "": Design.from_groups(np.zeros(60, int)),
+        "groups": Design.from_groups(np.arange(60) // 30, 2),
+        "numbers": Design.from_groups(np.zeros(60, int), columns=rng.normal(size=(60, 2))),
     }[known]
     if known:
-        X = X + 20_000 * (told.group[:, None] if known == "groups" else told.numbers)
+        X = X + 20_000 * (design.codes[:, None] if known == "groups" else design.columns)
     else:
         X[0], z[0] = 20_000, 2
     X = (X - X.mean(0)) / X.std(0)
     code = MixtureCode("conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, False)
-    target = code.target(X, np.full(60, -1), 0, K, told)
+    target = code.target(X, np.full(60, -1), 0, K, design)
     wide = np.zeros((2, target.x.shape[0]), np.int32)
     wide[0, :60], wide[1, :60] = z, z // 2
     apart, joined = jax.jit(lambda labels: jax.lax.map(target.shortest, labels))(wide)

@@ -17,8 +17,8 @@ from sklearn.exceptions import ConvergenceWarning
 from slowly import first_fast, slowly
 
 from nrprob import MDLMixture
+from nrprob.data.design import Design
 from nrprob.methods.bayes import student_t
-from nrprob.methods.bayes.covariates import Told
 from nrprob.methods.bayes.hyperparameters import Prior, PriorKernel
 from nrprob.methods.bayes.model import MixtureCode
 from nrprob.metrics import matched_accuracy
@@ -27,7 +27,11 @@ N, D, K = 5, 2, 3
 LEVEL = 1e-4
 GROUP = np.asarray([0, 0, 1, 1, 1])
 NUMBERS = np.asarray([[0.3, 1], [-1.2, 1], [0.9, 0], [1.6, 1], [-0.4, 0]])
-TOLD = {"": Told(0 * GROUP), "groups": Told(GROUP, 2), "numbers": Told(0 * GROUP, 1, NUMBERS)}
+DESIGNS = {
+    "": Design.from_groups(0 * GROUP),
+    "groups": Design.from_groups(GROUP, 2),
+    "numbers": Design.from_groups(0 * GROUP, 1, NUMBERS),
+}
 PRIOR = Prior(0.3, 0.7, 0.4, 3.0)
 VALUES, FREEDOMS = np.asarray([0.05, 1.0, 2.0]), np.asarray([2.0, np.inf])
 
@@ -78,7 +82,7 @@ def made(covariance, known="", power=1.0):
     code = MixtureCode(
         "conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True, power=power, errors="t"
     )
-    target = code.target(rows(), np.full(N, -1), 0, K, TOLD[known])
+    target = code.target(rows(), np.full(N, -1), 0, K, DESIGNS[known])
     grid = Prior(*(jnp.asarray([v]) for v in PRIOR))
     inner = replace(target.inner, grid=grid).at(Prior(*(jnp.asarray(v) for v in PRIOR)))
     return replace(
@@ -92,12 +96,12 @@ def made(covariance, known="", power=1.0):
     )
 
 
-def by_rows(covariance, X, told, labels, w, power=1.0):
+def by_rows(covariance, X, design, labels, w, power=1.0):
     """Minus the log density of rows given labels and scales; of the model, not of the code."""
     # A normal density of covariance S / w, powered, is one of S / (w power) but for a factor.
     each = np.diag(1 / (power * w))
     lost = -0.5 * D * (power * np.log(w) - np.log(w * power)).sum()
-    return matrix_t.nats_of_clusters(covariance, X, each, labels, told, PRIOR, power) + lost
+    return matrix_t.nats_of_clusters(covariance, X, each, labels, design, PRIOR, power) + lost
 
 
 def of_labels(labels):
@@ -114,11 +118,11 @@ def exact(covariance, known, power):
     z = all_partitions(N)
     z = z[z.max(1) < K]
     versions = np.asarray(list(itertools.product(range(len(VALUES)), repeat=N)))
-    mass, told = student_t.log_masses(VALUES, FREEDOMS), TOLD[known]
+    mass, design = student_t.log_masses(VALUES, FREEDOMS), DESIGNS[known]
     prior = mass[:, versions].sum(2).T  # (V, F)
     log_p = np.empty((len(z), len(versions), len(FREEDOMS)))
     for i, labels in enumerate(z):
-        cost = [by_rows(covariance, rows(), told, labels, VALUES[v], power) for v in versions]
+        cost = [by_rows(covariance, rows(), design, labels, VALUES[v], power) for v in versions]
         log_p[i] = prior - np.asarray(cost)[:, None] - of_labels(labels)
     return z, versions, log_p
 
@@ -200,8 +204,8 @@ def test_partitions_and_scales_keep_their_distribution(case):
 def test_predicted_densities_are_those_of_rows_left_out(case):
     """A row's density given the others is a ratio of those of the model, summed over its scales."""
     covariance, known, _ = CASES[case]
-    target, told = made(covariance, known), TOLD[known]
-    end = D + (0 if told.numbers is None else told.numbers.shape[1])
+    target, design = made(covariance, known), DESIGNS[known]
+    end = D + (0 if design.columns is None else design.columns.shape[1])
     labels, version = np.asarray([[0, 1, 0, 1, 1], [0, 1, 2, 1, 0]])
     row, mass = 3, student_t.log_masses(VALUES, FREEDOMS)[0]
     wide = np.zeros((2, target.x.shape[0]), np.int32)
@@ -224,7 +228,7 @@ def test_predicted_densities_are_those_of_rows_left_out(case):
     w = VALUES[version]
 
     def length(at, w):
-        return by_rows(covariance, X[at], told.of(at), labels[at], w[at])
+        return by_rows(covariance, X[at], design.take(at), labels[at], w[at])
 
     every = [np.where(others, w, value) for value in VALUES]
     with_row = logsumexp([m - length(others | True, w) for m, w in zip(mass, every, strict=True)])

@@ -16,8 +16,8 @@ from sklearn.exceptions import ConvergenceWarning
 from slowly import first_fast, slowly
 
 from nrprob import MDLMixture
+from nrprob.data.design import Design
 from nrprob.engines.sample import chains
-from nrprob.methods.bayes.covariates import Told
 from nrprob.methods.bayes.hyperparameters import Prior, PriorKernel
 from nrprob.methods.bayes.model import MixtureCode
 from nrprob.methods.bayes.yeo_johnson import POWERS, log_slope, yeo_johnson
@@ -26,7 +26,11 @@ from nrprob.metrics import matched_accuracy
 N, D, K, LEVEL = 5, 2, 3, 1e-4
 GROUP = np.asarray([0, 0, 1, 1, 1])
 NUMBERS = np.asarray([[0.3, 1], [-1.2, 1], [0.9, 0], [1.6, 1], [-0.4, 0]])
-TOLD = {"": Told(0 * GROUP), "groups": Told(GROUP, 2), "numbers": Told(0 * GROUP, 1, NUMBERS)}
+DESIGNS = {
+    "": Design.from_groups(0 * GROUP),
+    "groups": Design.from_groups(GROUP, 2),
+    "numbers": Design.from_groups(0 * GROUP, 1, NUMBERS),
+}
 PRIOR = Prior(0.3, 0.7, 0.4, 3.0)
 KEPT = np.asarray([48, 60, 76])  # of the powers: each then has many draws
 
@@ -69,7 +73,7 @@ def made(covariance, known="", power=1.0):
         "conjugate", covariance, 0.2, 1.0, 0.5, None, None, None, True, power=power,
         transformation="yeo-johnson",
     )  # fmt: skip
-    target = code.target(rows(), np.full(N, -1), 0, K, TOLD[known])
+    target = code.target(rows(), np.full(N, -1), 0, K, DESIGNS[known])
     grid = Prior(*(jnp.asarray([v]) for v in PRIOR))
     inner = replace(target.inner, grid=grid).at(Prior(*(jnp.asarray(v) for v in PRIOR)))
     tables = {name: getattr(target, name)[:, KEPT] for name in ("shift", "spread", "stretch")}
@@ -77,7 +81,7 @@ def made(covariance, known="", power=1.0):
     return replace(target, inner=inner, values=target.values[KEPT], which=which, **tables)
 
 
-def by_rows(covariance, told, labels, powers, power=1.0, at=slice(None)):
+def by_rows(covariance, design, labels, powers, power=1.0, at=slice(None)):
     """Minus the log density of the rows ``at`` given labels and powers, by the model.
 
     Columns are shifted and scaled as all rows say.
@@ -87,10 +91,10 @@ def by_rows(covariance, told, labels, powers, power=1.0, at=slice(None)):
         x = stats.yeojohnson(X[:, j], value)
         slope = (1 + np.abs(X[:, j])) ** ((value - 1) * np.sign(X[:, j])) / x.std()
         X[:, j], lost = (x - x.mean()) / x.std(), lost - power * np.log(slope[at]).sum()
-    X, labels, told = X[at], labels[at], told.of(at)
+    X, labels, design = X[at], labels[at], design.take(at)
     # A normal density of covariance S, powered, is one of S / power but for a factor.
     each, lost = np.eye(len(X)) / power, lost + 0.5 * X.size * np.log(power)
-    return matrix_t.nats_of_clusters(covariance, X, each, labels, told, PRIOR, power) + lost
+    return matrix_t.nats_of_clusters(covariance, X, each, labels, design, PRIOR, power) + lost
 
 
 def padded(target, labels):
@@ -105,7 +109,9 @@ def exact(covariance, known, power):
     which = np.asarray(list(itertools.product(range(len(KEPT)), repeat=D)))
     plain = made(covariance, known, power).without_features
     of_labels = jax.jit(jax.vmap(lambda a: plain.length(plain.cells(a))))(padded(plain, z))
-    nats = [[by_rows(covariance, TOLD[known], a, POWERS[KEPT[w]], power) for w in which] for a in z]
+    nats = [
+        [by_rows(covariance, DESIGNS[known], a, POWERS[KEPT[w]], power) for w in which] for a in z
+    ]
     return z, which, -(np.asarray(of_labels)[:, None] + nats)
 
 
@@ -200,11 +206,11 @@ def test_predicted_densities_add_up_to_1(covariance, errors):
 def test_a_row_is_predicted_by_the_others(case):
     """Its density among the others is a ratio of those of the model."""
     covariance, known, _ = CASES[case]
-    target, told = made(covariance, known), TOLD[known]
+    target, design = made(covariance, known), DESIGNS[known]
     which = np.asarray([0, 2])
     labels = padded(target, np.asarray([[0, 1, 0, 1, 1]]))[0]
     result = jax.jit(lambda now: now.left_out(now.cells(labels), labels))(target.with_powers(which))
-    length = functools.partial(by_rows, covariance, told, labels[:N], POWERS[KEPT[which]])
+    length = functools.partial(by_rows, covariance, design, labels[:N], POWERS[KEPT[which]])
     others = [np.flatnonzero(np.arange(N) != i) for i in range(N)]
     expected = [length(at=at) - length() for at in others]
     assert list(np.asarray(result)[:N]) == pytest.approx(expected, rel=1e-8)

@@ -1,0 +1,424 @@
+"""Encode known structure: groups, soft memberships, or columns of a linear model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nrprob.data.frames import (
+    as_frame,
+    described_columns,
+    float_columns,
+    is_pandas,
+    is_table,
+    listed,
+)
+from nrprob.data.labels import as_labels, factorize, plain, some
+from nrprob.exceptions import short_repr, warn
+from nrprob.known import Memberships
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """Known structure of n samples as arrays.
+
+    Attributes
+    ----------
+    kind : "nothing", "labels", "soft" (memberships), "continuous" (covariates) or "mixed" (labels
+        and covariates)
+    codes : int array of shape (n,)
+        Known group of every sample. All 0 if ``memberships`` or ``columns`` hold the structure.
+    n_groups : int
+    memberships : float array of shape (n, n_groups), or None
+        Probabilities of the groups, if these are soft.
+    columns : float array of shape (n, q), or None
+        Columns of a linear model without its constant, if effects add up.
+    labelings : int array of shape (n, m)
+        Labels of every labeling, numbered in the order of their first appearance.
+    group_labels : list of tuple
+        Labels of every group, one of each labeling.
+    covariate_names, label_names : names of the known columns, if they have any
+    """
+
+    kind: str
+    codes: np.ndarray
+    n_groups: int
+    memberships: np.ndarray | None
+    columns: np.ndarray | None
+    labelings: np.ndarray
+    group_labels: Sequence[tuple[Any, ...]] = ()
+    covariate_names: list[Any] = field(default_factory=list)
+    label_names: list[Any] = field(default_factory=list)
+
+    @classmethod
+    def from_groups(
+        cls, codes: np.ndarray, n_groups: int = 1, columns: np.ndarray | None = None
+    ) -> Design:
+        """Return the design of group codes, or of columns."""
+        kind = "continuous" if columns is not None else "labels" if n_groups > 1 else "nothing"
+        labelings = codes[:, None] if kind == "labels" else np.empty((len(codes), 0), int)
+        return cls(kind, codes, n_groups, None, columns, labelings)
+
+    @property
+    def n_samples(self) -> int:
+        """Number of samples."""
+        return len(self.codes)
+
+    @property
+    def n_hard_groups(self) -> int:
+        """Number of groups that samples can be sorted into."""
+        return self.n_groups if self.memberships is None else 1
+
+    @property
+    def has_structure(self) -> bool:
+        """Whether there are several groups, or columns."""
+        return self.n_groups > 1 or self.columns is not None
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """Design matrix (n, 1 + q) of the linear model, whose first column is 1."""
+        assert self.columns is not None
+        return np.concatenate([np.ones((self.n_samples, 1)), self.columns], 1)
+
+    @property
+    def description(self) -> str:
+        """The kind of the known structure and its columns, for messages."""
+        return _describe(self.kind, self.covariate_names, self.label_names)
+
+    @property
+    def where(self) -> str:
+        """Names of the known columns, for messages: " in 'batch'"; empty without names."""
+        return _where(self.covariate_names + self.label_names)
+
+    def take(self, indices: np.ndarray) -> Design:
+        """Return the design of some samples."""
+        names = "codes", "memberships", "columns", "labelings"
+        arrays = {name: getattr(self, name) for name in names}
+        return replace(self, **{k: a[indices] for k, a in arrays.items() if a is not None})
+
+
+class _Input(NamedTuple):
+    """Known structure as the user passed it, split into memberships, covariates and labels."""
+
+    memberships: np.ndarray | None = None
+    covariates: np.ndarray | None = None
+    labels: Sequence[np.ndarray] = ()
+    covariate_names: Sequence[Any] = ()
+    label_names: Sequence[Any] = ()
+    is_float: np.ndarray = np.zeros(0, bool)  # which columns of a frame hold covariates
+
+    @property
+    def kind(self) -> str:
+        if self.memberships is not None:
+            return "soft"
+        if self.covariates is not None:
+            return "mixed" if len(self.labels) else "continuous"
+        return "labels" if len(self.labels) else "nothing"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {
+            "groups": 0 if self.memberships is None else self.memberships.shape[1],
+            "columns": 0 if self.covariates is None else self.covariates.shape[1],
+            "labelings": len(self.labels),
+        }
+
+    @property
+    def description(self) -> str:
+        return _describe(self.kind, self.covariate_names, self.label_names)
+
+
+class DesignEncoder:
+    """Encode known structure as a `Design`, and later that of new samples in the same way.
+
+    Labels are numbered in the order of their first appearance, so their names have no influence.
+    Several labelings combine to their product: a group is a combination of labels that occurs.
+    Continuous covariates are standardised columns. Labels whose effects add up are indicator
+    columns, one per label; covariates come first.
+
+    Parameters
+    ----------
+    multi : {"product", "additive"}, optional
+        How labelings combine in an estimator that has a linear model. By default there is no such
+        model, and `fit` refuses covariates.
+    min_additive : int, default=1
+        Number of labelings from which ``multi="additive"`` makes columns.
+    drop_first : bool, default=True
+        Whether the first label of every labeling has no column.
+
+    Attributes
+    ----------
+    categories_ : list of dict
+        Labels of every labeling and their codes.
+    """
+
+    categories_: list[dict[Any, int]]
+
+    def __init__(self, multi: str | None = None, *, min_additive: int = 1, drop_first: bool = True):
+        self.multi, self.min_additive, self.drop_first = multi, min_additive, drop_first
+
+    def fit(self, known: Any, n_samples: int) -> Design:
+        """Learn groups, or centre and scale of columns, and encode ``known``.
+
+        Raises
+        ------
+        ValueError
+            If lengths differ, a value is missing or infinite, no column varies, or there are
+            covariates where the estimator takes none.
+        """
+        source = _read(known, n_samples)
+        if self.multi is None and source.covariates is not None:
+            raise ValueError(_unsupported(source.kind, source.description))
+        coded = [factorize(labels) for labels in source.labels]
+        labelings = np.stack([codes for codes, _ in coded], 1) if coded else _no_labels(n_samples)
+        return self._learn(source, labelings, [categories for _, categories in coded])
+
+    def fit_labelings(
+        self, labelings: np.ndarray, categories: list[dict[Any, int]], names: Sequence[Any]
+    ) -> Design:
+        """Learn labelings (n, m) that are encoded already; see `fit`."""
+        return self._learn(
+            _Input(labels=list(labelings.T), label_names=names), labelings, categories
+        )
+
+    def _learn(
+        self, source: _Input, labelings: np.ndarray, categories: list[dict[Any, int]]
+    ) -> Design:
+        self._kind, self._sizes, self._is_float = source.kind, source.sizes, source.is_float
+        self.categories_ = categories
+        names = [list(labels) for labels in categories]
+        codes, self._groups = None, np.arange(sum(map(len, names)))[:, None]  # of one labeling
+        if len(names) > 1:
+            codes, groups = factorize(labelings)
+            self._groups = np.array(list(groups), int)
+        self._group_labels = [
+            tuple(labels[c] for labels, c in zip(names, group, strict=True))
+            for group in self._groups.tolist()
+        ]
+        additive = self.multi == "additive" and len(names) >= max(self.min_additive, 1)
+        self._is_linear = source.covariates is not None or additive
+        if self._is_linear:
+            self._learn_columns(source, labelings)
+        return self._design(source, labelings, codes)
+
+    def _learn_columns(self, source: _Input, labelings: np.ndarray) -> None:
+        """Learn centre and scale of covariates, and which columns vary."""
+        z, q = self._raw_columns(source, labelings), self._sizes["columns"]
+        self._centre, self._scale = np.zeros(z.shape[1]), np.ones(z.shape[1])
+        self._centre[:q], self._scale[:q] = z[:, :q].mean(0), z[:, :q].std(0)
+        # Relative to the values, since the mean of equal values is off by rounding.
+        self._varies = np.ones(z.shape[1], bool)
+        self._varies[:q] = self._scale[:q] > 1e-12 * abs(z[:, :q]).max(0)
+        constant = [*~self._varies[:q], *(len(labels) == 1 for labels in self.categories_)]
+        names = [*source.covariate_names, *source.label_names]
+        if all(constant):
+            raise ValueError(
+                "known does not vary, so there is nothing to avoid; got constant columns only"
+                f"{_where(names)}; leave known out"
+            )
+        if any(constant):
+            columns = [names[j] if names else j for j in np.flatnonzero(constant).tolist()]
+            warn(f"known has constant columns, which have no effect; got {columns}; drop them")
+
+    def transform(self, known: Any, n_samples: int) -> Design:
+        """Encode the known structure of new samples with what `fit` learned.
+
+        Raises
+        ------
+        ValueError
+            If ``known`` is missing where `fit` had one, superfluous where it had none, of another
+            kind or number of columns, or holds a group that did not occur in `fit`.
+        """
+        if known is None and self._kind != "nothing":
+            raise ValueError(
+                "known is required to predict, because the model was fitted with it; got None; "
+                "pass known= for the new rows"
+            )
+        if known is not None and self._kind == "nothing":
+            raise ValueError(
+                "known was given to predict but not to fit; the model has no use for it; "
+                "leave it out, or fit with known="
+            )
+        source = _read(known, n_samples, self._is_float)
+        if source.kind != self._kind or (
+            self._kind == "mixed" and not np.array_equal(source.is_float, self._is_float)
+        ):
+            raise ValueError(
+                f"known must be {_KINDS[self._kind]}, as it was in fit; got {source.description}; "
+                "pass the same columns"
+            )
+        for what, size in source.sizes.items():
+            if size != self._sizes[what]:
+                raise ValueError(
+                    f"known has {size} {what}; the fit had {self._sizes[what]}; "
+                    "pass the same ones in the same order"
+                )
+        pairs = zip(source.labels, self.categories_, strict=True)
+        coded = [_look_up(labels, categories) for labels, categories in pairs]
+        labelings = np.stack(coded, 1) if coded else _no_labels(n_samples)
+        return self._design(source, labelings, None)
+
+    def combine(self, labelings: np.ndarray) -> np.ndarray:
+        """Groups (n,) of combinations of labels (n, m).
+
+        Raises
+        ------
+        ValueError
+            If a combination did not occur in `fit`.
+        """
+        if labelings.shape[1] == 1:
+            return labelings[:, 0]
+        n_groups = len(self._groups)
+        codes = factorize(np.concatenate([self._groups, labelings]))[0][n_groups:]
+        if (codes >= n_groups).any():
+            row = int((codes >= n_groups).argmax())
+            pairs = zip(self.categories_, labelings[row], strict=True)
+            raise ValueError(
+                f"known has a combination of labels at row {row} that did not occur in fit; got "
+                f"{short_repr(tuple(list(labels)[c] for labels, c in pairs))}; drop such rows or "
+                "fit again with them"
+            )
+        return codes
+
+    def _design(self, source: _Input, labelings: np.ndarray, codes: np.ndarray | None) -> Design:
+        """Return the design; ``codes`` are the groups, if they are known already."""
+        columns, n_groups = None, max(self._sizes["groups"], 1)
+        if self._is_linear:
+            z = self._raw_columns(source, labelings)
+            scale = np.where(self._varies, self._scale, 1)
+            columns = ((z - self._centre) / scale)[:, self._varies]
+        if self._is_linear or self._kind != "labels":
+            codes = np.zeros(len(labelings), int)
+        else:
+            n_groups = len(self._groups)
+            codes = self.combine(labelings) if codes is None else codes
+        return Design(
+            self._kind, codes, n_groups, source.memberships, columns, labelings,
+            self._group_labels, list(source.covariate_names), list(source.label_names),
+        )  # fmt: skip
+
+    def _raw_columns(self, source: _Input, labelings: np.ndarray) -> np.ndarray:
+        """Covariates as they are, and indicators of labels."""
+        parts = [] if source.covariates is None else [source.covariates]
+        for codes, labels in zip(labelings.T, self.categories_, strict=True):
+            parts.append((codes[:, None] == np.arange(self.drop_first, len(labels))).astype(float))
+        return np.concatenate(parts, 1)
+
+
+_KINDS = {
+    "labels": "labels",
+    "soft": "Memberships",
+    "continuous": "continuous, a 2-D array or frame of floats",
+    "mixed": "a frame of labels and floats",
+}
+
+
+def _read(known: Any, n_samples: int, was_float: np.ndarray | None = None) -> _Input:
+    """Split what the user passed; ``was_float`` says which columns of a frame were covariates.
+
+    Raises
+    ------
+    ValueError
+        If lengths differ, or a value is missing, infinite, or no label.
+    """
+    if known is None:
+        return _Input()
+    if isinstance(known, Memberships):
+        _check_length(len(known.probabilities), n_samples)
+        return _Input(known.probabilities)
+    if not is_table(known):
+        return _read_array(known, n_samples)
+    frame = as_frame(known).infer_objects()
+    if not frame.shape[1]:
+        raise ValueError("known must hold a labeling; got a frame of no columns; leave known out")
+    _check_length(len(frame), n_samples)
+    is_float = float_columns(frame, was_float)
+    names, label_names = list(frame.columns[is_float]), list(frame.columns[~is_float])
+    covariates = None
+    if names:
+        covariates = frame.loc[:, is_float].to_numpy(np.float64, na_value=np.nan)
+        _check_finite(covariates, names)
+    labels = [
+        as_labels(np.asarray(frame.iloc[:, j]), f" in column {frame.columns[j]!r}")
+        for j in np.flatnonzero(~is_float)
+    ]
+    return _Input(None, covariates, labels, names, label_names, is_float)
+
+
+def _read_array(known: Any, n_samples: int) -> _Input:
+    array = plain(known, "known")
+    if array.ndim == 2 and array.dtype.kind == "c":
+        raise ValueError(_unsupported("continuous", f"dtype {array.dtype}"))
+    if array.ndim not in (1, 2) or array.size == 0:
+        raise ValueError(
+            f"known must be 1-D labels or a 2-D array of labelings; got shape {array.shape}; "
+            "pass one label per row of X"
+        )
+    _check_length(len(array), n_samples)
+    if array.ndim == 2 and array.dtype.kind == "f":
+        covariates = array.astype(np.float64)
+        _check_finite(covariates, range(array.shape[1]))
+        return _Input(covariates=covariates)
+    name = known.name if is_pandas(known) else None
+    names = [] if name is None else [name]
+    where = f" in column {name!r}" if names else ""
+    columns = [array] if array.ndim == 1 else list(array.T)
+    return _Input(labels=[as_labels(column, where) for column in columns], label_names=names)
+
+
+def _check_length(n_known: int, n_samples: int) -> None:
+    if n_known != n_samples:
+        raise ValueError(
+            f"known has {n_known} labels for {n_samples} samples; "
+            f"got inconsistent numbers of samples; pass one label per row of X"
+        )
+
+
+def _check_finite(covariates: np.ndarray, names: Sequence[Any]) -> None:
+    if not np.isfinite(covariates).all():
+        row, column = np.argwhere(~np.isfinite(covariates))[0]
+        raise ValueError(
+            f"known must not contain NaN or infinity; found {covariates[row, column]} at row "
+            f"{row}, column {names[column]!r}; drop or impute such rows"
+        )
+
+
+def _look_up(labels: np.ndarray, categories: dict[Any, int]) -> np.ndarray:
+    """Codes (n,) of labels by the categories of `fit`."""
+    codes = np.array([categories.get(label, -1) for label in labels.tolist()], int)
+    if (codes < 0).any():
+        row = int((codes < 0).argmax())
+        raise ValueError(
+            f"known has the label {short_repr(labels.tolist()[row])} at row {row}, which did not "
+            f"occur in fit; the fit had {some(categories)}; drop such rows or fit again with them"
+        )
+    return codes
+
+
+def _no_labels(n_samples: int) -> np.ndarray:
+    return np.empty((n_samples, 0), int)
+
+
+def _where(names: list[Any]) -> str:
+    return f" in {listed(names)}" if names else ""
+
+
+def _describe(kind: str, covariate_names: Sequence[Any], label_names: Sequence[Any]) -> str:
+    if covariate_names or label_names:
+        return described_columns(covariate_names, label_names)
+    return {"soft": "soft Memberships", "continuous": "a 2-D array of floats"}.get(kind, kind)
+
+
+def _unsupported(kind: str, description: str) -> str:
+    """Message for covariates that an estimator cannot use."""
+    what = "continuous known structure is"
+    if kind == "mixed":
+        what = "known structure of labels and covariates together is"
+    return (
+        f"{what} not supported by this estimator; got {description}; pass labels "
+        "(1-D of any type, or 2-D of integers or strings), or known.Memberships for "
+        "probabilities, or use CCIB, ResidualMixture or ResidualSpectral"
+    )
