@@ -92,7 +92,7 @@ def main():
     weights = [p_x[at].sum() for _, at in parts]
     with np.errstate(divide="ignore"):
         log_share = np.log(p_x @ rows)
-    flat = task.layout.collect(log_q)[:, 0]
+    flat = task.layout.from_blocks(log_q)[:, 0]
     start = time.process_time()
     for _ in range(n_cycles):
         flat = scipy_cycle(parts, rows, p_x, weights, log_share, flat, 3.0, 0.6)

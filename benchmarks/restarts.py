@@ -258,11 +258,11 @@ def differences_step(x) -> Time:
 
     from nrprob.engines.optimise.reassign import differences, label_cells
     from nrprob.methods.bottleneck.ib import Bottleneck
-    from nrprob.statistics.rows import arrange, make_rows
+    from nrprob.statistics.rows import make_layout, make_rows
     from nrprob.statistics.terms import objective
 
     codes = np.zeros(len(x), int)
-    layout = arrange(codes, 1)
+    layout = make_layout(codes, 1)
     rows = make_rows(x / x.sum(1, keepdims=True), layout, 1)
     start = np.random.default_rng(0).integers(10, size=len(x)).astype(np.int32)
 
@@ -278,7 +278,7 @@ def differences_step(x) -> Time:
 
         return jax.lax.fori_loop(0, count, step, labels)
 
-    rows, labels = jax.tree.map(jnp.asarray, (rows, layout.spread(start)))
+    rows, labels = jax.tree.map(jnp.asarray, (rows, layout.to_blocks(start)))
     calls = {n: lambda n=n: steps(rows, labels, n).block_until_ready() for n in (1, 4)}
     interleave(calls, 1)
     times = interleave(calls, 3)

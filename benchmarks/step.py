@@ -20,7 +20,7 @@ from nrprob.engines.optimise.anneal import normalise_masses, random_log_membersh
 from nrprob.engines.optimise.solve import make_settings, weight_terms
 from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalNumbers
 from nrprob.methods.bottleneck.ib import Bottleneck
-from nrprob.statistics.rows import arrange, make_rows
+from nrprob.statistics.rows import make_layout, make_rows
 
 N_RESTARTS = 10
 BARS = {"IB": 1.5, "CCIB": 3.0}
@@ -50,7 +50,7 @@ def steps(terms, rows, w, beta, count):
 
 def stepper(x, known, build, settings, k):
     """Return a call that takes a number of steps."""
-    layout = arrange(known, int(known.max()) + 1)
+    layout = make_layout(known, int(known.max()) + 1)
     rows = jax.tree.map(jnp.asarray, make_rows(x, layout, int(known.max()) + 1))
     terms, w, beta = jax.block_until_ready(prepare(rows, settings, build=build, k=k))
     return lambda count: steps(terms, rows, w, beta, count).block_until_ready()

@@ -10,13 +10,13 @@ import numpy as np
 
 from nrprob.statistics import families, links
 from nrprob.statistics.costs import SeparableCost
-from nrprob.statistics.features import refuse
+from nrprob.statistics.features import raise_where
 from nrprob.statistics.xlogx import safe_log, xlogx
 
 
 def counts(read, x):
     """Raw counts are their own statistics."""
-    refuse(x, lambda v: v < 0, "features='poisson' needs counts", "set features='gaussian'")
+    raise_where(x, lambda v: v < 0, "features='poisson' needs counts", "set features='gaussian'")
     return x
 
 
@@ -33,4 +33,4 @@ POISSON = families.Family(
     # The loss of a count at the linear predictor eta is exp(eta) - y eta.
     link=replace(links.log, base=lambda y: 0 * y[:, 0], scale=lambda varying, base: varying),
 )
-families.register(POISSON)
+families.register_family(POISSON)

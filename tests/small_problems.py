@@ -11,7 +11,7 @@ from nrprob.engines.optimise.solve import Settings
 from nrprob.methods.bottleneck import ccib, ib
 from nrprob.statistics import families
 from nrprob.statistics import terms as term_module
-from nrprob.statistics.rows import Dense, arrange, make_rows
+from nrprob.statistics.rows import Dense, make_layout, make_rows
 
 FAMILIES = ("multinomial", "bernoulli", "gaussian")
 # One shape of everything, so that little is compiled: rows, features, known groups, clusters.
@@ -20,7 +20,7 @@ WEIGHT, GAMMA = 0.3, 2.0
 
 cells_of = jax.jit(lambda rows, w: rows.cells(w))
 adjoint_of = jax.jit(lambda rows, g: rows.adjoint(g))
-score_of = jax.jit(term_module.score)
+score_of = jax.jit(term_module.membership_gradient)
 # One program each: done eagerly, every operation would be compiled on its own.
 residual_term = jax.jit(ccib.residual_term)
 _pooled_term = partial(jax.jit, static_argnames="family")(
@@ -92,7 +92,7 @@ def laid_out(x, z=None, n_groups=None, **kwargs):
     z = np.zeros(x.shape[0], int) if z is None else z
     n_groups = int(z.max()) + 1 if n_groups is None else n_groups
     blocked = 1 if kwargs.get("share") is not None else n_groups
-    layout = arrange(z if blocked > 1 else np.zeros(x.shape[0], int), blocked)
+    layout = make_layout(z if blocked > 1 else np.zeros(x.shape[0], int), blocked)
     # Of every shape, jnp.asarray would compile a program.
     return layout, jax.device_put(make_rows(x, layout, n_groups, **kwargs))
 

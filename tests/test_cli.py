@@ -424,7 +424,7 @@ def test_parameters_are_read_without_their_classes():
         needed = [one.name for one in signature if one.default is one.empty]
         assert validation.needed_by(method.place) == needed, name
     # Other tests may have made more known, which come after the package's own.
-    assert families.names()[: len(validation.FEATURES) - 1] == validation.FEATURES[1:]
+    assert families.family_names()[: len(validation.FEATURES) - 1] == validation.FEATURES[1:]
     chosen = {v for v in vars(advice).values() if isinstance(v, type) and hasattr(v, "fit")}
     assert {METHODS[name].load() for name in validation.RECOMMENDED} == chosen
 

@@ -32,7 +32,7 @@ from nrprob.plotting import (
     plot_top_features,
     style,
 )
-from nrprob.statistics.planes import plane
+from nrprob.statistics.planes import discriminant_plane
 from nrprob.successive import Exploration
 
 
@@ -369,7 +369,7 @@ def legend(ax):
 
 def expected_places(X, labelings, known):
     groups = np.unique(known, return_inverse=True)[1]
-    return plane(X, labelings, groups, np.random.RandomState(0)).places
+    return discriminant_plane(X, labelings, groups, np.random.RandomState(0)).places
 
 
 def test_residuals_are_drawn_by_group_and_by_cluster(clouds):

@@ -25,7 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from nrprob.engines.optimise.solve import Solution, SolverCall, lapack_lock
 from nrprob.engines.placement import memory_budget
 from nrprob.settings import standard
-from nrprob.statistics.rows import bucket
+from nrprob.statistics.rows import bucket_size
 
 _LANES = 64
 _KEPT = 128  # programs; each holds dozens of memory maps, and the system limits those
@@ -159,7 +159,7 @@ class Batcher:
         # Lanes wait for the slowest of them. That pays where one call leaves a device idle; on a
         # CPU, a step with four lanes took 1.4 times as long as four steps.
         n_lanes = min(share, fit, _LANES) if self.devices[0].platform != "cpu" else 1
-        n_steps = min(bucket(-(-share // n_lanes), 1 << 20), max(fit // n_lanes, 1))
+        n_steps = min(bucket_size(-(-share // n_lanes), 1 << 20), max(fit // n_lanes, 1))
         return len(self.devices), n_steps, n_lanes
 
     def _compile(self, call: SolverCall, wanted: int) -> Program:

@@ -117,8 +117,8 @@ class ShardedRows(Rows):
         """Score of every row, on the device of the row; see `Rows.adjoint`."""
         return self._map(Rows.adjoint, g, _WHOLE, _SPLIT)
 
-    def _scatter(self, centre: jax.Array) -> jax.Array:
-        return self._sum(Rows._scatter, centre, _WHOLE)
+    def _raw_scatter(self, centre: jax.Array) -> jax.Array:
+        return self._sum(Rows._raw_scatter, centre, _WHOLE)
 
     def _sum(self, method: Callable, values: jax.Array, spec: PartitionSpec) -> jax.Array:
         def total(rows, values):

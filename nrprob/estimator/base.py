@@ -28,7 +28,7 @@ from nrprob.engines import sharding
 from nrprob.estimator.parameters import check_parameters
 from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.settings import standard
-from nrprob.statistics.features import largest
+from nrprob.statistics.features import largest_magnitude
 from nrprob.statistics.single_feature import warn_of_single_feature
 
 _SMALL_CLUSTER = 2  # samples
@@ -347,7 +347,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     def _check_reach(self, X, *, reset: bool) -> None:
         """Refuse new rows so far from those of the fit that squares leave the type of the fit."""
-        most = largest(X)
+        most = largest_magnitude(X)
         if reset:
             self._keep_reach(most, X.dtype)
         elif most > self._reach:

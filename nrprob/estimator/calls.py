@@ -12,7 +12,7 @@ from nrprob.data.validation import check_random_state
 from nrprob.engines import placement, sharding
 from nrprob.engines.optimise import solve
 from nrprob.estimator.base import Restarts
-from nrprob.statistics.rows import Layout, Rows, bucket, existing, rounded
+from nrprob.statistics.rows import Layout, Rows, active_mask, bucket_size, padded_count
 
 
 def at_once(n: int, each: float, device: jax.Device | None = None) -> int:
@@ -24,9 +24,9 @@ def at_once(n: int, each: float, device: jax.Device | None = None) -> int:
 def padded(rows: Rows, layout: Layout, k: int) -> int:
     """Number of clusters, ``k`` of them real, that a program is compiled for."""
     each = layout.n_slots * rows.x.n_statistics
-    if existing(k, each) is not None:
-        return rounded(k, each)
-    return max(bucket(k, 64) if layout.n_slots <= 16384 else k, 2)
+    if active_mask(k, each) is not None:
+        return padded_count(k, each)
+    return max(bucket_size(k, 64) if layout.n_slots <= 16384 else k, 2)
 
 
 def restart_calls(
@@ -59,7 +59,7 @@ def restart_calls(
     each *= rows.mass.dtype.itemsize
     with placement.small_steps_on_cpu(stepwise):
         size = at_once(n_init, each, placement.device_of(rows))
-    spread = None if fixed is None else layout.spread(fixed, -1)
+    spread = None if fixed is None else layout.to_blocks(fixed, -1)
     seeds = [random.randint(2**31 - 1) for _ in range(n_init // size)]
     if mesh is not None:
         spread = sharding.shard_arrays(spread, mesh)
@@ -82,7 +82,7 @@ def restart_calls(
 def collect(result: Sequence[Any], layout: Layout) -> tuple[Restarts, Any]:
     """All restarts of several solutions, and the solution that has the best of them."""
     restarts = Restarts(
-        np.concatenate([layout.collect(f.labels).T for f in result]),
+        np.concatenate([layout.from_blocks(f.labels).T for f in result]),
         np.concatenate([f.objective for f in result]),
         np.concatenate([f.converged for f in result]),
     )
@@ -92,5 +92,5 @@ def collect(result: Sequence[Any], layout: Layout) -> tuple[Restarts, Any]:
 
 def memberships(solution: Any, layout: Layout, k: int) -> np.ndarray:
     """Memberships (n, k) of the best restart of a solution, in float64."""
-    w = layout.collect(solution.w)[:, :k].astype(np.float64)
+    w = layout.from_blocks(solution.w)[:, :k].astype(np.float64)
     return w / w.sum(1, keepdims=True)

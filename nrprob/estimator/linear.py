@@ -20,7 +20,7 @@ from nrprob.estimator.base import Clusterer
 from nrprob.known import Groups, Known, KnownEncoder, read
 from nrprob.settings import standard
 from nrprob.statistics import families
-from nrprob.statistics.rows import Layout, Rows, arrange, make_rows, rounded
+from nrprob.statistics.rows import Layout, Rows, make_layout, make_rows, padded_count
 
 
 @dataclass
@@ -64,8 +64,8 @@ class Task:
         groups, n_shards = self.groups, 1 if self.mesh is None else self.mesh.size
         n_blocked = groups.n_blocked
         if n_blocked > 1 or (one_is_few and groups.share is None):
-            n_blocked = rounded(n_blocked, self.x.shape[0] * self.x.shape[1])
-        self.layout = arrange(groups.codes, n_blocked, n_shards)
+            n_blocked = padded_count(n_blocked, self.x.shape[0] * self.x.shape[1])
+        self.layout = make_layout(groups.codes, n_blocked, n_shards)
         n_groups = max(n_blocked, groups.n_groups)
         self.rows = make_rows(self.x, self.layout, n_groups, share=groups.share, mass=mass)
 
@@ -258,7 +258,7 @@ class LinearClusterer(Clusterer):
 
     def _common_cost(self, x, groups: Groups) -> np.ndarray:
         """What a row (n,) adds in any cluster, beside what is linear in its statistics."""
-        return families.of(self._features.features).row_constant(x)
+        return families.get_family(self._features.features).row_constant(x)
 
     def _mix(self, cost: np.ndarray) -> np.ndarray:
         """Scores of rows that cost (n, k): those of a mixture of the clusters."""

@@ -12,7 +12,7 @@ from nrprob.engines.optimise import limit_cycles, solve, splitting
 from nrprob.engines.programs import jit_by_size
 from nrprob.estimator.linear import Task
 from nrprob.estimator.terms import TermEstimator
-from nrprob.statistics.rows import Layout, rounded
+from nrprob.statistics.rows import Layout, padded_count
 from nrprob.statistics.terms import row_costs
 from nrprob.statistics.xlogx import safe_log
 
@@ -53,7 +53,7 @@ def granularities(
     """
     result: list[Granularity] = []
     for k, level in enumerate(path.levels, 1):
-        q = np.exp(layout.collect(np.asarray(level.carry[1], np.float64))[:, 0, :k])
+        q = np.exp(layout.from_blocks(np.asarray(level.carry[1], np.float64))[:, 0, :k])
         q = q / q.sum(1, keepdims=True)
         weights = mass @ q
         q[mass == 0] = weights
@@ -137,7 +137,7 @@ class SplittingEstimator(TermEstimator):
                 100 * self.max_iter,
                 curvature=float(curvature) if descent.damped else 0.0,
             ),
-            rounded(self.n_clusters, task.layout.n_slots * rows.x.n_statistics),
+            padded_count(self.n_clusters, task.layout.n_slots * rows.x.n_statistics),
         )
         last = path.levels[-1]
         w = jnp.exp(last.carry[1]) * rows.mass[..., None, None]

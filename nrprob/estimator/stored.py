@@ -17,7 +17,7 @@ from nrprob.estimator.base import Restarts
 from nrprob.known import Groups
 from nrprob.statistics import families
 from nrprob.statistics.families import FeatureMap
-from nrprob.statistics.rows import arrange, make_rows
+from nrprob.statistics.rows import make_layout, make_rows
 
 _ROWS = 1 << 16  # of a block, at most
 _LEAST = 1 << 12
@@ -37,10 +37,12 @@ class LayGroups:
         n = int(chunk.real.sum())
         x = self.features(chunk.x[:n])
         x = np.pad(x, ((0, len(chunk.x) - n), (0, 0)))
-        layout = arrange(chunk.given["codes"], self.n_groups)
+        layout = make_layout(chunk.given["codes"], self.n_groups)
         rows = make_rows(x, layout, self.n_groups, mass=chunk.real)
-        rows = replace(rows, number=layout.spread(chunk.number))
-        fixed = layout.spread(chunk.given["fixed"].astype(np.int32), -1) if self.labelled else None
+        rows = replace(rows, number=layout.to_blocks(chunk.number))
+        fixed = (
+            layout.to_blocks(chunk.given["fixed"].astype(np.int32), -1) if self.labelled else None
+        )
         return Block(rows, fixed)
 
 
@@ -60,7 +62,7 @@ def feature_map(survey: Survey, name: str, binarize: float | None) -> FeatureMap
     if name == "gaussian":
         variance = float((moments.square / moments.n_rows).mean())
         return FeatureMap("gaussian", None, moments.mean, variance**0.5 if variance > 0 else 1.0)
-    return families.of(name).fit(np.zeros((1, len(moments.mean))))
+    return families.get_family(name).fit(np.zeros((1, len(moments.mean))))
 
 
 def start_seed(estimator: Any, survey: Survey) -> int:

@@ -17,7 +17,7 @@ from nrprob.estimator.linear import LinearClusterer, Task
 from nrprob.links import cluster_order
 from nrprob.statistics import families
 from nrprob.statistics.costs import SeparableCost
-from nrprob.statistics.rows import bucket
+from nrprob.statistics.rows import bucket_size
 
 SOLVERS = ("anneal", "sequential", "batched", "agglomerative")
 
@@ -148,7 +148,7 @@ class TermEstimator(LinearClusterer):
                 classes[members[0]] = c
         used, cluster = np.unique(cluster, return_inverse=True)
         classes = classes[used]
-        size = max(bucket(used.size, 8192), 2)
+        size = max(bucket_size(used.size, 8192), 2)
         p = rows.x.n_statistics
         cells = np.zeros((rows.n_groups, 1, size, p), x.dtype)
         dense = np.asarray(x.toarray() if sparse.issparse(x) else x)
@@ -170,9 +170,9 @@ class TermEstimator(LinearClusterer):
         if fixed is not None:
             order = cluster_order(labels, classes[: used.size], labels.max() + 1)
             labels = np.argsort(order)[labels]
-        labels = layout.spread(labels[cluster].astype(np.int32))
+        labels = layout.to_blocks(labels[cluster].astype(np.int32))
         result = solve.evaluate_labels(
-            rows, settings, labels, None if fixed is None else layout.spread(fixed, -1),
+            rows, settings, labels, None if fixed is None else layout.to_blocks(fixed, -1),
             build=build, n_clusters=max(self.n_clusters, 2), compressed=compressed,
         )  # fmt: skip
         result = jax.device_get(result)
@@ -199,7 +199,7 @@ class TermEstimator(LinearClusterer):
     def _check_sparse(self, task: Task, solver: str) -> None:
         if not sparse.issparse(task.x):
             return
-        cost = families.of(self._features.features).cost
+        cost = families.get_family(self._features.features).cost
         separable = isinstance(cost, SeparableCost) and self._separable
         if solver == "batched" or (solver == "sequential" and not separable):
             raise ValueError(

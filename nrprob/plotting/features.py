@@ -12,7 +12,7 @@ from nrprob.exceptions import short_repr
 from nrprob.known import DesignEncoder, Known
 from nrprob.plotting.groups import distinct, feature_texts, read_rows, texts, with_sizes
 from nrprob.plotting.style import BAR, as_axes, panels, short, shortened
-from nrprob.statistics.top_features import find
+from nrprob.statistics.top_features import find_top_features
 
 _CLUSTERS = 12
 
@@ -87,9 +87,9 @@ def plot_top_features(
             "of more"
         )
     chosen = _chosen(values, codes, clusters)
-    result = find(X, codes, chosen, *_taken_off(told), n_nearest=0)
+    result = find_top_features(X, codes, chosen, *_taken_off(told), n_nearest=0)
     titles = with_sizes(texts(values, "cluster"), codes, ", ")
-    shown = [result.telling(place, n_features) for place in range(len(chosen))]
+    shown = [result.most_different(place, n_features) for place in range(len(chosen))]
 
     m = len(chosen)
     if axes is None:

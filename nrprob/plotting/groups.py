@@ -13,7 +13,7 @@ from nrprob.data.labels import is_missing, plain
 from nrprob.data.validation import check_rows
 from nrprob.exceptions import short_repr
 from nrprob.known import Known, read
-from nrprob.statistics.groups import largest
+from nrprob.statistics.groups import merge_small_groups
 
 _MAX_GROUPS = 20
 
@@ -82,7 +82,7 @@ def named(
     Beyond a legible number the smallest groups are drawn as one.
     """
     values, codes = distinct(labels, what, n_rows)
-    return largest(texts(values, prefix), codes, _MAX_GROUPS)
+    return merge_small_groups(texts(values, prefix), codes, _MAX_GROUPS)
 
 
 def named_known(known: Known, prefix: str = "group") -> tuple[list[str], np.ndarray]:
@@ -94,7 +94,7 @@ def named_known(known: Known, prefix: str = "group") -> tuple[list[str], np.ndar
         return named(np.array([*known.categories[0]])[codes], "known", prefix)
     own = [[*categories] for categories in known.categories]
     names = [", ".join(str(own[j][c]) for j, c in enumerate(one)) for one in combinations]
-    return largest(names, codes, _MAX_GROUPS)
+    return merge_small_groups(names, codes, _MAX_GROUPS)
 
 
 def with_sizes(names: Sequence[str], codes: np.ndarray, between: str = "\n") -> list[str]:

@@ -22,7 +22,7 @@ from nrprob.plotting.style import (
     short,
     shortened,
 )
-from nrprob.statistics.planes import NOTHING, Plane, plane
+from nrprob.statistics.planes import NOTHING, Plane, discriminant_plane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -205,7 +205,7 @@ def _check_labels_known(told: Known) -> None:
 
 def _plane(X: Any, codes: np.ndarray, told: Known, random: Any) -> Plane:
     """The plane of some labelings; rows of a single direction are spread along the other."""
-    result = plane(X, codes, told.groups.codes, random)
+    result = discriminant_plane(X, codes, told.groups.codes, random)
     if result.kinds[1] == NOTHING:
         result.places[:, 1] = random.uniform(-1, 1, size=len(codes))
     return result

@@ -54,7 +54,7 @@ class CellCode(Protocol):
         """
 
 
-class _Differences:
+class _CodeByDifference:
     """Joining by the difference of two lengths, for any code."""
 
     def __call__(self, cell: jax.Array) -> jax.Array:
@@ -68,7 +68,7 @@ class _Differences:
         return self(jnp.moveaxis(cells + row[:, None], 0, -1)) - before
 
 
-def _step(table: Table, count: jax.Array) -> jax.Array:
+def _table_difference(table: Table, count: jax.Array) -> jax.Array:
     """Return ``table[count + 1] - table[count]``: far fewer look-ups than one for every row."""
     return _look_up(table, count + 1) - _look_up(table, count)
 
@@ -102,7 +102,7 @@ _DATA = frozenset({"data", "parameters"})
 
 
 @node
-class CountCode(_Differences):
+class CountCode(_CodeByDifference):
     """Sequences of symbols: ``sum_y each[T_y] + total[sum_y T_y]`` of the counts T.
 
     Attributes
@@ -129,7 +129,7 @@ class CountCode(_Differences):
         if not self.single:
             return super().prepare(cells)
         counts = cells[self.first : self.stop]
-        return _step(self.each, counts) + _step(self.total, counts.sum(0))
+        return _table_difference(self.each, counts) + _table_difference(self.total, counts.sum(0))
 
     def join(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
@@ -139,7 +139,7 @@ class CountCode(_Differences):
 
 
 @node
-class BinaryCode(_Differences):
+class BinaryCode(_CodeByDifference):
     """Features that are 0 or 1: a `CountCode` of two symbols for every one of them."""
 
     sends: ClassVar[frozenset[str]] = _DATA
@@ -157,9 +157,9 @@ class BinaryCode(_Differences):
     def prepare(self, cells: jax.Array) -> Any:
         """What `join` wants to know of cells (p, K)."""
         ones, n = cells[self.first : self.stop], cells[-1]
-        zero = _step(self.each, n - ones)  # of one more 0, feature by feature
-        rest = zero.sum(0) + (self.stop - self.first) * _step(self.total, n)
-        return _step(self.each, ones) - zero, rest
+        zero = _table_difference(self.each, n - ones)  # of one more 0, feature by feature
+        rest = zero.sum(0) + (self.stop - self.first) * _table_difference(self.total, n)
+        return _table_difference(self.each, ones) - zero, rest
 
     def join(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
@@ -168,7 +168,7 @@ class BinaryCode(_Differences):
 
 
 @node
-class LabelCode(_Differences):
+class LabelCode(_CodeByDifference):
     """Cells of the rows: ``each[n]`` of the number of rows, to which a function of k is added."""
 
     sends: ClassVar[frozenset[str]] = frozenset({"labels"})
@@ -180,7 +180,7 @@ class LabelCode(_Differences):
 
     def prepare(self, cells: jax.Array) -> jax.Array:
         """What `join` wants to know of cells (p, K)."""
-        return _step(self.each, cells[-1])
+        return _table_difference(self.each, cells[-1])
 
     def join(self, prepared: jax.Array, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
@@ -188,7 +188,7 @@ class LabelCode(_Differences):
 
 
 @node
-class NormalNML(_Differences):
+class NormalNML(_CodeByDifference):
     """Numbers under normal densities, one per feature, with parameters in a box.
 
     ``sum_d n/2 log(2 pi s_d^2) + n v_d / (2 s_d^2)``, s_d the standard deviation clipped to
@@ -233,7 +233,7 @@ class NormalNML(_Differences):
 
 
 @node
-class NormalInverseGamma(_Differences):
+class NormalInverseGamma(_CodeByDifference):
     """Numbers under normal densities with the conjugate prior, one per feature.
 
     Minus the log of the marginal likelihood, ``table[n] + sum_d (shape + n/2) log(b_d / scale)``.
@@ -247,7 +247,7 @@ class NormalInverseGamma(_Differences):
     scale: Table
     n_features: int = field(metadata=_STATIC)
 
-    def _fit(self, cell: jax.Array) -> jax.Array:
+    def _fit_nats(self, cell: jax.Array) -> jax.Array:
         m, n = self.n_features, cell[-1]
         rest = cell[m : 2 * m] - cell[:m] ** 2 / (self.kappa + n)
         b = _log_product(1 + jnp.maximum(rest, 0) * (0.5 / self.scale))
@@ -255,7 +255,7 @@ class NormalInverseGamma(_Differences):
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Nats of statistics (..., p)."""
-        return self._fit(jnp.moveaxis(cell, -1, 0)) + _look_up(self.table, cell[..., -1])
+        return self._fit_nats(jnp.moveaxis(cell, -1, 0)) + _look_up(self.table, cell[..., -1])
 
     def prepare(self, cells: jax.Array) -> Any:
         """What `join` wants to know of cells (p, K)."""
@@ -264,7 +264,7 @@ class NormalInverseGamma(_Differences):
     def join(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
         cells, rest = prepared
-        return self._fit(cells + row[:, None]) + rest
+        return self._fit_nats(cells + row[:, None]) + rest
 
 
 @node
@@ -283,34 +283,38 @@ class NormalInverseWishart:
     scale: Table
     n_features: int = field(metadata=_STATIC)
 
-    def _matrix(self, cell: jax.Array) -> jax.Array:
+    def _scale_matrix(self, cell: jax.Array) -> jax.Array:
         """The matrix of the determinant, (..., m, m)."""
         m, n = self.n_features, cell[..., -1]
         first = cell[..., :m]
         outer = first[..., :, None] * first[..., None, :] / (self.kappa + n)[..., None, None]
-        return jnp.eye(m) + (cell[..., m + _places(m)] - outer) / self.scale
+        return jnp.eye(m) + (cell[..., m + _triangle_positions(m)] - outer) / self.scale
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Nats of statistics (..., p)."""
         n = cell[..., -1]
-        return 0.5 * (self.nu + n) * log_determinant(self._matrix(cell)) + _look_up(self.table, n)
+        return 0.5 * (self.nu + n) * log_determinant(self._scale_matrix(cell)) + _look_up(
+            self.table, n
+        )
 
     def prepare(self, cells: jax.Array) -> Any:
         """What `join` wants to know of cells (p, K)."""
         n, precision = cells[-1], self.kappa + cells[-1]
-        white, log_det = jax.vmap(whitener)(self._matrix(cells.T))
+        white, log_det = jax.vmap(whitener)(self._scale_matrix(cells.T))
         mean = jnp.einsum("kij,jk->ik", white, cells[: self.n_features] / precision)
-        constant = _step(self.table, n) + 0.5 * log_det
+        constant = _table_difference(self.table, n) + 0.5 * log_det
         less = precision / (precision + 1) / self.scale
         return constant, 0.5 * (self.nu + n + 1), less, mean, jnp.moveaxis(white, 0, -1)
 
     def join(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
         constant, half, less, mean, white = prepared
-        return constant + half * jnp.log1p(less * _away(white, row[: self.n_features], mean))
+        return constant + half * jnp.log1p(
+            less * _whitened_squares(white, row[: self.n_features], mean)
+        )
 
 
-def _places(m: int) -> np.ndarray:
+def _triangle_positions(m: int) -> np.ndarray:
     """Places (m, m) of a symmetric matrix in its upper triangle, by rows."""
     at = np.zeros((m, m), int)
     upper = np.triu_indices(m)
@@ -318,12 +322,12 @@ def _places(m: int) -> np.ndarray:
     return np.maximum(at, at.T)
 
 
-def _away(white: jax.Array, row: jax.Array, mean: jax.Array) -> jax.Array:
+def _whitened_squares(white: jax.Array, row: jax.Array, mean: jax.Array) -> jax.Array:
     """Squares (K, b) of distances of rows (m, b) from means (m, K, 1) that are whitened already."""
     return sum_of_squares(jnp.einsum("ijk,jb->ikb", white[..., 0], row) - mean)
 
 
-def student(away: Any, log_det: Any, factor: Any, freedom: Any, m: int) -> jax.Array:
+def student_t_nats(away: Any, log_det: Any, factor: Any, freedom: Any, m: int) -> jax.Array:
     """Nats of a vector (m,) that adds to a normal distribution whose covariance is integrated out.
 
     Of the scatter with the prior's: ``log_det``, the ``freedom`` with the prior's before the vector
@@ -357,7 +361,7 @@ class NormalWishart:
     power: Table
     weighted: bool = field(default=False, metadata=_STATIC)
 
-    def _mass(self, cell: jax.Array) -> jax.Array:
+    def _total_weight(self, cell: jax.Array) -> jax.Array:
         """Sum of the weights of the vectors of statistics (..., p)."""
         m = self.n_features
         after = m + (m * (m + 1) // 2 if self.full else m)
@@ -366,12 +370,12 @@ class NormalWishart:
     def scatter(self, cell: jax.Array) -> jax.Array:
         """Scatter about the shrunken mean with the prior's, (..., m, m) or (..., m)."""
         m, cell = self.n_features, self.power * cell
-        precision, first = self.kappa + self._mass(cell)[..., None], cell[..., :m]
+        precision, first = self.kappa + self._total_weight(cell)[..., None], cell[..., :m]
         own = self.freedom * self.variance
         if not self.full:
             return own + cell[..., m : 2 * m] - first * first / precision
         outer = first[..., :, None] * first[..., None, :] / precision[..., None]
-        return own * jnp.eye(m) + cell[..., m + _places(m)] - outer
+        return own * jnp.eye(m) + cell[..., m + _triangle_positions(m)] - outer
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Nats of statistics (..., p)."""
@@ -383,13 +387,20 @@ class NormalWishart:
         )
         gammas = log_multigamma(0.5 * freedom, size) - log_multigamma(0.5 * (freedom + n), size)
         rest = 0.5 * n * np.log(np.pi) - 0.5 * freedom * inside
-        rest = rest + 0.5 * jnp.log1p(self.power * self._mass(cell) / self.kappa) + gammas / size
+        rest = (
+            rest
+            + 0.5 * jnp.log1p(self.power * self._total_weight(cell) / self.kappa)
+            + gammas / size
+        )
         return self.n_features * rest + 0.5 * (freedom + n) * log_det
 
     def prepare(self, cells: jax.Array) -> Any:
         """What `join` wants to know of cells (p, K)."""
         m, n = self.n_features, self.power * cells[-1]
-        size, precision = m if self.full else 1, self.kappa + self.power * self._mass(cells.T)
+        size, precision = (
+            m if self.full else 1,
+            self.kappa + self.power * self._total_weight(cells.T),
+        )
         freedom = size + 1 + self.freedom + n
         scatter, mean = self.scatter(cells.T), self.power * cells[:m] / precision
         more = log_multigamma(0.5 * (freedom + self.power), size)
@@ -408,13 +419,13 @@ class NormalWishart:
         constant, freedom, precision, mean, scatter = prepared
         more: Any = self.power
         if self.weighted:
-            weight = self._mass(row.T)
+            weight = self._total_weight(row.T)
             row, more = row / jnp.where(weight > 0, weight, 1), self.power * weight
         row = row[: self.n_features]
         less = more * precision / (precision + more)  # of the squared distance from the mean
         constant = constant + 0.5 * self.n_features * jnp.log1p(more / precision)
         if self.full:
-            inside = jnp.log1p(less * _away(scatter, row, mean))
+            inside = jnp.log1p(less * _whitened_squares(scatter, row, mean))
         else:
             inside = _log_product(1 + less * jnp.square(row[:, None] - mean) / scatter)
         return constant + 0.5 * (freedom + self.power) * inside
@@ -427,7 +438,7 @@ class NormalWishart:
         less = more * precision / (precision + more)
         constant = constant + 0.5 * self.n_features * jnp.log1p(more / precision)
         if self.full:
-            inside = jnp.log1p(less * _away(scatter, row, mean)[:, None])
+            inside = jnp.log1p(less * _whitened_squares(scatter, row, mean)[:, None])
         else:
             away = jnp.square(row[:, None] - mean) / scatter
             inside = _log_product(1 + less * away[:, :, None])
@@ -461,19 +472,19 @@ def count_tables(
                 "an exact table of complexities takes too long; got "
                 f"{n_symbols} symbols and sequences of up to {n_max}; use energy='conjugate'"
             )
-        complexity = _complexities(n_symbols, n)
+        complexity = _multinomial_complexities(n_symbols, n)
         return -xlogy(n, n), xlogy(n, n) + complexity
     a, b = concentration, n_symbols * concentration
     return gammaln(a) - gammaln(n + a), gammaln(n + b) - gammaln(b)
 
 
-def _complexities(k: int, n: np.ndarray) -> np.ndarray:
+def _multinomial_complexities(k: int, n: np.ndarray) -> np.ndarray:
     """Complexities of ``k`` symbols, a part of the lengths ``n`` at a time: the table is wide."""
     size = max(int(4_000_000 // k), 1)
-    return np.concatenate([multinomial_table(k, part)[-1] for part in _parts(n, size)])
+    return np.concatenate([multinomial_table(k, part)[-1] for part in _split_lengths(n, size)])
 
 
-def _parts(n: np.ndarray, size: int) -> list[np.ndarray]:
+def _split_lengths(n: np.ndarray, size: int) -> list[np.ndarray]:
     return [n[i : i + size] for i in range(0, n.size, size)]
 
 

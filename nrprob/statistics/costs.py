@@ -45,7 +45,7 @@ class SeparableCost:
         return self.rest(x.sum(-1), w) + self.column(x).sum(-1)
 
 
-def _entropy(x: jax.Array) -> jax.Array:
+def _negative_xlogx(x: jax.Array) -> jax.Array:
     return -xlogx(x)
 
 
@@ -58,12 +58,12 @@ def _of_mass(total: jax.Array, w: jax.Array) -> jax.Array:
 
 
 # Entropy of the pooled draws: ``-sum_y T_y log(T_y / T)``, with T the sum of the T_y.
-multinomial = SeparableCost(_entropy, _of_total, uses_mass=False)
+multinomial_cost = SeparableCost(_negative_xlogx, _of_total, uses_mass=False)
 # ``-w log w``: summed over clusters it is n H(C) - n log n, over (cluster, group) n H(C,Z).
-mass = SeparableCost(None, _of_mass)
+mass_cost = SeparableCost(None, _of_mass)
 
 
-def bernoulli(cell: jax.Array) -> jax.Array:
+def bernoulli_cost(cell: jax.Array) -> jax.Array:
     """Sum over features of the mass times the binary entropy of the feature's mean."""
     x, w = cell[..., :-1], cell[..., -1:]
     rest = w - x
@@ -73,7 +73,7 @@ def bernoulli(cell: jax.Array) -> jax.Array:
     return (xlogx(w) - xlogx(x) - xlogx(rest)).sum(-1)
 
 
-def gaussian(cell: jax.Array) -> jax.Array:
+def gaussian_cost(cell: jax.Array) -> jax.Array:
     """Half the scatter about the cell's mean, at unit variance, less half the sum of squares.
 
     The sum of squares of the rows does not depend on the partition; ``Term.constant`` adds it.

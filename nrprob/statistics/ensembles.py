@@ -12,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 
-def indicators(columns: np.ndarray, classes: Sequence[np.ndarray]) -> sparse.csr_array:
+def stack_indicators(columns: np.ndarray, classes: Sequence[np.ndarray]) -> sparse.csr_array:
     """Stacked indicators (n, p) of labels (n, members); 0 for a label that is new.
 
     Parameters
@@ -28,7 +28,7 @@ def indicators(columns: np.ndarray, classes: Sequence[np.ndarray]) -> sparse.csr
     return sparse.csr_array((ones, places.ravel(), ends), shape=(n, sizes.sum()))
 
 
-def nearness(x: sparse.csr_array, centres: np.ndarray, holds_rows: np.ndarray) -> np.ndarray:
+def centroid_scores(x: sparse.csr_array, centres: np.ndarray, holds_rows: np.ndarray) -> np.ndarray:
     """Scores (n, k) of the clusters for rows of indicators: the nearest one's is the largest.
 
     Those that hold no rows, as ``holds_rows`` (k,) says, have -inf.

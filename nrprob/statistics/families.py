@@ -1,6 +1,6 @@
 """Families of features: cost, encoding, validation and link of each.
 
-A function that needs more than `Family` provides refuses a family that lacks it, by `of`.
+A function that needs more than `Family` provides refuses a family that lacks it, by `get_family`.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class FeatureMap:
             If values do not fit the model of the features.
         """
         if self.threshold is not None:
-            return features.thresholded(x, self.threshold)
-        return of(self.features).statistics(self, x)
+            return features.binarise(x, self.threshold)
+        return get_family(self.features).statistics(self, x)
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Family:
 _FAMILIES: dict[str, Family] = {}
 
 
-def register(family: Family) -> None:
+def register_family(family: Family) -> None:
     """Make a family known by its name, as a value of the parameter ``features``.
 
     "auto" chooses among the families of this package only.
@@ -101,12 +101,12 @@ def register(family: Family) -> None:
         )
 
 
-def names() -> tuple[str, ...]:
+def family_names() -> tuple[str, ...]:
     """Names of all families."""
     return tuple(_FAMILIES)
 
 
-def of(name: str, needed: str = "") -> Family:
+def get_family(name: str, needed: str = "") -> Family:
     """Family of a name; ``needed`` is an attribute that it has to have.
 
     Raises
@@ -115,15 +115,15 @@ def of(name: str, needed: str = "") -> Family:
         If there is none, or it lacks what is needed.
     """
     if name not in _FAMILIES:
-        raise ValueError(f"no such family of features; got {name!r}; choose from {names()}")
+        raise ValueError(f"no such family of features; got {name!r}; choose from {family_names()}")
     family = _FAMILIES[name]
     if needed and getattr(family, needed) is None:
         others = [other.name for other in _FAMILIES.values() if getattr(other, needed) is not None]
-        raise lacking(name, needed, others)
+        raise missing_property_error(name, needed, others)
     return family
 
 
-def lacking(name: str, what: str, others: Any) -> ValueError:
+def missing_property_error(name: str, what: str, others: Any) -> ValueError:
     """Return the error for a family that does not have what a method needs."""
     return ValueError(
         f"features={name!r} has no {what}, which this method needs; choose features= from "
@@ -135,7 +135,7 @@ def fit_features(x: Any, name: str, binarize: float | None) -> FeatureMap:
     """Choose and fit the model of the features; "auto" looks at the values."""
     if binarize is not None:
         return FeatureMap("bernoulli", float(binarize))
-    return of(feature_types.guess_features(x) if name == "auto" else name).fit(x)
+    return get_family(feature_types.guess_features(x) if name == "auto" else name).fit(x)
 
 
 def sum_of_squares(rows: Rows) -> jax.Array:
@@ -152,36 +152,36 @@ def half_squares(x: Any) -> np.ndarray:
 
 def feature_term(rows: Rows, name: str, *, by_group: bool) -> Term:
     """Conditional entropy of the features given the clusters (and the known groups)."""
-    family = of(name)
+    family = get_family(name)
     one = jnp.ones((), rows.mass.dtype)
     return Term(one, family.constant(rows), None, family.cost, by_group, family.scale(rows))
 
 
-register(
+register_family(
     Family(
         "multinomial",
-        costs.multinomial,
-        lambda read, x: features.proportions(x),
+        costs.multinomial_cost,
+        lambda read, x: features.to_proportions(x),
         lambda x: FeatureMap("multinomial"),
         link=links.log,
     )
 )
-register(
+register_family(
     Family(
         "bernoulli",
-        costs.bernoulli,
-        lambda read, x: features.shares(x),
+        costs.bernoulli_cost,
+        lambda read, x: features.check_unit_interval(x),
         lambda x: FeatureMap("bernoulli"),
         scale=lambda rows: jnp.ones((), jnp.float64) * rows.x.n_statistics,
         link=links.logit,
     )
 )
-register(
+register_family(
     Family(
         "gaussian",
-        costs.gaussian,
-        lambda read, x: features.standardised(x, read.centre, read.scale),
-        lambda x: FeatureMap("gaussian", None, *features.spread(x)),
+        costs.gaussian_cost,
+        lambda read, x: features.standardise(x, read.centre, read.scale),
+        lambda x: FeatureMap("gaussian", None, *features.fit_centre_and_scale(x)),
         row_constant=half_squares,
         constant=lambda rows: 0.5 * sum_of_squares(rows),
         scale=lambda rows: sum_of_squares(rows) / rows.mass.sum(),

@@ -18,9 +18,9 @@ from nrprob.exceptions import warn
 ALIKE = "there is no structure in X; all rows are alike"
 
 
-def shares(x: Any) -> Any:
+def check_unit_interval(x: Any) -> Any:
     """Check that all values are from 0 to 1."""
-    refuse(
+    raise_where(
         x,
         lambda v: (v < 0) | (v > 1),
         "features='bernoulli' needs values in [0, 1]",
@@ -29,11 +29,11 @@ def shares(x: Any) -> Any:
     return x
 
 
-def standardised(x: Any, centre: np.ndarray | None, scale: float) -> Any:
+def standardise(x: Any, centre: np.ndarray | None, scale: float) -> Any:
     """Rows less a centre, and divided by a scale."""
     exponent = binary_exponent(scale)
     unit = math.ldexp(1.0, exponent)
-    x = shift(x, -exponent)
+    x = scale_by_power_of_two(x, -exponent)
     if centre is not None:
         # A sparse matrix less an array is a numpy.matrix, whose * is the product of matrices.
         x = x.toarray() if sparse.issparse(x) else x
@@ -41,7 +41,7 @@ def standardised(x: Any, centre: np.ndarray | None, scale: float) -> Any:
     return (x * (unit / scale)).astype(x.dtype)
 
 
-def spread(x: Any) -> tuple[np.ndarray | None, float]:
+def fit_centre_and_scale(x: Any) -> tuple[np.ndarray | None, float]:
     """Centre (m,) of rows, None for sparse ones, and the root of their mean variance."""
     check_range(x)
     if sparse.issparse(x):
@@ -65,7 +65,7 @@ def check_range(x: Any) -> None:
     """
     if x.dtype == np.float32 or not values_of(x).size:
         return
-    most = largest(x)
+    most = largest_magnitude(x)
     if most > LARGEST:
         raise ValueError(
             f"X must lie between {-LARGEST} and {LARGEST}, or squares leave float64; got a "
@@ -81,7 +81,7 @@ def check_range(x: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Scaled:
+class StandardisedRows:
     """Rows of mean 0 and total variance 1, in float64: ``x * scale + centre`` are the user's.
 
     What is compiled runs in ``dtype``.
@@ -93,7 +93,7 @@ class Scaled:
     dtype: Any
 
     @classmethod
-    def of(cls, X: np.ndarray) -> Scaled:
+    def from_rows(cls, X: np.ndarray) -> StandardisedRows:
         """Centre and scale the rows; rows that are all alike keep their scale."""
         check_range(X)
         x = X.astype(np.float64)
@@ -109,17 +109,17 @@ class Scaled:
         """New rows in the same units."""
         return (X.astype(np.float64) - self.centre) / self.scale
 
-    def emptied(self) -> Scaled:
+    def without_rows(self) -> StandardisedRows:
         """The same units, without the rows."""
         return replace(self, x=self.x[:0])
 
     @property
-    def alike(self) -> bool:
+    def all_equal(self) -> bool:
         """Whether all rows are equal."""
         return not self.x.any()
 
 
-def largest(x: Any) -> float:
+def largest_magnitude(x: Any) -> float:
     """Absolute value of the largest entry; 0 where there is none."""
     values = values_of(x)
     return max(float(values.max()), -float(values.min())) if values.size else 0.0
@@ -131,7 +131,7 @@ def binary_exponent(scale: float) -> int:
     return exponent if abs(exponent) > 60 else 0
 
 
-def shift(x: Any, exponent: int) -> Any:
+def scale_by_power_of_two(x: Any, exponent: int) -> Any:
     """Multiply by a power of two, in two steps: it need not be a number of the type itself."""
     if exponent == 0:
         return x
@@ -143,7 +143,7 @@ def _positive_root(variance: float) -> float:
     return float(np.sqrt(variance)) if variance > 0 else 1.0
 
 
-def thresholded(x: Any, threshold: float) -> Any:
+def binarise(x: Any, threshold: float) -> Any:
     """1 where a feature is above the threshold, else 0."""
     if not sparse.issparse(x):
         return (x > threshold).astype(x.dtype)
@@ -158,9 +158,9 @@ def thresholded(x: Any, threshold: float) -> Any:
     return x
 
 
-def proportions(x: Any) -> Any:
+def to_proportions(x: Any) -> Any:
     """Rows divided by their sums."""
-    refuse(
+    raise_where(
         x,
         lambda v: v < 0,
         "features='multinomial' needs non-negative values",
@@ -168,7 +168,7 @@ def proportions(x: Any) -> Any:
     )
     values = values_of(x)
     if values.size:
-        x = shift(x, -binary_exponent(float(values.max())))
+        x = scale_by_power_of_two(x, -binary_exponent(float(values.max())))
     total = np.array(x.sum(1), x.dtype).reshape(-1, 1)
     empty = np.flatnonzero(total == 0)
     if empty.size:
@@ -182,7 +182,7 @@ def proportions(x: Any) -> Any:
     return x / total
 
 
-def refuse(x: Any, wrong: Any, what: str, advice: str) -> None:
+def raise_where(x: Any, wrong: Any, what: str, advice: str) -> None:
     """Raise for the first value for which ``wrong`` holds, saying where it is."""
     bad = wrong(values_of(x))
     if not bad.any():

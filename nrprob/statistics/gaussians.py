@@ -1,7 +1,7 @@
 """Second moments: Gaussian costs of cells, and their differences when a row moves.
 
 Statistics of a row are its m features, products of two of them (`second_moments`), columns of other
-costs, and its mass. Products of many rows take far more memory than the rows: `Moments` computes
+costs, and its mass. Products of many rows take far more memory than the rows: `MomentRows` computes
 them block by block.
 """
 
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from nrprob.statistics.matrices import inverse, log_determinant
+from nrprob.statistics.matrices import inverse_and_log_det, log_determinant
 from nrprob.trees import node
 
 _PRECISION = jax.lax.Precision.HIGHEST
@@ -28,7 +28,7 @@ _FACTORS = 8  # of a product of which one logarithm is taken
 _ROUNDS = 100  # of `common_shape`, at most
 
 
-def square(m: int) -> np.ndarray:
+def moment_positions(m: int) -> np.ndarray:
     """Places (m, m) of the products of two features among the second moments."""
     at = np.zeros((m, m), int)
     upper = np.triu_indices(m)
@@ -36,7 +36,7 @@ def square(m: int) -> np.ndarray:
     return np.maximum(at, at.T)
 
 
-def whole(covariance: str) -> bool:
+def needs_products(covariance: str) -> bool:
     """Whether a kind of covariance asks for the products of all two features."""
     return covariance in ("full", "VEE")
 
@@ -47,7 +47,7 @@ def second_moments(x: Any, covariance: str) -> Any:
     All of two features (the upper triangle, by rows) for "full" and "VEE", squares for "diag", and
     their sum for "spherical" and "fixed".
     """
-    if whole(covariance):
+    if needs_products(covariance):
         first, second = np.triu_indices(x.shape[-1])
         return x[..., first] * x[..., second]
     if covariance == "diag":
@@ -72,7 +72,7 @@ def log_normals(x: np.ndarray, means: np.ndarray, roots: np.ndarray) -> np.ndarr
 
 
 @node
-class Moments:
+class MomentRows:
     """Rows as the columns that their statistics are made of, ``x`` (blocks, rows, columns).
 
     The first ``n_features`` columns are features; the others are statistics as they are.
@@ -85,9 +85,9 @@ class Moments:
     @property
     def n_statistics(self) -> int:
         """Number of statistics of a row, its mass included."""
-        return jax.eval_shape(self._expand, self.x[0, 0]).shape[-1]
+        return jax.eval_shape(self._expand_moments, self.x[0, 0]).shape[-1]
 
-    def _expand(self, x: jax.Array) -> jax.Array:
+    def _expand_moments(self, x: jax.Array) -> jax.Array:
         m = self.n_features
         features = x[..., :m]
         return jnp.concatenate(
@@ -100,7 +100,7 @@ class Moments:
 
         def add(total, block):
             x, w, g = block
-            part = jnp.matmul(w.T, self._expand(x), precision=_PRECISION)
+            part = jnp.matmul(w.T, self._expand_moments(x), precision=_PRECISION)
             return total.at[g].add(part), None
 
         total = jnp.zeros((n_groups, s * k, self.n_statistics), w.dtype)
@@ -114,13 +114,13 @@ class Moments:
 
         def one(block):
             x, own = block
-            return jnp.matmul(self._expand(x), g[own].T, precision=_PRECISION)
+            return jnp.matmul(self._expand_moments(x), g[own].T, precision=_PRECISION)
 
         out = jax.lax.map(one, (self.x, jnp.asarray(group)))
         return out.reshape(*self.x.shape[:2], s, k)
 
 
-class Centred(NamedTuple):
+class CentredCells(NamedTuple):
     """Cells (...) as masses, means (..., m), and scatters about them as their covariance has them.
 
     Whole (..., m, m) for "full" and "VEE", the diagonal (..., m) for "diag", else the trace (...).
@@ -132,20 +132,20 @@ class Centred(NamedTuple):
     scatter: jax.Array
 
 
-def centred(cell: jax.Array, m: int, covariance: str) -> Centred:
+def centre_cells(cell: jax.Array, m: int, covariance: str) -> CentredCells:
     """Masses, means and scatters of statistics (..., p) of ``m`` features."""
     mass = cell[..., -1]
     full = mass > _EMPTY
     mean = jnp.where(full[..., None], cell[..., :m] / jnp.where(full, mass, 1)[..., None], 0)
-    if whole(covariance):
-        second = cell[..., m + square(m)]
+    if needs_products(covariance):
+        second = cell[..., m + moment_positions(m)]
         spread = second - mass[..., None, None] * mean[..., :, None] * mean[..., None, :]
-        return Centred(mass, mean, jnp.where(full[..., None, None], spread, 0))
+        return CentredCells(mass, mean, jnp.where(full[..., None, None], spread, 0))
     if covariance == "diag":
         spread = jnp.maximum(cell[..., m : 2 * m] - mass[..., None] * mean**2, 0)
-        return Centred(mass, mean, jnp.where(full[..., None], spread, 0))
+        return CentredCells(mass, mean, jnp.where(full[..., None], spread, 0))
     spread = jnp.maximum(cell[..., m] - mass * (mean**2).sum(-1), 0)
-    return Centred(mass, mean, jnp.where(full, spread, 0))
+    return CentredCells(mass, mean, jnp.where(full, spread, 0))
 
 
 def common_shape(mass: Any, spread: Any, reg: float) -> Any:
@@ -178,34 +178,34 @@ def common_shape(mass: Any, spread: Any, reg: float) -> Any:
 
     def move(state):
         volume, _, count = state
-        new = volumes(spread, shape_of(volume), reg)
+        new = cluster_volumes(spread, shape_of(volume), reg)
         return new, abs(xp.log(new / volume)).max(), count + 1
 
     def moving(state):
         return (state[1] > settled) & (state[2] < _ROUNDS)
 
-    loop: Any = jax.lax.while_loop if xp is jnp else _while
+    loop: Any = jax.lax.while_loop if xp is jnp else _while_loop
     start = xp.ones_like(share), xp.asarray(xp.inf, spread.dtype), 0
     return shape_of(loop(moving, move, start)[0])
 
 
-def volumes(spread: Any, shape: Any, reg: float) -> Any:
+def cluster_volumes(spread: Any, shape: Any, reg: float) -> Any:
     """Volumes (..., K) of covariances (..., K, m, m) that contain ``reg``; see `common_shape`."""
     xp: Any = jnp if isinstance(spread, jax.Array) else np
-    precision = inverse(shape)[0] if xp is jnp else np.linalg.inv(shape)
+    precision = inverse_and_log_det(shape)[0] if xp is jnp else np.linalg.inv(shape)
     # No rounding leaves less than the ridge alone.
     least = reg * xp.trace(precision, axis1=-2, axis2=-1)[..., None] + _FLAT**2
     return xp.maximum((spread * precision[..., None, :, :]).sum((-2, -1)), least) / spread.shape[-1]
 
 
-def _while(moving: Any, move: Any, state: Any) -> Any:
+def _while_loop(moving: Any, move: Any, state: Any) -> Any:
     while moving(state):
         state = move(state)
     return state
 
 
 @dataclass(frozen=True)
-class Normal:
+class GaussianCost:
     """Cell cost: ``-log`` likelihood of the cell's rows under their own mean and covariance.
 
     ``reg`` times the identity is added to the covariance; the cost then includes half the mass
@@ -224,10 +224,10 @@ class Normal:
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Cost of statistics (..., p)."""
         m = self.n_features
-        w, _, scatter = centred(cell, m, self.covariance)
+        w, _, scatter = centre_cells(cell, m, self.covariance)
         full = w > _EMPTY
         safe = jnp.where(full, w, 1)
-        if whole(self.covariance):
+        if needs_products(self.covariance):
             # An empty cell gets the identity, whose logarithm has a derivative.
             one = jnp.eye(m, dtype=cell.dtype)
             spread = jnp.where(full[..., None, None], scatter / safe[..., None, None], one)
@@ -238,7 +238,7 @@ class Normal:
                 some = jnp.where(full.any(-1, keepdims=True), w, 1)
                 held, fixed = jax.lax.stop_gradient((some, spread))
                 shape = common_shape(held, fixed, self.reg)
-                log_det = m * jnp.log(volumes(spread, shape, self.reg))
+                log_det = m * jnp.log(cluster_volumes(spread, shape, self.reg))
                 log_det = log_det + log_determinant(shape)[..., None]
         elif self.covariance == "diag":
             variance = jnp.where(full[..., None], scatter / safe[..., None], 1)
@@ -248,8 +248,8 @@ class Normal:
         return jnp.where(full, 0.5 * w * (log_det + m * (1 + math.log(2 * math.pi))), 0)
 
 
-class Tracked(NamedTuple):
-    """Cells (K,) of a `CrossEntropy`, kept up as rows move.
+class TrackedCells(NamedTuple):
+    """Cells (K,) of a `CrossEntropyCost`, kept up as rows move.
 
     Attributes
     ----------
@@ -267,7 +267,7 @@ class Tracked(NamedTuple):
 
 
 @node
-class CrossEntropy:
+class CrossEntropyCost:
     r"""Cell cost: least cross-entropy of the cell's rows with a normal distribution of a family.
 
     For N rows of scatter W in D dimensions, in nats and without N D/2 log(2 pi e),
@@ -301,15 +301,15 @@ class CrossEntropy:
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Cost of statistics (..., p); NaN of flat cells without a ridge."""
-        w, _, scatter = centred(cell, self.n_features, self.covariance)
+        w, _, scatter = centre_cells(cell, self.n_features, self.covariance)
         full = w > _EMPTY
-        return jnp.where(full, self._value(w, self._log_det(w, scatter, full)), 0)
+        return jnp.where(full, self._cost_of_log_det(w, self._log_det(w, scatter, full)), 0)
 
     def _log_det(self, w: jax.Array, scatter: jax.Array, full: jax.Array) -> jax.Array:
         """Log determinant; of a fixed covariance, the trace instead."""
         if self.covariance == "full":
-            spread = self._ridged(scatter, full)
-            _, log_det, pivots = inverse(spread)
+            spread = self._add_ridge(scatter, full)
+            _, log_det, pivots = inverse_and_log_det(spread)
             # Of columns that others explain elimination leaves rounding.
             rounding = 4 * jnp.finfo(spread.dtype).eps * jnp.diagonal(spread, axis1=-2, axis2=-1)
             flat = (pivots <= jnp.maximum(_FLAT * w[..., None], rounding)).any(-1)
@@ -325,7 +325,7 @@ class CrossEntropy:
             return jnp.where(flat & full, jnp.nan, d * (jnp.log(trace) - jnp.log(d)))
         return scatter
 
-    def _ridged(self, scatter: jax.Array, full: jax.Array) -> jax.Array:
+    def _add_ridge(self, scatter: jax.Array, full: jax.Array) -> jax.Array:
         """Scatters (..., m, m) with their ridge."""
         ridge = jnp.where(full[..., None], self.ridge, 1)
         return scatter + ridge[..., None] * jnp.eye(self.n_features, dtype=scatter.dtype)
@@ -334,7 +334,7 @@ class CrossEntropy:
         """Trace of R, without the columns that fill up."""
         return self.ridge.sum() - (self.n_features - self.dimension)
 
-    def _value(self, w: jax.Array, log_det: jax.Array) -> jax.Array:
+    def _cost_of_log_det(self, w: jax.Array, log_det: jax.Array) -> jax.Array:
         d = self.dimension
         if self.covariance == "fixed":
             return 0.5 * (log_det - w * d)
@@ -342,21 +342,21 @@ class CrossEntropy:
 
     # Single rows
 
-    def track(self, cells: jax.Array) -> Tracked:
+    def track(self, cells: jax.Array) -> TrackedCells:
         """State of cells (K, p)."""
-        w, mean, scatter = centred(cells, self.n_features, self.covariance)
+        w, mean, scatter = centre_cells(cells, self.n_features, self.covariance)
         full = w > _EMPTY
         log_det = self._log_det(w, scatter, full)
         if self.covariance == "full":
-            scatter = inverse(self._ridged(scatter, full))[0]
+            scatter = inverse_and_log_det(self._add_ridge(scatter, full))[0]
         elif self.covariance == "diag":
             scatter = jnp.where(full[:, None], scatter + self.ridge, 1)
         elif self.covariance == "spherical":
             scatter = jnp.where(full, scatter + self._ridge_trace(), 1)
-        return Tracked(w, mean, scatter, log_det)
+        return TrackedCells(w, mean, scatter, log_det)
 
     def moves(
-        self, state: Tracked, row: jax.Array, label: jax.Array
+        self, state: TrackedCells, row: jax.Array, label: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """What rows (b, columns) add by joining cells (b, K), and by leaving their own (b,)."""
         x = row[:, : self.n_features]
@@ -381,8 +381,10 @@ class CrossEntropy:
             if self.covariance == "fixed":
                 # Of the trace itself, no logarithm.
                 grown, shrunk = more * square, -own
-                join = self._value(n + 1, grown) - self._value(n, 0 * grown)
-                leave = self._value(n[label] - 1, shrunk) - self._value(n[label], 0 * shrunk)
+                join = self._cost_of_log_det(n + 1, grown) - self._cost_of_log_det(n, 0 * grown)
+                leave = self._cost_of_log_det(n[label] - 1, shrunk) - self._cost_of_log_det(
+                    n[label], 0 * shrunk
+                )
                 return join, leave
             grown = self.dimension * jnp.log1p(more * square / state.spread)
             left = 1 - own / state.spread[label]
@@ -390,19 +392,25 @@ class CrossEntropy:
         shrunk = jnp.log(jnp.where(ok, left, 1))
         if self.covariance == "spherical":
             shrunk = self.dimension * shrunk
-        join = self._value(n + 1, state.log_det + grown) - self._value(n, state.log_det)
+        join = self._cost_of_log_det(n + 1, state.log_det + grown) - self._cost_of_log_det(
+            n, state.log_det
+        )
         own = state.mass[label], state.log_det[label]
-        leave = self._value(own[0] - 1, own[1] + shrunk) - self._value(*own)
+        leave = self._cost_of_log_det(own[0] - 1, own[1] + shrunk) - self._cost_of_log_det(*own)
         # The last row leaves nothing.
-        leave = jnp.where(own[0] > 1, leave, -self._value(*own))
+        leave = jnp.where(own[0] > 1, leave, -self._cost_of_log_det(*own))
         return join, jnp.where(ok | (own[0] <= 1), leave, jnp.inf)
 
-    def moved(self, state: Tracked, row: jax.Array, old: jax.Array, new: jax.Array) -> Tracked:
+    def moved(
+        self, state: TrackedCells, row: jax.Array, old: jax.Array, new: jax.Array
+    ) -> TrackedCells:
         """State after a row (columns,) went from one cell to another one."""
-        left = self._shifted(state, row[: self.n_features], old, -1.0)
-        return self._shifted(left, row[: self.n_features], new, 1.0)
+        left = self._shift_cell(state, row[: self.n_features], old, -1.0)
+        return self._shift_cell(left, row[: self.n_features], new, 1.0)
 
-    def _shifted(self, state: Tracked, x: jax.Array, at: jax.Array, sign: float) -> Tracked:
+    def _shift_cell(
+        self, state: TrackedCells, x: jax.Array, at: jax.Array, sign: float
+    ) -> TrackedCells:
         n = state.mass[at]
         after = n + sign
         away = x - state.mean[at]
@@ -422,7 +430,7 @@ class CrossEntropy:
             grown = spread[at] + step * (away**2).sum()
             log_det = log_det.at[at].add(self.dimension * jnp.log(grown / spread[at]))
             spread = spread.at[at].set(grown)
-        return Tracked(state.mass.at[at].add(sign), mean, spread, log_det)
+        return TrackedCells(state.mass.at[at].add(sign), mean, spread, log_det)
 
 
 def _log_product(factors: jax.Array) -> jax.Array:

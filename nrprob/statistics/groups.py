@@ -27,7 +27,9 @@ def cross_table(one: np.ndarray, other: np.ndarray, shape: tuple[int, int]) -> n
     return np.bincount(one * shape[1] + other, minlength=shape[0] * shape[1]).reshape(shape)
 
 
-def largest(names: Sequence[str], codes: np.ndarray, most: int) -> tuple[list[str], np.ndarray]:
+def merge_small_groups(
+    names: Sequence[str], codes: np.ndarray, most: int
+) -> tuple[list[str], np.ndarray]:
     """At most so many groups, the smallest of more as one: their names, and the codes (n,)."""
     if len(names) <= most:
         return [*names], codes

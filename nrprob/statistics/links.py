@@ -38,23 +38,23 @@ class Link:
     identity: bool = False
 
 
-def _identity(eta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _identity_potential(eta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     return 0.5 * eta * eta, eta, jnp.ones_like(eta)
 
 
-def _log(eta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _log_potential(eta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     e = jnp.exp(jnp.minimum(eta, 50.0))
     return e, e, e
 
 
-def _logit(eta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _logit_potential(eta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     e = jnp.exp(-jnp.abs(eta))
     mean = jnp.where(eta > 0, 1, e) / (1 + e)
     return jnp.maximum(eta, 0) + jnp.log1p(e), mean, e / (1 + e) ** 2
 
 
 identity = Link(
-    _identity,
+    _identity_potential,
     lambda mean: mean,
     lambda y: 0.5 * (y * y).sum(1),
     (0.0,),
@@ -62,9 +62,11 @@ identity = Link(
     identity=True,
 )
 # Proportions are Poisson counts of a total of 1, whose own mean of 1 is part of no cost.
-log = Link(_log, safe_log, lambda y: -y.sum(1), (0.0,), lambda varying, base: jnp.ones_like(base))
+log = Link(
+    _log_potential, safe_log, lambda y: -y.sum(1), (0.0,), lambda varying, base: jnp.ones_like(base)
+)
 logit = Link(
-    _logit,
+    _logit_potential,
     lambda mean: safe_log(mean) - safe_log(1 - mean),
     lambda y: jnp.zeros_like(y[:, 0]),
     (0.0, 1.0),

@@ -22,19 +22,19 @@ def whitener(matrix: jax.Array) -> tuple[jax.Array, jax.Array]:
 
     So ``w @ matrix @ w.T`` is the identity, and ``w.T @ w`` the inverse of ``matrix``.
     """
-    return _whitener(matrix, _least(matrix))
+    return _whiten_blockwise(matrix, _least_pivots(matrix))
 
 
 @jax.custom_jvp
 def log_determinant(matrix: jax.Array) -> jax.Array:
     """Logs (...) of the determinants of positive definite matrices (..., m, m)."""
-    least = _least(matrix)
+    least = _least_pivots(matrix)
     total = jnp.zeros((), matrix.dtype)
     while (m := matrix.shape[-1]) > _SOME:
-        _, _, matrix, more = _halved(matrix, least)
+        _, _, matrix, more = _eliminate_half(matrix, least)
         least, total = least[..., m // 2 :], total + more
     for i in range(m):
-        pivot, good = _pivot(matrix[..., 0, 0], least[..., i])
+        pivot, good = _clip_pivot(matrix[..., 0, 0], least[..., i])
         total = total + jnp.log(pivot)
         column = matrix[..., 1:, :1] * (good / pivot)[..., None, None]
         matrix = matrix[..., 1:, 1:] - column * matrix[..., :1, 1:]
@@ -42,74 +42,74 @@ def log_determinant(matrix: jax.Array) -> jax.Array:
 
 
 @jax.custom_jvp
-def inverse(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def inverse_and_log_det(matrix: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Inverses of positive definite matrices (..., m, m), `log_determinant`, and pivots (..., m).
 
     Pivots, what elimination leaves of the diagonal, count as constants in derivatives.
     """
     white, log_det = whitener(matrix)
     pivots = 1 / jnp.diagonal(white, axis1=-2, axis2=-1) ** 2
-    return _product(jnp.swapaxes(white, -1, -2), white), log_det, pivots
+    return _precise_matmul(jnp.swapaxes(white, -1, -2), white), log_det, pivots
 
 
-@inverse.defjvp
+@inverse_and_log_det.defjvp
 def _inverse_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    result, log_det, pivots = inverse(*primals)
-    change = _product(result, _product(tangents[0], result))
+    result, log_det, pivots = inverse_and_log_det(*primals)
+    change = _precise_matmul(result, _precise_matmul(tangents[0], result))
     slope = (result * tangents[0]).sum((-2, -1))
     return (result, log_det, pivots), (-change, slope, jnp.zeros_like(pivots))
 
 
 @log_determinant.defjvp
 def _log_determinant_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
-    result, log_det, _ = inverse(*primals)
+    result, log_det, _ = inverse_and_log_det(*primals)
     return log_det, (result * tangents[0]).sum((-2, -1))
 
 
-def _least(matrix: jax.Array) -> jax.Array:
+def _least_pivots(matrix: jax.Array) -> jax.Array:
     """Least pivots (..., m), below which they are rounding, as is all that is in their columns."""
     kind = jnp.finfo(matrix.dtype)
     diagonal = jnp.diagonal(matrix, axis1=-2, axis2=-1)
     return jnp.maximum(kind.eps * diagonal, kind.tiny)
 
 
-def _pivot(pivot: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _clip_pivot(pivot: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
     """A pivot, and 1, or 0 where it is rounding."""
     return jnp.maximum(pivot, least), (pivot > least).astype(pivot.dtype)
 
 
-def _whitener(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _whiten_blockwise(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
     m = matrix.shape[-1]
     if m <= _FEW:
-        return _written_out(matrix, least)
+        return _whiten_unrolled(matrix, least)
     if m <= _SOME:
-        return _one_by_one(matrix, least)
-    white, below, rest, log_det = _halved(matrix, least)
-    last, more = _whitener(rest, least[..., m // 2 :])
-    corner = -_product(last, _product(below, white))
+        return _whiten_by_columns(matrix, least)
+    white, below, rest, log_det = _eliminate_half(matrix, least)
+    last, more = _whiten_blockwise(rest, least[..., m // 2 :])
+    corner = -_precise_matmul(last, _precise_matmul(below, white))
     nothing = jnp.zeros_like(jnp.swapaxes(corner, -1, -2))
     upper, lower = (jnp.concatenate(both, -1) for both in ((white, nothing), (corner, last)))
     return jnp.concatenate([upper, lower], -2), log_det + more
 
 
-def _halved(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, ...]:
+def _eliminate_half(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, ...]:
     """Eliminate the first half of the columns.
 
     Returns its whitener, what is below its root, what it leaves of the second half, and the log of
     its determinant.
     """
     half = matrix.shape[-1] // 2
-    white, log_det = _whitener(matrix[..., :half, :half], least[..., :half])
-    below = _product(matrix[..., half:, :half], jnp.swapaxes(white, -1, -2))
-    rest = matrix[..., half:, half:] - _product(below, jnp.swapaxes(below, -1, -2))
+    white, log_det = _whiten_blockwise(matrix[..., :half, :half], least[..., :half])
+    below = _precise_matmul(matrix[..., half:, :half], jnp.swapaxes(white, -1, -2))
+    rest = matrix[..., half:, half:] - _precise_matmul(below, jnp.swapaxes(below, -1, -2))
     return white, below, rest, log_det
 
 
-def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+def _precise_matmul(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
-def _one_by_one(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _whiten_by_columns(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
     """`whitener`, in place: columns of the inverse stand where those of the matrix were."""
     m = matrix.shape[-1]
     place = np.arange(m)
@@ -117,7 +117,7 @@ def _one_by_one(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Arr
     def eliminate(i, carry):
         matrix, log_det = carry
         row, column = (jax.lax.dynamic_index_in_dim(matrix, i, at, False) for at in (-2, -1))
-        pivot, good = _pivot(*(jax.lax.dynamic_index_in_dim(a, i, -1) for a in (row, least)))
+        pivot, good = _clip_pivot(*(jax.lax.dynamic_index_in_dim(a, i, -1) for a in (row, least)))
         scale = 1 / jnp.sqrt(pivot)
         row = jnp.where(place == i, 1, row) * scale
         column = jnp.where(place > i, column * good * scale, 0)
@@ -131,13 +131,13 @@ def _one_by_one(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Arr
     return jnp.tril(matrix), log_det
 
 
-def _written_out(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _whiten_unrolled(matrix: jax.Array, least: jax.Array) -> tuple[jax.Array, jax.Array]:
     """`whitener` of a few columns."""
     m = matrix.shape[-1]
     rows = [jnp.broadcast_to(row, least.shape) for row in jnp.eye(m, dtype=matrix.dtype)]
     log_det = jnp.zeros((), matrix.dtype)
     for i in range(m):
-        pivot, good = _pivot(matrix[..., 0, 0], least[..., i])
+        pivot, good = _clip_pivot(matrix[..., 0, 0], least[..., i])
         scale = 1 / jnp.sqrt(pivot)[..., None]
         log_det = log_det + jnp.log(pivot)
         rows[i] = rows[i] * scale

@@ -9,7 +9,7 @@ import numpy as np
 
 from nrprob.statistics.groups import cross_table, group_means
 
-__all__ = ["DISCRIMINANT", "NOTHING", "PRINCIPAL", "Plane", "plane"]
+__all__ = ["DISCRIMINANT", "NOTHING", "PRINCIPAL", "Plane", "discriminant_plane"]
 
 DISCRIMINANT, PRINCIPAL, NOTHING = "discriminant", "principal direction", "nothing"
 _DIRECTIONS = 50  # principal ones that discriminants are made of, where there are more features
@@ -39,23 +39,23 @@ class _Residuals:
         self.X, self.groups = X, groups
         self.means = group_means(X, groups)
 
-    def times(self, v: np.ndarray) -> np.ndarray:
+    def project_onto(self, v: np.ndarray) -> np.ndarray:
         """Residuals (n, q) along directions (p, q)."""
         along = np.asarray(self.X @ v.astype(self.X.dtype), float)
         return along - group_means(along, self.groups)[self.groups]
 
-    def back(self, u: np.ndarray) -> np.ndarray:
+    def weighted_sums(self, u: np.ndarray) -> np.ndarray:
         """Sums (p, q) of the residuals, weighted by u (n, q) that sum to 0 in every group."""
         return np.asarray(self.X.T @ u.astype(self.X.dtype), float)
 
-    def centres(self, codes: np.ndarray) -> np.ndarray:
+    def cluster_centres(self, codes: np.ndarray) -> np.ndarray:
         """Means (k, p) of the residuals of clusters."""
         table = cross_table(codes, self.groups, (codes.max() + 1, len(self.means)))
         shares = table / table.sum(1, keepdims=True)
         return group_means(self.X, codes) - shares @ self.means
 
 
-def plane(X: Any, labelings: np.ndarray, groups: np.ndarray, random: Any) -> Plane:
+def discriminant_plane(X: Any, labelings: np.ndarray, groups: np.ndarray, random: Any) -> Plane:
     """Find the plane of the leading discriminants of labelings within known groups.
 
     A discriminant is a direction in which the share of the residuals' variance that is between
@@ -77,27 +77,27 @@ def plane(X: Any, labelings: np.ndarray, groups: np.ndarray, random: Any) -> Pla
     if p > most:
         basis = random.normal(size=(p, most))
         for _ in range(_STEPS):
-            basis = np.linalg.qr(residuals.back(residuals.times(basis)))[0]
+            basis = np.linalg.qr(residuals.weighted_sums(residuals.project_onto(basis)))[0]
         # What tells clusters apart may vary little; it is among the differences of their centres.
-        centres = np.concatenate([residuals.centres(codes) for codes in labelings.T])
+        centres = np.concatenate([residuals.cluster_centres(codes) for codes in labelings.T])
         apart = np.linalg.svd(centres, full_matrices=False)[2][:most]
         basis = np.linalg.qr(np.column_stack([basis, apart.T]))[0]
-    y = residuals.times(basis)
+    y = residuals.project_onto(basis)
     # Of a direction without variance, rounding is left.
     largest = np.abs(residuals.means).max(0) @ np.abs(basis) + np.abs(y).max(0)
     rounding = 64 * np.finfo(X.dtype).eps * largest
-    result = _discriminants(y[:, y.std(0) > rounding], labelings)
+    result = _discriminant_coordinates(y[:, y.std(0) > rounding], labelings)
     least = max(rounding.max() ** 2, _NULL * (y**2).sum() / n)
     kinds = [DISCRIMINANT] * result.shape[1]
     while len(kinds) < 2:
-        place = _principal(y - result @ (result.T @ y) / n, least)
+        place = _principal_coordinate(y - result @ (result.T @ y) / n, least)
         result = np.column_stack([result, place])
         kinds.append(PRINCIPAL if place.any() else NOTHING)
     extreme = result[np.abs(result).argmax(0), range(2)]
     return Plane(result * np.where(extreme < 0, -1, 1), (kinds[0], kinds[1]))
 
 
-def _discriminants(y: np.ndarray, labelings: np.ndarray) -> np.ndarray:
+def _discriminant_coordinates(y: np.ndarray, labelings: np.ndarray) -> np.ndarray:
     """Places (n, q) of rows along at most two discriminants of the rows (n, d), of variance 1."""
     n = len(y)
     y = y / y.std(0)  # so that units do not decide what is too small
@@ -113,7 +113,7 @@ def _discriminants(y: np.ndarray, labelings: np.ndarray) -> np.ndarray:
     return white @ directions[:, use[shares[use] > _NULL]]
 
 
-def _principal(rest: np.ndarray, least: float) -> np.ndarray:
+def _principal_coordinate(rest: np.ndarray, least: float) -> np.ndarray:
     """Places (n,) along the direction of the largest variance; 0 where there is none left."""
     n = len(rest)
     variances, directions = np.linalg.eigh(rest.T @ rest / n)

@@ -97,17 +97,17 @@ class Dense:
 
 @jax.custom_jvp
 @sequential_vmap  # side by side they would take much memory
-def _multiply(value, column, start, dense):
+def _sparse_matmul(value, column, start, dense):
     from jax.experimental.sparse import BCSR
 
     return BCSR((value, column, start), shape=(start.shape[0] - 1, dense.shape[0])) @ dense
 
 
-@_multiply.defjvp
+@_sparse_matmul.defjvp
 def _multiply_jvp(primals, tangents):
     # Rows are data, of which nothing is differentiated by.
     *rows, dense = primals
-    return _multiply(*rows, dense), _multiply(*rows, tangents[-1])
+    return _sparse_matmul(*rows, dense), _sparse_matmul(*rows, tangents[-1])
 
 
 def _has_products() -> bool:
@@ -120,11 +120,13 @@ def _has_products() -> bool:
     return (getattr(asked, "platform", asked) or jax.default_backend()) == "cpu"
 
 
-def _product(value: jax.Array, column: jax.Array, start: jax.Array, dense: jax.Array) -> jax.Array:
+def _padded_sparse_matmul(
+    value: jax.Array, column: jax.Array, start: jax.Array, dense: jax.Array
+) -> jax.Array:
     """Product of compressed sparse rows (entries,), (entries,), (n + 1,) with (m, k): (n, k)."""
     k = dense.shape[1]
     full = jnp.pad(dense, ((0, 0), (0, -k % (_VECTOR // dense.dtype.itemsize))))
-    return _multiply(value, column, start, full)[:, :k]
+    return _sparse_matmul(value, column, start, full)[:, :k]
 
 
 @node
@@ -168,14 +170,18 @@ class Sparse:
             cell = group[row // r] * p + column
             return total.at[cell].add(w[row] * value[:, None]), None
 
-        if by_cell is not None and self._compressed(w) and by_cell.start.size == n_groups * p + 1:
-            total = _product(by_cell.value, by_cell.row, by_cell.start, w)
+        if (
+            by_cell is not None
+            and self._use_compressed_rows(w)
+            and by_cell.start.size == n_groups * p + 1
+        ):
+            total = _padded_sparse_matmul(by_cell.value, by_cell.row, by_cell.start, w)
         else:
             total = jnp.zeros((n_groups * p, s * k), w.dtype)
             total, _ = jax.lax.scan(add, total, (self.row, self.column, self.value))
         return jnp.moveaxis(total.reshape(n_groups, p, s, k), 1, -1)
 
-    def _compressed(self, dense: jax.Array) -> bool:
+    def _use_compressed_rows(self, dense: jax.Array) -> bool:
         """Whether a product with an array (m, k) is best left to compressed rows."""
         return self.by_cell is not None and dense.dtype == self.value.dtype
 
@@ -190,9 +196,9 @@ class Sparse:
             cell = group[row // r] * p + column
             return total.at[row].add(g[cell] * value[:, None], indices_are_sorted=True), None
 
-        if self._compressed(g):
+        if self._use_compressed_rows(g):
             cell = self.column if n_groups == 1 else group[self.row // r] * p + self.column
-            total = _product(self.value.reshape(-1), cell.reshape(-1), self.start, g)
+            total = _padded_sparse_matmul(self.value.reshape(-1), cell.reshape(-1), self.start, g)
         else:
             total = jnp.zeros((b * r, s * k), g.dtype)
             total, _ = jax.lax.scan(add, total, (self.row, self.column, self.value))
@@ -279,9 +285,9 @@ class Rows:
 
         The centre is the mean of the group, or 0.
         """
-        return jnp.maximum(self._scatter(centre), 0)
+        return jnp.maximum(self._raw_scatter(centre), 0)
 
-    def _scatter(self, centre: jax.Array) -> jax.Array:
+    def _raw_scatter(self, centre: jax.Array) -> jax.Array:
         """`scatter` up to rounding below 0; a sum over rows."""
         if self.share is None:
             return self.x.scatter(self.mass, centre, self.group)
@@ -323,18 +329,18 @@ class Layout:
         """Number of places for rows, whatever the number of shards."""
         return (self.n_blocks - self.n_spare) * self.n_rows
 
-    def spread(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
+    def to_blocks(self, values: np.ndarray, fill: Any = 0) -> np.ndarray:
         """Put one value per row into the (blocks, rows) array, ``fill`` on padding."""
         out = np.full((self.n_blocks * self.n_rows, *values.shape[1:]), fill, values.dtype)
         out[self.slot] = values
         return out.reshape(self.n_blocks, self.n_rows, *values.shape[1:])
 
-    def collect(self, values: np.ndarray) -> np.ndarray:
+    def from_blocks(self, values: np.ndarray) -> np.ndarray:
         """Take one value per row, in the user's order, from a (blocks, rows, ...) array."""
         return values.reshape(self.n_blocks * self.n_rows, *values.shape[2:])[self.slot]
 
 
-def bucket(size: int, limit: int) -> int:
+def bucket_size(size: int, limit: int) -> int:
     """Round up to 1 or 1.5 times a power of two, so that nearby sizes share a compiled program.
 
     Sizes above ``limit`` are left alone: there the run outweighs the compilation.
@@ -345,42 +351,42 @@ def bucket(size: int, limit: int) -> int:
     return power * 3 // 4 if power >= 4 and size <= power * 3 // 4 else power
 
 
-def rounded(count: int, each: int) -> int:
+def padded_count(count: int, each: int) -> int:
     """Round a number of clusters or groups up to 5, 10, 20, ..., so that programs are few.
 
     Where a step takes more than `WAITED` products, ``each`` for every one of them, it is left
     alone: there the run outweighs the compilation.
     """
-    real = existing(count, each)
+    real = active_mask(count, each)
     return count if real is None else real.size
 
 
-def existing(count: int, each: int) -> np.ndarray | None:
-    """Which of the `rounded` number of clusters exist; None where it is left alone."""
+def active_mask(count: int, each: int) -> np.ndarray | None:
+    """Which of the `padded_count` of clusters exist; None where it is left alone."""
     full = 5 << max(-(-int(count) // 5) - 1, 0).bit_length()
     return np.arange(full) < count if full * each <= WAITED else None
 
 
-def coarse(size: int, least: int) -> int:
+def coarse_bucket(size: int, least: int) -> int:
     """Round up so that small problems share programs: ``least`` times a power of 4."""
     if size > 4096:
-        return bucket(size, 65536)
+        return bucket_size(size, 65536)
     return least * 4 ** max(0, math.ceil(math.log(max(size, 1) / least, 4) - 1e-9))
 
 
-def wide(x: np.ndarray, least: int = 0) -> np.ndarray:
+def pad_columns(x: np.ndarray, least: int = 0) -> np.ndarray:
     """Rows with as many columns as a program is compiled for, for ``least`` columns or more."""
-    return np.pad(x, ((0, 0), (0, coarse(max(x.shape[1], least), 4) - x.shape[1])))
+    return np.pad(x, ((0, 0), (0, coarse_bucket(max(x.shape[1], least), 4) - x.shape[1])))
 
 
-def arrange(codes: np.ndarray, n_groups: int, n_shards: int = 1) -> Layout:
+def make_layout(codes: np.ndarray, n_groups: int, n_shards: int = 1) -> Layout:
     """Sort rows by known group ``codes`` (n,) into blocks that lie inside one group.
 
     The shape depends on the bucketed number of rows and on the number of groups alone, never on
     the sizes of the groups; the place of a row does not depend on ``n_shards`` either.
     """
     n_samples = codes.size
-    n_padded = bucket(n_samples, 65536)
+    n_padded = bucket_size(n_samples, 65536)
     # Large blocks multiply faster, small ones waste less at the ends of the groups.
     n_rows = int(np.clip(1 << int(np.log2(max(n_padded / (12 * n_groups), 16))), 16, 4096))
     n_blocks = -(-n_padded // n_rows) + n_groups
@@ -413,14 +419,14 @@ def make_rows(
     ``share`` (n, n_groups) makes the known structure soft; ``mass`` (n,) weighs the rows.
     """
     n, m = x.shape
-    p = bucket(m + 1, 1024 if n <= 16384 else 1)
+    p = bucket_size(m + 1, 1024 if n <= 16384 else 1)
     dtype = np.dtype(x.dtype)
     shape = layout.n_blocks, layout.n_rows, p
     statistics: Dense | Sparse
     if sparse.issparse(x):
         statistics = _sparse_statistics(x, layout, p, 1 if share is not None else n_groups)
     elif isinstance(x, jax.Array):
-        statistics = Dense(_place(x, layout.slot, shape))
+        statistics = Dense(_scatter_rows(x, layout.slot, shape))
     else:
         flat = np.zeros((shape[0] * shape[1], p), dtype)
         flat[layout.slot, :m] = x
@@ -428,13 +434,13 @@ def make_rows(
         statistics = Dense(flat.reshape(shape))
     mass = np.ones(n, dtype) if mass is None else np.asarray(mass, dtype)
     if share is not None:
-        share = layout.spread(np.asarray(share, dtype))
-    number = layout.spread(np.arange(n, dtype=np.uint32))
-    return Rows(statistics, layout.spread(mass), number, layout.block_group, share, n_groups)
+        share = layout.to_blocks(np.asarray(share, dtype))
+    number = layout.to_blocks(np.arange(n, dtype=np.uint32))
+    return Rows(statistics, layout.to_blocks(mass), number, layout.block_group, share, n_groups)
 
 
 @partial(jax.jit, static_argnames="shape")
-def _place(x: jax.Array, slot: jax.Array, shape: tuple[int, int, int]) -> jax.Array:
+def _scatter_rows(x: jax.Array, slot: jax.Array, shape: tuple[int, int, int]) -> jax.Array:
     """Put the rows of a device array into their slots, on the device."""
     flat = jnp.zeros((shape[0] * shape[1], shape[2]), x.dtype).at[slot, : x.shape[1]].set(x)
     return flat.at[slot, -1].set(1).reshape(shape)
@@ -453,8 +459,8 @@ def _sparse_statistics(x: Any, layout: Layout, p: int, n_groups: int) -> Sparse:
     start = np.pad(counts.cumsum(1), ((0, 0), (1, 0)))
     row = np.repeat(np.tile(np.arange(n_rows, dtype=np.int32), layout.n_shards), counts.ravel())
     sizes = start[:, -1]
-    entries = min(coarse(int(sizes.max()), 256), _ENTRIES)
-    size = -(-bucket(int(sizes.max()), 1 << 16) // entries) * entries
+    entries = min(coarse_bucket(int(sizes.max()), 256), _ENTRIES)
+    size = -(-bucket_size(int(sizes.max()), 1 << 16) // entries) * entries
     real = np.arange(size) < sizes[:, None]
 
     def padded(values, fill=0):

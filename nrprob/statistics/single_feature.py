@@ -14,7 +14,7 @@ from nrprob.data.feature_types import FEW_VALUES, guess_features
 from nrprob.data.frames import is_frame
 from nrprob.exceptions import SingleFeatureWarning, warn
 from nrprob.information import mutual_information
-from nrprob.statistics.top_features import blocks
+from nrprob.statistics.top_features import iterate_feature_blocks
 
 __all__ = ["SingleFeature", "single_feature", "warn_of_single_feature"]
 
@@ -55,14 +55,14 @@ class SingleFeature:
 
 
 @dataclass
-class _Discrete:
+class _DiscreteFeature:
     """A discrete feature: its column, the code (n,) of every row, and the values by code."""
 
     column: str
     codes: np.ndarray
     values: list[str]
 
-    def table(self, clusters: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    def joint_weights(self, clusters: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """Weights (v, k) of all values and clusters."""
         shape = len(self.values), clusters.max() + 1
         cell = np.ravel_multi_index((self.codes, clusters), shape)
@@ -114,7 +114,7 @@ def single_feature(
         return None
     sizes = np.bincount(codes) / codes.size
     entropy_c = float(entropy(sizes))
-    rows = _sample(codes)
+    rows = _sample_rows(codes)
     codes = codes[rows]
     weights = (sizes / np.bincount(codes))[codes]  # so that H(c) is that of all rows
     booleans: dict[str, Sequence[str]] = {}
@@ -128,26 +128,26 @@ def single_feature(
         X = X if X.dtype.kind in "fiu" else X.astype(np.float64)  # booleans and objects
         X = X if rows.size == X.shape[0] else X[rows]
     names = [f"column {j}" for j in range(X.shape[1])] if names is None else names
-    indicators = _by_name(names) | booleans if indicators is None else indicators
+    indicators = _indicators_by_name(names) | booleans if indicators is None else indicators
     most = 2 if guess_features(X) == "multinomial" else FEW_VALUES - 1
     if sparse.issparse(X):
-        kept = _spread(X, THRESHOLD / 2 * entropy_c)
+        kept = _informative_columns(X, THRESHOLD / 2 * entropy_c)
         X, names = X.tocsc()[:, kept], [names[j] for j in kept]
-    features, continuous = _discrete(X, names, indicators, scales or {}, most)
-    tables = [feature.table(codes, weights) for feature in features]
-    shares = [_share(joint, entropy_c, codes.size) for joint in tables]
+    features, continuous = _discrete_features(X, names, indicators, scales or {}, most)
+    tables = [feature.joint_weights(codes, weights) for feature in features]
+    shares = [_explained_share(joint, entropy_c, codes.size) for joint in tables]
     second, share = sorted([0.0, 0.0, *shares])[-2:]
     if share > (THRESHOLD if continuous else max(THRESHOLD, 2 * second)):
         joint, best = tables[shares.index(share)], features[shares.index(share)]
-        c, values = _example(joint)
-        return _named(best, share, int(clusters[c]), values)
+        c, values = _best_agreement(joint)
+        return _make_single_feature(best, share, int(clusters[c]), values)
     if continuous and clusters.size > 2:
         return _single_cluster(features, tables, clusters, codes.size)
     return None
 
 
 def _single_cluster(
-    features: Sequence[_Discrete], tables: Sequence[np.ndarray], clusters: np.ndarray, n: int
+    features: Sequence[_DiscreteFeature], tables: Sequence[np.ndarray], clusters: np.ndarray, n: int
 ) -> SingleFeature | None:
     """Find the feature that determines one of several clusters: I(1_c; y) / H(1_c) above 0.7.
 
@@ -157,14 +157,14 @@ def _single_cluster(
     for feature, joint in zip(features, tables, strict=True):
         for c in range(clusters.size):
             two = np.column_stack([joint[:, c], joint.sum(1) - joint[:, c]])
-            share = _share(two, float(entropy(two.sum(0))), n)
+            share = _explained_share(two, float(entropy(two.sum(0))), n)
             if share > max(THRESHOLD, best.share if best else 0.0):
                 values = np.flatnonzero(two[:, 0] > two[:, 1])
-                best = _named(feature, share, int(clusters[c]), values, several=True)
+                best = _make_single_feature(feature, share, int(clusters[c]), values, several=True)
     return best
 
 
-def _share(joint: np.ndarray, entropy_c: float, n: int) -> float:
+def _explained_share(joint: np.ndarray, entropy_c: float, n: int) -> float:
     """I(c; y) / H(c) of a table (v, k) of probabilities, both less their part by chance."""
     v, k = np.count_nonzero(joint.sum(1)), joint.shape[1]
     chance = (k - 1) * (v - 1) / (2 * n)
@@ -173,21 +173,21 @@ def _share(joint: np.ndarray, entropy_c: float, n: int) -> float:
     return float((mutual_information(joint) - chance) / (entropy_c - chance))
 
 
-def _named(
-    feature: _Discrete, share: float, cluster: int, values: np.ndarray, several: bool = False
+def _make_single_feature(
+    feature: _DiscreteFeature, share: float, cluster: int, values: np.ndarray, several: bool = False
 ) -> SingleFeature:
     """A feature that determines clusters, or one of several, and the values of that cluster."""
     names = tuple(feature.values[v] for v in values)
     return SingleFeature(feature.column, share, cluster, names, several)
 
 
-def _by_name(names: Sequence[str]) -> dict[str, Sequence[str]]:
+def _indicators_by_name(names: Sequence[str]) -> dict[str, Sequence[str]]:
     """Indicators by the names that `nrprob.prepare` gives them."""
     parts = {name: name.partition("=") for name in names}
     return {name: (column, "", value) for name, (column, equals, value) in parts.items() if equals}
 
 
-def _sample(codes: np.ndarray) -> np.ndarray:
+def _sample_rows(codes: np.ndarray) -> np.ndarray:
     """Numbers of some rows, in ascending order: all of a small table."""
     if codes.size <= _MAX_ROWS:
         return np.arange(codes.size)
@@ -198,24 +198,24 @@ def _sample(codes: np.ndarray) -> np.ndarray:
     return np.sort(order[place < max(_MAX_ROWS // sizes.size, _MIN_ROWS_PER_CLUSTER)])
 
 
-def _spread(X: Any, least: float) -> np.ndarray:
+def _informative_columns(X: Any, least: float) -> np.ndarray:
     """Numbers of the sparse columns whose entropy, a bound of I(c; y), may exceed ``least``."""
     filled = X.astype(bool).sum(0) / X.shape[0]
     bound = entropy([filled, 1 - filled]) + filled * np.log(FEW_VALUES)
     return np.flatnonzero(bound > least)
 
 
-def _discrete(
+def _discrete_features(
     X: Any,
     names: Sequence[str],
     indicators: Mapping[str, Sequence[str]],
     scales: Mapping[str, Sequence[float]],
     most: int,
-) -> tuple[list[_Discrete], bool]:
+) -> tuple[list[_DiscreteFeature], bool]:
     """The features of at most so many values, and whether other columns have more."""
-    features: dict[tuple[str, bool], _Discrete] = {}
+    features: dict[tuple[str, bool], _DiscreteFeature] = {}
     continuous = False
-    for columns, block in blocks(X):
+    for columns, block in iterate_feature_blocks(X):
         look = np.sort(block[:: max(1, len(block) // _PREVIEW_ROWS)], axis=0)
         few = (np.diff(look, axis=0) != 0).sum(0) < most
         continuous |= not few.all()
@@ -226,7 +226,7 @@ def _discrete(
             continuous |= result.size > most
             if result.size == 2 and name in indicators:
                 column, off, on = indicators[name]
-                blank = _Discrete(column, np.zeros_like(codes), [off or "any other value"])
+                blank = _DiscreteFeature(column, np.zeros_like(codes), [off or "any other value"])
                 feature = features.setdefault((column, True), blank)
                 feature.codes[codes == 1] = len(feature.values)
                 feature.values.append(on)
@@ -237,11 +237,11 @@ def _discrete(
             ):
                 mean, deviation = scales.get(name, (0.0, 1.0))
                 values = [f"{value:.6g}" for value in result * deviation + mean]
-                features[name, False] = _Discrete(name, codes, values)
+                features[name, False] = _DiscreteFeature(name, codes, values)
     return [*features.values()], continuous
 
 
-def _example(joint: np.ndarray) -> tuple[int, np.ndarray]:
+def _best_agreement(joint: np.ndarray) -> tuple[int, np.ndarray]:
     """The cluster that agrees best with some values of a feature, and these values."""
     owner = np.where(joint.sum(1) > 0, joint.argmax(1), -1)
     result = []

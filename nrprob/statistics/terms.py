@@ -96,7 +96,7 @@ def objective(terms: Terms, cells: jax.Array) -> jax.Array:
     return functools.reduce(jnp.add, parts)
 
 
-def gradient(terms: Terms, cells: jax.Array) -> jax.Array:
+def cell_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
     """Derivative of the cells' costs by the cells.
 
     A sliver of the group's mean statistics goes into every cell first: costs that are homogeneous
@@ -107,13 +107,13 @@ def gradient(terms: Terms, cells: jax.Array) -> jax.Array:
 
 
 @jax.jit
-def slope(terms: Terms, cells: jax.Array) -> jax.Array:
+def centred_gradient(terms: Terms, cells: jax.Array) -> jax.Array:
     """Derivative of F by the cells, less its mean over the clusters.
 
     Taking off what is common to the clusters leaves every difference between them as it was, and
     keeps float32 accurate when a large inverse temperature multiplies the score.
     """
-    g = gradient(terms, cells)
+    g = cell_gradient(terms, cells)
     return g - g.mean(2, keepdims=True)
 
 
@@ -125,12 +125,12 @@ def row_costs(terms: Terms, cells: jax.Array) -> jax.Array:
     constants of the terms.
     """
     views = [t.weight * t.view.half_square()[:, None, None] for t in terms if t.view is not None]
-    return functools.reduce(jnp.add, views, gradient(terms, cells))
+    return functools.reduce(jnp.add, views, cell_gradient(terms, cells))
 
 
-def score(terms: Terms, rows: Rows, w: jax.Array) -> jax.Array:
+def membership_gradient(terms: Terms, rows: Rows, w: jax.Array) -> jax.Array:
     """Return dF/dW (B, r, S, K), up to a constant in every row and restart."""
-    return rows.adjoint(slope(terms, rows.cells(w)))
+    return rows.adjoint(centred_gradient(terms, rows.cells(w)))
 
 
 def one_hot(labels: jax.Array, mass: jax.Array, n_clusters: int) -> jax.Array:

@@ -11,7 +11,7 @@ import scipy.sparse
 
 from nrprob.statistics.groups import cross_table
 
-__all__ = ["Crossing", "Findings", "cross", "find"]
+__all__ = ["Crossing", "Findings", "cross_labels", "find_top_features"]
 
 _ENTRIES = 2**20  # of a block of features at a time: never a dense copy, nor out of the cache
 _ROUNDING = 1e-12  # of the largest entry: a difference of means below it is none
@@ -34,14 +34,14 @@ class Findings:
     outside: np.ndarray
     nearest: list[np.ndarray]
 
-    def telling(self, cluster: int, n: int) -> np.ndarray:
+    def most_different(self, cluster: int, n: int) -> np.ndarray:
         """The features by which a cluster differs most, at most ``n``, those of no use left out."""
         size = np.abs(self.differences[cluster])
         order = np.argsort(-size, kind="stable")[:n]
         return order[size[order] > 0]
 
 
-def find(
+def find_top_features(
     X: Any,
     codes: np.ndarray,
     clusters: Sequence[int],
@@ -61,23 +61,25 @@ def find(
     n_nearest : how many rows to name of every cluster
     """
     n, p = X.shape
-    member, sizes = _indicator(codes), np.bincount(codes)
-    rest_of_known = _Known(groups, measured)
+    member, sizes = _indicator_matrix(codes), np.bincount(codes)
+    rest_of_known = _KnownStructure(groups, measured)
     own, away = sizes[clusters, None], n - sizes[clusters, None]
     differences, inside, outside = np.zeros((3, len(clusters), p))
     distances = np.zeros(n)
-    for columns, block in blocks(X):
+    for columns, block in iterate_feature_blocks(X):
         raw = member @ block
         inside[:, columns] = raw[clusters] / own
         outside[:, columns] = (raw.sum(0) - raw[clusters]) / away
-        rest = rest_of_known.taken_off(block)
+        rest = rest_of_known.residuals(block)
         sums, squares = member @ rest, member @ rest**2
         ours, theirs = sums[clusters], sums.sum(0) - sums[clusters]
         gap = ours / own - theirs / away
         largest = np.abs(block).max(0)
         gap[np.abs(gap) <= _ROUNDING * largest] = 0
         spread = squares.sum(0) - ours**2 / own - theirs**2 / away
-        differences[:, columns] = _over(gap, np.sqrt(np.maximum(spread, 0) / max(n - 2, 1)))
+        differences[:, columns] = _standardised_difference(
+            gap, np.sqrt(np.maximum(spread, 0) / max(n - 2, 1))
+        )
         centres = sums / np.maximum(sizes, 1)[:, None]
         # Per degree of freedom or not makes no difference to who is nearest.
         within = np.sqrt(np.maximum(squares.sum(0) - (sums * centres).sum(0), 0))
@@ -91,30 +93,32 @@ def find(
     return Findings(differences, inside, outside, nearest)
 
 
-class _Known:
+class _KnownStructure:
     """What is known, to be taken off blocks of features."""
 
     def __init__(self, groups: np.ndarray, measured: np.ndarray | None):
-        self.groups, self.member = groups, _indicator(groups)
+        self.groups, self.member = groups, _indicator_matrix(groups)
         self.sizes = np.maximum(np.bincount(groups), 1)[:, None]
-        self.design = None if measured is None else self._centred(np.asarray(measured, float))
+        self.design = (
+            None if measured is None else self._centre_within_groups(np.asarray(measured, float))
+        )
         self.inverse = None if self.design is None else np.linalg.pinv(self.design)
 
-    def _centred(self, block: np.ndarray) -> np.ndarray:
+    def _centre_within_groups(self, block: np.ndarray) -> np.ndarray:
         return block - (self.member @ block / self.sizes)[self.groups]
 
-    def taken_off(self, block: np.ndarray) -> np.ndarray:
-        rest = self._centred(block)
+    def residuals(self, block: np.ndarray) -> np.ndarray:
+        rest = self._centre_within_groups(block)
         return rest if self.design is None else rest - self.design @ (self.inverse @ rest)
 
 
-def _indicator(codes: np.ndarray) -> scipy.sparse.csr_array:
+def _indicator_matrix(codes: np.ndarray) -> scipy.sparse.csr_array:
     """A matrix (k, n) that sums the rows of every number."""
     n = len(codes)
     return scipy.sparse.csr_array((np.ones(n), (codes, np.arange(n))), shape=(codes.max() + 1, n))
 
 
-def blocks(X: Any) -> Iterator[tuple[slice, np.ndarray]]:
+def iterate_feature_blocks(X: Any) -> Iterator[tuple[slice, np.ndarray]]:
     """Some features of all rows at a time, dense."""
     n, p = X.shape
     sparse = scipy.sparse.issparse(X)
@@ -126,7 +130,7 @@ def blocks(X: Any) -> Iterator[tuple[slice, np.ndarray]]:
         yield columns, np.asarray(block.toarray() if sparse else block, float)
 
 
-def _over(values: np.ndarray, spread: np.ndarray) -> np.ndarray:
+def _standardised_difference(values: np.ndarray, spread: np.ndarray) -> np.ndarray:
     """Values in units of a spread; 0 where they are 0 by all means."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(values == 0, 0.0, values / spread)
@@ -150,7 +154,7 @@ class Crossing:
     joined: int = 0
 
 
-def cross(
+def cross_labels(
     name: str, labels: np.ndarray, codes: np.ndarray, clusters: Sequence[int], most: int
 ) -> Crossing:
     """Cross clusters with the groups of a labeling, at most so many of which are told apart.

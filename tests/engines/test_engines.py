@@ -110,9 +110,9 @@ def test_differences_are_those_of_the_objective(family, kind):
         labels[0] = 3
         labels[labels == 3] = np.where(np.arange((labels == 3).sum()), 2, 3)  # one row alone
         assert (labels == 3).sum() == 1
-        spread = layout.spread(labels)
+        spread = layout.to_blocks(labels)
         change = _differences(terms, rows, spread, label_cells(rows, spread, n_clusters=K))
-        change = layout.collect(np.asarray(change))
+        change = layout.from_blocks(np.asarray(change))
         now = reference.objective(x, labels, **arguments)
         for i in [0, 1, 2, 3, 17, 59]:
             for c in range(K):
@@ -149,7 +149,7 @@ def test_sequential_visits(family, kind, sparse_rows):
     x, _, _, layout, rows, terms, arguments = _setting(kind, family, sparse_rows=sparse_rows)
     labels = np.random.default_rng(1).integers(K, size=N).astype(np.int32)
     order = layout.slot[np.random.default_rng(2).permutation(N)]
-    visited, state, fresh = _sweep(terms, rows, layout.spread(labels), order)
+    visited, state, fresh = _sweep(terms, rows, layout.to_blocks(labels), order)
     for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(fresh), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-11)
     row_of = {s: i for i, s in enumerate(layout.slot)}
@@ -182,7 +182,7 @@ def test_merge_cost_is_that_of_the_objective(family, kind):
         costs = tuple(t.cost(c) for t, c in zip(terms, own, strict=True))
         return merge.merge_cost(terms, own, costs, i)
 
-    cells = label_cells(rows, layout.spread(labels), n_clusters=K)
+    cells = label_cells(rows, layout.to_blocks(labels), n_clusters=K)
     now = reference.objective(x, labels, **arguments)
     for i in range(K):
         cost = np.asarray(cost_of(terms, cells, i))
@@ -195,7 +195,7 @@ def test_merge_cost_is_that_of_the_objective(family, kind):
 def test_compression_of_hard_labels():
     x, _, mass, layout, rows, terms, arguments = _setting("marginal", "multinomial")
     labels = np.random.default_rng(3).integers(K, size=N).astype(np.int32)
-    cells = label_cells(rows, layout.spread(labels), n_clusters=K)
+    cells = label_cells(rows, layout.to_blocks(labels), n_clusters=K)
     charged = _charged(terms, rows, np.asarray(1 / 2.5))
     exact = reference.objective(x, labels, beta=2.5, **arguments)
     assert float(objective(charged, cells)[0]) == pytest.approx(exact, rel=1e-12)
@@ -209,7 +209,7 @@ def test_the_reported_objective_is_of_float64():
     x, z, _, layout, rows, _, _ = _setting("CIB", "multinomial", dtype=np.float32, mass=np.ones(N))
     labels = np.random.default_rng(3).integers(K, size=N).astype(np.int32)
     terms = small.side_terms(rows, np.float32(1e5), "multinomial")
-    cells = label_cells(rows, layout.spread(labels), n_clusters=K)
+    cells = label_cells(rows, layout.to_blocks(labels), n_clusters=K)
     exact = reference.objective(x, labels, z, gamma=1e5)
     assert float(exact_objective(terms, cells)[0]) == pytest.approx(exact, rel=1e-7)
 
@@ -273,7 +273,7 @@ def _run(kind, family, *, beta, weight, compression=1.0, damped=False, labelled=
     x, z, mass, layout, rows, _, _ = _setting("CIB", family, **extra)
     fixed = np.full(N, -1, np.int32)
     fixed[:labelled] = np.arange(labelled) % 2
-    fixed = layout.spread(fixed, -1)
+    fixed = layout.to_blocks(fixed, -1)
     active = np.arange(k) < K
     start = _random(rows, fixed, active, k=k)
     result = _path(
@@ -313,9 +313,9 @@ def test_updates_never_raise_the_free_energy(family, kind, compression, labelled
         assert rises.max() < 1e-12
         if beta > 1:
             assert values[-1].max() < values[0].min()
-        r = layout.collect(np.asarray(result.w)) / mass[:, None, None]
+        r = layout.from_blocks(np.asarray(result.w)) / mass[:, None, None]
         np.testing.assert_allclose(r.sum(-1), 1, atol=1e-12)
-        given_rows = layout.collect(np.asarray(fixed)) >= 0
+        given_rows = layout.from_blocks(np.asarray(fixed)) >= 0
         assert given_rows.sum() == labelled
         for i in np.flatnonzero(given_rows):
             np.testing.assert_array_equal(r[i], np.eye(K)[[i % 2] * 2])
@@ -324,7 +324,7 @@ def test_updates_never_raise_the_free_energy(family, kind, compression, labelled
 def test_free_energy_is_the_references():
     x, z, mass, layout, rows, terms, arguments = _setting("marginal", "multinomial")
     r = small.memberships("soft")
-    w = layout.spread(mass[:, None] * r)[:, :, None]
+    w = layout.to_blocks(mass[:, None] * r)[:, :, None]
 
     @jax.jit
     def value(terms, rows, w, beta, compression):
@@ -412,7 +412,7 @@ def test_leading_curvatures(family):
 def test_clusters_separate_at_the_critical_temperature(family, kind):
     def apart(beta):
         layout, mass, _, result = _run(kind, family, beta=beta, weight=0.3)
-        r = layout.collect(np.asarray(result.w)) / mass[:, None, None]
+        r = layout.from_blocks(np.asarray(result.w)) / mass[:, None, None]
         return (r.max(0) - r.min(0)).max()
 
     start = apart(0.01)
@@ -431,7 +431,7 @@ def test_whole_ladder():
         np.asarray(1.0), kind="marginal", family="multinomial", damped=False,
     )  # fmt: skip
     assert np.asarray(result.converged).all()
-    r = layout.collect(np.asarray(result.w)) / mass[:, None, None]
+    r = layout.from_blocks(np.asarray(result.w)) / mass[:, None, None]
     assert (r.max(-1) > 0.999).mean() > 0.99
     trace = np.asarray(result.trace)
     used = ~np.isnan(trace[:, 0])
@@ -496,19 +496,19 @@ def _solve(setting, solver, *, labels=None, labelled=0, active=None, max_iter=10
     active = np.ones(K, bool) if active is None else active
     fixed = np.full(N, -1, np.int32)
     fixed[:labelled] = np.arange(labelled) % 2
-    fixed = layout.spread(fixed, -1)
+    fixed = layout.to_blocks(fixed, -1)
     if labels is None:
         seeds = (np.uint32(s) for s in range(3))
         starts = np.stack([_balanced(s, rows, fixed, active) for s in seeds])
     else:
         # As many runs as above, so that no other program is compiled.
-        starts = np.tile(layout.spread(np.asarray(labels, np.int32)), (3, 1, 1))
+        starts = np.tile(layout.to_blocks(np.asarray(labels, np.int32)), (3, 1, 1))
     result = _reassign(
         terms, rows, starts, fixed, np.uint32(seed), np.asarray(max_iter, np.int32), active,
         solver=solver,
     )  # fmt: skip
     result = jax.device_get(result)
-    return layout.collect(np.moveaxis(np.asarray(result.labels), 0, -1)).T, result
+    return layout.from_blocks(np.moveaxis(np.asarray(result.labels), 0, -1)).T, result
 
 
 @pytest.mark.parametrize(
@@ -539,9 +539,9 @@ def test_reassignment_ends_in_a_local_optimum(family, kind, solver):
             value = reference.objective(x, labels[s], **arguments)
             assert trace[-1] == pytest.approx(value, rel=1e-10)
             np.testing.assert_array_equal(labels[s, :labelled], np.arange(labelled) % 2)
-            spread = layout.spread(labels[s])
+            spread = layout.to_blocks(labels[s])
             cells = label_cells(rows, spread, n_clusters=K)
-            change = layout.collect(np.asarray(_differences(terms, rows, spread, cells)))
+            change = layout.from_blocks(np.asarray(_differences(terms, rows, spread, cells)))
             assert change[labelled:].min() > -1e-9
     start = np.random.default_rng(0).integers(K, size=N)
     first, _ = _solve(setting, solver, labels=start)
@@ -556,7 +556,7 @@ def test_reassignment_respects_clusters_that_do_not_exist(solver):
     labels, _ = _solve(setting, solver, active=np.arange(K) < 2)
     assert set(np.unique(labels)) == {0, 1}
     start = _balanced(np.uint32(0), setting[4], None, np.arange(K) < 3)
-    sizes = np.bincount(setting[3].collect(np.asarray(start)))
+    sizes = np.bincount(setting[3].from_blocks(np.asarray(start)))
     np.testing.assert_array_equal(sizes, [20, 20, 20])
 
 
@@ -596,9 +596,9 @@ def test_rows_of_a_cluster_that_is_given_up_go_where_they_cost_least(family, kin
     x, _, mass, layout, rows, terms, arguments = _setting(kind, family)
     start = np.where(np.arange(N) < 5, 3, np.arange(N) % 3)
     sizes = np.bincount(start, mass)
-    spread = layout.spread(start.astype(np.int32))
+    spread = layout.to_blocks(start.astype(np.int32))
     labels, active = _give_up(terms, rows, spread, np.sort(sizes)[:2].mean(), solver=None)
-    labels = layout.collect(np.asarray(labels))
+    labels = layout.from_blocks(np.asarray(labels))
     assert np.asarray(active).tolist() == [True, True, True, False]
     assert (labels[5:] == start[5:]).all()
     for i in range(5):
@@ -616,16 +616,18 @@ def test_reassignment_keeps_count_where_clusters_are_given_up():
     x, _, mass, layout, rows, terms, arguments = _setting("residual", "multinomial")
     start = np.where(np.arange(N) < 5, 3, np.arange(N) % 3)
     smallest = 0.2 * mass.sum()
-    spread = layout.spread(start.astype(np.int32))
+    spread = layout.to_blocks(start.astype(np.int32))
     result = jax.device_get(_give_up(terms, rows, spread, smallest, solver="batched"))
-    labels = layout.collect(result.labels[0])
+    labels = layout.from_blocks(result.labels[0])
     trace, left = (a[0][~np.isnan(a[0])] for a in (result.trace, result.active))
     assert result.converged.all() and left[-1] == np.unique(labels).size < K
     assert np.bincount(labels, mass)[np.unique(labels)].min() >= smallest
     assert not ((np.diff(trace) > 1e-10) & (np.diff(left) == 0)).any()
     assert trace[-1] == pytest.approx(reference.objective(x, labels, **arguments), rel=1e-10)
-    cells = label_cells(rows, layout.spread(labels), n_clusters=K)
-    change = layout.collect(np.asarray(_differences(terms, rows, layout.spread(labels), cells)))
+    cells = label_cells(rows, layout.to_blocks(labels), n_clusters=K)
+    change = layout.from_blocks(
+        np.asarray(_differences(terms, rows, layout.to_blocks(labels), cells))
+    )
     assert change[:, np.unique(labels)].min() > -1e-9
 
 
@@ -690,7 +692,7 @@ def test_negative_statistics_survive():
     for solver in ("sequential", "batched"):
         labels, _ = _solve(setting, solver, labels=np.where(np.arange(N) % 3, truth, 0))
         assert _same(labels[0], truth)
-        cells = np.asarray(label_cells(rows, layout.spread(labels[0]), n_clusters=K))
+        cells = np.asarray(label_cells(rows, layout.to_blocks(labels[0]), n_clusters=K))
         assert (cells[..., :M] < -1).any() and (cells[..., :M] > 1).any()
         value = float(objective(terms, cells)[0])
         assert value == pytest.approx(reference.objective(x, labels[0], family="gaussian"))
@@ -719,9 +721,9 @@ def _merge(terms, x, z, size, classes=None, mass=None):
 
 
 def terms_width(m):
-    from nrprob.statistics.rows import bucket
+    from nrprob.statistics.rows import bucket_size
 
-    return bucket(m + 1, 1024)
+    return bucket_size(m + 1, 1024)
 
 
 def _checked_linkage(pairs, costs, n):

@@ -27,7 +27,7 @@ from nrprob.statistics.codes import (
     normal_inverse_wishart,
     normal_nml,
 )
-from nrprob.statistics.costs import mass, multinomial
+from nrprob.statistics.costs import mass_cost, multinomial_cost
 from nrprob.statistics.terms import Term
 
 N, K = 6, 4
@@ -341,8 +341,8 @@ def test_steps_of_the_order_are_prime():
 
 def test_incomplete_codes_are_refused():
     one = np.float64(1)
-    fitted = Term(one, np.float64(0), None, multinomial, False)
-    size = Term(one, np.float64(0), None, mass, False)
+    fitted = Term(one, np.float64(0), None, multinomial_cost, False)
+    size = Term(one, np.float64(0), None, mass_cost, False)
     x = np.ones((4, 2))
     labels, sizes = label_code(4, 2)
     counts = code_term(CountCode(*count_tables(2, 8), 0, 2))

@@ -21,7 +21,7 @@ from slowly import slowly
 
 import nrprob
 from nrprob import IB
-from nrprob.statistics.rows import Rows, Sparse, arrange, make_rows
+from nrprob.statistics.rows import Rows, Sparse, make_layout, make_rows
 
 pytestmark = pytest.mark.contract
 SCRIPT = TESTS / "sharded_fits.py"
@@ -132,7 +132,7 @@ def test_one_device_is_no_special_case():
 @pytest.mark.parametrize("n_shards", [2, 3, 8])
 def test_shards_are_even_and_rows_stay_in_place(n_shards):
     codes = np.random.default_rng(0).integers(3, size=700)
-    plain, layout = arrange(codes, 3), arrange(codes, 3, n_shards)
+    plain, layout = make_layout(codes, 3), make_layout(codes, 3, n_shards)
     assert layout.n_blocks % n_shards == 0
     assert layout.n_blocks == plain.n_blocks + layout.n_spare
     assert layout.n_rows == plain.n_rows
@@ -145,10 +145,10 @@ def test_every_shard_of_sparse_rows_is_complete(n_shards):
     rng = np.random.default_rng(1)
     codes = rng.integers(3, size=300)
     x = sparse.random(300, 17, 0.3, format="csr", random_state=2)
-    layout = arrange(codes, 3)
+    layout = make_layout(codes, 3)
     rows = make_rows(x, layout, 3)
     w = rng.random((300, 2, 3))
-    sharded = arrange(codes, 3, n_shards)
+    sharded = make_layout(codes, 3, n_shards)
     parts = make_rows(x, sharded, 3)
     assert isinstance(parts.x, Sparse)
 
@@ -157,14 +157,14 @@ def test_every_shard_of_sparse_rows_is_complete(n_shards):
 
     with jax.enable_x64(True):
         rows = jax.tree.map(jnp.asarray, rows)
-        exact = rows.cells(jnp.asarray(layout.spread(w)))
-        scores = layout.collect(np.asarray(rows.adjoint(exact)))
+        exact = rows.cells(jnp.asarray(layout.to_blocks(w)))
+        scores = layout.from_blocks(np.asarray(rows.adjoint(exact)))
         scatter = rows.scatter(rows.totals() * 0)
         local = [jax.tree.map(lambda a, i=i: part(i, a), parts) for i in range(n_shards)]
-        cells = sum(r.cells(part(i, sharded.spread(w))) for i, r in enumerate(local))
+        cells = sum(r.cells(part(i, sharded.to_blocks(w))) for i, r in enumerate(local))
         np.testing.assert_allclose(cells, exact, atol=1e-12)
         adjoint = np.concatenate([np.asarray(r.adjoint(exact)) for r in local])
-        np.testing.assert_allclose(sharded.collect(adjoint), scores, atol=1e-12)
+        np.testing.assert_allclose(sharded.from_blocks(adjoint), scores, atol=1e-12)
         np.testing.assert_allclose(
             sum(r.scatter(r.totals() * 0) for r in local), scatter, atol=1e-12
         )

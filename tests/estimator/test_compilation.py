@@ -144,10 +144,10 @@ def test_programs_serve_other_numbers_and_padding_changes_nothing(
 
 
 def test_numbers_are_rounded_up_where_compilation_outweighs_the_run():
-    assert [rows.rounded(k, 1) for k in (1, 2, 5, 6, 10, 11, 40, 41)] == [
+    assert [rows.padded_count(k, 1) for k in (1, 2, 5, 6, 10, 11, 40, 41)] == [
         5, 5, 5, 10, 10, 20, 40, 80,
     ]  # fmt: skip
-    assert rows.rounded(7, rows.WAITED // 10) == 10
-    assert rows.rounded(7, rows.WAITED // 9) == 7
-    assert rows.existing(3, 1).tolist() == [True] * 3 + [False] * 2
-    assert rows.existing(5, rows.WAITED // 5).all() and rows.existing(3, rows.WAITED) is None
+    assert rows.padded_count(7, rows.WAITED // 10) == 10
+    assert rows.padded_count(7, rows.WAITED // 9) == 7
+    assert rows.active_mask(3, 1).tolist() == [True] * 3 + [False] * 2
+    assert rows.active_mask(5, rows.WAITED // 5).all() and rows.active_mask(3, rows.WAITED) is None

@@ -88,7 +88,7 @@ def test_a_family_is_no_more_than_it_says(planted):
     with pytest.raises(ValueError, match="features='poisson' has no code, which this method"):
         MDLMixture(features="poisson").fit(X, known=z)
     with pytest.raises(ValueError, match="no such family of features; got 'binomial'; choose"):
-        families.of("binomial")
-    families.register(poisson.POISSON)  # again, which changes nothing
+        families.get_family("binomial")
+    families.register_family(poisson.POISSON)  # again, which changes nothing
     with pytest.raises(ValueError, match="there is a family of this name; got 'poisson'"):
-        families.register(families.Family("poisson", *[None] * 3))
+        families.register_family(families.Family("poisson", *[None] * 3))

@@ -6,7 +6,7 @@ import scipy.sparse
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from nrprob.statistics.planes import DISCRIMINANT, NOTHING, PRINCIPAL, plane
+from nrprob.statistics.planes import DISCRIMINANT, NOTHING, PRINCIPAL, discriminant_plane
 
 RANDOM = np.random.RandomState(0)
 
@@ -31,7 +31,7 @@ def alike(one, other):
 
 def test_discriminants_are_those_of_the_residuals(rows):
     X, codes, groups = rows
-    result = plane(X, codes[:, None], groups, RANDOM)
+    result = discriminant_plane(X, codes[:, None], groups, RANDOM)
     assert result.kinds == (DISCRIMINANT, DISCRIMINANT)
     lda = LinearDiscriminantAnalysis().fit(residuals(X, groups), codes)
     expected = lda.transform(residuals(X, groups))
@@ -41,19 +41,21 @@ def test_discriminants_are_those_of_the_residuals(rows):
 
 def test_it_knows_nothing_of_groups_and_units(rows):
     X, codes, groups = rows
-    before = plane(X, codes[:, None], groups, RANDOM).places
+    before = discriminant_plane(X, codes[:, None], groups, RANDOM).places
     moved = X + np.arange(20).reshape(4, 5)[groups]
-    after = plane((moved * [1, 10, 100, 1e3, 1e-3])[:, ::-1], codes[:, None], groups, RANDOM).places
+    after = discriminant_plane(
+        (moved * [1, 10, 100, 1e3, 1e-3])[:, ::-1], codes[:, None], groups, RANDOM
+    ).places
     np.testing.assert_allclose(after, before, atol=1e-6)
 
 
 def test_principal_directions_where_there_are_fewer(rows):
     X, codes, groups = rows
     rest = residuals(X, groups)
-    result = plane(X, np.zeros((120, 1), int), groups, RANDOM)
+    result = discriminant_plane(X, np.zeros((120, 1), int), groups, RANDOM)
     assert result.kinds == (PRINCIPAL, PRINCIPAL)
     np.testing.assert_allclose(alike(result.places, PCA(2).fit_transform(rest)), 1, rtol=1e-9)
-    result = plane(X, (codes > 0)[:, None].astype(int), groups, RANDOM)
+    result = discriminant_plane(X, (codes > 0)[:, None].astype(int), groups, RANDOM)
     assert result.kinds == (DISCRIMINANT, PRINCIPAL)
     first = result.places[:, :1]
     left = rest - first @ (first.T @ rest) / 120
@@ -66,7 +68,7 @@ def test_several_labelings_share_it():
     codes = rng.integers(2, size=(200, 2))
     X = rng.normal(size=(200, 6))
     X[:, 2:4] += 8 * codes
-    result = plane(X, codes, np.zeros(200, int), RANDOM).places
+    result = discriminant_plane(X, codes, np.zeros(200, int), RANDOM).places
     # Each labeling is told by a line through the plane.
     for own in codes.T:
         side = LinearDiscriminantAnalysis().fit(result, own)
@@ -80,7 +82,7 @@ def test_clusters_are_seen_in_many_features_of_larger_variance(as_rows):
     codes = (rng.random(300) < 0.3 + 0.4 * groups).astype(int)
     X = rng.normal(size=(300, 400)) * np.linspace(9, 1, 400) + 200 * groups[:, None]
     X[:, 399] += 9 * codes
-    result = plane(as_rows(X), codes[:, None], groups, np.random.RandomState(0))
+    result = discriminant_plane(as_rows(X), codes[:, None], groups, np.random.RandomState(0))
     assert result.kinds == (DISCRIMINANT, PRINCIPAL)
     first, apart = (
         result.places[:, 0],
@@ -94,9 +96,9 @@ def test_clusters_are_seen_in_many_features_of_larger_variance(as_rows):
 def test_rows_without_directions():
     codes = np.arange(6) % 2
     line = np.arange(6.0)[:, None] * [1, 2, 3]
-    result = plane(line, codes[:, None], np.zeros(6, int), RANDOM)
+    result = discriminant_plane(line, codes[:, None], np.zeros(6, int), RANDOM)
     assert result.kinds == (DISCRIMINANT, NOTHING) and not result.places[:, 1].any()
-    result = plane(line, codes[:, None], np.arange(6), RANDOM)
+    result = discriminant_plane(line, codes[:, None], np.arange(6), RANDOM)
     assert result.kinds == (NOTHING, NOTHING) and not result.places.any()
-    result = plane(np.full((6, 3), 0.1), codes[:, None], np.zeros(6, int), RANDOM)
+    result = discriminant_plane(np.full((6, 3), 0.1), codes[:, None], np.zeros(6, int), RANDOM)
     assert result.kinds == (NOTHING, NOTHING) and not result.places.any()

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from nrprob.statistics import costs, families
 from nrprob.statistics.families import fit_features
-from nrprob.statistics.rows import Layout, arrange, bucket, make_rows
+from nrprob.statistics.rows import Layout, bucket_size, make_layout, make_rows
 from nrprob.statistics.terms import Term, objective
 from nrprob.statistics.xlogx import safe_log, xlogx
 
@@ -80,7 +80,7 @@ class TestXlogx:
 # Costs
 
 
-COSTS = {family: jax.jit(families.of(family).cost) for family in families.names()}
+COSTS = {family: jax.jit(families.get_family(family).cost) for family in families.family_names()}
 
 
 def _cell(family, x, w):
@@ -108,7 +108,7 @@ def test_cost_of_mass():
     n = np.array([3.0, 5.0, 0.0])
     cells = np.zeros((3, 4))
     cells[:, -1] = n
-    total = np.asarray(jax.jit(costs.mass)(cells)).sum()
+    total = np.asarray(jax.jit(costs.mass_cost)(cells)).sum()
     assert float(total) == pytest.approx(-(3 * np.log(3) + 5 * np.log(5)))
 
 
@@ -124,7 +124,7 @@ def test_costs_never_fall_when_cells_join(family):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_residue_of_a_gaussian_cell_costs_nothing(dtype):
     residue = np.asarray([1e-6, -1e-6, 0.0], dtype)
-    value, g = jax.jit(jax.value_and_grad(lambda c: costs.gaussian(c).sum()))(residue)
+    value, g = jax.jit(jax.value_and_grad(lambda c: costs.gaussian_cost(c).sum()))(residue)
     assert value == 0
     assert np.isfinite(g).all()
 
@@ -169,7 +169,7 @@ def _rough(w, z, x, n_groups, kind):
     """Layout, rows and the spread masses for one way of passing the same numbers."""
     x = _as_kind(x, "sparse" if kind == "entries" else kind)
     layout, rows = small.laid_out(x, z, n_groups)
-    return layout, _by_entries(rows) if kind == "entries" else rows, layout.spread(w)
+    return layout, _by_entries(rows) if kind == "entries" else rows, layout.to_blocks(w)
 
 
 @pytest.mark.parametrize("kind", ["numpy", "jax", "sparse", "entries"])
@@ -194,7 +194,7 @@ def test_cells_are_those_of_a_loop(name, kind):
         _trim(cells, small.M), np.einsum("iskl,ip->lskp", expanded, full), rtol=1e-12, atol=1e-12
     )
     g = rng.normal(size=cells.shape)
-    back = layout.collect(np.asarray(small.adjoint_of(rows, g)))
+    back = layout.from_blocks(np.asarray(small.adjoint_of(rows, g)))
     padded = np.zeros((small.N, rows.x.n_statistics))
     padded[:, : small.M], padded[:, -1] = x, 1
     np.testing.assert_allclose(
@@ -225,7 +225,7 @@ def test_soft_share(kind):
     w = rng.random((small.N, 1, small.K))
     given_x = sparse.csr_array(x) if kind == "sparse" else x
     layout, rows = small.laid_out(given_x, None, small.L, share=share)
-    spread = layout.spread(w)
+    spread = layout.to_blocks(w)
     cells = np.asarray(small.cells_of(rows, spread))
     full = np.concatenate([x, np.ones((small.N, 1))], 1)
     exact = np.einsum("il,isk,ip->lskp", share, w, full)
@@ -240,8 +240,8 @@ def test_hard_share_is_a_grouping():
     layout, rows = small.laid_out(x, z)
     soft_layout, soft_rows = small.laid_out(x, None, small.L, share=np.eye(small.L)[z])
     np.testing.assert_allclose(
-        small.cells_of(rows, layout.spread(w)),
-        small.cells_of(soft_rows, soft_layout.spread(w)),
+        small.cells_of(rows, layout.to_blocks(w)),
+        small.cells_of(soft_rows, soft_layout.to_blocks(w)),
         atol=1e-12,
     )
 
@@ -258,8 +258,8 @@ def test_padding_contributes_nothing(kind):
     assert real.sum() == small.N < real.size
     assert not np.asarray(rows.mass)[~real].any()
     # Even masses on padding reach nothing, since its statistics are zero, the last one included.
-    clean = small.cells_of(rows, layout.spread(w))
-    dirty = small.cells_of(rows, layout.spread(w, fill=7.0))
+    clean = small.cells_of(rows, layout.to_blocks(w))
+    dirty = small.cells_of(rows, layout.to_blocks(w, fill=7.0))
     np.testing.assert_array_equal(clean, dirty)
     # The blocks of a group hold rows of that group.
     for b, g in enumerate(layout.block_group):
@@ -305,7 +305,7 @@ def test_sparse_rows_without_entries_and_repeated_columns():
     exact = _dense_cells(x, w, z, small.L)
     for given_x in (coo.tocsr(), unsorted):
         layout, rows = small.laid_out(given_x, z)
-        cells = small.cells_of(rows, layout.spread(w))
+        cells = small.cells_of(rows, layout.to_blocks(w))
         np.testing.assert_allclose(_trim(cells, small.M), exact, rtol=1e-12, atol=1e-12)
         start = np.asarray(rows.x.start)
         entries = start[layout.slot + 1] - start[layout.slot]
@@ -369,28 +369,28 @@ def test_few_entries_are_few_in_memory():
 def test_layout_round_trip(n, n_groups, seed):
     rng = np.random.default_rng(seed)
     codes = rng.integers(rng.integers(1, n_groups + 1), size=n)  # later groups may be empty
-    layout = arrange(codes, n_groups)
+    layout = make_layout(codes, n_groups)
     values = rng.normal(size=(n, 2))
-    spread = layout.spread(values, fill=-9)
+    spread = layout.to_blocks(values, fill=-9)
     assert spread.shape == (layout.n_blocks, layout.n_rows, 2)
-    np.testing.assert_array_equal(layout.collect(spread), values)
+    np.testing.assert_array_equal(layout.from_blocks(spread), values)
     assert (spread == -9).all(-1).sum() == layout.n_blocks * layout.n_rows - n
     assert len(set(layout.slot)) == n
     np.testing.assert_array_equal(layout.block_group[layout.slot // layout.n_rows], codes)
     assert (np.diff(layout.block_group) >= 0).all()
     # The shape is a function of the sizes alone.
-    other = arrange(np.zeros(n, int), n_groups)
+    other = make_layout(np.zeros(n, int), n_groups)
     assert (other.n_blocks, other.n_rows) == (layout.n_blocks, layout.n_rows)
 
 
 @given(st.integers(1, 5000))
 def test_bucket(size):
-    b = bucket(size, 4096)
+    b = bucket_size(size, 4096)
     if size > 4096:
         assert b == size
         return
     assert size <= b < max(1.5 * size, 2)
-    assert bucket(b, 4096) == b
+    assert bucket_size(b, 4096) == b
     odd = b
     while odd % 2 == 0:
         odd //= 2
@@ -399,7 +399,7 @@ def test_bucket(size):
 
 def test_spread_keeps_the_type():
     layout = Layout(2, 2, np.array([3, 0]), np.zeros(2, np.int32))
-    spread = layout.spread(np.array([4, 5], np.int32), -1)
+    spread = layout.to_blocks(np.array([4, 5], np.int32), -1)
     np.testing.assert_array_equal(spread, [[5, -1], [-1, 4]])
     assert spread.dtype == np.int32
 
@@ -410,10 +410,10 @@ def test_float32_stays_float32(kind):
     w = small.memberships("soft").astype(np.float32)[:, None]
     layout, rows = small.laid_out(_as_kind(x, kind), z)
     terms, _ = small.problem("residual", rows, "gaussian", x, z, np.ones(small.N))
-    score = small.score_of(terms, rows, layout.spread(w))
+    score = small.score_of(terms, rows, layout.to_blocks(w))
     assert rows.mass.dtype == score.dtype == np.float32
-    assert small.cells_of(rows, layout.spread(w)).dtype == np.float32
-    assert objective(terms, small.cells_of(rows, layout.spread(w))).dtype == np.float32
+    assert small.cells_of(rows, layout.to_blocks(w)).dtype == np.float32
+    assert objective(terms, small.cells_of(rows, layout.to_blocks(w))).dtype == np.float32
 
 
 # Objectives and scores
@@ -477,9 +477,9 @@ def test_score_is_the_derived_one(dtype, family, kind, members):
     W = mass[:, None] * small.memberships(members, z=z)
     layout, rows = small.laid_out(x, z, mass=mass)
     terms, _ = small.problem(kind, rows, family, x, z, mass)
-    score = small.score_of(terms, rows, layout.spread(W.astype(dtype)[:, None]))
+    score = small.score_of(terms, rows, layout.to_blocks(W.astype(dtype)[:, None]))
     assert score.dtype == dtype
-    score = layout.collect(np.asarray(score))[:, 0].astype(float)
+    score = layout.from_blocks(np.asarray(score))[:, 0].astype(float)
     hand = _hand_score(kind, x.astype(float), W, z, mass, family)
     np.testing.assert_allclose(
         score - score.mean(1, keepdims=True),
@@ -507,8 +507,8 @@ def test_score_of_binary_columns_that_are_constant_in_a_cell(dtype, value):
     W = np.eye(small.K)[labels]
     layout, rows = small.laid_out(x.astype(dtype), z)
     terms = (small.feature_term(rows, "bernoulli", by_group=False),)
-    score = small.score_of(terms, rows, layout.spread(W.astype(dtype)[:, None]))
-    score = layout.collect(np.asarray(score))[:, 0]
+    score = small.score_of(terms, rows, layout.to_blocks(W.astype(dtype)[:, None]))
+    score = layout.from_blocks(np.asarray(score))[:, 0]
     w = W.sum(0)
     sliver = 1e-12 * small.N
     one = W.T @ x + sliver * x.mean(0)
@@ -529,11 +529,13 @@ def test_objective_is_the_definition(family, kind):
     terms, arguments = small.problem(kind, rows, family, x, z, mass)
     for seed in range(3):
         r = small.memberships("hard", seed)
-        value = objective(terms, small.cells_of(rows, layout.spread(mass[:, None] * r)[:, :, None]))
+        value = objective(
+            terms, small.cells_of(rows, layout.to_blocks(mass[:, None] * r)[:, :, None])
+        )
         exact = reference.objective(x, r.argmax(1), weights=mass, family=family, **arguments)
         np.testing.assert_allclose(value, [exact], rtol=1e-10)
     r = small.memberships("soft")
-    value = objective(terms, small.cells_of(rows, layout.spread(mass[:, None] * r)[:, :, None]))
+    value = objective(terms, small.cells_of(rows, layout.to_blocks(mass[:, None] * r)[:, :, None]))
     exact = reference.free_energy(x, r, weights=mass, family=family, **arguments)
     np.testing.assert_allclose(value, [exact], rtol=1e-10)
 
@@ -544,9 +546,9 @@ def test_score_is_the_price_of_a_tiny_mass(family, kind):
     z, mass, x = small.groups(), small.masses(), small.features(family)
     layout, rows = small.laid_out(x, z, mass=mass)
     terms, _ = small.problem(kind, rows, family, x, z, mass)
-    w = layout.spread(mass[:, None] * small.memberships("soft"))[:, :, None]
+    w = layout.to_blocks(mass[:, None] * small.memberships("soft"))[:, :, None]
     cells = np.asarray(small.cells_of(rows, w))
-    score = layout.collect(np.asarray(small.score_of(terms, rows, w)))[:, 0]
+    score = layout.from_blocks(np.asarray(small.score_of(terms, rows, w)))[:, 0]
     price, size = np.empty((4, small.K)), 1e-5
     for at, i in enumerate([0, 1, 2, 30]):
         for c in range(small.K):
@@ -569,8 +571,8 @@ def test_a_group_without_rows_changes_nothing(family):
     for codes in (z, z // 2 * 1):
         layout, rows = small.laid_out(x, codes, int(codes.max()) + 1, mass=mass)
         terms, _ = small.problem("residual", rows, family, x, codes, mass)
-        spread = layout.spread(w)[:, :, None]
-        score = layout.collect(np.asarray(small.score_of(terms, rows, spread)))
+        spread = layout.to_blocks(w)[:, :, None]
+        score = layout.from_blocks(np.asarray(small.score_of(terms, rows, spread)))
         result.append((float(objective(terms, small.cells_of(rows, spread))[0]), score))
     assert result[0][0] == pytest.approx(result[1][0], rel=1e-12)
     np.testing.assert_allclose(result[0][1], result[1][1], atol=1e-10)
@@ -582,7 +584,7 @@ def test_terms_of_a_residual_view():
     layout, rows = small.laid_out(x, z, mass=mass)
     term = small.residual_term(rows)
     r = small.memberships("hard")
-    spread = layout.spread(mass[:, None] * r)[:, :, None]
+    spread = layout.to_blocks(mass[:, None] * r)[:, :, None]
     own = jax.jit(Term.cells)(term, small.cells_of(rows, spread))
     deviation = np.empty_like(x)
     for g in range(small.L):
@@ -699,6 +701,6 @@ def test_binarize_below_zero_needs_dense_rows():
 
 def test_rows_take_masses_and_bucketed_columns():
     x = small.features("gaussian", m=6)
-    rows = make_rows(x, arrange(np.zeros(small.N, int), 1), 1, mass=small.masses())
-    assert rows.x.n_statistics == bucket(7, 1024) == 8
+    rows = make_rows(x, make_layout(np.zeros(small.N, int), 1), 1, mass=small.masses())
+    assert rows.x.n_statistics == bucket_size(7, 1024) == 8
     assert float(rows.mass.sum()) == pytest.approx(small.masses().sum())

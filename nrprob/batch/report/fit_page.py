@@ -16,7 +16,7 @@ from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import Fit, combined, versions
 from nrprob.batch.registry import Method
 from nrprob.batch.report.template import render
-from nrprob.statistics.top_features import Crossing, Findings, cross, find
+from nrprob.statistics.top_features import Crossing, Findings, cross_labels, find_top_features
 
 __all__ = ["Chapter", "page", "source"]
 
@@ -153,7 +153,7 @@ class Chapter:
         result = []
         for name, labels in self.run.table.labelings.items():
             own = np.asarray(labels)[self.fitted]
-            crossing = cross(name, own, self.codes, self.clusters, _GROUPS)
+            crossing = cross_labels(name, own, self.codes, self.clusters, _GROUPS)
             result.append((name in self.run.known, crossing))
         return result
 
@@ -177,7 +177,7 @@ class Chapter:
         result = []
         for name in self.run.known:
             labels = np.asarray(self.run.table.labelings[name])
-            groups = cross(name, labels, np.zeros(len(labels), int), [0], _GROUPS)
+            groups = cross_labels(name, labels, np.zeros(len(labels), int), [0], _GROUPS)
             result.append((name, [*zip(groups.groups, groups.counts[0].tolist(), strict=True)]))
         return result
 
@@ -190,7 +190,7 @@ class Chapter:
         groups = [np.unique(labels, return_inverse=True)[1].ravel() for labels in known]
         number = combined(np.stack(groups, 1)) if groups else np.zeros(len(self.codes), int)
         measured = self.run.measured
-        return find(
+        return find_top_features(
             self.run.table.X if self.fitted.all() else self.run.table.X[self.fitted],
             self.codes,
             self.clusters,
@@ -207,7 +207,7 @@ class Chapter:
         """Of the cluster at a place: features, their differences, and means within and without."""
         features = self.features
         assert features is not None
-        shown = features.telling(place, _FEATURES)
+        shown = features.most_different(place, _FEATURES)
         names = [self.name(j) for j in shown]
         differences = features.differences[place, shown].tolist()
         means = (features.inside[place, shown], features.outside[place, shown])
@@ -228,7 +228,7 @@ class Chapter:
         """Of the cluster at a place: names of some features, and rows with their values."""
         features, table = self.features, self.run.table
         assert features is not None
-        shown = features.telling(place, _VALUES)
+        shown = features.most_different(place, _VALUES)
         nearest = np.flatnonzero(self.fitted)[features.nearest[place]]
         rows = nearest if table.row_names is None else table.row_names[nearest]
         cells = table.X[nearest][:, shown]

@@ -21,7 +21,7 @@ from nrprob.engines.hash_rng import fold_in, hashed_noise
 from nrprob.engines.optimise.iterate import empty_trace, iterate
 from nrprob.engines.optimise.power import leading_eigenvalues
 from nrprob.statistics.rows import Rows
-from nrprob.statistics.terms import Terms, objective, slope
+from nrprob.statistics.terms import Terms, centred_gradient, objective
 from nrprob.statistics.xlogx import safe_log
 
 CAPACITY = 2048  # temperatures that a ladder may have
@@ -217,7 +217,7 @@ def term_update(terms: Terms, compression: Any) -> Update:
 
     def settle(state, sums, beta):
         cells, q = sums(lambda rows, w: (rows.cells(w), w.sum((0, 1))))
-        return state, (slope(terms, cells), safe_log(q)), None
+        return state, (centred_gradient(terms, cells), safe_log(q)), None
 
     def log_memberships(settled, rows, _, beta):
         slopes, log_prior = settled

@@ -23,7 +23,7 @@ from nrprob.engines.optimise.anneal import CAPACITY, RANGE, normalise_masses
 from nrprob.engines.optimise.power import leading_eigenvalues
 from nrprob.engines.optimise.solve import Problem, Settings, TermFit, exact_objective
 from nrprob.statistics.rows import Rows
-from nrprob.statistics.terms import Terms, objective, row_costs, slope
+from nrprob.statistics.terms import Terms, centred_gradient, objective, row_costs
 
 _SHARE = 0.25  # of the tolerance that all rows together may still move, for none to move by more
 _ROUNDING = 1e-7  # relative change of cells in which nothing moves any more
@@ -244,7 +244,9 @@ def _follow(
     """Slopes and log prior that follow from cells."""
     q = cells[..., -1].sum(0)
     prior = compression * jnp.log(jnp.where(q > 0, q, 1))
-    return slope(terms, cells), jnp.where(active & ((q > 0) | (compression == 0)), prior, -jnp.inf)
+    return centred_gradient(terms, cells), jnp.where(
+        active & ((q > 0) | (compression == 0)), prior, -jnp.inf
+    )
 
 
 def _value(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from nrprob.statistics.rows import Rows, Sparse
-from nrprob.statistics.terms import SMOOTHING, Term, Terms, objective, one_hot, score
+from nrprob.statistics.terms import SMOOTHING, Term, Terms, membership_gradient, objective, one_hot
 
 
 class IncrementalCost(Protocol):
@@ -163,7 +163,7 @@ def remove_small_clusters(
         cells = label_cells(rows, labels, k)
         if isinstance(rows.x, Sparse):
             w = one_hot(labels[..., None], rows.mass, k)
-            cost = score(terms, rows, w)[:, :, 0]
+            cost = membership_gradient(terms, rows, w)[:, :, 0]
         else:
             cost = _of_blocks(terms, rows, labels, cells)[0]
         cost = jnp.where(left & ~jnp.isnan(cost), cost, jnp.inf)

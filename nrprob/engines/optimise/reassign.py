@@ -28,7 +28,7 @@ from nrprob.engines.optimise.iterate import empty_trace, iterate
 from nrprob.engines.optimise.sequential_sweeps import make_sweep
 from nrprob.statistics.costs import SeparableCost
 from nrprob.statistics.rows import Rows
-from nrprob.statistics.terms import Term, Terms, objective, one_hot, score
+from nrprob.statistics.terms import Term, Terms, membership_gradient, objective, one_hot
 
 
 class ReassignmentResult(NamedTuple):
@@ -230,7 +230,7 @@ def reassign_batched(
 
     def follow(labels, existing):
         w = one_hot(labels[..., None], rows.mass, n_clusters)
-        cost = jnp.where(existing, score(terms, rows, w)[:, :, 0], jnp.inf)
+        cost = jnp.where(existing, membership_gradient(terms, rows, w)[:, :, 0], jnp.inf)
         return jnp.where(free, cost.argmin(-1).astype(labels.dtype), labels)
 
     def gains(labels, cells, existing):

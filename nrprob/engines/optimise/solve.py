@@ -41,7 +41,7 @@ from nrprob.engines.optimise.reassign import (
 from nrprob.engines.placement import small_steps_on_cpu
 from nrprob.engines.programs import jit_by_size
 from nrprob.engines.sharding import fetch_to_host
-from nrprob.statistics.costs import mass as mass_cost
+from nrprob.statistics.costs import mass_cost as mass_cost
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Term, Terms, objective, one_hot, row_costs
 from nrprob.statistics.xlogx import safe_log, xlogx

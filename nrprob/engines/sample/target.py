@@ -1,8 +1,8 @@
 """Target distributions over partitions: complete code lengths, in arrays of few shapes.
 
 The numbers of slots for clusters and known groups are rounded up by
-`nrprob.statistics.rows.rounded`, so that other numbers need no other programs. Surplus slots stay
-empty: more clusters than the maximum have infinite cost, and groups without rows add 0.
+`nrprob.statistics.rows.padded_count`, so that other numbers need no other programs. Surplus slots
+stay empty: more clusters than the maximum have infinite cost, and groups without rows add 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.statistics.codes import CodeTerm
-from nrprob.statistics.rows import bucket, rounded
+from nrprob.statistics.rows import bucket_size, padded_count
 from nrprob.trees import node
 
 _STATIC: dict[str, Any] = {"static": True}
@@ -269,14 +269,14 @@ def make_target(
         )
     x = np.asarray(x, np.float64)
     n = x.shape[0]
-    pad = bucket(n, 100_000) - n
+    pad = bucket_size(n, 100_000) - n
     wide = np.pad(np.concatenate([x, np.ones((n, 1))], 1), ((0, pad), (0, 0)))
     sizes = np.asarray(sizes, np.float64)
     most = sizes.size - 1
-    more = rounded(most, wide.size) - most
+    more = padded_count(most, wide.size) - most
     n_groups = 1 if group is None else int(np.max(group, initial=0)) + 1
     if n_groups > 1:
-        n_groups = rounded(n_groups, wide.size)
+        n_groups = padded_count(n_groups, wide.size)
     group = np.zeros(n, np.int32) if group is None else np.asarray(group, np.int32)
     if partners is not None:
         partners = np.pad(np.asarray(partners, np.int32), ((0, pad), (0, 0)))

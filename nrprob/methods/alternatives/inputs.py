@@ -6,7 +6,7 @@ import numpy as np
 
 from nrprob.estimator.base import DenseClusterer, read_labels
 from nrprob.known import Groups, Known, KnownEncoder, read
-from nrprob.statistics.features import Scaled
+from nrprob.statistics.features import StandardisedRows
 
 
 class AlternativeClusterer(DenseClusterer):
@@ -54,13 +54,13 @@ class AlternativeClusterer(DenseClusterer):
         known.columns()  # raises ValueError for continuous covariates
         return X, known
 
-    def _take_rows(self, X, y, known) -> tuple[np.ndarray, Scaled, Known, Groups]:
+    def _take_rows(self, X, y, known) -> tuple[np.ndarray, StandardisedRows, Known, Groups]:
         """Return validated rows, scaled rows, known structure and the product of known labels."""
         X, known = self._read_rows(X, y, known)
         self._encoder = KnownEncoder()
         groups = self._encoder.fit(known, len(X))
         self._check_groups(groups, known)
-        return X, Scaled.of(X), known, groups
+        return X, StandardisedRows.from_rows(X), known, groups
 
     def _check_groups(self, groups: Groups, known: Known) -> None:
         single = int((np.bincount(groups.codes) == 1).sum())

@@ -27,7 +27,7 @@ from nrprob.methods.alternatives.pairs import (
 )
 from nrprob.metrics import contingency
 from nrprob.settings import standard
-from nrprob.statistics.rows import bucket
+from nrprob.statistics.rows import bucket_size
 
 # Rule -> bandwidth for n rows of d features of mean variance 1, to the power of d + 4.
 RULES = {"seed": lambda n, d: 4 / (n * (2 * d + 1)), "normal": lambda n, d: 4 / (n * (d + 2))}
@@ -422,7 +422,7 @@ class NACI(PairClusterer):
             padded[:n] = labels
             most = np.asarray(max_moves, np.int32)
             result = _move_rows(
-                table, rows.alive, padded, most, n_clusters=max(bucket(k, 64), _MAX_GROUPED)
+                table, rows.alive, padded, most, n_clusters=max(bucket_size(k, 64), _MAX_GROUPED)
             )
             result = jax.device_get(result)
             return result._replace(labels=result.labels[:n], sums=result.sums[:k, :k])

@@ -18,8 +18,8 @@ from nrprob.estimator.base import Restarts
 from nrprob.exceptions import warn
 from nrprob.known import factorize, names_of
 from nrprob.methods.alternatives.inputs import AlternativeClusterer
-from nrprob.statistics.features import spread, standardised
-from nrprob.statistics.rows import bucket, rounded
+from nrprob.statistics.features import fit_centre_and_scale, standardise
+from nrprob.statistics.rows import bucket_size, padded_count
 
 _SINGLE_SIZE_ROWS = 256  # below this number of rows, all problems share one compiled size
 _MAX_DIRECT_FEATURES = 8  # up to this number of features, squared differences are summed directly
@@ -71,11 +71,11 @@ class Padded(NamedTuple):
     def from_rows(cls, x: np.ndarray, codes: np.ndarray) -> Padded:
         """Pad rows (n, d) and codes (n, m), so that similar sizes share compiled programs."""
         n, d = x.shape
-        size = bucket(max(n, _SINGLE_SIZE_ROWS), 2048)
-        rows = np.zeros((size, bucket(max(d, _MAX_DIRECT_FEATURES), 1024)), x.dtype)
+        size = bucket_size(max(n, _SINGLE_SIZE_ROWS), 2048)
+        rows = np.zeros((size, bucket_size(max(d, _MAX_DIRECT_FEATURES), 1024)), x.dtype)
         rows[:n, :d] = x
         m = max(codes.shape[1], 1)
-        m = rounded(m, 1) if size <= _SINGLE_SIZE_ROWS else m
+        m = padded_count(m, 1) if size <= _SINGLE_SIZE_ROWS else m
         groups = np.tile(np.arange(size, dtype=np.int32), (m, 1))
         groups[: codes.shape[1], :n] = codes.T
         return cls(rows, np.arange(size) < n, groups)
@@ -128,10 +128,10 @@ class PairClusterer(AlternativeClusterer):
         X, known = self._read_rows(X, y, known)
         random, codes = check_random_state(self.random_state), known.columns()
         self._warn_of_known(codes, names_of(known.given))
-        self._centre, self._scale = spread(X)
+        self._centre, self._scale = fit_centre_and_scale(X)
         self._alike = bool((X == X[:1]).all())
         merged = self._sample_rows(known.groups.codes, random, X.dtype.itemsize)
-        return PairTask(standardised(X, self._centre, self._scale), codes, merged)
+        return PairTask(standardise(X, self._centre, self._scale), codes, merged)
 
     def _warn_of_known(self, codes: np.ndarray, names: list[Any]) -> None:
         n = len(codes)
@@ -218,7 +218,7 @@ class PairClusterer(AlternativeClusterer):
 
     def _log_membership(self, X, known) -> np.ndarray:
         check_is_fitted(self)
-        x = standardised(self._validate(X, reset=False), self._centre, self._scale)
+        x = standardise(self._validate(X, reset=False), self._centre, self._scale)
         merged = self.merged_samples_
         labels = self.labels_[merged]
         return score_by_block(

@@ -18,8 +18,8 @@ from nrprob.estimator.base import Restarts, row_means
 from nrprob.estimator.calls import at_once
 from nrprob.known import Known
 from nrprob.methods.alternatives.inputs import AlternativeClusterer
-from nrprob.statistics.features import ALIKE, Scaled
-from nrprob.statistics.rows import coarse
+from nrprob.statistics.features import ALIKE, StandardisedRows
+from nrprob.statistics.rows import coarse_bucket
 
 TRACE = 512  # entries of the trace
 HIGHEST = jax.lax.Precision.HIGHEST
@@ -111,7 +111,7 @@ class SimultaneousTask:
     """
 
     X: np.ndarray
-    data: Scaled
+    data: StandardisedRows
     known: Known
     padded: PaddedRows
     random: np.random.RandomState
@@ -165,13 +165,13 @@ class SimultaneousClusterer(AlternativeClusterer):
         X, data, known, _ = self._take_rows(X, y, known)
         (n, m), k = X.shape, self.n_clusters
         few_rows = n <= 4096
-        x = np.zeros((coarse(n, 64), coarse(m, 4)), X.dtype)
+        x = np.zeros((coarse_bucket(n, 64), coarse_bucket(m, 4)), X.dtype)
         x[:n, :m] = data.x
         padded = PaddedRows(
             x,
             (np.arange(len(x)) < n).astype(X.dtype),
             np.arange(x.shape[1]) < m,
-            np.arange(coarse(k, 4) if few_rows else k) < k,
+            np.arange(coarse_bucket(k, 4) if few_rows else k) < k,
         )
         return SimultaneousTask(X, data, known, padded, check_random_state(self.random_state))
 
@@ -196,20 +196,20 @@ class SimultaneousClusterer(AlternativeClusterer):
         self._pairs = runs.labels.astype(np.int64)
         self.alternatives_ = self._pairs[best]
         memberships = self._store_estimates(task, runs.fit)
-        self._scaled = task.data.emptied()
+        self._scaled = task.data.without_rows()
         membership = memberships[self._chosen].astype(np.float64)
         self._store(
             Restarts(self._pairs[np.arange(len(chosen)), :, chosen], objective, runs.converged),
             membership=membership / membership.sum(1, keepdims=True),
             trace=self._unscaled_objective(runs.trace.astype(float), task),
             n_iter=runs.n_iter[best],
-            nothing_left=ALIKE if task.data.alike else "",
+            nothing_left=ALIKE if task.data.all_equal else "",
         )
         self.cluster_centers_ = row_means(task.X, self.membership_)
         sizes = np.bincount(self.alternatives_[:, 1 - self._chosen])
         self._tell_small(sizes, " of the other clustering")
         other = (sizes > 0).sum()
-        if other < self.n_clusters and not task.data.alike:
+        if other < self.n_clusters and not task.data.all_equal:
             self._degenerate(
                 f"the other clustering has {other} clusters, fewer than "
                 f"n_clusters={self.n_clusters}; see alternatives_"

@@ -108,7 +108,7 @@ class TransformClusterer(AlternativeClusterer):
         moved = self._learn_transform(self._scaled.x, known, groups, random)
         self._row_scale = math.sqrt(float(np.mean(moved**2))) or 1.0
         rows = (moved / self._row_scale).astype(X.dtype)
-        alike, self._scaled = self._scaled.alike, self._scaled.emptied()
+        alike, self._scaled = self._scaled.all_equal, self._scaled.without_rows()
         return TransformTask(X, rows, self._row_scale * self._scaled.scale, alike, random)
 
     def compute(self, task):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from nrprob.data.design import Design
-from nrprob.statistics.rows import rounded
+from nrprob.statistics.rows import padded_count
 
 MAX_COLUMNS = 500
 
@@ -22,7 +22,7 @@ def effects_width(design: Design) -> int:
             f"known may have up to {MAX_COLUMNS} columns, of covariates, memberships or labels; "
             f"got {columns.shape[1]}; pass fewer, or set multi='product' if they are labels"
         )
-    return rounded(columns.shape[1], design.n_samples)
+    return padded_count(columns.shape[1], design.n_samples)
 
 
 def with_linear_effects(design: Design, width: int) -> Design:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob.engines.sample.target import Target
-from nrprob.statistics.rows import rounded
+from nrprob.statistics.rows import padded_count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +50,7 @@ def compact(draws: dict[str, np.ndarray], target: Any) -> tuple[dict[str, np.nda
         there = np.bincount(draw, minlength=n_slots) > 0
         n_most = max(n_most, int(there.sum()))
         draw[:] = (there.cumsum() - 1)[draw]
-    room = rounded(max(n_most + 1, _ROOM), target.x.size)
+    room = padded_count(max(n_most + 1, _ROOM), target.x.size)
     return result, target.with_room(min(room, n_slots))
 
 

@@ -13,7 +13,7 @@ from nrprob.estimator.base import read_labels
 from nrprob.methods.bayes.covariates import effects_width, with_linear_effects
 from nrprob.methods.bayes.model import LONGER
 from nrprob.methods.bayes.prediction import Sampled
-from nrprob.statistics.families import fit_features, lacking
+from nrprob.statistics.families import fit_features, missing_property_error
 
 _ROUNDING = 1e-6  # standard deviations of a column that others leave, and less: it was rounded
 
@@ -86,7 +86,7 @@ class Inputs(Sampled):
             self._standardise(X)
             return
         if kind not in ("multinomial", "bernoulli"):
-            raise lacking(kind, "code", ("gaussian", "multinomial", "bernoulli"))
+            raise missing_property_error(kind, "code", ("gaussian", "multinomial", "bernoulli"))
         if not plain:
             raise ValueError(
                 f"features={kind!r} have no covariance, and the collapsed kernel only; got "

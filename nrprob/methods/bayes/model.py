@@ -34,7 +34,7 @@ from nrprob.statistics.codes import (
     normal_nml,
 )
 from nrprob.statistics.groups import group_sums
-from nrprob.statistics.rows import rounded
+from nrprob.statistics.rows import padded_count
 
 _NEAR, _SEARCHED = 20, 5000  # partners of a row, and rows that they are looked for in
 LONGER = 10  # times the most counts of a row, that new rows may have
@@ -282,7 +282,7 @@ def _gain(code: CellCode, cells: jax.Array) -> jax.Array:
 def _weight(code: CellCode, x: np.ndarray, group: np.ndarray) -> float:
     """Weight at which known groups, told as clusters, gain half of what telling them costs."""
     cells = group_sums(x, group)
-    more = rounded(len(cells), x.size) - len(cells)
+    more = padded_count(len(cells), x.size) - len(cells)
     gain = float(_gain(code, np.pad(cells, ((0, more), (0, 0)))))
     size = cells[:, -1]
     entropy = float(size @ np.log(size.sum() / size))

@@ -29,7 +29,7 @@ from nrprob.methods.bayes.pointwise import pointwise_log_likelihood, unavailable
 from nrprob.methods.bayes.yeo_johnson import STRONGEST
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
-from nrprob.statistics.rows import rounded
+from nrprob.statistics.rows import padded_count
 
 _DENSE = 10**8  # entries of rows that come sparse
 
@@ -292,7 +292,7 @@ class Sampled(Clusterer):
         if self._n_classes:
             return class_probabilities(target, draws, n_draws, rows, rule=self.prediction_rule)
         size, k = target.x.shape[0], self.n_clusters_
-        reference = np.zeros((size, rounded(k, size)))
+        reference = np.zeros((size, padded_count(k, size)))
         reference[np.arange(self._n_rows), self.labels_] = 1
         result = cluster_probabilities(
             target, draws, n_draws, rows, reference, rule=self.prediction_rule

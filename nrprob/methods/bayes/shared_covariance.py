@@ -31,7 +31,7 @@ from nrprob.engines.sample.uniforms import normal
 from nrprob.methods.bayes.hyperparameters import NumbersOnly, Prior
 from nrprob.methods.bayes.six_move_draws import log_gamma_variate
 from nrprob.methods.bayes.weights import reweighted, unweighted
-from nrprob.statistics.codes import code_term, student
+from nrprob.statistics.codes import code_term, student_t_nats
 from nrprob.statistics.gammas import log_multigamma
 from nrprob.statistics.matrices import log_determinant, whitener
 from nrprob.statistics.sums import sum_of_squares
@@ -291,7 +291,7 @@ class TiedTarget(NumbersOnly):
         away = jnp.square(rows[:, :d] @ white.T - means @ white.T).sum(-1)
         if weights is not None:
             weight, spread, away = weights[:, None], spread[:, None], away[:, None]
-        return student(weight * away, log_det, 1 + weight * spread, freedom, d)
+        return student_t_nats(weight * away, log_det, 1 + weight * spread, freedom, d)
 
     def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
         """What single rows (b, p) of groups (b,) add to every cluster: (K, b)."""
@@ -318,7 +318,7 @@ class TiedTarget(NumbersOnly):
         # The scatter without the row has (1 - share) times the determinant.
         away = away / left**2 / (1 - share)
         factor = 1 + weight * leverage / left
-        return -student(weight * away, log_det + jnp.log1p(-share), factor, freedom, d)
+        return -student_t_nats(weight * away, log_det + jnp.log1p(-share), factor, freedom, d)
 
     def odds(
         self, state: Partition, a: jax.Array, b: jax.Array

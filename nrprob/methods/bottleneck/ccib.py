@@ -23,9 +23,9 @@ from nrprob.methods.bottleneck.glm import GLMProblem, potential
 from nrprob.methods.bottleneck.ib import Bottleneck
 from nrprob.settings import standard
 from nrprob.statistics import families
-from nrprob.statistics.costs import gaussian
+from nrprob.statistics.costs import gaussian_cost
 from nrprob.statistics.families import feature_term, half_squares, sum_of_squares
-from nrprob.statistics.rows import Dense, Rows, bucket
+from nrprob.statistics.rows import Dense, Rows, bucket_size
 from nrprob.statistics.terms import Residual, Term
 
 _MODELLED = "continuous known structure and multi='additive'"
@@ -45,7 +45,7 @@ def residual_term(rows: Rows) -> Term:
     within = rows.scatter(mean)[:-1].sum()
     scale = (within + (mass * mean**2).sum()) / mass.sum()
     one = jnp.ones((), mean.dtype)
-    return Term(one, 0.5 * within, Residual(mean), gaussian, False, scale)
+    return Term(one, 0.5 * within, Residual(mean), gaussian_cost, False, scale)
 
 
 def _weigh(coordination: str, automatic: bool, given: jax.Array) -> WeightRule:
@@ -119,7 +119,9 @@ class ModelBottleneck(ConditionalBottleneck):
             explained = numbers.design @ numbers.least_squares
             pooled = replace(rows, x=Dense(rows.x.x - explained))
             one = jnp.ones((), rows.mass.dtype)
-            coordination = Term(one, 0.5 * sum_of_squares(pooled), None, gaussian, False, scale)
+            coordination = Term(
+                one, 0.5 * sum_of_squares(pooled), None, gaussian_cost, False, scale
+            )
         else:
             coordination = feature_term(rows, self.features, by_group=False)
         weigh = _weigh(self.coordination, self.automatic, numbers.weight)
@@ -334,12 +336,12 @@ class CCIB(BottleneckEstimator):
         x = np.asarray(task.x, np.float64)
         self._least_squares = np.linalg.lstsq(self._design, x, rcond=None)[0]
         # Columns are bucketed, like those of the features; the ridge takes care of empty ones.
-        wide = bucket(d, 64)
+        wide = bucket_size(d, 64)
         design = np.pad(self._design, ((0, 0), (0, wide - d))).astype(task.x.dtype)
         explained = np.zeros((wide, task.rows.x.n_statistics))
         explained[:d, : x.shape[1]] = self._least_squares
         del self._design
-        return ModelNumbers(weight, self.ridge, task.layout.spread(design), explained)
+        return ModelNumbers(weight, self.ridge, task.layout.to_blocks(design), explained)
 
     def _descent(self):
         return self._free(quench=1.0 if self._faithful else 100.0)
@@ -369,7 +371,10 @@ class CCIB(BottleneckEstimator):
         """Costs (n, k) of new rows under the models of every cluster."""
         check_is_fitted(self)
         self._check_dense(X)
-        family, weight = families.of(self._features.features, "link"), self.coordination_weight_
+        family, weight = (
+            families.get_family(self._features.features, "link"),
+            self.coordination_weight_,
+        )
         with standard():
             x = np.asarray(self._features(self._validate(X, reset=False)), np.float64)
             design = columns.transform(known, x.shape[0])

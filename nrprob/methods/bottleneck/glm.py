@@ -27,11 +27,11 @@ from nrprob.engines.optimise.anneal import BlockSums, Update, WeightRule, compre
 from nrprob.engines.optimise.iterate import iterate
 from nrprob.engines.optimise.power import leading_eigenvalues
 from nrprob.engines.optimise.solve import AnnealingProblem, exact_objective
-from nrprob.statistics.families import of
+from nrprob.statistics.families import get_family
 from nrprob.statistics.links import Link
 from nrprob.statistics.matrices import whitener
 from nrprob.statistics.rows import Rows
-from nrprob.statistics.terms import Term, objective, row_costs, slope
+from nrprob.statistics.terms import Term, centred_gradient, objective, row_costs
 from nrprob.statistics.xlogx import safe_log
 
 STEPS = 1  # Newton steps at every update of the memberships
@@ -81,7 +81,7 @@ def potential(features: str, eta: jax.Array) -> tuple[jax.Array, jax.Array, jax.
 
 
 def _link(features: str) -> Link:
-    link = of(features, "link").link
+    link = get_family(features, "link").link
     assert link is not None
     return link
 
@@ -346,7 +346,7 @@ def model_update(features: str, coordination: Term) -> Update:
     def settle(coef, sums, beta):
         coef, _, losses = fit(features, sums, coef)
         cells, q = sums(lambda data, w: (data.rows.cells(w), w.sum((0, 1))))
-        return coef, (slope(terms, cells), safe_log(q)), losses
+        return coef, (centred_gradient(terms, cells), safe_log(q)), losses
 
     def log_memberships(settled, data, losses, beta):
         slopes, log_prior = settled

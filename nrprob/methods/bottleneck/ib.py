@@ -15,7 +15,7 @@ from nrprob.estimator.paths import SplittingEstimator
 from nrprob.estimator.terms import SOLVERS
 from nrprob.estimator.unconditional import UnconditionalMixin
 from nrprob.methods.bottleneck.base import BottleneckEstimator
-from nrprob.statistics.costs import mass
+from nrprob.statistics.costs import mass_cost
 from nrprob.statistics.families import feature_term
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Term
@@ -56,8 +56,8 @@ class SideInformation:
         zero = jnp.zeros_like(entropy)
         terms = (
             relevant,
-            Term(one, entropy, None, mass, False),
-            Term(one, zero, None, mass, True),
+            Term(one, entropy, None, mass_cost, False),
+            Term(one, zero, None, mass_cost, True),
         )
         weights = jnp.stack([one, gamma, -gamma])
         return Problem(terms, FixedWeights(weights), n_start=1, curvature=gamma)

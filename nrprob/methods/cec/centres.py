@@ -20,7 +20,7 @@ from nrprob.known import Groups, read
 from nrprob.statistics.families import FeatureMap, fit_features
 from nrprob.statistics.features import ALIKE
 from nrprob.statistics.groups import cross_table
-from nrprob.statistics.rows import Layout, Rows, coarse, make_rows, wide
+from nrprob.statistics.rows import Layout, Rows, coarse_bucket, make_rows, pad_columns
 
 CAPACITY = 1024  # entries of a trace; the last entry is always the one of the last iteration
 
@@ -39,8 +39,8 @@ def lay_out(X: np.ndarray, fixed: np.ndarray, least: int = 0) -> tuple[FeatureMa
     n = len(X)
     features = fit_features(X, "gaussian", None)
     task = Task(X, features(X), fixed, Groups(np.zeros(n, int), 1), read(None, n))
-    task.layout = Layout(1, coarse(n, 64), np.arange(n), np.zeros(1, np.int32))
-    task.rows = make_rows(wide(task.x, least), task.layout, 1)
+    task.layout = Layout(1, coarse_bucket(n, 64), np.arange(n), np.zeros(1, np.int32))
+    task.rows = make_rows(pad_columns(task.x, least), task.layout, 1)
     return features, task
 
 

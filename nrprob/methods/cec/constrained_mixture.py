@@ -35,7 +35,7 @@ from nrprob.methods.cec.link_posterior import SETS, Links, posterior_and_labels,
 from nrprob.methods.cec.must_link_components import read_units
 from nrprob.statistics.gaussians import log_normals
 from nrprob.statistics.matrices import whitener
-from nrprob.statistics.rows import Rows, existing
+from nrprob.statistics.rows import Rows, active_mask
 
 _COVARIANCES = ("full", "diag", "spherical")
 _MIN_SIZE = 1e-8  # lower bound of a component's number of rows in divisions
@@ -350,7 +350,7 @@ class ConstrainedMixture(PairEstimator):
             self.links,
             self.n_clusters,
             task.rows.mass.size,
-            existing(self.n_clusters, task.rows.x.x.size),
+            active_mask(self.n_clusters, task.rows.x.x.size),
         )
         self._varies = (X != X[:1]).any(0)
         variance = np.zeros(task.rows.x.n_statistics)

@@ -21,8 +21,8 @@ from nrprob.methods.cec.critical import critical_betas
 from nrprob.methods.cec.inputs import COVARIANCES, Prepared, check_fixed, prepare_features
 from nrprob.methods.cec.solver import STARTS, Objective, make_parameters, solve_cec
 from nrprob.settings import standard
-from nrprob.statistics.gaussians import Moments, log_normals
-from nrprob.statistics.rows import Layout, Rows, arrange, bucket, make_rows
+from nrprob.statistics.gaussians import MomentRows, log_normals
+from nrprob.statistics.rows import Layout, Rows, bucket_size, make_layout, make_rows
 
 DELETIONS = ("sparing", "always")
 SOLVERS = ("batched", "sequential", "anneal")
@@ -288,16 +288,16 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
             X, self.covariance, self.fixed_covariance, float(self.reg), self.n_clusters
         )
         # Lay out the rows, padded in their columns, followed by the indicators of the classes.
-        layout = arrange(np.zeros(n, int), 1)
+        layout = make_layout(np.zeros(n, int), 1)
         d = prepared.x.shape[1]
-        m = bucket(d, 64) if n <= 16384 else d
+        m = bucket_size(d, 64) if n <= 16384 else d
         columns = np.zeros((n, m))
         columns[:, :d] = prepared.x
         if fixed is not None:
             indicators = fixed[:, None] == np.arange(self.classes_.size)
             columns = np.hstack([columns, indicators.astype(float)])
         rows = make_rows(columns, layout, 1)
-        rows = replace(rows, x=Moments(rows.x.x, m, self.covariance))
+        rows = replace(rows, x=MomentRows(rows.x.x, m, self.covariance))
         self.beta_ = self._label_weight(prepared, fixed)
         # Smallest cluster that is not deleted.
         needed = {"full": d + 1, "fixed": 1}.get(self.covariance, 2)

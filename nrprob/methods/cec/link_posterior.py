@@ -25,7 +25,7 @@ from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from nrprob.engines.hash_rng import hashed_uniform
-from nrprob.statistics.rows import bucket
+from nrprob.statistics.rows import bucket_size
 
 LABELINGS = 50_000  # most labelings of one part that are enumerated
 TOTAL = 5_000_000  # most entries in the table of these labelings, over all parts
@@ -287,7 +287,7 @@ def read_links(
         _pad_array(free, n_rows, False),
         *_stack_tables(tables, n_rows * width, (64, 4)),
         _stack_tables([units[None] for units in classes], n_rows, (1, 1))[0] if classes else none,
-        _pad_array(rough, bucket(len(rough), 1 << 20) if len(rough) else 0, n_rows),
+        _pad_array(rough, bucket_size(len(rough), 1 << 20) if len(rough) else 0, n_rows),
         _pad_array(turn, n_rows, -1),
         np.asarray(turn.max() + 1, np.int32),
         _pad_array(part, n_rows, 0),
@@ -327,7 +327,7 @@ def _stack_tables(
     """
     count = sum(map(len, tables)) + 1
     width = max((t.shape[1] for t in tables), default=1)
-    shape = max(bucket(count, 4096), least[0]), max(bucket(width, 64), least[1])
+    shape = max(bucket_size(count, 4096), least[0]), max(bucket_size(width, 64), least[1])
     out, number = np.full(shape, fill, np.int32), np.full(shape[0], len(tables), np.int32)
     end = 0
     for i, t in enumerate(tables):

@@ -31,7 +31,7 @@ from nrprob.methods.cec.centres import (
     weighted_means,
 )
 from nrprob.statistics.groups import cross_table
-from nrprob.statistics.rows import Rows, coarse
+from nrprob.statistics.rows import Rows, coarse_bucket
 
 
 class KMeansParameters(NamedTuple):
@@ -118,7 +118,7 @@ def kmeans_calls(model: Any, task: Task, strength: float) -> list[SolverCall]:
     k = padded(task.rows, task.layout, model.n_clusters)
     return restart_calls(
         solve_partition_kmeans,
-        {"n_clusters": k, "n_classes": coarse(fixed.max() + 1, 4)},
+        {"n_clusters": k, "n_classes": coarse_bucket(fixed.max() + 1, 4)},
         task.rows, task.layout, fixed, [settings],
         n_init=model.n_init, random_state=model.random_state,
         each=task.rows.mass.size * (k + 3) * 4,

@@ -17,7 +17,7 @@ from nrprob.engines.optimise.kmeans import kmeans_plus_plus, squared_distances_f
 from nrprob.engines.optimise.reassign import reassign_batched, reassign_sequentially
 from nrprob.engines.programs import jit_by_size
 from nrprob.methods.cec.costs import LabelCost, SizeCost
-from nrprob.statistics.gaussians import CrossEntropy
+from nrprob.statistics.gaussians import CrossEntropyCost
 from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Terms, TracedTerm, one_hot
 
@@ -29,7 +29,7 @@ class CECParameters(NamedTuple):
 
     Attributes
     ----------
-    ridge, dimension : see `nrprob.statistics.gaussians.CrossEntropy`
+    ridge, dimension : see `nrprob.statistics.gaussians.CrossEntropyCost`
     metric : (m,) weights of squared differences between rows in k-means++
     total : number of rows
     parameters : see `SizeCost`
@@ -79,7 +79,7 @@ class Objective:
     def terms(self, rows: Rows, parameters: CECParameters) -> Terms:
         """Terms of the features, the cluster sizes and the labels."""
         unit, zero = jnp.ones((), rows.mass.dtype), jnp.zeros((), jnp.float64)
-        features = CrossEntropy(parameters.ridge, parameters.dimension, self.covariance)
+        features = CrossEntropyCost(parameters.ridge, parameters.dimension, self.covariance)
         sizes = SizeCost(parameters.total, parameters.parameters)
         scale = jnp.asarray(parameters.dimension, jnp.float64)
         terms = (

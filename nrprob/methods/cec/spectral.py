@@ -19,7 +19,7 @@ from nrprob.methods.cec.centres import class_codes, lay_out, store_result
 from nrprob.methods.cec.partition_kmeans import kmeans_calls
 from nrprob.settings import few_threads
 from nrprob.statistics.features import check_range
-from nrprob.statistics.rows import coarse, rounded
+from nrprob.statistics.rows import coarse_bucket, padded_count
 
 _MAX_ROWS = 10_000  # rows of a fit, which has n^2 affinities
 _BLOCK = 1000  # new rows per block
@@ -236,7 +236,9 @@ class SemiSupervisedSpectral(PairEstimator):
         # Scale the rows of the embedding to length 1.
         length = np.sqrt((vectors**2).sum(1, keepdims=True))
         self.embedding_ = vectors / np.where(length > 0, length, 1)
-        least = rounded(self.n_clusters, coarse(len(X), 64) * coarse(self.n_clusters, 16))
+        least = padded_count(
+            self.n_clusters, coarse_bucket(len(X), 64) * coarse_bucket(self.n_clusters, 16)
+        )
         features, among = lay_out(self.embedding_, class_codes(None, len(X)), least)
         among.calls = kmeans_calls(self, among, 0.0)
         result = super().compute(among)

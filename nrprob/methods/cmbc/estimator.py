@@ -20,8 +20,8 @@ from nrprob.methods.cmbc.solver import CAPACITY, Numbers, solve_cmbc
 from nrprob.methods.cmbc.updates import UPDATES
 from nrprob.metrics import independence_test
 from nrprob.statistics.families import fit_features
-from nrprob.statistics.features import refuse
-from nrprob.statistics.rows import existing
+from nrprob.statistics.features import raise_where
+from nrprob.statistics.rows import active_mask
 
 __all__ = ["CMBC", "gamma_to_strength", "strength_to_gamma"]
 
@@ -202,7 +202,7 @@ class CMBC(ScoreMixin, LinearClusterer):
     def _validate(self, X, *, reset: bool):
         X = super()._validate(X, reset=reset)
         if self.binarize is None:
-            refuse(
+            raise_where(
                 X,
                 lambda v: (v != 0) & (v != 1),
                 "CMBC needs binary features",
@@ -238,7 +238,7 @@ class CMBC(ScoreMixin, LinearClusterer):
             if sizes.min() > 1 or sizes.max() == 1 or sizes.size == 1:
                 self._check_groups(Groups(codes, sizes.size), task.known)
         width, n_values = task.rows.x.n_statistics, sum(codes.max() + 1 for codes in task.labelings)
-        active = existing(self.n_clusters, max(task.layout.n_slots * width, n_values * _SYSTEM))
+        active = active_mask(self.n_clusters, max(task.layout.n_slots * width, n_values * _SYSTEM))
         tables = make_penalty(task.x, task.labelings, self.form, self.n_clusters, width, active)
         strengths: tuple[float, ...] = (self.strength,)
         if self.strength == "auto":
@@ -319,7 +319,7 @@ class CMBC(ScoreMixin, LinearClusterer):
         path = []
         for strength, solutions in groups.items():
             best = min(solutions, key=lambda c: c.objective.min())
-            labels = task.layout.collect(best.labels)[:, int(best.objective.argmin())]
+            labels = task.layout.from_blocks(best.labels)[:, int(best.objective.argmin())]
             test = _redundancy(labels, task.labelings)
             path.append(
                 {

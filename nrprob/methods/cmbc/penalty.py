@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nrprob.statistics.groups import group_sums
-from nrprob.statistics.rows import rounded
+from nrprob.statistics.rows import padded_count
 
 FORMS = ("chi2", "balanced", "pairs", "printed")
 
@@ -88,7 +88,7 @@ def make_penalty(
     """Tables of labelings, each (n,) codes, over the features of ``x`` (n, m); in float64.
 
     Features are padded to ``width``, values of the labelings to a rounded number. ``active`` says
-    which clusters exist; see `nrprob.statistics.rows.existing`.
+    which clusters exist; see `nrprob.statistics.rows.active_mask`.
     """
     n, m = x.shape
     parts = []
@@ -109,7 +109,7 @@ def make_penalty(
         u, v = form_weights(form, k, sizes / n)
         parts.append((given_1 - given_0, given_0.sum(1), m * sizes / n, u, v))
     n_values = sum(part[1].size for part in parts)
-    padded = rounded(n_values, width * (k if active is None else active.size))
+    padded = padded_count(n_values, width * (k if active is None else active.size))
     differences = np.zeros((padded, width))
     rest = np.zeros((4, padded))
     if parts:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import sparse
 from scipy.optimize import linear_sum_assignment
 
-from nrprob.statistics.ensembles import indicators, nearness
+from nrprob.statistics.ensembles import centroid_scores, stack_indicators
 from nrprob.statistics.groups import cross_table
 from nrprob.statistics.rows import cluster_means
 
@@ -56,7 +56,7 @@ def agree(
     columns : (n, members) labels below ``k``
     fixed : (n,) cluster of the rows whose label is given, else -1
     """
-    x = indicators(columns, [np.arange(k)] * columns.shape[1])
+    x = stack_indicators(columns, [np.arange(k)] * columns.shape[1])
     transpose = sparse.csr_array(x.T)
     n, members = columns.shape
 
@@ -83,7 +83,7 @@ def agree(
         while not converged and len(trace) < max_iter:
             if own is not None and not trace:
                 centroids[:, own * k : (own + 1) * k] *= 0
-            new = nearness(x, centroids, np.bincount(labels, minlength=k) > 0).argmax(1)
+            new = centroid_scores(x, centroids, np.bincount(labels, minlength=k) > 0).argmax(1)
             if fixed is not None:
                 new = np.where(fixed >= 0, fixed, new)
             # Without a member's votes, to change nothing is no sign yet.

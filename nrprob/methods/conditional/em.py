@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from nrprob.engines.placement import on_cpu
-from nrprob.statistics.matrices import inverse
+from nrprob.statistics.matrices import inverse_and_log_det
 
 _SWEEPS = 5  # of balancing, in every step
 _TINY = 1e-30  # share of a cluster that balancing takes for none
@@ -161,7 +161,7 @@ def _inverse(sigma: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Inverse of a covariance, whole or its diagonal, the inverse's diagonal, and log det."""
     if sigma.ndim == 1:
         return 1 / sigma, 1 / sigma, jnp.log(sigma).sum()
-    precision, log_det, _ = inverse(sigma)
+    precision, log_det, _ = inverse_and_log_det(sigma)
     return precision, jnp.diagonal(precision), log_det
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from nrprob.statistics.features import binary_exponent, shift
+from nrprob.statistics.features import binary_exponent, scale_by_power_of_two
 
 # Components with less than this share of the largest singular value of a design are not there.
 _RANK = 1e-9
@@ -56,7 +56,10 @@ class Weighting:
     def weighted(self, damped: sparse.csr_array, power: float) -> sparse.csr_array:
         """Rows times ``idf ** power``, of unit length; rows of zeros stay."""
         most = float(damped.data.max(initial=0))
-        data = shift(damped.data, -binary_exponent(most)) * (self.idf**power)[damped.indices]
+        data = (
+            scale_by_power_of_two(damped.data, -binary_exponent(most))
+            * (self.idf**power)[damped.indices]
+        )
         return unit_rows(
             sparse.csr_array((data, damped.indices, damped.indptr), shape=damped.shape)
         )

@@ -30,8 +30,8 @@ from nrprob.methods.conditional.moments import (
 from nrprob.methods.conditional.regression import fitted
 from nrprob.methods.conditional.spectral_mixture import fit_mixtures, row_keys
 from nrprob.settings import few_threads
-from nrprob.statistics.ensembles import indicators, nearness
-from nrprob.statistics.features import refuse
+from nrprob.statistics.ensembles import centroid_scores, stack_indicators
+from nrprob.statistics.features import raise_where
 
 _MODES = ("within", "across")
 # Settings in the order in which they are used up: the one to take alone comes first.
@@ -303,7 +303,7 @@ class ResidualSpectral(Clusterer):
     def _validate(self, X, *, reset: bool) -> sparse.csr_array:
         """Checked counts in CSR form, with sorted columns and no entry twice."""
         X = super()._validate(X, reset=reset)
-        refuse(
+        raise_where(
             X,
             lambda v: v < 0,
             "ResidualSpectral takes counts, or other non-negative weights of terms",
@@ -495,8 +495,8 @@ class ResidualSpectral(Clusterer):
         """
         X, known = self._take_out(X, known)
         columns = self._columns(X, known)
-        x = indicators(columns, [np.arange(self.n_clusters)] * columns.shape[1])
-        return nearness(x, self.member_centers_, self._holds_rows).argmax(1)
+        x = stack_indicators(columns, [np.arange(self.n_clusters)] * columns.shape[1])
+        return centroid_scores(x, self.member_centers_, self._holds_rows).argmax(1)
 
     def predict_proba(self, X, *, known=None):
         """Shares of the members that vote for every cluster, as ``membership_`` of new rows.

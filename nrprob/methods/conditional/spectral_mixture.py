@@ -19,7 +19,7 @@ from nrprob.engines.optimise.kmeans import kmeans_plus_plus, lloyd_iterations
 from nrprob.engines.placement import on_cpu
 from nrprob.engines.programs import jit_by_size
 from nrprob.statistics.matrices import whitener
-from nrprob.statistics.rows import bucket, existing
+from nrprob.statistics.rows import active_mask, bucket_size
 
 _HIGHEST = jax.lax.Precision.HIGHEST
 _LLOYD = 100  # most iterations of the k-means that EM starts from
@@ -72,9 +72,9 @@ def fit_mixtures(
     """
     s, n, p = coordinates.shape
     n_classes = 0 if fixed is None else int(fixed.max()) + 1
-    size = bucket(n, 65536)
-    real = existing(n_clusters, size * p)
-    k = max(bucket(n_clusters, 64), 2) if real is None else real.size
+    size = bucket_size(n, 65536)
+    real = active_mask(n_clusters, size * p)
+    k = max(bucket_size(n_clusters, 64), 2) if real is None else real.size
     pad = size - n
     dtype = coordinates.dtype
     arguments = (

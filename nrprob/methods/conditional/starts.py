@@ -2,7 +2,7 @@
 
 They are computed by NumPy on the host: compiled programs would take seconds to compile and
 milliseconds to run. Rows lie in blocks of one known group each, as
-`nrprob.statistics.rows.arrange` lays them out, so that every step is a matrix product.
+`nrprob.statistics.rows.make_layout` lays them out, so that every step is a matrix product.
 """
 
 from __future__ import annotations
@@ -125,13 +125,13 @@ def make_starts(
     tries : int
     fixed : (n,) classes of labelled rows, else -1
     """
-    real = layout.spread(np.ones(len(y), bool))
-    place = layout.spread(np.arange(len(y)))
+    real = layout.to_blocks(np.ones(len(y), bool))
+    place = layout.to_blocks(np.arange(len(y)))
     every, names = [], np.zeros_like(layout.block_group)
     with few_threads(len(y)):
         for own, count in ((names, 1), (layout.block_group, n_groups))[: 2 if aligned else 1]:
             for seen in maps:
-                z = layout.spread((y @ seen).astype(np.float32))
+                z = layout.to_blocks((y @ seen).astype(np.float32))
                 rows = Seen(z, real, place, own, count)
                 if count == 1:
                     rows = rows._replace(

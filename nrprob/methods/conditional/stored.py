@@ -142,7 +142,7 @@ class _Search:
             task.data, task.numbers, task.fixed, every, self.common.free, **self.kind
         )
         shape = -1, *task.data.mass.shape
-        return np.stack([task.layout.collect(own) for own in np.asarray(result).reshape(shape)])
+        return np.stack([task.layout.from_blocks(own) for own in np.asarray(result).reshape(shape)])
 
     def _leading(self, ends: Ends, among: Iterable[int], most: int) -> list[int]:
         """The best restarts ``among`` some that differ, the best first."""

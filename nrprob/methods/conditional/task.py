@@ -15,7 +15,7 @@ from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.methods.conditional.em import Numbers, Residuals
 from nrprob.methods.conditional.solver import Sample
 from nrprob.methods.conditional.starts import make_starts, name_classes, schedule, stratified
-from nrprob.statistics.rows import Layout, arrange, bucket, existing, rounded
+from nrprob.statistics.rows import Layout, active_mask, bucket_size, make_layout, padded_count
 
 # Whether each fit estimates the clusters' weights, by the parameter `weights`.
 WEIGHTS = {"uniform": (False,), "free": (True,), "auto": (False, True)}
@@ -102,8 +102,8 @@ def lay_out(
     """
     n, p = y.shape
     k, dof = model.n_clusters, at.dof
-    n_groups = rounded(groups.n_groups, y.size)  # one too: what is found is often known next
-    pad = bucket(p, 256) - p
+    n_groups = padded_count(groups.n_groups, y.size)  # one too: what is found is often known next
+    pad = bucket_size(p, 256) - p
     log_scale = float(np.log(at.variances).sum())
     narrow = {
         "d": p, "nu0": at.nu0, "dof": dof, "s0": at.s0, "tol": model.tol,
@@ -111,14 +111,14 @@ def lay_out(
     }  # fmt: skip
 
     def laid_out(chosen: np.ndarray, mass: np.ndarray, dtype: Any) -> ResidualTask:
-        layout = arrange(groups.codes[chosen], n_groups)
+        layout = make_layout(groups.codes[chosen], n_groups)
         data = Residuals(
-            layout.spread(np.pad(y[chosen], ((0, 0), (0, pad))).astype(dtype)),
-            layout.spread(mass.astype(dtype)),
+            layout.to_blocks(np.pad(y[chosen], ((0, 0), (0, pad))).astype(dtype)),
+            layout.to_blocks(mass.astype(dtype)),
             layout.block_group,
             (np.bincount(groups.codes, minlength=n_groups) * (dof / n)).astype(dtype),
             np.pad(1 / at.variances, (0, pad)).astype(dtype),
-            existing(k, y.size),
+            active_mask(k, y.size),
         )
         floor = 1e-6 if np.dtype(dtype) == np.float32 else 1e-9
         numbers = Numbers(
@@ -130,7 +130,7 @@ def lay_out(
             constant=np.asarray(0.0),
             max_iter=np.asarray(model.max_iter, np.int32),
         )
-        places = None if fixed is None else layout.spread(fixed[chosen], -1)
+        places = None if fixed is None else layout.to_blocks(fixed[chosen], -1)
         return ResidualTask(data, numbers, layout, groups, places)
 
     part = mass is not None
@@ -148,7 +148,7 @@ def lay_out(
             strata = factorize(np.column_stack([strata, fixed]))[0]
         chosen, times = stratified(strata, max(_FEW, _EACH * k), rng)
         few = laid_out(chosen, mass[chosen] * times, np.float32)
-        place = few.layout.spread(task.layout.slot[chosen].astype(np.int32))
+        place = few.layout.to_blocks(task.layout.slot[chosen].astype(np.int32))
         task.sample, task.n_leaders = Sample(few.data, few.numbers, few.fixed, place), n_leaders
     maps = [at.seen(y, metric, k) for metric in model.whitening_exponents]
     each, kept = schedule(model.n_init, len(maps) * (1 + model.aligned) * (1 + model.warm_up))
@@ -163,6 +163,6 @@ def lay_out(
         own = init[chosen]
         starts[0] = own if fixed is None else name_classes(own[None], fixed[chosen], k)[0]
         task.warm[0] = False
-    starts = few.layout.spread(starts.T.astype(np.int32))
+    starts = few.layout.to_blocks(starts.T.astype(np.int32))
     task.starts = np.moveaxis(starts, -1, 0)
     return task

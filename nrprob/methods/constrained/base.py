@@ -13,7 +13,7 @@ from nrprob.estimator.calls import at_once
 from nrprob.estimator.pairs import PairEstimator
 from nrprob.methods.constrained.codes import Nodes
 from nrprob.methods.constrained.search import SearchResult
-from nrprob.statistics.rows import coarse
+from nrprob.statistics.rows import coarse_bucket
 
 
 class ConstrainedSearch(PairEstimator):
@@ -25,7 +25,7 @@ class ConstrainedSearch(PairEstimator):
         self, search: Callable[..., SearchResult], nodes: Nodes, each: int, n_iter: int
     ) -> SearchResult:
         """All restarts of a search, ``each`` numbers a node and cluster, of so many iterations."""
-        size = (nodes.mass.size * each + nodes.near.size * 6) * coarse(self.n_clusters, 4)
+        size = (nodes.mass.size * each + nodes.near.size * 6) * coarse_bucket(self.n_clusters, 4)
         together = at_once(self.n_init, size * nodes.mean.dtype.itemsize)
         # Traces of nearly the same length share a program.
         with small_steps_on_cpu():

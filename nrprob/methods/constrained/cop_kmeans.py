@@ -20,8 +20,8 @@ from nrprob.methods.constrained.base import ConstrainedSearch
 from nrprob.methods.constrained.codes import APART, Nodes, squares, statistics
 from nrprob.methods.constrained.problem import lay_out, place
 from nrprob.methods.constrained.search import SearchResult, assign_in_order
-from nrprob.statistics.features import ALIKE, Scaled
-from nrprob.statistics.rows import cluster_means, coarse, wide
+from nrprob.statistics.features import ALIKE, StandardisedRows
+from nrprob.statistics.rows import cluster_means, coarse_bucket, pad_columns
 
 
 @jit_by_size("together", "n_trace")
@@ -165,15 +165,15 @@ class COPKMeans(ConstrainedSearch):
 
     def compute(self, task):
         """Run all restarts; see `Clusterer.compute`."""
-        data, parts = Scaled.of(task.X), Components(len(task.X), *task.kept())
+        data, parts = StandardisedRows.from_rows(task.X), Components(len(task.X), *task.kept())
         k, n = self.n_clusters, len(data.x)
         # Components are numbered by their first rows, which is the order of visiting.
         nodes, at = lay_out(data, parts, np.arange(parts.n_nodes))
-        first = wide(data.x[np.unique(parts.node, return_index=True)[1]])
+        first = pad_columns(data.x[np.unique(parts.node, return_index=True)[1]])
         random = check_random_state(self.random_state)
         chosen = np.stack([random.choice(n, k, replace=False) for _ in range(self.n_init)])
-        starts = np.zeros((self.n_init, coarse(k, 4), first.shape[1]), data.dtype)
-        starts[:, :k] = wide(data.x)[chosen]
+        starts = np.zeros((self.n_init, coarse_bucket(k, 4), first.shape[1]), data.dtype)
+        starts[:, :k] = pad_columns(data.x)[chosen]
         numbers = np.asarray(k, np.int32), np.asarray(self.max_iter, np.int32)
         first = place(first, at, data.dtype)
         runs = self._run(partial(_search, nodes, first, starts, *numbers), nodes, 4, self.max_iter)
@@ -199,7 +199,7 @@ class COPKMeans(ConstrainedSearch):
             membership=membership,
             trace=runs.trace[best][: runs.n_iter[best]].astype(float) * data.scale**2,
             n_iter=runs.n_iter[best],
-            nothing_left=ALIKE if data.alike else "",
+            nothing_left=ALIKE if data.all_equal else "",
         )
         means = cluster_means(membership.T @ data.x, membership.sum(0))
         self.cluster_centers_ = means * data.scale + data.centre

@@ -27,8 +27,8 @@ from nrprob.methods.constrained.problem import (
 )
 from nrprob.methods.constrained.report import Report
 from nrprob.methods.constrained.sizes import SizeLimits
-from nrprob.statistics.features import ALIKE, Scaled
-from nrprob.statistics.rows import coarse
+from nrprob.statistics.features import ALIKE, StandardisedRows
+from nrprob.statistics.rows import coarse_bucket
 
 
 @parameters.constructor
@@ -227,7 +227,11 @@ class MDLConstrained(ConstrainedSearch):
 
     def compute(self, task):
         """Search until no row is alone; see `Clusterer.compute`."""
-        data, k, hard = Scaled.of(task.X), self.n_clusters, self.constraints == "hard"
+        data, k, hard = (
+            StandardisedRows.from_rows(task.X),
+            self.n_clusters,
+            self.constraints == "hard",
+        )
         weight = 1.0 if self.geometry == "exp" else task.X.shape[1] / 2
         must, cannot = self._kept(data, task)
         low, high = map(float, self.scale_range)
@@ -257,7 +261,7 @@ class MDLConstrained(ConstrainedSearch):
             mates = nearest_mates(data.x, alone, self.epsilon / data.scale)
             must.append(Pairs(np.stack([alone, mates], 1), "epsilon"))
 
-    def _kept(self, data: Scaled, task: PairTask) -> tuple[list[Pairs], list[Pairs]]:
+    def _kept(self, data: StandardisedRows, task: PairTask) -> tuple[list[Pairs], list[Pairs]]:
         """Must-links and cannot-links that must be kept, those of the limits among them."""
         must, cannot = task.kept(self.constraints == "hard")
         if self.delta is not None:
@@ -290,7 +294,7 @@ class MDLConstrained(ConstrainedSearch):
         soft = bool(len(problem.link) or len(problem.apart))
         run = partial(
             search.search, nodes, self._settings(problem), seed,
-            n_clusters=coarse(self.n_clusters, 4), n_init=self.n_init, soft=soft,
+            n_clusters=coarse_bucket(self.n_clusters, 4), n_init=self.n_init, soft=soft,
             apart=len(problem.parts.edges) > 0,
         )  # fmt: skip
         runs = self._run(run, nodes, 8, self.max_iter + 1 + soft * search.N_ANNEAL)
@@ -388,7 +392,7 @@ class MDLConstrained(ConstrainedSearch):
             membership=np.eye(k)[labels],
             trace=trace,
             n_iter=n_iter,
-            nothing_left=ALIKE if data.alike else "",
+            nothing_left=ALIKE if data.all_equal else "",
             chosen=Restarts(labels[None], np.array([best.length]), np.array([converged])),
         )
         return self

@@ -17,9 +17,9 @@ from nrprob.codelength import exponential_length, multinomial_complexity
 from nrprob.links import Components, Pairs, feasible_start
 from nrprob.methods.constrained.codes import APART, SOFT_APART, SOFT_LINK, Nodes
 from nrprob.methods.constrained.label_codes import flags_length, savings, words
-from nrprob.statistics.features import Scaled
+from nrprob.statistics.features import StandardisedRows
 from nrprob.statistics.groups import group_means, group_sums
-from nrprob.statistics.rows import cluster_means, coarse, wide
+from nrprob.statistics.rows import cluster_means, coarse_bucket, pad_columns
 
 _ENTRIES = 100_000_000  # of the table of neighbours
 
@@ -92,7 +92,7 @@ class ConstrainedProblem:
     place : (n,) place of every row in the order of sending
     """
 
-    data: Scaled
+    data: StandardisedRows
     k: int
     weight: float
     shared: bool
@@ -227,7 +227,7 @@ _NONE = np.zeros((0, 2), np.int64)
 
 
 def lay_out(
-    data: Scaled,
+    data: StandardisedRows,
     parts: Components,
     order: np.ndarray,
     start: np.ndarray | None = None,
@@ -255,13 +255,15 @@ def lay_out(
     near, kind = neighbour_table(at[ends], kind, n)
     known = np.zeros(n, np.int32) if start is None else start
     first = place(known, at, np.int32)[: len(near)]
-    mean, mass, within = (place(values, at, data.dtype) for values in (wide(mean), mass, within))
+    mean, mass, within = (
+        place(values, at, data.dtype) for values in (pad_columns(mean), mass, within)
+    )
     return Nodes(mean, mass, within, near, kind, first), at
 
 
 def place(values: np.ndarray, at: np.ndarray, dtype: Any) -> np.ndarray:
     """Values of components where the search has them; 0 on padding."""
-    out = np.zeros((coarse(len(at), 64), *values.shape[1:]), dtype)
+    out = np.zeros((coarse_bucket(len(at), 64), *values.shape[1:]), dtype)
     out[at] = values
     return out
 
@@ -274,12 +276,12 @@ def neighbour_table(ends: np.ndarray, kind: np.ndarray, n: int) -> tuple[np.ndar
     ends : (e, 2) pairs of nodes, all of them among the first
     kind : (e,) kinds of the pairs
     """
-    b = min(coarse(int(ends.max(initial=-1)) + 1, 16), coarse(n, 64))
+    b = min(coarse_bucket(int(ends.max(initial=-1)) + 1, 16), coarse_bucket(n, 64))
     source, target = np.concatenate([ends, ends[:, ::-1]]).T
     order = np.argsort(source, kind="stable")
     source, target, kind = source[order], target[order], np.tile(kind, 2)[order]
     degree = np.bincount(source, minlength=b)
-    width = coarse(int(degree.max()), 8)
+    width = coarse_bucket(int(degree.max()), 8)
     if b * width > _ENTRIES:
         raise ValueError(
             f"constraints are too dense; got {len(ends)} pairs among {b} components, of which one "

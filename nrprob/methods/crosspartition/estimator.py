@@ -27,7 +27,7 @@ from nrprob.methods.crosspartition.inputs import (
     warn_of_subsets,
 )
 from nrprob.settings import standard
-from nrprob.statistics.rows import Layout, arrange, make_rows, rounded
+from nrprob.statistics.rows import Layout, make_layout, make_rows, padded_count
 
 # variant -> whether p*(c) enters the features' step, and p(c) the rows'.
 VARIANTS = {
@@ -264,10 +264,10 @@ class CrossPartition(Clusterer):
             )
         warn_of_subsets(rows, mass, given, subsets is not None, self.n_clusters)
         groups, share = given.groups, given.groups.share
-        n_groups = rounded(groups.n_groups, rows.size)
+        n_groups = padded_count(groups.n_groups, rows.size)
         if share is not None:
             share = np.pad(share, ((0, 0), (0, n_groups - groups.n_groups)))
-        layout = arrange(groups.codes, n_groups if share is None else 1)
+        layout = make_layout(groups.codes, n_groups if share is None else 1)
         laid_out = make_rows(rows, layout, n_groups, share=share, mass=mass)
         counts = Counts(laid_out, np.asarray(float(self.eta)), np.asarray(float(self.smoothing)))
         return SubsetTask(rows, mass, given, counts, layout)
@@ -276,7 +276,7 @@ class CrossPartition(Clusterer):
         """Follow the path from every start; see `Clusterer.compute`."""
         cycle, random = VARIANTS[self.variant], check_random_state(self.random_state)
         rows = task.counts.rows
-        width = rounded(self.n_clusters, task.layout.n_slots * rows.x.n_statistics)
+        width = padded_count(self.n_clusters, task.layout.n_slots * rows.x.n_statistics)
         seeds = [None, *(int(random.randint(2**31 - 1)) for _ in range(self.n_init - 1))]
         return [
             splitting.follow_path(

@@ -13,7 +13,7 @@ from nrprob.data.frames import as_frame, is_frame, is_table
 from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.information import mutual_information
 from nrprob.known import Groups, Known, KnownEncoder, Memberships, described, plain, read
-from nrprob.statistics.features import refuse
+from nrprob.statistics.features import raise_where
 
 _SAME = 1e-3  # nats of I(Y;W) below which subsets do not show in the features
 _SMALL, _FEW = 10**5, 0.1  # dense counts beyond this size are made sparse if so few are not 0
@@ -94,7 +94,7 @@ def read_counts(X: Any) -> tuple[Any, np.ndarray]:
     ValueError
         If a count is negative.
     """
-    refuse(X, lambda v: v < 0, "features must be counts", "shift or drop such columns")
+    raise_where(X, lambda v: v < 0, "features must be counts", "shift or drop such columns")
     X = X.astype(np.float64)
     X = X / (float(X.max()) or 1.0)
     totals = np.asarray(X.sum(1)).ravel()

@@ -23,7 +23,7 @@ from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships, read, some
 from nrprob.methods.ensemble.consensus import agree, scatter
 from nrprob.settings import few_threads, standard
-from nrprob.statistics.ensembles import indicators, nearness
+from nrprob.statistics.ensembles import centroid_scores, stack_indicators
 from nrprob.statistics.families import fit_features
 
 _BASES = ("kmeans", "em", "daib")
@@ -413,7 +413,7 @@ class CondEns(Clusterer):
             nothing_left="there is no structure left in X; all rows are alike" if alike else "",
         )
         self.objective_ = max(self.objective_, 0.0)  # up to rounding
-        x = indicators(self.base_labels_, self._classes)
+        x = stack_indicators(self.base_labels_, self._classes)
         self.member_centers_ = row_means(x, self.membership_)
         self.cluster_centers_ = row_means(task.raw, self.membership_)
         return self
@@ -430,7 +430,9 @@ class CondEns(Clusterer):
             if self.extension == "adjusted":
                 codes = self._encoder.transform(known, x.shape[0]).codes
             labels = self._extend(x, codes, self.shifts_)
-        return nearness(indicators(labels, self._classes), self.member_centers_, self._holds_rows)
+        return centroid_scores(
+            stack_indicators(labels, self._classes), self.member_centers_, self._holds_rows
+        )
 
     def predict(self, X, *, known=None):
         """Cluster of new rows: the nearest one, as the base clusterings see the rows.

@@ -15,10 +15,10 @@ from nrprob.engines.optimise.solve import Problem, Settings
 from nrprob.estimator.base import Restarts
 from nrprob.estimator.calls import collect, restart_calls
 from nrprob.known import factorize
-from nrprob.statistics.costs import gaussian
-from nrprob.statistics.ensembles import indicators
+from nrprob.statistics.costs import gaussian_cost
+from nrprob.statistics.ensembles import stack_indicators
 from nrprob.statistics.families import sum_of_squares
-from nrprob.statistics.rows import Layout, Rows, arrange, coarse, make_rows, rounded
+from nrprob.statistics.rows import Layout, Rows, coarse_bucket, make_layout, make_rows, padded_count
 from nrprob.statistics.terms import Term
 
 # Patterns of base labels up to which single moves, which find the better optima, are quick enough.
@@ -40,7 +40,7 @@ class Consensus:
         constant = 0.5 * sum_of_squares(rows)
         scale = 2 * constant / rows.mass.sum()
         one = jnp.ones((), rows.mass.dtype)
-        term = Term(one, constant, None, gaussian, False, scale)
+        term = Term(one, constant, None, gaussian_cost, False, scale)
         # The Gaussian cost is half a scatter.
         return Problem((term,), FixedWeights(jnp.full(1, 2, rows.mass.dtype)))
 
@@ -72,18 +72,18 @@ def agree(
     first = np.unique(place, return_index=True)[1]
     # The numbers of patterns, of base clusters and of clusters are padded coarsely, with patterns
     # of mass 0 and clusters that no pattern has: they seldom ask for a new program.
-    x = indicators(columns[first], classes).toarray()
-    pad = coarse(len(x), 256) - len(x)
+    x = stack_indicators(columns[first], classes).toarray()
+    pad = coarse_bucket(len(x), 256) - len(x)
     if pad + len(x) > _SEQUENTIAL:
         pad = 0
     else:
-        x = np.pad(x, ((0, pad), (0, coarse(x.shape[1], 64) - x.shape[1])))
-    layout = arrange(np.zeros(len(x), int), 1)
+        x = np.pad(x, ((0, pad), (0, coarse_bucket(x.shape[1], 64) - x.shape[1])))
+    layout = make_layout(np.zeros(len(x), int), 1)
     rows = make_rows(x, layout, 1, mass=np.pad(np.bincount(place), (0, pad)))
     settings = solve.make_settings(x.dtype, n_clusters=k, max_iter=max_iter)
     if fixed is not None:
         fixed = np.pad(fixed[first], (0, pad), constant_values=-1)
-    n_clusters = rounded(k, _MOVES * x.shape[1])
+    n_clusters = padded_count(k, _MOVES * x.shape[1])
     calls = restart_calls(
         solve.solve_reassign,
         {

@@ -22,17 +22,17 @@ from nrprob.estimator.terms import Descent, TermEstimator
 from nrprob.estimator.unconditional import UnconditionalMixin
 from nrprob.evidence.model_selection import AutoClustersMixin
 from nrprob.settings import standard
-from nrprob.statistics.costs import Cost, bernoulli, mass, multinomial
-from nrprob.statistics.families import FeatureMap, lacking
-from nrprob.statistics.features import refuse
+from nrprob.statistics.costs import Cost, bernoulli_cost, mass_cost, multinomial_cost
+from nrprob.statistics.families import FeatureMap, missing_property_error
+from nrprob.statistics.features import raise_where
 from nrprob.statistics.gaussians import (
-    Normal,
+    GaussianCost,
+    cluster_volumes,
     common_shape,
     log_normals,
+    moment_positions,
+    needs_products,
     second_moments,
-    square,
-    volumes,
-    whole,
 )
 from nrprob.statistics.rows import Rows, cluster_means
 from nrprob.statistics.terms import Term
@@ -63,11 +63,11 @@ class MixtureMap:
     def __call__(self, x: Any) -> Any:
         """Return the statistics (n, p) of raw rows."""
         if self.features == "multinomial":
-            refuse(
+            raise_where(
                 x, lambda v: v < 0, "features='multinomial' needs non-negative values",
                 "pass counts, or set features='gaussian'",
             )  # fmt: skip
-            refuse(
+            raise_where(
                 x, lambda v: v > _COUNT, f"a mixture needs counts of at most {_COUNT}",
                 "divide them, or set features='gaussian'",
             )  # fmt: skip
@@ -135,9 +135,9 @@ class Mixture:
         k = settings.n_clusters
         total = rows.mass.sum().astype(jnp.float64)
         constant = settings.method.constant.astype(jnp.float64)
-        cost: Any = multinomial if self.features == "multinomial" else bernoulli
+        cost: Any = multinomial_cost if self.features == "multinomial" else bernoulli_cost
         if self.covariance is not None:
-            cost = Normal(self.covariance, self.n_features, self.reg)
+            cost = GaussianCost(self.covariance, self.n_features, self.reg)
             constant = constant * total
         elif self.alpha:
             cost = Smoothed(cost, self.n_features, self.alpha, 2 * self.alpha)
@@ -147,10 +147,10 @@ class Mixture:
         if not self.free:
             uniform = replace(likelihood, constant=constant + total * jnp.log(k))
             return Problem((uniform,), FixedWeights(jnp.stack([one])), anneal=self.anneal)
-        weights: Any = mass
+        weights: Any = mass_cost
         constant = xlogx(total + self.alpha * k)
         if self.alpha:
-            weights = Smoothed(mass, 0, 0.0, self.alpha)
+            weights = Smoothed(mass_cost, 0, 0.0, self.alpha)
             constant = constant + k * weights.empty()
         terms = likelihood, Term(one, constant, None, weights, False)
         return Problem(terms, FixedWeights(jnp.stack([one, one])), n_start=1, anneal=self.anneal)
@@ -304,7 +304,7 @@ class MixtureEM(  # type: ignore[misc]
     def _fit_features(self, X):
         base = super()._fit_features(X)
         if base.features not in _COMPONENTS:
-            raise lacking(base.features, "components", _COMPONENTS)
+            raise missing_property_error(base.features, "components", _COMPONENTS)
         if base.features != "gaussian":
             return MixtureMap(base, None)
         if sparse.issparse(X):
@@ -313,7 +313,7 @@ class MixtureEM(  # type: ignore[misc]
                 "array, or set features='multinomial' or 'bernoulli'"
             )
         n, m = X.shape
-        if whole(self.covariance) and n * m * (m + 3) / 2 * X.dtype.itemsize > _STATISTICS:
+        if needs_products(self.covariance) and n * m * (m + 3) / 2 * X.dtype.itemsize > _STATISTICS:
             raise ValueError(
                 f"covariance={self.covariance!r} keeps m (m + 3) / 2 numbers of each row; got {n} "
                 f"rows of {m} features; use covariance='diag', or fewer features"
@@ -504,7 +504,7 @@ class MixtureEM(  # type: ignore[misc]
     def _start(self, task, n_clusters):
         if self.init is None:
             return None
-        start = task.layout.spread(self._log_init(task.x.shape[0]))
+        start = task.layout.to_blocks(self._log_init(task.x.shape[0]))
         spare = n_clusters - self.n_clusters
         start = np.pad(start, ((0, 0), (0, 0), (0, spare)), constant_values=-np.inf)
         return start.astype(task.rows.mass.dtype)
@@ -559,12 +559,12 @@ class MixtureEM(  # type: ignore[misc]
         means = cluster_means(sums[:, :m], sizes)
         second = cluster_means(sums[:, m:], sizes)
         self.means_ = means * base.scale + base.centre
-        if whole(self.covariance):
-            spread = second[:, square(m)] - means[:, :, None] * means[:, None, :]
+        if needs_products(self.covariance):
+            spread = second[:, moment_positions(m)] - means[:, :, None] * means[:, None, :]
             spread = spread + self.reg_covar * np.eye(m)
             if self.covariance == "VEE":
                 shape = common_shape(sizes, spread, self.reg_covar)
-                spread = volumes(spread, shape, self.reg_covar)[:, None, None] * shape
+                spread = cluster_volumes(spread, shape, self.reg_covar)[:, None, None] * shape
         elif self.covariance == "diag":
             spread = second - means**2 + self.reg_covar
         else:

@@ -35,7 +35,15 @@ from nrprob.methods.multiview.solver import (
     solve_multiview,
 )
 from nrprob.methods.multiview.views import View, columns, several, statistics
-from nrprob.statistics.rows import Layout, Rows, arrange, bucket, existing, make_rows, rounded
+from nrprob.statistics.rows import (
+    Layout,
+    Rows,
+    active_mask,
+    bucket_size,
+    make_layout,
+    make_rows,
+    padded_count,
+)
 
 __all__ = ["MDLMultiView"]
 
@@ -263,7 +271,7 @@ class MDLMultiView(ViewClusterer):
         self._weights = np.asarray(
             [1.0 if self.geometry == "exp" else d / 2 for d in self.view_sizes_]
         )
-        layout = arrange(np.zeros(n, int), 1)
+        layout = make_layout(np.zeros(n, int), 1)
         task = Views(n, make_rows(statistics(scaled), layout, 1), layout)
         starts = self._starts(scaled)
         numbers = self._numbers(task, starts, largest)
@@ -363,12 +371,12 @@ class MDLMultiView(ViewClusterer):
 
     def _padded(self, task: Views, sizes: tuple[int, ...]) -> tuple[int, ...]:
         """Numbers of clusters that a program of few rows is compiled for."""
-        few, jointly = tuple(rounded(k, 1) for k in sizes), any(self._codings())
+        few, jointly = tuple(padded_count(k, 1) for k in sizes), any(self._codings())
         cells, p = math.prod(few) if jointly else 0, task.rows.x.n_statistics
         each = [task.layout.n_slots * max(p, cells // size) for size in few]
-        if all(existing(k, e) is not None for k, e in zip(sizes, each, strict=True)):
+        if all(active_mask(k, e) is not None for k, e in zip(sizes, each, strict=True)):
             return few
-        few = tuple(max(bucket(k, 64), 2) for k in sizes)
+        few = tuple(max(bucket_size(k, 64), 2) for k in sizes)
         return sizes if task.n > 16384 or (jointly and math.prod(few) > CELLS) else few
 
     def _starts(self, scaled: list[np.ndarray]) -> np.ndarray:
@@ -393,7 +401,7 @@ class MDLMultiView(ViewClusterer):
         self.selection_ = _table(task.configurations, every, bests)
         starts = np.concatenate([call.arrays[2].start for call in task.calls])
         self._runs = {
-            "labels": np.stack([task.layout.collect(labels) for labels in every.labels[own]]),
+            "labels": np.stack([task.layout.from_blocks(labels) for labels in every.labels[own]]),
             "objective": every.objective[own],
             "pdl": every.partition[own],
             "cdl": every.distance[own],
@@ -422,7 +430,7 @@ class MDLMultiView(ViewClusterer):
     def _decode(self, task: Views, configuration: Configuration, best: MultiviewSolution) -> None:
         """Codes of the best run, in the units of the data."""
         sizes, design = configuration.sizes, dict(task.calls[0].static)["design"]
-        labels = task.layout.collect(best.labels).astype(np.int64)
+        labels = task.layout.from_blocks(best.labels).astype(np.int64)
         features = np.split(best.centres, np.cumsum(self.view_sizes_), 1)
         centres, scales, self.margins_ = [], [], []
         for v, (k, view) in enumerate(zip(sizes, self._views, strict=True)):

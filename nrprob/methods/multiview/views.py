@@ -15,7 +15,7 @@ from nrprob.data.frames import check_same_order
 from nrprob.data.validation import MOST, check_number, check_rows
 from nrprob.exceptions import short_repr
 from nrprob.statistics.features import check_range
-from nrprob.statistics.rows import bucket
+from nrprob.statistics.rows import bucket_size
 
 
 @dataclass
@@ -88,7 +88,7 @@ def statistics(scaled: list[np.ndarray]) -> np.ndarray:
     """Features of all views, and their squared norms last, but for the 1 of every row."""
     n, n_views = scaled[0].shape[0], len(scaled)
     width = sum(x.shape[1] for x in scaled)
-    size = bucket(width + n_views + 1, 1024 if n <= 16384 else 1) - 1
+    size = bucket_size(width + n_views + 1, 1024 if n <= 16384 else 1) - 1
     x = np.zeros((n, size), scaled[0].dtype)
     x[:, :width] = np.concatenate(scaled, 1)
     x[:, -n_views:] = np.stack([(view * view).sum(1) for view in scaled], 1)

@@ -58,7 +58,7 @@ def test_differences_and_examples_are_those_of_their_definitions(
 ):
     X, known, age, sought = drawn
     monkeypatch.setattr(top_features, "_ENTRIES", entries)
-    told = top_features.find(
+    told = top_features.find_top_features(
         as_rows(X), sought, [0, 2], known, age[:, None] if measured else None, n_nearest=4
     )
     rest = left_of_known(X, known, age if measured else None)
@@ -75,15 +75,18 @@ def test_differences_and_examples_are_those_of_their_definitions(
         rows = np.flatnonzero(sought == cluster)[np.argsort(distances)[:4]]
         assert told.nearest[place].tolist() == rows.tolist()
         order = np.argsort(-np.abs(expected))
-        assert told.telling(place, 3).tolist() == order[:3].tolist()
-        assert told.telling(place, 10).tolist() == order.tolist()
+        assert told.most_different(place, 3).tolist() == order[:3].tolist()
+        assert told.most_different(place, 10).tolist() == order.tolist()
 
 
 def test_what_is_known_tells_nothing(drawn):
     X, known, _, _ = drawn
-    told = top_features.find(X, known, [0, 1, 2], known)
+    told = top_features.find_top_features(X, known, [0, 1, 2], known)
     assert not told.differences.any()
-    assert np.abs(top_features.find(X, known, [0], np.zeros(90, int)).differences).max() > 2
+    assert (
+        np.abs(top_features.find_top_features(X, known, [0], np.zeros(90, int)).differences).max()
+        > 2
+    )
 
 
 def test_the_page_of_a_fit(drawn, tmp_path):
@@ -119,15 +122,15 @@ def test_the_page_of_a_fit(drawn, tmp_path):
         counts = [str(((sought == g) & (known == c)).sum()) for g in range(3)]
         assert [GROUPS[c], *counts] in page.cells
     rest = left_of_known(X, known)
-    told = top_features.find(X, sought, [0, 1, 2], known)
-    assert told.telling(2, 1).tolist() == [1]
+    told = top_features.find_top_features(X, sought, [0, 1, 2], known)
+    assert told.most_different(2, 1).tolist() == [1]
     ours, theirs = rest[sought == 2][:, 1], rest[sought != 2][:, 1]
     pooled = (ours.var() * len(ours) + theirs.var() * len(theirs)) / 88
     means = [filters.digits(X[side, 1].mean()) for side in (sought == 2, sought != 2)]
     difference = f"{(ours.mean() - theirs.mean()) / pooled**0.5:.2f}".replace("-", "\u2212")
     assert [NAMES[1], difference, *means] in page.cells
     nearest = told.nearest[2][0]
-    values = [filters.digits(X[nearest, j]) for j in told.telling(2, 4)]
+    values = [filters.digits(X[nearest, j]) for j in told.most_different(2, 4)]
     assert [f"row <{nearest}>", *values] in page.cells
 
 
@@ -282,7 +285,7 @@ def test_many_clusters_and_groups():
     chapter = Chapter(make(X, codes))
     assert len(chapter.clusters) == 20 and 7 in chapter.clusters
     assert chapter.left == (6, 60)
-    crossing = top_features.cross("name", codes, codes, [7, 3], 4)
+    crossing = top_features.cross_labels("name", codes, codes, [7, 3], 4)
     assert crossing.groups == ["0", "3", "7", "23 others"] and crossing.joined == 23
     assert crossing.counts.tolist() == [[0, 0, 50, 0], [0, 10, 0, 0]]
 
@@ -292,7 +295,9 @@ def test_the_groups_that_a_cluster_is_in_are_told_apart():
     # The clusters 1 and 4 are almost wholly in groups that are small, in which no other is.
     groups = np.concatenate([rng.integers(25, size=2000), [25] * 12, [26] * 7, [27] * 9, [3]])
     codes = np.concatenate([rng.choice([0, 2, 3], 2000), [1] * 19, [4] * 10])
-    crossing = top_features.cross("g", np.array([f"g{g:02}" for g in groups]), codes, [0, 1, 4], 8)
+    crossing = top_features.cross_labels(
+        "g", np.array([f"g{g:02}" for g in groups]), codes, [0, 1, 4], 8
+    )
     assert {"g25", "g26", "g27"} <= {*crossing.groups}
     assert crossing.groups[:7] == sorted(crossing.groups[:7])
     assert crossing.groups[7:] == ["21 others"] and crossing.joined == 21

@@ -39,7 +39,7 @@ from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalNum
 from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
-from nrprob.statistics.rows import arrange, make_rows
+from nrprob.statistics.rows import make_layout, make_rows
 
 K = 3
 QUICK = {"n_init": 2, "cooling": 2.0, "random_state": 0}
@@ -66,7 +66,7 @@ def laid_out(X, known, size=256):
                 np.arange(start, start + size).astype(np.uint32), {"codes": np.pad(own, (0, pad))},
             )  # fmt: skip
 
-    layout = arrange(codes, 3)
+    layout = make_layout(codes, 3)
     x = lay.features(X)
     return [lay(chunk) for chunk in chunks()], make_rows(x, layout, 3), layout
 

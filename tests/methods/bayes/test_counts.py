@@ -18,7 +18,7 @@ from nrprob.datasets import make_binary_partitions
 from nrprob.engines.sample.chains import default_kernel, dispersed, run
 from nrprob.methods.bayes.model import MixtureCode
 from nrprob.metrics import matched_accuracy, normalized_mutual_information
-from nrprob.statistics.codes import BinaryCode, _Differences, count_tables
+from nrprob.statistics.codes import BinaryCode, _CodeByDifference, count_tables
 
 RUN = {"num_warmup": 150, "num_samples": 100, "num_chains": 4, "random_state": 0}
 pytestmark = pytest.mark.filterwarnings("ignore:the chains do not agree yet")
@@ -105,8 +105,8 @@ def test_what_a_binary_row_adds_is_a_sum_over_its_features():
     with jax.enable_x64(True):
         code = BinaryCode(*count_tables(2, 40, 0.5), 0, 3)
         own = jax.tree.map(lambda a: a[..., None], code.prepare(cells))
-        plain = jax.tree.map(lambda a: a[..., None], _Differences.prepare(code, cells))
-        expected = _Differences.join(code, plain, rows)
+        plain = jax.tree.map(lambda a: a[..., None], _CodeByDifference.prepare(code, cells))
+        expected = _CodeByDifference.join(code, plain, rows)
         np.testing.assert_allclose(code.join(own, rows), expected, atol=1e-12)
 
 

@@ -69,7 +69,7 @@ def data_of(link, seed=0, ridge=1e-2, n_models=4, chunks=1, d=D):
     rng = np.random.default_rng(seed + 50)
     layout, rows = small.laid_out(small.features(link, seed))
     design = np.c_[np.ones(N), rng.normal(size=(N, d - 1))]
-    design = jax.device_put(layout.spread(design))
+    design = jax.device_put(layout.to_blocks(design))
     given_ = {"link": link, "n_models": n_models}
     data = chunk(rows, design, np.asarray(ridge), **given_, elements=glm._ELEMENTS)
     if chunks > 1:
@@ -100,7 +100,7 @@ def start_of(data, k):
 
 def soft(layout, k, seed=0):
     rng = np.random.default_rng(seed)
-    return layout.spread(rng.dirichlet(np.ones(k), N))[:, :, None]
+    return layout.to_blocks(rng.dirichlet(np.ones(k), N))[:, :, None]
 
 
 @pytest.mark.parametrize("link", FAMILIES)
@@ -266,7 +266,7 @@ def test_first_split_is_the_largest_eigenvalue(link):
         w = w.reshape(*rows.mass.shape, 1, 2)
         return (
             glm.row_losses(link, data, fitted)[:, 0]
-            + terms.score((weighed,), rows, w)[..., 0, 0].reshape(-1) * 2
+            + terms.membership_gradient((weighed,), rows, w)[..., 0, 0].reshape(-1) * 2
         )
 
     # The coordination's score is centred over the two clusters: half a change shows in each.

@@ -61,7 +61,7 @@ def test_incremental_costs_are_those_from_scratch(covariance):
         rows = task.rows
         rng = np.random.default_rng(0)
         visits = rng.integers(N, size=10_000), rng.integers(K, size=10_000)
-        start = task.layout.spread(truth.astype(np.int32))
+        start = task.layout.to_blocks(truth.astype(np.int32))
 
         @jax.jit
         def walk(rows, numbers, start, visits):
@@ -93,7 +93,7 @@ def test_incremental_costs_are_those_from_scratch(covariance):
             return labels, both, change, states, differences.track(terms, after)
 
         labels, (before, after), change, states, fresh = walk(rows, numbers, start, visits)
-    labels = task.layout.collect(np.asarray(labels).reshape(start.shape))
+    labels = task.layout.from_blocks(np.asarray(labels).reshape(start.shape))
     assert (labels != truth).mean() > 0.5
     before, after = float(before), float(after)
     assert after - before == pytest.approx(float(change), rel=1e-8)

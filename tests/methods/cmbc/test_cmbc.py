@@ -27,7 +27,7 @@ from nrprob.methods.cmbc.penalty import make_penalty
 from nrprob.methods.mixture.em import MixtureEM
 from nrprob.metrics import independence_test, matched_accuracy
 from nrprob.metrics import normalized_mutual_information as nmi
-from nrprob.statistics.rows import arrange, make_rows
+from nrprob.statistics.rows import make_layout, make_rows
 
 FORMS = ("chi2", "balanced", "pairs", "printed")
 CONCAVE = FORMS[:3]
@@ -120,7 +120,7 @@ def numpy_em(x, k, rng, steps=2000):
 
 def problem(x, zs, form, k):
     """Rows, tables and mask of an engine's run."""
-    layout = arrange(np.zeros(len(x), int), 1)
+    layout = make_layout(np.zeros(len(x), int), 1)
     rows = make_rows(x.astype(float), layout, 1)
     width = rows.x.n_statistics
     made = make_penalty(x, list(zs), form, k, width)

@@ -26,7 +26,7 @@ from nrprob.known import Memberships, read
 from nrprob.methods.conditional import em, solver, starts, task
 from nrprob.methods.conditional.regression import remove
 from nrprob.metrics import matched_accuracy, normalized_mutual_information
-from nrprob.statistics.rows import arrange
+from nrprob.statistics.rows import make_layout
 
 # One shape of nearly everything, so that little is compiled.
 N, D, K, L = 90, 5, 3, 3
@@ -182,7 +182,7 @@ def test_every_step_is_that_of_a_literal_em(covariance, errors):
     )  # fmt: skip
     with jax.enable_x64(True):
         laid_out = model.prepare(X, None, z)
-    labels = laid_out.layout.collect(laid_out.starts[0])
+    labels = laid_out.layout.from_blocks(laid_out.starts[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         model.fit(X, known=z)
@@ -675,14 +675,14 @@ def test_kmeans_within_groups_is_lloyds_and_aligned_names_agree(aligned):
     X, c, z = make(9, gap=40.0)
     y, rng = residuals(X, z).astype(np.float32), np.random.default_rng(1)
     groups, n_groups = (z, L) if aligned else (np.zeros_like(z), 1)
-    layout = arrange(groups, n_groups)
+    layout = make_layout(groups, n_groups)
     rows = starts.Seen(
-        layout.spread(y), layout.spread(np.ones(N, bool)), layout.spread(np.arange(N)),
+        layout.to_blocks(y), layout.to_blocks(np.ones(N, bool)), layout.to_blocks(np.arange(N)),
         layout.block_group, n_groups,
     )  # fmt: skip
     labels, centres = starts.kmeans(rows, K, 6, rng)
     named = starts.align(rows, labels, centres, rng) if aligned else labels
-    own, named = layout.collect(labels), layout.collect(named)
+    own, named = layout.from_blocks(labels), layout.from_blocks(named)
     for s, g in itertools.product(range(6), range(n_groups)):
         member = groups == g
         far = ((y[member][:, None] - centres[s, g]) ** 2).sum(2)
@@ -712,7 +712,7 @@ def test_labels_to_start_from_take_the_place_of_the_first_start(fitted, weights)
 
 def test_rows_that_are_equal_make_one_centre():
     y = np.repeat(np.eye(3, dtype=np.float32), 20, 0)
-    layout = arrange(np.zeros(60, int), 1)
+    layout = make_layout(np.zeros(60, int), 1)
     result = starts.make_starts(
         y, layout, 1, [np.eye(3)], 3, 8, np.random.default_rng(0), aligned=False
     )

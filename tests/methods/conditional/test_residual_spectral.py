@@ -29,7 +29,7 @@ from nrprob.methods.conditional.moments import (
 )
 from nrprob.methods.conditional.spectral_mixture import fit_mixtures, row_keys
 from nrprob.methods.ensemble import consensus
-from nrprob.statistics.ensembles import indicators, nearness
+from nrprob.statistics.ensembles import centroid_scores, stack_indicators
 
 N, M, L = 120, 70, 3
 
@@ -270,7 +270,7 @@ def test_consensus_is_a_minimum_below_its_members(seed, taught):
         columns[:2] = truth[:2, None]
 
     def scatter(labels):
-        x = indicators(columns, [np.arange(k)] * members).toarray()
+        x = stack_indicators(columns, [np.arange(k)] * members).toarray()
         groups = [x[labels == c] for c in np.unique(labels)]
         return sum(((g - g.mean(0)) ** 2).sum() for g in groups)
 
@@ -282,8 +282,8 @@ def test_consensus_is_a_minimum_below_its_members(seed, taught):
     assert result.objective.min() <= min(scatter(c) for c in columns.T) + 1e-12
     if taught:
         assert (labels[:2] == truth[:2]).all()
-    x = indicators(columns, [np.arange(k)] * members)
-    moved = nearness(x, result.centroids, np.isin(range(k), labels)).argmax(1)
+    x = stack_indicators(columns, [np.arange(k)] * members)
+    moved = centroid_scores(x, result.centroids, np.isin(range(k), labels)).argmax(1)
     assert (moved == labels)[2 * taught :].all()
 
 

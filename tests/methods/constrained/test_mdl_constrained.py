@@ -32,7 +32,7 @@ from nrprob.links import (
     pairs_from_labels,
 )
 from nrprob.methods.constrained.label_codes import words
-from nrprob.methods.constrained.problem import ConstrainedProblem, Scaled, ignorable_pairs
+from nrprob.methods.constrained.problem import ConstrainedProblem, StandardisedRows, ignorable_pairs
 from nrprob.methods.constrained.search import search
 from nrprob.metrics import contingency
 
@@ -164,7 +164,7 @@ def problem(X, link, apart, hard, k=K):
     given = (NONE, NONE) if hard else (link, apart)
     ignorable = [ignorable_pairs(p, parts) for p in given]
     return ConstrainedProblem(
-        Scaled.of(X), k, X.shape[1] / 2, True, (1e-3, 10.0), parts, *ignorable
+        StandardisedRows.from_rows(X), k, X.shape[1] / 2, True, (1e-3, 10.0), parts, *ignorable
     )
 
 

@@ -24,7 +24,7 @@ from nrprob.methods.crosspartition.cycle import Counts
 from nrprob.methods.crosspartition.estimator import VARIANTS
 from nrprob.metrics import purity
 from nrprob.settings import standard
-from nrprob.statistics.rows import arrange, make_rows
+from nrprob.statistics.rows import make_layout, make_rows
 
 SUBSET = np.arange(20) % 2
 SOFT = np.random.default_rng(1).dirichlet(np.ones(2), 20)
@@ -48,7 +48,7 @@ def laid_out(X, subsets, eta, as_rows=lambda p: p, smoothing=0.0):
     totals = X.sum(1)
     soft = subsets.ndim == 2
     codes, n_groups = (np.zeros(len(X), int), subsets.shape[1]) if soft else (subsets, 2)
-    layout = arrange(codes, 1 if soft else n_groups)
+    layout = make_layout(codes, 1 if soft else n_groups)
     rows = make_rows(
         as_rows(X / totals[:, None]), layout, n_groups,
         share=subsets if soft else None, mass=totals / totals.sum(),
@@ -97,8 +97,8 @@ def test_a_cycle_is_that_of_the_reference(variant, subsets, as_rows, smoothing):
         for scale in (1.0, 300.0, 5000.0):  # of which the last two are far below what a float holds
             log_q = log_memberships(k, scale)
             wide = np.pad(log_q, ((0, 0), (0, 1)), constant_values=-np.inf)
-            state, log_r, values = cycle(counts, layout.spread(wide)[:, :, None])
-            new = layout.collect(np.asarray(log_r))[:, 0, :k]
+            state, log_r, values = cycle(counts, layout.to_blocks(wide)[:, :, None])
+            new = layout.from_blocks(np.asarray(log_r))[:, 0, :k]
             new -= logsumexp(new, axis=1, keepdims=True)
             expected = reference.cycle(d, log_q, beta, eta, variant=variant, log_weight=log_weight)
             np.testing.assert_allclose(new, expected.log_q, rtol=1e-9, atol=1e-9)
@@ -191,12 +191,12 @@ def settled(beta, seed=0, max_iter=3000):
     """Where a random start of two clusters goes on the counts that are known to loop."""
     _, _, layout, counts = oscillating()
     log_q = 0.05 * np.random.default_rng(seed).normal(size=(8, 2))
-    log_q = layout.spread(log_q - logsumexp(log_q, axis=1, keepdims=True))[:, :, None]
+    log_q = layout.to_blocks(log_q - logsumexp(log_q, axis=1, keepdims=True))[:, :, None]
     result = limit_cycles.find_limit(
         VARIANTS["CP"], counts, counts.rows.mass, (np.zeros((1, 2)), log_q), beta, np.ones(2, bool),
         tol=1e-7, max_iter=max_iter,
     )  # fmt: skip
-    return result, np.exp(layout.collect(np.asarray(result.carry[1]))[:, 0])
+    return result, np.exp(layout.from_blocks(np.asarray(result.carry[1]))[:, 0])
 
 
 def test_the_derivative_at_equal_copies_is_the_operator():
@@ -205,7 +205,7 @@ def test_the_derivative_at_equal_copies_is_the_operator():
         engine = splitting.SplittingEngine(
             VARIANTS["CP"], counts, counts.rows.mass, splitting.SplittingSchedule(2, 1.07, 1e-7, 1)
         )
-        log_q = layout.spread(np.full((8, 2), np.log(0.5)))[:, :, None]
+        log_q = layout.to_blocks(np.full((8, 2), np.log(0.5)))[:, :, None]
         value, direction = engine.leading(
             (np.zeros((1, 2)), log_q), 3.0, np.ones(2, bool), (0, 1), False
         )

@@ -21,7 +21,7 @@ from nrprob import DegenerateClusterWarning, MixtureEM, metrics
 from nrprob.datasets import make_binary_partitions
 from nrprob.engines.optimise.anneal import normalise_masses, term_update
 from nrprob.engines.optimise.solve import weight_terms
-from nrprob.statistics.gaussians import common_shape, volumes
+from nrprob.statistics.gaussians import cluster_volumes, common_shape
 
 COVARIANCES = ["full", "diag", "spherical"]  # those of scikit-learn
 ALL_COVARIANCES = [*COVARIANCES, "VEE"]
@@ -155,7 +155,7 @@ def test_the_log_likelihood_never_decreases(seed, features, weights, smoothing, 
         # No row is labelled where all are -1: a program less than with nothing in its place.
         fixed = np.full(40, -1, np.int32) if task.fixed is None else task.fixed
         start = np.log(rng.dirichlet(np.ones(3), (*task.rows.mass.shape, 1)))
-        fixed = task.layout.spread(fixed, -1)
+        fixed = task.layout.to_blocks(fixed, -1)
         result = minus_log_likelihoods(task.build, task.rows, task.settings, fixed, start)
         reached = np.asarray(result)
     assert np.diff(reached).max() <= 1e-9 * abs(reached[0])
@@ -175,7 +175,7 @@ def test_the_common_shape_is_the_likeliest():
         return (mass * (2 * np.log(volume) + trace / volume)).sum() / 2
 
     least = minimize(minus_log_likelihood, np.zeros(5), options={"gtol": 1e-9})
-    volume = volumes(spread, shape, 0.0)
+    volume = cluster_volumes(spread, shape, 0.0)
     ours = (mass * (2 * np.log(volume) + np.linalg.slogdet(shape)[1] + 2)).sum() / 2
     assert ours == pytest.approx(least.fun, rel=1e-10)
     root = np.array([[np.exp(least.x[0]), 0], [least.x[1], np.exp(-least.x[0])]])
@@ -189,7 +189,7 @@ def test_the_common_shape_of_equal_volumes_is_the_pooled_covariance():
     spread = pooled + np.array([1, -1, 0])[:, None, None] * apart
     mass = np.array([7.0, 7, 3])
     shape = common_shape(mass, spread, 0.0)
-    result = volumes(spread, shape, 0.0)[:, None, None] * shape
+    result = cluster_volumes(spread, shape, 0.0)[:, None, None] * shape
     np.testing.assert_allclose(result, np.broadcast_to(pooled, (3, 2, 2)), atol=1e-8)
 
 
