@@ -18,7 +18,7 @@ import numpy as np
 
 from nrprob.engines.optimise.anneal import normalise_masses, random_log_memberships, term_update
 from nrprob.engines.optimise.solve import make_settings, weight_terms
-from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalNumbers
+from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalParameters
 from nrprob.methods.bottleneck.ib import Bottleneck
 from nrprob.statistics.rows import make_layout, make_rows
 
@@ -93,7 +93,9 @@ def measure(n, m, k, few, many, repeats):
     x, _ = counts(n, m, k)
     x /= x.sum(1, keepdims=True)
     known = np.random.default_rng(1).integers(10, size=n)
-    settings = make_settings(np.float32, n_clusters=k, max_iter=1, method=ConditionalNumbers(1.0))
+    settings = make_settings(
+        np.float32, n_clusters=k, max_iter=1, method=ConditionalParameters(1.0)
+    )
     both = ConditionalBottleneck("multinomial", "residual", True)
     alone, loops = parts(n, m, k)
     runs = {

@@ -44,7 +44,9 @@ def feature_term(rows, family, *, by_group):
 @partial(jax.jit, static_argnames="family")
 def side_terms(rows, gamma, family):
     """Terms of the bottleneck with side information, with their weights."""
-    side = ib.SideInformation(family)(rows, Settings(K, 1, method=ib.SideNumbers(gamma)))
+    side = ib.SideInformation(family)(
+        rows, Settings(K, 1, method=ib.SideInformationParameters(gamma))
+    )
     weights = side.weigh(jnp.ones(len(side.terms), gamma.dtype))
     return tuple(replace(t, weight=weights[i]) for i, t in enumerate(side.terms))
 

@@ -35,8 +35,8 @@ from nrprob.engines.optimise.solve import (
     exact_objective,
     weight_terms,
 )
-from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalNumbers
-from nrprob.methods.bottleneck.ib import Bottleneck, SideInformation, SideNumbers
+from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalParameters
+from nrprob.methods.bottleneck.ib import Bottleneck, SideInformation, SideInformationParameters
 from nrprob.metrics import matched_accuracy
 from nrprob.statistics.terms import objective
 
@@ -227,10 +227,10 @@ STEPS = 256
 def _path(rows, weight, start, beta, final, fixed, active, compression, *, kind, family, damped):
     """Anneal at one temperature and record the free energy before every update."""
     if kind == "side":
-        build, numbers = SideInformation(family), SideNumbers(weight)
+        build, numbers = SideInformation(family), SideInformationParameters(weight)
     else:
         build = ConditionalBottleneck(family, kind, False)
-        numbers = ConditionalNumbers(weight)
+        numbers = ConditionalParameters(weight)
     problem = build(rows, Settings(2, 1, method=numbers))
     terms, _, critical = weight_terms(problem, rows)
     update = term_update(terms, compression)

@@ -288,7 +288,7 @@ class NACI(PairClusterer):
     >>> X, labels = make_planar_shapes(200, "moons", random_state=0)
     >>> model = NACI(2).fit(X, known=labels[:, 0])
     >>> print(f"{metrics.normalized_mutual_information(model.labels_, labels[:, 1]):.2f}")
-    1.00
+    0.83
     >>> model.linkage_.shape, int(model.cut(4).max())
     ((199, 4), 3)
     """

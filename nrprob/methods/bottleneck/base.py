@@ -1,4 +1,4 @@
-"""Parameters common to all bottlenecks: features, solver and temperatures."""
+"""Base class of the information bottlenecks: features, solver and temperatures."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from nrprob.settings import standard
 
 
 class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
-    """Clusterer that charges I(C;X)/beta for what clusters keep of the rows."""
+    """Clusterer whose objective contains the compression term I(C;X) / beta."""
 
     _keeps_rows = True
 
     @property
     def _takes_sparse(self) -> bool:
-        # Sequential reassignment takes sparse counts, but not every sparse matrix.
+        # Sequential reassignment accepts sparse counts only, so it does not claim sparse support.
         return self.solver in ("anneal", "agglomerative", "split")
 
     @property
     def _unit(self) -> str:
         return f"the best restart of solver={self.solver!r}"
 
-    def _free(
+    def _make_descent(
         self, beta: float | None = None, compression: float = 1.0, quench: float = 100.0
     ) -> Descent:
-        """Return the descent of the parameters; ``quench`` is what "auto" stands for."""
+        """Return the settings of the solver; ``quench`` is the value of "auto"."""
         return Descent(
             solver=self.solver,
             beta=np.inf if beta is None else float(beta),
@@ -48,24 +48,24 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
     def _fit_stored(self, rows, y, known=None):
         if self.solver != "anneal":
             raise ValueError(
-                f"stored rows need solver='anneal'; got solver={self.solver!r}; use that one, or "
-                "pass rows in memory"
+                f"stored rows need solver='anneal'; got solver={self.solver!r}; use that solver, "
+                "or pass rows in memory"
             )
         if self._descent().damped:
             raise ValueError(
-                f"{type(self).__name__} shortens steps by its objective, which takes rows in "
-                "memory; got stored rows; pass an array, or use CCIB or IB"
+                f"{type(self).__name__} with damped=True needs rows in memory; got stored rows; "
+                "pass an array, or use CCIB or IB"
             )
         if sharding.active_mesh() is not None:
             raise ValueError(
-                "stored rows go through one device at a time; got a fit within nrprob.sharded; "
+                "stored rows are processed on one device; got a fit within nrprob.sharded; "
                 "fit outside of it, or pass rows in memory"
             )
         with fitting(self), standard(), survey(rows, known, y) as seen:
             return fit_terms(self, seen)
 
     def stored_task(self, survey: Survey, fixed: np.ndarray | None) -> Task:
-        """What `_problem` looks at of stored rows: what is known, and an array of no rows."""
+        """Task of stored rows for `_problem`: known groups and an empty array of rows."""
         groups = self._grouped(None, survey.known, None)
         x = np.empty((0, len(survey.moments.mean)), survey.source.dtype)
         return Task(None, x, fixed, groups, survey.known)

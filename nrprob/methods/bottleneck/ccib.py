@@ -1,4 +1,4 @@
-"""Coordinated conditional information bottleneck: new clusters given known groups."""
+"""Coordinated conditional information bottleneck: clusters conditional on known groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nrprob.estimator.terms import SOLVERS
 from nrprob.exceptions import warn
 from nrprob.known import DesignEncoder, read
 from nrprob.methods.bottleneck.base import BottleneckEstimator
-from nrprob.methods.bottleneck.glm import GLMProblem, potential
+from nrprob.methods.bottleneck.glm import GLMProblem, link_potential
 from nrprob.methods.bottleneck.ib import Bottleneck
 from nrprob.settings import standard
 from nrprob.statistics import families
@@ -28,15 +28,14 @@ from nrprob.statistics.families import feature_term, half_squares, sum_of_square
 from nrprob.statistics.rows import Dense, Rows, bucket_size
 from nrprob.statistics.terms import Residual, Term
 
-_MODELLED = "continuous known structure and multi='additive'"
+_MODELLED = "continuous covariates and multi='additive'"
 
 
 def residual_term(rows: Rows) -> Term:
-    """Half the scatter, within clusters, of the rows' deviations from the mean of their group.
+    """Half the within-cluster scatter of the residuals from the means of the known groups.
 
-    All features keep their common unit. Dividing each by its own deviation within groups would
-    blow up the noise of the features that the known structure explains best, which are the many
-    that make it dominant.
+    Features keep their common unit. Dividing each feature by its within-group standard deviation
+    would amplify the noise of the features that the known groups explain best.
     """
     totals = rows.totals()
     mass = totals[:, -1:]
@@ -44,41 +43,46 @@ def residual_term(rows: Rows) -> Term:
     mean = totals * features / jnp.maximum(mass, 1e-30)
     within = rows.scatter(mean)[:-1].sum()
     scale = (within + (mass * mean**2).sum()) / mass.sum()
-    one = jnp.ones((), mean.dtype)
-    return Term(one, 0.5 * within, Residual(mean), gaussian_cost, False, scale)
+    unit_weight = jnp.ones((), mean.dtype)
+    return Term(unit_weight, 0.5 * within, Residual(mean), gaussian_cost, False, scale)
 
 
-def _weigh(coordination: str, automatic: bool, given: jax.Array) -> WeightRule:
-    """Weights of the conditional term and its coordination, from their leading curvatures."""
+def weight_rule(coordination: str, automatic: bool, weight: jax.Array) -> WeightRule:
+    """Rule for the weights of the conditional and the coordination term.
+
+    A number for marginal coordination is the weight itself. All other weights depend on the leading
+    curvatures of the two terms.
+    """
     if coordination != "residual" and not automatic:
-        return FixedWeights(jnp.stack([jnp.ones_like(given), given]))
+        return FixedWeights(jnp.stack([jnp.ones_like(weight), weight]))
 
-    def weigh(curvatures):
+    def curvature_weights(curvatures):
         first, second = curvatures
         ratio = jnp.where(second > 0, first / jnp.where(second > 0, second, 1), 0)
         if coordination == "residual":
-            weight = given * ratio
+            coordination_weight = weight * ratio
         else:
-            weight = jnp.minimum(0.3, 0.5 * ratio)
-        return jnp.stack([jnp.ones_like(weight), weight])
+            coordination_weight = jnp.minimum(0.3, 0.5 * ratio)
+        return jnp.stack([jnp.ones_like(ratio), coordination_weight])
 
-    return weigh
+    return curvature_weights
 
 
-class ConditionalNumbers(NamedTuple):
-    """``weight`` of the coordination: kappa of the residual one, lambda of the marginal one."""
+class ConditionalParameters(NamedTuple):
+    """``weight`` of the coordination: kappa if residual, lambda if marginal."""
 
     weight: Any
 
 
-class ModelNumbers(NamedTuple):
-    """The same, and of the models.
+class GLMParameters(NamedTuple):
+    """Parameters of the bottleneck with generalised linear models.
 
     Attributes
     ----------
-    ridge : penalty of their coefficients
-    design : (B, r, d) their columns
-    least_squares : (d, p) coefficients of the rows on these columns
+    weight : weight of the coordination
+    ridge : ridge penalty of the coefficients
+    design : (B, r, d) design matrix
+    least_squares : (d, p) least-squares coefficients of the features on the design
     """
 
     weight: Any
@@ -89,84 +93,88 @@ class ModelNumbers(NamedTuple):
 
 @dataclass(frozen=True)
 class ConditionalBottleneck:
-    """n H(Y|C,Z) plus a weighted coordination term that makes clusters agree across groups."""
+    """n H(Y|C,Z) plus a weighted coordination of the clusters across known groups."""
 
     features: str
     coordination: str
     automatic: bool
 
     def __call__(self, rows: Rows, settings: Settings) -> Problem:
-        """Make the problem from the rows, with the weight from the leading curvatures."""
+        """Build the problem from the rows."""
         conditional = feature_term(rows, self.features, by_group=True)
         if self.coordination == "residual":
             coordination = residual_term(rows)
         else:
             coordination = feature_term(rows, self.features, by_group=False)
-        weigh = _weigh(self.coordination, self.automatic, settings.method.weight)
-        return Problem((conditional, coordination), weigh)
+        rule = weight_rule(self.coordination, self.automatic, settings.method.weight)
+        return Problem((conditional, coordination), rule)
 
 
 @dataclass(frozen=True)
 class ModelBottleneck(ConditionalBottleneck):
-    """The same, with generalised linear models of the features in place of known groups."""
+    """Conditional bottleneck with generalised linear models of the features on a design."""
 
     def __call__(self, rows: Rows, settings: Settings) -> GLMProblem:  # type: ignore[override]
-        """Make the problem; residuals are those of least squares on the known structure."""
-        numbers, pooled = settings.method, rows
+        """Build the problem; residual coordination uses least-squares residuals."""
+        method, pooled = settings.method, rows
         if self.coordination == "residual":
             assert isinstance(rows.x, Dense)
             scale = sum_of_squares(rows) / rows.mass.sum()
-            explained = numbers.design @ numbers.least_squares
+            explained = method.design @ method.least_squares
             pooled = replace(rows, x=Dense(rows.x.x - explained))
-            one = jnp.ones((), rows.mass.dtype)
-            coordination = Term(
-                one, 0.5 * sum_of_squares(pooled), None, gaussian_cost, False, scale
-            )
+            half_sum = 0.5 * sum_of_squares(pooled)
+            unit_weight = jnp.ones((), rows.mass.dtype)
+            coordination = Term(unit_weight, half_sum, None, gaussian_cost, False, scale)
         else:
             coordination = feature_term(rows, self.features, by_group=False)
-        weigh = _weigh(self.coordination, self.automatic, numbers.weight)
+        rule = weight_rule(self.coordination, self.automatic, method.weight)
         return GLMProblem(
-            self.features, numbers.design, numbers.ridge, coordination, pooled, weigh,
+            self.features, method.design, method.ridge, coordination, pooled, rule,
             settings.n_clusters,
         )  # fmt: skip
 
 
 @parameters.constructor
 class CCIB(BottleneckEstimator):
-    r"""Coordinated conditional information bottleneck: a clustering that is not the known one.
+    r"""Coordinated conditional information bottleneck (CCIB).
 
-    Minimises, in nats of the whole data set, with known structure Z,
+    CCIB finds clusters C that are informative about the features Y given the known structure Z. It
+    minimises, in nats of the whole data set,
 
     .. math:: n H(Y|C,Z) + \lambda G(C) + n I(C;X) / \beta
 
-    while annealing beta to infinity. The first term asks for clusters that are informative once Z
-    is known; G makes a cluster mean the same in every known group. "residual" coordination takes
-    for G half the scatter, within clusters, of the rows' deviations from the mean of their known
-    group: Z itself gains nothing by it, however many features it governs. "marginal" is the
-    thesis's G = n H(Y|C), which rewards C = Z as soon as Z governs many more features than the
-    sought structure.
+    over the memberships p(c|x) of the n rows X, and anneals the inverse temperature :math:`\beta`
+    to infinity. H is the conditional entropy under the model of the features, or the negative log
+    likelihood per row. The coordination term G, with weight :math:`\lambda`, makes a cluster mean
+    the same in all known groups. There are two choices of G:
+
+    * "residual": half the within-cluster scatter of the residuals from the means of the known
+      groups. C = Z gains nothing by it, however many features Z determines.
+    * "marginal": G = n H(Y|C), as published. It rewards C = Z if Z determines many more features
+      than the target clusters.
 
     Parameters
     ----------
     <n_clusters>
     coordination : {"auto", "residual", "marginal"}, default="auto"
-        What coordinates clusters across known groups. "auto" is marginal for sparse counts, else
-        residual.
+        Coordination term G. "auto" is "marginal" for sparse counts, and else "residual".
     coordination_weight : float or "auto", default="auto"
-        For residual coordination a number kappa multiplies the ratio of the leading curvatures of
-        the two terms ("auto" is 1). For marginal coordination it is lambda itself, and "auto" is
-        min(0.3, half that ratio); a number is from 0 to 10**6. 0 is the uncoordinated CIB, whose
-        clusters have no common meaning across groups.
+        Weight of the coordination. For residual coordination, :math:`\lambda` is this number times
+        the ratio of the leading curvatures of the two terms; "auto" is 1. For marginal
+        coordination, :math:`\lambda` is this number; "auto" is the minimum of 0.3 and half the
+        ratio of curvatures. Raise it if clusters differ between known groups. With 0, the labels of
+        different groups are unrelated. From 0 to 10**6.
     multi : {"product", "additive"}, default="product"
-        How several known labelings combine. "product" conditions on every combination that occurs;
-        "additive" lets their effects on the features add up, in the models below, which need far
-        fewer rows where there are many labelings.
+        Combination of several known labelings. "product" conditions on every combination of labels
+        that occurs. "additive" models additive effects of the labelings by generalised linear
+        models; use it if combinations hold few rows.
     ridge : float, default=0.01
-        For those models only: half of it times every squared slope, in nats, is added to the
-        objective (on intercepts, a ten-thousandth of that); from 1e-9 to 10**9.
+        Ridge penalty of the generalised linear models, in nats per squared coefficient, times 1/2.
+        Intercepts have 1e-4 times this penalty. Raise it if coefficients diverge. From 1e-9 to
+        10**9.
     quench : float or "auto", default="auto"
-        As in `IB`, but "auto" is 1 for marginal coordination of a given weight, the thesis's
-        algorithm.
+        As in `IB`; "auto" is 1 for marginal coordination with a given weight, which is the
+        published algorithm.
     <features>
     <binarize>
     <solver>
@@ -181,7 +189,7 @@ class CCIB(BottleneckEstimator):
     Attributes
     ----------
     coordination_weight_ : float
-        The lambda that was used.
+        Weight :math:`\lambda` of the fit.
     <labels_>
     <membership_>
     <n_clusters_>
@@ -205,32 +213,60 @@ class CCIB(BottleneckEstimator):
         If one discrete feature y, such as a boolean column, determines the clusters c, or one of
         three or more clusters: I(c; y) / H(c) above 0.7.
 
+    See Also
+    --------
+    IB : Information bottleneck without known structure.
+    IBSI : Penalises the information about the known groups instead of conditioning on them.
+    CondEns : Clusters within known groups, and combines the clusterings.
+    ResidualMixture : Gaussian mixture of the residuals from known structure.
+
     Notes
     -----
-    Without ``known`` this is `IB`. ``y`` holds wanted labels, -1 where unknown.
+    Algorithm for ``solver="anneal"``, for every restart:
 
-    A 2-D array of floats for ``known`` is continuous structure. The first term is then minus the
-    log likelihood of every feature under a generalised linear model on the standardised columns, of
-    which each cluster has its own: with the identity link and the features' common fixed variance
-    (gaussian), the logit (bernoulli), or the logarithm (multinomial; proportions as Poisson counts
-    with the row's total as offset, a row counting once). Residuals are those of least squares. The
-    same models serve ``multi="additive"``, on one column of 0 and 1 per label but the first. They
-    take dense rows and ``solver="anneal"``, and `predict` needs ``known``.
+    1. Start below the first critical inverse temperature, at which clusters separate, with nearly
+       equal memberships.
+    2. Alternate the fixed-point update of the memberships, eq. (6.1.26), with the update of the
+       cell statistics, until the memberships change by less than ``tol``.
+    3. Multiply :math:`\beta` by ``cooling``, perturb the memberships by ``noise``, and repeat from
+       step 2 until the labels are hard.
+
+    "sequential" and "batched" reassign rows with hard labels (Algorithm 6.6), and "agglomerative"
+    merges clusters (eq. C.3.14). An update takes O(nkm) time for k clusters and m features (the
+    nonzero entries instead of nm for sparse rows), and O(n_init n k) memory.
+
+    Continuous covariates: if ``known`` is a 2-D array of floats, the first term is the negative log
+    likelihood of every feature under a generalised linear model on the standardised columns. Every
+    cluster has separate coefficients. Gaussian features have the identity link and a common fixed
+    variance. Bernoulli features have the logit link. Multinomial proportions have the log link, as
+    Poisson counts with the total of the row as offset and weight 1 per row. Residuals are
+    least-squares residuals. The same models serve ``multi="additive"``, on indicators of all labels
+    except the first of each labeling. These models need dense rows and ``solver="anneal"``;
+    `predict` needs ``known``.
+
+    Without ``known``, CCIB is `IB`. ``y`` holds target labels, -1 for unknown labels.
 
     References
     ----------
-    Gondek (2005), chapter 6: objective (6.1.18), update (6.1.26), sequential Algorithm 6.6 with the
-    joint masses corrected, merge cost (C.3.14) with its sign corrected; models of continuous
-    structure (6.2.24) to (6.2.30), with one model per cluster and feature in (6.2.29) and with the
-    logarithm and the coordination term that (6.2.30) lacks. Residual coordination is this package's
-    own, and so are the ridge and the start of the models' annealing.
+    Gondek, D. (2005), "Non-redundant clustering", PhD thesis, Brown University, chapter 6:
+    objective (6.1.18), update (6.1.26), Algorithm 6.6 with corrected joint masses, merge cost
+    (C.3.14) with a corrected sign, continuous covariates (6.2.24) to (6.2.30), with one model per
+    cluster and feature.
+
+    Gondek, D. and Hofmann, T. (2004), "Non-redundant data clustering", IEEE International
+    Conference on Data Mining, 75-82, doi:10.1109/ICDM.2004.10104.
+
+    Residual coordination, the ridge and the initial temperature of the generalised linear models
+    are specific to this package.
 
     Examples
     --------
-    >>> from nrprob import CCIB
+    >>> from nrprob import CCIB, metrics
     >>> from nrprob.datasets import make_binary_partitions
     >>> X, labels = make_binary_partitions(200, (10, 4), random_state=0)
     >>> model = CCIB(2, random_state=0).fit(X, known=labels[:, 0])
+    >>> print(f"{metrics.matched_accuracy(model.labels_, labels[:, 1]):.2f}")
+    0.99
     """
 
     n_clusters: parameters.Clusters = 2
@@ -253,9 +289,9 @@ class CCIB(BottleneckEstimator):
 
     _weight_names = ("", "coordination_weight_")
     _warns_of_single_feature = True
-    # What turns known structure into columns of models, in an estimator that was fitted with them.
+    # Encoder of known structure as a design matrix; None without generalised linear models.
     _columns: DesignEncoder | None = field(default=None, init=False)
-    # What coordinates, once known; None where nothing is known.
+    # Resolved coordination; None without known structure.
     _coordination: str | None = field(default=None, init=False)
     _faithful = False
 
@@ -272,13 +308,13 @@ class CCIB(BottleneckEstimator):
         if self.solver != "anneal":
             raise ValueError(
                 f"{_MODELLED} need solver='anneal'; got solver={self.solver!r}; "
-                "use that one, or pass labels with multi='product'"
+                "use that solver, or pass labels with multi='product'"
             )
         self._check_dense(X)
         if mesh is not None:
             raise ValueError(
                 f"{_MODELLED} cannot shard rows over devices; got several devices; "
-                "fit on one of them, or pass labels with multi='product'"
+                "fit on one device, or pass labels with multi='product'"
             )
 
     def _check_dense(self, X) -> None:
@@ -319,32 +355,36 @@ class CCIB(BottleneckEstimator):
         self._faithful = coordination == "marginal" and not automatic
         self._coordination = coordination
         if modelled:
-            # Whether the weight is given matters to marginal coordination only.
+            # Only marginal coordination distinguishes a weight of 1 from "auto".
             automatic = automatic and coordination == "marginal"
-            return ModelBottleneck(features, coordination, automatic), self._models(task, weight)
-        return ConditionalBottleneck(features, coordination, automatic), ConditionalNumbers(weight)
+            return ModelBottleneck(features, coordination, automatic), self._glm_parameters(
+                task, weight
+            )
+        return ConditionalBottleneck(features, coordination, automatic), ConditionalParameters(
+            weight
+        )
 
-    def _models(self, task: Task, weight: float) -> ModelNumbers:
-        """Numbers of the models, with their columns laid out."""
+    def _glm_parameters(self, task: Task, weight: float) -> GLMParameters:
+        """Parameters of the generalised linear models, with a padded design matrix."""
         n, d = self._design.shape
         if (d - 1) * self.n_clusters >= n:
             raise ValueError(
                 f"known has {d - 1} columns, too many for {n} rows and {self.n_clusters} "
-                "clusters, each of which has its own coefficients; got more coefficients than "
-                "rows; pass fewer columns"
+                "clusters, since every cluster has separate coefficients; got more coefficients "
+                "than rows; pass fewer columns"
             )
         x = np.asarray(task.x, np.float64)
         self._least_squares = np.linalg.lstsq(self._design, x, rcond=None)[0]
-        # Columns are bucketed, like those of the features; the ridge takes care of empty ones.
+        # Pad the columns, so that designs share compiled programs; the ridge handles empty ones.
         wide = bucket_size(d, 64)
         design = np.pad(self._design, ((0, 0), (0, wide - d))).astype(task.x.dtype)
         explained = np.zeros((wide, task.rows.x.n_statistics))
         explained[:d, : x.shape[1]] = self._least_squares
         del self._design
-        return ModelNumbers(weight, self.ridge, task.layout.to_blocks(design), explained)
+        return GLMParameters(weight, self.ridge, task.layout.to_blocks(design), explained)
 
     def _descent(self):
-        return self._free(quench=1.0 if self._faithful else 100.0)
+        return self._make_descent(quench=1.0 if self._faithful else 100.0)
 
     def _told(self, task):
         return self._columns is not None or super()._told(task)
@@ -368,7 +408,7 @@ class CCIB(BottleneckEstimator):
         return cost
 
     def _model_costs(self, X, known, columns: DesignEncoder) -> np.ndarray:
-        """Costs (n, k) of new rows under the models of every cluster."""
+        """Costs (n, k) of new rows under the models of each cluster."""
         check_is_fitted(self)
         self._check_dense(X)
         family, weight = (
@@ -391,4 +431,4 @@ class CCIB(BottleneckEstimator):
         return cost + common[:, None] + x @ self._coef[-1].T + self._intercept[-1]
 
 
-_cumulant = jax.jit(lambda features, eta: potential(features, eta)[0], static_argnums=0)
+_cumulant = jax.jit(lambda features, eta: link_potential(features, eta)[0], static_argnums=0)

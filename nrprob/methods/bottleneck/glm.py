@@ -1,15 +1,16 @@
 """Generalised linear models of the features on known structure, one per cluster and feature.
 
-Gaussian features have the identity link, bernoulli ones the logit, and proportions of a row the
-logarithm, as Poisson counts with the row's total as offset and every row of weight 1. A saturated
-model, on the indicators of one labeling, then costs what the cells by known group cost.
+Gaussian features have the identity link and bernoulli features the logit link. Multinomial
+proportions have the log link, as Poisson counts with the total of the row as offset and weight 1
+per row. A saturated model, on the indicators of one labeling, has the same cost as the cell costs
+by known group.
 
-Coefficients follow the memberships by damped Newton steps, which are iteratively reweighted least
-squares, and are kept from one update to the next. Every step lowers
+Every M-step updates the coefficients by a damped Newton step (iteratively reweighted least squares)
+from their last values. Every step lowers
 
     sum over clusters, rows, features of  w loss(y; eta)  +  ridge / 2 sum of squared coefficients
 
-so that the penalised free energy falls within a temperature, however few the steps.
+so the penalised free energy decreases at fixed temperature for any number of steps.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ from nrprob.statistics.rows import Rows
 from nrprob.statistics.terms import Term, centred_gradient, objective, row_costs
 from nrprob.statistics.xlogx import safe_log
 
-STEPS = 1  # Newton steps at every update of the memberships
-_INTERCEPT = 1e-4  # of the ridge, on the intercept: a cluster may be all zeros
-_FARTHEST = 10.0  # that a step may move a linear predictor
-_ELEMENTS = 1 << 20  # linear predictors that are computed at once
+_NEWTON_STEPS = 1  # Newton steps per M-step
+_INTERCEPT_RIDGE = 1e-4  # ridge of intercepts, relative to slopes: all-zero clusters need some
+_MAX_PREDICTOR_STEP = 10.0  # maximum change of a linear predictor in one step
+_MAX_PREDICTORS = 1 << 20  # maximum number of linear predictors in memory
 
 
 class ModelData(NamedTuple):
-    """What the models are fitted to: a block of rows.
+    """Data of the models for a block of rows.
 
     Attributes
     ----------
     y : (C, N, J) features, in C chunks
-    used : (C, J) whether a feature has anything to explain; of all blocks alike
-    design : (N, d) columns of the models, the first of them 1
-    penalty : (d,) ridge of every coefficient; of all blocks alike
-    base : (N,) part of the loss that no coefficient changes
-    rows : the rows as the coordination looks at them
+    used : (C, J) whether a feature varies; the same in all blocks
+    design : (N, d) design matrix with a first column of 1
+    penalty : (d,) ridge of each coefficient; the same in all blocks
+    base : (N,) part of the loss that is independent of the coefficients
+    rows : rows of the coordination term
     """
 
     y: jax.Array
@@ -67,26 +68,26 @@ class ModelData(NamedTuple):
 
     @property
     def number(self) -> jax.Array:
-        """Places (B, r) of the rows among the user's."""
+        """Indices (B, r) of the rows in the input."""
         return self.rows.number
 
-    def flat(self, w: jax.Array) -> jax.Array:
-        """Masses (N, k) of the rows in all clusters of all restarts."""
+    def flatten_masses(self, w: jax.Array) -> jax.Array:
+        """Reshape masses to (N, k) over all clusters of all restarts."""
         return w.reshape(self.base.size, -1)
 
 
-def potential(features: str, eta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def link_potential(features: str, eta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Cumulant function, mean and variance of a feature at linear predictor ``eta``."""
-    return _link(features).potential(eta)
+    return _link_of(features).potential(eta)
 
 
-def _link(features: str) -> Link:
+def _link_of(features: str) -> Link:
     link = get_family(features, "link").link
     assert link is not None
     return link
 
 
-def chunk(
+def chunk_features(
     features: str,
     rows: Rows,
     design: jax.Array,
@@ -94,42 +95,45 @@ def chunk(
     n_models: int,
     pooled: Rows | None = None,
 ) -> ModelData:
-    """Lay out the features so that few linear predictors of ``n_models`` clusters exist at once.
+    """Split the features into chunks that bound the memory of linear predictors.
 
-    ``pooled`` holds the rows as the coordination looks at them, if not as they are.
+    ``n_models`` counts the clusters of all restarts. ``pooled`` holds the rows of the coordination
+    term if they differ from ``rows``.
     """
     d = design.shape[-1]
     design = design.reshape(-1, d)
     y = rows.x.x[..., :-1].reshape(design.shape[0], -1)  # type: ignore[union-attr]
     real = rows.mass.reshape(-1, 1) > 0
-    link = _link(features)
+    link = _link_of(features)
+    # Features that are constant at the boundary of their range need no model.
     used = jnp.stack([jnp.any(real & (y != value), 0) for value in link.idle]).all(0)
     base = link.base(y)
-    size = max(_ELEMENTS // (y.shape[0] * n_models), 1)
+    size = max(_MAX_PREDICTORS // (y.shape[0] * n_models), 1)
+    # Chunks of equal size; the last one is padded.
     n_chunks = -(-y.shape[1] // size)
     size = -(-y.shape[1] // n_chunks)
     spare = n_chunks * size - y.shape[1]
     y = jnp.pad(y, ((0, 0), (0, spare))).reshape(-1, n_chunks, size)
     used = jnp.pad(used, (0, spare)).reshape(n_chunks, size)
-    penalty = ridge * jnp.where(np.arange(d) == 0, _INTERCEPT, 1.0).astype(ridge.dtype)
+    penalty = ridge * jnp.where(np.arange(d) == 0, _INTERCEPT_RIDGE, 1.0).astype(ridge.dtype)
     pooled = rows if pooled is None else pooled
     return ModelData(jnp.moveaxis(y, 1, 0), used, design, penalty, base, pooled)
 
 
-_times = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
+_einsum = functools.partial(jnp.einsum, precision=jax.lax.Precision.HIGHEST)
 
 
-def _solve(h: jax.Array, g: jax.Array) -> jax.Array:
-    """Solve positive definite systems (..., d, d), scaled to unit diagonals, for (..., d)."""
+def _solve_systems(h: jax.Array, g: jax.Array) -> jax.Array:
+    """Solve positive definite systems (..., d, d) for (..., d), after scaling to unit diagonals."""
     scale = 1 / jnp.sqrt(jnp.diagonal(h, axis1=-2, axis2=-1))
     jitter = 20 * jnp.finfo(h.dtype).eps * jnp.eye(h.shape[-1], dtype=h.dtype)
     white, _ = whitener(h * scale[..., None] * scale[..., None, :] + jitter)
     g = g * scale
-    x = _times("...ji,...j->...i", white, _times("...ij,...j->...i", white, g))
+    x = _einsum("...ji,...j->...i", white, _einsum("...ij,...j->...i", white, g))
     return jnp.where(jnp.isfinite(x), x, g) * scale
 
 
-def _curvature(data: ModelData, weight: jax.Array) -> jax.Array:
+def _curvature_matrices(data: ModelData, weight: jax.Array) -> jax.Array:
     """Second derivatives (k, J or 1, d, d) of the loss, for weights (N, k, J or 1)."""
     n, d = data.design.shape
     squares = (data.design[:, :, None] * data.design[:, None]).reshape(n, d * d)
@@ -137,110 +141,124 @@ def _curvature(data: ModelData, weight: jax.Array) -> jax.Array:
     return h.reshape(*h.shape[:2], d, d)
 
 
-def _predictor(data: ModelData, coef: jax.Array) -> jax.Array:
+def _linear_predictor(data: ModelData, coef: jax.Array) -> jax.Array:
     """Linear predictors (N, k, J) of coefficients (k, J, d)."""
     return jnp.einsum("nd,kjd->nkj", data.design, coef)
 
 
-def _losses(features: str, data: ModelData, at: jax.Array, eta: jax.Array) -> jax.Array:
-    """Losses (N, k, J) of a chunk's features at linear predictors ``eta``."""
-    each = potential(features, eta)[0] - data.y[at][:, None] * eta
-    return jnp.where(data.used[at], each, 0)
+def _feature_losses(
+    features: str, data: ModelData, chunk_index: jax.Array, eta: jax.Array
+) -> jax.Array:
+    """Losses (N, k, J) of the features of a chunk at linear predictors ``eta``."""
+    losses = link_potential(features, eta)[0] - data.y[chunk_index][:, None] * eta
+    return jnp.where(data.used[chunk_index], losses, 0)
 
 
-def _newton(
-    features: str, sums: BlockSums, at: jax.Array, coef: jax.Array
+def _newton_step(
+    features: str, sums: BlockSums, chunk_index: jax.Array, coef: jax.Array
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
-    """One step of all models of a chunk.
+    """Damped Newton step of all models of a chunk.
 
-    Returns the coefficients (k, J, d), their cost (k,), and the rows' losses (N, k) in every block.
+    Returns the coefficients (k, J, d), their penalised cost (k,) and the losses (N, k) of the rows
+    of every block.
     """
-    used, penalty = sums.blocks[0].used[at], sums.blocks[0].penalty
-    identity = _link(features).identity
+    used, penalty = sums.blocks[0].used[chunk_index], sums.blocks[0].penalty
+    identity = _link_of(features).identity
 
-    def derivatives(data, w):
-        w, y, eta = data.flat(w), data.y[at][:, None], _predictor(data, coef)
-        _, mean, variance = potential(features, eta)
+    def block_derivatives(data, w):
+        w, y, eta = (
+            data.flatten_masses(w),
+            data.y[chunk_index][:, None],
+            _linear_predictor(data, coef),
+        )
+        _, mean, variance = link_potential(features, eta)
         rest = jnp.where(used, w[..., None] * (mean - y), 0)
         gradient = jnp.einsum("nd,nkj->kjd", data.design, rest)
         weight = w[..., None] if identity else jnp.where(used, w[..., None] * variance, 0)
-        cost = jnp.einsum("nk,nkj->kj", w, _losses(features, data, at, eta))
-        return gradient, _curvature(data, weight), cost, w.sum(0)
+        cost = jnp.einsum("nk,nkj->kj", w, _feature_losses(features, data, chunk_index, eta))
+        return gradient, _curvature_matrices(data, weight), cost, w.sum(0)
 
-    def ridge(coef):
+    def ridge_penalty(coef):
         return 0.5 * (penalty * coef * coef).sum(-1)
 
-    gradient, h, old, mass = sums(derivatives)
-    step = -_solve(h + jnp.diag(penalty), gradient + penalty * coef)
-    old = old + ridge(coef)
-    # Losses of separate rows cancel in their sum, which sets the size of its rounding.
+    # Newton direction of the penalised loss.
+    gradient, h, old, mass = sums(block_derivatives)
+    step = -_solve_systems(h + jnp.diag(penalty), gradient + penalty * coef)
+    old = old + ridge_penalty(coef)
+    # Tolerance of the comparison: losses cancel in the sum, so rounding scales with the mass.
     slack = 8 * jnp.finfo(old.dtype).eps * (jnp.abs(old) + mass[:, None])
     size = jnp.ones_like(old)
+    # Bound the change of the linear predictors.
     if not identity:
-        farthest = sums(lambda data, _: jnp.abs(_predictor(data, step)).max(0), jnp.maximum)
-        size = jnp.minimum(size, _FARTHEST / jnp.maximum(farthest, 1e-30))
+        farthest = sums(lambda data, _: jnp.abs(_linear_predictor(data, step)).max(0), jnp.maximum)
+        size = jnp.minimum(size, _MAX_PREDICTOR_STEP / jnp.maximum(farthest, 1e-30))
 
-    def attempt(size):
-        def part(data, w):
-            eta = _predictor(data, coef) + size * _predictor(data, step)
-            each = _losses(features, data, at, eta)
-            return jnp.einsum("nk,nkj->kj", data.flat(w), each), each.sum(-1)
+    # Backtracking: quarter the steps of models whose cost increases.
+    def try_step(size):
+        def block_losses(data, w):
+            eta = _linear_predictor(data, coef) + size * _linear_predictor(data, step)
+            losses = _feature_losses(features, data, chunk_index, eta)
+            return jnp.einsum("nk,nkj->kj", data.flatten_masses(w), losses), losses.sum(-1)
 
-        costs, losses = zip(*sums.each(part), strict=True)
-        new = functools.reduce(jnp.add, costs) + ridge(coef + size[..., None] * step)
+        costs, losses = zip(*sums.each(block_losses), strict=True)
+        new = functools.reduce(jnp.add, costs) + ridge_penalty(coef + size[..., None] * step)
         return ~(new <= old + slack), new, losses
 
-    def worse(carry):
+    def any_increased(carry):
         bad, *_, count = carry
         return jnp.any(bad) & (count < 20)
 
-    def halve(carry):
+    def backtrack(carry):
         bad, _, _, size, count = carry
         size = jnp.where(bad, 0.25 * size, size)
-        return *attempt(size), size, count + 1
+        return *try_step(size), size, count + 1
 
-    _, new, losses, size, _ = jax.lax.while_loop(worse, halve, (*attempt(size), size, 0))
+    _, new, losses, size, _ = jax.lax.while_loop(
+        any_increased, backtrack, (*try_step(size), size, 0)
+    )
     return coef + size[..., None] * step, new.sum(-1), losses
 
 
-def fit(
-    features: str, sums: BlockSums, coef: jax.Array, n_steps: int = STEPS
+def fit_models(
+    features: str, sums: BlockSums, coef: jax.Array, n_steps: int = _NEWTON_STEPS
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]:
-    """Improve the coefficients (C, k, J, d) of all chunks; see `_newton`."""
+    """Update the coefficients (C, k, J, d) of all chunks; see `_newton_step`."""
 
-    def one(total, inputs):
-        at, coef = inputs
+    def step_chunk(total, inputs):
+        chunk_index, coef = inputs
         for _ in range(n_steps):
-            coef, *result = _newton(features, sums, at, coef)
+            coef, *result = _newton_step(features, sums, chunk_index, coef)
         return jax.tree.map(jnp.add, total, tuple(result)), coef
 
     k = coef.shape[1]
     losses = sums.each(lambda data, _: jnp.zeros((data.base.size, k), coef.dtype))
     start = jnp.zeros(k, coef.dtype), losses
-    (cost, losses), coef = jax.lax.scan(one, start, (jnp.arange(len(coef)), coef))
+    (cost, losses), coef = jax.lax.scan(step_chunk, start, (jnp.arange(len(coef)), coef))
     return coef, cost, losses
 
 
 def row_losses(features: str, data: ModelData, coef: jax.Array) -> jax.Array:
-    """Loss (N, k) of every row under every cluster's models, less ``ModelData.base``."""
+    """Losses (N, k) of the rows under the models of each cluster, without ``ModelData.base``."""
 
-    def one(total, inputs):
-        at, coef = inputs
-        return total + _losses(features, data, at, _predictor(data, coef)).sum(-1), None
+    def add_chunk_losses(total, inputs):
+        chunk_index, coef = inputs
+        return total + _feature_losses(
+            features, data, chunk_index, _linear_predictor(data, coef)
+        ).sum(-1), None
 
     start = jnp.zeros((data.base.size, coef.shape[1]), coef.dtype)
-    return jax.lax.scan(one, start, (jnp.arange(len(coef)), coef))[0]
+    return jax.lax.scan(add_chunk_losses, start, (jnp.arange(len(coef)), coef))[0]
 
 
-def converge(
+def converge_models(
     features: str, sums: BlockSums, coef: jax.Array, max_iter: int = 100
 ) -> tuple[jax.Array, jax.Array]:
-    """Coefficients (C, k, J, d) of least penalised cost, and that cost (k,)."""
+    """Minimise the penalised cost: coefficients (C, k, J, d) and their cost (k,)."""
     tol = 10 * jnp.finfo(coef.dtype).eps
 
     def step(carry, count):
         coef, old = carry
-        coef, new, _ = fit(features, sums, coef)
+        coef, new, _ = fit_models(features, sums, coef)
         same = ~(jnp.abs(old - new) > tol * (jnp.abs(new) + 1))
         return (coef, new), (count > 0) & same, ()
 
@@ -249,12 +267,12 @@ def converge(
 
 
 def null_model(features: str, data: ModelData, mass: jax.Array) -> jax.Array:
-    """Coefficients (C, 1, J, d) of one cluster of masses ``mass`` (N,)."""
+    """Coefficients (C, 1, J, d) of a single cluster with masses ``mass`` (N,)."""
     mean = jnp.einsum("n,cnj->cj", mass, data.y) / mass.sum()
-    mean = _link(features).predictor(mean)
+    mean = _link_of(features).predictor(mean)
     start = jnp.zeros((*mean.shape, data.design.shape[1]), mean.dtype)
     start = start.at[..., 0].set(jnp.where(data.used, mean, 0))
-    return converge(features, BlockSums((data,), mass), start[:, None])[0]
+    return converge_models(features, BlockSums((data,), mass), start[:, None])[0]
 
 
 def leading_curvatures(
@@ -268,60 +286,65 @@ def leading_curvatures(
 ) -> tuple[jax.Array, jax.Array]:
     r"""Weights (2,) of models and coordination, and inverse temperature of the first split.
 
-    At ``n_clusters`` identical clusters, whose models have the coefficients ``coef``, a change e of
-    log r in one of them changes its masses by mass e / n_clusters, its coefficients by Newton's
-    step for those, and so its scores by -B e, with
+    Start from ``n_clusters`` identical clusters with coefficients ``coef``. A change e of the log
+    memberships of one cluster changes its masses by mass e / n_clusters, its coefficients by the
+    corresponding Newton step, and its scores by -B e, with
 
     .. math:: B e(x) = \sum_j r_{xj} a_x^T H_j^{-1} \sum_{x'} p(x') a_{x'} r_{x'j} e(x')
 
-    r being the residuals y - mean and H_j the second derivatives of the null model's penalised loss
-    (whose ridge is that of all ``n_clusters``). Clusters first separate at the inverse of the
-    largest eigenvalue of B and the like of the coordination, weighed; see
-    `nrprob.engines.optimise.anneal.leading_curvatures` for the latter, and for the power iteration.
+    where :math:`a_x` is a row of the design, r the residuals y - mean, and :math:`H_j` the second
+    derivatives of the penalised loss of the null model, with ``n_clusters`` times the ridge.
+    Clusters first separate at the inverse of the largest eigenvalue of the weighted sum of B and
+    the operator of the coordination; see `nrprob.engines.optimise.anneal.leading_curvatures`.
     """
     dtype = mass.dtype
     eps = jnp.finfo(dtype).eps
     flat = mass.reshape(-1)
 
-    def prepare(inputs):
+    def chunk_curvatures(inputs):
         y, used, coef = inputs
-        _, mean, variance = potential(features, jnp.einsum("nd,jd->nj", data.design, coef[0]))
+        _, mean, variance = link_potential(features, jnp.einsum("nd,jd->nj", data.design, coef[0]))
         rest = jnp.where(used, y - mean, 0)
         weight = jnp.where(used, variance, 0) * flat[:, None]
-        return rest, _curvature(data, weight[:, None])[0] + jnp.diag(data.penalty * n_clusters)
+        return rest, _curvature_matrices(data, weight[:, None])[0] + jnp.diag(
+            data.penalty * n_clusters
+        )
 
-    residual, h = jax.lax.map(prepare, (data.y, data.used, coef))
-    # What the curvature would be if the known structure explained nothing.
+    # Residuals and curvature matrices of the null model.
+    residual, h = jax.lax.map(chunk_curvatures, (data.y, data.used, coef))
+    # Scale of the curvature without known structure, which sets the floor of rounding.
     varying, base = jnp.where(data.used, 1.0, 0.0).sum(), (flat * data.base).sum() / flat.sum()
-    scale = _link(features).scale(varying, base)
+    scale = _link_of(features).scale(varying, base)
     term = problem.coordination
     floor = jnp.stack([1e-8 + 20 * eps, 20 * eps]) * jnp.stack([scale, term.scale]).astype(dtype)
 
-    def models(e):
-        def one(total, inputs):
+    def apply_models(e):
+        def add_chunk(total, inputs):
             rest, h = inputs
             change = jnp.einsum("nd,nj,ns->sjd", data.design, rest, flat[:, None] * e)
-            change = _solve(h, change)
+            change = _solve_systems(h, change)
             return total + jnp.einsum("nd,nj,sjd->ns", data.design, rest, change), None
 
-        return jax.lax.scan(one, jnp.zeros_like(e), (residual, h))[0]
+        return jax.lax.scan(add_chunk, jnp.zeros_like(e), (residual, h))[0]
 
     totals = problem.pooled.cells(mass[..., None, None])
     totals = jnp.broadcast_to(totals, (totals.shape[0], 3, *totals.shape[2:]))
     gradient = jax.grad(lambda c: objective((term,), c).sum())
 
-    def apply(e, weights):
+    def apply_curvature(e, weights):
         cells = problem.pooled.cells((mass[..., None] * e)[..., None])
         second = -problem.pooled.adjoint(jax.jvp(gradient, (totals,), (cells,))[1])[..., 0]
-        first = models(e.reshape(flat.size, 3)).reshape(e.shape)
+        first = apply_models(e.reshape(flat.size, 3)).reshape(e.shape)
         return weights[0] * first + weights[1] * second
 
-    def weigh(value):
+    def curvature_weights(value):
         return problem.weigh(jnp.where(value[:2] > floor, value[:2], 0))
 
     def step(e, value):
-        each = jnp.concatenate([jnp.eye(2, dtype=dtype), weigh(value)[:, None]], 1)
-        return apply(e, each)
+        weight_sets = jnp.concatenate(
+            [jnp.eye(2, dtype=dtype), curvature_weights(value)[:, None]], 1
+        )
+        return apply_curvature(e, weight_sets)
 
     value = leading_eigenvalues(
         step,
@@ -330,58 +353,60 @@ def leading_curvatures(
         accuracy=1e-6 if dtype == jnp.float64 else 1e-5,
         max_iter=max_iter,
     )
-    weights = weigh(value)
+    weights = curvature_weights(value)
     largest = jnp.where(value[2] > (jnp.abs(weights) * floor).sum(), value[2], 0)
     return weights, jnp.where(largest > 0, 1 / jnp.maximum(largest, 1e-30), jnp.inf)
 
 
 def model_update(features: str, coordination: Term) -> Update:
-    """Update of `ModelData`; the state are the coefficients (C, k, J, d) of all restarts.
+    """Update of memberships and coefficients; the state is the coefficients (C, k, J, d).
 
-    Minimises sum of w loss + penalty + coordination + I(C;X)/beta over memberships and coefficients
-    in turn; the trace holds its value at the coefficients of the last update.
+    Alternately minimises the sum of w loss + penalty + coordination + I(C;X)/beta over memberships
+    and coefficients. The trace holds its value at the coefficients of the last update.
     """
     terms = (coordination,)
 
-    def settle(coef, sums, beta):
-        coef, _, losses = fit(features, sums, coef)
+    def m_step(coef, sums, beta):
+        coef, _, losses = fit_models(features, sums, coef)
         cells, q = sums(lambda data, w: (data.rows.cells(w), w.sum((0, 1))))
         return coef, (centred_gradient(terms, cells), safe_log(q)), losses
 
     def log_memberships(settled, data, losses, beta):
         slopes, log_prior = settled
-        each = data.rows.adjoint(slopes)
-        return log_prior - beta[:, None] * (losses.reshape(each.shape) + each)
+        coordination_costs = data.rows.adjoint(slopes)
+        return log_prior - beta[:, None] * (
+            losses.reshape(coordination_costs.shape) + coordination_costs
+        )
 
-    def value(coef, sums, beta):
-        def part(data, w):
+    def penalised_free_energy(coef, sums, beta):
+        def block_terms(data, w):
             losses = row_losses(features, data, coef).reshape(w.shape) + data.base.reshape(
                 *data.mass.shape, 1, 1
             )
             return (w * losses).sum((0, 1, 3)), data.rows.cells(w)
 
-        losses, cells = sums(part)
+        losses, cells = sums(block_terms)
         penalty = 0.5 * (sums.blocks[0].penalty * coef * coef).sum((0, 2, 3))
         losses += penalty.reshape(losses.size, -1).sum(-1)
         return losses + objective(terms, cells) + compression_cost(1.0, sums) / beta
 
-    return Update(settle, log_memberships, value)
+    return Update(m_step, log_memberships, penalised_free_energy)
 
 
 class GLMProblem(NamedTuple):
-    """What is minimised: losses of models of the features, and a coordination beside them.
+    """Objective: losses of generalised linear models plus a coordination term.
 
-    The ``slope`` (d + 1, K, p) of a solution (see `nrprob.engines.optimise.solve.TermFit`) has the
-    coefficients of the restart's labels in its first d places, and the derivative of the
-    coordination by the clusters' statistics in its last.
+    The ``slope`` (d + 1, K, p) of a solution (see `nrprob.engines.optimise.solve.TermFit`) holds
+    the coefficients of the labels of the restart in its first d entries. The last entry is the
+    derivative of the coordination with respect to the cluster statistics.
 
     Attributes
     ----------
     features : model of the features
-    design : (B, r, d) columns of the models, the first of them 1
-    ridge : their penalty
-    coordination : cost of clusters pooled over the known structure
-    pooled : the rows that it looks at
+    design : (B, r, d) design matrix with a first column of 1
+    ridge : ridge penalty of the coefficients
+    coordination : coordination term
+    pooled : rows of the coordination term
     weigh : weights (2,) of models and coordination from their leading curvatures (2,)
     count : number of clusters
     """
@@ -397,40 +422,40 @@ class GLMProblem(NamedTuple):
     def iteration(
         self, rows: Rows, compression: Any, n_clusters: int, n_init: int
     ) -> AnnealingProblem:
-        """Newton steps of the models and memberships in turn; see `model_update`."""
+        """Alternate Newton steps of the models with membership updates; see `model_update`."""
         features, mass, dtype = self.features, rows.mass, rows.mass.dtype
         count = self.count.astype(dtype)
         n_models = n_init * n_clusters
-        data = chunk(features, rows, self.design, self.ridge, n_models, self.pooled)
+        data = chunk_features(features, rows, self.design, self.ridge, n_models, self.pooled)
         null = null_model(features, data, mass.reshape(-1) / count)
         weights, critical = leading_curvatures(features, data, self, null, mass, count)
-        # The losses of the models have the weight 1.
+        # The losses of the models have weight 1.
         term = replace(self.coordination, weight=weights[1])
         update = model_update(features, term)
         active = jnp.arange(n_clusters) < self.count
         start = jnp.where(jnp.tile(active, n_init)[:, None, None], null, 0)
 
         def finish(coef, w, hard):
-            # In float64, as everywhere, so that the best restart is not a matter of rounding.
+            # Compare restarts in float64, so that rounding does not decide between them.
             wide = {
                 name: getattr(data, name).astype(jnp.float64)
                 for name in ("y", "design", "penalty", "base")
             }
             exact = data._replace(**wide)
             sums = BlockSums((exact,), hard.astype(jnp.float64))
-            coef, losses = converge(features, sums, coef.astype(jnp.float64))
+            coef, losses = converge_models(features, sums, coef.astype(jnp.float64))
             losses = losses.reshape(hard.shape[2:]).sum(-1)
             losses += (mass.reshape(-1) * exact.base).sum()
             cells = self.pooled.cells(hard)
             coef = jnp.moveaxis(coef, 0, 1)
             coef = coef.reshape(n_init, n_clusters, -1, coef.shape[-1])
 
-            def slope(best):
-                own = coef[best, :, : rows.x.n_statistics - 1]
-                own = jnp.moveaxis(jnp.pad(own, ((0, 0), (0, 1), (0, 0))), -1, 0)
+            def restart_slopes(best):
+                coefficients = coef[best, :, : rows.x.n_statistics - 1]
+                coefficients = jnp.moveaxis(jnp.pad(coefficients, ((0, 0), (0, 1), (0, 0))), -1, 0)
                 last = row_costs((term,), cells)[:, best]
-                return jnp.concatenate([own, last.astype(own.dtype)])
+                return jnp.concatenate([coefficients, last.astype(coefficients.dtype)])
 
-            return losses + exact_objective((term,), cells), slope
+            return losses + exact_objective((term,), cells), restart_slopes
 
         return AnnealingProblem(update, (data,), start, critical, weights, 0.0, True, finish)

@@ -1,4 +1,4 @@
-"""The information bottleneck, without and with side information."""
+"""Information bottleneck with and without side information."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nrprob.statistics.xlogx import xlogx
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """n H(Y|C): the information bottleneck minimises it plus n I(C;X)/beta."""
+    """n H(Y|C), the distortion of the information bottleneck."""
 
     features: str
 
@@ -34,15 +34,15 @@ class Bottleneck:
         return Problem((term,), FixedWeights(jnp.ones(1, rows.mass.dtype)))
 
 
-class SideNumbers(NamedTuple):
-    """``gamma``, the weight of I(C;Z)."""
+class SideInformationParameters(NamedTuple):
+    """``gamma``, the penalty weight of I(C;Z)."""
 
     gamma: Any
 
 
 @dataclass(frozen=True)
 class SideInformation:
-    """n H(Y|C) + gamma n I(C;Z), with I(C;Z) = H(C) + H(Z) - H(C,Z) as two mass terms."""
+    """n H(Y|C) + gamma n I(C;Z), where I(C;Z) = H(C) + H(Z) - H(C,Z) is two mass terms."""
 
     features: str
 
@@ -50,43 +50,45 @@ class SideInformation:
         """Make the problem from the rows."""
         relevant = feature_term(rows, self.features, by_group=False)
         gamma = settings.method.gamma
-        one = jnp.ones_like(gamma)
+        unit_weight = jnp.ones_like(gamma)
         sizes = rows.totals()[:, -1].astype(jnp.float64)
         entropy = xlogx(sizes.sum()) - xlogx(sizes).sum()
         zero = jnp.zeros_like(entropy)
         terms = (
             relevant,
-            Term(one, entropy, None, mass_cost, False),
-            Term(one, zero, None, mass_cost, True),
+            Term(unit_weight, entropy, None, mass_cost, False),
+            Term(unit_weight, zero, None, mass_cost, True),
         )
-        weights = jnp.stack([one, gamma, -gamma])
+        weights = jnp.stack([unit_weight, gamma, -gamma])
         return Problem(terms, FixedWeights(weights), n_start=1, curvature=gamma)
 
 
 class SplittingBottleneck(SplittingEstimator, BottleneckEstimator):
-    """A bottleneck that may be followed from split to split as well."""
+    """Information bottleneck that also has ``solver="split"``."""
 
     def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
+        """Validate the parameters that do not depend on the data."""
         super().check_parameters()
         if self.solver == "split" and self.beta is not None:
             raise ValueError(
-                f"solver='split' finds its own inverse temperatures; got beta={self.beta!r}; leave "
-                "it out"
+                f"solver='split' determines the inverse temperatures; got beta={self.beta!r}; "
+                "leave it out"
             )
 
 
 @parameters.constructor
 class IB(UnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
-    r"""Information bottleneck: clusters that keep what the rows say about the features.
+    r"""Information bottleneck: clusters that preserve the information about the features.
 
-    Minimises, in nats of the whole data set and with every row of equal weight,
+    With all n rows X of equal weight, IB minimises, in nats of the whole data set,
 
     .. math:: n H(Y|C) + n \, [\alpha H(C) - H(C|X)] / \beta
 
-    with :math:`\alpha` the ``compression``. At 1 this is the Lagrangian I(C;X) - beta I(C;Y) of
-    Tishby et al. (1999), divided by beta and up to the constant n H(Y); at 0 it is information
-    distortion. ``beta=None`` anneals until the labels are hard, where the second term vanishes.
+    over the memberships p(c|x). C are the clusters, Y the features, :math:`\beta` is the inverse
+    temperature and :math:`\alpha` the ``compression``. With :math:`\alpha = 1`, this is the
+    published Lagrangian I(C;X) - beta I(C;Y), divided by beta and up to the constant n H(Y). With
+    :math:`\alpha = 0` it is information distortion. With ``beta=None``, IB anneals :math:`\beta`
+    until the labels are hard; then the second term vanishes.
 
     Parameters
     ----------
@@ -96,17 +98,18 @@ class IB(UnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
     <features>
     <binarize>
     solver : {"anneal", "sequential", "batched", "agglomerative", "split"}, default="anneal"
-        How to optimise; "sequential", "batched" and "agglomerative" give hard labels. "split" grows
-        the clusters one by one, each at the inverse temperature at which the largest can be
-        divided, as `CrossPartition` does, for comparison with it: it ends where there are
-        ``n_clusters``, which are soft, uses ``cooling`` only where a split does not come about at
-        once, and leaves nothing to chance.
+        Optimiser. "sequential", "batched" and "agglomerative" give hard labels. "split" increases
+        the number of clusters one by one, at the inverse temperatures at which the largest cluster
+        can be divided, until there are ``n_clusters`` soft clusters. It is deterministic, serves
+        comparisons with `CrossPartition`, and uses ``cooling`` only if a split does not occur at
+        once.
     <cooling>
     <noise>
     quench : float or "auto", default="auto"
-        Restarts of an annealing start at inverse temperatures that rise geometrically up to
-        ``quench`` times that of the first, which starts just below the first split. 1 anneals all
-        of them from there, which makes them nearly equal. "auto" is 100; at most 10**5.
+        Spread of the initial temperatures. The first restart begins just below the first split. The
+        other restarts begin at inverse temperatures that increase geometrically up to ``quench``
+        times this one. Raise it for more diverse restarts; 1 starts all restarts at the same
+        temperature. "auto" is 100. From 1 to 10**5.
     <n_init>
     <max_iter>
     <tol>
@@ -128,25 +131,53 @@ class IB(UnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
     <linkage_>
     <merge_costs_>
     path_, trials_, status_ : list, pandas.DataFrame and str
-        All levels, what was tried, and how it ended, as in `CrossPartition` ("split" only).
+        Solutions by number of clusters, attempted splits, and reason of the end, as in
+        `CrossPartition` (``solver="split"`` only).
     <restarts_>
     <n_features_in_>
     <feature_names_in_>
     <classes_>
 
+    See Also
+    --------
+    IBSI : Information bottleneck with a penalty on known groups.
+    CCIB : Conditional information bottleneck given known structure.
+    MixtureEM : Mixture model of the same features.
+
+    Notes
+    -----
+    Algorithm for ``solver="anneal"``, for every restart:
+
+    1. Start just below the critical inverse temperature of the first split, with nearly equal
+       memberships.
+    2. Alternate :math:`p(c|x) \propto p(c)^\alpha e^{-\beta d(x, c)}` with updates of p(c) and of
+       the cluster statistics, until memberships change by less than ``tol``. The cost d(x, c) is
+       the divergence of row x from cluster c.
+    3. Multiply :math:`\beta` by ``cooling``, perturb the memberships by ``noise``, and repeat from
+       step 2.
+
+    An update takes O(nkm) time for k clusters and m features (nonzero entries instead of nm for
+    sparse rows), and O(n_init n k) memory.
+
     References
     ----------
-    Tishby, Pereira and Bialek (1999); Slonim (2002), sequential and agglomerative forms;
-    Gondek (2005), section 3.5.3, with Algorithm 3.6 corrected to draw a row out before it is
-    placed.
+    Tishby, N., Pereira, F. C. and Bialek, W. (1999), "The information bottleneck method", Allerton
+    Conference on Communication, Control and Computing, 368-377, arXiv:physics/0004057.
+
+    Slonim, N. (2002), "The information bottleneck: theory and applications", PhD thesis, Hebrew
+    University of Jerusalem. Sequential and agglomerative algorithms.
+
+    Gondek, D. (2005), "Non-redundant clustering", PhD thesis, Brown University, section 3.5.3.
+    Algorithm 3.6 is corrected: it removes a row from its cluster before it reassigns the row.
 
     Examples
     --------
-    >>> from nrprob import IB
+    >>> from nrprob import IB, metrics
     >>> from nrprob.datasets import make_multinomial_2d
     >>> X, labels = make_multinomial_2d(200, 2, 400, random_state=0)
-    >>> IB(2, random_state=0).fit(X).labels_.shape
-    (200,)
+    >>> model = IB(4, random_state=0).fit(X)
+    >>> print(f"{metrics.normalized_mutual_information(model.labels_, labels):.2f}")
+    1.00
     """
 
     n_clusters: parameters.Clusters = 2
@@ -166,14 +197,14 @@ class IB(UnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
     verbose: parameters.Verbosity = 0
 
     def score(self, X, y=None):  # type: ignore[override]
-        r"""Minus the increase of the objective per new row, under the fitted clusters.
+        r"""Negative mean cost of new rows under the fitted clusters.
 
-        With the cost d(x, c) of a row in a cluster, which is linear in the row's mass,
+        With the cost d(x, c) of row x in cluster c, the score is
 
         .. math:: -\frac{1}{n} \sum_i \min_c d(x_i, c) \qquad \text{or} \qquad
             \frac{1}{n} \sum_i \frac{1}{\beta} \log \sum_c p(c) e^{-\beta d(x_i, c)}
 
-        for hard labels or at a finite ``beta`` (without p(c) for ``prior=False``).
+        for hard labels and for a finite :math:`\beta`, respectively.
 
         Parameters
         ----------
@@ -192,44 +223,44 @@ class IB(UnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
         return Bottleneck(self._features.features), ()
 
     def _descent(self):
-        return self._free(self.beta, self.compression)
+        return self._make_descent(self.beta, self.compression)
 
 
 @parameters.constructor
 class IBSI(SplittingBottleneck):
-    r"""Information bottleneck with side information: a weighted penalty on what is known.
+    r"""Information bottleneck with side information: a penalty on known groups.
 
-    Minimises, in nats of the whole data set,
+    IBSI minimises, in nats of the whole data set,
 
     .. math:: n H(Y|C) + \gamma n I(C;Z) + n \, [\alpha H(C) - H(C|X)] / \beta
 
-    with :math:`\alpha` the ``compression``.
-
-    The published fixed-point iteration is not a descent: the penalty is convex where the iteration
-    takes it to be concave, and above some ``gamma`` it misses even good partitions. ``damped=True``
-    takes the part 1 / (1 + beta gamma) of every step, which never raises the objective.
+    over the memberships p(c|x) of the n rows X. C are the clusters, Y the features, Z the known
+    groups, :math:`\gamma` is the penalty weight, :math:`\beta` the inverse temperature and
+    :math:`\alpha` the ``compression``.
 
     Parameters
     ----------
     <n_clusters>
     gamma : float
-        Weight of I(C;Z), from 0 to 10**9. It must outweigh the features that carry the known
-        structure, so it has to grow with their number. Damped, a hundred times more than that does
-        little harm; far beyond, the descent is too stiff to leave its start.
+        Penalty weight of I(C;Z). Raise it until the clusters are independent of the known groups;
+        it must outweigh the features that the known groups determine, so it grows with their
+        number. Far too large values keep the damped iteration at its initial values. From 0 to
+        10**9.
     damped : bool, default=True
-        False for the iteration as published.
+        Whether to damp the fixed-point iteration. With False, IBSI runs the published iteration,
+        which can increase the objective for a large ``gamma``.
     quench : float or "auto", default="auto"
-        As in `IB`, but "auto" is 1 with ``damped=False``, the published algorithm.
+        As in `IB`; "auto" is 1 with ``damped=False``, which is the published algorithm.
     <beta>
     <compression>
     <features>
     <binarize>
     solver : {"anneal", "sequential", "batched", "agglomerative", "split"}, default="anneal"
-        How to optimise; "sequential", "batched" and "agglomerative" give hard labels. "split" grows
-        the clusters one by one, each at the inverse temperature at which the largest can be
-        divided, as `CrossPartition` does, for comparison with it: it ends where there are
-        ``n_clusters``, which are soft, uses ``cooling`` only where a split does not come about at
-        once, and leaves nothing to chance.
+        Optimiser. "sequential", "batched" and "agglomerative" give hard labels. "split" increases
+        the number of clusters one by one, at the inverse temperatures at which the largest cluster
+        can be divided, until there are ``n_clusters`` soft clusters. It is deterministic, serves
+        comparisons with `CrossPartition`, and uses ``cooling`` only if a split does not occur at
+        once.
     <cooling>
     <noise>
     <n_init>
@@ -253,23 +284,45 @@ class IBSI(SplittingBottleneck):
     <linkage_>
     <merge_costs_>
     path_, trials_, status_ : list, pandas.DataFrame and str
-        All levels, what was tried, and how it ended, as in `CrossPartition` ("split" only).
+        Solutions by number of clusters, attempted splits, and reason of the end, as in
+        `CrossPartition` (``solver="split"`` only).
     <restarts_>
     <n_features_in_>
     <feature_names_in_>
     <classes_>
 
+    See Also
+    --------
+    IB : Information bottleneck without known groups.
+    CCIB : Conditions on the known groups instead, and needs no penalty weight.
+    NACI : Penalises quadratic mutual information with known groups.
+
+    Notes
+    -----
+    Algorithm: as in `IB`, with the penalty in the update of the memberships. The penalty I(C;Z) is
+    convex in the memberships, and the published update assumes that it is concave. Above some
+    ``gamma``, that update therefore increases the objective. With ``damped=True``, every step is
+    multiplied by 1 / (1 + beta gamma), and the objective never increases.
+
+    An update takes O(nk(m + r)) time for k clusters, m features and r known groups, and O(n_init n
+    k) memory.
+
     References
     ----------
-    Chechik and Tishby (2002); Gondek (2005), sections 6.1.1 and 8.6.1, with the sign of the penalty
-    corrected.
+    Chechik, G. and Tishby, N. (2002), "Extracting relevant structures with side information",
+    Advances in Neural Information Processing Systems 15.
+
+    Gondek, D. (2005), "Non-redundant clustering", PhD thesis, Brown University, sections 6.1.1 and
+    8.6.1, with the sign of the penalty corrected.
 
     Examples
     --------
-    >>> from nrprob import IBSI
+    >>> from nrprob import IBSI, metrics
     >>> from nrprob.datasets import make_binary_partitions
     >>> X, labels = make_binary_partitions(200, (8, 4), random_state=0)
     >>> model = IBSI(2, gamma=10.0, random_state=0).fit(X, known=labels[:, 0])
+    >>> print(f"{metrics.matched_accuracy(model.labels_, labels[:, 1]):.2f}")
+    1.00
     """
 
     n_clusters: parameters.Clusters = 2
@@ -292,17 +345,19 @@ class IBSI(SplittingBottleneck):
 
     @property
     def _one_is_few(self) -> bool:  # type: ignore[override]
-        return self.solver != "agglomerative"  # whose merges pay for every group
+        return self.solver != "agglomerative"  # merges penalise every single group
 
     def _problem(self, task):
         share = task.groups.share
         sizes = np.bincount(task.groups.codes) if share is None else share.sum(0)
         self._surprise = np.log(sizes.sum() / np.maximum(sizes, 1e-30))  # of every group, -log p(z)
-        return SideInformation(self._features.features), SideNumbers(self.gamma)
+        return SideInformation(self._features.features), SideInformationParameters(self.gamma)
 
     def _descent(self):
         quench = 100.0 if self.damped else 1.0
-        return self._free(self.beta, self.compression, quench)._replace(damped=bool(self.damped))
+        return self._make_descent(self.beta, self.compression, quench)._replace(
+            damped=bool(self.damped)
+        )
 
     def _common_cost(self, x, groups):
         z, share = self._surprise, groups.share

@@ -145,7 +145,7 @@ def fit(place, known="batch", **options):
         ),
         (
             lambda p: nrprob.IBSI(2, gamma=1.0).fit(nrprob.stored(p / "rows.npy")),
-            "IBSI shortens steps",
+            "IBSI with damped=True needs rows in memory",
         ),
         (
             lambda p: nrprob.CCIB(2, solver="sequential").fit(nrprob.stored(p / "rows.npy")),

@@ -35,7 +35,7 @@ from nrprob.engines.optimise.solve import make_settings
 from nrprob.estimator import stored
 from nrprob.estimator.base import read_labels
 from nrprob.estimator.stored import LayGroups
-from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalNumbers
+from nrprob.methods.bottleneck.ccib import ConditionalBottleneck, ConditionalParameters
 from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.settings import standard
 from nrprob.statistics.families import FeatureMap
@@ -74,7 +74,7 @@ def laid_out(X, known, size=256):
 def problem(rows, dtype):
     build = ConditionalBottleneck("gaussian", "residual", True)
     settings = make_settings(
-        dtype, n_clusters=K, max_iter=5, method=ConditionalNumbers(1.0), beta=np.inf
+        dtype, n_clusters=K, max_iter=5, method=ConditionalParameters(1.0), beta=np.inf
     )
     return build(rows, settings), settings
 

@@ -60,8 +60,8 @@ def planted(link, seed=0, n=80, strength=1.0):
 @partial(jax.jit, static_argnames=("link", "n_models", "elements"))
 def chunk(rows, design, ridge, *, link, n_models, elements):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(glm, "_ELEMENTS", elements)
-        return glm.chunk(link, rows, design, ridge, n_models)
+        patch.setattr(glm, "_MAX_PREDICTORS", elements)
+        return glm.chunk_features(link, rows, design, ridge, n_models)
 
 
 def data_of(link, seed=0, ridge=1e-2, n_models=4, chunks=1, d=D):
@@ -71,7 +71,7 @@ def data_of(link, seed=0, ridge=1e-2, n_models=4, chunks=1, d=D):
     design = np.c_[np.ones(N), rng.normal(size=(N, d - 1))]
     design = jax.device_put(layout.to_blocks(design))
     given_ = {"link": link, "n_models": n_models}
-    data = chunk(rows, design, np.asarray(ridge), **given_, elements=glm._ELEMENTS)
+    data = chunk(rows, design, np.asarray(ridge), **given_, elements=glm._MAX_PREDICTORS)
     if chunks > 1:
         elements = data.y.size * n_models // chunks
         data = chunk(rows, design, np.asarray(ridge), **given_, elements=elements)
@@ -81,7 +81,7 @@ def data_of(link, seed=0, ridge=1e-2, n_models=4, chunks=1, d=D):
 @partial(jax.jit, static_argnums=0)
 def converge(link, data, coef, w):
     """Coefficients, losses of the rows, and the penalised cost."""
-    coef, cost = glm.converge(link, BlockSums((data,), w), coef)
+    coef, cost = glm.converge_models(link, BlockSums((data,), w), coef)
     return Converged(coef, glm.row_losses(link, data, coef), cost)
 
 
@@ -179,12 +179,12 @@ def test_a_step_lowers_the_cost_from_anywhere(link):
     """Also from coefficients at which a full step of Newton's overshoots."""
     layout, _, _, data = data_of(link)
     w = soft(layout, K).reshape(-1, K)
-    step = jax.jit(lambda data, coef, w: glm.fit(link, BlockSums((data,), w), coef)[0])
+    step = jax.jit(lambda data, coef, w: glm.fit_models(link, BlockSums((data,), w), coef)[0])
 
     @jax.jit
     def costs(coef):
         eta = jnp.einsum("nd,ckjd->cnkj", data.design, coef)
-        losses = glm.potential(link, eta)[0] - data.y[:, :, None] * eta
+        losses = glm.link_potential(link, eta)[0] - data.y[:, :, None] * eta
         penalty = 0.5 * (data.penalty * coef**2).sum(-1)
         return jnp.einsum("nk,cnkj->ckj", w, losses) + penalty
 
@@ -249,7 +249,7 @@ def test_first_split_is_the_largest_eigenvalue(link):
     term = small.feature_term(rows, link, by_group=False)
     given_ = jax.device_put(np.asarray(0.4))
     count = np.asarray(2.0)
-    weigh = ccib._weigh("marginal", False, given_)
+    weigh = ccib.weight_rule("marginal", False, given_)
     problem = glm.GLMProblem(link, data.design, 0.0, term, rows, weigh, count)
     mass = np.asarray(rows.mass).reshape(-1)
     coef = jax.jit(glm.null_model, static_argnums=0)(link, data, mass / count)
@@ -262,7 +262,7 @@ def test_first_split_is_the_largest_eigenvalue(link):
 
     def score(e):  # of a change of log r in the first of two clusters
         w = mass[:, None] * jnp.stack([0.5 + 0.5 * e, 0.5 + 0 * e], 1)
-        fitted = glm.converge(link, BlockSums((data,), w), pair)[0]
+        fitted = glm.converge_models(link, BlockSums((data,), w), pair)[0]
         w = w.reshape(*rows.mass.shape, 1, 2)
         return (
             glm.row_losses(link, data, fitted)[:, 0]
