@@ -17,16 +17,22 @@ from nrprob.statistics.rows import coarse_bucket
 
 
 class ConstrainedSearch(PairEstimator):
-    """Estimator whose restarts are one compiled search over the components of must-links."""
+    """Estimator whose restarts are one compiled search over must-link components."""
 
     centroids_ = Renamed("cluster_centers_")
 
-    def _run(
-        self, search: Callable[..., SearchResult], nodes: Nodes, each: int, n_iter: int
+    def _run_restarts(
+        self, search: Callable[..., SearchResult], nodes: Nodes, per_cell: int, n_iter: int
     ) -> SearchResult:
-        """All restarts of a search, ``each`` numbers a node and cluster, of so many iterations."""
-        size = (nodes.mass.size * each + nodes.near.size * 6) * coarse_bucket(self.n_clusters, 4)
+        """Run all restarts of a search of ``n_iter`` iterations.
+
+        ``per_cell`` is the number of values held per component and cluster; it bounds how many
+        restarts run in parallel.
+        """
+        size = (nodes.mass.size * per_cell + nodes.near.size * 6) * coarse_bucket(
+            self.n_clusters, 4
+        )
         together = at_once(self.n_init, size * nodes.mean.dtype.itemsize)
-        # Traces of nearly the same length share a program.
+        # Traces are padded to multiples of 64, so that similar lengths share a program.
         with small_steps_on_cpu():
             return jax.device_get(search(together=together, n_trace=64 * math.ceil(n_iter / 64)))

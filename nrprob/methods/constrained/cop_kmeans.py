@@ -1,4 +1,4 @@
-"""COP-K-means: assign each sample to the nearest centre that no pair forbids."""
+"""COP-K-means: assign each sample to the nearest centre that no constraint forbids."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
 from nrprob.links import Components, cluster_order, feasible_start
 from nrprob.methods.constrained.base import ConstrainedSearch
-from nrprob.methods.constrained.codes import APART, Nodes, squares, statistics
-from nrprob.methods.constrained.problem import lay_out, place
+from nrprob.methods.constrained.codes import APART, Nodes, cluster_statistics, squared_distances
+from nrprob.methods.constrained.problem import lay_out, place_components
 from nrprob.methods.constrained.search import SearchResult, assign_in_order
 from nrprob.statistics.features import ALIKE, StandardisedRows
 from nrprob.statistics.rows import cluster_means, coarse_bucket, pad_columns
 
 
 @jit_by_size("together", "n_trace")
-def _search(
+def _run_cop_kmeans(
     nodes: Nodes,
     first: jax.Array,
     starts: jax.Array,
@@ -35,52 +35,59 @@ def _search(
     together: int,
     n_trace: int,
 ) -> SearchResult:
-    """Run restarts from the first centres ``starts`` (restarts, K, d), ``together`` at a time.
+    """Run restarts from initial centres ``starts`` (restarts, K, d), ``together`` in parallel.
 
-    The components come in the order of their first rows (C, d), which choose for all.
+    Components are ordered by their first rows (C, d), which choose the cluster.
     """
     b, k = nodes.near.shape[0], starts.shape[1]
     active = jnp.arange(k) < n_clusters
     order = jnp.arange(b, dtype=jnp.int32)
 
-    def step(state, _):
+    def assignment_step(state, _):
         z, centres, *_ = state
-        cost = jnp.where(active, squares(first, centres), jnp.inf)
+        cost = jnp.where(active, squared_distances(first, centres), jnp.inf)
         inside, ok = assign_in_order(order, cost[:b], nodes.near, nodes.kind == APART, n_clusters)
         new = cost.argmin(1).astype(jnp.int32).at[:b].set(inside)
-        _, centres, scatter = statistics(nodes, new, k, centres)
+        _, centres, scatter = cluster_statistics(nodes, new, k, centres)
         same, value = (new == z).all(), scatter.sum()
         return (new, centres, value, same, ok), same | ~ok, value
 
-    def one(centres):
+    def run_restart(centres):
         z, no = jnp.full(nodes.mass.size, -1, jnp.int32), jnp.array(False)
         start = z, centres, jnp.zeros((), centres.dtype), no, no
-        result = iterate(step, start, max_iter, trace=empty_trace(n_trace, centres.dtype))
+        result = iterate(
+            assignment_step, start, max_iter, trace=empty_trace(n_trace, centres.dtype)
+        )
         z, _, value, same, ok = result.state
         return SearchResult(z, value, result.trace, result.n_iter, same, ok)
 
-    return map_restarts(one, (starts,), together)
+    return map_restarts(run_restart, (starts,), together)
 
 
 @parameters.constructor
 class COPKMeans(ConstrainedSearch):
-    """COP-K-means: k-means that never violates a pair, and gives up where it would have to.
+    r"""k-means with hard must-links and cannot-links (COP-K-means).
 
-    Rows are visited in their order. Each goes to the nearest centre whose cluster no earlier row
-    forbids, be it by a must-link to another cluster or by a cannot-link to this one. Centres then
-    move to the means, and so on until nothing changes. A restart in which some row has no cluster
-    left has failed, as published, even where a clustering exists that keeps all pairs:
-    `MDLConstrained`, which visits rows in another order, mostly finds it.
+    Approximately minimises over cluster labels z and centres m, subject to all links,
+
+    .. math:: \sum_i \|x_i - m_{z_i}\|^2 \quad \text{such that} \quad
+        z_i = z_j \;\forall (i, j) \in M, \quad z_i \ne z_j \;\forall (i, j) \in C
+
+    with the must-links M and the cannot-links C. Rows are assigned in their order. Each goes to the
+    nearest centre whose cluster no earlier row excludes by a link. A restart fails if no cluster is
+    left for a row, as published, even if a clustering exists that satisfies all links;
+    `MDLConstrained` finds one in most such cases, because it varies the order.
 
     Parameters
     ----------
     <n_clusters>
     n_init : int, default=10
-        Number of restarts, from random rows, at most 10**6; the best that did not fail is kept.
+        Number of restarts, each from randomly chosen rows; the one of the smallest objective that
+        did not fail is kept. Raise it if all restarts fail. At most 10**6.
     max_iter : int, default=300
-        Most iterations of a restart; at most 10**6.
+        Maximum number of iterations per restart; at most 10**6.
     random_state : int, RandomState instance or None, default=None
-        Determines the starts.
+        Determines the initial centres.
     <verbose>
 
     Attributes
@@ -90,31 +97,45 @@ class COPKMeans(ConstrainedSearch):
         One-hot.
     <n_clusters_>
     objective_ : float
-        Sum of squared distances to the centres: not in nats.
-    objective_trace_ : ndarray
-        The same after every iteration of the best restart. It may rise, since rows do not choose
-        their clusters together.
+        Sum of squared distances to the centres, in squared units of the features: not in nats.
+    objective_trace_ : ndarray of shape (n_iter_,)
+        Objective after every iteration of the best restart. It may increase, since rows are
+        assigned one after another.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
-        Means of the clusters; that of all rows for one without rows.
+        Means of the clusters; the mean of all rows for an empty cluster.
     n_failed_ : int
         Number of restarts that failed.
     n_iter_ : int
-        Iterations of the best restart.
+        Number of iterations of the best restart.
     <converged_>
     restarts_ : xarray.Dataset
         Labels and objectives of the restarts that did not fail.
     <n_features_in_>
     <classes_>
 
+    See Also
+    --------
+    MDLConstrained : Clustering by description length with hard or soft links.
+    ConstrainedMixture : Gaussian mixture with hard links.
+    SemiSupervisedSpectral : Spectral clustering with soft links.
+
     Notes
     -----
-    Pairs are closed under entailment first: rows linked through others are linked, and are apart
-    from all that one of them is apart from. So only the first row of linked ones chooses, by its
-    own distance, and only there can it fail.
+    Must-links are closed transitively, and a cannot-link of one row holds for its whole must-link
+    component. The first row of a component chooses the cluster of the component by its own
+    distance. An iteration has two steps:
+
+    1. Assign components, in the order of their first rows, to the nearest centre allowed.
+    2. Set centres to the means of the clusters.
+
+    With n rows, m features and k clusters, an iteration costs :math:`O(n m k)`; memory per restart
+    is :math:`O(n k)` values plus the table of cannot-links.
 
     References
     ----------
-    Wagstaff, Cardie, Rogers and Schroedl (2001), Table 1, with restarts, which are not published.
+    K. Wagstaff, C. Cardie, S. Rogers and S. Schroedl (2001), "Constrained k-means clustering with
+    background knowledge", International Conference on Machine Learning, Table 1. Restarts are an
+    addition of this package.
 
     Examples
     --------
@@ -139,13 +160,15 @@ class COPKMeans(ConstrainedSearch):
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
-            Float32 input is computed in float32, all else in float64.
+            Continuous features. Float32 input is computed in float32, all else in float64.
         y : array-like of shape (n_samples,), optional
-            Wanted labels, -1 where unknown: as pairs, see `MDLConstrained`.
+            Partial labels, -1 where unknown. They imply links between all labelled rows. Cluster i
+            is the i-th of the sorted labels; further clusters have no class.
         must_link : int array-like of shape (n_pairs, 2), optional
-            Pairs of rows that share a cluster. Repeats, and a row with itself, say nothing.
+            Pairs of rows that share a cluster. Duplicates, and pairs of a row with itself, have no
+            effect.
         cannot_link : int array-like of shape (n_pairs, 2), optional
-            Pairs of rows that do not. Repeats say nothing.
+            Pairs of rows in different clusters. Duplicates have no effect.
 
         Returns
         -------
@@ -154,10 +177,10 @@ class COPKMeans(ConstrainedSearch):
         Raises
         ------
         InfeasibleConstraints
-            A ValueError, if the pairs contradict each other, or if all restarts failed and no
-            clustering keeps all pairs; the message says which are in conflict.
+            A ValueError, if links contradict each other, or if all restarts failed and no
+            clustering satisfies all links; the message lists links in conflict.
         ValueError
-            If all restarts failed; or if pairs are no pairs of rows.
+            If all restarts failed, or if an index of a pair is out of range.
         TypeError
             If pairs are not integers.
         """
@@ -167,19 +190,21 @@ class COPKMeans(ConstrainedSearch):
         """Run all restarts; see `Clusterer.compute`."""
         data, parts = StandardisedRows.from_rows(task.X), Components(len(task.X), *task.kept())
         k, n = self.n_clusters, len(data.x)
-        # Components are numbered by their first rows, which is the order of visiting.
-        nodes, at = lay_out(data, parts, np.arange(parts.n_nodes))
+        # Component indices follow their first rows, which is the order of assignment.
+        nodes, index = lay_out(data, parts, np.arange(parts.n_nodes))
         first = pad_columns(data.x[np.unique(parts.node, return_index=True)[1]])
         random = check_random_state(self.random_state)
         chosen = np.stack([random.choice(n, k, replace=False) for _ in range(self.n_init)])
         starts = np.zeros((self.n_init, coarse_bucket(k, 4), first.shape[1]), data.dtype)
         starts[:, :k] = pad_columns(data.x)[chosen]
-        numbers = np.asarray(k, np.int32), np.asarray(self.max_iter, np.int32)
-        first = place(first, at, data.dtype)
-        runs = self._run(partial(_search, nodes, first, starts, *numbers), nodes, 4, self.max_iter)
+        limits = np.asarray(k, np.int32), np.asarray(self.max_iter, np.int32)
+        first = place_components(first, index, data.dtype)
+        runs = self._run_restarts(
+            partial(_run_cop_kmeans, nodes, first, starts, *limits), nodes, 4, self.max_iter
+        )
         if not runs.feasible.any():
-            self._refuse(parts)
-        return [(data, runs._replace(labels=runs.labels[:, at][:, parts.node]))]
+            self._raise_failure(parts)
+        return [(data, runs._replace(labels=runs.labels[:, index][:, parts.node]))]
 
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""
@@ -205,13 +230,13 @@ class COPKMeans(ConstrainedSearch):
         self.cluster_centers_ = means * data.scale + data.centre
         return self
 
-    def _refuse(self, parts: Components) -> None:
-        """Say why all restarts failed: there is nothing to find, or they did not find it."""
+    def _raise_failure(self, parts: Components) -> None:
+        """Raise ValueError, and state whether a clustering exists that satisfies all links."""
         start, q = feasible_start(parts, self.n_clusters)
-        what = "may or may not" if start is None else "does"
+        existence = "may or may not" if start is None else "does"
         raise ValueError(
             f"COP-K-means met a row with no cluster left in all restarts, though a clustering that "
-            f"keeps all pairs {what} exist; got n_clusters={self.n_clusters} and "
+            f"satisfies all links {existence} exist; got n_clusters={self.n_clusters} and "
             f"n_init={self.n_init} for cannot-links of degeneracy {q}; raise n_init or n_clusters, "
             "or use MDLConstrained"
         )
@@ -219,7 +244,7 @@ class COPKMeans(ConstrainedSearch):
     # New rows
 
     def score(self, X, y=None):
-        r"""Minus the mean squared distance of new rows to the nearest centroid.
+        r"""Negative mean squared distance of new rows to the nearest centre.
 
         .. math:: -\frac{1}{n} \sum_i \min_c \|x_i - m_c\|^2
 

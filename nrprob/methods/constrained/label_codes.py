@@ -1,8 +1,9 @@
-"""Words of clusters under pairs of rows: their length, and what every pair saves.
+"""Code words of cluster labels under pairs of rows: description length, and savings per pair.
 
-A word is sent for the first row of every set of linked rows. It names a cluster among those that no
-earlier row across a cannot-link has, and its probability is renormalised accordingly: Yin (2007),
-sections 5.4.1 and 5.4.2. These are the definitions, in NumPy and float64; the search has its own.
+One code word is sent for the first row of every set of linked rows. It encodes a cluster among the
+clusters that no earlier cannot-linked row has; the cluster probabilities are renormalised
+accordingly: Yin (2007), sections 5.4.1 and 5.4.2. This module has the definitions in NumPy and
+float64; `nrprob.methods.constrained.codes` has the compiled form of the search.
 """
 
 from __future__ import annotations
@@ -17,23 +18,24 @@ from nrprob.codelength import maximum_likelihood_length, multinomial_complexity
 
 
 class Words(NamedTuple):
-    """Words of one clustering.
+    """Code words of one clustering.
 
     Attributes
     ----------
     length : in nats, without the complexity of the weights
-    weights : (k,) probabilities of the clusters, before renormalisation
+    weights : (k,) cluster probabilities before renormalisation
     """
 
     length: float
     weights: np.ndarray
 
 
-def _count(
+def _count_words(
     labels: np.ndarray, k: int, position: np.ndarray, links: np.ndarray, apart: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Words that name every cluster (k,), and of every word the clusters that are open to it."""
+    """Number of code words per cluster (k,), and which clusters each code word may encode."""
     n = labels.size
+    # Linked rows share a word, which is sent at the position of their first row.
     graph = sparse.coo_array((np.ones(len(links), bool), links.T), shape=(n, n))
     count, part = connected_components(graph, directed=False)
     first = np.full(count, n)
@@ -41,6 +43,7 @@ def _count(
     cluster = np.empty(count, np.int64)
     cluster[part] = labels
     open_ = np.ones((count, k), bool)
+    # The later word of a cannot-link excludes the cluster of the earlier word.
     ends = part[apart]
     swap = first[ends[:, 0]] > first[ends[:, 1]]
     early = np.where(swap, ends[:, 1], ends[:, 0])
@@ -49,31 +52,32 @@ def _count(
     return np.bincount(cluster, minlength=k).astype(float), open_
 
 
-def _weights(count: np.ndarray, open_: np.ndarray, max_iter: int = 2000) -> np.ndarray:
-    """Weights that make the words shortest: a convex problem, by minorise-maximise."""
+def _optimal_weights(count: np.ndarray, open_: np.ndarray, max_iter: int = 2000) -> np.ndarray:
+    """Weights that minimise the length of the words: a convex problem, by minorise-maximise."""
+    # Words with the same available clusters enter as one pattern with its frequency.
     patterns, often = np.unique(open_, axis=0, return_counts=True)
     w = count / count.sum()
     if len(patterns) == 1 and patterns.all():
         return w
     for _ in range(max_iter):
         available = np.maximum(patterns @ w, 1e-300)
-        pull = (often / available) @ patterns
-        new = np.divide(count, pull, out=np.zeros_like(count), where=count > 0)
+        gradient = (often / available) @ patterns
+        new = np.divide(count, gradient, out=np.zeros_like(count), where=count > 0)
         new /= new.sum()
-        done = np.abs(new - w).max() < 1e-13
+        converged = np.abs(new - w).max() < 1e-13
         w = new
-        if done:
+        if converged:
             break
     return w
 
 
-def _length(count: np.ndarray, open_: np.ndarray, w: np.ndarray) -> float:
+def _words_length(count: np.ndarray, open_: np.ndarray, w: np.ndarray) -> float:
     named = count > 0
     used = open_[~open_.all(1)]
     return float(-count[named] @ np.log(w[named]) + np.log(used @ w).sum())
 
 
-def words(
+def code_words(
     labels: np.ndarray,
     k: int,
     position: np.ndarray,
@@ -81,23 +85,23 @@ def words(
     apart: np.ndarray,
     weights: np.ndarray | None = None,
 ) -> Words:
-    """Words of a clustering that keeps all these pairs.
+    """Code words of a clustering that satisfies all given pairs.
 
     Parameters
     ----------
     labels : (n,)
     k : int
-    position : (n,) place of every row in the order of sending
-    links, apart : (p, 2) pairs that are kept
+    position : (n,) position of every row in the order of transmission
+    links, apart : (p, 2) retained must-links and cannot-links
     weights : (k,), optional
-        Those that make the words shortest, by default.
+        Cluster probabilities; by default those that minimise the length.
     """
-    count, open_ = _count(labels, k, position, links, apart)
-    w = _weights(count, open_) if weights is None else weights
-    return Words(_length(count, open_, w), w)
+    count, open_ = _count_words(labels, k, position, links, apart)
+    w = _optimal_weights(count, open_) if weights is None else weights
+    return Words(_words_length(count, open_, w), w)
 
 
-def savings(
+def pair_savings(
     labels: np.ndarray,
     position: np.ndarray,
     links: np.ndarray,
@@ -106,33 +110,34 @@ def savings(
     n_links: int,
     n_apart: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """By how much the words would be longer without one of the pairs, all else being equal.
+    """Increase of the length of the words when one of the pairs is removed, all else equal.
 
-    Never negative: without the pair a word is sent besides, or may name more clusters.
+    It is never negative: without the pair there is one more word, or a word has more clusters to
+    choose from.
 
     Parameters
     ----------
     n_links, n_apart : int
-        Number of pairs, the first ones, for which it is computed.
+        Number of leading links, and of leading cannot-links, to evaluate.
     """
     k = weights.size
-    # Rows in no pair have words of their own in any case.
+    # Rows outside of all pairs have the same words throughout.
     rows, inverse = np.unique(np.concatenate([links, apart]), return_inverse=True)
     inverse = inverse.reshape(-1, 2)
     links, apart = inverse[: len(links)], inverse[len(links) :]
     labels, position = labels[rows], np.argsort(np.argsort(position[rows]))
 
-    def length(links, apart):
-        return words(labels, k, position, links, apart, weights).length
+    def total_length(links, apart):
+        return code_words(labels, k, position, links, apart, weights).length
 
-    whole = length(links, apart) if rows.size else 0.0
-    of_links = [length(np.delete(links, i, 0), apart) - whole for i in range(n_links)]
-    of_apart = [length(links, np.delete(apart, i, 0)) - whole for i in range(n_apart)]
+    full_length = total_length(links, apart) if rows.size else 0.0
+    of_links = [total_length(np.delete(links, i, 0), apart) - full_length for i in range(n_links)]
+    of_apart = [total_length(links, np.delete(apart, i, 0)) - full_length for i in range(n_apart)]
     return np.maximum(of_links, 0.0), np.maximum(of_apart, 0.0)
 
 
-def flags_length(kept: int, n: int) -> float:
-    """Length of saying of each of ``n`` pairs whether it is kept: an NML code of two symbols."""
+def flags_length(n_kept: int, n: int) -> float:
+    """Length of flags that mark which of ``n`` pairs are retained: an NML code of two symbols."""
     if n == 0:
         return 0.0
-    return maximum_likelihood_length([kept, n - kept]) + multinomial_complexity(2, n)
+    return maximum_likelihood_length([n_kept, n - n_kept]) + multinomial_complexity(2, n)

@@ -8,19 +8,19 @@ from __future__ import annotations
 import numpy as np
 from scipy.spatial import cKDTree
 
-_PAIRS = 5_000_000  # of rows, that a limit may imply
+_MAX_PAIRS = 5_000_000  # pairs of rows that a limit may imply
 
 
 def closer_than(x: np.ndarray, delta: float) -> np.ndarray:
-    """Pairs of rows at a distance below ``delta``: they share a cluster if clusters are so far.
+    """Must-links implied by a minimum distance ``delta`` between clusters: closer pairs of rows.
 
-    A clustering has clusters at least ``delta`` apart if and only if it keeps these must-links.
+    Clusters are at least ``delta`` apart if and only if the clustering satisfies these must-links.
     """
-    pairs = _within(x, delta, "delta")
+    pairs = _pairs_within(x, delta, "delta")
     return pairs[np.sqrt(((x[pairs[:, 0]] - x[pairs[:, 1]]) ** 2).sum(1)) < delta]
 
 
-def _within(x: np.ndarray, radius: float, name: str) -> np.ndarray:
+def _pairs_within(x: np.ndarray, radius: float, name: str) -> np.ndarray:
     tree = cKDTree(x)
     # The count includes both orders, and every row with itself.
     _check_many((int(tree.count_neighbors(tree, radius)) - len(x)) // 2, name, radius, "lower")
@@ -28,15 +28,15 @@ def _within(x: np.ndarray, radius: float, name: str) -> np.ndarray:
 
 
 def _check_many(count: int, name: str, value: float, which: str) -> None:
-    if count > _PAIRS:
+    if count > _MAX_PAIRS:
         raise ValueError(
-            f"{name} implies more than {_PAIRS} pairs of rows; got {name}={value}, which implies "
-            f"{count}; {which} it, or cluster fewer rows"
+            f"{name} implies more than {_MAX_PAIRS} pairs of rows; got {name}={value}, which "
+            f"implies {count}; {which} it, or cluster fewer rows"
         )
 
 
 def farther_than(x: np.ndarray, diameter: float) -> np.ndarray:
-    """Pairs of rows at a distance above ``diameter``: no cluster may hold both."""
+    """Cannot-links implied by a maximum ``diameter`` of clusters: pairs of rows farther apart."""
     square = (x**2).sum(1)
     result: list[np.ndarray] = []
     total = 0
@@ -53,22 +53,22 @@ def farther_than(x: np.ndarray, diameter: float) -> np.ndarray:
     return np.concatenate(result)
 
 
-def lonely(x: np.ndarray, epsilon: float, labels: np.ndarray) -> np.ndarray:
-    """Rows that share a cluster, but with no row within ``epsilon``."""
+def isolated_rows(x: np.ndarray, epsilon: float, labels: np.ndarray) -> np.ndarray:
+    """Rows of clusters of two or more rows without another member within ``epsilon``."""
     sizes = np.bincount(labels)
     near = np.zeros(len(x), bool)
-    pairs = _within(x, epsilon, "epsilon")
+    pairs = _pairs_within(x, epsilon, "epsilon")
     same = labels[pairs[:, 0]] == labels[pairs[:, 1]]
     near[pairs[same].ravel()] = True
     return np.flatnonzero(~near & (sizes[labels] > 1))
 
 
 def nearest_mates(x: np.ndarray, rows: np.ndarray, epsilon: float) -> np.ndarray:
-    """Nearest other row of each of ``rows``; -1 where it is farther than ``epsilon``."""
+    """Nearest other row of each of ``rows``; -1 if its distance exceeds ``epsilon``."""
     if len(x) == 1:
         return np.full(rows.size, -1)
-    distance, at = cKDTree(x).query(x[rows], k=2)
-    # Among equal rows the row itself need not come first.
-    first = at[:, 0] == rows
-    mate = np.where(first, at[:, 1], at[:, 0])
+    distance, index = cKDTree(x).query(x[rows], k=2)
+    # With duplicated rows, the row itself need not come first.
+    first = index[:, 0] == rows
+    mate = np.where(first, index[:, 1], index[:, 0])
     return np.where(np.where(first, distance[:, 1], distance[:, 0]) <= epsilon, mate, -1)

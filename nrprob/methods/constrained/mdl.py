@@ -19,11 +19,16 @@ from nrprob.links import Components, InfeasibleConstraints, Pairs, cluster_order
 from nrprob.methods.constrained import search
 from nrprob.methods.constrained.base import ConstrainedSearch
 from nrprob.methods.constrained.codes import Settings
-from nrprob.methods.constrained.limits import closer_than, farther_than, lonely, nearest_mates
+from nrprob.methods.constrained.limits import (
+    closer_than,
+    farther_than,
+    isolated_rows,
+    nearest_mates,
+)
 from nrprob.methods.constrained.problem import (
     ConstrainedProblem,
     Described,
-    ignorable_pairs,
+    soft_pairs,
 )
 from nrprob.methods.constrained.report import Report
 from nrprob.methods.constrained.sizes import SizeLimits
@@ -33,55 +38,61 @@ from nrprob.statistics.rows import coarse_bucket
 
 @parameters.constructor
 class MDLConstrained(ConstrainedSearch):
-    r"""Cluster by minimum description length, with pairs that must or must not share a cluster.
+    r"""Minimum description length clustering with hard or soft must-links and cannot-links.
 
-    Rows are sent as a cluster and a squared distance from its mean. What both sides know need not
-    be sent: linked rows share one word for their cluster, and a word names only clusters that no
-    earlier row across a cannot-link has. With the words i in the order of sending, :math:`A_i` the
-    clusters that are open to word i, r the squared distances and :math:`w = d/2`,
+    A two-part code describes every row by a code word for its cluster and by its squared distance
+    from the cluster mean. Linked rows share one code word, and a code word encodes only clusters
+    that no earlier cannot-linked row has. Minimises over labels z, weights :math:`\omega` and
+    cluster means the description length
 
     .. math:: L = \sum_i \left[-\log \omega_{z_i} + \log \sum_{j \in A_i} \omega_j\right]
         + \log C(K, I) + w N \left(\log s + 1\right) + PC_s + F, \qquad s = \frac1N \sum r
 
-    is minimised over clusters, weights :math:`\omega` and means. F is what it takes to say which
-    pairs are kept; it is 0 if all are. So the length of the description, in nats, says whether a
-    constraint is worth its price, and ``constraints="soft"`` keeps only those that are.
+    with the code words i = 1, ..., I in the order of transmission, the clusters :math:`A_i`
+    available to word i, the parametric complexity :math:`\log C(K, I)` of a multinomial with K
+    clusters (``n_clusters``), the squared distances r of the N rows, :math:`w = d/2` for d
+    features, the parametric complexity :math:`PC_s` of the mean squared distance s, and the length
+    F of the flags that mark retained pairs. With hard constraints, F = 0. With
+    ``constraints="soft"``, the fit retains a pair only if that shortens the description.
 
     Parameters
     ----------
     n_clusters : int, default=2
         Number K of clusters.
     constraints : {"hard", "soft"}, default="hard"
-        "hard" keeps every pair, or refuses. "soft" keeps a pair where that shortens the
-        description. The limits below, and labels in ``y``, are kept in any case.
+        "hard" satisfies every pair or raises InfeasibleConstraints. "soft" retains a pair if that
+        shortens the description; use it if pairs may be wrong. Labels in ``y`` and the limits
+        below are always hard.
     sigma : {"view", "cluster"}, default="view"
-        Whether all clusters share one mean squared distance s, or have one each, as published.
+        Scale s: one for all clusters ("view"), or one per cluster, as published ("cluster").
     geometry : {"gaussian", "exp"}, default="gaussian"
-        "gaussian" codes rows by an isotropic normal density. "exp" codes squared distances by an
-        exponential one, w = 1, as published; it is the same for two features, and for more of them
-        weighs distances too little against words.
+        "gaussian" encodes rows by an isotropic normal density. "exp" encodes squared distances by
+        an exponential density (w = 1), as published. Both agree for two features; for more, "exp"
+        underweights distances against words.
     scale_range : tuple of float, default=(1e-3, 10.0)
-        Bounds of s, in units of the total variance of the rows, from 1e-12 to 1e12. Clusters that
-        are tighter are coded as if they were not.
+        Bounds of s, in units of the total variance of the rows, from 1e-12 to 1e12. Lower the first
+        if clusters are much tighter than the data.
     delta : float, optional
-        Least distance between rows of two clusters: rows that are closer share one. Definition 5.3.
-        At least 0, as all limits.
+        Minimum distance between rows of different clusters: closer rows share a cluster
+        (definition 5.3). At least 0.
     epsilon : float, optional
-        Largest distance from every row to the nearest other row of its cluster, unless it is alone.
-        Definition 5.4.
+        Maximum distance of a row from the nearest other row of its cluster, unless the cluster has
+        a single row (definition 5.4). At least 0.
     max_diameter : float, optional
-        Largest distance between two rows of a cluster.
+        Maximum distance between two rows of a cluster. At least 0.
     min_size, max_size : int, optional
-        Least and largest number of rows in every cluster: definition 5.5. They need
-        ``constraints="hard"``.
+        Minimum and maximum number of rows per cluster (definition 5.5), for
+        ``constraints="hard"`` only. At least 0.
     n_init : int, default=10
-        Number of restarts, at most 10**6; the shortest description is kept.
+        Number of restarts; the one of the shortest description is kept. At most 10**6.
     max_iter : int, default=100
-        Most iterations of a restart, at most 10**6; with "soft", after annealing.
+        Maximum number of iterations per restart, after annealing if ``constraints="soft"``; at most
+        10**6.
     tol : float, default=1e-7
-        Least fall of the length that counts, in nats per row; from 0 to 1.
+        Smallest decrease of the description length, in nats per row, that counts as an improvement.
+        From 0 to 1.
     random_state : int, RandomState instance or None, default=None
-        Determines the starts.
+        Determines the initial centres and the moves of the search.
     <verbose>
 
     Attributes
@@ -91,79 +102,95 @@ class MDLConstrained(ConstrainedSearch):
         One-hot.
     <n_clusters_>
     objective_ : float
-        Length of the description in nats, up to a constant that depends on the data alone.
+        Description length L in nats, up to a constant that depends on the data alone.
     lengths_ : dict
-        Its parts: "words", "distances", and "flags" (F).
+        Parts of L: "words", "distances", and "flags" (F).
     objective_trace_ : ndarray
-        Length after every iteration of the best restart. With "hard" it never rises. With "soft"
-        it may, and the shortest is kept, so that ``objective_`` is its minimum.
+        Description length after every iteration of the best restart. Non-increasing with hard
+        constraints. With soft constraints it may increase; ``objective_`` is its minimum.
     accepted_ : DataFrame
-        A line for every given pair: ``kind`` ("must_link" or "cannot_link"), rows ``i`` and ``j``,
-        whether the pair is ``satisfied`` and ``accepted`` (kept), and ``nats``, by how much the
-        words would be longer without this pair alone; 0 where it is not accepted, or follows from
-        others. Flags, which "soft" pays for, are not in it.
+        One line per given pair: ``kind`` ("must_link" or "cannot_link"), rows ``i`` and ``j``,
+        whether the pair is ``satisfied``, whether it is ``accepted`` (retained), and ``nats``: how
+        much longer the words would be without this pair. ``nats`` is 0 for pairs that are not
+        accepted or follow from others, and does not include flags.
     weights_ : ndarray of shape (n_clusters,)
-        Weights of the words.
+        Weights :math:`\omega` of the code words.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
-        Means of the clusters; that of all rows for one without rows.
+        Means of the clusters; the mean of all rows for an empty cluster.
     scales_ : ndarray of shape (n_clusters,)
         Mean squared distances s.
     degeneracy_ : int
-        Q of the graph of pairs that must be kept: with more than Q clusters they always can be.
+        Degeneracy Q of the graph of hard cannot-links: more than Q clusters always satisfy them.
     n_iter_ : int
-        Iterations of the best restart.
+        Number of iterations of the best restart.
     <converged_>
     restarts_ : xarray.Dataset
-        Labels and lengths of all restarts that kept what must be kept.
+        Labels and description lengths of all restarts that satisfy the hard constraints.
     <n_features_in_>
     <classes_>
 
+    See Also
+    --------
+    COPKMeans : k-means with hard links.
+    ConstrainedMixture : Gaussian mixture with hard links.
+    SemiSupervisedSpectral : Spectral clustering with soft links.
+    MDLMultiView : Minimum description length clustering of several views.
+
     Notes
     -----
-    The order of sending is the inductive order of the cannot-links between components: the one of
-    least degree last. With K > Q no cluster is ever missing in it, and the code is complete. The
-    weights of the words are those that make them shortest, a convex problem; the thesis's shares of
-    rows do not. Their complexity is taken to be that of unconstrained words, one per component of
-    what must be kept: exact without cannot-links, and constant in any case.
+    A restart of the hard search has these steps:
 
-    Whether K clusters can keep the cannot-links is the colouring of a graph. It is searched for
-    exactly, up to 50,000 steps; beyond, a failure says that it is undecided.
+    1. Compute k-means++ centres, and assign rows greedily in the inductive order of the
+       cannot-links, by maximum coding risk (5.6) among ties.
+    2. Propose three labelings: the greedy one, a sweep of exact single-row moves, and exchanges of
+       two clusters within connected parts (Kempe chains).
+    3. Accept the shortest proposal if it shortens the description; update weights, means and
+       scales. Repeat step 2.
 
-    A hard search goes down from k-means++ centres and the thesis's greedy assignment: in inductive
-    order, those of largest maximum coding risk (5.6) first. In every iteration the shortest is
-    taken of three assignments: the greedy one, better single moves that are priced exactly, and
-    exchanges of two clusters within connected parts; only if it shortens the description. A soft
-    search anneals single moves, and moves linked rows together. A row whose pairs are not kept pays
-    ``log(kept / ignored)`` for each, which is what flags of adaptive probability cost. Flags tell
-    the two kinds of pairs apart, and no more: they are read before any cluster is known.
+    The soft search anneals single moves, and moves linked rows together. Violating one more pair
+    costs ``log(retained / ignored)``, the change of the flags' length. Flags distinguish must-links
+    from cannot-links only, because they are decoded before any cluster is known. Size limits are
+    satisfied by integer programming, from the best restarts.
 
-    Soft constraints spare the rows that are wrongly linked. New rows gain from that as far as wrong
-    links displace the centres, and links between classes that overlap hardly do: on iris, hard
-    constraints without the wrong links place new rows no better either. On wine both do
-    (``benchmarks/mdl_constrained.py``).
+    With n rows, m features, k clusters and p pairs, an iteration costs :math:`O(n m k + p k^2)`;
+    memory per restart is :math:`O(n k)` values plus the table of neighbours.
 
-    ``epsilon`` is a choice of must-links, of which only those to the nearest rows are tried, one
-    violation at a time. Sizes are met by integer programming, from the best restarts.
+    The order of transmission is the inductive order of the cannot-links between components: the
+    component of the smallest degree comes last. With K > Q the code is complete. The weights
+    minimise the length of the words, a convex problem; the shares of rows in the thesis do not.
+    Their complexity is computed for unconstrained words, one per component of the hard
+    constraints; it is exact without cannot-links, and the same for all labelings.
 
-    Row numbers in pairs are those of the ``X`` that is given to `fit`: they do not survive
-    cross-validation, which takes rows away.
+    Whether K clusters can satisfy the cannot-links is a graph colouring problem. An exact search
+    decides it within 50,000 steps; beyond, the error message calls it undecided. ``epsilon`` is
+    satisfied by adding must-links to nearest rows, one violation after another.
 
-    References
-    ----------
-    Yin (2007), chapter 5, with these corrections: the assignment minimises over clusters that are
-    *not* taken (5.4.3, 3d); with a scale per cluster its cost has a log s (3a); sections 5.4.2 and
-    5.4.3 leave open in which order words are sent, on which their length depends; the single bit
-    per pair of section 5.5 could not influence any choice; (5.4) is named epsilon. Davidson and
-    Ravi (2005, 2006), the limits on distances and the inductive order.
+    Soft constraints protect the rows of wrong pairs. New rows benefit only if wrong pairs displace
+    the cluster means. Pairs refer to the rows of the ``X`` passed to `fit`; therefore they do not
+    carry over to the subsets of a cross-validation.
+
+    References ---------- K. Yin (2007), "Inferring Informed Clustering Problems with Minimum
+    Description Length Principle", PhD thesis, University at Albany, chapter 5, with corrections.
+    The assignment minimises over clusters that are not taken (5.4.3, step 3d). With a scale per
+    cluster, its cost includes log s (step 3a). Sections 5.4.2 and 5.4.3 leave the order of
+    transmission open. A single bit per pair (section 5.5) would not influence any choice.
+
+    I. Davidson and S. S. Ravi (2005), "Clustering with constraints: feasibility issues and the
+    k-means algorithm", SIAM International Conference on Data Mining, for the limits on distances.
+
+    I. Davidson and S. S. Ravi (2006), "Identifying and generating easy sets of constraints for
+    clustering", AAAI Conference on Artificial Intelligence, for the inductive order.
 
     Examples
     --------
     >>> import numpy as np
     >>> from nrprob import MDLConstrained
     >>> X = np.array([[0.0, 0], [0.1, 0], [1.0, 0], [1.1, 0]])
-    >>> labels = MDLConstrained(2, random_state=0).fit(X, must_link=[[0, 3]]).labels_
-    >>> bool(labels[0] == labels[3])
+    >>> model = MDLConstrained(2, random_state=0).fit(X, must_link=[[0, 3]])
+    >>> bool(model.labels_[0] == model.labels_[3])
     True
+    >>> sorted(model.lengths_)
+    ['distances', 'flags', 'words']
     """
 
     n_clusters: parameters.Clusters = 2
@@ -186,7 +213,7 @@ class MDLConstrained(ConstrainedSearch):
     # Input
 
     def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
+        """Raise ValueError for parameters that are invalid for all data."""
         super().check_parameters()
         if self.constraints == "soft" and (self.min_size, self.max_size) != (None, None):
             raise ValueError(
@@ -200,14 +227,16 @@ class MDLConstrained(ConstrainedSearch):
         Parameters
         ----------
         X : array-like or JAX array of shape (n_samples, n_features)
-            Float32 input is searched in float32, all else in float64; lengths are in float64.
+            Continuous features. The search uses float32 for float32 input and float64 otherwise;
+            description lengths are in float64.
         y : array-like of shape (n_samples,), optional
-            Wanted labels, -1 where unknown. Cluster i is the i-th of the sorted labels; further
-            clusters are free.
+            Partial labels, -1 where unknown, as hard constraints. Cluster i is the i-th of the
+            sorted labels; further clusters have no class.
         must_link : int array-like of shape (n_pairs, 2), optional
-            Pairs of rows that share a cluster. Repeats, and a row with itself, say nothing.
+            Pairs of rows that share a cluster. Duplicates, and pairs of a row with itself, have no
+            effect.
         cannot_link : int array-like of shape (n_pairs, 2), optional
-            Pairs of rows that do not. Repeats say nothing.
+            Pairs of rows in different clusters. Duplicates have no effect.
 
         Returns
         -------
@@ -216,30 +245,30 @@ class MDLConstrained(ConstrainedSearch):
         Raises
         ------
         InfeasibleConstraints
-            A ValueError, if what must be kept cannot be. Its message and its attributes
-            ``must_link`` and ``cannot_link`` name pairs that are in conflict, as few as were found.
+            A ValueError, if no clustering satisfies the hard constraints. The message and the
+            attributes ``must_link`` and ``cannot_link`` list a small set of pairs in conflict.
         ValueError
-            If pairs are no pairs of rows, or the data do not fit the parameters.
+            If an index of a pair is out of range, or if the data do not fit the parameters.
         TypeError
             If pairs are not integers.
         """
         return self._fit(X, y, must_link=must_link, cannot_link=cannot_link)
 
     def compute(self, task):
-        """Search until no row is alone; see `Clusterer.compute`."""
+        """Search until every row satisfies ``epsilon``; see `Clusterer.compute`."""
         data, k, hard = (
             StandardisedRows.from_rows(task.X),
             self.n_clusters,
             self.constraints == "hard",
         )
         weight = 1.0 if self.geometry == "exp" else task.X.shape[1] / 2
-        must, cannot = self._kept(data, task)
+        must, cannot = self._hard_pairs(data, task)
         low, high = map(float, self.scale_range)
         seed = np.asarray(check_random_state(self.random_state).randint(2**31 - 1), np.uint32)
         while True:
             parts = Components(len(data.x), must, cannot)
             ignorable = (
-                ignorable_pairs(pairs[:0] if hard else pairs, parts)
+                soft_pairs(pairs[:0] if hard else pairs, parts)
                 for pairs in (task.must_link, task.cannot_link)
             )
             problem = ConstrainedProblem(
@@ -251,18 +280,20 @@ class MDLConstrained(ConstrainedSearch):
                 parts,
                 *ignorable,
             )
-            result = self._search(problem, seed)
+            result = self._run_search(problem, seed)
             alone = np.zeros(0, np.int64)
             if self.epsilon is not None:
-                alone = lonely(data.x, self.epsilon / data.scale, result[0].labels)
+                alone = isolated_rows(data.x, self.epsilon / data.scale, result[0].labels)
             if not alone.size:
                 return [(problem, result)]
-            # Every round links more rows for good, so that there are no more rounds than rows.
+            # Every round adds must-links, so that there are at most n rounds.
             mates = nearest_mates(data.x, alone, self.epsilon / data.scale)
             must.append(Pairs(np.stack([alone, mates], 1), "epsilon"))
 
-    def _kept(self, data: StandardisedRows, task: PairTask) -> tuple[list[Pairs], list[Pairs]]:
-        """Must-links and cannot-links that must be kept, those of the limits among them."""
+    def _hard_pairs(
+        self, data: StandardisedRows, task: PairTask
+    ) -> tuple[list[Pairs], list[Pairs]]:
+        """Hard must-links and cannot-links, including pairs that the limits imply."""
         must, cannot = task.kept(self.constraints == "hard")
         if self.delta is not None:
             must.append(Pairs(closer_than(data.x, self.delta / data.scale), "delta"))
@@ -286,31 +317,34 @@ class MDLConstrained(ConstrainedSearch):
 
     # Search
 
-    def _search(
+    def _run_search(
         self, problem: ConstrainedProblem, seed: np.ndarray
     ) -> tuple[Described, Restarts, np.ndarray, int, bool]:
-        """Shortest description, all restarts, its trace and iterations, and if it converged."""
-        nodes, at = problem.nodes()
+        """Shortest description, all restarts, trace, number of iterations, whether it converged."""
+        nodes, index = problem.search_nodes()
         soft = bool(len(problem.link) or len(problem.apart))
         run = partial(
-            search.search, nodes, self._settings(problem), seed,
+            search.search_partition, nodes, self._search_settings(problem), seed,
             n_clusters=coarse_bucket(self.n_clusters, 4), n_init=self.n_init, soft=soft,
             apart=len(problem.parts.edges) > 0,
         )  # fmt: skip
-        runs = self._run(run, nodes, 8, self.max_iter + 1 + soft * search.N_ANNEAL)
+        runs = self._run_restarts(run, nodes, 8, self.max_iter + 1 + soft * search.N_ANNEAL)
         done = np.flatnonzero(runs.feasible)
         if not done.size:
             raise ValueError(
-                "whether the cannot-links can be kept is undecided: the exact search reached its "
-                f"limit, and no restart found a way; got n_clusters={self.n_clusters} for "
-                f"cannot-links of degeneracy {problem.q}, and only more clusters than that are "
-                "certain to be enough; raise n_clusters or n_init, or use constraints='soft'"
+                "it is undecided whether any clustering satisfies the cannot-links: the exact "
+                "search reached its limit, and no restart found such a clustering; got "
+                f"n_clusters={self.n_clusters} for cannot-links of degeneracy {problem.q}, which "
+                "need at most one cluster more than that; raise n_clusters or n_init, or use "
+                "constraints='soft'"
             )
         result = [
-            problem.describe(runs.labels[i][at][problem.parts.node].astype(np.int64)) for i in done
+            problem.describe_labels(runs.labels[i][index][problem.parts.node].astype(np.int64))
+            for i in done
         ]
-        lengths = np.array([f.length for f in result])
-        restarts = Restarts(np.stack([f.labels for f in result]), lengths, runs.converged[done])
+        lengths = np.array([fit.length for fit in result])
+        labels = np.stack([fit.labels for fit in result])
+        restarts = Restarts(labels, lengths, runs.converged[done])
         if self.verbose:
             print(f"restarts {self.n_init}: objective {lengths.min():.6g} nats")
         order = np.argsort(lengths, kind="stable")
@@ -318,55 +352,57 @@ class MDLConstrained(ConstrainedSearch):
         trace = runs.trace[best].astype(float)
         trace = trace[~np.isnan(trace)]
         if result[0].length < trace.min() - 1e-9 * problem.data.x.size:
-            # Single pairs were given up, which the search does not try.
+            # `describe_labels` dropped single pairs, which the search does not try.
             trace = np.append(trace, result[0].length)
         parts, n = problem.parts, len(problem.data.x)
         high = n if self.max_size is None else self.max_size
         limits = SizeLimits(np.bincount(parts.node), parts.edges, self.min_size or 0, high)
-        limits.check(self.n_clusters)
-        if limits.met(np.bincount(result[0].labels, minlength=self.n_clusters)):
+        limits.check_feasible(self.n_clusters)
+        if limits.within_limits(np.bincount(result[0].labels, minlength=self.n_clusters)):
             n_iter = max(int(runs.n_iter[best]), 1)
             return result[0], restarts, trace, n_iter, bool(runs.converged[best])
-        shortest, trace = self._resize(problem, limits, result[:3])
+        shortest, trace = self._enforce_sizes(problem, limits, result[:3])
         return shortest, restarts, trace, len(trace), len(trace) < self.max_iter
 
-    def _settings(self, problem: ConstrainedProblem) -> Settings:
+    def _search_settings(self, problem: ConstrainedProblem) -> Settings:
         n, dtype = len(problem.data.x), problem.data.dtype
 
-        def number(value):
+        def as_float(value):
             return np.asarray(value, dtype)
 
         pairs = len(problem.link), len(problem.apart)
         return Settings(
             n_clusters=np.asarray(self.n_clusters, np.int32),
             max_iter=np.asarray(self.max_iter, np.int32),
-            tol=number(max(self.tol, 8 * np.finfo(dtype).eps) * n),
-            weight=number(problem.weight),
-            low=number(problem.bounds[0]),
-            high=number(problem.bounds[1]),
+            tol=as_float(max(self.tol, 8 * np.finfo(dtype).eps) * n),
+            weight=as_float(problem.weight),
+            low=as_float(problem.bounds[0]),
+            high=as_float(problem.bounds[1]),
             shared=np.asarray(problem.shared),
             has_start=np.asarray(problem.start is not None),
             n_pairs=np.asarray(pairs, np.int32),
-            constant=number(problem.constant),
-            flag_complexity=number([multinomial_complexity(2, p) for p in pairs]),
+            constant=as_float(problem.constant_length),
+            flag_complexity=as_float([multinomial_complexity(2, p) for p in pairs]),
         )
 
-    def _resize(
+    def _enforce_sizes(
         self, problem: ConstrainedProblem, limits: SizeLimits, starts: list[Described]
     ) -> tuple[Described, np.ndarray]:
-        """Shortest description with clusters of sizes within limits, from the best few starts."""
-        kept: list[tuple[Described, list[float]]] = []
+        """Shortest description with cluster sizes within limits, from the best few starts."""
+        candidates: list[tuple[Described, list[float]]] = []
         for start in starts:
             trace: list[float] = []
-            now = at = start
+            best = current = start
             for _ in range(self.max_iter):
-                at = problem.describe(limits.assign(problem.costs(at))[problem.parts.node])
-                if trace and not at.length < trace[-1] - self.tol * at.labels.size:
+                current = problem.describe_labels(
+                    limits.assign_components(problem.component_costs(current))[problem.parts.node]
+                )
+                if trace and not current.length < trace[-1] - self.tol * current.labels.size:
                     break
-                now = at
-                trace.append(at.length)
-            kept.append((now, trace))
-        best, trace = min(kept, key=lambda c: c[0].length)
+                best = current
+                trace.append(current.length)
+            candidates.append((best, trace))
+        best, trace = min(candidates, key=lambda c: c[0].length)
         return best, np.array(trace)
 
     # Results
@@ -376,8 +412,8 @@ class MDLConstrained(ConstrainedSearch):
         problem, (best, restarts, trace, n_iter, converged) = result[0]
         k, data = self.n_clusters, problem.data
         order = cluster_order(best.labels, task.fixed, k)
-        name = np.argsort(order)
-        labels = name[best.labels]
+        relabel = np.argsort(order)
+        labels = relabel[best.labels]
         self._pairs = Report(
             problem, best, (task.must_link, task.cannot_link), self.constraints == "hard"
         )
@@ -388,7 +424,7 @@ class MDLConstrained(ConstrainedSearch):
         self.degeneracy_ = problem.q
         self._weight = problem.weight
         self._store(
-            restarts._replace(labels=name[restarts.labels]),
+            restarts._replace(labels=relabel[restarts.labels]),
             membership=np.eye(k)[labels],
             trace=trace,
             n_iter=n_iter,
@@ -399,9 +435,9 @@ class MDLConstrained(ConstrainedSearch):
 
     @property
     def accepted_(self):
-        """What became of every given pair: a DataFrame, built on first access."""
+        """Outcome of every given pair: a DataFrame, built on first access."""
         check_is_fitted(self)
-        return self._pairs.table
+        return self._pairs.pair_table
 
     # New rows
 

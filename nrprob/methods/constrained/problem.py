@@ -1,7 +1,7 @@
-"""A problem of constrained clustering: laid out for the search, and described exactly.
+"""Constrained clustering problem: arrays for the search, and description length in float64.
 
-Rows that must go together are components, the nodes of the search. Besides there are pairs of
-components that may be ignored, each at the price of saying so.
+Must-link components are the nodes of the search. Soft pairs join components; the description may
+ignore a soft pair, and flags mark the retained ones.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from nrprob import colouring
 from nrprob.codelength import exponential_length, multinomial_complexity
 from nrprob.links import Components, Pairs, feasible_start
 from nrprob.methods.constrained.codes import APART, SOFT_APART, SOFT_LINK, Nodes
-from nrprob.methods.constrained.label_codes import flags_length, savings, words
+from nrprob.methods.constrained.label_codes import code_words, flags_length, pair_savings
 from nrprob.statistics.features import StandardisedRows
 from nrprob.statistics.groups import group_means, group_sums
 from nrprob.statistics.rows import cluster_means, coarse_bucket, pad_columns
 
-_ENTRIES = 100_000_000  # of the table of neighbours
+_MAX_ENTRIES = 100_000_000  # entries of the table of neighbours
 
 
 @dataclass(frozen=True)
-class Ignorable:
-    """Pairs that may be ignored, as pairs of components, each once.
+class SoftPairs:
+    """Soft pairs of rows as distinct pairs of components.
 
     Attributes
     ----------
     nodes : (p, 2) components a < b
-    rows : (p, 2) rows that stand for them
+    rows : (p, 2) a pair of rows for each
     """
 
     nodes: np.ndarray
@@ -41,27 +41,27 @@ class Ignorable:
         return len(self.nodes)
 
 
-def ignorable_pairs(pairs: np.ndarray, parts: Components) -> Ignorable:
-    """Lift pairs of rows to components, without those that what must be kept settles anyway."""
+def soft_pairs(pairs: np.ndarray, parts: Components) -> SoftPairs:
+    """Soft pairs of components, without those that hard constraints decide."""
     nodes = np.sort(parts.node[pairs], axis=1)
     apart = set(map(tuple, parts.edges.tolist()))
     open_ = np.array([a != b and (a, b) not in apart for a, b in nodes.tolist()], bool)
     nodes, pairs = nodes[open_], pairs[open_]
     _, first = np.unique(nodes, axis=0, return_index=True) if len(nodes) else (None, [])
     first = np.sort(np.asarray(first, np.int64))
-    return Ignorable(nodes[first], pairs[first])
+    return SoftPairs(nodes[first], pairs[first])
 
 
 @dataclass
 class Described:
-    """A clustering of the rows, and its description in float64.
+    """A clustering of the rows, and its description length in float64.
 
     Attributes
     ----------
     labels : (n,)
-    lengths : its parts, in nats: "words", "distances", "flags"
-    weights, centres, scales : of the clusters
-    link_on, apart_on : which of the pairs that may be ignored are kept
+    lengths : parts of the length, in nats: "words", "distances", "flags"
+    weights, centres, scales : parameters of the clusters
+    link_on, apart_on : which soft must-links and soft cannot-links are retained
     """
 
     labels: np.ndarray
@@ -74,22 +74,22 @@ class Described:
 
     @property
     def length(self) -> float:
-        """Length of the description."""
+        """Description length in nats."""
         return float(sum(self.lengths.values()))
 
 
 @dataclass
 class ConstrainedProblem:
-    """Rows, what must be kept, and what may be ignored.
+    """Rows with hard constraints and soft pairs.
 
     Attributes
     ----------
-    weight : of (log s + r / s) of a row: d / 2 or 1
+    weight : factor w of (log s + r / s) of a row: d / 2 or 1
     shared : whether all clusters share one scale s
     bounds : of s, relative to the total variance
-    start : (n_nodes,) clusters that keep what must be kept; None if none were found
-    q : degeneracy of what must be kept apart
-    place : (n,) place of every row in the order of sending
+    start : (n_nodes,) clusters that satisfy the hard constraints; None if the search found none
+    q : degeneracy of the graph of hard cannot-links
+    positions : (n,) position of every row in the order of transmission
     """
 
     data: StandardisedRows
@@ -98,34 +98,36 @@ class ConstrainedProblem:
     shared: bool
     bounds: tuple[float, float]
     parts: Components
-    link: Ignorable
-    apart: Ignorable
+    link: SoftPairs
+    apart: SoftPairs
     start: np.ndarray | None = field(init=False)
     q: int = field(init=False)
-    place: np.ndarray = field(init=False)
+    positions: np.ndarray = field(init=False)
 
     def __post_init__(self):
         self.start, self.q = feasible_start(self.parts, self.k)
-        # The order is that of the components which all pairs would make, kept or not: it must not
-        # depend on what is kept, and with K > Q of these the code of the kept ones is complete.
-        whole = Components(self.parts.n_nodes, [Pairs(self.link.nodes, "")], [])
-        edges = np.sort(whole.node[np.concatenate([self.parts.edges, self.apart.nodes])], axis=1)
+        # Order the components that all pairs together would form: the order must not depend on
+        # which soft pairs are retained. With K > Q for these, the code is complete.
+        closure = Components(self.parts.n_nodes, [Pairs(self.link.nodes, "")], [])
+        edges = np.sort(closure.node[np.concatenate([self.parts.edges, self.apart.nodes])], axis=1)
         edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)
-        order, _ = colouring.inductive_order(colouring.graph(whole.n_nodes, edges))
-        rank = np.empty(whole.n_nodes, np.int64)
+        order, _ = colouring.inductive_order(colouring.graph(closure.n_nodes, edges))
+        rank = np.empty(closure.n_nodes, np.int64)
         rank[order] = np.arange(order.size)
         node = self.parts.node
-        self.place = _inverse(np.lexsort((np.arange(node.size), node, rank[whole.node[node]])))
+        self.positions = _inverse_permutation(
+            np.lexsort((np.arange(node.size), node, rank[closure.node[node]]))
+        )
         first = np.unique(node, return_index=True)[1]
-        self._node_place = self.place[first]
+        self._node_positions = self.positions[first]
 
     @property
-    def constant(self) -> float:
+    def constant_length(self) -> float:
         """Part of the length that is the same for all clusterings: complexity and scale."""
-        return self._complexity + self._scale_length
+        return self._weights_complexity + self._scale_length
 
     @property
-    def _complexity(self) -> float:
+    def _weights_complexity(self) -> float:
         return multinomial_complexity(self.k, self.parts.n_nodes)
 
     @property
@@ -134,16 +136,21 @@ class ConstrainedProblem:
 
     # For the search
 
-    def nodes(self) -> tuple[Nodes, np.ndarray]:
-        """Arrays of the search, and where among them every component is."""
+    def search_nodes(self) -> tuple[Nodes, np.ndarray]:
+        """Arrays of the search, and the index of every component in them."""
         return lay_out(
-            self.data, self.parts, self._node_place, self.start, self.apart.nodes, self.link.nodes
+            self.data,
+            self.parts,
+            self._node_positions,
+            self.start,
+            self.apart.nodes,
+            self.link.nodes,
         )
 
     # In float64
 
-    def describe(self, labels: np.ndarray) -> Described:
-        """Length of a clustering, and which of the pairs that may be ignored shorten it."""
+    def describe_labels(self, labels: np.ndarray) -> Described:
+        """Describe a clustering, and choose the soft pairs that shorten the description."""
         x, k, bounds = self.data.x, self.k, self.bounds
         size = np.bincount(labels, minlength=k)
         centres = cluster_means(group_sums(x, labels, k), size)
@@ -154,72 +161,79 @@ class ConstrainedProblem:
         else:
             distances = exponential_length(size, scatter, *bounds, shape=self.weight).sum()
             scales = scatter / np.maximum(size, 1)
-        on, length, flags, weights = self._keep(labels)
+        on, length, flags, weights = self._choose_pairs(labels)
         lengths = {
-            "words": length + self._complexity,
+            "words": length + self._weights_complexity,
             "distances": float(distances) + self._scale_length,
             "flags": flags,
         }
         return Described(labels, lengths, weights, centres, np.clip(scales, *bounds), *on)
 
-    def kept(self, on: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """All pairs of rows that are kept: first those that may be ignored, then the others."""
+    def retained_pairs(self, on: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """All retained pairs of rows: soft pairs first, then the hard ones."""
         return (
             np.concatenate([self.link.rows[on[0]], self.parts.must_rows]),
             np.concatenate([self.apart.rows[on[1]], self.parts.cannot_rows]),
         )
 
-    def _keep(
+    def _choose_pairs(
         self, labels: np.ndarray
     ) -> tuple[tuple[np.ndarray, np.ndarray], float, float, np.ndarray]:
-        """Choose the pairs to keep: that choice, the lengths of words and flags, the weights."""
+        """Retained soft pairs, lengths of the words and the flags, and weights."""
         same = [labels[p.rows[:, 0]] == labels[p.rows[:, 1]] for p in (self.link, self.apart)]
         satisfied = same[0], ~same[1]
 
-        def try_(on):
-            result = words(labels, self.k, self.place, *self.kept(on))
+        def evaluate_choice(on):
+            result = code_words(labels, self.k, self.positions, *self.retained_pairs(on))
             flags = sum(flags_length(int(a.sum()), a.size) for a in on)
             return on, result.length, flags, result.weights
 
-        def total(choice):
+        def choice_length(choice):
             return choice[1] + choice[2]
 
+        # Of each type, all satisfied pairs or none.
         none = np.zeros_like(satisfied[0]), np.zeros_like(satisfied[1])
         choices = [(a, b) for a in (satisfied[0], none[0]) for b in (satisfied[1], none[1])]
-        best = min(map(try_, choices), key=total)
-        # Where fewer than half are kept, single pairs may save less than their flags cost.
+        best = min(map(evaluate_choice, choices), key=choice_length)
+        # Drop single pairs that save less than their flags cost, which may happen if fewer than
+        # half are retained.
         while True:
             on = best[0]
-            price = [_flag_price(int(a.sum()), a.size) for a in on]
-            if max(price) <= 0:
+            flag_cost = [_flag_cost(int(a.sum()), a.size) for a in on]
+            if max(flag_cost) <= 0:
                 return best
-            saved = savings(
-                labels, self.place, *self.kept(on), best[3], int(on[0].sum()), int(on[1].sum())
+            saved = pair_savings(
+                labels,
+                self.positions,
+                *self.retained_pairs(on),
+                best[3],
+                int(on[0].sum()),
+                int(on[1].sum()),
             )
-            worth = [p - s for p, s in zip(price, saved, strict=True)]
-            if max(w.max(initial=-1) for w in worth) <= 0:
+            excess = [cost - gain for cost, gain in zip(flag_cost, saved, strict=True)]
+            top = max(e.max(initial=-1) for e in excess)
+            if top <= 0:
                 return best
 
-            def without(drop, on=on):
+            def drop_pairs(drop, on=on):
                 fewer = []
                 for a, out in zip(on, drop, strict=True):
                     a = a.copy()
                     a[np.flatnonzero(a)[out]] = False
                     fewer.append(a)
-                return try_(tuple(fewer))
+                return evaluate_choice(tuple(fewer))
 
-            top = max(w.max(initial=-1) for w in worth)
-            tries = [without([w > 0 for w in worth]), without([w == top for w in worth])]
-            new = min(tries, key=total)
-            if not total(new) < total(best):
+            tries = [drop_pairs([e > 0 for e in excess]), drop_pairs([e == top for e in excess])]
+            new = min(tries, key=choice_length)
+            if not choice_length(new) < choice_length(best):
                 return best
             best = new
 
-    def costs(self, result: Described) -> np.ndarray:
-        """Cost (n_nodes, k) of every component in every cluster, in nats."""
+    def component_costs(self, result: Described) -> np.ndarray:
+        """Cost (n_nodes, k) in nats of every component in every cluster."""
         square = ((self.data.x[:, None] - result.centres) ** 2).sum(2)
-        each = self.weight * (np.log(result.scales) + square / result.scales)
-        cost = group_sums(each, self.parts.node)
+        row_costs = self.weight * (np.log(result.scales) + square / result.scales)
+        cost = group_sums(row_costs, self.parts.node)
         return cost - np.log(np.maximum(result.weights, 0.5 / self.parts.n_nodes))
 
 
@@ -234,13 +248,13 @@ def lay_out(
     soft_apart: np.ndarray = _NONE,
     soft_link: np.ndarray = _NONE,
 ) -> tuple[Nodes, np.ndarray]:
-    """Arrays of the search, and where among them every component is.
+    """Arrays of the search, and the index of every component in them.
 
     Parameters
     ----------
-    order : (n_nodes,) by which components with pairs are sorted, before all others
-    start : (n_nodes,) clusters that keep all cannot-links, if there are any
-    soft_apart, soft_link : (p, 2) pairs of components that may be ignored
+    order : (n_nodes,) sort key of the components with pairs, which precede all others
+    start : (n_nodes,) clusters that satisfy all cannot-links, if known
+    soft_apart, soft_link : (p, 2) soft pairs of components
     """
     x, node, n = data.x, parts.node, parts.n_nodes
     mass = np.bincount(node, minlength=n)
@@ -251,30 +265,30 @@ def lay_out(
     kind = np.concatenate([np.full(len(p), c, np.int32) for c, p in kinds])
     taking_part = np.zeros(n, bool)
     taking_part[ends] = True
-    at = _inverse(np.lexsort((order, ~taking_part)))
-    near, kind = neighbour_table(at[ends], kind, n)
+    index = _inverse_permutation(np.lexsort((order, ~taking_part)))
+    near, kind = neighbour_table(index[ends], kind, n)
     known = np.zeros(n, np.int32) if start is None else start
-    first = place(known, at, np.int32)[: len(near)]
+    first = place_components(known, index, np.int32)[: len(near)]
     mean, mass, within = (
-        place(values, at, data.dtype) for values in (pad_columns(mean), mass, within)
+        place_components(values, index, data.dtype) for values in (pad_columns(mean), mass, within)
     )
-    return Nodes(mean, mass, within, near, kind, first), at
+    return Nodes(mean, mass, within, near, kind, first), index
 
 
-def place(values: np.ndarray, at: np.ndarray, dtype: Any) -> np.ndarray:
-    """Values of components where the search has them; 0 on padding."""
-    out = np.zeros((coarse_bucket(len(at), 64), *values.shape[1:]), dtype)
-    out[at] = values
+def place_components(values: np.ndarray, index: np.ndarray, dtype: Any) -> np.ndarray:
+    """Values of components at their indices in the search; 0 on padding."""
+    out = np.zeros((coarse_bucket(len(index), 64), *values.shape[1:]), dtype)
+    out[index] = values
     return out
 
 
 def neighbour_table(ends: np.ndarray, kind: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbours (B, D) of the first B of ``n`` nodes, and their kinds, 0 on padding.
+    """Neighbours (B, D) of the first B of ``n`` nodes, and types of the links, 0 on padding.
 
     Parameters
     ----------
-    ends : (e, 2) pairs of nodes, all of them among the first
-    kind : (e,) kinds of the pairs
+    ends : (e, 2) pairs of nodes, all of them among the first B
+    kind : (e,) types of the pairs
     """
     b = min(coarse_bucket(int(ends.max(initial=-1)) + 1, 16), coarse_bucket(n, 64))
     source, target = np.concatenate([ends, ends[:, ::-1]]).T
@@ -282,7 +296,7 @@ def neighbour_table(ends: np.ndarray, kind: np.ndarray, n: int) -> tuple[np.ndar
     source, target, kind = source[order], target[order], np.tile(kind, 2)[order]
     degree = np.bincount(source, minlength=b)
     width = coarse_bucket(int(degree.max()), 8)
-    if b * width > _ENTRIES:
+    if b * width > _MAX_ENTRIES:
         raise ValueError(
             f"constraints are too dense; got {len(ends)} pairs among {b} components, of which one "
             f"has {degree.max()}; use fewer constraints or rows"
@@ -294,12 +308,12 @@ def neighbour_table(ends: np.ndarray, kind: np.ndarray, n: int) -> tuple[np.ndar
     return near, kinds
 
 
-def _flag_price(kept: int, n: int) -> float:
-    """What one kept pair of ``n`` costs in flags; negative where it saves some."""
-    return flags_length(kept, n) - flags_length(kept - 1, n) if kept else 0.0
+def _flag_cost(n_kept: int, n: int) -> float:
+    """Increase of the flags' length by the last of ``n_kept`` pairs; negative for a decrease."""
+    return flags_length(n_kept, n) - flags_length(n_kept - 1, n) if n_kept else 0.0
 
 
-def _inverse(order: np.ndarray) -> np.ndarray:
+def _inverse_permutation(order: np.ndarray) -> np.ndarray:
     out = np.empty(order.size, np.int64)
     out[order] = np.arange(order.size)
     return out

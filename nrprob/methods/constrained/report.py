@@ -1,4 +1,4 @@
-"""Report of accepted pairs and of the description length that each saves."""
+"""Table of the given pairs: satisfied, accepted, and the description length that each saves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nrprob.methods.constrained.label_codes import savings
+from nrprob.methods.constrained.label_codes import pair_savings
 from nrprob.methods.constrained.problem import ConstrainedProblem, Described
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ _KINDS = ("must_link", "cannot_link")
 
 @dataclass
 class Report:
-    """What became of the given pairs.
+    """Outcome of the given pairs.
 
     Attributes
     ----------
     pairs : must-links and cannot-links, (p, 2) rows each, as given
-    hard : whether all of them had to be kept
+    hard : whether the fit had to satisfy all of them
     """
 
     problem: ConstrainedProblem
@@ -34,49 +34,59 @@ class Report:
     hard: bool
 
     def __post_init__(self):
-        # A fitted model, and its pickle, do not hold the rows.
+        # Fitted models and their pickles do not store the data.
         self.problem = copy.copy(self.problem)
         del self.problem.data
 
     @functools.cached_property
-    def table(self) -> pd.DataFrame:
-        """A line for every given pair."""
+    def pair_table(self) -> pd.DataFrame:
+        """One line per given pair."""
         import pandas as pd
 
         problem, result, node = self.problem, self.result, self.problem.parts.node
         if self.hard:
-            # Each pair once, as rows; then what must be kept for other reasons.
+            # Distinct pairs of rows, followed by the pairs that limits and labels imply.
             keys = [np.sort(p, axis=1) for p in self.pairs]
-            kept = [np.unique(p[p[:, 0] != p[:, 1]], axis=0) for p in keys]
+            retained = [np.unique(p[p[:, 0] != p[:, 1]], axis=0) for p in keys]
             others = problem.parts.must, problem.parts.cannot
             links, apart = (
-                np.concatenate([kept[i], *(o.rows for o in others[i] if o.source != kind)])
+                np.concatenate([retained[i], *(o.rows for o in others[i] if o.source != kind)])
                 for i, kind in enumerate(_KINDS)
             )
         else:
             on = result.link_on, result.apart_on
             keys = [np.sort(node[p], axis=1) for p in self.pairs]
-            kept = [problem.link.nodes[on[0]], problem.apart.nodes[on[1]]]
-            links, apart = problem.kept(on)
-        saved = savings(
-            result.labels, problem.place, links, apart, result.weights, len(kept[0]), len(kept[1])
+            retained = [problem.link.nodes[on[0]], problem.apart.nodes[on[1]]]
+            links, apart = problem.retained_pairs(on)
+        saved = pair_savings(
+            result.labels,
+            problem.positions,
+            links,
+            apart,
+            result.weights,
+            len(retained[0]),
+            len(retained[1]),
         )
         same = [result.labels[p[:, 0]] == result.labels[p[:, 1]] for p in self.pairs]
         lines = []
         for i, kind in enumerate(_KINDS):
-            nats = {tuple(p): v for p, v in zip(kept[i].tolist(), saved[i].tolist(), strict=True)}
+            nats = {
+                tuple(p): v for p, v in zip(retained[i].tolist(), saved[i].tolist(), strict=True)
+            }
             for pair, key, together in zip(
                 self.pairs[i].tolist(), map(tuple, keys[i].tolist()), same[i].tolist(), strict=True
             ):
                 satisfied = together if i == 0 else not together
-                # A pair that the others imply costs no flag.
+                # A pair implied by other pairs has no flag.
                 implied = satisfied and (
-                    node[pair[0]] == node[pair[1]] if i == 0 else self.hard or self._forced(key)
+                    node[pair[0]] == node[pair[1]]
+                    if i == 0
+                    else self.hard or self._always_apart(key)
                 )
                 lines.append((kind, *pair, satisfied, implied or key in nats, nats.get(key, 0.0)))
         columns = ["kind", "i", "j", "satisfied", "accepted", "nats"]
         return pd.DataFrame(lines, columns=columns)
 
-    def _forced(self, key: tuple[int, int]) -> bool:
-        """Whether components must be apart in any case."""
+    def _always_apart(self, key: tuple[int, int]) -> bool:
+        """Whether hard cannot-links separate two components."""
         return bool((self.problem.parts.edges == key).all(1).any())

@@ -1,6 +1,6 @@
-"""The compiled search for a short description of rows under pairwise constraints.
+"""Compiled search for a clustering of short description under pairwise constraints.
 
-What nodes, words and kinds of pairs are is said in `nrprob.methods.constrained.codes`.
+`nrprob.methods.constrained.codes` defines nodes, words and types of pairs.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from nrprob.methods.constrained.codes import (
     Coder,
     Nodes,
     Settings,
-    components,
-    squares,
+    component_labels,
+    squared_distances,
 )
 
-N_ANNEAL = 25  # iterations of a soft search that anneal, before those that descend
-_TEMPERATURE, _COOLING = 2.0, 0.8  # of them, in nats
-_PATIENCE = 3  # iterations without a shorter description, after which a soft search stops
+N_ANNEAL = 25  # annealing iterations of a soft search, before the descent
+_TEMPERATURE, _COOLING = 2.0, 0.8  # initial temperature in nats, and its factor per iteration
+_PATIENCE = 3  # iterations without a shorter description after which a soft search stops
 
 
 class SearchResult(NamedTuple):
-    """What the restarts found, each with a leading axis of restarts."""
+    """Results of the restarts, each with a leading axis of restarts."""
 
     labels: jax.Array
     objective: jax.Array
@@ -45,23 +45,24 @@ class SearchResult(NamedTuple):
 def assign_in_order(
     order: jax.Array, cost: jax.Array, near: jax.Array, edge: jax.Array, n_clusters: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Give nodes, in this order, the cheapest cluster that no neighbour has been given.
+    """Assign nodes in order to the cheapest cluster that no neighbour has.
 
     Parameters
     ----------
     order : (B,)
     cost : (B, K)
-    near, edge : (B, D) neighbours, and whether they are
+    near, edge : (B, D) neighbours, and which of them are cannot-linked
+    n_clusters : number of clusters that exist
 
     Returns
     -------
     z : (B,)
-    ok : whether there always was a cluster left
+    ok : whether a cluster was left for every node
     """
     b, k = cost.shape
     active = jnp.arange(k) < n_clusters
 
-    def assign(i, state):
+    def assign_node(i, state):
         z, taken, ok = state
         v = order[i]
         open_ = (taken[v] == 0) & active
@@ -70,63 +71,67 @@ def assign_in_order(
         return z.at[v].set(c), taken, ok & open_.any()
 
     state = jnp.zeros(b, jnp.int32), jnp.zeros((b, k), jnp.int32), jnp.array(True)
-    z, _, ok = jax.lax.fori_loop(0, b, assign, state)
+    z, _, ok = jax.lax.fori_loop(0, b, assign_node, state)
     return z, ok
 
 
-def _gumbel(seed: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Draws that make of an arg max one from a softmax."""
+def _gumbel_noise(seed: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Gumbel noise: the arg max of log probabilities plus noise is a sample from them."""
     return -jnp.log(-jnp.log(hashed_uniform(seed, shape, dtype) + 2.0**-25))
 
 
-def seeds(nodes: Nodes, seed: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """k-means++: centres (K, d), and the squared distances (C,) to the nearest of them."""
+def initial_centres(nodes: Nodes, seed: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+    """k-means++ centres (K, d), and squared distances (C,) to the nearest of them."""
 
-    def draw(i, square):
+    def draw_centre(i, square):
         chance = jnp.log(jnp.maximum(nodes.mass * square, TINY * (nodes.mass > 0)))
-        return nodes.mean[(chance + _gumbel(fold_in(seed, i), chance.shape, chance.dtype)).argmax()]
+        return nodes.mean[
+            (chance + _gumbel_noise(fold_in(seed, i), chance.shape, chance.dtype)).argmax()
+        ]
 
     room = jnp.zeros((k, nodes.mean.shape[1]), nodes.mean.dtype)
     return kmeans_plus_plus(
-        draw, squared_distances_from(nodes.mean), room, jnp.ones_like(nodes.mass)
+        draw_centre, squared_distances_from(nodes.mean), room, jnp.ones_like(nodes.mass)
     )
 
 
 class _Search(Coder):
-    """Moves of nodes between clusters, and the two searches that are made of them."""
+    """Moves of nodes between clusters, and the two searches that combine them."""
 
     # Moves
 
-    def costs(self, code: Code) -> jax.Array:
-        """Cost (C, K) in nats of every node in every cluster, without what neighbours do to it."""
+    def node_costs(self, code: Code) -> jax.Array:
+        """Cost (C, K) in nats of every node in every cluster, without effects of its neighbours."""
         nodes = self.nodes
-        square = jnp.maximum(squares(nodes.mean, code.centres), 0)
+        square = jnp.maximum(squared_distances(nodes.mean, code.centres), 0)
         r = nodes.within[:, None] + nodes.mass[:, None] * square
         logs = nodes.mass[:, None] * jnp.log(code.scales)
-        length = self.settings.weight * (logs + r / code.scales) - jnp.log(self.weights(code))
+        length = self.settings.weight * (logs + r / code.scales) - jnp.log(
+            self.floored_weights(code)
+        )
         return jnp.where(self.active, length, jnp.inf)
 
-    def weights(self, code: Code) -> jax.Array:
-        """Weights, but for empty clusters half a word's: with none they could never be joined."""
+    def floored_weights(self, code: Code) -> jax.Array:
+        """Weights of the clusters, at least half a word, so that nodes can join empty clusters."""
         least = 0.5 / jnp.maximum((self.nodes.mass > 0).sum(), 1)
         return jnp.where(self.active, jnp.maximum(code.weights, least), 0)
 
-    def greedy(self, cost: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Assign nodes one after the other to the best cluster that no neighbour has.
+    def greedy_assignment(self, cost: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Assign nodes in order to the best cluster that no neighbour has.
 
-        The order is inductive: the node of least degree goes last. Among equals the one that a bad
-        cluster would cost least does: maximum coding risk, eq. (5.6).
+        The order is inductive: the node of the smallest degree comes last. Among ties, the node of
+        the smallest maximum coding risk, eq. (5.6), comes last.
 
         Returns
         -------
         z : (C,)
-        ok : whether there always was a cluster left
+        ok : whether a cluster was left for every node
         """
         near, edge, b = self.near, self.apart, self.index.size
         inside = cost[:b]
         risk = jnp.where(self.active, inside, -jnp.inf).max(1) - inside.min(1)
 
-        def take(i, state):
+        def remove_node(i, state):
             degree, left, order = state
             least = jnp.where(left, degree, b + 1).min()
             v = jnp.where(left & (degree == least), risk, jnp.inf).argmin().astype(order.dtype)
@@ -134,41 +139,43 @@ class _Search(Coder):
             return degree, left.at[v].set(False), order.at[b - 1 - i].set(v)
 
         state = edge.sum(1), jnp.ones(b, bool), jnp.zeros(b, near.dtype)
-        order = jax.lax.fori_loop(0, b, take, state)[2]
+        order = jax.lax.fori_loop(0, b, remove_node, state)[2]
 
         z = cost.argmin(1).astype(jnp.int32)
         first, ok = assign_in_order(order, inside, near, edge, self.settings.n_clusters)
         return z.at[:b].set(first), ok
 
-    def sweep(
-        self, z: jax.Array, cost: jax.Array, weights: jax.Array, prices: jax.Array | None = None
+    def sweep_nodes(
+        self, z: jax.Array, cost: jax.Array, weights: jax.Array, penalties: jax.Array | None = None
     ) -> jax.Array:
-        """Move every node, one after the other, to where the description is shortest.
+        """Move every node in turn to the cluster of the shortest description.
 
-        The words of the node and of its later neighbours are priced exactly. A kept link saves a
-        word: exact unless links make a cycle. In a soft search ``prices[1]`` is paid where a
-        cannot-link is not kept, and a kept link earns ``prices[0]`` besides.
+        The words of the node and of its later neighbours are exact. A retained link saves a word,
+        which is exact unless links form a cycle. In a soft search, a violated cannot-link adds
+        ``penalties[1]``, and a satisfied link subtracts ``penalties[0]`` as well.
         """
         near, k, b = self.near, self.k, self.index.size
         later = near > self.index[:, None]
-        edge = self.apart if prices is None else self.apart | self.soft_apart
+        edge = self.apart if penalties is None else self.apart | self.soft_apart
         log_w = jnp.log(jnp.maximum(weights, TINY))
         first = z[:b]
         one_hot = jax.nn.one_hot(first, k, dtype=jnp.int32)
         earlier = (edge & ~later)[:, :, None] * one_hot[near]
         table = earlier.sum(1)  # earlier neighbours of every node in every cluster
 
-        def visit(i, state):
+        def move_node(i, state):
             z, table = state
-            at = near[i]
-            in_j = z[at][:, None] == jnp.arange(k)
+            neighbours = near[i]
+            in_j = z[neighbours][:, None] == jnp.arange(k)
             ahead = edge[i] & later[i]
-            # The node's own word.
+            # Length of the node's word.
             free = (table[i] == 0) & self.active
             mass = jnp.where(free, weights, 0).sum() + jnp.where(free, 0, weights)
             total = cost[i] + jnp.log(jnp.maximum(mass, TINY))
-            # The words of later neighbours, without and with the node's cluster among those taken.
-            rest = table[at] - (ahead[:, None] & (jnp.arange(k) == z[i])).astype(table.dtype)
+            # Change of the later neighbours' words when the node's cluster is taken.
+            rest = table[neighbours] - (ahead[:, None] & (jnp.arange(k) == z[i])).astype(
+                table.dtype
+            )
             open_ = ((rest == 0) | in_j) & self.active
             base = jnp.where(open_, weights, 0).sum(1)
             lost = jnp.where((rest == 0) & ~in_j, weights, 0)
@@ -178,158 +185,158 @@ class _Search(Coder):
             )
             total += jnp.where(ahead[:, None], after, 0).sum(0)
             total += jnp.where(self.apart[i][:, None] & in_j, jnp.inf, 0).sum(0)
-            if prices is not None:
-                total += jnp.where(self.soft_apart[i][:, None] & in_j, prices[1], 0).sum(0)
-                saved = jnp.maximum(prices[0] - log_w, 0)
+            if penalties is not None:
+                total += jnp.where(self.soft_apart[i][:, None] & in_j, penalties[1], 0).sum(0)
+                saved = jnp.maximum(penalties[0] - log_w, 0)
                 total -= jnp.where(self.soft_link[i][:, None] & in_j, saved, 0).sum(0)
             c = total.argmin().astype(z.dtype)
             change = (jnp.arange(k) == c).astype(table.dtype) - (jnp.arange(k) == z[i])
-            table = table.at[at].add(ahead[:, None] * change)
+            table = table.at[neighbours].add(ahead[:, None] * change)
             return z.at[i].set(c), table
 
-        first, _ = jax.lax.fori_loop(0, b, visit, (first, table))
+        first, _ = jax.lax.fori_loop(0, b, move_node, (first, table))
         return cost.argmin(1).astype(z.dtype).at[:b].set(first)
 
-    def swap(self, z: jax.Array, cost: jax.Array) -> jax.Array:
-        """Exchange two clusters within connected parts, where that pays: Kempe chains.
+    def swap_clusters(self, z: jax.Array, cost: jax.Array) -> jax.Array:
+        """Exchange two clusters within connected parts if the cost decreases (Kempe chains).
 
-        It leaves assignments that no single node can leave, such as all of them with two clusters
-        and a connected graph.
+        This leaves assignments in which no single node can move: with two clusters and a connected
+        graph, all of them.
         """
         near, edge, b = self.near, self.apart, self.index.size
         inside, settings = cost[:b], self.settings
         first, second = (jnp.asarray(a) for a in np.triu_indices(self.k, 1))
 
-        def exchange(pair, z):
-            one, two = first[pair], second[pair]
-            member = (z == one) | (z == two)
-            label = components(edge & member[:, None] & member[near], near)
-            gain = inside[self.index, one] - inside[self.index, two]
-            gain = jnp.where(member, jnp.where(z == one, 1, -1) * gain, 0)
+        def exchange_pair(pair, z):
+            left, right = first[pair], second[pair]
+            member = (z == left) | (z == right)
+            label = component_labels(edge & member[:, None] & member[near], near)
+            gain = inside[self.index, left] - inside[self.index, right]
+            gain = jnp.where(member, jnp.where(z == left, 1, -1) * gain, 0)
             gain = jax.ops.segment_sum(gain, label, b)[label]
-            better = member & (gain > settings.tol) & (two < settings.n_clusters)
-            return jnp.where(better, (one + two).astype(z.dtype) - z, z)
+            better = member & (gain > settings.tol) & (right < settings.n_clusters)
+            return jnp.where(better, (left + right).astype(z.dtype) - z, z)
 
-        return z.at[:b].set(jax.lax.fori_loop(0, first.size, exchange, z[:b]))
+        return z.at[:b].set(jax.lax.fori_loop(0, first.size, exchange_pair, z[:b]))
 
-    def shift(
+    def move_linked(
         self,
         z: jax.Array,
         cost: jax.Array,
         weights: jax.Array,
-        prices: jax.Array,
+        penalties: jax.Array,
         seed: jax.Array,
     ) -> jax.Array:
-        """Move linked nodes together, which no single node would begin: two proposals (2, C).
+        """Move linked nodes together; return two proposals (2, C).
 
-        All sets of linked nodes are priced at once, as if the others stayed. One proposal moves the
-        set that gains most, the other a random half of those that gain.
+        All sets of linked nodes are evaluated at once, with the others fixed. One proposal moves
+        a random half of the sets whose move shortens the description, the other the best set.
         """
         near, index, b = self.near, self.index, self.index.size
-        first, same = self.inside(z)
-        label = components(self.soft_link & same, near)
+        first, same = self.pair_clusters(z)
+        label = component_labels(self.soft_link & same, near)
         log_w = jnp.log(jnp.maximum(weights, TINY))
-        # Linked nodes share one word.
-        own = jnp.where(self.active, cost[:b], 0) + log_w * (label != index)[:, None]
+        # Cost of each node in each cluster; linked nodes share one word.
+        set_cost = jnp.where(self.active, cost[:b], 0) + log_w * (label != index)[:, None]
         other = (label[near] != label[:, None])[:, :, None]
-        there = (first[near][:, :, None] == jnp.arange(self.k)) & other
-        saved = jnp.maximum(prices[0] - log_w, 0)
-        own += (self.soft_apart[:, :, None] & there).sum(1) * prices[1]
-        own -= (self.soft_link[:, :, None] & there).sum(1) * saved
-        shut = (self.apart[:, :, None] & there).any(1)
-        total = jax.ops.segment_sum(own, label, b)
+        in_cluster = (first[near][:, :, None] == jnp.arange(self.k)) & other
+        saved = jnp.maximum(penalties[0] - log_w, 0)
+        set_cost += (self.soft_apart[:, :, None] & in_cluster).sum(1) * penalties[1]
+        set_cost -= (self.soft_link[:, :, None] & in_cluster).sum(1) * saved
+        shut = (self.apart[:, :, None] & in_cluster).any(1)
+        total = jax.ops.segment_sum(set_cost, label, b)
         shut = jax.ops.segment_max(shut.astype(jnp.int32), label, b) > 0
         total = jnp.where(self.active & ~shut, total, jnp.inf)
         to = total.argmin(1).astype(z.dtype)
-        # Labels that name no set have no cost at all, and no gain.
+        # Indices that are not the first node of a set have no cost and no gain.
         stay = jnp.take_along_axis(total, first[:, None], 1)[:, 0]
         gain = jnp.where(label == index, stay - total.min(1), 0)
         gain = jnp.where(gain > self.settings.tol, gain, 0)
         some = (gain > 0) & (hashed_uniform(seed, (b,), gain.dtype) < 0.5)
         best = (gain > 0) & (index == gain.argmax())
 
-        def move(chosen):
+        def apply_moves(chosen):
             new = jnp.where(chosen[label], to[label], first)
-            # Two sets may have gone to the same cluster that must be apart.
-            kept = ~(self.apart & (new[:, None] == new[near])).any()
-            return z.at[:b].set(jnp.where(kept, new, first))
+            # Discard the proposal if two cannot-linked sets moved to the same cluster.
+            valid = ~(self.apart & (new[:, None] == new[near])).any()
+            return z.at[:b].set(jnp.where(valid, new, first))
 
-        return jnp.stack([move(some), move(best)])
+        return jnp.stack([apply_moves(some), apply_moves(best)])
 
     # The search
 
-    def start(self, seed: jax.Array, apart: bool) -> tuple[jax.Array, Code, jax.Array]:
-        """First clusters, which keep the cannot-links, their code, and whether there are any."""
+    def initial_state(self, seed: jax.Array, apart: bool) -> tuple[jax.Array, Code, jax.Array]:
+        """Initial clusters that satisfy the cannot-links, their code, and whether they exist."""
         nodes, settings, k = self.nodes, self.settings, self.k
-        centres, square = seeds(nodes, fold_in(seed, 1), k)
+        centres, square = initial_centres(nodes, fold_in(seed, 1), k)
         scale = (nodes.within.sum() + nodes.mass @ square) / nodes.mass.sum()
         scale = jnp.clip(scale, settings.low, settings.high)
         ones = jnp.ones(k, nodes.mean.dtype)
         code = Code(jnp.where(self.active, ones / settings.n_clusters, 0), centres, scale * ones)
-        cost = self.costs(code)
+        cost = self.node_costs(code)
         z, ok = cost.argmin(1).astype(jnp.int32), jnp.array(True)
         if apart:
-            greedy, ok = self.greedy(cost)
-            # A start that is known to keep them, under random names.
+            greedy, ok = self.greedy_assignment(cost)
+            # If the greedy assignment fails: known feasible labels, randomly permuted.
             order = jnp.where(self.active, hashed_uniform(fold_in(seed, 2), (k,), ones.dtype), 2)
-            names = jnp.argsort(order).astype(z.dtype)
-            known = z.at[: self.index.size].set(names[nodes.start])
-            z = jnp.where(ok, greedy, known)
+            permutation = jnp.argsort(order).astype(z.dtype)
+            feasible = z.at[: self.index.size].set(permutation[nodes.start])
+            z = jnp.where(ok, greedy, feasible)
             ok |= settings.has_start
-        return z, self.description(z, code)[1], ok
+        return z, self.describe_labels(z, code)[1], ok
 
-    def run(self, seed: jax.Array, n_trace: int, apart: bool) -> SearchResult:
-        """One restart, from k-means++ centres."""
-        z, code, ok = self.start(seed, apart)
-        length, new = self.description(z, code)
+    def run_restart(self, seed: jax.Array, n_trace: int, apart: bool) -> SearchResult:
+        """Run one restart from k-means++ centres."""
+        z, code, ok = self.initial_state(seed, apart)
+        length, new = self.describe_labels(z, code)
         room = empty_trace(n_trace, length.dtype).at[0].set(length)
         loop = partial(iterate, done=~ok, count=1, trace=room)
         limit = self.settings.max_iter + 1
         if self.soft:
-            step, state = partial(self._anneal, seed), (z, new, (z, length), 0)
+            step, state = partial(self._anneal_step, seed), (z, new, (z, length), 0)
             result = loop(step, state, N_ANNEAL + limit)
             z, length = result.state[2]
         else:
-            result = loop(partial(self._descend, apart), (z, code, length), limit)
+            result = loop(partial(self._descent_step, apart), (z, code, length), limit)
             z, _, length = result.state
         return SearchResult(z, length, result.trace, result.n_iter - 1, result.done & ok, ok)
 
-    def _descend(self, apart: bool, state: Any, _: jax.Array) -> Any:
-        """Take the shortest of a few descriptions; every iteration falls or is the last."""
+    def _descent_step(self, apart: bool, state: Any, _: jax.Array) -> Any:
+        """Take the shortest of a few descriptions; stop if none is shorter than the current one."""
         z, code, length = state
-        cost = self.costs(code)
+        cost = self.node_costs(code)
         if apart:
-            anew, done = self.greedy(cost)
-            move = partial(self.sweep, cost=cost, weights=self.weights(code))
-            swept = jax.vmap(move)(jnp.stack([z, jnp.where(done, anew, z)]))
-            candidates = jnp.concatenate([swept, self.swap(swept[0], cost)[None]])
+            greedy, complete = self.greedy_assignment(cost)
+            move = partial(self.sweep_nodes, cost=cost, weights=self.floored_weights(code))
+            swept = jax.vmap(move)(jnp.stack([z, jnp.where(complete, greedy, z)]))
+            candidates = jnp.concatenate([swept, self.swap_clusters(swept[0], cost)[None]])
         else:
             candidates = cost.argmin(1).astype(z.dtype)[None]
-        lengths, codes = jax.vmap(lambda z: self.description(z, code))(candidates)
+        lengths, codes = jax.vmap(lambda z: self.describe_labels(z, code))(candidates)
         best = lengths.argmin()
         better = lengths[best] < length - self.settings.tol
         new = jax.tree.map(lambda a: a[best], (candidates, codes, lengths))
         state = jax.tree.map(lambda new, old: jnp.where(better, new, old), new, state)
         return state, ~better, state[2]
 
-    def _anneal(self, seed: jax.Array, state: Any, count: jax.Array) -> Any:
-        """Anneal single moves, then quench; the shortest description on the way is kept."""
+    def _anneal_step(self, seed: jax.Array, state: Any, count: jax.Array) -> Any:
+        """Anneal single moves, then descend; keep the shortest description of all iterations."""
         z, code, best, stale = state
         t, dtype = count - 1, self.nodes.mean.dtype
         cold = t >= N_ANNEAL
         temperature = jnp.where(cold, 0, _TEMPERATURE * jnp.asarray(_COOLING, dtype) ** t)
-        noise = temperature * _gumbel(fold_in(seed, 3 + t), (z.size, self.k), dtype)
-        # What it costs to give up one more pair of a kind; never less than nothing.
-        kept = self.satisfied(z)
-        prices = jnp.log(kept + 0.5) - jnp.log(self.settings.n_pairs - kept + 0.5)
-        prices = jnp.maximum(prices, 0).astype(dtype)
-        weights, cost = self.weights(code), self.costs(code)
-        new = self.sweep(z, cost - noise, weights, prices)
-        moved = self.shift(new, cost, weights, prices, fold_in(seed, t))
+        noise = temperature * _gumbel_noise(fold_in(seed, 3 + t), (z.size, self.k), dtype)
+        # Penalty of violating one more pair of a type, the change of its flags' length; at least 0.
+        n_kept = self.count_satisfied(z)
+        penalties = jnp.log(n_kept + 0.5) - jnp.log(self.settings.n_pairs - n_kept + 0.5)
+        penalties = jnp.maximum(penalties, 0).astype(dtype)
+        weights, cost = self.floored_weights(code), self.node_costs(code)
+        new = self.sweep_nodes(z, cost - noise, weights, penalties)
+        moved = self.move_linked(new, cost, weights, penalties, fold_in(seed, t))
         new = jnp.concatenate([new[None], moved])
-        lengths, codes = jax.vmap(lambda z: self.description(z, code))(new)
-        at = jnp.where(lengths.min() < lengths[0] - self.settings.tol, lengths.argmin(), 0)
-        new, length, code = jax.tree.map(lambda a: a[at], (new, lengths, codes))
+        lengths, codes = jax.vmap(lambda z: self.describe_labels(z, code))(new)
+        chosen = jnp.where(lengths.min() < lengths[0] - self.settings.tol, lengths.argmin(), 0)
+        new, length, code = jax.tree.map(lambda a: a[chosen], (new, lengths, codes))
         better = length < best[1] - self.settings.tol
         best = jnp.where(better, new, best[0]), jnp.where(better, length, best[1])
         stale = jnp.where(better | ~cold, 0, stale + 1)
@@ -338,7 +345,7 @@ class _Search(Coder):
 
 
 @jit_by_size("n_clusters", "n_init", "together", "n_trace", "soft", "apart")
-def search(
+def search_partition(
     nodes: Nodes,
     settings: Settings,
     seed: jax.Array,
@@ -350,14 +357,16 @@ def search(
     soft: bool,
     apart: bool,
 ) -> SearchResult:
-    """Run ``n_init`` restarts, ``together`` of them side by side.
+    """Run ``n_init`` restarts, ``together`` of them in parallel.
 
     Parameters
     ----------
-    n_clusters : room for clusters, at least that of the settings
-    n_trace : room for the trace
-    soft : whether some pairs may be ignored
-    apart : whether there are cannot-links that must be kept
+    n_clusters : number of clusters with padding
+    n_trace : length of the trace with padding
+    soft : whether there are soft pairs
+    apart : whether there are hard cannot-links
     """
-    run = partial(_Search(nodes, settings, n_clusters, soft).run, n_trace=n_trace, apart=apart)
+    run = partial(
+        _Search(nodes, settings, n_clusters, soft).run_restart, n_trace=n_trace, apart=apart
+    )
     return map_restarts(run, (fold_in(fold_in(seed, 1), jnp.arange(n_init)),), together)

@@ -1,4 +1,4 @@
-"""Assignment of components to clusters whose sizes have limits, by integer programming."""
+"""Assignment of components to clusters under size limits, by integer programming."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from nrprob.links import InfeasibleConstraints
 
-_SECONDS = 30.0  # that one assignment may take
+_SECONDS = 30.0  # time limit of one assignment
 
 
 @dataclass(frozen=True)
 class SizeLimits:
-    """Least and largest number of rows of every cluster: definition 5.5 of Yin (2007).
+    """Minimum and maximum number of rows per cluster: definition 5.5 of Yin (2007).
 
     Attributes
     ----------
-    mass : (n_nodes,) rows of every component
-    edges : (e, 2) components that must be apart
+    mass : (n_nodes,) number of rows of every component
+    edges : (e, 2) cannot-linked components
     low, high : int
     """
 
@@ -29,42 +29,44 @@ class SizeLimits:
     low: int
     high: int
 
-    def met(self, sizes: np.ndarray) -> bool:
-        """Whether clusters of these sizes are within the limits."""
+    def within_limits(self, sizes: np.ndarray) -> bool:
+        """Whether the sizes of all clusters are within the limits."""
         return bool(sizes.min() >= self.low and sizes.max() <= self.high)
 
-    def check(self, k: int) -> None:
-        """Refuse limits that no ``k`` clusters can have, whatever else holds."""
+    def check_feasible(self, k: int) -> None:
+        """Raise InfeasibleConstraints if no ``k`` clusters of the rows satisfy the size limits."""
         n = int(self.mass.sum())
-        given = f"got min_size={self.low} and max_size={self.high} for {n} rows in {k} cluster(s)"
+        got = f"got min_size={self.low} and max_size={self.high} for {n} rows in {k} cluster(s)"
         if self.low > self.high:
-            raise InfeasibleConstraints(f"min_size exceeds max_size; {given}; lower min_size")
+            raise InfeasibleConstraints(f"min_size exceeds max_size; {got}; lower min_size")
         if self.low * k > n:
-            raise InfeasibleConstraints(f"there are too few rows; {given}; lower min_size")
+            raise InfeasibleConstraints(f"there are too few rows; {got}; lower min_size")
         if self.high * k < n:
-            raise InfeasibleConstraints(f"there are too many rows; {given}; raise max_size")
+            raise InfeasibleConstraints(f"there are too many rows; {got}; raise max_size")
         if self.mass.max() > self.high:
             raise InfeasibleConstraints(
-                f"{self.mass.max()} rows must go together; {given}; raise max_size or remove "
+                f"{self.mass.max()} rows must share a cluster; {got}; raise max_size or remove "
                 "must-links"
             )
 
-    def assign(self, cost: np.ndarray) -> np.ndarray:
-        """Clusters (n_nodes,) of least total ``cost`` (n_nodes, k) among those within the limits.
+    def assign_components(self, cost: np.ndarray) -> np.ndarray:
+        """Clusters (n_nodes,) of the smallest total ``cost`` (n_nodes, k) within the limits.
 
         Raises
         ------
         InfeasibleConstraints
-            If there is none.
+            If no assignment satisfies the limits and the cannot-links.
         ValueError
-            If none was found in time.
+            If the solver finds no assignment within its time limit.
         """
         n, k = cost.shape
+        # Binary variables, one per component and cluster: each component is in one cluster.
         clusters = sparse.eye_array(k)
         once = sparse.kron(sparse.eye_array(n), np.ones((1, k)), "csr")
         size = sparse.kron(self.mass[None].astype(float), clusters, "csr")
         limits = [LinearConstraint(once, 1, 1), LinearConstraint(size, self.low, self.high)]
         if len(self.edges):
+            # Cannot-linked components: at most one of both is in a cluster.
             line = np.repeat(np.arange(len(self.edges)), 2)
             ends = sparse.csr_array((np.ones(line.size), (line, self.edges.ravel())))
             ends.resize((len(self.edges), n))
@@ -76,15 +78,15 @@ class SizeLimits:
             bounds=Bounds(0, 1),
             options={"time_limit": _SECONDS},
         )
-        given = f"got min_size={self.low} and max_size={self.high} for {k} cluster(s)"
+        got = f"got min_size={self.low} and max_size={self.high} for {k} cluster(s)"
         if result.status == 2:
             raise InfeasibleConstraints(
-                "no clusters within the limits on sizes keep the other constraints, too; "
-                f"{given}; widen the limits or remove constraints"
+                "no clusters satisfy both the size limits and the other constraints; "
+                f"{got}; widen the limits or remove constraints"
             )
         if result.x is None:
             raise ValueError(
-                f"no clusters within the limits on sizes were found in {_SECONDS:g} s; {given}; "
+                f"the solver found no clusters within the size limits in {_SECONDS:g} s; {got}; "
                 "widen the limits"
             )
         return result.x.reshape(n, k).argmax(1)

@@ -31,9 +31,9 @@ from nrprob.links import (
     feasible_start,
     pairs_from_labels,
 )
-from nrprob.methods.constrained.label_codes import words
-from nrprob.methods.constrained.problem import ConstrainedProblem, StandardisedRows, ignorable_pairs
-from nrprob.methods.constrained.search import search
+from nrprob.methods.constrained.label_codes import code_words
+from nrprob.methods.constrained.problem import ConstrainedProblem, StandardisedRows, soft_pairs
+from nrprob.methods.constrained.search import search_partition
 from nrprob.metrics import contingency
 
 # One shape of everything, so that little is compiled: at most 16 rows are in pairs.
@@ -107,14 +107,14 @@ def sent_words(labels, order, link, apart, weights):
 def test_words_of_the_published_examples():
     place = np.arange(5)
     labels, weights = np.array([0, 0, 0, 1, 1]), np.array([0.6, 0.4])
-    result = words(labels, 2, place, pairs((0, 1), (3, 4)), NONE, weights)
+    result = code_words(labels, 2, place, pairs((0, 1), (3, 4)), NONE, weights)
     assert result.length == pytest.approx(2 * np.log(5 / 3) + np.log(5 / 2))
     # Better weights than the published shares of rows: those of words.
-    best = words(labels, 2, place, pairs((0, 1), (3, 4)), NONE)
+    best = code_words(labels, 2, place, pairs((0, 1), (3, 4)), NONE)
     np.testing.assert_allclose(best.weights, [2 / 3, 1 / 3])
     assert best.length < result.length
     labels, weights = np.array([0, 0, 1, 2, 2]), np.array([0.4, 0.2, 0.4])
-    result = words(labels, 3, place, NONE, pairs((0, 2), (2, 4)), weights)
+    result = code_words(labels, 3, place, NONE, pairs((0, 2), (2, 4)), weights)
     assert result.length == pytest.approx(3 * np.log(5 / 2) + np.log(3) + np.log(2))
 
 
@@ -128,8 +128,8 @@ def test_words_are_what_is_sent_and_their_weights_the_best(seed):
     place = rng.permutation(30)
     weights = rng.dirichlet(np.ones(K))
     expected = sent_words(labels, np.argsort(place), link, apart, weights)
-    assert words(labels, K, place, link, apart, weights).length == pytest.approx(expected)
-    best = words(labels, K, place, link, apart)
+    assert code_words(labels, K, place, link, apart, weights).length == pytest.approx(expected)
+    best = code_words(labels, K, place, link, apart)
     for _ in range(30):
         near = best.weights * np.exp(0.1 * rng.normal(size=K))
         near /= near.sum()
@@ -144,14 +144,14 @@ def test_code_is_complete_in_inductive_order():
     weights = np.array([0.5, 0.3, 0.2])
     every = np.array(list(itertools.product(range(3), repeat=5)))
     every = every[(every[:, apart[:, 0]] != every[:, apart[:, 1]]).all(1)]
-    lengths = [words(z, 3, place, NONE, apart, weights).length for z in every]
+    lengths = [code_words(z, 3, place, NONE, apart, weights).length for z in every]
     assert np.exp(-np.array(lengths)).sum() == pytest.approx(1)
     # An order that runs into dead ends wastes words: two ends of a path first, with two clusters.
     path = pairs((0, 1), (1, 2), (2, 3))
     weights = np.array([0.5, 0.5])
     for place, mass in (([0, 2, 3, 1], 0.5), ([0, 1, 2, 3], 1)):
         lengths = [
-            words(np.array(z), 2, np.array(place), NONE, path, weights).length
+            code_words(np.array(z), 2, np.array(place), NONE, path, weights).length
             for z in ((0, 1, 0, 1), (1, 0, 1, 0))
         ]
         assert np.exp(-np.array(lengths)).sum() == pytest.approx(mass)
@@ -162,9 +162,9 @@ def problem(X, link, apart, hard, k=K):
         len(X), [Pairs(link if hard else NONE, "")], [Pairs(apart if hard else NONE, "")]
     )
     given = (NONE, NONE) if hard else (link, apart)
-    ignorable = [ignorable_pairs(p, parts) for p in given]
+    soft = [soft_pairs(p, parts) for p in given]
     return ConstrainedProblem(
-        StandardisedRows.from_rows(X), k, X.shape[1] / 2, True, (1e-3, 10.0), parts, *ignorable
+        StandardisedRows.from_rows(X), k, X.shape[1] / 2, True, (1e-3, 10.0), parts, *soft
     )
 
 
@@ -186,7 +186,7 @@ def test_objective_is_the_definition_and_the_trace_ends_there(constraints):
     if hard:
         assert len(on_link) == len(link) and len(on_apart) == len(apart)
     task = problem(X, link, apart, hard)
-    sent = sent_words(z, np.argsort(task.place), on_link, on_apart, model.weights_)
+    sent = sent_words(z, np.argsort(task.positions), on_link, on_apart, model.weights_)
     n_words = task.parts.n_nodes
     spread = X.var(0).sum()
     complexity = exponential_complexity(N, 1e-3, 10.0, clamped=True)
@@ -318,7 +318,7 @@ def test_search_finds_the_shortest_description_of_all(constraints, seed):
     for z in itertools.product(range(K), repeat=6):
         z = np.array(z)
         if constraints == "soft" or kept(z, link, apart):
-            best = min(best, task.describe(z).length)
+            best = min(best, task.describe_labels(z).length)
     assert model.objective_ == pytest.approx(best, rel=1e-9)
 
 
@@ -351,7 +351,7 @@ def test_a_sweep_compiles_once():
     link, apart = pairs((0, 1), (2, 3)), pairs((0, 4), (5, 6))
     base = MDLConstrained(K, n_init=4, random_state=0)
     fit(base, X, link, apart)
-    size = search._cache_size()
+    size = search_partition._cache_size()
     for change in (
         {"n_clusters": 4},
         {"sigma": "cluster"},
@@ -362,7 +362,7 @@ def test_a_sweep_compiles_once():
         {"random_state": 1},
     ):
         fit(clone(base).set_params(**change), X[:37], link, apart[:1])
-    assert search._cache_size() == size
+    assert search_partition._cache_size() == size
 
 
 @pytest.mark.slow
@@ -397,12 +397,12 @@ def test_a_soft_constraint_is_kept_only_where_it_pays(seed):
     assert (table.nats >= 0).all() and (table.nats[~table.accepted] == 0).all()
     # Dropping any one pair, at the weights found, does not shorten words and flags.
     task = problem(X, link, apart, False)
-    result = task.describe(model.labels_)
+    result = task.describe_labels(model.labels_)
     assert result.length == pytest.approx(model.objective_)
 
     def length(on):
-        links, apart_ = task.kept(on)
-        sent = sent_words(model.labels_, np.argsort(task.place), links, apart_, result.weights)
+        links, apart_ = task.retained_pairs(on)
+        sent = sent_words(model.labels_, np.argsort(task.positions), links, apart_, result.weights)
         return sent + sum(maximum_likelihood_length([a.sum(), (~a).sum()]) for a in on)
 
     whole = length((result.link_on, result.apart_on))
@@ -420,15 +420,15 @@ def test_a_pair_that_saves_less_than_its_flag_is_given_up():
     link = np.array([(0, 1), (1, 2), (3, 4), *((5 + i, 210 + i) for i in range(17))])
     X = np.eye(3)[labels] + 0.1 * np.random.default_rng(0).normal(size=(400, 3))
     task = problem(X, link, NONE, False)
-    result = task.describe(labels)
+    result = task.describe_labels(labels)
     assert [tuple(p) for p in task.link.rows[result.link_on].tolist()] == [(0, 1), (1, 2)]
     satisfied = labels[task.link.rows[:, 0]] == labels[task.link.rows[:, 1]]
     none = np.zeros(0, bool)
 
     def length(on):
-        links, apart = task.kept((on, none))
+        links, apart = task.retained_pairs((on, none))
         flags = maximum_likelihood_length([on.sum(), (~on).sum()])
-        return words(labels, K, task.place, links, apart).length + flags
+        return code_words(labels, K, task.positions, links, apart).length + flags
 
     assert length(result.link_on) < min(length(satisfied), length(np.zeros(20, bool)))
 
@@ -443,7 +443,7 @@ def test_reported_nats_are_the_differences_of_lengths():
         )
         table = model.accepted_
         assert table.accepted.all() and len(table) == 8
-        place = np.argsort(problem(X, link, apart, constraints == "hard").place)
+        place = np.argsort(problem(X, link, apart, constraints == "hard").positions)
         whole = sent_words(model.labels_, place, link, apart, model.weights_)
         for row in table.itertuples():
             rest = [p for p in (link if row.kind == "must_link" else apart).tolist()]
@@ -534,7 +534,7 @@ def test_limits_on_sizes_are_kept():
         with pytest.raises(InfeasibleConstraints, match=why):
             MDLConstrained(K, **limits).fit(X)
     chain = np.stack([np.arange(19), np.arange(1, 20)], 1)
-    with pytest.raises(InfeasibleConstraints, match="must go together"):
+    with pytest.raises(InfeasibleConstraints, match="must share a cluster"):
         MDLConstrained(K, max_size=15).fit(X, must_link=chain)
     # Blocks of 13, 13 and 14 rows do not make two clusters of 20.
     blocks = np.concatenate([chain[:12], chain[:12] + 13])
