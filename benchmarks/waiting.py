@@ -67,7 +67,12 @@ BARS = {"ResidualMixture": (4.0, 0.9)}  # of a first fit, cold and cached
 def estimators(quick: bool) -> list[tuple[str, str, dict, str]]:
     """Name, module, parameters, and what is known as, of all that are measured."""
     ours = [
-        (m.class_name, "nrprob", PARAMETERS.get(m.class_name, {}), m.known_as * m.takes_known)
+        (
+            m.class_name,
+            "nrprob",
+            PARAMETERS.get(m.class_name, {}),
+            m.capabilities.known_as * bool(m.capabilities.known),
+        )
         for m in METHODS.values()
     ]
     return [*((*rival, "") for rival in RIVALS), *(ours[:2] if quick else ours)]

@@ -127,5 +127,5 @@ def few_rows(name, scale=1.0):
     X = rng.normal(size=(60, 4)) + 6 * np.eye(4)[labels]
     if name in ("residual-spectral", "cross_partition"):
         X = np.maximum(X, 0)
-    known = {METHODS[name].known_as: rng.integers(2, size=60)} if METHODS[name].takes_known else {}
+    known = METHODS[name].capabilities.keywords(rng.integers(2, size=60))
     return (X * scale).astype(np.float32), known

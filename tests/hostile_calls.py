@@ -75,7 +75,7 @@ def _fitted(kind):
     name, model = MODELS[kind]
     rng = np.random.default_rng(0)
     [*_, make] = good_rows(name, model).values()
-    known = {METHODS[name].known_as: GOOD_LABELS["two"](rng)} if METHODS[name].takes_known else {}
+    known = METHODS[name].capabilities.keywords(GOOD_LABELS["two"](rng))
     return model.fit(make(rng), **known)
 
 

@@ -2,7 +2,6 @@
 
 import gc
 import hashlib
-import inspect
 import json
 import os
 import re
@@ -28,7 +27,6 @@ from nrprob.batch.registry import METHODS
 from nrprob.cli import app, terminal, validation
 from nrprob.cli import data as cli_data
 from nrprob.evidence.pictures import draw_rows
-from nrprob.statistics import families
 
 RESULTS = {"labels.csv", "report.html", "result.json"}  # of a clustering without pictures
 
@@ -268,8 +266,12 @@ def test_what_is_wrong_is_told_before_anything_heavy_is_loaded(data, tmp_path):
         "no such column; 'x11'": ["--drop", "x11"],
         "no such data file; none.csv": ["--known", "none.csv:z"],
         "unknown method; 'ccbi'": ["--method", "ccbi"],
-        "--k auto with ccib": ["--k", "auto", "--method", "ccib"],
         "--k is a whole number from 1; got 0; pass": ["--k", "0"],
+        "a column is named once; --known ": ["--known", "other", "--known", f"{data}:other"],
+        "cannot write": ["--out", str(file)],
+    }
+    of_classes = {
+        "--k auto with ccib": ["--k", "auto", "--method", "ccib"],
         "--n-init is a whole number from 1; got 0; pass": ["--n-init", "0"],
         "--n-init is a whole number from 1; got x; pass": ["--set", "n_init=x"],
         "there is no such solver; --solver sequental; did you mean 'sequential'?": [
@@ -286,8 +288,6 @@ def test_what_is_wrong_is_told_before_anything_heavy_is_loaded(data, tmp_path):
             *("--set", "foo=1")
         ],
         "ccib has no such parameter; --set foo; choose": ["--set", "foo=1", "--method", "CCIB"],
-        "a column is named once; --known ": ["--known", "other", "--known", f"{data}:other"],
-        "cannot write": ["--out", str(file)],
     }
     model = f"""
 known = "species"
@@ -321,6 +321,7 @@ name = "ccib"
     (fitted / "labels.csv").touch()
     commands += [["run", str(tmp_path / "good.toml"), "--out", str(fitted)]]
     late = [["run", str(tmp_path / "gap.toml"), "--out", str(tmp_path / "out")]]
+    latest = [["fit", str(data), *arguments] for arguments in of_classes.values()]
     commands += [["report", str(tmp_path / "none")], ["report", str(tmp_path), "--out", str(data)]]
     messages = [
         *refusals,
@@ -334,6 +335,7 @@ name = "ccib"
         "there is no such folder",
         "there is such a file",
         "missing or infinite values; 1 in 'x', 1 in 'y' (2 of 2 rows); fill them in, or leave out",
+        *of_classes,
     ]
     code = f"""
 import sys
@@ -349,6 +351,8 @@ def refused(commands, *not_loaded):
 refused({commands}, "jax", "sklearn", "scipy", "pandas", "matplotlib")
 # Here the data were read.
 refused({late}, "jax", "sklearn", "matplotlib")
+# What a method takes stands on its class.
+refused({latest}, "matplotlib")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -370,7 +374,7 @@ def test_what_is_wrong_with_a_table_is_told_before_jax_is_loaded(untidy, tmp_pat
     few_entries = str(tmp_path / "sparse.npz")
     scipy.sparse.save_npz(few_entries, scipy.sparse.eye_array(30, 9, format="csr"))
     known = ["--known", "group", "--known", "size", "--missing", "drop"]
-    numbers = "takes no numbers that are known; numbers in --known size; cut them into groups, or "
+    numbers = "takes no continuous covariates; numbers in --known size; cut them into groups, or "
     few = "there are fewer rows than clusters; "
     refusals = {
         f"{few}--k 1000 for 56 rows; ask for fewer": [*("fit", untidy, "--k", "1000"), *known],
@@ -398,6 +402,7 @@ def test_what_is_wrong_with_a_table_is_told_before_jax_is_loaded(untidy, tmp_pat
             *("fit", own, "--known", "g", "--method", "ibsi")
         ],
     }
+    refusals = dict(sorted(refusals.items(), key=lambda item: "--method" in item[1]))
     code = f"""
 import sys
 from nrprob.cli import app
@@ -406,7 +411,8 @@ for arguments in {[*refusals.values()]}:
         app([*arguments, "--out", {str(tmp_path / "out")!r}])
     except SystemExit as end:
         assert end.code == 2
-    assert "jax" not in sys.modules, arguments
+    # What a method takes stands on its class.
+    assert "jax" not in sys.modules or "--method" in arguments, arguments
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -416,34 +422,24 @@ for arguments in {[*refusals.values()]}:
         assert message in line
 
 
-def test_parameters_are_read_without_their_classes():
-    for name, method in METHODS.items():
-        made = method.load()
-        assert validation.parameters_of(method.place) == made._get_param_names(), name
-        signature = inspect.signature(made).parameters.values()
-        needed = [one.name for one in signature if one.default is one.empty]
-        assert validation.needed_by(method.place) == needed, name
-    # Other tests may have made more known, which come after the package's own.
-    assert families.family_names()[: len(validation.FEATURES) - 1] == validation.FEATURES[1:]
+def test_methods_that_are_recommended_are_the_choices_of_auto():
     chosen = {v for v in vars(advice).values() if isinstance(v, type) and hasattr(v, "fit")}
     assert {METHODS[name].load() for name in validation.RECOMMENDED} == chosen
 
 
 def test_methods_refuse_groups_of_single_rows_or_are_said_not_to():
     X, own = np.random.default_rng(0).normal(size=(12, 3)) > 0, np.arange(12)
-    takes = set()
     for name, method in METHODS.items():
-        if method.takes_known and method.known_as == "known":
-            needed = dict.fromkeys(validation.needed_by(method.place), 1.0)
-            model = method.load()(**needed)
+        takes = method.capabilities
+        if takes.known and takes.known_as == "known":
+            model = method.load()(**dict.fromkeys(method.required, 1.0))
             try:
                 with warnings.catch_warnings(action="ignore"):
                     model.fit(X.astype(float), known=own)
             except ValueError as error:
-                assert "group" in str(error), name
+                assert "group" in str(error) and not takes.singleton_groups, name
             else:
-                takes.add(name)
-    assert takes == set(cli_data.OF_SINGLE_ROWS)
+                assert takes.singleton_groups, name
 
 
 def test_labels_that_label_no_row_are_refused(invoke, data, tmp_path):
@@ -647,7 +643,7 @@ def test_methods_that_find_the_number_of_clusters_are_listed():
 
     for method in METHODS.values():
         said = re.search(r'\b(n|max)_clusters : .*"auto"', method.load().__doc__)
-        assert method.finds_number == bool(said), method.class_name
+        assert method.capabilities.finds_number == bool(said), method.class_name
 
 
 def test_python_runs_the_package_as_the_command():
@@ -747,7 +743,7 @@ def test_numbers_may_be_known_beside_labels(invoke, untidy, tmp_path):
     assert stored["known"] == ["group"] and stored["prepared"]["known"] == ["group", "weight"]
     assert stored["n_features"] == 1 and stored["n_samples"] == 57
     line = refused(invoke("fit", untidy, *arguments, "--force", "--method", "condens"))
-    assert "condens takes no numbers that are known; numbers in --known weight; cut them" in line
+    assert "condens takes no continuous covariates; numbers in --known weight; cut them" in line
 
 
 @pytest.mark.parametrize(
@@ -1090,26 +1086,18 @@ def test_methods_are_read_in_80_columns(invoke, monkeypatch):
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     for name, method in METHODS.items():
-        takes = ", takes --known" if method.takes_known else ""
+        takes = ", takes --known" if method.capabilities.known else ""
         start = lines.index(f"{name}  ({method.class_name}{takes})") + 1
         # What it is for, in whole words.
         words = " ".join(" ".join(lines[start : start + 4]).split())
         assert words.startswith(method.purpose)
-        assert not method.solvers or f"solvers: {', '.join(method.solvers)}" in words
+        solvers = method.words("solver")
+        assert not solvers or f"solvers: {', '.join(solvers)}" in words
 
 
 def test_level_of_the_tests_needs_a_test(invoke, data):
     line = refused(invoke("fit", data, "--alpha", "0.01"))
     assert "nothing is tested; got --alpha 0.01; add --test" in line
-
-
-def test_solvers_listed_are_the_solvers_there_are():
-    from nrprob.batch.registry import METHODS
-    from nrprob.estimator.parameters import annotated
-
-    for method in METHODS.values():
-        allowed = annotated(method.load()).get("solver")
-        assert method.solvers == (allowed[0].words if allowed else ())
 
 
 def test_defects_keep_their_traceback(invoke, data, monkeypatch):

@@ -100,14 +100,14 @@ class Case:
         self.take("X", ROWS if wrong in ("X", "any") else good)
         if wrong in ("y", "any") or rng.random() < 0.2:
             self.take("y", LABELS if wrong in ("y", "any") else GOOD_LABELS)
-        if method.takes_known and (wrong in ("known", "any") or rng.random() < 0.7):
+        if method.capabilities.known and (wrong in ("known", "any") or rng.random() < 0.7):
             pool = LABELS | TABLES if wrong in ("known", "any") else GOOD_LABELS
-            self.take(method.known_as, pool)
-        if method.takes_pairs:
+            self.take(method.capabilities.known_as, pool)
+        if method.capabilities.pairs:
             for link in ("must_link", "cannot_link"):
                 if rng.random() < 0.5:
                     self.take(link, PAIRS)
-        if method.takes_views and rng.random() < 0.5:
+        if method.capabilities.views and rng.random() < 0.5:
             word, other = pick(rng, ROWS if rng.random() < 0.3 else good)
             self.words.append(f"and {word}")
             self.arguments["X"] = [self.arguments["X"], other]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from public_names import STUB, stub
 
 import nrprob
 
@@ -61,6 +62,10 @@ def test_every_module_loads():
     assert "nrprob.methods.bayes.estimator" in names
     for name in names:
         importlib.import_module(name)
+
+
+def test_type_checkers_see_the_public_names():
+    assert STUB.read_text() == stub(), "run python tests/public_names.py"
 
 
 def test_unknown_names_raise_attribute_error():

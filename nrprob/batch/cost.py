@@ -1,7 +1,7 @@
 """What the fits of a model file cost, estimated before any data are drawn or read.
 
 Sizes of data follow from the parameters of a generator, from a table of known sets, or from the
-header of a file. Every method declares its large arrays in `nrprob.batch.registry`. A file that
+header of a file. Every estimator declares its large arrays in its `capabilities`. A file that
 needs more than the memory of the machine is refused.
 """
 
@@ -228,7 +228,7 @@ def _defaults(name: str) -> dict[str, Any]:
 
 
 def _numbers(size: Size, parameters: Mapping[str, Any]) -> dict[str, int]:
-    """Values of the letters of `nrprob.batch.registry.Method.arrays`."""
+    """Values of the letters of `nrprob.estimator.capabilities.Capabilities`."""
 
     def count(*names: str, otherwise: int = 1) -> int:
         given = (parameters.get(name) for name in names)
@@ -253,13 +253,13 @@ def _of_fit(cell: Experiment, size: Size, numbers: Mapping[str, int]) -> int:
 
     method = registry.method(cell.name)
     rival = isinstance(method, registry.Rival)
-    is_sparse = size.is_sparse and (method.takes_sparse or rival)
+    is_sparse = size.is_sparse and (method.capabilities.sparse or rival)
     arrays = [size.bytes if is_sparse else VALUE * numbers["n"] * numbers["m"]]
     # Labels of all restarts are kept; memberships are, of those that run side by side. Clusters
     # have a number for every feature, also where rows are sparse.
     arrays.append(LABEL * numbers["n"] * numbers["r"])
     arrays.append(VALUE * numbers["k"] * numbers["m"])
-    for letters in method.arrays:
+    for letters in method.capabilities.arrays:
         each = VALUE * math.prod(numbers[letter] for letter in letters.replace("r", ""))
         together = each * numbers["r"] if "r" in letters else each
         arrays.append(max(each, min(together, int(MEMORY))))

@@ -119,7 +119,7 @@ class Executor:
         if isinstance(method, registry.Rival):
             fit = fit_rival(cell.method, cell.name, estimator, inputs.X)
             return self._outcome(cell, inputs, estimator, fit)
-        alone = method.alone or not isinstance(estimator, Clusterer)
+        alone = method.capabilities.alone or not isinstance(estimator, Clusterer)
         start = time.perf_counter()
         place: contextlib.AbstractContextManager = contextlib.nullcontext()
         with warnings.catch_warnings(record=True) as caught:
@@ -151,7 +151,7 @@ class Executor:
         """What is kept of a fit, or of one whose pairs cannot be kept, with its measures."""
         model, table = self.model, self.data(cell)
         told = inputs.parts is not None and inputs.y is not None
-        told = told and registry.entry(type(estimator))[1].says_classes
+        told = told and registry.entry(type(estimator))[1].capabilities.predicts_classes
         if not fit.refusal:
             fit.labels = inputs.spread(fit.labels, -1)
             if not (model.save.memberships or model.single):  # whose page shows them

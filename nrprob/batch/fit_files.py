@@ -208,7 +208,7 @@ def read(plan: Plan, dataset: xarray.Dataset) -> FitResult:
     dataset = dataset.drop_duplicates("cell")
     cells = list(plan.cells)
     if model.known_names:
-        cells.sort(key=lambda cell: not registry.method(cell.name).takes_known)
+        cells.sort(key=lambda cell: not registry.method(cell.name).capabilities.known)
     for cell in cells:
         result = dataset.sel(cell=cell.id)
         estimator, kind = registry.make_estimator(cell.name, cell.parameters), cell.name

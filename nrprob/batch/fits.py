@@ -145,8 +145,7 @@ def fit_method(
         What remains of the fit, and the fitted estimator.
     """
     estimator = registry.make_estimator(name, parameters, where)
-    takes = registry.method(name)
-    keywords = {takes.known_as: known} if takes.takes_known and known is not None else {}
+    keywords = registry.method(name).capabilities.keywords(known)
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -62,10 +62,9 @@ def inputs_of(model: ModelFile, table: Table, cell: Experiment) -> Inputs:
     """
     method, seed = registry.method(cell.name), (cell.seed, cell.run)
     known: dict[str, Any] = {}
-    if model.known_names and method.takes_known:
-        known = {
-            method.known_as: known_array([table.labelings[name] for name in model.known_names])
-        }
+    if model.known_names:
+        labelings = [table.labelings[name] for name in model.known_names]
+        known = method.capabilities.keywords(known_array(labelings))
     told = y = parts = None
     if cell.wanted is not None:
         told = draw(table.labelings[cell.wanted["labeling"]], cell.wanted, seed)
@@ -83,7 +82,7 @@ def inputs_of(model: ModelFile, table: Table, cell: Experiment) -> Inputs:
             scaler = tables.scaler(X)
             X, X_test = scaler.transform(X), scaler.transform(X_test) if test.any() else X_test
     pairs = {}
-    if cell.constraints is not None and method.takes_pairs:
+    if cell.constraints is not None and method.capabilities.pairs:
         assert model.classes is not None
         labels = table.labelings[model.classes]
         rows = np.arange(labels.size)
@@ -91,6 +90,6 @@ def inputs_of(model: ModelFile, table: Table, cell: Experiment) -> Inputs:
             labels = labels[parts.fitted]
             rows = np.flatnonzero(parts.y >= 0)
         pairs = pairs_of(labels, rows, cell.constraints, seed)
-    if table.views is not None and method.takes_views:
+    if table.views is not None and method.capabilities.views:
         X, X_test = ([x[:, columns] for columns in table.views] for x in (X, X_test))
     return Inputs(X, y, known, pairs, told, parts, X_test, known_test)

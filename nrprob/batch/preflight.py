@@ -84,7 +84,7 @@ def _prepare(model: ModelFile, data: DataSets, cell: Experiment, where: str) -> 
         try:
             if rival:
                 check_rival(estimator, inputs.X)
-            elif registry.method(cell.name).takes_pairs:
+            elif registry.method(cell.name).capabilities.pairs:
                 estimator.check_parameters()
             else:
                 estimator.prepare(inputs.X, inputs.y, **inputs.known)

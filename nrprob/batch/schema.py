@@ -309,7 +309,7 @@ class ModelFile(Strict):
                 raise ValueError(f"measures.{name}: this name is taken; {name}; choose another")
         labeling = self._told_labeling
         for i, method in enumerate(self.methods):
-            if labeling and method.wanted and not registry.method(method.name).takes_wanted:
+            if labeling and method.wanted and not registry.method(method.name).capabilities.labels:
                 raise ValueError(
                     f"methods.{i}: {method.name} takes no wanted labels; got those of "
                     f"{labeling!r}; set wanted = false there, or use another method"
@@ -344,11 +344,13 @@ class ModelFile(Strict):
                 )
         names = [spec.name for spec in self.methods]
         for table, given, flag in (
-            ("constraints", self.constraints is not None, "takes_pairs"),
-            ("data.views", bool(self.data.views), "takes_views"),
+            ("constraints", self.constraints is not None, "pairs"),
+            ("data.views", bool(self.data.views), "views"),
         ):
-            able = [name for name, m in registry.METHODS.items() if getattr(m, flag)]
-            if given and not {*able} & {*names}:
+            if not given:
+                continue
+            able = [name for name, m in registry.METHODS.items() if getattr(m.capabilities, flag)]
+            if not {*able} & {*names}:
                 raise ValueError(
                     f"{table}: no method of the file takes them; got {', '.join(names)}; use one "
                     f"of {', '.join(able)}"

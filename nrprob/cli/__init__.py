@@ -76,13 +76,15 @@ def methods() -> None:
 
     from nrprob.batch.registry import METHODS, PACKAGES
 
+    with working("loading the methods"):
+        purposes = {name: entry.purpose for name, entry in METHODS.items()}
     screen = Console(highlight=False)
-    for name, one in METHODS.items():
-        takes = ", takes --known" if one.takes_known else ""
-        screen.print(f"[bold]{name}[/]  ({one.class_name}{takes})")
-        screen.print(Padding(one.purpose, (0, 0, 0, 4), expand=False))
-        if one.solvers:
-            screen.print(Padding(f"solvers: {', '.join(one.solvers)}", (0, 0, 0, 4), expand=False))
+    for name, entry in METHODS.items():
+        takes = ", takes --known" if entry.capabilities.known else ""
+        screen.print(f"[bold]{name}[/]  ({entry.class_name}{takes})")
+        screen.print(Padding(purposes[name], (0, 0, 0, 4), expand=False))
+        if solvers := entry.words("solver"):
+            screen.print(Padding(f"solvers: {', '.join(solvers)}", (0, 0, 0, 4), expand=False))
     packages = " and ".join(PACKAGES.values())
     screen.print(f"\nModel files also take estimators of {packages}, by their import paths.")
 

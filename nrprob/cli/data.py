@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Given", "check_groups", "check_known", "check_sparse", "command", "read_given"]
 
-OF_SINGLE_ROWS = ("coala", "naci")  # who takes known groups of one row each
-
 
 @dataclass
 class Given:
@@ -245,8 +243,9 @@ def _classes(values: np.ndarray) -> tuple[np.ndarray, list[str]]:
 
 def check_sparse(given: Given, method: str) -> None:
     """Refuse rows of a sparse matrix for a method that takes none."""
-    if getattr(given.table.X, "format", None) is not None and not METHODS[method].takes_sparse:
-        able = ", ".join(name for name, one in METHODS.items() if one.takes_sparse)
+    is_sparse = getattr(given.table.X, "format", None) is not None
+    if is_sparse and not METHODS[method].capabilities.sparse:
+        able = ", ".join(name for name, one in METHODS.items() if one.capabilities.sparse)
         raise InputError(
             f"{method} takes no sparse rows; --method {method}; store the rows as a dense matrix, "
             f"or use one of {able}"
@@ -254,7 +253,7 @@ def check_sparse(given: Given, method: str) -> None:
 
 
 def check_known(given: Given, why: str, instead: str) -> None:
-    """Refuse numbers that are known; ``why`` says who takes labels only."""
+    """Refuse known continuous covariates; ``why`` says what takes labels only."""
     if given.known is not None and given.measured is not None:
         told = given.origin["prepared"]["known"]
         numbers = ", ".join(f"--known {name}" for name in told if name not in given.names)
@@ -262,10 +261,11 @@ def check_known(given: Given, why: str, instead: str) -> None:
 
 
 def check_groups(given: Given, method: str | None = None) -> None:
-    """Refuse a known labeling by which every row is a group of its own; see `OF_SINGLE_ROWS`."""
+    """Refuse a known labeling with a group for each row, unless the method takes it."""
     from nrprob.data.labels import refuse_own_groups
 
-    if given.measured is None and method not in OF_SINGLE_ROWS:
+    allowed = method is not None and METHODS[method].capabilities.singleton_groups
+    if given.measured is None and not allowed:
         for name in given.names:
             labels = given.table.labelings[name].tolist()
             refuse_own_groups(len(set(labels)), len(labels), f"; --known {name}")

@@ -31,8 +31,8 @@ from nrprob.cli.single import show_scores
 from nrprob.cli.terminal import console, heard, in_one_line, say, warn, working
 from nrprob.cli.validation import (
     check_at_least,
-    check_one_of,
-    check_rows,
+    check_choice,
+    check_n_clusters,
     in_options,
 )
 from nrprob.exceptions import InputError, SingleFeatureWarning
@@ -85,7 +85,7 @@ def explore(
 
     check_seed(seed, "--seed")
     number = as_number(k)
-    check_one_of(("structure", "gap"), criterion, "--criterion")
+    check_choice(("structure", "gap"), criterion, "--criterion")
     at = level(alpha, test or n is None)
     if n is not None:
         check_at_least(1, n, "--n-clusterings")
@@ -96,8 +96,8 @@ def explore(
     with working(f"reading {data.name}"):
         given = read_given(asked)
     given.tell()
-    check_rows(number, given.table.X.shape[0])
-    check_known(given, "explore takes no numbers that are known", "`nrprob fit`")
+    check_n_clusters(number, given.table.X.shape[0])
+    check_known(given, "explore takes no continuous covariates", "`nrprob fit`")
     check_groups(given)
     if n is None:
         _check_testable(given)

@@ -90,17 +90,10 @@ def fit(
     chosen = None if method.lower() == "auto" else registry.method(method)
     if isinstance(chosen, registry.Rival):
         raise InputError(
-            f"estimators from elsewhere are for model files; --method {method}; choose a method of "
+            f"external estimators are for model files; --method {method}; choose a method of "
             "`nrprob methods`"
         )
     number = as_number(k)
-    if chosen and number == "auto":
-        _check_finds_number(chosen, method)
-    if known and chosen and not chosen.takes_known:
-        raise InputError(
-            f"{method} takes no known structure; --known {known[0]}; "
-            "use --method auto, or --compare to see how they agree"
-        )
     named = {"random_state": seed, "features": features, "solver": solver, "n_init": n_init}
     parameters = {name: value for name, value in named.items() if value is not None}
     parameters |= _settings(settings or [])
@@ -111,12 +104,20 @@ def fit(
             f"clusters that are told labels have no test; --test with --labels {labels}; leave one "
             "of them out"
         )
-    validation.check_parameters(registry.short_name(method) if chosen else None, parameters)
     options = {"known": known or [], "compare": compare or [], "labels": [labels] if labels else []}
     part = {"layer": layer, "obsm": obsm}
     asked = ask(data, options, columns, drop, feature_names, part, standardize, missing)
     drawn = PICTURE if plot else None
     place = find_place(out, force, [*RESULTS, *[PICTURE] * plot, *[EVIDENCE] * (plot and test)])
+    # From here on, classes of estimators are imported.
+    if chosen and number == "auto":
+        _check_finds_number(chosen, method)
+    if known and chosen and not chosen.capabilities.known:
+        raise InputError(
+            f"{method} takes no known structure; --known {known[0]}; "
+            "use --method auto, or --compare to see how they agree"
+        )
+    validation.check_parameters(registry.short_name(method) if chosen else None, parameters)
     with working(f"reading {data.name}"):
         given = read_given(asked)
     table = given.table
@@ -124,15 +125,16 @@ def fit(
     if given.y is not None:
         legend = ", ".join(f"{c} = {name}" for c, name in enumerate(given.classes))
         note(f"wanted classes: {legend}")
-    counted = chosen is None or "n_clusters" in validation.parameters_of(chosen.place)
-    validation.check_rows(number, given.table.X.shape[0], 2 if counted else 1)
+    counted = chosen is None or "n_clusters" in chosen.parameters
+    validation.check_n_clusters(number, given.table.X.shape[0], 2 if counted else 1)
     if chosen is not None:
         check_sparse(given, registry.short_name(method))
     # Where groups have another name, columns of numbers may be probabilities of them.
-    labelled = chosen is not None and chosen.known_as == "known"
-    if labelled and registry.short_name(method) not in validation.OF_NUMBERS:
-        able = " or ".join(f"--method {name}" for name in validation.OF_NUMBERS)
-        check_known(given, f"{method} takes no numbers that are known", able)
+    labelled = chosen is not None and chosen.capabilities.known_as == "known"
+    if labelled and chosen and "continuous" not in chosen.capabilities.known:
+        able = [n for n, m in registry.METHODS.items() if "continuous" in m.capabilities.known]
+        instead = " or ".join(f"--method {name}" for name in able)
+        check_known(given, f"{method} takes no continuous covariates", instead)
     if labelled or chosen is None:
         check_groups(given, registry.short_name(method) if chosen else None)
     z = given.known
@@ -177,8 +179,8 @@ def fit(
 def _check_finds_number(chosen: Method, method: str) -> None:
     from nrprob.batch.registry import METHODS
 
-    if not chosen.finds_number:
-        able = ", ".join(name for name, one in METHODS.items() if one.finds_number)
+    if not chosen.capabilities.finds_number:
+        able = ", ".join(name for name, one in METHODS.items() if one.capabilities.finds_number)
         raise InputError(
             f"the number of clusters is found where rows that are held out can be scored; --k auto "
             f"with {method}; pass a number, or use one of {able}"

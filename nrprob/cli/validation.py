@@ -1,13 +1,10 @@
-"""Validate options against the parameters of a method before JAX is loaded.
+"""Validate options against the parameters of a method, before the data are read.
 
 Error messages name command-line options in place of parameters.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
-import importlib.util
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,21 +13,15 @@ from nrprob.batch.registry import METHODS, refuse_unknown, require_all
 from nrprob.exceptions import InputError
 
 __all__ = [
-    "FEATURES",
-    "OF_NUMBERS",
     "RECOMMENDED",
     "check_at_least",
-    "check_one_of",
+    "check_choice",
+    "check_n_clusters",
     "check_parameters",
-    "check_rows",
     "in_options",
-    "needed_by",
-    "parameters_of",
 ]
 
-RECOMMENDED = ("ccib", "residual-mixture", "residual-spectral", "mixture")  # what auto may choose
-OF_NUMBERS = ("ccib", "residual-mixture", "residual-spectral")  # who models numbers that are known
-FEATURES = ("auto", "multinomial", "bernoulli", "gaussian")
+RECOMMENDED = ("ccib", "residual-mixture", "residual-spectral", "mixture")  # choices of "auto"
 
 _OPTIONS = {
     "n_clusters": "--k",
@@ -41,7 +32,7 @@ _OPTIONS = {
     "features": "--features",
     "solver": "--solver",
 }
-_WORDS = ("features", "solver")  # of English, unless they are written as parameters
+_ENGLISH = ("features", "solver")  # also English words; replaced only if written as parameters
 _PARAMETER = re.compile(rf"(--set )?\b({'|'.join(_OPTIONS)})\b(=?)(?=(\w|['\"])?)")
 _TO_DENSE = re.compile(
     r"pass X\.toarray\(\)|(\. )Use '\.toarray\(\)' to convert to a dense numpy array"
@@ -49,66 +40,26 @@ _TO_DENSE = re.compile(
 
 
 def in_options(text: str) -> str:
-    """A message in terms of the command line: options for parameters, files for arrays."""
+    """Rewrite a message for the command line: options for parameters, files for arrays."""
     dense = "store the rows as a dense matrix"
-    text = _TO_DENSE.sub(lambda result: "; " * bool(result[1]) + dense, text)
-    return _PARAMETER.sub(_as_option, text)
+    text = _TO_DENSE.sub(lambda match: "; " * bool(match[1]) + dense, text)
+    return _PARAMETER.sub(_name_option, text)
 
 
-def _as_option(result: re.Match[str]) -> str:
-    at_set, name, equals, value = result.groups()
-    if name in _WORDS and not (at_set or equals):
-        return result[0]
+def _name_option(match: re.Match[str]) -> str:
+    """Option in place of a parameter in a message."""
+    prefix, name, equals, value = match.groups()
+    if name in _ENGLISH and not (prefix or equals):
+        return match[0]
     return _OPTIONS[name] + " " * bool(equals and value)
 
 
-def parameters_of(place: str) -> list[str]:
-    """Names of the parameters of an estimator, ``module:class``, whose module is not imported.
-
-    They are the annotated attributes of its class, and of those that it derives from, where these
-    are decorated; see `nrprob.estimator.parameters.constructor`.
-    """
-    return sorted(_fields(*place.split(":")))
-
-
-def needed_by(place: str) -> list[str]:
-    """Names of the parameters that have no default, otherwise as `parameters_of`."""
-    return sorted(name for name, default in _fields(*place.split(":")).items() if not default)
-
-
-@functools.cache
-def _source(module: str) -> ast.Module:
-    """The source of a module, which is found without it."""
-    spec = importlib.util.find_spec(module)
-    read = getattr(spec and spec.loader, "get_source", None)
-    return ast.parse((read and read(module)) or "")
-
-
-def _fields(module: str, name: str) -> dict[str, bool]:
-    """Parameters of an estimator, and whether each has a default."""
-    imported: dict[str, str] = {}
-    fields: dict[str, bool] = {}
-    for node in _source(module).body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nrprob"):
-            imported |= {alias.asname or alias.name: f"{node.module}" for alias in node.names}
-        if not isinstance(node, ast.ClassDef) or node.name != name:
-            continue
-        for base in node.bases:
-            if isinstance(base, ast.Name):
-                fields = _fields(imported.get(base.id, module), base.id) | fields
-        for line in node.body if node.decorator_list else ():
-            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-                if line.target.id[0] != "_" and "ClassVar" not in ast.unparse(line.annotation):
-                    fields[line.target.id] = line.value is not None
-    return fields
-
-
-def check_parameters(method: str | None, parameters: Mapping[str, Any]) -> None:
-    """Refuse parameters that the method lacks, or what they cannot be.
+def check_parameters(name: str | None, parameters: Mapping[str, Any]) -> None:
+    """Refuse parameters that the method lacks, and values of the wrong kind.
 
     Parameters
     ----------
-    method : short name; None where it is chosen by the data
+    name : short name of the method; None if the data decide
     parameters : of the estimator, by name
 
     Raises
@@ -116,45 +67,43 @@ def check_parameters(method: str | None, parameters: Mapping[str, Any]) -> None:
     nrprob.exceptions.InputError
         In terms of the options.
     """
-    names = RECOMMENDED if method is None else (method,)
-    who = "the methods of --method auto have" if method is None else f"{method} has"
-    taken = sorted({name for one in names for name in parameters_of(METHODS[one].place)})
-    for name in parameters if taken else ():  # without their source nothing is known of them
-        refuse_unknown(
-            name, taken, f"{who} no such parameter; {_OPTIONS.get(name, f'--set {name}')}"
-        )
-    if method is not None:
-        one = METHODS[method]
-        require_all(needed_by(one.place), parameters, one.class_name, "--set ")
     if "n_init" in parameters:
         check_at_least(1, parameters["n_init"], "--n-init")
-    solvers = list(dict.fromkeys(s for one in names for s in METHODS[one].solvers))
-    if "solver" in parameters:
-        check_one_of(solvers, parameters["solver"], "--solver")
-    if "features" in parameters:
-        check_one_of(FEATURES, parameters["features"], "--features")
+    candidates = [METHODS[key] for key in (RECOMMENDED if name is None else (name,))]
+    subject = "the methods of --method auto have" if name is None else f"{name} has"
+    for parameter in parameters:
+        if parameter != "random_state":  # each method has it
+            available = sorted({key for method in candidates for key in method.parameters})
+            option = _OPTIONS.get(parameter, f"--set {parameter}")
+            refuse_unknown(parameter, available, f"{subject} no such parameter; {option}")
+    if name is not None:
+        require_all(METHODS[name].required, parameters, METHODS[name].class_name, "--set ")
+    for parameter in ("solver", "features"):
+        if parameter in parameters:
+            words = dict.fromkeys(w for method in candidates for w in method.words(parameter))
+            check_choice([*words], parameters[parameter], _OPTIONS[parameter])
 
 
-def check_at_least(least: int, value: Any, option: str) -> None:
-    """Refuse what is no whole number, or a smaller one."""
-    if type(value) is not int or value < least:
+def check_at_least(lowest: int, value: Any, option: str) -> None:
+    """Refuse a value that is not an integer, or is too small."""
+    if type(value) is not int or value < lowest:
         raise InputError(
-            f"{option} is a whole number from {least}; got {value}; pass for example {option} 3"
+            f"{option} is a whole number from {lowest}; got {value}; pass for example {option} 3"
         )
 
 
-def check_one_of(choices: Sequence[str], value: Any, option: str) -> None:
-    """Refuse what is none of some words."""
+def check_choice(choices: Sequence[str], value: Any, option: str) -> None:
+    """Refuse a value that is not among the choices."""
     refuse_unknown(str(value), choices, f"there is no such {option[2:]}; {option} {value}")
 
 
-def check_rows(number: int | str | None, n: int, default: int = 2) -> None:
-    """Refuse more clusters than rows, unless their number is to be found."""
-    wanted = default if number is None else number
-    if isinstance(wanted, int) and n < wanted:
-        given = f"--k {number}" if number else f"{default} clusters, which is the default,"
-        rows = "1 row" if n == 1 else f"{n} rows"
+def check_n_clusters(n_clusters: int | str | None, n_samples: int, default: int = 2) -> None:
+    """Refuse more clusters than samples, unless ``n_clusters`` is "auto"."""
+    requested = default if n_clusters is None else n_clusters
+    if isinstance(requested, int) and n_samples < requested:
+        option = f"--k {n_clusters}" if n_clusters else f"{default} clusters, which is the default,"
+        rows = "1 row" if n_samples == 1 else f"{n_samples} rows"
         raise InputError(
-            f"there are fewer rows than clusters; {given} for {rows}; ask for fewer, or give more "
+            f"there are fewer rows than clusters; {option} for {rows}; ask for fewer, or give more "
             "rows"
         )

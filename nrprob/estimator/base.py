@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -25,6 +25,7 @@ from nrprob.data.validation import (
     check_rows,
 )
 from nrprob.engines import sharding
+from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.parameters import check_parameters
 from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.settings import standard
@@ -152,16 +153,13 @@ class Clusterer(ClusterMixin, BaseEstimator):
     labelings sets ``alternatives_`` (n, m), and the chosen one as ``labels_`` (n,).
     """
 
-    # By which keyword `fit` takes what is known.
-    _known_as = "known"
+    capabilities: ClassVar[Capabilities] = Capabilities()
     # Results that may be infinite, or NaN, as the docstring says.
     _rarely_finite: tuple[str, ...] = ()
     # Whether ``n_clusters`` is the number of clusters that there should be, not only the first one.
     _fixes_number = True
     # Whether a fit that is interrupted, and has set ``labels_``, keeps what it has.
     _keeps_interrupted = False
-    # Whether rows must not be negative.
-    _only_counts = False
     # Whether several classes of wanted labels may be in one cluster.
     _classes_share = False
     # What to do about clusters of one or two samples.
@@ -173,7 +171,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         """Return scikit-learn's description of what the estimator accepts."""
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = self._takes_sparse
-        tags.input_tags.positive_only = self._only_counts
+        tags.input_tags.positive_only = self.capabilities.nonnegative
         # scikit-learn's checks take whoever has `predict_proba` for a classifier of two classes, or
         # of as many as its data have.
         tags.classifier_tags = ClassifierTags(multi_class=self._many_clusters)
@@ -181,8 +179,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     @property
     def _takes_sparse(self) -> bool:
-        """Whether sparse rows are taken, of whatever values."""
-        return False
+        """Whether X may be sparse; a class overrides it if that depends on its parameters."""
+        return self.capabilities.sparse
 
     @property
     def _takes_stored(self) -> bool:
@@ -273,13 +271,13 @@ class Clusterer(ClusterMixin, BaseEstimator):
         rows = as_stored(X) if self._takes_stored or isinstance(X, Stored) else None
         if rows is not None:
             self._fit_stored(rows, y, **given)
-            self._known_columns = column_names(given.get(self._known_as))
+            self._known_columns = column_names(given.get(self.capabilities.known_as))
             return self
         check_same_order(X, y=y)
-        passed = given.get(self._known_as)
-        X, told = take_out(X, passed, self._known_as)
+        passed = given.get(self.capabilities.known_as)
+        X, told = take_out(X, passed, self.capabilities.known_as)
         if told is not None:
-            given[self._known_as] = told
+            given[self.capabilities.known_as] = told
         with fitting(self), standard():
             # A frame that was not passed holds the columns that were named.
             self._known_columns = [] if told is passed else [*told.columns]
@@ -505,7 +503,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         """
         names = vars(self).get("_known_columns")
         if known is None and names and has_columns(X, names):
-            return split_columns(X, names, self._known_as)
+            return split_columns(X, names, self.capabilities.known_as)
         return take_out(X, known)
 
     def _known_of(self, known) -> Any:

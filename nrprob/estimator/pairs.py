@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.dense import PlainClusterer
 from nrprob.links import Pairs, check_cannot_link, check_pairs, pairs_from_labels
 
@@ -43,6 +44,8 @@ class PairTask:
 
 class PairEstimator(PlainClusterer):
     """Clusterer of dense rows whose ``fit`` takes ``must_link`` and ``cannot_link``."""
+
+    capabilities = Capabilities(known=(), pairs=True, alone=True)
 
     def prepare(self, X, y, known=None, *, must_link=None, cannot_link=None) -> PairTask:
         """Check the input; see `Clusterer.prepare`."""

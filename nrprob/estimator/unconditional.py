@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
+
+from nrprob.estimator.capabilities import Capabilities
 
 
 class UnconditionalMixin:
     """`fit` and predictions without ``known``; it comes before `Clusterer` among the bases."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(known=())
 
     def fit(self, X, y=None):
         """Cluster the rows of ``X``.

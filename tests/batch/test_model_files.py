@@ -9,7 +9,8 @@ import pytest
 import scipy.sparse
 from places import MODELS
 
-from nrprob.batch import registry, tables
+from nrprob import CCIB
+from nrprob.batch import tables
 from nrprob.batch.draws import draw
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand
@@ -296,9 +297,7 @@ def test_methods_without_wanted_labels_are_refused_but_may_decline(write, monkey
     text = "wanted = { labeling = 'partition_1', fraction = 0.1 }\n" + SMALL
     assert read_model(write(text)).methods[0].wanted
     # All methods of today take them.
-    monkeypatch.setitem(
-        registry.METHODS, "ccib", replace(registry.METHODS["ccib"], takes_wanted=False)
-    )
+    monkeypatch.setattr(CCIB, "capabilities", replace(CCIB.capabilities, labels=False))
     with pytest.raises(
         InputError, match=r"methods\.0: ccib takes no wanted labels; .*'partition_1'"
     ):

@@ -202,7 +202,7 @@ def test_a_single_run(spec, tmp_path):
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["objective"] is None and result["method"] == "sklearn.cluster.KMeans"
     text = page_of(tmp_path / "out" / "report.html").text
-    assert "told nothing but the rows" in text and "nan" not in text
+    assert "fitted on X only" in text and "nan" not in text
     assert "that what is known does not tell" not in text
     assert read_model(model).single
 

@@ -201,7 +201,7 @@ def test_labels_and_numbers_are_one_linear_model(name):
 # Those that have a linear model of numbers, of which labels are a part.
 MODEL_NUMBERS = {"ccib", "residual-mixture", "residual-spectral"}
 NEEDED = {"ibsi": {"gamma": 1.0}, "cmbc": {"binarize": 12}}
-TOLD = [name for name, method in METHODS.items() if method.takes_known]
+TOLD = [name for name, method in METHODS.items() if method.capabilities.known]
 
 
 def counts_with_columns():
@@ -225,7 +225,7 @@ def test_what_may_not_be_known_is_refused_by_name(name):
     for columns, message in refused.items():
         model = make_estimator(name, NEEDED.get(name, {}))
         with pytest.raises(ValueError) as error:
-            model.fit(frame[[*"uvw", *columns]], **{method.known_as: [*columns]})
+            model.fit(frame[[*"uvw", *columns]], **{method.capabilities.known_as: [*columns]})
         assert message in str(error.value)
         assert ("subsets " if name == "cross_partition" else "known ") in str(error.value)
         assert "\n" not in str(error.value)
@@ -234,7 +234,7 @@ def test_what_may_not_be_known_is_refused_by_name(name):
 @pytest.mark.parametrize("name", TOLD)
 def test_a_model_takes_new_frames_as_fit_does(name):
     X, given = few_rows(name)
-    features, key = pd.DataFrame(X, columns=[*"uvwx"]), METHODS[name].known_as
+    features, key = pd.DataFrame(X, columns=[*"uvwx"]), METHODS[name].capabilities.known_as
     frame = features.assign(batch=np.array(["b", "a"])[given[key]])
     model = clone(ENTRIES[name].ours).fit(frame, **{key: "batch"})
     assert model.feature_names_in_.tolist() == [*"uvwx"]

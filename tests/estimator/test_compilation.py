@@ -21,7 +21,7 @@ PADDED = [
     "dec_kmeans",
 ]  # fmt: skip
 SCAN = (2, 5, 6, 10)  # the ends of what shares a program
-KNOWING = [name for name in PADDED if METHODS[name].takes_known]
+KNOWING = [name for name in PADDED if METHODS[name].capabilities.known]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def fitted(name, k, n_groups, dtype=None, **settings):
     if settings.get("features") == "multinomial":
         X = np.round(np.abs(X))
     if known and n_groups:
-        known = {METHODS[name].known_as: np.arange(len(X)) % n_groups}
+        known = {METHODS[name].capabilities.known_as: np.arange(len(X)) % n_groups}
     many = "max_clusters" if name == "mdl_mixture" else "n_clusters"
     model = clone(ENTRIES[name].ours).set_params(**{many: k}, **settings)
     return model.fit(X, **(known if n_groups else {}))

@@ -59,7 +59,7 @@ def fitted(name):
 
 def test_every_estimator_is_registered_and_tried():
     for name, method in METHODS.items():
-        assert method.takes_sparse == get_tags(ENTRIES[name].ours).input_tags.sparse, name
+        assert method.capabilities.sparse == get_tags(ENTRIES[name].ours).input_tags.sparse, name
     public = [getattr(nrprob, name) for name in nrprob.__all__]
     classes = {c for c in public if isinstance(c, type) and hasattr(c, "get_params")}
     assert classes == {type(entry.ours) for entry in ENTRIES.values()}
@@ -111,7 +111,7 @@ def test_whole_numbers_of_numpy_will_do(name, quiet):
 
 
 def test_names_of_known_groups_do_not_matter(name, quiet):
-    if not METHODS[name].takes_known:
+    if not METHODS[name].capabilities.known:
         pytest.skip("takes no known structure")
     model, X, known = fitted(name)
     renamed = {key: np.array(["b", "a"])[codes] for key, codes in known.items()}
@@ -211,7 +211,8 @@ def test_what_a_method_documents_it_takes(name, quiet):
         if "**keywords" in taken:
             continue  # they are those of `fit`, which it calls
         # All arguments at once are accepted, and no others.
-        assert (METHODS[name].known_as in taken) == METHODS[name].takes_known, ask
+        capabilities = METHODS[name].capabilities
+        assert (capabilities.known_as in taken) == bool(capabilities.known), ask
         given = {argument: ARGUMENTS[argument] for argument in taken - {"X"}}
         method(X, **given)
         for argument in ARGUMENTS.keys() - taken:

@@ -38,9 +38,7 @@ def fitted(model, *data, **known):
 def test_every_estimator_warns_of_them(kind):
     name, model = KINDS[kind]
     X, groups = outlier()
-    model, messages = fitted(
-        model, X, **({METHODS[name].known_as: groups} if METHODS[name].takes_known else {})
-    )
+    model, messages = fitted(model, X, **METHODS[name].capabilities.keywords(groups))
     z = labelings(model)
     small = [
         (sizes <= 2).any() and len(z) >= 50 * len(sizes)

@@ -35,11 +35,11 @@ FRAME = pd.DataFrame(X, columns=list("abcdefgh"), index=[f"row {i}" for i in ran
 
 METHOD = {kind: METHODS[name] for kind, (name, _) in every_kind().items()}
 ALL = {kind: model for kind, (_, model) in every_kind().items()}
-KNOWN = {k for k, m in METHOD.items() if m.takes_known and m.known_as == "known"}
+KNOWN = {k for k, m in METHOD.items() if "known" in m.capabilities.keywords(Z)}
 
 
 def known_of(name):
-    return {METHOD[name].known_as: Z} if METHOD[name].takes_known else {}
+    return METHOD[name].capabilities.keywords(Z)
 
 
 def test_there_is_one_of_every_estimator():

@@ -141,7 +141,7 @@ def heads(table: Comparison) -> dict[str, list[str]]:
 def known(model: ModelFile) -> str:
     """What is known, and which methods are not told of it."""
     text = ", ".join(model.known_names)
-    untold = [m.label for m in model.methods if not registry.method(m.name).takes_known]
+    untold = [m.label for m in model.methods if not registry.method(m.name).capabilities.known]
     return f"{text} (not told: {', '.join(untold)})" if untold else text
 
 
@@ -217,7 +217,7 @@ def constraints(model: ModelFile) -> str:
         result.setdefault(way, []).append(str(amount["pairs"]))
     said = "; or ".join(f"{', '.join(numbers)} pairs, {way}" for way, numbers in result.items())
     text = f"{said}; by {model.classes}, {_DRAWN}"
-    takers = [m.label for m in model.methods if registry.method(m.name).takes_pairs]
+    takers = [m.label for m in model.methods if registry.method(m.name).capabilities.pairs]
     return text if len(takers) == len(model.methods) else f"{text} ({', '.join(takers)} take them)"
 
 

@@ -97,7 +97,7 @@ class Chapter:
     def informed(self) -> bool:
         """Whether something was known, and its method was told of it."""
         something = bool(self.run.known) or self.run.measured is not None
-        return something and (self.method is None or self.method.takes_known)
+        return something and (self.method is None or bool(self.method.capabilities.known))
 
     @property
     def finds_number(self) -> bool:

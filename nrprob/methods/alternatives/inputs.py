@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from nrprob.estimator.base import DenseClusterer, read_labels
+from nrprob.estimator.capabilities import Capabilities
 from nrprob.known import Groups, Known, KnownEncoder, read
 from nrprob.statistics.features import StandardisedRows
 
 
 class AlternativeClusterer(DenseClusterer):
     """Clusterer of dense rows that accepts known labels and no target labels."""
+
+    capabilities = Capabilities(labels=False, alone=True)
 
     _encoder: KnownEncoder
     # Clause of the warning about known groups of one row; no warning where it is empty.

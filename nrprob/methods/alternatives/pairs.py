@@ -15,6 +15,7 @@ from nrprob.data.validation import check_choice, check_random_state
 from nrprob.engines.optimise import merge
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
+from nrprob.estimator.capabilities import Capabilities
 from nrprob.exceptions import warn
 from nrprob.known import factorize, names_of
 from nrprob.methods.alternatives.inputs import AlternativeClusterer
@@ -117,6 +118,10 @@ class PairClusterer(AlternativeClusterer):
     ``_scores(square, labels, n_clusters)``
         Scores (b, n_clusters) from squared distances (b, s) to the merged rows and their labels.
     """
+
+    capabilities = Capabilities(
+        labels=False, singleton_groups=True, alone=True, arrays=("ss", "nk")
+    )
 
     approx: Any
     max_exact: int

@@ -20,6 +20,7 @@ from nrprob.engines.placement import small_steps_on_cpu
 from nrprob.engines.sample.chains import PartitionKernel, default_kernel, dispersed
 from nrprob.engines.sample.checkpoints import CheckpointedChains
 from nrprob.estimator import parameters
+from nrprob.estimator.capabilities import KINDS, Capabilities
 from nrprob.exceptions import short_repr, warn
 from nrprob.methods.bayes import starts
 from nrprob.methods.bayes.covariance_selection import chosen, shortest_lengths
@@ -382,8 +383,10 @@ class MDLMixture(Inputs):
 
     # Parameters
 
+    capabilities = Capabilities(
+        known=KINDS, finds_number=True, sparse=True, alone=True, arrays=("nd", "dkm")
+    )
     _many_clusters = True
-    _takes_sparse = True
     _keeps_interrupted = True
     _small_remedy = "remove samples that are outliers, or fit continuous features with errors='t'"
 

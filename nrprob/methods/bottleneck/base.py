@@ -7,6 +7,7 @@ import numpy as np
 from nrprob.data.storage.stored import Survey, survey
 from nrprob.engines import sharding
 from nrprob.estimator.base import fitting, row_means
+from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin, Task
 from nrprob.estimator.stored import fit_terms
 from nrprob.estimator.terms import Descent, TermEstimator
@@ -15,6 +16,8 @@ from nrprob.settings import standard
 
 class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
     """Clusterer whose objective contains the compression term I(C;X) / beta."""
+
+    capabilities = Capabilities(known=("labels", "memberships"), sparse=True)
 
     _keeps_rows = True
 

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from nrprob.engines.optimise.anneal import FixedWeights, WeightRule
 from nrprob.engines.optimise.solve import Problem, Settings
 from nrprob.estimator import parameters
+from nrprob.estimator.capabilities import KINDS, Capabilities
 from nrprob.estimator.linear import Task
 from nrprob.estimator.terms import SOLVERS
 from nrprob.exceptions import warn
@@ -287,6 +288,7 @@ class CCIB(BottleneckEstimator):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
+    capabilities = Capabilities(known=KINDS, sparse=True)
     _weight_names = ("", "coordination_weight_")
     _warns_of_single_feature = True
     # Encoder of known structure as a design matrix; None without generalised linear models.

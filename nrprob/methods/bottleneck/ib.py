@@ -11,6 +11,7 @@ import numpy as np
 from nrprob.engines.optimise.anneal import FixedWeights
 from nrprob.engines.optimise.solve import Problem, Settings
 from nrprob.estimator import parameters
+from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.paths import SplittingEstimator
 from nrprob.estimator.terms import SOLVERS
 from nrprob.estimator.unconditional import UnconditionalMixin
@@ -195,6 +196,8 @@ class IB(UnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
     tol: parameters.Tolerance = 1e-4
     random_state: Any = None
     verbose: parameters.Verbosity = 0
+
+    capabilities = Capabilities(known=(), sparse=True)
 
     def score(self, X, y=None):  # type: ignore[override]
         r"""Negative mean cost of new rows under the fitted clusters.

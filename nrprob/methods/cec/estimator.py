@@ -15,6 +15,7 @@ from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer
 from nrprob.estimator.calls import collect, padded, restart_calls
+from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.unconditional import UnconditionalMixin
 from nrprob.exceptions import warn
 from nrprob.methods.cec.critical import critical_betas
@@ -234,6 +235,7 @@ class CECIB(UnconditionalMixin, Clusterer):  # type: ignore[misc]
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
+    capabilities = Capabilities(known=(), predicts_classes=False)
     _rarely_finite = ("critical_beta_",)
     _fixes_number = False
 

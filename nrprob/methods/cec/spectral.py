@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.estimator import parameters
 from nrprob.estimator.base import row_means
+from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.pairs import PairEstimator, PairTask
 from nrprob.links import Components
 from nrprob.methods.cec.centres import class_codes, lay_out, store_result
@@ -176,6 +177,7 @@ class SemiSupervisedSpectral(PairEstimator):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
+    capabilities = Capabilities(known=(), pairs=True, alone=True, arrays=("nn", "nkr"))
     _classes_share = True
 
     def fit(self, X, y=None, *, must_link=None, cannot_link=None):  # type: ignore[override]

@@ -12,6 +12,7 @@ from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Renamed
 from nrprob.estimator.calls import collect, memberships, restart_calls
+from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.linear import LinearClusterer, ScoreMixin, Task
 from nrprob.exceptions import warn
 from nrprob.known import Groups, Known, Memberships, read
@@ -180,6 +181,7 @@ class CMBC(ScoreMixin, LinearClusterer):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
+    capabilities = Capabilities(sparse=True)
     theta_ = Renamed("means_")
 
     @property

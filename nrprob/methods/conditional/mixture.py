@@ -19,6 +19,7 @@ from nrprob.engines.placement import device_of, on_cpu
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed
 from nrprob.estimator.calls import at_once, collect, memberships
+from nrprob.estimator.capabilities import KINDS, Capabilities
 from nrprob.estimator.linear import ScoreMixin
 from nrprob.evidence.model_selection import AutoClustersMixin
 from nrprob.exceptions import short_repr, warn
@@ -228,6 +229,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
+    capabilities = Capabilities(known=KINDS, finds_number=True)
     _rarely_finite = ("objective_margin_",)
     _warns_of_single_feature = True
     centers_ = Renamed("means_")

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from nrprob.data.validation import check_random_state
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
+from nrprob.estimator.capabilities import KINDS, Capabilities
 from nrprob.exceptions import short_repr, warn
 from nrprob.known import DesignEncoder, Groups, KnownEncoder, read
 from nrprob.methods.conditional.consensus import agree, match, votes
@@ -233,8 +234,7 @@ class ResidualSpectral(Clusterer):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    _takes_sparse = True
-    _only_counts = True
+    capabilities = Capabilities(known=KINDS, sparse=True, nonnegative=True)
     _warns_of_single_feature = True
     centroids_ = Renamed("member_centers_")
     _unit = "the consensus"

@@ -16,6 +16,7 @@ from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise import limit_cycles, splitting
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Restarts, read_labels
+from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.paths import granularities, trials_frame, verdict
 from nrprob.exceptions import short_repr, warn
 from nrprob.information import mutual_information
@@ -213,9 +214,14 @@ class CrossPartition(Clusterer):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    _known_as = "subsets"
-    _takes_sparse = True
-    _only_counts = True
+    capabilities = Capabilities(
+        known=("labels", "memberships"),
+        known_as="subsets",
+        labels=False,
+        sparse=True,
+        nonnegative=True,
+        alone=True,
+    )
     _rarely_finite = ("feature_membership_", "critical_beta_")
     _unit = "the path of splits"
 

@@ -19,6 +19,7 @@ from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, row_means
 from nrprob.estimator.bases import check_base, count_name, seeded
 from nrprob.estimator.calls import memberships
+from nrprob.estimator.capabilities import Capabilities
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Groups, KnownEncoder, Memberships, read, some
 from nrprob.methods.ensemble.consensus import agree, scatter
@@ -171,6 +172,8 @@ class CondEns(Clusterer):
     tol: parameters.Tolerance = 1e-4
     random_state: Any = None
     verbose: parameters.Verbosity = 0
+
+    capabilities = Capabilities(sparse=True)
 
     @property
     def _takes_sparse(self) -> bool:

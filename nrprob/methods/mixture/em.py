@@ -17,6 +17,7 @@ from nrprob.data.storage.stored import refuse_stored
 from nrprob.engines.optimise.anneal import FixedWeights
 from nrprob.engines.optimise.solve import Problem, Settings
 from nrprob.estimator import parameters
+from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.linear import FeatureParameters, ScoreMixin
 from nrprob.estimator.terms import Descent, TermEstimator
 from nrprob.estimator.unconditional import UnconditionalMixin
@@ -286,6 +287,7 @@ class MixtureEM(  # type: ignore[misc]
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
+    capabilities = Capabilities(known=(), finds_number=True)
     _warns_of_single_feature = True
 
     @property

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob import metrics
 from nrprob.estimator.base import Clusterer, labelings
+from nrprob.estimator.capabilities import Capabilities
 from nrprob.exceptions import warn
 from nrprob.methods.multiview.views import check_tables, cut, several
 
@@ -21,6 +22,7 @@ class ViewClusterer(Clusterer):
     whether there is one view that is one table, and `_runs`, arrays of all restarts by name.
     """
 
+    capabilities = Capabilities(known=(), labels=False, views=True, finds_number=True, alone=True)
     _many_clusters = False
     alternatives_: np.ndarray
     _single: bool

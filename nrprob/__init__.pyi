@@ -1,0 +1,46 @@
+from nrprob import codelength as codelength
+from nrprob import datasets as datasets
+from nrprob import evidence as evidence
+from nrprob import information as information
+from nrprob import known as known
+from nrprob import metrics as metrics
+from nrprob import plotting as plotting
+from nrprob import posterior as posterior
+from nrprob.advice import recommend as recommend
+from nrprob.caching import cache as cache
+from nrprob.data.annotated import annotate as annotate
+from nrprob.data.annotated import rows_of as rows_of
+from nrprob.data.preparation.prepare import prepare as prepare
+from nrprob.data.storage.stored import stored as stored
+from nrprob.engines.sharding import sharded as sharded
+from nrprob.exceptions import DegenerateClusterWarning as DegenerateClusterWarning
+from nrprob.methods.alternatives.adft import ADFT as ADFT
+from nrprob.methods.alternatives.cami import CAMI as CAMI
+from nrprob.methods.alternatives.coala import COALA as COALA
+from nrprob.methods.alternatives.conv_em import ConvEM as ConvEM
+from nrprob.methods.alternatives.dec_kmeans import DecKMeans as DecKMeans
+from nrprob.methods.alternatives.naci import NACI as NACI
+from nrprob.methods.alternatives.orthogonalization import Orthogonalization as Orthogonalization
+from nrprob.methods.bayes.estimator import MDLMixture as MDLMixture
+from nrprob.methods.bottleneck.ccib import CCIB as CCIB
+from nrprob.methods.bottleneck.ib import IB as IB
+from nrprob.methods.bottleneck.ib import IBSI as IBSI
+from nrprob.methods.cec.constrained_mixture import ConstrainedMixture as ConstrainedMixture
+from nrprob.methods.cec.estimator import CECIB as CECIB
+from nrprob.methods.cec.fuzzy import SemiSupervisedFCM as SemiSupervisedFCM
+from nrprob.methods.cec.partition_kmeans import PartitionKMeans as PartitionKMeans
+from nrprob.methods.cec.spectral import SemiSupervisedSpectral as SemiSupervisedSpectral
+from nrprob.methods.cmbc.estimator import CMBC as CMBC
+from nrprob.methods.conditional.mixture import ResidualMixture as ResidualMixture
+from nrprob.methods.conditional.spectral import ResidualSpectral as ResidualSpectral
+from nrprob.methods.constrained.cop_kmeans import COPKMeans as COPKMeans
+from nrprob.methods.constrained.mdl import MDLConstrained as MDLConstrained
+from nrprob.methods.crosspartition.estimator import CrossPartition as CrossPartition
+from nrprob.methods.ensemble.condens import CondEns as CondEns
+from nrprob.methods.mixture.em import MixtureEM as MixtureEM
+from nrprob.methods.multiview.estimator import MDLMultiView as MDLMultiView
+from nrprob.successive import Exploration as Exploration
+from nrprob.successive import explore as explore
+
+__all__: list[str]
+__version__: str

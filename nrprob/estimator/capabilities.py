@@ -1,0 +1,56 @@
+"""What an estimator takes, and how its fits are run: one record on its class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["KINDS", "Capabilities"]
+
+# Kinds of known structure: one or several labelings, soft `nrprob.known.Memberships`, and
+# continuous covariates, alone or in a frame with labels.
+KINDS = ("labels", "memberships", "continuous")
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What the `fit` of an estimator takes, and how batch runs schedule it.
+
+    A class states what differs from the defaults. `nrprob.batch.registry`, the command line and the
+    tests of the contract read this record. Parameters and solvers are not in it, since the
+    constructor of the class declares them (`nrprob.estimator.parameters`).
+
+    Attributes
+    ----------
+    known : kinds of known structure that `fit` takes, of `KINDS`; empty if it takes none
+    known_as : keyword of `fit` and `predict` for the known structure
+    singleton_groups : whether each sample may be a known group of its own
+    labels : whether `fit` uses partial labels ``y``
+    predicts_classes : whether `predict` returns the classes of ``y``; False if clusters are not
+        tied to classes
+    pairs : whether `fit` takes ``must_link`` and ``cannot_link``
+    views : whether `fit` takes a list of tables, one for each view of the samples
+    finds_number : whether the number of clusters may be "auto"
+    sparse : whether X may be a sparse matrix under the default parameters
+    nonnegative : whether X must not have negative values
+    alone : whether a batch run fits each estimator in a program of its own
+    arrays : largest arrays of a fit, each a product of n samples, m features, k clusters,
+        r restarts, d draws and s samples of which all pairs are kept; see `nrprob.batch.cost`
+    """
+
+    known: tuple[str, ...] = ("labels",)
+    known_as: str = "known"
+    singleton_groups: bool = False
+    labels: bool = True
+    predicts_classes: bool = True
+    pairs: bool = False
+    views: bool = False
+    finds_number: bool = False
+    sparse: bool = False
+    nonnegative: bool = False
+    alone: bool = False
+    arrays: tuple[str, ...] = ("nkr",)
+
+    def keywords(self, known: Any) -> dict[str, Any]:
+        """Known structure as a keyword of `fit`; empty if there is none, or `fit` takes none."""
+        return {self.known_as: known} if self.known and known is not None else {}
