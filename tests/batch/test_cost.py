@@ -202,7 +202,8 @@ def test_results_of_all_fits_count():
 
 def test_every_method_declares_its_arrays():
     for method in registry.METHODS.values():
-        assert method.arrays and all(re.fullmatch("[nmkrds]+", one) for one in method.arrays)
+        assert method.capabilities.arrays
+        assert all(re.fullmatch("[nmkrds]+", a) for a in method.capabilities.arrays)
 
 
 def test_data_sets_that_are_kept_are_few_bytes(monkeypatch):

@@ -19,7 +19,9 @@ from sklearn.utils import get_tags
 
 import nrprob
 from nrprob.batch.registry import METHODS
+from nrprob.estimator.capabilities import KINDS
 from nrprob.estimator.parameters import annotated
+from nrprob.known import Memberships
 
 # (method, test) -> why the test is not for it.
 WAIVED = {
@@ -33,7 +35,6 @@ WAIVED = {
     ): "has no cluster without rows",
     ("mdl_mixture", "test_restarts_are_a_dataset"): "has chains, and no restarts",
     ("mdl_mixture", "test_the_best_restart_is_reported"): "has chains, and no restarts",
-    ("mdl_multiview", "test_names_of_known_groups_do_not_matter"): "takes no known structure",
 }
 
 
@@ -119,6 +120,25 @@ def test_names_of_known_groups_do_not_matter(name, quiet):
     assert (other.labels_ == model.labels_).all()
     assert other.objective_ == pytest.approx(model.objective_, rel=1e-6)
     assert (other.predict(X, **renamed) == other.labels_).any()
+
+
+def test_kinds_of_known_structure_are_declared(name, quiet):
+    capabilities = METHODS[name].capabilities
+    X, _ = few_rows(name)
+    rng = np.random.default_rng(0)
+    kinds = {
+        "labels": np.arange(60) % 2,
+        "memberships": Memberships(rng.dirichlet(np.ones(2), 60)),
+        "continuous": rng.normal(size=(60, 2)),
+    }
+    assert set(capabilities.known) <= set(kinds) == set(KINDS)
+    for kind, known in kinds.items() if capabilities.known else ():
+        model, keywords = clone(ENTRIES[name].ours), capabilities.keywords(known)
+        if kind in capabilities.known:
+            model.fit(X, **keywords)
+        else:
+            with pytest.raises(ValueError, match=capabilities.known_as):
+                model.fit(X, **keywords)
 
 
 def test_bad_input_is_refused_in_words(name):
