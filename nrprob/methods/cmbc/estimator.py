@@ -1,4 +1,4 @@
-"""Constrained model-based clustering: a Bernoulli mixture with a penalty on I(C;Z)."""
+"""Constrained model-based clustering: Bernoulli mixture with a penalty on I(C;Z)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nrprob.estimator.linear import LinearClusterer, ScoreMixin, Task
 from nrprob.exceptions import warn
 from nrprob.known import Groups, Known, Memberships, read
 from nrprob.methods.cmbc.penalty import FORMS, make_penalty
-from nrprob.methods.cmbc.solver import CAPACITY, Numbers, solve_cmbc
+from nrprob.methods.cmbc.solver import CAPACITY, CMBCParameters, solve_cmbc
 from nrprob.methods.cmbc.updates import UPDATES
 from nrprob.metrics import independence_test
 from nrprob.statistics.families import fit_features
@@ -26,13 +26,13 @@ from nrprob.statistics.rows import active_mask
 
 __all__ = ["CMBC", "gamma_to_strength", "strength_to_gamma"]
 
-GRID = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of strength="auto"
-FALLBACK = 2.0
-_SYSTEM = 300  # products that a value of what is known counts as, in systems of K S equations
+STRENGTH_GRID = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # candidates of strength="auto"
+FALLBACK_STRENGTH = 2.0
+_EQUATION_COST = 300  # cost of a known group in the K S equations of an M-step, in products
 
 
 def gamma_to_strength(gamma: float, n_features: int) -> float:
-    r"""Strength that equals the thesis's weight gamma of the penalty.
+    r"""Convert the published penalty weight gamma to ``strength``.
 
     .. math:: c = \frac{\gamma}{(1 - \gamma) M^2}
 
@@ -41,14 +41,14 @@ def gamma_to_strength(gamma: float, n_features: int) -> float:
     gamma : float
         In [0, 1).
     n_features : int
-        M. The values of gamma near 1 that are in print suit M = 1, whatever the data: they belong
-        to a penalty whose sum over features was not divided by their number.
+        Number of features M. Use M = 1 for the published values of gamma near 1, since their
+        penalty is not divided by the number of features.
     """
     return gamma / ((1 - gamma) * n_features**2)
 
 
 def strength_to_gamma(strength: float, n_features: int) -> float:
-    r"""Invert `gamma_to_strength`.
+    r"""Convert ``strength`` to the published penalty weight gamma.
 
     .. math:: \gamma = \frac{c M^2}{1 + c M^2}
     """
@@ -58,92 +58,93 @@ def strength_to_gamma(strength: float, n_features: int) -> float:
 
 @parameters.constructor
 class CMBC(ScoreMixin, LinearClusterer):
-    r"""Constrained model-based clustering: a Bernoulli mixture that is not the known structure.
+    r"""Constrained model-based clustering (CMBC): penalised Bernoulli mixture.
 
-    Minimises, in nats of the whole data set of n rows with M binary features,
+    CMBC fits a Bernoulli mixture with uniform weights to n rows y of M binary features. It
+    minimises, in nats of the whole data set,
 
     .. math:: -\sum_i \log \frac{1}{K} \sum_k p(y_i|\theta_k) + c\, n M^2 P(\theta), \qquad
-        p(y|\theta_k) = \prod_j \theta_{kj}^{y_j} (1 - \theta_{kj})^{1 - y_j}
+        p(y|\theta_k) = \prod_j \theta_{kj}^{y_j} (1 - \theta_{kj})^{1 - y_j},
 
-    where the penalty P stands for the information I(C;Z), in nats, that the clusters carry about
-    the known structure Z. In the model p(c) = 1/K and p(z|y) is the mean over features of the
-    observed p(z|y_j), so that p(z|c_k) is linear in theta_k.
+    where K is the number of clusters, :math:`\theta_{kj}` the probability of feature j in cluster
+    k, c the ``strength``, and P a penalty on the mutual information I(C;Z) of clusters C and known
+    groups Z. In the model p(c) = 1/K, and p(z|y) is the mean over features of the observed
+    p(z|y_j). Therefore :math:`p(z|c_k)` is linear in :math:`\theta_k`.
 
     Parameters
     ----------
     n_clusters : int, default=2
         Number of clusters, K.
     strength : float or "auto", default=2.0
-        The weight c, at most 10**6. It has no unit: whatever M, n and K, c = 1 is where the part of
-        the features' correlations that Z explains linearly drops out of the mixture's own dynamics
-        (with form="chi2"), and larger values push clusters actively away from Z. 0 is the Bernoulli
-        mixture with uniform weights. The thesis's gamma is c M^2 / (1 + c M^2), see
-        `gamma_to_strength`. "auto" fits c = 0.25, 0.5, 1, 2, 4, 8 and takes the smallest that
-        leaves K clusters which a G test at 5 % cannot tell from independent of Z, else 2 with a
-        warning.
+        Penalty weight c, which has no unit. At c = 1 (with ``form="chi2"``), the correlations of
+        the features that Z explains linearly no longer influence the mixture. Raise it if the
+        clusters resemble the known groups. 0 is the Bernoulli mixture with uniform weights. "auto"
+        fits c = 0.25, 0.5, 1, 2, 4 and 8, and takes the smallest c with K non-empty clusters that a
+        G test at 5 % finds independent of Z; else 2, with a warning. See `gamma_to_strength` for
+        the published weight. At most 10**6.
     form : {"chi2", "balanced", "pairs", "printed"}, default="chi2"
-        The quadratic form P. "chi2" is the second-order expansion of I(C;Z) at independence.
-        The others follow from chords of the entropy: "printed" with the thesis's constants, which
-        reward a common mean of the clusters that is away from the data's and fail with many
-        features; "pairs" with the constant that suits the number of (cluster, z) cells; "balanced"
-        without the part that depends on the common mean.
+        Quadratic form P. "chi2" is the second-order expansion of I(C;Z) at independence. The other
+        forms replace the entropy by chords. "printed" has the published constants; it rewards a
+        common shift of all clusters and fails for many features. "pairs" has the constant for the
+        number of (cluster, group) cells. "balanced" omits the term of the common mean.
     update : {"joint", "batch", "partial", "exact"}, default="joint"
-        M-step. "joint" solves for all parameters at once. "batch" and "partial" are the thesis's
-        coordinate updates (CMBC-bu, CMBC-pm), one pass over the parameters per E-step and one
-        E-step per parameter; with many features they take many more iterations, and without
-        annealing they depend on the start. "exact" goes on from the joint solution with I(C;Z)
-        itself for P, by gradient steps, and keeps the better of the two.
+        M-step. "joint" maximises over all parameters at once. "batch" and "partial" are the
+        published coordinate updates (CMBC-bu and CMBC-pm), with one E-step per pass and per
+        parameter, respectively. They need many more iterations for many features, and depend on the
+        initial values without annealing. "exact" continues from the joint solution by gradient
+        steps with the exact I(C;Z), and keeps the better solution.
     anneal : bool, default=True
-        Start from identical clusters, but for a perturbation, at 1.2 times the critical
-        temperature, and halve it until 1 (daCMBC). Else, or where the critical temperature is so
-        low that this is below 1, start from random parameters at 1.
+        Whether to anneal (daCMBC): start from perturbed identical clusters at 1.2 times the
+        critical temperature, and halve the temperature down to 1. With False, or if the initial
+        temperature is below 1, CMBC starts from random parameters at temperature 1.
     multi : {"product", "additive"}, default="product"
-        How several known labelings combine: "product" avoids every combination that occurs,
-        "additive" adds the penalties of the labelings and suits many of them.
+        Combination of several known labelings. "product" penalises the combinations of labels.
+        "additive" adds the penalties of the labelings; use it for many labelings.
     binarize : float, optional
-        Threshold above which a feature counts as 1. None takes features 0 and 1 only.
+        Threshold above which a feature counts as 1. None accepts binary features only.
     n_init : int, default=10
-        Number of restarts, at most 10**6; the best by objective is kept.
+        Number of restarts; the solution with the best objective is kept. At most 10**6.
     max_iter : int, default=200
-        Most EM iterations per temperature; ten times as many at the last.
+        Maximum number of EM iterations per temperature, and ten times as many at the last
+        temperature.
     tol : float, default=1e-6
-        Change of the objective, in nats per row, below which a temperature has converged; a
-        hundredth of it at the last.
+        Convergence tolerance of the objective in nats per row, and 1/100 of it at the last
+        temperature.
     random_state : int, RandomState instance or None, default=None
-        Determines starts and perturbations.
+        Determines initial values and perturbations.
     verbose : int, default=0
-        Whether to print progress.
+        Print progress if positive.
 
     Attributes
     ----------
     means_ : ndarray of shape (n_clusters, n_features)
-        Probability of a 1.
+        Probabilities :math:`\theta`.
     strength_ : float
-        The c that was used.
+        Penalty weight c of the fit.
     log_likelihood_ : float
-        Of all rows, in nats.
+        Log likelihood of the training rows in nats.
     penalty_ : float
-        P, in nats; ``objective_`` is ``strength_ * n * M**2 * penalty_ - log_likelihood_``. With
-        form="chi2" or "balanced" it is 0 exactly where all clusters have the same p(z|c), with the
-        others where they all have p(z).
+        P in nats; ``objective_`` is ``strength_ * n * M**2 * penalty_ - log_likelihood_``. For
+        "chi2" and "balanced", P is 0 if and only if all clusters have the same p(z|c). For the
+        other forms, P is 0 if all clusters have p(z|c) = p(z).
     redundancy_ : nrprob.metrics.IndependenceTest or None
-        Information between ``labels_`` and the known structure, and the G test of independence.
-        With multi="additive" that of the labeling with the smallest p-value, which is multiplied by
-        the number of labelings. None without known structure.
+        Mutual information of ``labels_`` and the known labels, and the G test of independence. With
+        ``multi="additive"``, the test of the labeling with the smallest p-value, with Bonferroni
+        correction. None without known labels.
     critical_temperature_ : float
         Temperature below which identical clusters separate.
-    temperatures_ : ndarray
-        Temperature of every entry of ``objective_trace_``.
+    temperatures_ : ndarray of shape (n_steps,)
+        Temperature of each entry of ``objective_trace_``.
     strength_path_ : pandas.DataFrame
-        With strength="auto": strength, objective, log-likelihood, information and p-value of the
-        G test, and number of clusters.
+        With ``strength="auto"``: strength, objective, log likelihood, information and p-value of
+        the G test, and number of clusters.
     <labels_>
     <membership_>
     <n_clusters_>
     <objective_>
-    objective_trace_ : ndarray
-        Objective of the best restart after every step. Within one temperature it never rises, but
-        for update="exact", whose trace is that of the gradient steps.
+    objective_trace_ : ndarray of shape (n_steps,)
+        Objective of the best restart after each iteration. It never increases within a temperature,
+        except for the gradient steps of ``update="exact"``.
     <n_iter_>
     <converged_>
     <beta_>
@@ -153,18 +154,47 @@ class CMBC(ScoreMixin, LinearClusterer):
     <feature_names_in_>
     <classes_>
 
+    See Also
+    --------
+    CCIB : Conditional information bottleneck, for features of any kind.
+    MixtureEM : Bernoulli mixture without known groups.
+    gamma_to_strength : Converts the published penalty weight.
+
+    Notes
+    -----
+    Algorithm, for every restart:
+
+    1. Start from identical clusters, perturbed, at 1.2 times the critical temperature T.
+    2. E-step: memberships proportional to :math:`p(y|\theta_k)^{1/T}`.
+    3. M-step: maximise the penalised expected log likelihood by a damped Newton method, whose
+       Hessian is diagonal plus a matrix of rank KS for S known groups. Repeat from step 2 until
+       convergence.
+    4. Halve T, perturb the parameters, and repeat from step 2 until T = 1.
+
+    An iteration takes O(nKM) time for the E-step and O(K^2 S^2 M + K^3 S^3) for the joint M-step,
+    and O(n_init n K) memory.
+
+    ``y`` holds target labels, -1 for unknown labels.
+
     References
     ----------
-    Gondek (2005), "Non-redundant clustering", chapter 5: objective (5.1.8), M-step (5.1.39) and
-    appendix B.4, with their errata corrected. The joint M-step, the scale of ``strength``, its
-    automatic choice and the forms other than "printed" are this package's own.
+    Gondek, D. (2005), "Non-redundant clustering", PhD thesis, Brown University, chapter 5:
+    objective (5.1.8), M-step (5.1.39) and appendix B.4, with corrections.
+
+    Gondek, D., Vaithyanathan, S. and Garg, A. (2005), "Clustering with model-level constraints",
+    SIAM International Conference on Data Mining, 126-137.
+
+    The joint M-step, the scale of ``strength``, its automatic choice and the forms other than
+    "printed" are specific to this package.
 
     Examples
     --------
+    >>> from nrprob import CMBC, metrics
     >>> from nrprob.datasets import make_binary_partitions
-    >>> from nrprob import CMBC
     >>> X, labels = make_binary_partitions(200, (10, 4), random_state=0)
     >>> model = CMBC(2, random_state=0).fit(X, known=labels[:, 0])
+    >>> print(f"{metrics.matched_accuracy(model.labels_, labels[:, 1]):.2f}")
+    0.99
     """
 
     n_clusters: parameters.Clusters = 2
@@ -191,7 +221,7 @@ class CMBC(ScoreMixin, LinearClusterer):
     # Parameters and input
 
     def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
+        """Validate the parameters that do not depend on the data."""
         super().check_parameters()
         if self.multi == "sum":
             warn("multi='sum' is called 'additive' now; the old word goes", FutureWarning)
@@ -216,38 +246,40 @@ class CMBC(ScoreMixin, LinearClusterer):
         return fit_features(X, "bernoulli", self.binarize)
 
     def prepare(self, X, y, known=None) -> Task:
-        """Check the input and lay it out; see `Clusterer.prepare`."""
+        """Validate the input and prepare the restarts; see `Clusterer.prepare`."""
         self.check_parameters()
         if isinstance(known, Memberships):
             raise ValueError(
                 "CMBC needs known labels; got soft Memberships; pass hard labels instead"
             )
-        # The rows need no order: the known structure enters through tables only.
+        # Rows keep their order, since known groups enter through tables only.
         task = self._read(X, y, None)
         if self.update == "partial" and (sparse.issparse(task.x) or task.mesh is not None):
             raise ValueError(
-                "update='partial' walks through the columns of X; got sparse or sharded rows; "
+                "update='partial' needs dense rows on one device; got sparse or sharded rows; "
                 "use another update, or pass a dense array"
             )
         task.lay_out()
         n, m = task.x.shape
         task.known = read(known, n)
         task.groups = task.known.groups
-        task.labelings = self._labelings(task.known)
+        task.labelings = self._read_labelings(task.known)
         for codes in task.labelings:
             sizes = np.bincount(codes)
-            # Single rows are no trouble here, unless all are.
+            # Known groups of one row are harmless, unless all groups are.
             if sizes.min() > 1 or sizes.max() == 1 or sizes.size == 1:
                 self._check_groups(Groups(codes, sizes.size), task.known)
         width, n_values = task.rows.x.n_statistics, sum(codes.max() + 1 for codes in task.labelings)
-        active = active_mask(self.n_clusters, max(task.layout.n_slots * width, n_values * _SYSTEM))
+        active = active_mask(
+            self.n_clusters, max(task.layout.n_slots * width, n_values * _EQUATION_COST)
+        )
         tables = make_penalty(task.x, task.labelings, self.form, self.n_clusters, width, active)
         strengths: tuple[float, ...] = (self.strength,)
         if self.strength == "auto":
-            strengths = GRID if task.labelings else (FALLBACK,)
+            strengths = STRENGTH_GRID if task.labelings else (FALLBACK_STRENGTH,)
         dtype = task.x.dtype
         task.settings = [
-            Numbers(
+            CMBCParameters(
                 n_features=np.asarray(m, np.int32),
                 max_iter=np.asarray(self.max_iter, np.int32),
                 tol=np.asarray(self.tol, dtype),
@@ -259,17 +291,19 @@ class CMBC(ScoreMixin, LinearClusterer):
         ]
         task.share()
         rows, k = task.rows, self.n_clusters if active is None else active.size
-        each = 5 * k * rows.mass.size // task.layout.n_shards
-        each += 12 * k * rows.x.n_statistics + 4 * (k * tables.spread.size) ** 2 + 2 * CAPACITY
+        restart_size = 5 * k * rows.mass.size // task.layout.n_shards
+        restart_size += (
+            12 * k * rows.x.n_statistics + 4 * (k * tables.spread.size) ** 2 + 2 * CAPACITY
+        )
         task.calls = restart_calls(
             solve_cmbc, {"n_clusters": k, "update": self.update}, rows, task.layout, task.fixed,
-            task.settings, n_init=self.n_init, random_state=self.random_state, each=each,
+            task.settings, n_init=self.n_init, random_state=self.random_state, each=restart_size,
             factorises=True,
         )  # fmt: skip
         return task
 
-    def _labelings(self, known: Known) -> list[np.ndarray]:
-        """Codes of what is to be avoided."""
+    def _read_labelings(self, known: Known) -> list[np.ndarray]:
+        """Codes of the known labelings that enter the penalty."""
         groups, n = known.groups, known.n_samples
         if known.kind == "nothing":
             return []
@@ -282,8 +316,8 @@ class CMBC(ScoreMixin, LinearClusterer):
             return list(known.labelings.T)
         if known.labelings.shape[1] > 1 and groups.n_groups > n / 20:
             warn(
-                f"known has {groups.n_groups} combinations of labels in {n} rows, too many for "
-                "their probabilities to be known; consider multi='additive'"
+                f"known has {groups.n_groups} combinations of labels in {n} rows, too many to "
+                "estimate their probabilities; consider multi='additive'"
             )
         return [groups.codes]
 
@@ -296,7 +330,7 @@ class CMBC(ScoreMixin, LinearClusterer):
             groups.setdefault(float(call.arrays[1].strength), []).append(solution)
         self.strength_ = next(iter(groups))
         if len(groups) > 1:
-            self.strength_ = self._choose(task, groups)
+            self.strength_ = self._choose_strength(task, groups)
         restarts, best = collect(groups[self.strength_], task.layout)
         m, k, fit = task.x.shape[1], self.n_clusters, best.fit
         self._keep_costs(fit.slope[:, :k], np.zeros(k), m, beta=1.0, critical=fit.critical_beta)
@@ -311,18 +345,18 @@ class CMBC(ScoreMixin, LinearClusterer):
             n_iter=best.n_iter,
             nothing_left=self._nothing_left(task.groups.n_groups > 1),
         )
-        self.redundancy_ = _redundancy(self.labels_, task.labelings)
+        self.redundancy_ = _test_redundancy(self.labels_, task.labelings)
         return self
 
-    def _choose(self, task: Task, groups: dict[float, list[solve.Solution]]) -> float:
-        """Return the smallest strength whose labels are independent of what is known."""
+    def _choose_strength(self, task: Task, groups: dict[float, list[solve.Solution]]) -> float:
+        """Return the smallest strength whose labels are independent of the known labels."""
         import pandas as pd
 
         path = []
         for strength, solutions in groups.items():
             best = min(solutions, key=lambda c: c.objective.min())
             labels = task.layout.from_blocks(best.labels)[:, int(best.objective.argmin())]
-            test = _redundancy(labels, task.labelings)
+            test = _test_redundancy(labels, task.labelings)
             path.append(
                 {
                     "strength": strength,
@@ -339,11 +373,11 @@ class CMBC(ScoreMixin, LinearClusterer):
         if len(passed):
             return float(passed.strength.iloc[0])
         warn(
-            "no strength gave clusters that are independent of known, so the structures may be "
+            "no strength gives clusters that are independent of known, so the structures may be "
             f"correlated; tried {', '.join(f'{c:g}' for c in table.strength)}; "
-            f"strength={FALLBACK:g} is used"
+            f"strength={FALLBACK_STRENGTH:g} is used"
         )
-        return FALLBACK
+        return FALLBACK_STRENGTH
 
     # New rows
 
@@ -358,15 +392,15 @@ class CMBC(ScoreMixin, LinearClusterer):
 
         .. math:: \frac{1}{n} \sum_i \log \frac{1}{K} \sum_k p(y_i|\theta_k)
 
-        ``log_likelihood_ / n`` of the rows of the fit. It says nothing about the penalty, so it
-        compares numbers of clusters, but not strengths.
+        For the training rows it equals ``log_likelihood_ / n``. It excludes the penalty, so it
+        compares numbers of clusters, and not strengths.
 
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
         y : ignored
         known : ignored
-            The clusters of this model say nothing about the known structure.
+            Known labels do not enter the posterior probabilities.
 
         Returns
         -------
@@ -376,13 +410,13 @@ class CMBC(ScoreMixin, LinearClusterer):
         return super().score(X, known=known)
 
     def predict(self, X, *, known=None):
-        """Cluster of new rows: the one under which they are most probable.
+        """Assign new rows to their most probable clusters.
 
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
         known : ignored
-            The clusters of this model say nothing about the known structure.
+            Known labels do not enter the posterior probabilities.
 
         Returns
         -------
@@ -391,13 +425,13 @@ class CMBC(ScoreMixin, LinearClusterer):
         return super().predict(X, known=known)
 
     def predict_proba(self, X, *, known=None):
-        """p(cluster given row) of new rows.
+        """Posterior probabilities of clusters for new rows.
 
         Parameters
         ----------
         X : array-like, sparse matrix or JAX array of shape (n_samples, n_features)
         known : ignored
-            The clusters of this model say nothing about the known structure.
+            Known labels do not enter the posterior probabilities.
 
         Returns
         -------
@@ -406,8 +440,8 @@ class CMBC(ScoreMixin, LinearClusterer):
         return super().predict_proba(X, known=known)
 
 
-def _redundancy(labels: np.ndarray, labelings: list[np.ndarray]) -> Any:
-    """Test of independence of the most dependent of the labelings, corrected for their number."""
+def _test_redundancy(labels: np.ndarray, labelings: list[np.ndarray]) -> Any:
+    """Independence test for the most dependent labeling, with Bonferroni correction."""
     if not labelings:
         return None
     tests = [independence_test(labels, codes, n_permutations=0) for codes in labelings]

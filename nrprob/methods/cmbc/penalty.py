@@ -1,4 +1,4 @@
-"""Penalty on the information between clusters of binary samples and known groups."""
+"""Penalty on the mutual information between clusters of binary samples and known groups."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ FORMS = ("chi2", "balanced", "pairs", "printed")
 
 
 class Penalty(NamedTuple):
-    r"""The known structure as the M-step sees it; rows of several labelings are stacked.
+    r"""Quadratic penalty on the information about known groups.
 
-    With E_k = ``differences`` @ theta_k and their mean E over the clusters, the penalty is
+    The rows of several labelings are stacked. With E_k = ``differences`` @ theta_k and the mean E
+    of E_k over clusters, the penalty is
 
     .. math:: M^2 P = \frac{1}{2K} \sum_{kz} u_z (E_{kz} - E_z)^2
         + \frac{1}{2} \sum_z v_z \left[(a_z + E_z)^2 - M^2 p(z)^2\right]
 
     Attributes
     ----------
-    differences : (S, p) p(z given y_j = 1) - p(z given y_j = 0), 0 on padding
-    offset : (S,) a, sum over features of p(z given y_j = 0)
+    differences : (S, p) p(z | y_j = 1) - p(z | y_j = 0); 0 on padding
+    offset : (S,) a, the sum of p(z | y_j = 0) over features
     share : (S,) M p(z)
     spread : (S,) u, weight of the differences between clusters
-    centre : (S,) v, weight of the mean of the clusters; 0 where it is free
-    active : (K,) 0 for clusters that are padding, 1 for others; None where there are none
+    centre : (S,) v, weight of the mean of the clusters; 0 without penalty on the mean
+    active : (K,) 1 for clusters, 0 for padding; None without padding
     """
 
     differences: Any
@@ -41,37 +42,37 @@ class Penalty(NamedTuple):
     active: Any = None
 
     def astype(self, dtype: Any) -> Penalty:
-        """Return the tables in another type."""
+        """Cast the tables to another dtype."""
         return jax.tree.map(lambda table: table.astype(dtype), self)
 
-    def count(self, k: int) -> Any:
-        """Number of clusters that exist, of the ``k`` of an array."""
+    def cluster_count(self, k: int) -> Any:
+        """Number of clusters among ``k`` padded ones."""
         return k if self.active is None else self.active.sum().astype(jnp.int32)
 
-    def log_count(self, k: int) -> Any:
-        """Log of `count`, in the type of the tables."""
+    def log_cluster_count(self, k: int) -> Any:
+        """Logarithm of `cluster_count`, in the dtype of the tables."""
         return math.log(k) if self.active is None else jnp.log(self.active.sum())
 
-    def mean(self, values: jax.Array, axis: int) -> jax.Array:
-        """Mean over the clusters, which are an axis (counted from the end) of ``values``."""
+    def cluster_mean(self, values: jax.Array, axis: int) -> jax.Array:
+        """Mean of ``values`` over clusters, along a negative ``axis``."""
         if self.active is None:
             return values.mean(axis)
-        there = self.active.reshape(-1, *[1] * (-1 - axis))
-        return (there * values).sum(axis) / self.active.sum()
+        cluster_mask = self.active.reshape(-1, *[1] * (-1 - axis))
+        return (cluster_mask * values).sum(axis) / self.active.sum()
 
 
-def _chord(cells: int) -> float:
-    """Slope of the chord of entropy against the sum of squares, next to uniform cells."""
+def chord_slope(cells: int) -> float:
+    """Slope of the chord of entropy against the sum of squares next to uniform cells."""
     k = max(cells, 1)
     return k * (k + 1) * np.log1p(1 / k)
 
 
 def form_weights(form: str, k: int, p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights u and v of a labeling with shares ``p`` (S,), for ``k`` clusters; see `Penalty`."""
+    """Weights u and v of a labeling with probabilities ``p`` (S,) for ``k`` clusters."""
     s = p.size
     if form == "chi2":
         return 1 / p, np.zeros(s)
-    beta = _chord(s if form == "printed" else k * s - 1)
+    beta = chord_slope(s if form == "printed" else k * s - 1)
     kappa = s * np.log(s) / (s - 1) if s > 1 else 1.0
     centre = 0.0 if form == "balanced" else 2 * (beta / k - kappa)
     return np.full(s, 2 * beta / k), np.full(s, centre)
@@ -85,17 +86,17 @@ def make_penalty(
     width: int,
     active: np.ndarray | None = None,
 ) -> Penalty:
-    """Tables of labelings, each (n,) codes, over the features of ``x`` (n, m); in float64.
+    """Build the float64 tables of labelings, each (n,) codes, for the features ``x`` (n, m).
 
-    Features are padded to ``width``, values of the labelings to a rounded number. ``active`` says
-    which clusters exist; see `nrprob.statistics.rows.active_mask`.
+    Features are padded to ``width``, and labels to a rounded number. ``active`` masks the clusters;
+    see `nrprob.statistics.rows.active_mask`.
     """
     n, m = x.shape
     parts = []
     for codes in labelings:
         sizes = np.bincount(codes).astype(float)
         if sizes.size == 1:
-            continue  # a constant labeling tells nothing, and adds exactly 0
+            continue  # a constant labeling contributes exactly 0
         if isinstance(x, jax.Array):
             ones = np.asarray(jax.ops.segment_sum(x.astype(jnp.float64), codes, sizes.size))
         else:
@@ -103,11 +104,13 @@ def make_penalty(
         total = ones.sum(0)
         varies = (total > 0) & (total < n)
         share = (sizes / n)[:, None]
-        # A constant feature says nothing of z, under either of its values.
-        given_1 = np.where(varies, ones / np.where(varies, total, 1), share)
-        given_0 = np.where(varies, (sizes[:, None] - ones) / np.where(varies, n - total, 1), share)
+        # For a constant feature, p(z | y_j) is p(z).
+        p_given_1 = np.where(varies, ones / np.where(varies, total, 1), share)
+        p_given_0 = np.where(
+            varies, (sizes[:, None] - ones) / np.where(varies, n - total, 1), share
+        )
         u, v = form_weights(form, k, sizes / n)
-        parts.append((given_1 - given_0, given_0.sum(1), m * sizes / n, u, v))
+        parts.append((p_given_1 - p_given_0, p_given_0.sum(1), m * sizes / n, u, v))
     n_values = sum(part[1].size for part in parts)
     padded = padded_count(n_values, width * (k if active is None else active.size))
     differences = np.zeros((padded, width))
@@ -116,32 +119,32 @@ def make_penalty(
         differences[:n_values, :m] = np.concatenate([part[0] for part in parts])
         rest[:, :n_values] = [np.concatenate([part[i] for part in parts]) for i in range(1, 5)]
     offset, share, spread, centre = rest
-    exist = None if active is None else active.astype(float)
-    return Penalty(differences, offset, share, spread, centre, exist)
+    mask = None if active is None else active.astype(float)
+    return Penalty(differences, offset, share, spread, centre, mask)
 
 
-# theta is (R, K, p), for R restarts.
+# theta has shape (R, K, p) for R restarts.
 
 
 def penalty_value(tables: Penalty, theta: jax.Array) -> jax.Array:
     """M^2 P of parameters (..., K, p)."""
     e = theta @ tables.differences.T
-    mean = tables.mean(e, -2)
-    apart = (tables.spread * tables.mean((e - mean[..., None, :]) ** 2, -2)).sum(-1)
+    mean = tables.cluster_mean(e, -2)
+    between = (tables.spread * tables.cluster_mean((e - mean[..., None, :]) ** 2, -2)).sum(-1)
     centre = (tables.centre * ((tables.offset + mean) ** 2 - tables.share**2)).sum(-1)
-    return 0.5 * (apart + centre)
+    return 0.5 * (between + centre)
 
 
 def penalty_slope(tables: Penalty, theta: jax.Array) -> jax.Array:
-    """Derivative of `penalty_value` by theta, times K."""
+    """Derivative of `penalty_value` with respect to theta, times K."""
     e = theta @ tables.differences.T
-    mean = tables.mean(e, -2)[..., None, :]
-    pull = tables.spread * (e - mean) + tables.centre * (tables.offset + mean)
-    return pull @ tables.differences
+    mean = tables.cluster_mean(e, -2)[..., None, :]
+    residual = tables.spread * (e - mean) + tables.centre * (tables.offset + mean)
+    return residual @ tables.differences
 
 
 def exact_penalty(tables: Penalty, theta: jax.Array, m: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """M^2 I(C;Z) under the model, and its derivative by theta times K."""
+    """M^2 I(C;Z) under the model, and its derivative with respect to theta, times K."""
     r = jnp.maximum(tables.offset + theta @ tables.differences.T, 1e-30)
-    log_ratio = jnp.log(r) - jnp.log(tables.mean(r, -2)[..., None, :])
-    return m * tables.mean(r * log_ratio, -2).sum(-1), m * (log_ratio @ tables.differences)
+    log_ratio = jnp.log(r) - jnp.log(tables.cluster_mean(r, -2)[..., None, :])
+    return m * tables.cluster_mean(r * log_ratio, -2).sum(-1), m * (log_ratio @ tables.differences)

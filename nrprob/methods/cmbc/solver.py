@@ -1,4 +1,4 @@
-"""EM for a Bernoulli mixture with a penalty on the information about known groups."""
+"""Annealed EM for a Bernoulli mixture with a penalty on the information about known groups."""
 
 from __future__ import annotations
 
@@ -15,30 +15,38 @@ from nrprob.engines.optimise.power import leading_eigenvalues
 from nrprob.engines.optimise.solve import Solution
 from nrprob.engines.programs import jit_by_size
 from nrprob.methods.cmbc.penalty import Penalty, exact_penalty, penalty_value
-from nrprob.methods.cmbc.updates import bounds, coordinate_pass, joint_step, linear, partial_pass
+from nrprob.methods.cmbc.updates import (
+    coordinate_pass,
+    joint_step,
+    log_likelihood_coefficients,
+    parameter_bound,
+    partial_pass,
+)
 from nrprob.statistics.rows import Rows
 
-CAPACITY = 2048  # steps that a trace may have; the last entry is always that of the last step
+CAPACITY = 2048  # maximum length of a trace; its last entry always belongs to the last step
 _COOLING = 2.0  # ratio of successive temperatures
-_NOISE = 1e-3  # of the parameters, at every temperature
-_ADAM = 400  # steps of update="exact"
-_RATE = 0.05
-_NEAR = 0.01  # square of relative differences of memberships below which clusters may yet separate
-_SLOW = 1.05  # ratio of the critical temperature to one at which they do so within few steps
-_ALIKE = 0.01  # difference of all memberships to 1/K below which the clusters are one
+_NOISE = 1e-3  # relative perturbation of the parameters at every temperature
+_ADAM_STEPS = 400  # Adam steps of update="exact"
+_ADAM_RATE = 0.05
+# Clusters below this squared relative distance may still separate ...
+_SADDLE_DISTANCE = 0.01
+# ... if the temperature is below the critical one by this factor.
+_SADDLE_TEMPERATURE = 1.05
+_EQUAL_MEMBERSHIPS = 0.01  # clusters whose memberships differ from 1/K by less are merged
 
 
-class Numbers(NamedTuple):
-    """Numbers that `solve_cmbc` reads.
+class CMBCParameters(NamedTuple):
+    """Parameters of `solve_cmbc`.
 
     Attributes
     ----------
-    n_features : features, without the padding
-    max_iter : most steps at a temperature
-    tol : change of the objective per row below which a temperature has converged
+    n_features : number of features, without padding
+    max_iter : maximum number of iterations per temperature
+    tol : convergence tolerance of the objective per row
     anneal : whether to begin at the critical temperature; else at 1
-    strength : weight of the penalty
-    tables : the known structure
+    strength : penalty weight
+    tables : penalty
     """
 
     n_features: Any
@@ -50,16 +58,16 @@ class Numbers(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What `nrprob.engines.optimise.solve.Solution` adds of the best restart.
+    """Estimates of the best restart; see `nrprob.engines.optimise.solve.Solution`.
 
     Attributes
     ----------
-    slope : (1, K, p) minus the log-likelihood of a row, linearly, in every cluster
-    critical_beta : inverse of the temperature below which identical clusters separate
-    log_likelihood : in nats
-    penalty : P
+    slope : (1, K, p) coefficients of the negative log likelihood of a row
+    critical_beta : inverse of the critical temperature
+    log_likelihood : log likelihood in nats
+    penalty : penalty P
     theta : (K, p) parameters
-    temperature : (steps,) of every entry of the trace
+    temperature : (steps,) temperature of each entry of the trace
     """
 
     slope: jax.Array
@@ -70,24 +78,24 @@ class Fit(NamedTuple):
     temperature: jax.Array
 
 
-# Pieces of an iteration. theta is (R, K, p), for R restarts.
+# Steps of an iteration. theta has shape (R, K, p) for R restarts.
 
 
-def allowed(
+def membership_mask(
     fixed: jax.Array | None, k: int, dtype: Any, active: jax.Array | None = None
 ) -> jax.Array | float:
-    """0, or -inf for the clusters that a row cannot belong to: (B, r, 1, K), or (K,).
+    """Log mask of memberships, 0 or -inf: (B, r, 1, K), or (K,) without labelled rows.
 
-    Those are the other ones of a labelled row, and those that are padding, 0 in ``active``.
+    It excludes padding clusters (0 in ``active``) and, for a labelled row, all other clusters.
     """
     none = 0.0 if active is None else jnp.where(active > 0, jnp.zeros((), dtype), -jnp.inf)
     if fixed is None:
         return none
-    other = (fixed[..., None] >= 0) & (fixed[..., None] != jnp.arange(k))
-    return jnp.where(other, -jnp.inf, jnp.zeros((), dtype))[:, :, None] + none
+    is_other = (fixed[..., None] >= 0) & (fixed[..., None] != jnp.arange(k))
+    return jnp.where(is_other, -jnp.inf, jnp.zeros((), dtype))[:, :, None] + none
 
 
-def expectation(
+def e_step(
     rows: Rows,
     theta: jax.Array,
     temperature: jax.Array,
@@ -95,14 +103,13 @@ def expectation(
     barred: jax.Array | float,
     log_k: jax.Array | float | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """E-step: free energy per row (R,), statistics per row (R, K, p), and masses (B, r, R, K).
+    """E-step: free energy per row (R,), statistics per row (R, K, p) and masses (B, r, R, K).
 
-    The free energy at temperature T is the mean of T log((1/K) sum_k p(row given k)^(1/T)), which
-    is the mean log-likelihood at T = 1. ``log_k`` is log K, if some clusters of ``theta`` are
-    padding.
+    The free energy at temperature T is the mean of T log((1/K) sum_k p(row | k)^(1/T)); at T = 1 it
+    is the mean log likelihood. ``log_k`` is log K if some clusters of ``theta`` are padding.
     """
     log_k = math.log(theta.shape[-2]) if log_k is None else log_k
-    score = rows.adjoint(linear(theta, real)[None]) / temperature + barred
+    score = rows.adjoint(log_likelihood_coefficients(theta, real)[None]) / temperature + barred
     top = score.max(-1, keepdims=True)
     e = jnp.exp(score - top)
     total = e.sum(-1, keepdims=True)
@@ -116,36 +123,38 @@ def expectation(
 def critical_temperature(
     rows: Rows, tables: Penalty, strength: jax.Array, real: jax.Array, max_iter: int = 300
 ) -> jax.Array:
-    """Temperature below which identical clusters separate.
+    """Critical temperature, below which identical clusters separate.
 
-    It is the largest T for which R w = T (I + c R_Z) w, where R is the correlation matrix of the
-    features and R_Z, for the chi2 form, the part of it that lies between the values of z.
+    It is the largest eigenvalue T of R w = T (I + c R_Z) w, where R is the correlation matrix of
+    the features. For the chi2 form, R_Z is the part of R between the known groups.
     """
     dtype = rows.mass.dtype
     n = rows.mass.sum()
+    # Means and standard deviations of the features; constant features are excluded.
     mean = rows.cells(rows.mass[..., None, None])[0, 0, 0] / n
     variance = jnp.where(real, mean * (1 - mean), 0)
     alive = variance > 4 * jnp.finfo(dtype).eps
     deviation = jnp.sqrt(jnp.where(alive, variance, 0))
     scale = jnp.where(alive, 1 / jnp.where(alive, deviation, 1), 0)
+    # I + c R_Z = I + f' f, inverted by Woodbury's identity.
     f = jnp.sqrt(strength * tables.spread)[:, None] * tables.differences * deviation
     factor = jnp.linalg.cholesky(jnp.eye(f.shape[0], dtype=dtype) + f @ f.T)
 
-    def correlate(w):
+    def apply_correlation(w):
         view = scale * w
         view = view.at[-1].set(-(view * mean).sum())
         e = rows.adjoint(view[None, None, None])
         back = rows.cells(rows.mass[..., None, None] * e)[0, 0, 0]
         return scale * (back - mean * back[-1]) / n
 
-    def apply(w, _):
-        r = correlate(w)
+    def apply_linear_map(w, _):
+        r = apply_correlation(w)
         return r - f.T @ jax.scipy.linalg.cho_solve((factor, True), f @ r)
 
     return leading_eigenvalues(
-        apply,
+        apply_linear_map,
         jnp.where(alive, hashed_noise(fold_in(0, 0), mean.shape, dtype), 0),
-        # In which the map is symmetric, I + c R_Z: of w with the image of v it is w R v.
+        # Inner product I + c R_Z, in which the map is symmetric.
         lambda w, v: (w * v).sum() + (f @ w) @ (f @ v),
         accuracy=1e-9 if dtype == jnp.float64 else 1e-6,
         max_iter=max_iter,
@@ -155,7 +164,7 @@ def critical_temperature(
 @jit_by_size("n_clusters", "n_init", "update")
 def solve_cmbc(
     rows: Rows,
-    numbers: Numbers,
+    settings: CMBCParameters,
     seed: jax.Array,
     fixed: jax.Array | None,
     *,
@@ -163,29 +172,29 @@ def solve_cmbc(
     n_init: int,
     update: str,
 ) -> Solution:
-    """Anneal ``n_init`` starts side by side, by expectation maximisation, and keep the best.
+    """Run ``n_init`` restarts of annealed EM in one batch, and keep the best.
 
-    The temperature falls by `_COOLING` from 1.2 times the critical one to 1, and what
-    starts is the limit of high temperatures: clusters alike, but for the perturbation. Random
-    parameters would not be that: with many features they leave memberships nearly hard, from which
-    coordinate updates may need thousands of iterations, or never come back. Without
-    ``numbers.anneal``, or where nothing separates above 1, the temperature is 1 and the start
-    random. A restart that has converged waits for the others.
+    The temperature falls from 1.2 times the critical temperature to 1 by factors `_COOLING`. All
+    clusters start at the means of the features, the limit of high temperatures, with a
+    perturbation. Random initial parameters would give nearly hard memberships for many features,
+    from which coordinate updates may need thousands of iterations. Without ``settings.anneal``, or
+    with a critical temperature below 1 / 1.2, the temperature is 1 and the initial parameters are
+    random. Converged restarts stay unchanged until all restarts have converged.
     """
     dtype = rows.mass.dtype
     k, p = n_clusters, rows.x.n_statistics
-    m, strength, tables = numbers.n_features, numbers.strength, numbers.tables
+    m, strength, tables = settings.n_features, settings.strength, settings.tables
     n = rows.mass.sum()
-    low = bounds(dtype)
+    low = parameter_bound(dtype)
     real = jnp.arange(p) < m
-    barred, log_k = allowed(fixed, k, dtype, tables.active), tables.log_count(k)
+    barred, log_k = membership_mask(fixed, k, dtype, tables.active), tables.log_cluster_count(k)
     critical = critical_temperature(rows, tables, strength, real)
-    first = jnp.where(numbers.anneal, jnp.maximum(1.2 * critical, 1), 1).astype(dtype)
+    first = jnp.where(settings.anneal, jnp.maximum(1.2 * critical, 1), 1).astype(dtype)
 
-    def value(theta, free):
+    def penalised_objective(theta, free):
         return strength * penalty_value(tables, theta) - free
 
-    def improve(theta, cells, temperature, tol, done):
+    def m_step(theta, cells, temperature, tol, done):
         if update == "batch":
             return coordinate_pass(theta, cells, tables, strength, m)
         if update == "partial":
@@ -195,115 +204,124 @@ def solve_cmbc(
                 args = rows, theta, temperature, real, barred, tables, strength, m
                 return partial_pass(*args)[0]
 
-            # One by one: what a visit touches stays in the cache, and what is done costs nothing.
+            # Sequentially over restarts: better cache use, and converged restarts cost nothing.
             return jax.lax.map(
-                lambda one: jax.lax.cond(one[1], lambda t: t, partial_one, one[0]), (theta, done)
+                lambda restart: jax.lax.cond(restart[1], lambda t: t, partial_one, restart[0]),
+                (theta, done),
             )
         step = partial(joint_step, tables=tables, strength=strength, real=real, tol=1e-3 * tol)
         return jax.vmap(step)(theta, cells)
 
     def on_saddle(theta, temperature):
-        # Clusters that are nearly alike, where they separate: objectives of few digits do not show
-        # it yet, since they gain by the square of how far memberships are apart.
-        mean = tables.mean(theta, -2)[:, None]
+        # Nearly identical clusters below the critical temperature still separate. Rounding can hide
+        # the change of the objective, which is quadratic in the difference of memberships.
+        mean = tables.cluster_mean(theta, -2)[:, None]
         square = (theta - mean) ** 2 / (mean * (1 - mean))
         if tables.active is not None:
             square = square * tables.active[:, None]
-        near = (square.sum(-1) / temperature**2).max(-1) < _NEAR
-        return near & (tables.count(k) > 1) & (temperature < critical / _SLOW)
+        near = (square.sum(-1) / temperature**2).max(-1) < _SADDLE_DISTANCE
+        return near & (tables.cluster_count(k) > 1) & (temperature < critical / _SADDLE_TEMPERATURE)
 
-    def level(carry):
+    def anneal_level(carry):
         temperature, index, theta, _, count, trace = carry
         noise = _NOISE * hashed_noise(fold_in(fold_in(seed, 2), index), theta.shape, dtype)
         theta = jnp.clip(theta + jnp.where(real, noise, 0), low, 1 - low)
         last = temperature <= 1
-        tol = jnp.where(last, 1e-2, 1) * numbers.tol
-        limit = count + jnp.where(last, 10, 1) * numbers.max_iter
+        tol = jnp.where(last, 1e-2, 1) * settings.tol
+        limit = count + jnp.where(last, 10, 1) * settings.max_iter
 
-        def move(state, _):
+        def em_iteration(state, _):
             theta, cells, old, done = state
-            new = improve(theta, cells, temperature, tol, done)
+            new = m_step(theta, cells, temperature, tol, done)
             theta = jnp.where(done[:, None, None], theta, new)
-            free, cells, _ = expectation(rows, theta, temperature, real, barred, log_k)
-            reached = value(theta, free)
-            change, rounding = jnp.abs(old - reached), 16 * jnp.finfo(dtype).eps * jnp.abs(reached)
+            free, cells, _ = e_step(rows, theta, temperature, real, barred, log_k)
+            objective = penalised_objective(theta, free)
+            change, rounding = (
+                jnp.abs(old - objective),
+                16 * jnp.finfo(dtype).eps * jnp.abs(objective),
+            )
             stays = (rounding > tol) & on_saddle(theta, temperature)
             done = done | ((change <= jnp.maximum(tol, rounding)) & ~stays)
-            return (theta, cells, reached, done), done, (n * reached, temperature)
+            return (theta, cells, objective, done), done, (n * objective, temperature)
 
-        free, cells, _ = expectation(rows, theta, temperature, real, barred, log_k)
-        state = theta, cells, value(theta, free), none
-        result = iterate(move, state, limit, done=none, count=count, trace=trace)
+        free, cells, _ = e_step(rows, theta, temperature, real, barred, log_k)
+        state = theta, cells, penalised_objective(theta, free), not_done
+        result = iterate(em_iteration, state, limit, done=not_done, count=count, trace=trace)
         cooler = jnp.where(last, 0, jnp.maximum(temperature / _COOLING, 1))
         return cooler, index + 1, result.state[0], result.done, result.n_iter, result.trace
 
     start = 0.05 + 0.9 * hashed_uniform(fold_in(seed, 1), (n_init, k, p), dtype)
-    alike = rows.cells(rows.mass[..., None, None])[0, 0, 0] / n
-    start = jnp.where(real, jnp.where(first > 1, alike, start), 0.5)
-    none, count = jnp.zeros(n_init, bool), jnp.zeros((), jnp.int32)
-    room = empty_trace(CAPACITY, dtype, n_init), empty_trace(CAPACITY, dtype)
-    carry = first, 0, start, none, count, room
-    carry = jax.lax.while_loop(lambda carry: carry[0] > 0, level, carry)
-    _, _, theta, done, count, (trace, at) = carry
+    marginal = rows.cells(rows.mass[..., None, None])[0, 0, 0] / n
+    start = jnp.where(real, jnp.where(first > 1, marginal, start), 0.5)
+    not_done, count = jnp.zeros(n_init, bool), jnp.zeros((), jnp.int32)
+    traces = empty_trace(CAPACITY, dtype, n_init), empty_trace(CAPACITY, dtype)
+    carry = first, 0, start, not_done, count, traces
+    carry = jax.lax.while_loop(lambda carry: carry[0] > 0, anneal_level, carry)
+    _, _, theta, done, count, (trace, temperatures) = carry
     if update == "exact":
-        theta, trace = _ascend(rows, theta, tables, strength, m, real, barred)
-        trace, count = n * trace, count + _ADAM
-        at = jnp.where(jnp.arange(CAPACITY) <= _ADAM, 1, jnp.nan).astype(dtype)
-    return _evaluate(rows, theta, numbers, barred, done, count, trace, at, critical, update)
+        theta, trace = _minimise_exact(rows, theta, tables, strength, m, real, barred)
+        trace, count = n * trace, count + _ADAM_STEPS
+        temperatures = jnp.where(jnp.arange(CAPACITY) <= _ADAM_STEPS, 1, jnp.nan).astype(dtype)
+    return _evaluate_restarts(
+        rows, theta, settings, barred, done, count, trace, temperatures, critical, update
+    )
 
 
-def _ascend(rows, theta, tables, strength, m, real, barred):
-    """Minimise the objective with I(C;Z) itself by Adam on the logits, and keep the best seen."""
+def _minimise_exact(rows, theta, tables, strength, m, real, barred):
+    """Minimise the objective with the exact I(C;Z) by Adam on the logits; return the best."""
     import optax
 
     dtype = theta.dtype
-    width, low = theta.shape[1], bounds(dtype)
-    k, log_k = tables.count(width), tables.log_count(width)
+    width, low = theta.shape[1], parameter_bound(dtype)
+    k, log_k = tables.cluster_count(width), tables.log_cluster_count(width)
     adam = optax.scale_by_adam()
 
-    def parameters(logits):
+    def clipped_parameters(logits):
         return jnp.clip(jax.nn.sigmoid(logits), low, 1 - low)
 
     def step(i, carry):
         logits, state, best, lowest, trace = carry
-        theta = jnp.where(i == 0, best, parameters(logits))
-        free, cells, _ = expectation(rows, theta, jnp.ones((), dtype), real, barred, log_k)
+        theta = jnp.where(i == 0, best, clipped_parameters(logits))
+        free, cells, _ = e_step(rows, theta, jnp.ones((), dtype), real, barred, log_k)
         information, slope = exact_penalty(tables, theta, m)
-        reached = strength * information - free
-        better = reached < lowest
+        objective = strength * information - free
+        better = objective < lowest
         best = jnp.where(better[:, None, None], theta, best)
-        lowest = jnp.where(better, reached, lowest)
+        lowest = jnp.where(better, objective, lowest)
         g = cells[..., -1:] * theta - cells + strength / k * theta * (1 - theta) * slope
         change, state = adam.update(jnp.where(real, g, 0), state)
-        rate = (0.5 * _RATE) * (1 + jnp.cos(jnp.pi * i / _ADAM)).astype(dtype)
-        return logits - rate * change, state, best, lowest, trace.at[i].set(reached)
+        # Cosine decay of the learning rate.
+        rate = (0.5 * _ADAM_RATE) * (1 + jnp.cos(jnp.pi * i / _ADAM_STEPS)).astype(dtype)
+        return logits - rate * change, state, best, lowest, trace.at[i].set(objective)
 
     logits = jnp.log(theta) - jnp.log1p(-theta)
     trace = jnp.full((CAPACITY, theta.shape[0]), jnp.nan, dtype)
     worst = jnp.full(theta.shape[0], jnp.inf, dtype)
     carry = logits, adam.init(logits), theta, worst, trace
-    carry = jax.lax.fori_loop(0, _ADAM + 1, step, carry)
+    carry = jax.lax.fori_loop(0, _ADAM_STEPS + 1, step, carry)
     return carry[2], carry[4]
 
 
-def _evaluate(rows, theta, numbers, barred, done, count, trace, at, critical, update):
-    """Evaluate all restarts and keep what is needed of the best."""
-    m, strength = numbers.n_features, numbers.strength.astype(jnp.float64)
-    tables = numbers.tables
-    k = tables.count(theta.shape[1])
+def _evaluate_restarts(
+    rows, theta, settings, barred, done, count, trace, temperatures, critical, update
+):
+    """Evaluate all restarts in float64 and return the solution of the best."""
+    m, strength = settings.n_features, settings.strength.astype(jnp.float64)
+    tables = settings.tables
+    k = tables.cluster_count(theta.shape[1])
     real = jnp.arange(rows.x.n_statistics) < m
-    # Clusters that no row can tell apart are one; else their labels would be the last rounding.
-    w = expectation(rows, theta, jnp.ones((), theta.dtype), real, barred)[2]
-    apart = jnp.abs(w - rows.mass[..., None, None] / k)
+    # Merge clusters that have equal memberships; rounding would decide their labels.
+    w = e_step(rows, theta, jnp.ones((), theta.dtype), real, barred)[2]
+    deviation = jnp.abs(w - rows.mass[..., None, None] / k)
     if tables.active is not None:
-        apart = apart * tables.active
-    alike = apart.max((0, 1, 3)) < _ALIKE * rows.mass.max()
-    theta = jnp.where(alike[:, None, None], tables.mean(theta, -2)[:, None], theta)
-    coefficients = linear(theta, real)
+        deviation = deviation * tables.active
+    is_collapsed = deviation.max((0, 1, 3)) < _EQUAL_MEMBERSHIPS * rows.mass.max()
+    theta = jnp.where(is_collapsed[:, None, None], tables.cluster_mean(theta, -2)[:, None], theta)
+    coefficients = log_likelihood_coefficients(theta, real)
     score = rows.adjoint(coefficients[None]) + barred
     wide = score.astype(jnp.float64)
     tables = tables.astype(jnp.float64)
-    log_p = jax.nn.logsumexp(wide, -1) - tables.log_count(theta.shape[1])
+    log_p = jax.nn.logsumexp(wide, -1) - tables.log_cluster_count(theta.shape[1])
     likelihood = (rows.mass.astype(jnp.float64)[..., None] * log_p).sum((0, 1))
     if update == "exact":
         penalty = exact_penalty(tables, theta.astype(jnp.float64), m)[0]
@@ -311,13 +329,13 @@ def _evaluate(rows, theta, numbers, barred, done, count, trace, at, critical, up
         penalty = penalty_value(tables, theta.astype(jnp.float64))
     objective = rows.mass.sum() * strength * penalty - likelihood
     best = objective.argmin()
-    own = jax.lax.dynamic_index_in_dim(score, best, 2, keepdims=False)
+    best_score = jax.lax.dynamic_index_in_dim(score, best, 2, keepdims=False)
     return Solution(
         score.argmax(-1).astype(jnp.int32),
         objective,
         done,
         count,
-        rows.mass[..., None] * jax.nn.softmax(own, -1),
+        rows.mass[..., None] * jax.nn.softmax(best_score, -1),
         trace[:, best],
         Fit(
             -coefficients[best][None],
@@ -325,6 +343,6 @@ def _evaluate(rows, theta, numbers, barred, done, count, trace, at, critical, up
             likelihood[best],
             penalty[best] / m.astype(jnp.float64) ** 2,
             theta[best],
-            at,
+            temperatures,
         ),
     )

@@ -1,4 +1,4 @@
-"""M-steps of the penalised Bernoulli mixture: coordinate-wise or joint."""
+"""M-steps of the penalised Bernoulli mixture, by coordinates or jointly."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from nrprob.statistics.rows import Dense, Rows
 
 UPDATES = ("joint", "batch", "partial", "exact")
 
-_NEWTON = 20  # steps of one joint M-step
-_EMPTY = 1e-8  # share of the rows below which a cluster keeps its parameters
+_NEWTON_STEPS = 20  # maximum number of Newton steps of a joint M-step
+_EMPTY_SHARE = 1e-8  # clusters with a smaller share of the rows keep their parameters
 
-# theta is (R, K, p), for R restarts.
+# theta has shape (R, K, p) for R restarts.
 
 
-def bounds(dtype: Any) -> float:
-    """Distance of the parameters from 0 and 1."""
+def parameter_bound(dtype: Any) -> float:
+    """Minimum distance of the parameters from 0 and 1."""
     return 1e-6 if dtype == jnp.float32 else 1e-10
 
 
-def linear(theta: jax.Array, real: jax.Array) -> jax.Array:
-    """Coefficients (..., K, p) of the log-likelihood of a row, the constant being the last."""
+def log_likelihood_coefficients(theta: jax.Array, real: jax.Array) -> jax.Array:
+    """Coefficients (..., K, p) of the log likelihood of a row; the last one is the constant."""
     rest = jnp.where(real, jnp.log1p(-theta), 0)
     coefficients = jnp.where(real, jnp.log(theta), 0) - rest
     return coefficients.at[..., -1].set(rest.sum(-1))
 
 
-def maximiser(a: jax.Array, b: jax.Array, n: jax.Array, s: jax.Array, low: float) -> jax.Array:
+def maximise_coordinate(
+    a: jax.Array, b: jax.Array, n: jax.Array, s: jax.Array, low: float
+) -> jax.Array:
     """Root in (low, 1 - low) of a t^3 + (b - a) t^2 - (n + b) t + s.
 
     The polynomial is t (1 - t) times the derivative of a strictly concave function of t. Bisection
-    does not mind that a vanishes with features that know nothing of z, as a closed form would. It
-    tries three points at once, which a processor does in the time of one; and a step of Newton's
-    method, within what bisection leaves, doubles the digits.
+    remains stable as a approaches 0, for features that are independent of z; the closed form does
+    not. Every step tests three points at once, and a final Newton step doubles the digits.
     """
     shape = jnp.broadcast_shapes(*(jnp.shape(v) for v in (a, b, n, s)))
     left = jnp.full(shape, low, jnp.result_type(s))
     steps = 7 if left.dtype == jnp.float32 else 13
 
-    # A loop: unrolled, every step writes out the one before once for each of its uses where a
-    # compiler fuses them all, which took JAX 0.12 more memory than there is.
-    def bisect(step, left):
+    # A loop, since the compiler fuses unrolled steps into expressions of exponential size.
+    def bisection_step(step, left):
         width = (1 - 2 * low) * jnp.asarray(0.25, left.dtype) ** (step + 1)
         for t in [left + i * width for i in (1, 2, 3)]:
             rising = ((a * t + (b - a)) * t - (n + b)) * t + s > 0
             left = left + jnp.where(rising, width, 0)
         return left
 
-    left = jax.lax.fori_loop(0, steps, bisect, left)
+    left = jax.lax.fori_loop(0, steps, bisection_step, left)
     width = (1 - 2 * low) * 0.25**steps
     t = left + 0.5 * width
     value = ((a * t + (b - a)) * t - (n + b)) * t + s
@@ -60,66 +60,70 @@ def maximiser(a: jax.Array, b: jax.Array, n: jax.Array, s: jax.Array, low: float
     return jnp.clip(t - value / slope, left, jnp.minimum(left + width, 1 - low))
 
 
-class _Visits:
-    """What coordinate updates share: one parameter after another, features outermost."""
+class _CoordinateUpdates:
+    """Coordinate updates: one parameter after another, with features in the outer loop."""
 
     def __init__(self, tables: Penalty, strength: jax.Array, width: int):
-        self.width, self.k, self.tables = width, tables.count(width), tables
+        self.width, self.k, self.tables = width, tables.cluster_count(width), tables
         self.d = tables.differences.T
         self.u, self.v = self.d * tables.spread, self.d * tables.centre
         self.offset = tables.offset
         self.strength = strength / self.k
-        own = (self.u * self.d).sum(1) * (1 - 1 / self.k) + (self.v * self.d).sum(1) / self.k
-        self.curvature = self.strength * own
+        within, across = (self.u * self.d).sum(1), (self.v * self.d).sum(1)
+        self.curvature = self.strength * (within * (1 - 1 / self.k) + across / self.k)
 
-    def flat(self, values: jax.Array) -> jax.Array:
-        """(R, K, p) in the order of the visits: (p K, R)."""
+    def to_visit_order(self, values: jax.Array) -> jax.Array:
+        """Reshape (R, K, p) to the order of the visits, (p K, R)."""
         return jnp.moveaxis(values, 0, 2).swapaxes(0, 1).reshape(-1, values.shape[0])
 
-    def back(self, flat: jax.Array) -> jax.Array:
-        """Undo `flat`."""
+    def from_visit_order(self, flat: jax.Array) -> jax.Array:
+        """Invert `to_visit_order`."""
         return jnp.moveaxis(flat.reshape(-1, self.width, flat.shape[-1]).swapaxes(0, 1), 2, 0)
 
-    def pull(self, theta: jax.Array) -> jax.Array:
-        """E, as (K, R, S)."""
+    def penalty_fields(self, theta: jax.Array) -> jax.Array:
+        """E of `Penalty`, as (K, R, S)."""
         return jnp.moveaxis(theta @ self.d, 0, 1)
 
-    def place(self, i):
-        """Feature and cluster of the ``i``-th visit, and its place among all parameters."""
+    def locate_visit(self, i):
+        """Feature, cluster and parameter index of visit ``i``."""
         j, k = i // self.k, i % self.k
         return j, k, i if self.tables.active is None else j * self.width + k
 
-    def visit(self, j, k, t, e, n, s):
-        """New value (R,) of feature ``j`` in cluster k, now ``t``, and what follows for ``e``."""
-        mine, mean = e[k], self.tables.mean(e, -3)
+    def update_coordinate(self, j, k, t, e, n, s):
+        """Update parameter ``t`` (R,) of feature ``j`` in cluster ``k``, and the fields ``e``."""
+        mine, mean = e[k], self.tables.cluster_mean(e, -3)
         slope = ((mine - mean) * self.u[j] + (self.offset + mean) * self.v[j]).sum(-1)
         a = self.curvature[j]
-        new = maximiser(a, self.strength * slope - a * t, n, s, bounds(t.dtype))
-        # Kept from being computed once more for each of its uses.
-        new = jax.lax.optimization_barrier(jnp.where(n > _EMPTY, new, t))
-        return new, put(e, k, mine + (new - t)[:, None] * self.d[j])
+        new = maximise_coordinate(a, self.strength * slope - a * t, n, s, parameter_bound(t.dtype))
+        # The barrier prevents a recomputation for each use.
+        new = jax.lax.optimization_barrier(jnp.where(n > _EMPTY_SHARE, new, t))
+        return new, put_at(e, k, mine + (new - t)[:, None] * self.d[j])
 
 
-def put(array: jax.Array, i: jax.Array, values: jax.Array) -> jax.Array:
-    """``array`` with ``values`` at index i, in place within a loop."""
+def put_at(array: jax.Array, i: jax.Array, values: jax.Array) -> jax.Array:
+    """Set ``values`` at index i of ``array``, in place within a loop."""
     return jax.lax.dynamic_update_index_in_dim(array, values, i, 0)
 
 
 def coordinate_pass(
     theta: jax.Array, cells: jax.Array, tables: Penalty, strength: jax.Array, m: jax.Array
 ) -> jax.Array:
-    """Gauss-Seidel pass: every parameter at its best, given the memberships and the others."""
-    visits = _Visits(tables, strength, theta.shape[1])
-    old, s, n = visits.flat(theta), visits.flat(cells), cells[..., -1].T
+    """Gauss-Seidel pass: maximise over each parameter in turn, given the memberships."""
+    updates = _CoordinateUpdates(tables, strength, theta.shape[1])
+    old, s, n = updates.to_visit_order(theta), updates.to_visit_order(cells), cells[..., -1].T
 
-    def visit(i, carry):
-        # Parameters are read from the old ones: a loop that reads what it writes copies it.
+    def visit_parameter(i, carry):
+        # Read from the old parameters: reading the array that the loop writes would copy it.
         flat, e = carry
-        j, k, at = visits.place(i)
-        new, e = visits.visit(j, k, old[at], e, n[k], s[at])
-        return put(flat, at, new), e
+        j, k, position = updates.locate_visit(i)
+        new, e = updates.update_coordinate(j, k, old[position], e, n[k], s[position])
+        return put_at(flat, position, new), e
 
-    return visits.back(jax.lax.fori_loop(0, m * visits.k, visit, (old, visits.pull(theta)))[0])
+    return updates.from_visit_order(
+        jax.lax.fori_loop(0, m * updates.k, visit_parameter, (old, updates.penalty_fields(theta)))[
+            0
+        ]
+    )
 
 
 def partial_pass(
@@ -132,46 +136,48 @@ def partial_pass(
     strength: jax.Array,
     m: jax.Array,
 ) -> jax.Array:
-    """One pass over the parameters, with new memberships before every one of them.
+    """Partial M-step: update the memberships before every single parameter.
 
-    Features are 0 or 1, so a new parameter multiplies its cluster's share of a row by one of two
-    numbers. Shares are taken from the log-likelihoods again so often that none leaves the range
-    of numbers in between.
+    Features are binary, so a new parameter multiplies the unnormalised membership of a row by one
+    of two factors. Memberships are recomputed from the log likelihoods often enough to avoid
+    overflow and underflow.
     """
-    visits = _Visits(tables, strength, theta.shape[1])
-    k = visits.k
+    updates = _CoordinateUpdates(tables, strength, theta.shape[1])
+    k = updates.k
     assert isinstance(rows.x, Dense)
     columns = rows.x.x.reshape(-1, rows.x.n_statistics).T
     mass = rows.mass.reshape(-1)
     mass = mass / mass.sum()
-    score = rows.adjoint(linear(theta, real)[None]) / temperature + barred
+    score = rows.adjoint(log_likelihood_coefficients(theta, real)[None]) / temperature + barred
     score = jnp.moveaxis(score.reshape(mass.size, *score.shape[2:]), 0, -1).swapaxes(0, 1)
-    old = visits.flat(theta)
-    several = 2 * k if theta.dtype == jnp.float32 else 8 * k  # visits; one is a factor of 1 / low
+    old = updates.to_visit_order(theta)
+    block_length = 2 * k if theta.dtype == jnp.float32 else 8 * k
 
-    def visit(i, carry):
+    def visit_parameter(i, carry):
         flat, e, score, share = carry
-        j, c, at = visits.place(i)
+        j, c, position = updates.locate_visit(i)
         y = columns[j]
         q = mass * share[c] / share.sum(0)
-        t = old[at]
-        new, e = visits.visit(j, c, t, e, q.sum(-1), q @ y)
-        rest = (jnp.log1p(-new) - jnp.log1p(-t)) / temperature
-        one = (jnp.log(new) - jnp.log(t)) / temperature
+        t = old[position]
+        new, e = updates.update_coordinate(j, c, t, e, q.sum(-1), q @ y)
+        log_factor_0 = (jnp.log1p(-new) - jnp.log1p(-t)) / temperature
+        log_factor_1 = (jnp.log(new) - jnp.log(t)) / temperature
         is_one = y > 0.5
-        change = jnp.where(is_one, one[:, None], rest[:, None])
-        factor = jnp.where(is_one, jnp.exp(one)[:, None], jnp.exp(rest)[:, None])
-        return put(flat, at, new), e, score.at[c].add(change), share.at[c].multiply(factor)
+        change = jnp.where(is_one, log_factor_1[:, None], log_factor_0[:, None])
+        factor = jnp.where(is_one, jnp.exp(log_factor_1)[:, None], jnp.exp(log_factor_0)[:, None])
+        return put_at(flat, position, new), e, score.at[c].add(change), share.at[c].multiply(factor)
 
-    def some(j, carry):
+    def visit_block(j, carry):
         flat, e, score = carry
         share = jnp.exp(score - score.max(0))
-        end = jnp.minimum((j + 1) * several, m * k)
-        return jax.lax.fori_loop(j * several, end, visit, (flat, e, score, share))[:3]
+        end = jnp.minimum((j + 1) * block_length, m * k)
+        return jax.lax.fori_loop(j * block_length, end, visit_parameter, (flat, e, score, share))[
+            :3
+        ]
 
-    carry = old, visits.pull(theta), score
-    n_parts = (m * k + several - 1) // several
-    return visits.back(jax.lax.fori_loop(0, n_parts, some, carry)[0])
+    carry = old, updates.penalty_fields(theta), score
+    n_parts = (m * k + block_length - 1) // block_length
+    return updates.from_visit_order(jax.lax.fori_loop(0, n_parts, visit_block, carry)[0])
 
 
 def joint_step(
@@ -182,36 +188,38 @@ def joint_step(
     real: jax.Array,
     tol: jax.Array,
 ) -> jax.Array:
-    """All parameters (K, p) of one restart at their joint best, given the memberships.
+    """Joint M-step: maximise over all parameters (K, p) of one restart, given the memberships.
 
-    Damped Newton on a concave function. Its Hessian is diagonal plus one of rank K S, so that a
-    step takes the solution of K S equations. Parameters at a bound that want to leave the box
-    stay; the others come no nearer to 0 or 1 than by a factor of 20 in one step.
+    Damped projected Newton method for a concave function. Its Hessian is diagonal plus a matrix of
+    rank K S, so a step solves K S equations. Parameters at a bound with an outward gradient stay;
+    all others approach 0 or 1 by a factor of at most 20 per step.
     """
-    k, dtype = tables.count(theta.shape[0]), theta.dtype
+    k, dtype = tables.cluster_count(theta.shape[0]), theta.dtype
     d = tables.differences
-    low = jnp.asarray(bounds(dtype), dtype)
+    low = jnp.asarray(parameter_bound(dtype), dtype)
     share = cells[:, -1:]
     s = jnp.clip(cells, 0, share)
     f = share - s
-    moves = real & (share > _EMPTY)
+    moves = real & (share > _EMPTY_SHARE)
     weight = strength / k
 
-    def value(theta):
+    def penalised_likelihood(theta):
         likely = jnp.where(real, s * jnp.log(theta) + f * jnp.log1p(-theta), 0).sum()
         return likely - strength * penalty_value(tables, theta)
 
-    # Root of the penalty's Hessian between (cluster, z) cells; it is diagonal in z.
-    apart = jnp.eye(theta.shape[0], dtype=dtype) - 1 / k
-    root = apart[..., None] * jnp.sqrt(tables.spread) + jnp.sqrt(tables.centre) / k
+    # Square root of the Hessian of the penalty between (cluster, z) cells; it is diagonal in z.
+    centring = jnp.eye(theta.shape[0], dtype=dtype) - 1 / k
+    root = centring[..., None] * jnp.sqrt(tables.spread) + jnp.sqrt(tables.centre) / k
     root = jnp.sqrt(weight) * root
     if tables.active is not None:
         root = root * (tables.active[:, None] * tables.active)[..., None]
 
     def step(state, _):
         theta, old, length = state
+        # Gradient, and parameters that stay at their bounds.
         g = s / theta - f / (1 - theta) - weight * penalty_slope(tables, theta)
         stuck = ((theta <= low) & (g < 0)) | ((theta >= 1 - low) & (g > 0))
+        # Newton direction: the diagonal part, then the correction of rank K S.
         h = s / theta**2 + f / (1 - theta) ** 2
         free = moves & ~stuck
         inverse = jnp.where(free, 1 / jnp.where(free, h, 1), 0)
@@ -223,6 +231,7 @@ def joint_step(
         right = jnp.einsum("klz,lz->kz", root, x @ d.T).reshape(-1)
         solved = jax.scipy.linalg.cho_solve((factor, True), right).reshape(len(theta), -1)
         x = x - inverse * (jnp.einsum("klz,lz->kz", root, solved) @ d)
+        # Step within the bounds, accepted if it improves the objective sufficiently.
         decrement = jnp.where(free, g * x, 0).sum()
         trial = jnp.clip(
             theta + length * x,
@@ -230,7 +239,7 @@ def joint_step(
             jnp.minimum(1 - low, 1 - 0.05 * (1 - theta)),
         )
         trial = jnp.where(free, trial, theta)
-        new = value(trial)
+        new = penalised_likelihood(trial)
         gain = jnp.maximum(0.1 * (g * (trial - theta)).sum(), 0)
         better = new >= old + gain - 4 * jnp.finfo(dtype).eps * jnp.abs(old)
         theta = jnp.where(better, trial, theta)
@@ -238,10 +247,10 @@ def joint_step(
         length = jnp.where(better, jnp.minimum(1, 4 * length), length / 2)
         return (theta, old, length), ~(decrement > tol), ()
 
-    # Without a penalty this is the solution; with one it may be nearer than the last parameters.
-    plain = jnp.clip(s / jnp.where(share > _EMPTY, share, 1), low, 1 - low)
+    # Start from the better of the current and the unpenalised solution.
+    plain = jnp.clip(s / jnp.where(share > _EMPTY_SHARE, share, 1), low, 1 - low)
     plain = jnp.where(moves, plain, theta)
-    here, there = value(theta), value(plain)
-    theta = jnp.where(there > here, plain, theta)
-    start = theta, jnp.maximum(here, there), jnp.ones((), dtype)
-    return iterate(step, start, _NEWTON).state[0]
+    old_value, plain_value = penalised_likelihood(theta), penalised_likelihood(plain)
+    theta = jnp.where(plain_value > old_value, plain, theta)
+    start = theta, jnp.maximum(old_value, plain_value), jnp.ones((), dtype)
+    return iterate(step, start, _NEWTON_STEPS).state[0]

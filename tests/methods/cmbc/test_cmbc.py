@@ -31,10 +31,10 @@ from nrprob.statistics.rows import make_layout, make_rows
 
 FORMS = ("chi2", "balanced", "pairs", "printed")
 CONCAVE = FORMS[:3]
-expectation = jax.jit(solver.expectation)
+e_step = jax.jit(solver.e_step)
 coordinate_pass = jax.jit(updates.coordinate_pass)
 joint_step = jax.jit(updates.joint_step)
-maximiser = jax.jit(updates.maximiser, static_argnames="low")
+maximise_coordinate = jax.jit(updates.maximise_coordinate, static_argnames="low")
 critical_temperature = jax.jit(solver.critical_temperature)
 partial_pass = jax.jit(updates.partial_pass)
 penalty_value = jax.jit(penalties.penalty_value)
@@ -223,7 +223,7 @@ def test_the_root_is_the_maximiser_on_a_grid(seed):
     s = n * rng.choice([0, 1, rng.random(), 1e-7])
     a = rng.choice([0, 1e-12, rng.exponential(1), rng.exponential(50)])
     b = rng.normal() * rng.choice([0, 1, 100]) * a
-    t = float(maximiser(a, b, n, s, 1e-10))
+    t = float(maximise_coordinate(a, b, n, s, 1e-10))
     grid = np.linspace(1e-5, 1 - 1e-5, 4001)
 
     def value(t):
@@ -245,7 +245,7 @@ def test_a_coordinate_at_its_best_is_a_root_of_the_derivative(case, strength):
     seed, k, form = case
     x, z, theta, _ = draw(seed, k)
     rows, made, real = problem(x, [z], form, k)
-    _, cells, w = expectation(rows, pad(theta, rows.x.n_statistics), 1.0, real, 0.0)
+    _, cells, w = e_step(rows, pad(theta, rows.x.n_statistics), 1.0, real, 0.0)
     new = coordinate_pass(pad(theta, rows.x.n_statistics), cells, made, strength, 5)
     new = np.asarray(new)[0][:, :5]
     q = np.asarray(w).reshape(-1, k)[: len(x)]
@@ -266,7 +266,7 @@ def test_joint_and_coordinate_steps_meet(seed, form, strength):
     x, z, theta, _ = draw(seed, 3)
     rows, made, real = problem(x, [z], form, 3)
     theta = pad(theta, rows.x.n_statistics)
-    _, cells, _ = expectation(rows, theta, 1.0, real, 0.0)
+    _, cells, _ = e_step(rows, theta, 1.0, real, 0.0)
     cells = np.asarray(cells)
     joint = joint_step(theta[0], cells[0], made, strength, real, 1e-14)
     passes = many_passes(theta, cells, made, strength)
@@ -282,7 +282,7 @@ def test_the_m_step_weighs_the_penalty_by_strength_over_k(step, k):
     x, z, theta, _ = draw(2, k, n=60)
     rows, made, real = problem(x, [z], "chi2", k)
     theta = pad(theta, rows.x.n_statistics)
-    _, cells, w = expectation(rows, theta, 1.0, real, 0.0)
+    _, cells, w = e_step(rows, theta, 1.0, real, 0.0)
     if step == "joint":
         new = joint_step(theta[0], np.asarray(cells)[0], made, strength, real, 1e-14)
     else:
@@ -423,7 +423,7 @@ def test_steps_commute_with_names_of_clusters_and_of_values(case):
     ):
         rows, made, real = problem(data, [z], form, k)
         start = pad(start, rows.x.n_statistics)
-        free, cells, _ = expectation(rows, start, 1.5, real, 0.0)
+        free, cells, _ = e_step(rows, start, 1.5, real, 0.0)
         cells = np.asarray(cells)
         new = np.asarray(coordinate_pass(start, cells, made, 2.0, 5))[0]
         joint = new if form == "printed" else joint_step(
@@ -761,7 +761,7 @@ def test_automatic_strength(binary):
     z = labels[:, 0]
     model = CMBC(2, strength="auto", n_init=2, random_state=0).fit(X, known=z)
     path = model.strength_path_
-    assert path.strength.tolist() == list(estimator.GRID)
+    assert path.strength.tolist() == list(estimator.STRENGTH_GRID)
     chosen = path[path.strength == model.strength_].iloc[0]
     assert chosen.p_value >= 0.05 and chosen.objective == model.objective_
     assert (path[path.strength < model.strength_].p_value < 0.05).all()
