@@ -1,4 +1,4 @@
-"""Base class of multi-view estimators: inputs and fitted attributes."""
+"""Base class of multi-view estimators: input and fitted attributes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nrprob import metrics
 from nrprob.estimator.base import Clusterer, labelings
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.exceptions import warn
-from nrprob.methods.multiview.views import check_tables, cut, several
+from nrprob.methods.multiview.views import check_tables, cut_views, is_view_list
 
 
 class ViewClusterer(Clusterer):
     """Clusterer of the same rows in several views, given as a list of tables or as one table.
 
-    A class that derives from it has the parameter ``views``, and sets ``alternatives_``, `_single`,
-    whether there is one view that is one table, and `_runs`, arrays of all restarts by name.
+    Subclasses have the parameter ``views``. They set ``alternatives_``, `_single` (whether the
+    input is one table with one view), and `_runs` (arrays of all restarts by name).
     """
 
     capabilities = Capabilities(known=(), labels=False, views=True, finds_number=True, alone=True)
@@ -34,10 +34,11 @@ class ViewClusterer(Clusterer):
         Parameters
         ----------
         X : list of array-like of shape (n_samples, n_features), one per view
-            The same rows in each. A single table is one view, or several side by side if ``views``
-            says so. All float32 input is computed in float32, all else in float64.
+            The same rows in every view. A single table is one view; with ``views``, it holds
+            several views side by side. If all input is float32, so is the computation; else
+            float64.
         y : array-like of shape (n_samples,), optional
-            Present for the sake of pipelines: what it says is ignored.
+            Ignored; present for pipelines.
 
         Returns
         -------
@@ -50,19 +51,17 @@ class ViewClusterer(Clusterer):
         """
         return self._fit(X, y)
 
-    def _split(self, X: Any, *, reset: bool) -> list[np.ndarray]:
+    def _split_views(self, X: Any, *, reset: bool) -> list[np.ndarray]:
         """Checked rows of every view, in one dtype."""
-        if not several(X):
+        if not is_view_list(X):
             x = self._checked(X, reset=reset)
-            return [x] if self.views is None else cut(x, self.views)
+            return [x] if self.views is None else cut_views(x, self.views)
         if self.views is not None:
-            raise ValueError(
-                f"views says how to cut one table; got {len(X)} tables; leave views out"
-            )
-        result = check_tables(X, self)
+            raise ValueError(f"views splits a single table; got {len(X)} tables; leave views out")
+        tables = check_tables(X, self)
         if reset:
-            self.n_features_in_ = sum(x.shape[1] for x in result)
-        return result
+            self.n_features_in_ = sum(x.shape[1] for x in tables)
+        return tables
 
     def fit_predict(self, X, y=None):  # type: ignore[override]
         """Cluster the rows of all views; see `fit`.
@@ -79,21 +78,21 @@ class ViewClusterer(Clusterer):
 
     @property
     def labels_(self):  # type: ignore[override]
-        """Cluster of every row, in every view."""
+        """Cluster of every row in every view."""
         if "alternatives_" not in vars(self):
-            raise AttributeError("labels_ is what fit finds")
+            raise AttributeError("labels_ is an attribute of fitted models; call fit first")
         if self._single:
             return self.alternatives_[:, 0]
         warn(
             "labels_ holds the clusters of the first view only from the next release on; "
-            "use alternatives_, which has those of all views",
+            "use alternatives_ for the clusters of all views",
             FutureWarning,
         )
         return self.alternatives_
 
     @property
     def restarts_(self):
-        """All restarts of the chosen combination: an `xarray.Dataset`."""
+        """All restarts of the selected configuration: an `xarray.Dataset`."""
         check_is_fitted(self)
         import xarray
 
@@ -102,7 +101,7 @@ class ViewClusterer(Clusterer):
         return xarray.Dataset(data)
 
     def matching_rate(self):
-        """Share of rows on which the clusters of two views can be made to agree.
+        """Share of rows on which the clusters of two views agree, after matching their labels.
 
         Returns
         -------
@@ -125,7 +124,7 @@ class ViewClusterer(Clusterer):
         Parameters
         ----------
         truth : sequence of shape (n_samples,)
-            Classes of the rows that were fitted.
+            Classes of the rows of `fit`.
 
         Returns
         -------
@@ -144,7 +143,7 @@ class ViewClusterer(Clusterer):
 
         Returns
         -------
-        list of ndarray of shape (n_samples, n_clusters), or one of them
+        list of ndarray of shape (n_samples, n_clusters), or a single ndarray
         """
         labels = self.predict(X)
         sizes = [m.size for m in self.margins_]

@@ -1,4 +1,4 @@
-"""Candidate numbers of clusters and codes, and their constant description lengths."""
+"""Candidate configurations of clusters and codes, and their constant description lengths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from nrprob import codelength
 
-CELLS = 4096  # of a joint table
+CELLS = 4096  # largest number of cells of a joint table
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Configuration:
 
     Attributes
     ----------
-    sizes : clusters of every view
+    sizes : number of clusters of every view
     dependent : whether labels are coded jointly
     """
 
@@ -27,19 +27,22 @@ class Configuration:
     dependent: bool
 
     @property
-    def groups(self) -> tuple[tuple[int, ...], ...]:
-        """Views whose labels are coded jointly."""
+    def view_groups(self) -> tuple[tuple[int, ...], ...]:
+        """Groups of views whose labels are coded jointly."""
         every = tuple(range(len(self.sizes)))
         return (every,) if self.dependent else tuple((v,) for v in every)
 
-    def constant(self, n: int, view_sizes: Sequence[int] | None) -> float:
-        """Complexity of the labels of n rows, and the code of the centres of views of such sizes.
+    def constant_length(self, n: int, view_sizes: Sequence[int] | None) -> float:
+        """Complexity of the labels of n rows, and the code length of the centres.
 
-        None for the sizes leaves the centres out.
+        Parameters
+        ----------
+        n : number of rows
+        view_sizes : numbers of features of the views; None leaves the centres out
         """
         value = sum(
             codelength.multinomial_complexity(math.prod(self.sizes[v] for v in group), n)
-            for group in self.groups
+            for group in self.view_groups
         )
         if view_sizes is not None:
             coordinates = sum(k * d for k, d in zip(self.sizes, view_sizes, strict=True))
@@ -48,22 +51,22 @@ class Configuration:
 
 
 def dependence_gain(labels: np.ndarray, sizes: Sequence[int]) -> float:
-    """What joint coding of labels (n, V) saves over separate coding; NaN for too many cells."""
+    """Code length that joint coding of labels (n, V) saves; NaN for too many cells."""
     n = labels.shape[0]
     if math.prod(sizes) > CELLS:
         return math.nan
     cells = np.unique(labels, axis=0, return_counts=True)[1]
-    together = codelength.maximum_likelihood_length(cells)
-    together += codelength.multinomial_complexity(math.prod(sizes), n)
-    apart = sum(
+    joint = codelength.maximum_likelihood_length(cells)
+    joint += codelength.multinomial_complexity(math.prod(sizes), n)
+    separate = sum(
         codelength.nml_length(np.bincount(column, minlength=k))
         for column, k in zip(labels.T, sizes, strict=True)
     )
-    return float(apart - together)
+    return float(separate - joint)
 
 
 def first_splits(scaled: Sequence[np.ndarray], weights: np.ndarray) -> float:
-    """Sum over the views, of total variance 1, of the temperatures at which one first splits."""
+    """Sum of the critical temperatures at which each view, of total variance 1, first splits."""
     splits = []
     for x, w in zip(scaled, weights, strict=True):
         n, d = x.shape
@@ -74,15 +77,15 @@ def first_splits(scaled: Sequence[np.ndarray], weights: np.ndarray) -> float:
 
 
 def best_cells(joint: np.ndarray, scores: list[np.ndarray]) -> np.ndarray:
-    """Cell (n, V) of the largest sum of a log table and scores (n, K_v); the first of equals."""
+    """Cell (n, V) of the largest sum of a log table and scores (n, K_v); ties go to the first."""
     n, axes = scores[0].shape[0], range(1, len(scores) + 1)
     out = np.empty((n, len(scores)), np.int64)
     step = max(1, (1 << 22) // joint.size)
     for first in range(0, n, step):
         total = joint[None]
         for v, score in zip(axes, scores, strict=True):
-            some = score[first : first + step]
-            total = total + np.expand_dims(some, [u for u in axes if u != v])
+            block = score[first : first + step]
+            total = total + np.expand_dims(block, [u for u in axes if u != v])
         best = total.reshape(total.shape[0], -1).argmax(1)
         out[first : first + step] = np.stack(np.unravel_index(best, joint.shape), 1)
     return out

@@ -1,4 +1,4 @@
-"""Views of the user as centred, scaled and concatenated arrays."""
+"""Input views as centred, scaled and concatenated arrays."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from nrprob.statistics.rows import bucket_size
 
 @dataclass
 class View:
-    """How the rows of a view are scaled."""
+    """Centring and scaling of one view."""
 
     mean: np.ndarray
     scale: float
 
     @classmethod
-    def of(cls, x: np.ndarray, name: str) -> View:
-        """Mean of the rows, and the root of their total variance, which has to be positive."""
+    def from_rows(cls, x: np.ndarray, name: str) -> View:
+        """Mean of the rows and root of their total variance; ValueError if all rows are equal."""
         check_range(x)
         mean = x.mean(0, dtype=np.float64)
         scale = math.sqrt(float(((x - mean) ** 2).sum() / len(x)))
@@ -42,8 +42,8 @@ class View:
         return (x - self.mean.astype(x.dtype)) / x.dtype.type(self.scale)
 
 
-def several(X: Any) -> bool:
-    """Whether an argument is a list of tables, and not one table that is a list."""
+def is_view_list(X: Any) -> bool:
+    """Whether an argument is a list of tables, rather than one table in the form of a list."""
     if not isinstance(X, list | tuple) or not X:
         return False
     return is_annotated(X[0]) or np.ndim(X[0]) == 2
@@ -53,8 +53,8 @@ def check_tables(X: Sequence[Any], estimator: Any) -> list[np.ndarray]:
     """Checked rows of every view of a list, in one dtype."""
     for v, x in enumerate(X[1:], 1):
         check_same_order(X[0], **{f"X[{v}]": x})
-    kinds = {np.dtype(getattr(x, "dtype", float)) for x in X}
-    dtype = np.float32 if kinds == {np.dtype(np.float32)} else np.float64
+    dtypes = {np.dtype(getattr(x, "dtype", float)) for x in X}
+    dtype = np.float32 if dtypes == {np.dtype(np.float32)} else np.float64
     result = [
         check_rows(x, check_array, dtype=dtype, input_name=f"view {v}", estimator=estimator)
         for v, x in enumerate(X)
@@ -67,11 +67,11 @@ def check_tables(X: Sequence[Any], estimator: Any) -> list[np.ndarray]:
     return result
 
 
-def cut(x: np.ndarray, views: Any) -> list[np.ndarray]:
-    """Views of a table that has them side by side, of so many columns each."""
+def cut_views(x: np.ndarray, views: Any) -> list[np.ndarray]:
+    """Split a table into views of the given numbers of columns."""
     if np.ndim(views) != 1 or len(views) == 0:
         raise ValueError(
-            f"views must be numbers of columns; got {short_repr(views)}; pass one for every view"
+            f"views must be numbers of columns; got {short_repr(views)}; pass one number per view"
         )
     for size in views:
         check_number("views", size, low=1, high=MOST, integer=True)
@@ -84,8 +84,11 @@ def cut(x: np.ndarray, views: Any) -> list[np.ndarray]:
     return np.split(x, np.cumsum(sizes)[:-1], axis=1)
 
 
-def statistics(scaled: list[np.ndarray]) -> np.ndarray:
-    """Features of all views, and their squared norms last, but for the 1 of every row."""
+def view_statistics(scaled: list[np.ndarray]) -> np.ndarray:
+    """Features of all views, followed by the squared norm of every view.
+
+    The constant statistic 1 of every row is added elsewhere.
+    """
     n, n_views = scaled[0].shape[0], len(scaled)
     width = sum(x.shape[1] for x in scaled)
     size = bucket_size(width + n_views + 1, 1024 if n <= 16384 else 1) - 1
@@ -95,8 +98,8 @@ def statistics(scaled: list[np.ndarray]) -> np.ndarray:
     return x
 
 
-def columns(view_sizes: Sequence[int], n_statistics: int, dtype: Any) -> np.ndarray:
-    """Which statistics are the features of a view, (V, p)."""
+def feature_columns(view_sizes: Sequence[int], n_statistics: int, dtype: Any) -> np.ndarray:
+    """Indicators (V, p) of the statistics that are features of each view."""
     view = np.repeat(np.arange(len(view_sizes)), view_sizes)
     result = np.zeros((len(view_sizes), n_statistics), dtype)
     result[view, np.arange(view.size)] = 1

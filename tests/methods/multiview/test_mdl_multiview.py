@@ -71,18 +71,18 @@ def reference(views, labels, sizes, dependent, sigma, geometry, bounds=(1e-3, 10
 # Cells
 
 
-_expect = jax.jit(joint_cells.expect)
+_expect = jax.jit(joint_cells.expected_cells)
 
 
 @jax.jit
 def _best(table, scores, mass):
-    ones = joint_cells.best(table, scores)
-    return ones, joint_cells.count(ones, mass)
+    ones = joint_cells.maximise_cells(table, scores)
+    return ones, joint_cells.count_cells(ones, mass)
 
 
 @jax.jit
 def _draw(table, factors, u, mass):
-    return joint_cells.count(joint_cells.draw(table, factors, u), mass)
+    return joint_cells.count_cells(joint_cells.sample_cells(table, factors, u), mass)
 
 
 @pytest.mark.parametrize("sizes", [(3,), (70, 66), (2, 3, 2)])
@@ -195,11 +195,11 @@ def _descend(design, rows, hyper, seed, active, start, steps):
     coder = solver.Coder(design, hyper, rows)
 
     def step(counts, _):
-        codes = coder.codes(counts, active, solver.SMOOTHING)
+        codes = coder.m_step(counts, active, solver.SMOOTHING)
         free, members, joint = coder.mean_field_step(codes, start)
-        return solver.Counts(coder.cells(members), joint), free
+        return solver.Counts(coder.cluster_statistics(members), joint), free
 
-    counts, values = jax.lax.scan(step, coder.start(seed, active), length=steps)
+    counts, values = jax.lax.scan(step, coder.initial_counts(seed, active), length=steps)
     return values, counts
 
 
@@ -482,7 +482,7 @@ def test_bad_input_is_refused():
     refuse("scale_range must be two numbers", scale_range=0.5)
     refuse("start must be at least 1e-09", start=(1.0, 0.0))
     refuse("cooling must be at least", cooling=1.0)
-    refuse("views says how to cut one table", views=(2, 3))
+    refuse("views splits a single table", views=(2, 3))
     refuse("views must add up", np.concatenate(views, 1), views=(2, 2))
     refuse("views must be numbers", np.concatenate(views, 1), views=3)
     model = MDLMultiView(2, n_init=3, random_state=0).fit(views)
