@@ -256,7 +256,7 @@ def differences_step(x) -> Time:
     import jax
     import jax.numpy as jnp
 
-    from nrprob.engines.optimise.reassign import differences, label_cells
+    from nrprob.engines.optimise.reassign import label_cells, move_differences
     from nrprob.methods.bottleneck.ib import Bottleneck
     from nrprob.statistics.rows import make_layout, make_rows
     from nrprob.statistics.terms import objective
@@ -271,7 +271,7 @@ def differences_step(x) -> Time:
         terms = Bottleneck("multinomial")(rows, {}).terms
 
         def step(_, labels):
-            change = differences(terms, rows, labels, label_cells(rows, labels, 10))
+            change = move_differences(terms, rows, labels, label_cells(rows, labels, 10))
             labels = change.argmin(-1).astype(labels.dtype)
             value = objective(terms, label_cells(rows, labels, 10))[0]
             return jnp.where(value < jnp.inf, labels, 0)

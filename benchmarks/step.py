@@ -42,7 +42,7 @@ def steps(terms, rows, w, beta, count):
 
     def step(_, carry):
         w, change = carry
-        new = normalise_masses(update.step((rows,), None, w, beta)[1], rows.mass)
+        new = normalise_masses(update.em_step((rows,), None, w, beta)[1], rows.mass)
         return new, jnp.abs(new - w).max()
 
     return jax.lax.fori_loop(0, count, step, (w, jnp.zeros((), w.dtype)))[1]

@@ -12,7 +12,7 @@ from nrprob.data.storage.blocks import Blocks, gathered
 from nrprob.data.storage.stored import Chunk, Survey
 from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise import cells, solve
-from nrprob.engines.optimise.cells import Block
+from nrprob.engines.optimise.cells import KnownBlock
 from nrprob.estimator.base import Restarts
 from nrprob.known import Groups
 from nrprob.statistics import families
@@ -32,7 +32,7 @@ class LayGroups:
     n_groups: int
     labelled: bool
 
-    def __call__(self, chunk: Chunk) -> Block:
+    def __call__(self, chunk: Chunk) -> KnownBlock:
         """Lay out the rows of a chunk."""
         n = int(chunk.real.sum())
         x = self.features(chunk.x[:n])
@@ -43,7 +43,7 @@ class LayGroups:
         fixed = (
             layout.to_blocks(chunk.given["fixed"].astype(np.int32), -1) if self.labelled else None
         )
-        return Block(rows, fixed)
+        return KnownBlock(rows, fixed)
 
 
 def block_size(n_init: int, n_clusters: int) -> int:

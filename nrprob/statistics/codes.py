@@ -44,10 +44,10 @@ class CellCode(Protocol):
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Nats of statistics (..., p)."""
 
-    def prepare(self, cells: jax.Array) -> Any:
-        """What `join` wants to know of cells (p, K): arrays (..., K)."""
+    def prepare_join(self, cells: jax.Array) -> Any:
+        """What `join_costs` wants to know of cells (p, K): arrays (..., K)."""
 
-    def join(self, prepared: Any, row: jax.Array) -> jax.Array:
+    def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that single rows (p, b) add to cells prepared as (..., K, 1 or b).
 
         Rows come last because that is the axis along which processors compute.
@@ -60,10 +60,10 @@ class _CodeByDifference:
     def __call__(self, cell: jax.Array) -> jax.Array:
         raise NotImplementedError
 
-    def prepare(self, cells):
+    def prepare_join(self, cells):
         return cells, self(cells.T)
 
-    def join(self, prepared, row):
+    def join_costs(self, prepared, row):
         cells, before = prepared
         return self(jnp.moveaxis(cells + row[:, None], 0, -1)) - before
 
@@ -124,17 +124,17 @@ class CountCode(_CodeByDifference):
         counts = cell[..., self.first : self.stop]
         return _look_up(self.each, counts).sum(-1) + _look_up(self.total, counts.sum(-1))
 
-    def prepare(self, cells: jax.Array) -> Any:
-        """What `join` wants to know of cells (p, K)."""
+    def prepare_join(self, cells: jax.Array) -> Any:
+        """What `join_costs` wants to know of cells (p, K)."""
         if not self.single:
-            return super().prepare(cells)
+            return super().prepare_join(cells)
         counts = cells[self.first : self.stop]
         return _table_difference(self.each, counts) + _table_difference(self.total, counts.sum(0))
 
-    def join(self, prepared: Any, row: jax.Array) -> jax.Array:
+    def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
         if not self.single:
-            return super().join(prepared, row)
+            return super().join_costs(prepared, row)
         return sum_of_products(prepared, row[self.first : self.stop])
 
 
@@ -154,14 +154,14 @@ class BinaryCode(_CodeByDifference):
         both = _look_up(self.each, ones) + _look_up(self.each, n[..., None] - ones)
         return both.sum(-1) + (self.stop - self.first) * _look_up(self.total, n)
 
-    def prepare(self, cells: jax.Array) -> Any:
-        """What `join` wants to know of cells (p, K)."""
+    def prepare_join(self, cells: jax.Array) -> Any:
+        """What `join_costs` wants to know of cells (p, K)."""
         ones, n = cells[self.first : self.stop], cells[-1]
         zero = _table_difference(self.each, n - ones)  # of one more 0, feature by feature
         rest = zero.sum(0) + (self.stop - self.first) * _table_difference(self.total, n)
         return _table_difference(self.each, ones) - zero, rest
 
-    def join(self, prepared: Any, row: jax.Array) -> jax.Array:
+    def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
         one, rest = prepared
         return sum_of_products(one, row[self.first : self.stop]) + row[-1] * rest
@@ -178,11 +178,11 @@ class LabelCode(_CodeByDifference):
         """Nats of statistics (..., p)."""
         return _look_up(self.each, cell[..., -1])
 
-    def prepare(self, cells: jax.Array) -> jax.Array:
-        """What `join` wants to know of cells (p, K)."""
+    def prepare_join(self, cells: jax.Array) -> jax.Array:
+        """What `join_costs` wants to know of cells (p, K)."""
         return _table_difference(self.each, cells[-1])
 
-    def join(self, prepared: jax.Array, row: jax.Array) -> jax.Array:
+    def join_costs(self, prepared: jax.Array, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
         return prepared * row[-1]
 
@@ -219,12 +219,12 @@ class NormalNML(_CodeByDifference):
         fit = self._fit(cell[:m], cell[m : 2 * m], n, 1 / jnp.maximum(n, 1))
         return fit + _look_up(self.complexity, n)
 
-    def prepare(self, cells: jax.Array) -> Any:
-        """What `join` wants to know of cells (p, K)."""
+    def prepare_join(self, cells: jax.Array) -> Any:
+        """What `join_costs` wants to know of cells (p, K)."""
         n = cells[-1] + 1
         return cells, n, 1 / n, _look_up(self.complexity, n) - self(cells.T)
 
-    def join(self, prepared: Any, row: jax.Array) -> jax.Array:
+    def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
         cells, n, inverse, rest = prepared
         m = self.n_features
@@ -257,11 +257,11 @@ class NormalInverseGamma(_CodeByDifference):
         """Nats of statistics (..., p)."""
         return self._fit_nats(jnp.moveaxis(cell, -1, 0)) + _look_up(self.table, cell[..., -1])
 
-    def prepare(self, cells: jax.Array) -> Any:
-        """What `join` wants to know of cells (p, K)."""
+    def prepare_join(self, cells: jax.Array) -> Any:
+        """What `join_costs` wants to know of cells (p, K)."""
         return cells, _look_up(self.table, cells[-1] + 1) - self(cells.T)
 
-    def join(self, prepared: Any, row: jax.Array) -> jax.Array:
+    def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
         cells, rest = prepared
         return self._fit_nats(cells + row[:, None]) + rest
@@ -297,8 +297,8 @@ class NormalInverseWishart:
             self.table, n
         )
 
-    def prepare(self, cells: jax.Array) -> Any:
-        """What `join` wants to know of cells (p, K)."""
+    def prepare_join(self, cells: jax.Array) -> Any:
+        """What `join_costs` wants to know of cells (p, K)."""
         n, precision = cells[-1], self.kappa + cells[-1]
         white, log_det = jax.vmap(whitener)(self._scale_matrix(cells.T))
         mean = jnp.einsum("kij,jk->ik", white, cells[: self.n_features] / precision)
@@ -306,7 +306,7 @@ class NormalInverseWishart:
         less = precision / (precision + 1) / self.scale
         return constant, 0.5 * (self.nu + n + 1), less, mean, jnp.moveaxis(white, 0, -1)
 
-    def join(self, prepared: Any, row: jax.Array) -> jax.Array:
+    def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
         constant, half, less, mean, white = prepared
         return constant + half * jnp.log1p(
@@ -394,8 +394,8 @@ class NormalWishart:
         )
         return self.n_features * rest + 0.5 * (freedom + n) * log_det
 
-    def prepare(self, cells: jax.Array) -> Any:
-        """What `join` wants to know of cells (p, K)."""
+    def prepare_join(self, cells: jax.Array) -> Any:
+        """What `join_costs` wants to know of cells (p, K)."""
         m, n = self.n_features, self.power * cells[-1]
         size, precision = (
             m if self.full else 1,
@@ -414,7 +414,7 @@ class NormalWishart:
         mean = jnp.einsum("kij,jk->ik", white, mean)
         return constant, freedom, precision, mean, jnp.moveaxis(white, 0, -1)
 
-    def join(self, prepared: Any, row: jax.Array) -> jax.Array:
+    def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
         constant, freedom, precision, mean, scatter = prepared
         more: Any = self.power
@@ -430,7 +430,7 @@ class NormalWishart:
             inside = _log_product(1 + less * jnp.square(row[:, None] - mean) / scatter)
         return constant + 0.5 * (freedom + self.power) * inside
 
-    def join_weighted(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
+    def weighted_join_costs(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
         """Nats (K, G, b) that rows (p, b) of weight 1 add if they have weights (G,)."""
         constant, freedom, precision, mean, scatter = prepared
         row, more = row[: self.n_features], self.power * weights[:, None]

@@ -342,7 +342,7 @@ class CrossEntropyCost:
 
     # Single rows
 
-    def track(self, cells: jax.Array) -> TrackedCells:
+    def track_cells(self, cells: jax.Array) -> TrackedCells:
         """State of cells (K, p)."""
         w, mean, scatter = centre_cells(cells, self.n_features, self.covariance)
         full = w > _EMPTY
@@ -355,7 +355,7 @@ class CrossEntropyCost:
             scatter = jnp.where(full, scatter + self._ridge_trace(), 1)
         return TrackedCells(w, mean, scatter, log_det)
 
-    def moves(
+    def move_changes(
         self, state: TrackedCells, row: jax.Array, label: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         """What rows (b, columns) add by joining cells (b, K), and by leaving their own (b,)."""
@@ -401,7 +401,7 @@ class CrossEntropyCost:
         leave = jnp.where(own[0] > 1, leave, -self._cost_of_log_det(*own))
         return join, jnp.where(ok | (own[0] <= 1), leave, jnp.inf)
 
-    def moved(
+    def apply_move(
         self, state: TrackedCells, row: jax.Array, old: jax.Array, new: jax.Array
     ) -> TrackedCells:
         """State after a row (columns,) went from one cell to another one."""

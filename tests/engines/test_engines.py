@@ -61,7 +61,7 @@ def _setting(kind, family, seed=0, mass=None, dtype=np.float64, sparse_rows=Fals
     return x, z, mass, layout, rows, terms, arguments
 
 
-_differences = jax.jit(reassign.differences)
+_differences = jax.jit(reassign.move_differences)
 label_cells = partial(jax.jit, static_argnames="n_clusters")(reassign.label_cells)
 _uniform = partial(jax.jit, static_argnums=(1, 2))(hash_rng.hashed_uniform)
 _spread = partial(jax.jit, static_argnums=(1, 2))(hash_rng.hashed_noise)
@@ -237,8 +237,8 @@ def _path(rows, weight, start, beta, final, fixed, active, compression, *, kind,
 
     def recorded(state, sums, beta):
         count, values = state
-        values = values.at[count].set(update.value(None, sums, beta), mode="drop")
-        return (count + 1, values), *update.settle(None, sums, beta)[1:]
+        values = values.at[count].set(update.objective(None, sums, beta), mode="drop")
+        return (count + 1, values), *update.m_step(None, sums, beta)[1:]
 
     beta = beta * critical
     ladder = AnnealingSchedule(
@@ -252,7 +252,7 @@ def _path(rows, weight, start, beta, final, fixed, active, compression, *, kind,
     )
     state = (0, jnp.full((STEPS, start.shape[2]), jnp.nan, start.dtype))
     return anneal(
-        update._replace(settle=recorded), (rows,), state, start, ladder, jnp.uint32(0),
+        update._replace(m_step=recorded), (rows,), state, start, ladder, jnp.uint32(0),
         fixed=fixed, active=active, damped=damped,
     )  # fmt: skip
 
@@ -328,7 +328,7 @@ def test_free_energy_is_the_references():
 
     @jax.jit
     def value(terms, rows, w, beta, compression):
-        return term_update(terms, compression).reached((rows,), None, w, beta)
+        return term_update(terms, compression).evaluate_objective((rows,), None, w, beta)
 
     for compression in (0.0, 0.4, 1.0, 1.7):
         exact = reference.free_energy(x, r, beta=3.0, compression=compression, **arguments)
@@ -466,10 +466,10 @@ def test_one_compilation_for_a_grid():
 
 def test_rounding_is_told_from_changes_that_fall_or_grow():
     def ends(changes):
-        quiet = RoundingMonitor.begin(np.float32(1))
+        quiet = RoundingMonitor.from_largest_mass(np.float32(1))
         for change in changes:
-            quiet = quiet.after(np.float32(change))
-        return bool(quiet.for_good(np.float32(changes[-1])))
+            quiet = quiet.add_change(np.float32(change))
+        return bool(quiet.is_rounding(np.float32(changes[-1])))
 
     rng = np.random.default_rng(0)
     rounding = 1e-6 * rng.uniform(1, 1.5, 100)

@@ -24,8 +24,8 @@ _length = jax.jit(lambda code, cell: code(cell))
 
 @jax.jit
 def _join(code, cells, new):
-    prepared = jax.tree.map(lambda a: a[..., None], code.prepare(cells.T))
-    return code.join(prepared, new.T)
+    prepared = jax.tree.map(lambda a: a[..., None], code.prepare_join(cells.T))
+    return code.join_costs(prepared, new.T)
 
 
 def _count_code(n_symbols, n_max, concentration, **options):

@@ -29,7 +29,7 @@ _SHARE = 0.25  # of the tolerance that all rows together may still move, for non
 _ROUNDING = 1e-7  # relative change of cells in which nothing moves any more
 
 
-class Block(NamedTuple):
+class KnownBlock(NamedTuple):
     """Some rows, by known group, and their clusters where these are given, else -1; or None."""
 
     rows: Rows
@@ -77,7 +77,7 @@ class _Width(NamedTuple):
     n_statistics: int
 
 
-class State(NamedTuple):
+class MembershipParameters(NamedTuple):
     """What memberships follow from.
 
     Attributes
@@ -132,7 +132,7 @@ class StoredAnnealingResult(NamedTuple):
     best : number of the best restart
     """
 
-    state: State
+    state: MembershipParameters
     cells: np.ndarray
     hard: np.ndarray
     objective: np.ndarray
@@ -156,7 +156,7 @@ class StoredAnnealingResult(NamedTuple):
 
 
 @jax.jit
-def _moments(block: Block) -> Moments:
+def _moments(block: KnownBlock) -> Moments:
     rows = block.rows
     p = rows.x.n_statistics
 
@@ -176,7 +176,7 @@ def sum_moments(blocks: Blocks) -> Moments:
 
 
 def _memberships(
-    block: Block, state: State | None, active: jax.Array, seed: Any, scale: Any
+    block: KnownBlock, state: MembershipParameters | None, active: jax.Array, seed: Any, scale: Any
 ) -> jax.Array:
     """Masses (B, r, S, K) that follow from a state, or those of the start."""
     rows = block.rows
@@ -189,15 +189,15 @@ def _memberships(
 
 
 @jax.jit
-def _pass(block: Block, state: State, active: jax.Array) -> jax.Array:
+def _pass(block: KnownBlock, state: MembershipParameters, active: jax.Array) -> jax.Array:
     """Cells (groups, S, K, p) of the memberships of a block."""
     return block.rows.cells(_memberships(block, state, active, jnp.uint32(0), 0.0))
 
 
 @jax.jit
 def _look(
-    block: Block,
-    state: State | None,
+    block: KnownBlock,
+    state: MembershipParameters | None,
     active: jax.Array,
     seed: jax.Array,
     scale: jax.Array,
@@ -219,7 +219,7 @@ def _look(
 
 
 @jax.jit
-def _hard(block: Block, state: State, active: jax.Array) -> jax.Array:
+def _hard(block: KnownBlock, state: MembershipParameters, active: jax.Array) -> jax.Array:
     """Cells of the most likely clusters."""
     w = _memberships(block, state, active, jnp.uint32(0), 0.0)
     names = jnp.arange(w.shape[-1])
@@ -229,7 +229,7 @@ def _hard(block: Block, state: State, active: jax.Array) -> jax.Array:
 
 @partial(jax.jit, static_argnames="soft")
 def _labels(
-    block: Block, state: State, active: jax.Array, soft: bool = False
+    block: KnownBlock, state: MembershipParameters, active: jax.Array, soft: bool = False
 ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
     """Numbers, labels (..., S) and memberships (..., S, K) of a block's rows; masses are 1 or 0."""
     w = _memberships(block, state, active, jnp.uint32(0), 0.0)
@@ -342,7 +342,7 @@ def anneal_cells(
     seeds = [np.asarray(fold_in(seed, i)) for i in (1, 2)]
 
     def narrow(state):
-        return State(*(np.asarray(a, dtype) for a in state))
+        return MembershipParameters(*(np.asarray(a, dtype) for a in state))
 
     def look(state, beta, index):
         size = np.where(beta >= final, 0, float(settings.noise)).astype(dtype)
@@ -350,7 +350,7 @@ def anneal_cells(
         own = None if state is None else narrow(state)
         return blocks.total(_look, own, active, seeds[0], scale, noise)
 
-    state: State | None = None
+    state: MembershipParameters | None = None
     seen = look(state, beta, 0)
     trace, done, n_iter, check = [], np.zeros(n_init, bool), 0, None
     for index in range(1, CAPACITY + 1):
@@ -361,7 +361,7 @@ def anneal_cells(
         for _ in range(int(settings.max_iter) * (100 if finish else 1)):
             following = _follow(terms, jnp.asarray(cells), active, settings.compression)
             slopes, prior = map(np.asarray, following)
-            new = State(slopes, prior, beta)
+            new = MembershipParameters(slopes, prior, beta)
             moved = (
                 np.full(n_init, np.inf) if state is None else _moved(state, new, all_rows, active)
             )
@@ -399,7 +399,9 @@ def anneal_cells(
     ), terms
 
 
-def _moved(old: State, new: State, all_rows: Moments, active: np.ndarray) -> np.ndarray:
+def _moved(
+    old: MembershipParameters, new: MembershipParameters, all_rows: Moments, active: np.ndarray
+) -> np.ndarray:
     """Root of the mean square (S,) of the largest change of rows' log memberships."""
     beta = np.asarray(new.beta)[:, None, None]
     step = (beta * (new.slopes - old.slopes))[:, :, active]
@@ -418,6 +420,6 @@ def iterate_labels(
 ) -> Any:
     """Block by block, numbers, labels, -1 on padding, and memberships or None, by the best."""
     at, state = slice(result.best, result.best + 1), result.state
-    best = State(state.slopes[:, at], state.log_prior[at], state.beta[at])
+    best = MembershipParameters(state.slopes[:, at], state.log_prior[at], state.beta[at])
     for number, labels, w in blocks.each(partial(_labels, soft=soft), best, active):
         yield number, labels[..., 0], None if w is None else w[..., 0, :]

@@ -22,22 +22,24 @@ class IncrementalCost(Protocol):
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Cost of statistics (..., p)."""
 
-    def track(self, cells: jax.Array) -> Any:
+    def track_cells(self, cells: jax.Array) -> Any:
         """State of cells (K, p)."""
 
-    def moves(self, state: Any, row: jax.Array, label: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def move_changes(
+        self, state: Any, row: jax.Array, label: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         """What rows (b, columns) of cells ``label`` (b,) add by joining (b, K), and leaving (b,).
 
         Joining their own cell means nothing. What must not leave costs infinity.
         """
 
-    def moved(self, state: Any, row: jax.Array, old: jax.Array, new: jax.Array) -> Any:
+    def apply_move(self, state: Any, row: jax.Array, old: jax.Array, new: jax.Array) -> Any:
         """State after a row (columns,) went from one cell to another one."""
 
 
 def all_incremental(terms: Terms) -> bool:
     """Whether all costs know what rows change."""
-    known = [hasattr(term.cost, "moves") for term in terms]
+    known = [hasattr(term.cost, "move_changes") for term in terms]
     if any(known) and not all(known):
         raise TypeError("either all costs know what a row changes, or none; got some of both")
     return all(known)
@@ -52,18 +54,18 @@ def label_cells(rows: Rows, labels: jax.Array, n_clusters: int) -> jax.Array:
     return rows.cells(one_hot(labels[..., None], rows.mass, n_clusters))
 
 
-def track(terms: Terms, cells: jax.Array) -> tuple[Any, ...]:
+def track_cells(terms: Terms, cells: jax.Array) -> tuple[Any, ...]:
     """States of moving costs, from cells (1, 1, K, p)."""
-    return tuple(_moving(term).track(cells[0, 0]) for term in terms)
+    return tuple(_moving(term).track_cells(cells[0, 0]) for term in terms)
 
 
-def moves(
+def move_changes(
     terms: Terms, states: tuple[Any, ...], row: jax.Array, label: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """What rows add to F by joining (b, K) and leaving (b,), under moving costs."""
     join, leave = 0.0, 0.0
     for term, state in zip(terms, states, strict=True):
-        more, less = _moving(term).moves(state, row, label)
+        more, less = _moving(term).move_changes(state, row, label)
         join, leave = join + term.weight * more, leave + term.weight * less
     return join, leave
 
@@ -71,8 +73,8 @@ def moves(
 def _of_blocks(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array):
     """What rows add to F by joining (B, r, K) and leaving (B, r); dense rows only."""
     if all_incremental(terms):
-        states = track(terms, cells)
-        return jax.lax.map(lambda b: moves(terms, states, *b), (rows.x.x, labels))
+        states = track_cells(terms, cells)
+        return jax.lax.map(lambda b: move_changes(terms, states, *b), (rows.x.x, labels))
     own = tuple(t.cells(cells)[:, 0] for t in terms)
 
     def block(inner):
@@ -91,7 +93,7 @@ def _of_blocks(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array):
     return jax.lax.map(block, (rows.x.x, rows.mass, rows.group, labels))
 
 
-def differences(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array) -> jax.Array:
+def move_differences(terms: Terms, rows: Rows, labels: jax.Array, cells: jax.Array) -> jax.Array:
     """Change of F (B, r, K) when each row alone moves to each cluster; 0 where it is.
 
     ``labels`` (B, r) and their ``cells`` (groups, 1, K, p); dense rows only. Moves that are not

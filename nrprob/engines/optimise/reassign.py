@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from nrprob.engines.hash_rng import fold_in, hashed_uniform
 from nrprob.engines.optimise.differences import (
     ClusterRemoval,
-    differences,
     label_cells,
     merge_best_pair,
+    move_differences,
     remove_small_clusters,
 )
 from nrprob.engines.optimise.iterate import empty_trace, iterate
@@ -234,7 +234,7 @@ def reassign_batched(
         return jnp.where(free, cost.argmin(-1).astype(labels.dtype), labels)
 
     def gains(labels, cells, existing):
-        change = jnp.where(existing, differences(terms, rows, labels, cells), jnp.inf)
+        change = jnp.where(existing, move_differences(terms, rows, labels, cells), jnp.inf)
         # Below the rounding of the cells' costs a difference says nothing.
         sizes = [jnp.abs(t.weight) * jnp.abs(t.cost(t.cells(cells))).max() for t in terms]
         gain = change.min(-1) + 2 * eps * functools.reduce(jnp.add, sizes)

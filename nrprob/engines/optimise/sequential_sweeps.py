@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from nrprob.engines.optimise.differences import all_incremental, moves, track
+from nrprob.engines.optimise.differences import all_incremental, move_changes, track_cells
 from nrprob.statistics.costs import SeparableCost
 from nrprob.statistics.rows import Rows, Sparse
 from nrprob.statistics.terms import Terms
@@ -68,18 +68,18 @@ def _moving_visits(terms, rows, mass, group):
     def prepare(cells):
         # Below the rounding of the cells' costs a difference says nothing.
         sizes = [jnp.abs(t.weight) * jnp.abs(t.cost(cells[0, 0])).max() for t in terms]
-        return track(terms, cells), eps * functools.reduce(jnp.add, sizes)
+        return track_cells(terms, cells), eps * functools.reduce(jnp.add, sizes)
 
     def visit(i, old, active, state):
         states, rounding = state
-        join, leave = moves(terms, states, x[i][None], old[None])
+        join, leave = move_changes(terms, states, x[i][None], old[None])
         change = jnp.where(active & ~jnp.isnan(join[0]), join[0] + leave, jnp.inf)
         change = change.at[old].set(-rounding)
         new = change.argmin().astype(old.dtype)
 
         def move(states):
             return tuple(
-                term.cost.moved(own, x[i], old, new)
+                term.cost.apply_move(own, x[i], old, new)
                 for term, own in zip(terms, states, strict=True)
             )
 

@@ -308,8 +308,8 @@ def solve_anneal(
     active = jnp.arange(n_clusters) < settings.n_clusters
     begin = jnp.where(run.critical < jnp.inf, 0.95 * run.critical, 1).astype(dtype)
     if not run.anneal:
-        begin = jnp.full_like(begin, jnp.inf)  # the ladder goes no further than its end
-    ladder = AnnealingSchedule(
+        begin = jnp.full_like(begin, jnp.inf)  # the schedule goes no further than its end
+    schedule = AnnealingSchedule(
         begin * settings.quench ** np.linspace(0, 1, n_init, dtype=dtype),
         settings.cooling,
         settings.beta,
@@ -326,20 +326,20 @@ def solve_anneal(
         # What the labelled rows alone say of the others. All that start there end as one, with
         # nothing in clusters that no label has; if there are such, only the first does.
         labelled = one_hot(fixed[..., None], rows.mass, n_clusters)
-        said = run.update.step(run.blocks, run.state, labelled, jnp.ones(1, dtype))[1]
+        said = run.update.em_step(run.blocks, run.state, labelled, jnp.ones(1, dtype))[1]
         empty = (active & (labelled.sum((0, 1, 2)) == 0)).any()
         at_random = empty & (jnp.arange(n_init) > 0)[:, None]
         start = jnp.where(at_random, start, 0.01 * start + said)
     start = normalise_masses(start, rows.mass, fixed, active)
     result = anneal(
-        run.update, run.blocks, run.state, start, ladder, fold_in(seed, 2),
+        run.update, run.blocks, run.state, start, schedule, fold_in(seed, 2),
         fixed=fixed, active=active, damped=damped,
     )  # fmt: skip
     labels = result.w.argmax(-1).astype(jnp.int32)
     hard = one_hot(labels, rows.mass, n_clusters)
     reached, slope = run.finish(result.state, result.w, hard)
     if soft:
-        reached = run.update.reached(run.blocks, result.state, result.w, result.beta)
+        reached = run.update.evaluate_objective(run.blocks, result.state, result.w, result.beta)
         reached = reached.astype(jnp.float64)
     best = reached.argmin()
     w = jax.lax.dynamic_index_in_dim(result.w, best, 2, keepdims=False)

@@ -147,8 +147,8 @@ class TermCycle:
 
         def update(state, log_q, beta):
             w = normalise_masses(log_q, rows.mass, active=active)
-            state, log_r = of_masses.step((rows,), state, w, beta)
-            return state, log_r, of_masses.reached((rows,), state, w, beta)[:, None]
+            state, log_r = of_masses.em_step((rows,), state, w, beta)
+            return state, log_r, of_masses.evaluate_objective((rows,), state, w, beta)[:, None]
 
         return update
 

@@ -150,18 +150,18 @@ class Target:
         total = jnp.zeros((), x.dtype)
         for term in self.terms:
             own = jnp.swapaxes(term.cells(cells[:, None])[:, 0], 1, 2)
-            prepared = jax.vmap(term.cost.prepare)(own)
+            prepared = jax.vmap(term.cost.prepare_join)(own)
             if term.by_group and self.n_groups > 1:
                 prepared = jax.tree.map(lambda a: jnp.moveaxis(a[group], 0, -1), prepared)
             else:
                 prepared = jax.tree.map(lambda a: a[0][..., None], prepared)
             row: Any = term.row(x, group).T
             if weights is None:
-                cost = term.cost.join(prepared, row)
-            elif (join := getattr(term.cost, "join_weighted", None)) is not None:
+                cost = term.cost.join_costs(prepared, row)
+            elif (join := getattr(term.cost, "weighted_join_costs", None)) is not None:
                 cost = join(prepared, row, weights)
             else:
-                cost = term.cost.join(prepared, row)[:, None]
+                cost = term.cost.join_costs(prepared, row)[:, None]
             total = total + term.weight * cost
         return total
 

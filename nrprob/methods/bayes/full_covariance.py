@@ -87,10 +87,10 @@ class SeparateTarget(NumbersOnly):
         With ``weights`` (G,), what rows of weight 1 add when they count so much: (K, G, b).
         """
         code, cells = self.predicting(cells.sum(0))
-        prepared = jax.tree.map(lambda a: a[..., None], code.prepare(cells.T))
+        prepared = jax.tree.map(lambda a: a[..., None], code.prepare_join(cells.T))
         if weights is not None:
-            return code.join_weighted(prepared, x.T, weights)
-        return code.join(prepared, x.T)
+            return code.weighted_join_costs(prepared, x.T, weights)
+        return code.join_costs(prepared, x.T)
 
     def joining(self, cells: jax.Array, x: jax.Array, group: jax.Array) -> jax.Array:
         """What single rows (b, p) add to every cluster: (K, b)."""

@@ -383,7 +383,7 @@ def class_probabilities(
         blocks, cells = _joining(now, labels, rows)
         cost = jnp.where((blocks.here | blocks.new)[:, None], blocks.cost, jnp.inf)
         least = cost.min(0)
-        p = jnp.exp(-code.prepare(cells.sum(0).T)) @ jnp.exp(least - cost)
+        p = jnp.exp(-code.prepare_join(cells.sum(0).T)) @ jnp.exp(least - cost)
         return jnp.log(p) - least  # (C, b)
 
     return _average(one, draws, n_draws, rule).T
@@ -494,7 +494,7 @@ def leave_one_out(target: Any, draws: jax.Array) -> jax.Array:
         own = target.x[:, code.first : code.stop]
         less = (cells[labels] - target.x)[:, code.first : code.stop]
         wide = jnp.zeros((target.x.shape[1], less.shape[0])).at[code.first : code.stop].set(less.T)
-        log_p = jax.nn.log_softmax(-code.prepare(wide), axis=0)
+        log_p = jax.nn.log_softmax(-code.prepare_join(wide), axis=0)
         return -(log_p * own.T).sum(0)
 
     costs = jax.lax.map(one, draws)

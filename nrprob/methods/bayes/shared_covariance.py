@@ -458,8 +458,8 @@ class UnitNormal:
         n = self.kappa + cell[..., self.mass]
         return 0.5 * (d * jnp.log(n / self.kappa) - jnp.square(cell[..., :d]).sum(-1) / n)
 
-    def prepare(self, cells: jax.Array) -> Any:
-        """What `join` wants to know of cells (p, K)."""
+    def prepare_join(self, cells: jax.Array) -> Any:
+        """What `join_costs` wants to know of cells (p, K)."""
         d, cells = self.n_features, self.power * cells
         n, more = self.kappa + cells[self.mass], self.power
         square = jnp.square(cells[:d]).sum(0)
@@ -468,7 +468,7 @@ class UnitNormal:
         constant = d * jnp.log1p(more / n) + more * square / (n * (n + more))
         return more * cells[:d] / (n + more), 0.5 * constant, 0.5 * more**2 / (n + more)
 
-    def join(self, prepared: Any, row: jax.Array) -> jax.Array:
+    def join_costs(self, prepared: Any, row: jax.Array) -> jax.Array:
         """Nats (K, b) that rows (p, b) add."""
         if self.mass >= 0:
             return self._join_weighted(prepared, row)
@@ -482,7 +482,7 @@ class UnitNormal:
         both = square + 2 * sums[..., 0].T @ row + jnp.square(row).sum(0)
         return 0.5 * (d * jnp.log1p(more / n) + square / n - both / (n + more))
 
-    def join_weighted(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
+    def weighted_join_costs(self, prepared: Any, row: jax.Array, weights: jax.Array) -> jax.Array:
         """Nats (K, G, b) that rows (p, b) of weight 1 add if they have weights (G,)."""
         d, (sums, n, square) = self.n_features, prepared
         more, n, square = self.power * weights[:, None], n[:, None], square[:, None]

@@ -200,7 +200,7 @@ def _newton_step(
             losses = _feature_losses(features, data, chunk_index, eta)
             return jnp.einsum("nk,nkj->kj", data.flatten_masses(w), losses), losses.sum(-1)
 
-        costs, losses = zip(*sums.each(block_losses), strict=True)
+        costs, losses = zip(*sums.map_blocks(block_losses), strict=True)
         new = functools.reduce(jnp.add, costs) + ridge_penalty(coef + size[..., None] * step)
         return ~(new <= old + slack), new, losses
 
@@ -231,7 +231,7 @@ def fit_models(
         return jax.tree.map(jnp.add, total, tuple(result)), coef
 
     k = coef.shape[1]
-    losses = sums.each(lambda data, _: jnp.zeros((data.base.size, k), coef.dtype))
+    losses = sums.map_blocks(lambda data, _: jnp.zeros((data.base.size, k), coef.dtype))
     start = jnp.zeros(k, coef.dtype), losses
     (cost, losses), coef = jax.lax.scan(step_chunk, start, (jnp.arange(len(coef)), coef))
     return coef, cost, losses
@@ -371,8 +371,8 @@ def model_update(features: str, coordination: Term) -> Update:
         cells, q = sums(lambda data, w: (data.rows.cells(w), w.sum((0, 1))))
         return coef, (centred_gradient(terms, cells), safe_log(q)), losses
 
-    def log_memberships(settled, data, losses, beta):
-        slopes, log_prior = settled
+    def e_step(parameters, data, losses, beta):
+        slopes, log_prior = parameters
         coordination_costs = data.rows.adjoint(slopes)
         return log_prior - beta[:, None] * (
             losses.reshape(coordination_costs.shape) + coordination_costs
@@ -390,7 +390,7 @@ def model_update(features: str, coordination: Term) -> Update:
         losses += penalty.reshape(losses.size, -1).sum(-1)
         return losses + objective(terms, cells) + compression_cost(1.0, sums) / beta
 
-    return Update(m_step, log_memberships, penalised_free_energy)
+    return Update(m_step, e_step, penalised_free_energy)
 
 
 class GLMProblem(NamedTuple):

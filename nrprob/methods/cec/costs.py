@@ -40,17 +40,17 @@ class SizeCost:
         """Cost of statistics (..., p)."""
         return self._cell_cost(cell[..., -1])
 
-    def track(self, cells: jax.Array) -> jax.Array:
+    def track_cells(self, cells: jax.Array) -> jax.Array:
         """Masses of cells (K, p)."""
         return cells[:, -1]
 
-    def moves(self, state, row, label):
+    def move_changes(self, state, row, label):
         """See `nrprob.engines.optimise.differences.IncrementalCost`."""
         current = self._cell_cost(state)
         join = jnp.broadcast_to(self._cell_cost(state + 1) - current, (len(row), len(state)))
         return join, (self._cell_cost(state - 1) - current)[label]
 
-    def moved(self, state, row, old, new):
+    def apply_move(self, state, row, old, new):
         """See `nrprob.engines.optimise.differences.IncrementalCost`."""
         return state.at[old].add(-1).at[new].add(1)
 
@@ -90,11 +90,11 @@ class LabelCost:
         counts = cell[..., self.first : -1]
         return self._cell_cost(cell[..., -1], counts.sum(-1), xlogx(counts).sum(-1))
 
-    def track(self, cells: jax.Array) -> Labelled:
+    def track_cells(self, cells: jax.Array) -> Labelled:
         """State of cells (K, p)."""
         return Labelled(cells[:, -1], cells[:, self.first : -1])
 
-    def moves(self, state, row, label):
+    def move_changes(self, state, row, label):
         """See `nrprob.engines.optimise.differences.IncrementalCost`.
 
         Rows of one class change the cost alike: a table has one entry per class, and one for
@@ -121,7 +121,7 @@ class LabelCost:
         leave = jnp.take_along_axis(row_changes(-1.0), label[:, None], 1)[:, 0]
         return row_changes(1.0), leave
 
-    def moved(self, state, row, old, new):
+    def apply_move(self, state, row, old, new):
         """See `nrprob.engines.optimise.differences.IncrementalCost`."""
         classes = row[self.column : -1]
         return Labelled(

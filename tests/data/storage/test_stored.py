@@ -30,7 +30,7 @@ from nrprob.engines.optimise.anneal import (
     random_log_memberships,
     term_update,
 )
-from nrprob.engines.optimise.cells import Moments, State, SummedRows
+from nrprob.engines.optimise.cells import MembershipParameters, Moments, SummedRows
 from nrprob.engines.optimise.solve import make_settings
 from nrprob.estimator import stored
 from nrprob.estimator.base import read_labels
@@ -100,10 +100,12 @@ def test_passes_give_the_cells_of_rows_in_memory():
         result = seen.cells
         for _ in range(5):
             np.testing.assert_allclose(result, rows.cells(w), rtol=1e-4, atol=1e-3)
-            _, log_r = update.step((rows,), None, w, jnp.asarray(beta, jnp.float32))
+            _, log_r = update.em_step((rows,), None, w, jnp.asarray(beta, jnp.float32))
             w = normalise_masses(log_r, rows.mass, None, active)
             slopes, prior = cells._follow(terms, jnp.asarray(result), active, 1.0)
-            state = State(*(np.asarray(a, np.float32) for a in (slopes, prior, beta)))
+            state = MembershipParameters(
+                *(np.asarray(a, np.float32) for a in (slopes, prior, beta))
+            )
             result = here.total(cells._pass, state, np.asarray(active))
         size = np.abs(result).max()
         assert np.abs(result - np.asarray(rows.cells(w))).max() <= 1e-5 * size

@@ -104,10 +104,10 @@ def test_what_a_binary_row_adds_is_a_sum_over_its_features():
     rows = np.vstack([rng.integers(0, 2, (3, 6)), np.ones(6)]).astype(float)
     with jax.enable_x64(True):
         code = BinaryCode(*count_tables(2, 40, 0.5), 0, 3)
-        own = jax.tree.map(lambda a: a[..., None], code.prepare(cells))
-        plain = jax.tree.map(lambda a: a[..., None], _CodeByDifference.prepare(code, cells))
-        expected = _CodeByDifference.join(code, plain, rows)
-        np.testing.assert_allclose(code.join(own, rows), expected, atol=1e-12)
+        own = jax.tree.map(lambda a: a[..., None], code.prepare_join(cells))
+        plain = jax.tree.map(lambda a: a[..., None], _CodeByDifference.prepare_join(code, cells))
+        expected = _CodeByDifference.join_costs(code, plain, rows)
+        np.testing.assert_allclose(code.join_costs(own, rows), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ def test_what_a_row_adds_is_a_difference_of_lengths(full):
 
     @jax.jit
     def both(code, cells, row):
-        prepared = jax.tree.map(lambda a: a[..., None], code.prepare(cells.T))
-        return code.join(prepared, row[:, None])[:, 0], code(cells + row) - code(cells)
+        prepared = jax.tree.map(lambda a: a[..., None], code.prepare_join(cells.T))
+        return code.join_costs(prepared, row[:, None])[:, 0], code(cells + row) - code(cells)
 
     for one in (code, UnitNormal(np.float64(0.4), np.float64(0.6), 3)):
         result, expected = both(one, cells, own[5])

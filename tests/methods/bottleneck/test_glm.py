@@ -88,9 +88,9 @@ def converge(link, data, coef, w):
 @partial(jax.jit, static_argnums=0)
 def update_once(link, data, coordination, rows, state, w, beta):
     update = glm.model_update(link, coordination)
-    state, log_r = update.step((data,), state, w, beta)
+    state, log_r = update.em_step((data,), state, w, beta)
     new = normalise_masses(log_r, rows.mass)
-    value = partial(update.reached, (data,), state, beta=beta)
+    value = partial(update.evaluate_objective, (data,), state, beta=beta)
     return state, new, value(w), value(new)
 
 
@@ -234,9 +234,9 @@ def test_blocks_of_rows_change_nothing(link):
     @jax.jit
     def after(blocks, state, w):
         for _ in range(2):
-            state, log_r = update.step(blocks, state, w, np.ones(1))
+            state, log_r = update.em_step(blocks, state, w, np.ones(1))
             w = normalise_masses(log_r, rows.mass)
-        return state, w, update.reached(blocks, state, w, np.ones(1))
+        return state, w, update.evaluate_objective(blocks, state, w, np.ones(1))
 
     for one, two in zip(after((data,), state, w), after(tuple(parts), state, w), strict=True):
         np.testing.assert_allclose(two, one, rtol=1e-9, atol=1e-9)

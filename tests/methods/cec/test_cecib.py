@@ -74,23 +74,23 @@ def test_incremental_costs_are_those_from_scratch(covariance):
                 i, new = visit
                 i = jnp.asarray(task.layout.slot)[i]
                 old = labels[i]
-                join, leave = differences.moves(terms, states, x[i][None], old[None])
+                join, leave = differences.move_changes(terms, states, x[i][None], old[None])
                 ok = (new != old) & (states[0].mass[old] > 8)
                 new = jnp.where(ok, new, old)
                 moved = tuple(
                     jax.tree.map(
-                        lambda a, b: jnp.where(ok, a, b), t.cost.moved(s, x[i], old, new), s
+                        lambda a, b: jnp.where(ok, a, b), t.cost.apply_move(s, x[i], old, new), s
                     )
                     for t, s in zip(terms, states, strict=True)
                 )
                 change = change + jnp.where(ok, join[0, new] + leave[0], 0)
                 return (moved, labels.at[i].set(new.astype(labels.dtype)), change), None
 
-            first = differences.track(terms, cells), start.reshape(-1), jnp.zeros(())
+            first = differences.track_cells(terms, cells), start.reshape(-1), jnp.zeros(())
             (states, labels, change), _ = jax.lax.scan(step, first, visits)
             after = label_cells(rows, labels.reshape(start.shape), K)
             both = objective(terms, cells)[0], objective(terms, after)[0]
-            return labels, both, change, states, differences.track(terms, after)
+            return labels, both, change, states, differences.track_cells(terms, after)
 
         labels, (before, after), change, states, fresh = walk(rows, numbers, start, visits)
     labels = task.layout.from_blocks(np.asarray(labels).reshape(start.shape))

@@ -122,8 +122,8 @@ def minus_log_likelihoods(build, rows, settings, fixed, start):
     one = np.ones(1)
 
     def step(w, _):
-        w = normalise_masses(update.step((rows,), None, w, one)[1], rows.mass, fixed)
-        return w, update.reached((rows,), None, w, one)[0]
+        w = normalise_masses(update.em_step((rows,), None, w, one)[1], rows.mass, fixed)
+        return w, update.evaluate_objective((rows,), None, w, one)[0]
 
     return jax.lax.scan(step, normalise_masses(start, rows.mass, fixed), length=15)[1]
 
