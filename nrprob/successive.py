@@ -20,7 +20,12 @@ from nrprob.data.validation import (
     check_number,
     check_random_state,
 )
-from nrprob.evidence.inputs import TooFewRows, as_density, check_takes_known, testable
+from nrprob.evidence.inputs import (
+    TooFewRows,
+    as_density_estimator,
+    check_accepts_known,
+    validate_samples,
+)
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
 from nrprob.exceptions import short_repr, warn
@@ -192,7 +197,7 @@ def explore(
             f"estimator must be an estimator; got {type(estimator).__name__}; pass an instance"
         )
     elif known is not None or n_clusterings != 1:
-        check_takes_known(estimator)
+        check_accepts_known(estimator)
     params = {
         "estimator": estimator, "n_clusters": n_clusters, "n_clusterings": n_clusterings,
         "known": column_names(known) or None, "criterion": criterion, "alpha": alpha,
@@ -292,7 +297,7 @@ def _p_value(evidence: Evidence, criterion: str) -> float:
 def _check_testable(model: Any, X: Any, known: Any) -> None:
     """Refuse what no test can stop, before anything is fitted."""
     try:
-        testable(as_density(model), X, known)
+        validate_samples(as_density_estimator(model), X, known)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"n_clusterings must be given where no test says when to stop; got None: {error}"

@@ -26,7 +26,7 @@ from nrprob.batch import evidence, fits
 from nrprob.batch.registry import METHODS
 from nrprob.cli import app, terminal, validation
 from nrprob.cli import data as cli_data
-from nrprob.evidence.pictures import draw_rows
+from nrprob.evidence.discriminant_plot import plot_discriminant_scores
 
 RESULTS = {"labels.csv", "report.html", "result.json"}  # of a clustering without pictures
 
@@ -111,7 +111,7 @@ def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
     options = "--known", "group", "--out", out, "--criterion", "gap", "--test", "--alpha", "0.01"
     result = invoke("explore", tmp_path / "rows.csv", *options)
     assert result.exit_code == 0, result.output
-    assert "1: clusters with a gap between them" in result.stdout
+    assert "1: clusters with a low-density gap between them" in result.stdout
     assert "no more, since clustering 2" in result.stdout
     labels = pd.read_csv(out / "labels.csv")
     assert list(labels) == ["row", "clustering_1", "confidence_1", "group"]
@@ -125,7 +125,10 @@ def test_explore_goes_on_while_there_is_evidence(invoke, tmp_path):
     page = page_of(out / "report.html")
     assert len(page.images) == 2
     text = " ".join(page.text.split())
-    assert "Clusters with a gap between them" in text and "The search ended: clustering 2" in text
+    assert (
+        "Clusters with a low-density gap between them" in text
+        and "The search ended: clustering 2" in text
+    )
 
 
 def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
@@ -1182,9 +1185,9 @@ def test_tests_and_their_picture_have_the_clusters_that_are_written(invoke, tmp_
 
     def draw(place, labels, codes, names, valley, ax):
         drawn.append(labels)
-        return draw_rows(place, labels, codes, names, valley, ax)
+        return plot_discriminant_scores(place, labels, codes, names, valley, ax)
 
-    monkeypatch.setattr("nrprob.evidence.record.draw_rows", draw)
+    monkeypatch.setattr("nrprob.evidence.record.plot_discriminant_scores", draw)
     rng = np.random.default_rng(0)
     known, sought = rng.integers(2, size=120), rng.integers(3, size=120)
     X = rng.normal(size=(120, 3)) + np.outer(known, [3, 0, 1])
@@ -1215,7 +1218,7 @@ def test_a_fit_says_whether_its_clusters_are_there_and_how_sure_rows_are(invoke,
     table.to_csv(tmp_path / "rows.csv", index=False)
     out = tmp_path / "out"
     said = invoke("fit", tmp_path / "rows.csv", "--known", "batch", "--test", "--out", out)
-    assert "clusters with a gap between them (p < .001)" in said.output
+    assert "clusters with a low-density gap between them (p < 0.001)" in said.output
     summary = json.loads((out / "result.json").read_text())
     assert summary["evidence"]["p_structure"] < 1e-3 and summary["evidence"]["p_gap"] < 1e-3
     rows = pd.read_csv(out / "labels.csv")
@@ -1229,7 +1232,9 @@ def test_a_fit_says_whether_its_clusters_are_there_and_how_sure_rows_are(invoke,
 
     pd.DataFrame({"a": np.arange(60) % 5, "b": 1}).to_csv(tmp_path / "few.csv", index=False)
     few = invoke("fit", tmp_path / "few.csv", "--test", "--force", "--out", out)
-    assert "these clusters have no test: clusters are tested in real numbers only" in few.output
+    assert (
+        "these clusters have no test: clusters are tested in continuous features only" in few.output
+    )
     assert json.loads((out / "result.json").read_text())["evidence"].keys() == {"said"}
     assert not (out / "evidence.png").exists()
     told = invoke("fit", tmp_path / "rows.csv", "--test", "--labels", "batch")

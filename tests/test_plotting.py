@@ -17,8 +17,8 @@ from slowly import slowly
 
 from nrprob import metrics, plotting
 from nrprob.estimator.paths import Granularity
+from nrprob.evidence.discriminant_plot import plot_discriminant_scores
 from nrprob.evidence.model_selection import NumberOfClusters
-from nrprob.evidence.pictures import draw_rows
 from nrprob.known import Memberships
 from nrprob.plotting import (
     plot_alternatives,
@@ -733,7 +733,9 @@ def test_long_names_are_cut_in_their_middle():
 
 def test_evidence_is_told_apart_without_colours():
     place = np.linspace(-2, 2, 60)
-    ax = draw_rows(place, (place > 0).astype(int) * 4, np.zeros(60, int), ["g"], 0.5, None)
+    ax = plot_discriminant_scores(
+        place, (place > 0).astype(int) * 4, np.zeros(60, int), ["g"], 0.5, None
+    )
     assert legend(ax) == ["cluster 0", "cluster 4"]
     patches = ax.get_legend().get_patches()
     assert len({patch.get_hatch() for patch in patches}) == 2

@@ -1,15 +1,15 @@
-"""Is it real: whether there is anything in the rows beyond what is known, how much, and how sure.
+"""Significance tests, the number of clusters, and confidences of clusterings.
 
-`test` asks whether a clusterer's clusters describe rows that it has not seen better than one cloud
-per known group does, and whether there are gaps between them, and answers by an `Evidence`: two
-p-values, a sentence and a picture. `n_clusters` chooses their number, by rows held out as well, and
-`confidence` says how sure every row and every cluster is, by refits to resampled rows.
+`test` gives two p-values: whether clusters predict held-out samples better than one elliptical
+distribution per known group, and whether there are low-density gaps between them. `n_clusters`
+chooses the number of clusters by held-out log-likelihood. `confidence` gives bootstrap confidences
+of samples and clusters.
 
-Another clusterer takes part with its own density if it implements
+`test` takes any clusterer. An estimator takes part with its own density if it implements
 `nrprob.estimator.density.DensityEstimator`.
 """
 
-from nrprob.evidence.certainty import Confidence, confidence
+from nrprob.evidence.bootstrap import Confidence, confidence
 from nrprob.evidence.model_selection import NumberOfClusters, n_clusters
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test

@@ -1,4 +1,4 @@
-"""Exact copies of samples: which samples are copies of which, and how many there are."""
+"""Detect exact copies of samples, so that a set of copies counts as one sample."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ class Copies:
 
     Attributes
     ----------
-    first : (n_distinct,) index of the first sample of every set, in ascending order
-    of : (n,) set of every sample, so that ``first[of]`` replaces every sample by its first copy
+    first : (n_distinct,) index of the first sample of every set, ascending
+    set_index : (n,) set of every sample; ``first[set_index]`` maps every sample to its first copy
     """
 
     first: np.ndarray
-    of: np.ndarray
+    set_index: np.ndarray
 
     @classmethod
-    def none(cls, n: int) -> Copies:
-        """``n`` samples, none of which is a copy."""
+    def no_copies(cls, n: int) -> Copies:
+        """Build sets of one sample each."""
         return cls(np.arange(n), np.arange(n))
 
     @classmethod
-    def find(cls, rows: np.ndarray, groups: np.ndarray) -> Copies:
-        """Samples (n, m) that agree in every feature and in the known group (n,).
+    def from_samples(cls, rows: np.ndarray, groups: np.ndarray) -> Copies:
+        """Find samples (n, m) that agree in every feature and in the known group (n,).
 
-        Rounded values agree by chance as well. If they explain the samples that agree, these are
+        Rounded values agree by chance as well. If chance explains the samples that agree, these are
         separate samples and no copies.
         """
-        first, of = _equal(np.column_stack([groups, rows]))
+        first, set_index = _group_equal_rows(np.column_stack([groups, rows]))
         if first.size == len(rows) or _rounding_explains(rows, groups):
-            return cls.none(len(rows))
-        return cls(first, of)
+            return cls.no_copies(len(rows))
+        return cls(first, set_index)
 
     def warn_if_many(self) -> None:
         """Warn if 5 % of the samples or more are copies of an earlier sample."""
-        n = self.of.size
+        n = self.set_index.size
         n_copies = n - self.first.size
         if n_copies >= _WARN_SHARE * n:
             warn(
@@ -55,14 +55,14 @@ class Copies:
             )
 
 
-def _equal(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Sets of equal rows of a new table: first row of each, ascending, and the set of every row."""
+def _group_equal_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sets of equal rows: first row of each set, ascending, and the set of every row."""
     table = np.ascontiguousarray(table)
     table += 0.0  # so that -0.0 has the bytes of 0.0
     as_bytes = table.view(np.dtype((np.void, table.shape[1] * table.itemsize))).ravel()
-    _, first, of = np.unique(as_bytes, return_index=True, return_inverse=True)
+    _, first, set_index = np.unique(as_bytes, return_index=True, return_inverse=True)
     order = np.argsort(first)
-    return first[order], np.argsort(order)[of.ravel()]
+    return first[order], np.argsort(order)[set_index.ravel()]
 
 
 def _rounding_explains(rows: np.ndarray, groups: np.ndarray) -> bool:
@@ -70,18 +70,21 @@ def _rounding_explains(rows: np.ndarray, groups: np.ndarray) -> bool:
 
     A rounded value lies on a grid. If the density is smooth, two samples agree about half as often
     as they are neighbours on the grid of one feature and agree in all other features. Copies have
-    no such neighbours. The grid is that of the feature with the most distinct values, where the
-    density is smoothest. Features without a grid do not agree by chance.
+    no such neighbours. The grid of the feature with the most distinct values is used, since the
+    density is smoothest there. Features without a grid do not agree by chance.
     """
+    # Feature with the finest grid.
     finest = int(np.argmax([np.unique(column).size for column in rows.T]))
     values, rank = np.unique(rows[:, finest], return_inverse=True)
     spacing = np.diff(values)
     # The smallest of u spacings of continuous values is about the median over u.
     if not spacing.size or spacing.min() * spacing.size <= _GRID_RATIO * np.median(spacing):
         return False
-    others = _equal(np.column_stack([groups, np.delete(rows, finest, 1)]))[1]
+    # Cells of samples that agree in all features; cells of neighbours have successive numbers.
+    others = _group_equal_rows(np.column_stack([groups, np.delete(rows, finest, 1)]))[1]
     cells, counts = np.unique(others * values.size + rank, return_counts=True)
     neighbours = (np.diff(cells) == 1) & (cells[1:] % values.size > 0)
+    # Pairs of equal samples, and pairs of neighbours.
     n_equal = (counts * (counts - 1)).sum() / 2
     n_neighbours = (counts[1:] * counts[:-1])[neighbours].sum()
     return bool(n_equal <= n_neighbours)

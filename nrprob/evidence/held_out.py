@@ -13,155 +13,166 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 
 from nrprob.estimator.density import DensityEstimator
-from nrprob.evidence.low_density_gap import NO_CUT, Count, choose_cut, pairs
-from nrprob.evidence.null_model import Clouds, inverse_root
+from nrprob.evidence.low_density_gap import (
+    NO_SAMPLES,
+    GapCount,
+    choose_candidate,
+    count_near_pairs,
+)
+from nrprob.evidence.null_model import NullModel, inverse_root
 from nrprob.evidence.p_values import mixed_gain
 from nrprob.statistics.groups import cross_table
 
 # Null models that clusters have to beat: the first two always, all of them if clusters are
 # flexible (see `DensityEstimator`). The values say whether every group has its own scale matrix,
 # and whether the degrees of freedom of a t distribution are fitted.
-RIVALS: dict[str, tuple[bool, ...]] = {
-    "the fit of one cluster": (),
-    "one normal cloud of the same covariance": (),
-    "one normal cloud per group, of its own covariance": (True, False),
-    "one t cloud": (False, True),
-    "one t cloud per group, of its own covariance": (True, True),
+NULL_MODELS: dict[str, tuple[bool, ...]] = {
+    "one cluster of the same estimator": (),
+    "one Gaussian with the covariance of the mixture": (),
+    "one Gaussian per group, separate covariances": (True, False),
+    "one t distribution, common covariance": (False, True),
+    "one t distribution per group, separate covariances": (True, True),
 }
-_ALWAYS = 2
+_N_BASIC = 2
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """What the refits of one split say of every row, by the one that has not seen it.
+class CrossFit:
+    """Held-out quantities of one split: every sample is evaluated by the refit without its fold.
 
     Attributes
     ----------
-    gain : (rivals, n) nats that the clusters gain over every rival; see `mixed_gain`
-    labels : (n,) cluster, with the labels of the reference; see `hold_out`
-    place : (n,) along the direction in which one cluster is best told from the others, in standard
-        deviations within clusters; 0 is the middle of the valley between them
-    n_rivals : how many were tried; over the others the gain is that over the first
-    counts : of every fold, the rows about the gap; see `nrprob.evidence.low_density_gap`
-    pairs : of the rows of every fit, in the direction of its gap; see the same
-    valley : its width, the mean over folds
-    numbers : of clusters, in the fit for every fold
+    gain : (null models, n) held-out gain of the clusters in nats; see `mixed_gain`
+    labels : (n,) cluster, with the labels of the reference; see `cross_fit`
+    score : (n,) held-out discriminant score of one cluster against the others, in standard
+        deviations within clusters; 0 is the centre of the gap
+    n_null_models : number of fitted null models; the gain over the others equals the first gain
+    counts : of every fold, held-out samples in the gap and on its sides
+    pairs : of every fold, training samples by distance; see `count_near_pairs`
+    gap_width : mean over folds
+    n_clusters : of every fold
     """
 
     gain: np.ndarray
     labels: np.ndarray
-    place: np.ndarray
-    n_rivals: int
-    counts: list[Count]
+    score: np.ndarray
+    n_null_models: int
+    counts: list[GapCount]
     pairs: list[np.ndarray]
-    valley: float
-    numbers: list[int]
+    gap_width: float
+    n_clusters: list[int]
 
 
-def folds(codes: np.ndarray, n_folds: int, random: np.random.RandomState) -> np.ndarray:
-    """Fold (n,) of every row: of every group, and of all rows, as many as can be in each."""
+def assign_folds(codes: np.ndarray, n_folds: int, random: np.random.RandomState) -> np.ndarray:
+    """Assign samples (n,) to folds; every fold has equal parts of every group, within 1."""
     order = np.lexsort((random.rand(codes.size), codes))
     fold = np.empty(codes.size, int)
     fold[order] = np.arange(codes.size) % n_folds
     return fold
 
 
-def hold_out(
+def cross_fit(
     estimator: Any,
     X: np.ndarray,
     codes: np.ndarray | None,
     fold: np.ndarray,
     n_init: int,
     random: np.random.RandomState,
-    done: Callable[[], None] = lambda: None,
+    advance: Callable[[], None] = lambda: None,
     reference: np.ndarray | None = None,
-) -> HeldOut:
-    """Fit on all folds but one, for each, and look at the rows of that one.
+) -> CrossFit:
+    """Fit to all folds but one, for each fold, and evaluate the samples of this fold.
 
     Parameters
     ----------
     estimator : unfitted `DensityEstimator`
-    X : (n, m) rows
-    codes : (n,) known groups as numbers; None where nothing is known
-    fold : (n,) fold of every row
+    X : (n, m) samples
+    codes : (n,) known groups as integers; None without known groups
+    fold : (n,) fold of every sample
     n_init : restarts of a fit
-    random : of the seeds of the fits
-    done : is called after every fold
-    reference : (n,) labels, from 0 on, of a fit to all rows. Clusters of every fold get its labels.
-        Without it they get the labels of the first fold.
+    random : seeds the fits
+    advance : called after every fold
+    reference : (n,) labels, from 0 on, of a fit to all samples. Clusters of every fold get these
+        labels, or the labels of the first fold without a reference.
     """
     n = len(X)
     groups = np.zeros(n, int) if codes is None else codes
-    gain, labels, place = np.empty((len(RIVALS), n)), np.empty(n, int), np.zeros(n)
-    first, n_rivals = None, _ALWAYS
-    like: int | None = None
-    counts, widths, numbers = [], [], []
-    near: list[np.ndarray] = []
+    gain, labels, score = np.empty((len(NULL_MODELS), n)), np.empty(n, int), np.zeros(n)
+    first, n_null_models = None, _N_BASIC
+    plotted_cluster: int | None = None
+    counts, widths, n_clusters = [], [], []
+    pairs: list[np.ndarray] = []
     for f in range(fold.max() + 1):
-        seen, new = parts(fold, f, groups)
+        # Fit the clusters, and one cluster with as many restarts: both fits share a program.
+        seen, new = split_fold(fold, f, groups)
         seed = random.randint(2**31 - 1)
-        model = refit(estimator, X, codes, seen, n_init=n_init, random_state=seed)
-        # As many restarts, though one would do: it then shares the program.
-        single = refit(model, X, codes, seen, n_clusters=1)
-        y = model.residuals_of(X, **conditioned(codes))
-        old = y[seen]
+        model = refit_subset(estimator, X, codes, seen, n_init=n_init, random_state=seed)
+        single = refit_subset(model, X, codes, seen, n_clusters=1)
+        # Null models in the coordinates of the clusters' model.
+        y = model.residuals_of(X, **known_argument(codes))
+        training = y[seen]
         scale = residual_scale(groups, seen)
         y = y * scale[:, None]
         flexible = model.has_flexible_clusters()
-        rival = log_rivals(model, old, groups[seen], y[new], groups[new], flexible)
-        held_out = {**conditioned(codes, new), "scale": scale[new]}
-        own = single.log_density_of(X[new], **held_out)
-        n_rivals = max(n_rivals, 1 + len(rival))
-        # What was not tried is as good as the first.
-        every = [own, *rival, *[own] * (len(RIVALS) - 1 - len(rival))]
-        gain[:, new] = mixed_gain(model.log_density_of(X[new], **held_out) - np.stack(every))
-        result = model.predict(X, **conditioned(codes))
+        null = null_log_densities(model, training, groups[seen], y[new], groups[new], flexible)
+        n_null_models = max(n_null_models, 1 + len(null))
+        # Held-out gains; null models that were not fitted repeat the first.
+        held_out = {**known_argument(codes, new), "scale": scale[new]}
+        single_log_p = single.log_density_of(X[new], **held_out)
+        repeated = [single_log_p] * (len(NULL_MODELS) - 1 - len(null))
+        log_null = np.stack([single_log_p, *null, *repeated])
+        gain[:, new] = mixed_gain(model.log_density_of(X[new], **held_out) - log_null)
+        # Labels of the fold, matched to the first fold and to the reference.
+        predicted = model.predict(X, **known_argument(codes))
         auto = model.n_clusters == "auto"
-        numbers.append(model.number_.n_clusters_ if auto else model.n_clusters)
-        first = result if first is None else first
-        common = _matched(result, first, additional=True)
-        named = common if reference is None else _matched(result, reference, additional=False)
-        labels[new] = named[new]
-        done()
-        # Not by the labels of the reference, so that no p-value depends on it.
-        cut = choose_cut(old, common[seen], groups[seen])
-        counts.append(NO_CUT if cut is None else cut(y[new], groups[new]))
-        if cut is None:
+        n_clusters.append(model.number_.n_clusters_ if auto else model.n_clusters)
+        first = predicted if first is None else first
+        common = _match_labels(predicted, first, additional=True)
+        shown = (
+            common if reference is None else _match_labels(predicted, reference, additional=False)
+        )
+        labels[new] = shown[new]
+        advance()
+        # Counts about the gap. Labels of the reference are not used: no p-value depends on it.
+        candidate = choose_candidate(training, common[seen], groups[seen])
+        if candidate is None:
+            counts.append(NO_SAMPLES)
             continue
-        near.append(pairs(old, cut, groups[seen]))
-        # The picture shows all folds along the direction to one cluster, the clearest in the first.
-        shown = choose_cut(old, named[seen], groups[seen], like)
-        if shown is None:
+        counts.append(candidate.count_samples(y[new], groups[new]))
+        pairs.append(count_near_pairs(training, candidate, groups[seen]))
+        # Scores of all folds are along the direction to one cluster, the best of the first fold.
+        plotted = choose_candidate(training, shown[seen], groups[seen], plotted_cluster)
+        if plotted is None:
             continue
-        like = shown.cluster if like is None else like
-        place[new] = y[new] @ shown.direction - shown.middle
-        widths.append(shown.edges[2] - shown.edges[1])
-    valley = float(np.mean(widths)) if widths else 0.0
-    return HeldOut(gain, labels, place, n_rivals, counts, near, valley, numbers)
+        plotted_cluster = plotted.cluster if plotted_cluster is None else plotted_cluster
+        score[new] = y[new] @ plotted.direction - plotted.gap_centre
+        widths.append(plotted.edges[2] - plotted.edges[1])
+    gap_width = float(np.mean(widths)) if widths else 0.0
+    return CrossFit(gain, labels, score, n_null_models, counts, pairs, gap_width, n_clusters)
 
 
-def refit(
-    estimator: Any, X: np.ndarray, codes: np.ndarray | None, seen: np.ndarray, **settings: Any
+def refit_subset(
+    estimator: Any, X: np.ndarray, codes: np.ndarray | None, subset: np.ndarray, **settings: Any
 ) -> Any:
-    """A clone with these settings, fitted to the rows whose numbers are ``seen``.
+    """Fit a clone with these settings to the samples with the indices ``subset``.
 
-    It starts afresh: places to start from, one for each row, are of all rows.
+    Initial labels are dropped, since they belong to all samples.
     """
     model = clone(estimator)
-    model.set_params(**(without_starts(model) | settings))
+    model.set_params(**(default_init(model) | settings))
     with warnings.catch_warnings():
-        # What a fit to some of the rows has to say of itself is no news of the test.
+        # Warnings about a fit to a subset tell the user nothing about the test.
         warnings.simplefilter("ignore")
-        return model.fit(X[seen], **conditioned(codes, seen))
+        return model.fit(X[subset], **known_argument(codes, subset))
 
 
-def conditioned(codes: np.ndarray | None, rows: Any = slice(None)) -> dict[str, np.ndarray]:
-    """Keywords by which an estimator takes known groups; none, which some take, without any."""
-    return {} if codes is None else {"known": codes[rows]}
+def known_argument(codes: np.ndarray | None, subset: Any = slice(None)) -> dict[str, np.ndarray]:
+    """Keyword argument for known groups; empty without them, as some estimators lack it."""
+    return {} if codes is None else {"known": codes[subset]}
 
 
-def without_starts(estimator: Any) -> dict[str, Any]:
-    """The parameter by which an estimator starts as it does by default, if it has rows' starts."""
+def default_init(estimator: Any) -> dict[str, Any]:
+    """Default of the parameter ``init``, if it holds initial labels."""
     if np.ndim(estimator.get_params(deep=False).get("init")) == 0:
         return {}
     return {"init": inspect.signature(type(estimator)).parameters["init"].default}
@@ -177,11 +188,11 @@ def residual_scale(groups: np.ndarray, seen: np.ndarray) -> np.ndarray:
     return np.sqrt((size - 1) / (size + 1))
 
 
-def parts(fold: np.ndarray, f: int, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the rows to fit and of those held out.
+def split_fold(fold: np.ndarray, f: int, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of the training samples and of the held-out samples.
 
-    All fits have as many rows, so that they share a program: one of the largest group is left out
-    where a fold has a row less than others.
+    All fits have as many samples, so that they share a compiled program: where a fold is smaller
+    than others, one training sample of the largest group is left out.
     """
     seen = np.flatnonzero(fold != f)
     if seen.size > fold.size - np.bincount(fold).max():
@@ -190,40 +201,45 @@ def parts(fold: np.ndarray, f: int, groups: np.ndarray) -> tuple[np.ndarray, np.
     return seen, np.flatnonzero(fold == f)
 
 
-def log_rivals(
+def null_log_densities(
     model: DensityEstimator,
-    old: np.ndarray,
-    old_groups: np.ndarray,
-    new: np.ndarray,
+    training: np.ndarray,
+    training_groups: np.ndarray,
+    y: np.ndarray,
     groups: np.ndarray,
     flexible: bool,
 ) -> np.ndarray:
-    """Log densities (clouds, n) of rows ``new`` by clouds that are fitted to ``old`` ones.
+    """Log densities (null models, n) of samples ``y``, without one cluster of the estimator.
 
-    The first has the covariance of ``model``; the others of `RIVALS` only come if it is flexible.
+    The first null model has the covariance of ``model``. The others of `NULL_MODELS` are fitted to
+    the training samples if clusters are flexible.
     """
-    turn = inverse_root(model.mixture_covariance())
-    n_groups = old_groups.max() + 1
-    clouds = [Clouds.round(n_groups, new.shape[1])]
+    # Coordinates in which the covariance of the mixture is the identity.
+    whitening = inverse_root(model.mixture_covariance())
+    n_groups = training_groups.max() + 1
+    null_models = [NullModel.standard_normal(n_groups, y.shape[1])]
     if flexible:
-        kinds = list(RIVALS.values())[_ALWAYS:]
-        clouds += [Clouds.fit(old @ turn, old_groups, n_groups, *kind) for kind in kinds]
-    log_unit = np.linalg.slogdet(turn)[1]
-    return np.stack([cloud.log_density(new @ turn, groups) + log_unit for cloud in clouds])
+        white = training @ whitening
+        null_models += [
+            NullModel.from_samples(white, training_groups, n_groups, *settings)
+            for settings in list(NULL_MODELS.values())[_N_BASIC:]
+        ]
+    log_det = np.linalg.slogdet(whitening)[1]
+    return np.stack([null.log_density(y @ whitening, groups) + log_det for null in null_models])
 
 
-def _matched(result: np.ndarray, reference: np.ndarray, additional: bool) -> np.ndarray:
+def _match_labels(labels: np.ndarray, reference: np.ndarray, additional: bool) -> np.ndarray:
     """Labels (n,) of a fold, replaced by labels of a reference with maximum overlap, one to one.
 
     Clusters that are left over get additional labels, or the label with which each shares most
     samples.
     """
-    shape = result.max() + 1, reference.max() + 1
-    table = cross_table(result, reference, shape)
-    own, names = linear_sum_assignment(table, maximize=True)
-    shared = table[own, names] > 0
-    label = np.zeros(shape[0], int)
-    label[own[shared]] = names[shared]
-    left = np.setdiff1d(result, own[shared])
-    label[left] = shape[1] + np.arange(left.size) if additional else table[left].argmax(1)
-    return label[result]
+    shape = labels.max() + 1, reference.max() + 1
+    table = cross_table(labels, reference, shape)
+    clusters, matched = linear_sum_assignment(table, maximize=True)
+    overlaps = table[clusters, matched] > 0
+    new_label = np.zeros(shape[0], int)
+    new_label[clusters[overlaps]] = matched[overlaps]
+    left = np.setdiff1d(labels, clusters[overlaps])
+    new_label[left] = shape[1] + np.arange(left.size) if additional else table[left].argmax(1)
+    return new_label[labels]

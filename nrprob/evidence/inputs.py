@@ -15,14 +15,14 @@ from nrprob.data.frames import take_out
 from nrprob.data.validation import check_rows
 from nrprob.estimator.density import DensityEstimator
 from nrprob.evidence.copies import Copies
-from nrprob.evidence.shared_density import LabelledClouds
+from nrprob.evidence.shared_density import SharedCovarianceMixture
 from nrprob.known import described, read
 
-_FEWEST = 10  # rows of the median known group
+_MIN_MEDIAN_SIZE = 10  # samples of the median known group
 
 
 class TooFewRows(ValueError):
-    """Known groups are too small to test anything within them."""
+    """Known groups are too small for a test within groups."""
 
 
 class Samples(NamedTuple):
@@ -31,7 +31,7 @@ class Samples(NamedTuple):
     Attributes
     ----------
     rows : (n, m) features
-    codes : (n,) known groups as numbers; None if nothing is known
+    codes : (n,) known groups as integers; None without known groups
     names : names of the known groups
     copies : sets of exact copies
     """
@@ -41,19 +41,19 @@ class Samples(NamedTuple):
     names: list[str]
     copies: Copies
 
-    def distinct(self) -> tuple[np.ndarray, np.ndarray | None]:
+    def without_copies(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Features and known groups of the first sample of every set of copies."""
         first = self.copies.first
         return self.rows[first], None if self.codes is None else self.codes[first]
 
 
-def as_density(estimator: Any) -> Any:
-    """An estimator with a density: itself, or clouds about the clusters of one that has none.
+def as_density_estimator(estimator: Any) -> Any:
+    """Return the estimator if it defines a density, else a Gaussian mixture about its clusters.
 
     Raises
     ------
     TypeError
-        If it is no clusterer of a number of clusters.
+        If the estimator has no number of clusters.
     """
     _check_clusterer(estimator)
     if isinstance(estimator, DensityEstimator):
@@ -61,45 +61,45 @@ def as_density(estimator: Any) -> Any:
     number = estimator.get_params(deep=False).get("n_clusters")
     if not isinstance(number, numbers.Integral) or not hasattr(estimator, "fit"):
         raise TypeError(
-            "this needs a clusterer with a number of clusters, n_clusters; got "
+            "estimator must be a clusterer with the parameter n_clusters, an integer; got "
             f"{type(estimator).__name__}; use for example ResidualMixture"
         )
-    _check_features(estimator)
-    return LabelledClouds.of(estimator)
+    _check_feature_model(estimator)
+    return SharedCovarianceMixture.from_estimator(estimator)
 
 
-def testable(
-    estimator: Any, X: Any, known: Any = None, n_folds: int = 5, any_values: bool = False
+def validate_samples(
+    estimator: Any, X: Any, known: Any = None, n_folds: int = 5, allow_discrete: bool = False
 ) -> Samples:
     """Validate the samples and the known groups, and find exact copies.
 
-    With ``any_values``, counts, zeros and ones and columns of few values are rows as well. Equal
-    samples of such values are no copies.
+    With ``allow_discrete``, counts, binary features and features of few values are accepted. Equal
+    samples of discrete features are no copies.
 
     Raises
     ------
     TypeError, ValueError
-        If these cannot be held out and tested.
+        If the estimator, the samples or the known groups cannot be tested.
     """
     _check_estimator(estimator)
     if known is not None:
-        check_takes_known(estimator)
+        check_accepts_known(estimator)
     X, known = take_out(X, known)
-    rows = _rows(X, any_values)
+    rows = _validate_features(X, allow_discrete)
     if getattr(estimator, "features", "gaussian") == "auto" and isinstance(
         estimator, DensityEstimator
     ):
         kind = guess_features(rows)
         if kind != "gaussian":
             raise ValueError(
-                f"{type(estimator).__name__} takes these rows for {kind} features, which have no "
-                "test; got features='auto'; set features='gaussian'"
+                f"{type(estimator).__name__} would model these samples as {kind} features, for "
+                "which there is no test; got features='auto'; set features='gaussian'"
             )
-    codes, names = _groups(known, len(rows))
+    codes, names = _encode_groups(known, len(rows))
     groups = np.zeros(len(rows), int) if codes is None else codes
-    discrete = any_values and no_cloud(rows) is not None
-    copies = Copies.none(len(rows)) if discrete else Copies.find(rows, groups)
-    _check_sizes(groups[copies.first], n_folds, copies)
+    discrete = allow_discrete and no_cloud(rows) is not None
+    copies = Copies.no_copies(len(rows)) if discrete else Copies.from_samples(rows, groups)
+    _check_group_sizes(groups[copies.first], n_folds, copies)
     return Samples(rows, codes, names, copies)
 
 
@@ -110,14 +110,14 @@ def labels_of_fit(estimator: Any, n: int) -> np.ndarray | None:
 
 
 def _check_estimator(estimator: Any) -> None:
-    """Refuse what has no density of rows."""
+    """Refuse an estimator without a density of continuous features."""
     _check_clusterer(estimator)
     if not isinstance(estimator, DensityEstimator):
         raise TypeError(
-            "this needs a clusterer with a density of real rows; got "
-            f"{type(estimator).__name__}; use ResidualMixture, or MixtureEM if nothing is known"
+            "estimator must define a density of continuous features; got "
+            f"{type(estimator).__name__}; use ResidualMixture, or MixtureEM without known groups"
         )
-    _check_features(estimator)
+    _check_feature_model(estimator)
 
 
 def _check_clusterer(estimator: Any) -> None:
@@ -128,74 +128,76 @@ def _check_clusterer(estimator: Any) -> None:
         )
 
 
-def check_takes_known(estimator: Any) -> None:
-    """Refuse a clusterer, or what stands for one, whose `fit` takes no known structure."""
+def check_accepts_known(estimator: Any) -> None:
+    """Refuse a clusterer, or a wrapper of a clusterer, whose `fit` takes no known structure."""
     estimator = getattr(estimator, "estimator", estimator)
     fit = getattr(type(estimator), "fit", None)
-    taken = () if fit is None else inspect.signature(fit).parameters.values()
-    if not any(one.name == "known" or one.kind is one.VAR_KEYWORD for one in taken):
+    parameters = () if fit is None else inspect.signature(fit).parameters.values()
+    if not any(p.name == "known" or p.kind is p.VAR_KEYWORD for p in parameters):
         raise TypeError(
             f"{type(estimator).__name__} takes no known structure; known groups or earlier "
             "clusterings cannot be passed to its fit; use ResidualMixture or CCIB"
         )
 
 
-def _check_features(estimator: Any) -> None:
+def _check_feature_model(estimator: Any) -> None:
     features = getattr(estimator, "features", "auto")
     if features not in ("auto", "gaussian"):
         raise ValueError(
-            f"rows can be of real features only; got features={features!r}; use "
-            "features='gaussian' for real numbers; for counts and zeros and ones there is no test"
+            f"features must be continuous for this test; got features={features!r}; use "
+            "features='gaussian' for continuous features; for counts and binary features there "
+            "is no test"
         )
 
 
-def _rows(X: Any, any_values: bool) -> np.ndarray:
-    """Rows of real numbers, in float32 or float64."""
+def _validate_features(X: Any, allow_discrete: bool) -> np.ndarray:
+    """Samples (n, m) of continuous features, in float32 or float64."""
     from sklearn.utils import check_array
 
     if sparse.issparse(X):
         raise TypeError(
-            "rows have to be dense, of real numbers; got a sparse matrix; pass X.toarray() "
+            "X must be dense, with continuous features; got a sparse matrix; pass X.toarray() "
             "if it holds measurements; for counts there is no test"
         )
     rows = check_rows(X, check_array, dtype=[np.float64, np.float32], input_name="X")
-    if any_values:
+    if allow_discrete:
         return rows
     if (kind := no_cloud(rows)) is not None:
         raise ValueError(
-            f"clusters are tested in real numbers only; got {kind}, which are "
-            "no cloud whatever there is; compare clusterings by metrics or by their objectives"
+            f"clusters are tested in continuous features only; got {kind}, which no Gaussian "
+            "describes; compare clusterings by metrics or by their objectives"
         )
     return rows
 
 
-def _groups(known: Any, n: int) -> tuple[np.ndarray | None, list[str]]:
-    """Known groups (n,) as numbers, or None, and their names."""
-    read_ = read(known, n)
-    if read_.kind == "soft" or read_.modelled:
+def _encode_groups(known: Any, n: int) -> tuple[np.ndarray | None, list[str]]:
+    """Known groups (n,) as integers, or None, and their names."""
+    structure = read(known, n)
+    if structure.kind == "soft" or structure.modelled:
         raise ValueError(
-            f"known structure has to be labels; got {described(read_.given)}; pass labels, "
-            "such as the most probable ones, or a number cut into ranges"
+            f"known structure must be labels; got {described(structure.given)}; pass labels, "
+            "such as the most probable ones, or a continuous covariate cut into ranges"
         )
-    if read_.kind == "nothing":
+    if structure.kind == "nothing":
         return None, ["all rows"]
-    return read_.groups.codes, _group_names(read_)
+    return structure.groups.codes, _group_names(structure)
 
 
-def _check_sizes(groups: np.ndarray, n_folds: int, copies: Copies) -> None:
+def _check_group_sizes(groups: np.ndarray, n_folds: int, copies: Copies) -> None:
     """Refuse known groups of too few distinct samples."""
     sizes = np.bincount(groups)
-    if np.median(sizes) < _FEWEST or sizes.min() < n_folds:
-        once = ", if copies are counted once" if groups.size < copies.of.size else ""
+    if np.median(sizes) < _MIN_MEDIAN_SIZE or sizes.min() < n_folds:
+        once = ", if copies are counted once" if groups.size < copies.set_index.size else ""
         raise TooFewRows(
-            "too few rows per known group to test for structure; got groups of "
-            f"{sizes.min()} rows at least, {np.median(sizes):g} in the median{once}, for "
-            f"n_folds={n_folds}; merge known labels, so that groups have {_FEWEST} rows or more"
+            "too few rows per known group to test for structure; got a smallest group of "
+            f"{sizes.min()} rows and a median of {np.median(sizes):g}{once}, for "
+            f"n_folds={n_folds}; merge known groups, so that they have {_MIN_MEDIAN_SIZE} rows or "
+            "more"
         )
 
 
 def _group_names(known: Any) -> list[str]:
-    """What the user calls the groups."""
+    """Names of the groups: the labels of their combination."""
     labels = [list(categories) for categories in known.categories]
     combinations = known.product[1]
     return [

@@ -1,4 +1,4 @@
-"""Number of clusters by held-out log-likelihood."""
+"""Choose the number of clusters by held-out log-likelihood."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from nrprob.data.validation import ITERATIONS, check_number, check_random_state
 from nrprob.estimator.base import fitting, read_labels
 from nrprob.estimator.parameters import check_parameters
 from nrprob.evidence.held_out import (
-    RIVALS,
-    conditioned,
-    folds,
-    log_rivals,
-    parts,
-    refit,
+    NULL_MODELS,
+    assign_folds,
+    known_argument,
+    null_log_densities,
+    refit_subset,
     residual_scale,
+    split_fold,
 )
-from nrprob.evidence.inputs import testable
+from nrprob.evidence.inputs import validate_samples
 from nrprob.evidence.p_values import mixed_gain
-from nrprob.evidence.progress import shown
+from nrprob.evidence.progress import progress_bar
 from nrprob.exceptions import short_repr
 from nrprob.settings import few_threads
 
@@ -33,28 +33,34 @@ if TYPE_CHECKING:
     import pandas as pd
 
 AUTO = "auto"
-_PATIENCE = 2  # numbers in a row that do worse than one before, after which no more are tried
+_PATIENCE = 2  # successive numbers worse than a smaller one, after which the search stops
 
 
 @dataclass(frozen=True, eq=False)
 class NumberOfClusters:
-    """Log-likelihood of rows held out, by number of clusters; see `n_clusters`.
+    """Held-out log-likelihood by number of clusters: the result of `n_clusters`.
 
     Attributes
     ----------
     n_clusters_ : int
-        The number of the largest log-likelihood, the smaller of equal ones.
+        Number with the highest log-likelihood, the smaller of equal ones; 1 if several clusters
+        gain nothing over a null model.
     tried_ : ndarray of shape (n_tried,)
-        Numbers of clusters.
+        Candidate numbers.
     log_likelihood_ : ndarray of shape (n_tried, n_samples)
-        In nats, of every row by fits that have not seen it, but for what all numbers have in
-        common; the mean over splits. Copies of a sample have its value.
+        Held-out log-likelihood of every sample in nats, up to a constant that all numbers share;
+        the mean over splits. Copies of a sample have its value.
     gain_ : ndarray of shape (n_samples,) or None
-        Nats that the half-and-half mixture of the best of several clusters and of a cloud gains
-        over that cloud, the one over which it gains least; None if one cluster was not tried.
+        Log-likelihood gain in nats of the equal mixture of the best clusters and a null model over
+        the null model alone, for the null model with the smallest gain. None without a candidate 1.
     distinct_ : ndarray of shape (n_distinct,)
         Index of the first sample of every set of exact copies. Means and standard errors are over
         these samples.
+
+    See Also
+    --------
+    n_clusters : Returns this result.
+    test : Test the clusters.
 
     Examples
     --------
@@ -65,10 +71,10 @@ class NumberOfClusters:
     >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
     >>> X[:, 2] += 6 * sought
     >>> model = ResidualMixture()
-    >>> found = evidence.n_clusters(model, X, known=known, candidates=(1, 2, 3), random_state=0)
-    >>> found
+    >>> result = evidence.n_clusters(model, X, known=known, candidates=(1, 2, 3), random_state=0)
+    >>> result
     <NumberOfClusters: 2 (of 1, 2, 3)>
-    >>> found.table.below_best.round(1).tolist()
+    >>> result.table.below_best.round(1).tolist()
     [0.3, 0.0, 0.0]
     """
 
@@ -79,14 +85,15 @@ class NumberOfClusters:
     distinct_: np.ndarray
 
     def __repr__(self) -> str:
-        tried = ", ".join(map(str, self.tried_))
-        return f"<NumberOfClusters: {self.n_clusters_} (of {tried})>"
+        candidates = ", ".join(map(str, self.tried_))
+        return f"<NumberOfClusters: {self.n_clusters_} (of {candidates})>"
 
     @property
     def table(self) -> pd.DataFrame:
-        """Mean log-likelihood per row, how far it is below the best, and that one's standard error.
+        """Mean log-likelihood per sample, its difference from the best, and the standard error.
 
-        The standard error is of the mean difference of rows. Copies of a sample count as one.
+        The standard error is of the mean difference between samples. Copies of a sample count as
+        one.
         """
         import pandas as pd
 
@@ -113,37 +120,37 @@ def n_clusters(
     n_init: int = 12,
     verbose: int = 0,
 ) -> NumberOfClusters:
-    """Choose the number of clusters that predicts rows best which the fit has not seen.
+    r"""Choose the number of clusters by held-out log-likelihood.
 
-    One cluster is a possible answer. Several have to gain something over each of the clouds that
-    they have to beat in `nrprob.evidence.test`, t and normal, with one covariance or one for every
-    known group: half-and-half with the clusters, it has to predict rows better than alone. Numbers
-    are tried in ascending order, until two in a row did worse than a smaller one.
+    The result is the number K that maximises
 
-    Clusters of another form than the model's are described better by several of its own, so heavy
-    tails, skewness and bends may be cut in parts. Whether there are clusters at all is for
-    `nrprob.evidence.test` to say. As there, exact copies of a sample count as one.
+    .. math:: \frac{1}{n} \sum_i \log q_K^{(-f(i))}(x_i)
+
+    where :math:`q_K^{(-f)}` is the density of the fit with K clusters to all folds but f, and
+    :math:`f(i)` is the fold of sample :math:`x_i`. The result is 1 if the best number gains nothing
+    over the null models of `nrprob.evidence.test`.
 
     Parameters
     ----------
     estimator : ResidualMixture or MixtureEM
-        As in `nrprob.evidence.test`; its ``n_clusters`` does not matter.
+        As in `nrprob.evidence.test`; its ``n_clusters`` is ignored.
     X : array-like of shape (n_samples, n_features)
-        Real numbers or measurements.
+        Continuous features.
     known : array-like, optional
         As in `nrprob.evidence.test`.
     candidates : iterable of int, default=range(1, 11)
-        Numbers of clusters to try, from 1 to 1000.
+        Candidate numbers, from 1 to 1000.
     random_state : int, RandomState instance or None, default=None
-        Determines the folds and the starts of all fits.
+        Determines the folds and the initial values of all fits.
     n_folds : int, default=5
-        Parts that the rows are divided into, every known group alike; from 2 to 100.
+        Number of folds, stratified by known group. From 2 to 100.
     n_splits : int, default=1
-        Divisions that are averaged; each takes ``n_folds`` fits for every number.
+        Number of random splits into folds, over which log-likelihoods are averaged. Each takes
+        ``n_folds`` fits for every candidate. From 1 to 1000.
     n_init : int, default=12
         Restarts of a fit, if the estimator has not fewer.
     verbose : int, default=0
-        Whether a bar shows how many of the numbers were tried.
+        Whether to show a progress bar.
 
     Returns
     -------
@@ -159,9 +166,27 @@ def n_clusters(
     TypeError, ValueError
         As `nrprob.evidence.test`, and if there are no candidates.
 
+    See Also
+    --------
+    test : Test whether there are clusters at all.
+    confidence : Bootstrap confidences of samples and clusters.
+
+    Notes
+    -----
+    Candidates are fitted in ascending order, until two in a row have a lower log-likelihood than a
+    smaller number. If 1 is a candidate, several clusters have to gain something over each null
+    model: Gaussian and t, with one covariance or one per known group. The gain is that of the equal
+    mixture of the clusters and the null model over the null model alone. The cost is
+    ``n_splits n_folds`` fits for every candidate.
+
+    Clusters that do not have the form of the model's components are described better by several
+    components. So heavy tails, skewness and curvature may raise the number; use
+    `nrprob.evidence.test` to test for clusters. Exact copies of a sample count as one, as there.
+
     References
     ----------
-    Smyth (2000), Model selection for probabilistic clustering using cross-validated likelihood.
+    Smyth, P. (2000). Model selection for probabilistic clustering using cross-validated likelihood.
+    Statistics and Computing 10, 63-72. doi:10.1023/A:1008940618127
 
     Examples
     --------
@@ -177,72 +202,86 @@ def n_clusters(
     check_number("n_folds", n_folds, low=2, high=100, integer=True)
     check_number("n_splits", n_splits, low=1, high=1000, integer=True)
     check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
-    if not isinstance(candidates, Iterable) or isinstance(candidates, str | bytes | Mapping):
-        raise TypeError(
-            "candidates must be numbers of clusters; got "
-            f"{short_repr(candidates)}; pass for example range(1, 11)"
-        )
-    given = list(candidates)
-    for k in given:
-        check_number("candidates", k, low=1, high=1000, integer=True)
-    if not given:
-        raise ValueError("candidates must have a number; got none; pass for example range(1, 11)")
-    samples = testable(estimator, X, known, n_folds)
+    numbers = _check_candidates(candidates)
+    samples = validate_samples(estimator, X, known, n_folds)
     copies = samples.copies
     copies.warn_if_many()
-    rows, codes = samples.distinct()
+    rows, codes = samples.without_copies()
     groups = np.zeros(len(rows), int) if codes is None else codes
     random = check_random_state(random_state)
-    bare = clone(estimator).set_params(n_init=min(n_init, estimator.n_init))
-    splits = [folds(groups, n_folds, random) for _ in range(n_splits)]
+    unfitted = clone(estimator).set_params(n_init=min(n_init, estimator.n_init))
+    splits = [assign_folds(groups, n_folds, random) for _ in range(n_splits)]
     seeds = random.randint(2**31 - 1, size=(n_splits, n_folds))
-    tried: list[int] = []
-    values: list[np.ndarray] = []
-    clouds = np.zeros((0, len(rows)))
-    rows_by_fold = [
-        (parts(fold, f, groups), int(seed))
-        for fold, own in zip(splits, seeds, strict=True)
-        for f, seed in enumerate(own)
+    folds = [
+        (*split_fold(fold, f, groups), int(seed))
+        for fold, seeds_of_split in zip(splits, seeds, strict=True)
+        for f, seed in enumerate(seeds_of_split)
     ]
 
-    def held_out(k: int) -> np.ndarray:
-        """Sums (models, n) of log densities: of the clusters and, for one, of other clouds."""
-        out = np.zeros((len(RIVALS) if k == 1 else 1, len(rows)))
-        model = bare.set_params(n_clusters=k)
-        for (seen, new), seed in rows_by_fold:
-            fitted = refit(model, rows, codes, seen, random_state=seed)
+    def held_out_log_densities(k: int) -> np.ndarray:
+        """Log densities (models, n) of k clusters and, for one cluster, of the null models."""
+        out = np.zeros((len(NULL_MODELS) if k == 1 else 1, len(rows)))
+        model = unfitted.set_params(n_clusters=k)
+        for seen, new, seed in folds:
+            fit = refit_subset(model, rows, codes, seen, random_state=seed)
             scale = residual_scale(groups, seen)[new]
-            out[0, new] += fitted.log_density_of(rows[new], **conditioned(codes, new), scale=scale)
+            out[0, new] += fit.log_density_of(rows[new], **known_argument(codes, new), scale=scale)
             if k == 1:
-                y = fitted.residuals_of(rows, **conditioned(codes))
-                wide = y[new] * scale[:, None]
-                out[1:, new] += log_rivals(fitted, y[seen], groups[seen], wide, groups[new], True)
+                y = fit.residuals_of(rows, **known_argument(codes))
+                scaled = y[new] * scale[:, None]
+                out[1:, new] += null_log_densities(
+                    fit, y[seen], groups[seen], scaled, groups[new], True
+                )
         return out / n_splits
 
-    with few_threads(len(rows)), shown("trying numbers", len(set(given)), verbose) as done:
-        most = min(seen.size for (seen, _), _ in rows_by_fold) - groups.max() - 1
-        for k in sorted(set(given)):
-            if tried and k > most:
-                break  # than rows that are free
-            result = held_out(int(k))
-            clouds = result if k == 1 else clouds
-            tried.append(int(k))
-            done()
-            values.append(result[0])
+    evaluated: list[int] = []
+    values: list[np.ndarray] = []
+    null_values = np.zeros((0, len(rows)))
+    # More clusters than degrees of freedom cannot be fitted.
+    largest = min(seen.size for seen, _, _ in folds) - groups.max() - 1
+    bar = progress_bar("choosing the number of clusters", len(numbers), verbose)
+    with few_threads(len(rows)), bar as advance:
+        for k in numbers:
+            if evaluated and k > largest:
+                break
+            log_densities = held_out_log_densities(k)
+            null_values = log_densities if k == 1 else null_values
+            evaluated.append(k)
+            advance()
+            values.append(log_densities[0])
             means = [float(v.mean()) for v in values]
             if len(means) - 1 - int(np.argmax(means)) >= _PATIENCE:
                 break
+    # Several clusters have to gain something over every null model.
     best = int(np.argmax(means))
-    gain = min((mixed_gain(values[best] - cloud) for cloud in clouds), key=np.mean, default=None)
-    if gain is not None and tried[best] > 1 and gain.mean() <= 0:
+    gains = (mixed_gain(values[best] - null) for null in null_values)
+    gain = min(gains, key=np.mean, default=None)
+    if gain is not None and evaluated[best] > 1 and gain.mean() <= 0:
         best = 0
-    gain = None if gain is None else gain[copies.of]
-    log_likelihood = np.array(values)[:, copies.of]
-    return NumberOfClusters(tried[best], np.array(tried), log_likelihood, gain, copies.first)
+    gain = None if gain is None else gain[copies.set_index]
+    log_likelihood = np.array(values)[:, copies.set_index]
+    return NumberOfClusters(
+        evaluated[best], np.array(evaluated), log_likelihood, gain, copies.first
+    )
+
+
+def _check_candidates(candidates: Iterable[int]) -> list[int]:
+    """Candidate numbers of clusters, ascending, without repeats."""
+    if not isinstance(candidates, Iterable) or isinstance(candidates, str | bytes | Mapping):
+        raise TypeError(
+            "candidates must be an iterable of numbers of clusters; got "
+            f"{short_repr(candidates)}; pass for example range(1, 11)"
+        )
+    numbers = list(candidates)
+    for k in numbers:
+        check_number("candidates", k, low=1, high=1000, integer=True)
+    if not numbers:
+        raise ValueError("candidates must not be empty; got none; pass for example range(1, 11)")
+    return sorted({int(k) for k in numbers})
 
 
 class AutoClustersMixin:
-    """For a `Clusterer` that is a `DensityEstimator`: ``n_clusters="auto"``.
+    """Accept ``n_clusters="auto"`` in a `Clusterer` that is a `DensityEstimator`.
 
     `fit` chooses the number of clusters by `n_clusters`, and fits a clone with this number.
     """

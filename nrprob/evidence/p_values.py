@@ -7,23 +7,23 @@ import math
 import numpy as np
 from scipy import stats
 
-# Nats per row that fits, which end where they change by little, cannot tell from none.
-_RESOLVED = 0.01
+# Nats per sample: smaller differences are within the convergence tolerance of fits.
+_RESOLUTION = 0.01
 
 
 def mixed_gain(d: np.ndarray) -> np.ndarray:
-    r"""Log-likelihood of the half-and-half mixture of two densities, over that of the second.
+    r"""Log-likelihood gain of the equal mixture of two densities over the second density.
 
     .. math:: \ln \frac{1 + e^d}{2}, \qquad d = \ln p(x) - \ln q(x)
 
-    It is at least -ln 2, however wrong the first, and close to d - ln 2 where that is far better.
+    The gain is at least -ln 2, however wrong p is, and approaches d - ln 2 where p is far better.
     """
     return np.logaddexp(0, d) - math.log(2)
 
 
-def one_sided(gain: np.ndarray) -> tuple[float, float]:
-    """Student's t of the mean gain (n,), and the p-value of a mean of at most 0."""
+def one_sided_t_test(gain: np.ndarray) -> tuple[float, float]:
+    """Student's t statistic of the mean gain (n,), and the p-value of a mean of at most 0."""
     n = len(gain)
-    spread = math.hypot(float(gain.std(ddof=1)), _RESOLVED)
+    spread = math.hypot(float(gain.std(ddof=1)), _RESOLUTION)
     t = float(gain.mean()) * math.sqrt(n) / spread
     return t, float(stats.t.sf(t, n - 1))

@@ -9,12 +9,12 @@ from nrprob.data.validation import check_verbosity
 
 
 @contextlib.contextmanager
-def shown(what: str, total: int, verbose: int) -> Iterator[Callable[[], None]]:
-    """Show a bar on the standard error, if asked; what it gives is called after every step."""
+def progress_bar(description: str, total: int, verbose: int) -> Iterator[Callable[[], None]]:
+    """Show a bar on the standard error if ``verbose``; yield a function that advances it."""
     check_verbosity("verbose", verbose)
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), disable=not verbose, transient=True) as progress:
-        task = progress.add_task(what, total=total)
+        task = progress.add_task(description, total=total)
         yield lambda: progress.advance(task)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nrprob.evidence.pictures import draw_rows
+from nrprob.evidence.discriminant_plot import plot_discriminant_scores
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,52 +16,53 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """Whether clusters describe rows better than one cloud per known group, and have gaps between.
-
-    See `test`.
-
-    ``str(evidence)`` says it in a sentence.
+    """Result of `nrprob.evidence.test`; ``str(evidence)`` is a sentence.
 
     Attributes
     ----------
     p_structure_ : float
-        p-value of one elliptical cloud per known group; 1 for one cluster.
+        p-value of one elliptical distribution per known group; 1 for one cluster.
     p_gap_ : float or None
-        p-value of no gap: that rows of every known group have one peak in every direction; 1 for
-        one cluster. None where rows lie on a lattice, which has gaps of its own.
+        p-value of a density without a gap: samples of every known group have a single mode along
+        every direction. 1 for one cluster; None if values are discrete along the direction.
     statistic_ : float
         Student's t of ``gain_`` over the samples ``distinct_``; 0 for one cluster.
     gain_ : ndarray of shape (n_samples,)
-        Nats that the half-and-half mixture of the clusters and of the cloud ``rival_`` gains over
-        that cloud, in every row, by fits that have not seen it; the mean over splits.
+        Held-out log-likelihood gain in nats: the equal mixture of the clusters and the null model
+        ``rival_``, over the null model alone. The mean over splits.
     rival_ : str
-        The cloud that does best against the clusters: the one of the largest p-value.
+        Null model with the largest p-value.
     p_by_rival_ : dict of str to float
-        p-value of every cloud that was tried.
+        p-value of every null model.
     labels_ : ndarray of shape (n_samples,)
-        Cluster of every sample, by the fit of the first split that has not seen it. The labels are
-        those of the estimator handed to `test` if it was fitted to as many samples, else those of
+        Cluster of every sample, by the fit of the first split that held it out. The labels are
+        those of the estimator passed to `test` if it was fitted to as many samples, else those of
         the first fold.
     place_ : ndarray of shape (n_samples,)
-        Its place along the direction in which one cluster is best told from the others, by the same
-        fit, in standard deviations within clusters; 0 is the middle of the valley between them.
+        Held-out discriminant score by the same fit: the position along the discriminant direction
+        of one cluster against the others, in standard deviations within clusters. 0 is the centre
+        of the low-density gap.
     valley_ : float
-        Width of that valley.
+        Width of the low-density gap.
     gap_counts_ : ndarray of shape (n_splits, n_folds, 3)
-        Of every fold, its distinct rows on the side of the valley that has fewer (by known group),
-        its distinct rows in the valley, and what the side has of both at most where there is no
-        gap, in the mean.
+        Of every fold: distinct held-out samples on the less populated side of the gap, summed over
+        known groups; distinct held-out samples in the gap; and the largest expected share of the
+        side in both if there is no gap.
     groups_ : ndarray of shape (n_samples,)
-        Known group of every row, as numbers.
+        Known group of every sample, as integers.
     group_names_ : sequence of str
     n_clusters, n_folds, n_splits, n_init : int
-        How it was made; no fits were made for one cluster. If their number was found anew in every
-        fit, it is the one found most often.
+        Settings of the test. With ``n_clusters="auto"``, the most frequent number of the refits.
     alpha : float
-        Level of the sentence.
+        Significance level of the sentence.
     distinct_ : ndarray of shape (n_distinct,)
         Index of the first sample of every set of exact copies. Only these samples were fitted and
         tested; their copies have the same ``gain_``, ``labels_`` and ``place_``.
+
+    See Also
+    --------
+    test : Returns this result.
+    confidence : Takes this result, and gives bootstrap confidences per sample.
 
     Examples
     --------
@@ -71,10 +72,10 @@ class Evidence:
     >>> known, sought = rng.integers(2, size=(2, 100))
     >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
     >>> X[:, 2] += 6 * sought
-    >>> found = evidence.test(ResidualMixture(2), X, known=known, n_splits=1, random_state=0)
-    >>> found.rival_, found.p_gap_ < 0.001
-    ('the fit of one cluster', True)
-    >>> found.groups_.shape, found.place_.shape
+    >>> result = evidence.test(ResidualMixture(2), X, known=known, n_splits=1, random_state=0)
+    >>> result.rival_, result.p_gap_ < 0.001
+    ('one cluster of the same estimator', True)
+    >>> result.groups_.shape, result.place_.shape
     ((100,), (100,))
     """
 
@@ -99,36 +100,37 @@ class Evidence:
 
     @property
     def summary(self) -> str:
-        """What was found, in a sentence."""
+        """Result in a sentence."""
         n, n_distinct = len(self.groups_), len(self.distinct_)
         rows = f"{n} rows" if n == n_distinct else f"{n_distinct} distinct rows of {n}"
-        one = self.n_clusters == 1
-        if one and self.p_structure_ == 1:
+        single = self.n_clusters == 1
+        if single and self.p_structure_ == 1:
             return f"no evidence of further structure: one cluster describes {rows}"
-        how = (
-            f"{'one cluster in most fits' if one else f'{self.n_clusters} clusters'}, {rows}, "
-            f"each held out once in {self.n_splits} x {self.n_folds} fits"
-        )
-        each = " per known group" if len(self.group_names_) > 1 else ""
-        p, gap = _words(self.p_structure_), "no test of a gap: rows lie on a lattice"
-        is_gap = self.p_gap_ is not None and self.p_gap_ <= self.alpha
+        clusters = "one cluster in most fits" if single else f"{self.n_clusters} clusters"
+        fits = f"{self.n_splits} x {self.n_folds} fits"
+        p = f"{_format_p(self.p_structure_)}; {clusters}, {rows}, each held out once in {fits}"
+        groups = " per known group" if len(self.group_names_) > 1 else ""
+        null = f"one elliptical distribution{groups}"
+        has_structure = self.p_structure_ <= self.alpha
+        if self.p_gap_ is not None and self.p_gap_ <= self.alpha:
+            gap = f"a low-density gap between them ({_format_p(self.p_gap_)})"
+            if has_structure:
+                return f"clusters with {gap}; {null} is rejected ({p})"
+            return (
+                f"clusters with {gap}, but {null} is not rejected ({p}); a cluster may be small or "
+                "of unusual shape"
+            )
+        if not has_structure:
+            return (
+                f"no evidence of further structure ({p}); overlapping or small clusters cannot be "
+                "excluded"
+            )
+        gap = "test for a low-density gap, since values are discrete"
         if self.p_gap_ is not None:
-            gap = f"{'a' if is_gap else 'no'} gap between them ({_words(self.p_gap_)})"
-        if self.p_structure_ > self.alpha and is_gap:
-            return (
-                f"{gap}, though one elliptical cloud{each} describes the rows as well ({p}; "
-                f"{how}): a cluster that is small or of unusual shape"
-            )
-        if self.p_structure_ > self.alpha:
-            return (
-                f"no evidence of further structure ({p}; {how}); clusters that overlap, or few of "
-                "the rows, may be there all the same"
-            )
-        if is_gap:
-            return f"clusters with {gap}, not one elliptical cloud{each} ({p}; {how})"
+            gap = f"low-density gap between clusters ({_format_p(self.p_gap_)})"
         return (
-            f"not one elliptical cloud{each} ({p}; {how}), but {gap}: clusters that overlap, "
-            "skewness or a bend would look like this"
+            f"{null} is rejected ({p}), but there is no {gap}; overlapping clusters, skewness or "
+            "curvature would give the same result"
         )
 
     def __str__(self) -> str:
@@ -138,26 +140,26 @@ class Evidence:
         return f"<Evidence: {self.summary}>"
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the rows along the direction that tells clusters apart, by known group.
+        """Plot held-out discriminant scores by cluster and known group.
 
-        Every row lies where a fit that has not seen it puts it, so that what is seen is not what
-        the search for clusters made of noise.
+        The scores are computed by fits that did not see the sample. Scores of training samples
+        would show a gap even in noise.
 
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Where to draw; a new figure when it is None.
+            Axes to draw on; by default those of a new figure.
 
         Returns
         -------
         matplotlib.axes.Axes
-            The axes drawn on: a histogram of every known group (the twelve largest), its bars
-            divided by cluster. The valley is grey.
+            A histogram of every known group (the twelve largest), its bars divided by cluster. The
+            low-density gap is grey.
         """
-        return draw_rows(
+        return plot_discriminant_scores(
             self.place_, self.labels_, self.groups_, self.group_names_, self.valley_, ax
         )
 
 
-def _words(p: float) -> str:
-    return "p < .001" if p < 0.001 else f"p = {p:.2g}"
+def _format_p(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"

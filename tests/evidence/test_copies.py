@@ -6,7 +6,7 @@ from remembering import Remembering
 from sklearn.datasets import load_iris
 
 from nrprob import ResidualMixture, evidence
-from nrprob.evidence import certainty, held_out
+from nrprob.evidence import bootstrap, held_out
 from nrprob.evidence.copies import Copies
 from nrprob.evidence.inputs import TooFewRows
 
@@ -19,14 +19,14 @@ MANY = pytest.mark.filterwarnings("ignore:samples are exact copies")
 
 
 def n_copies(rows):
-    return len(rows) - Copies.find(rows, np.zeros(len(rows), int)).first.size
+    return len(rows) - Copies.from_samples(rows, np.zeros(len(rows), int)).first.size
 
 
 def test_copies_agree_in_all_features_and_in_the_known_group():
     rows = np.array([[2.0, 0.0], [1.0, 3.0], [2.0, -0.0], [1.0, 3.0], [2.0, 0.0], [2.0, 3.0]])
-    result = Copies.find(rows, np.array([0, 0, 0, 1, 0, 0]))
+    result = Copies.from_samples(rows, np.array([0, 0, 0, 1, 0, 0]))
     np.testing.assert_array_equal(result.first, [0, 1, 3, 5])
-    np.testing.assert_array_equal(result.of, [0, 1, 0, 2, 0, 3])
+    np.testing.assert_array_equal(result.set_index, [0, 1, 0, 2, 0, 3])
     for dtype in (np.float32, np.float64):
         own = NOISE.astype(dtype)
         assert n_copies(own) == 0 and n_copies(np.repeat(own, 3, axis=0)) == 2 * N
@@ -47,7 +47,7 @@ def test_values_that_agree_by_rounding_are_no_copies(m):
 def test_no_copy_is_held_out_from_a_fit_that_has_seen_it():
     """Of an estimator that gives a high density to what it has seen, and a low one to all else."""
     result = evidence.test(Remembering(), np.tile(NOISE, (3, 1)), random_state=0)
-    assert result.p_by_rival_["the fit of one cluster"] > 0.999
+    assert result.p_by_rival_["one cluster of the same estimator"] > 0.999
     number = evidence.n_clusters(Remembering(), np.tile(NOISE, (3, 1)), candidates=(1, 2))
     assert number.n_clusters_ == 1
 
@@ -84,9 +84,9 @@ def test_confidence_resamples_the_distinct_samples(monkeypatch):
 
     def refit(estimator, X, codes, drawn, **settings):
         made.append(drawn)
-        return held_out.refit(estimator, X, codes, drawn, **settings)
+        return held_out.refit_subset(estimator, X, codes, drawn, **settings)
 
-    monkeypatch.setattr(certainty, "refit", refit)
+    monkeypatch.setattr(bootstrap, "refit_subset", refit)
     tested = evidence.test(MODEL, APART, known=Z, n_splits=1, random_state=0)
     X, known = np.repeat(APART, 2, axis=0), np.repeat(Z, 2)
     with pytest.warns(UserWarning, match="got 61 copies among 122 samples"):
@@ -112,5 +112,5 @@ def test_five_percent_of_copies_are_many(copies, warned, recwarn):
 
 def test_groups_need_distinct_samples():
     rows = np.where(Z[:, None], NOISE, NOISE[np.arange(N) % 8])
-    with pytest.raises(TooFewRows, match="got groups of 4 rows at least, .* copies are counted on"):
+    with pytest.raises(TooFewRows, match="got a smallest group of 4 rows .* copies are counted on"):
         evidence.test(MODEL, rows, known=Z)

@@ -9,10 +9,10 @@ from sklearn.base import BaseEstimator, clone
 
 from nrprob import CCIB, CECIB, DecKMeans, MDLMixture, MixtureEM, ResidualMixture, evidence
 from nrprob.estimator.density import DensityEstimator
-from nrprob.evidence.held_out import RIVALS, _matched, folds, parts
-from nrprob.evidence.null_model import Clouds
-from nrprob.evidence.p_values import mixed_gain, one_sided
-from nrprob.evidence.shared_density import LabelledClouds
+from nrprob.evidence.held_out import NULL_MODELS, _match_labels, assign_folds, split_fold
+from nrprob.evidence.null_model import NullModel
+from nrprob.evidence.p_values import mixed_gain, one_sided_t_test
+from nrprob.evidence.shared_density import SharedCovarianceMixture
 from nrprob.known import Memberships
 from nrprob.methods.conditional.solver import solve_residuals
 
@@ -25,26 +25,26 @@ FEW = {"n_splits": 1, "n_init": 2, "random_state": 0}
 
 def test_only_rows_that_a_fit_has_not_seen_count():
     result = evidence.test(Remembering(), NOISE, random_state=0)
-    assert result.p_by_rival_["the fit of one cluster"] > 0.999
+    assert result.p_by_rival_["one cluster of the same estimator"] > 0.999
     np.testing.assert_allclose(result.gain_.max(), mixed_gain(np.array(-3.0)))
 
 
 def test_one_normal_cloud_is_a_rival():
     # It predicts far better than this clusterer, whose fit of one cluster is worst.
     result = evidence.test(Remembering(unseen=50.0), NOISE, random_state=0)
-    assert result.p_by_rival_["the fit of one cluster"] < 1e-6
-    assert result.rival_ == "one normal cloud of the same covariance"
-    assert list(result.p_by_rival_) == list(RIVALS)[:2]
+    assert result.p_by_rival_["one cluster of the same estimator"] < 1e-6
+    assert result.rival_ == "one Gaussian with the covariance of the mixture"
+    assert list(result.p_by_rival_) == list(NULL_MODELS)[:2]
     assert result.p_structure_ == max(result.p_by_rival_.values())
 
 
 def test_folds_are_balanced_and_fits_equally_large():
-    fold = folds(Z, 5, np.random.RandomState(0))
+    fold = assign_folds(Z, 5, np.random.RandomState(0))
     table = np.zeros((L, 5), int)
     np.add.at(table, (Z, fold), 1)
     assert np.ptp(table, axis=1).max() <= 1
     assert np.ptp(np.bincount(fold)) <= 1
-    every = [parts(fold, f, Z) for f in range(5)]
+    every = [split_fold(fold, f, Z) for f in range(5)]
     assert {seen.size for seen, _ in every} == {N - 13}
     assert not any(np.intersect1d(seen, new).size for seen, new in every)
     np.testing.assert_array_equal(np.sort(np.concatenate([new for _, new in every])), np.arange(N))
@@ -56,9 +56,9 @@ def test_gains_and_their_t():
     np.testing.assert_allclose(mixed_gain(d), expected)
     gain = NOISE[:, 0] + 0.2
     np.testing.assert_allclose(
-        one_sided(gain), stats.ttest_1samp(gain, 0, alternative="greater"), rtol=1e-3
+        one_sided_t_test(gain), stats.ttest_1samp(gain, 0, alternative="greater"), rtol=1e-3
     )
-    assert one_sided(np.full(N, 1e-5))[1] > 0.4  # less than fits resolve
+    assert one_sided_t_test(np.full(N, 1e-5))[1] > 0.4  # less than fits resolve
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -67,7 +67,7 @@ def test_clouds_are_densities(own, tails):
     rows = stats.multivariate_t([0, 0], [[2, 0.5], [0.5, 1]], df=4, seed=0).rvs(400)
     codes = np.arange(400) % 2
     rows[codes == 1] *= 2
-    clouds = Clouds.fit(rows, codes, 2, own, tails)
+    clouds = NullModel.from_samples(rows, codes, 2, own, tails)
     shape = np.linalg.inv(clouds.root[1] @ clouds.root[1].T)
     if tails:
         law = stats.multivariate_t(clouds.centre[1], shape, df=clouds.nu)
@@ -133,11 +133,13 @@ def test_clusters_are_found_and_noise_is_not():
     before = solve_residuals._cache_size()
     result = evidence.test(ResidualMixture(2, weights="uniform"), APART, known=Z, **FEW)
     assert result.p_structure_ < 1e-6
-    assert "not one elliptical cloud per known group (p < .001; 2 clusters" in str(result)
+    assert "one elliptical distribution per known group is rejected (p < 0.001; 2 clusters" in str(
+        result
+    )
     # Free weights have more rivals, and no other program.
     model = ResidualMixture(2, weights="free", random_state=0)
     alike = evidence.test(model, APART, known=np.array(["b", "a"])[Z], **FEW)
-    assert list(alike.p_by_rival_) == list(RIVALS)
+    assert list(alike.p_by_rival_) == list(NULL_MODELS)
     assert alike.p_structure_ < 1e-6
     assert not hasattr(model, "labels_")
     noise = evidence.test(ResidualMixture(2, weights="free"), NOISE, known=Z, **FEW)
@@ -187,20 +189,20 @@ def test_clusters_are_matched_by_what_they_share():
     reference = np.repeat([0, 1, 2], [6, 6, 6])
     renamed = np.repeat([2, 0, 1], [6, 5, 7])
     np.testing.assert_array_equal(
-        _matched(renamed, reference, False), np.repeat([0, 1, 2], [6, 5, 7])
+        _match_labels(renamed, reference, False), np.repeat([0, 1, 2], [6, 5, 7])
     )
     # One cluster was divided.
     more = np.repeat([3, 0, 1, 2], [6, 6, 4, 2])
-    np.testing.assert_array_equal(_matched(more, reference, False), reference)
+    np.testing.assert_array_equal(_match_labels(more, reference, False), reference)
     np.testing.assert_array_equal(
-        _matched(more, reference, True), np.repeat([0, 1, 2, 3], [6, 6, 4, 2])
+        _match_labels(more, reference, True), np.repeat([0, 1, 2, 3], [6, 6, 4, 2])
     )
     # One cluster is missing, whose label nobody gets.
     fewer = np.repeat([1, 0, 1, 0], [6, 6, 2, 4])
     np.testing.assert_array_equal(
-        _matched(fewer, reference, False), np.repeat([0, 1, 0, 1], [6, 6, 2, 4])
+        _match_labels(fewer, reference, False), np.repeat([0, 1, 0, 1], [6, 6, 2, 4])
     )
-    np.testing.assert_array_equal(_matched(more, np.zeros(18, int), False), np.zeros(18))
+    np.testing.assert_array_equal(_match_labels(more, np.zeros(18, int), False), np.zeros(18))
 
 
 def test_a_row_far_out_and_a_group_of_one_point_are_no_structure():
@@ -234,12 +236,12 @@ def test_labels_are_described_by_clouds_of_one_covariance():
             self.labels_ = (7 * labels + 1)[: len(X)]
             return self
 
-    model = LabelledClouds.of(Told()).fit(APART, known=Z)
+    model = SharedCovarianceMixture.from_estimator(Told()).fit(APART, known=Z)
     y = model.residuals_of(APART, known=Z)
     for g in range(2):
         np.testing.assert_allclose(y[Z == g].mean(0), 0, atol=1e-12)
     within = y - np.stack([y[labels == c].mean(0) for c in range(2)])[labels]
-    inverse = np.linalg.inv(model._root)
+    inverse = np.linalg.inv(model._inverse_root)
     np.testing.assert_allclose(inverse.T @ inverse, within.T @ within / N, rtol=0.2, atol=0.2)
     parts = [
         np.mean(labels == c)
@@ -248,7 +250,7 @@ def test_labels_are_described_by_clouds_of_one_covariance():
     ]
     np.testing.assert_allclose(model.log_density_of(APART, known=Z), np.log(sum(parts)))
     np.testing.assert_array_equal(model.predict(APART, known=Z), labels)
-    one = LabelledClouds.of(Told()).set_params(n_clusters=1).fit(NOISE)
+    one = SharedCovarianceMixture.from_estimator(Told()).set_params(n_clusters=1).fit(NOISE)
     law = stats.multivariate_normal(np.zeros(2), one.mixture_covariance())
     np.testing.assert_allclose(one.log_density_of(APART), law.logpdf(APART - NOISE.mean(0)))
 
@@ -287,7 +289,7 @@ def test_one_cluster_is_no_structure():
 @pytest.mark.parametrize(
     ("estimator", "given", "error", "message"),
     [
-        (MDLMixture(), {}, TypeError, "with a number of clusters, n_clusters; got MDLMixture"),
+        (MDLMixture(), {}, TypeError, "with the parameter n_clusters, an integer; got MDL"),
         (CCIB(2, features="bernoulli"), {}, ValueError, "got features='bernoulli'"),
         (3, {}, TypeError, "must be a clusterer; got int"),
         (MixtureEM(2, features="multinomial"), {}, ValueError, "got features='multinomial'"),
@@ -350,7 +352,10 @@ def test_a_shrunk_covariance_is_no_structure():
     ]
     p = np.array([one.p_structure_ for one in result])
     assert np.sum(p <= 0.05) <= stats.binom.isf(1e-3, len(p), 0.05)
-    assert np.mean([one.p_by_rival_["the fit of one cluster"] <= 0.05 for one in result]) > 0.3
+    assert (
+        np.mean([one.p_by_rival_["one cluster of the same estimator"] <= 0.05 for one in result])
+        > 0.3
+    )
 
 
 @pytest.mark.slow

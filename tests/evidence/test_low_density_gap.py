@@ -7,7 +7,15 @@ import pytest
 from scipy import stats
 
 from nrprob import ResidualMixture, evidence
-from nrprob.evidence.low_density_gap import Count, Cut, choose_cut, p_value, pairs, tail, tied
+from nrprob.evidence.low_density_gap import (
+    GapCandidate,
+    GapCount,
+    choose_candidate,
+    combined_p_value,
+    count_near_pairs,
+    has_discrete_values,
+    tail_probability,
+)
 
 N = 61
 Z = np.arange(N) % 2
@@ -18,27 +26,29 @@ AXIS = np.array([1.0, 0.0])
 
 
 def test_counts_by_their_definition():
-    cut = Cut(0, AXIS, np.array([-3.0, -1.0, 1.0, 3.0]))
+    candidate = GapCandidate(0, AXIS, np.array([-3.0, -1.0, 1.0, 3.0]))
     left = np.array([-2.0, -1.5, -1.2, 0.1, 2.0])
     right = np.array([-2.0, 0.5, 1.1, 2.9, 3.1, -4.0])
     y = np.zeros((11, 2))
     y[:, 0] = np.concatenate([left, right])
     codes = np.repeat([0, 1], [5, 6])
-    assert cut(y, codes) == Count(1 + 1, 1 + 1, 0.5)
-    assert cut.middle == 0
+    assert candidate.count_samples(y, codes) == GapCount(1 + 1, 1 + 1, 0.5)
+    assert candidate.gap_centre == 0
 
 
 def test_their_p_value_is_that_of_a_sum_of_binomials():
-    counts = [Count(5, 0, 0.5), Count(4, 1, 0.6), Count(0, 0, 0.5)]
+    counts = [GapCount(5, 0, 0.5), GapCount(4, 1, 0.6), GapCount(0, 0, 0.5)]
     laws = [stats.binom.pmf(range(6), 5, share) for share in (0.5, 0.6)]
     joint = np.add.outer(np.arange(6), np.arange(6))
     expected = np.multiply.outer(*laws)[joint >= 9].sum()
-    assert tail(counts) == pytest.approx(expected)
-    assert tail([Count(0, 0, 0.5)]) == 1
-    assert p_value([counts] * 3) == pytest.approx(expected)
+    assert tail_probability(counts) == pytest.approx(expected)
+    assert tail_probability([GapCount(0, 0, 0.5)]) == 1
+    assert combined_p_value([counts] * 3) == pytest.approx(expected)
     scores = stats.norm.isf([expected, 0.5**9])
-    assert p_value([counts, [Count(9, 0, 0.5)]]) == pytest.approx(stats.norm.sf(scores.mean()))
-    assert p_value([counts, [Count(0, 9, 0.5)]]) > 0.9
+    assert combined_p_value([counts, [GapCount(9, 0, 0.5)]]) == pytest.approx(
+        stats.norm.sf(scores.mean())
+    )
+    assert combined_p_value([counts, [GapCount(0, 9, 0.5)]]) > 0.9
 
 
 def test_one_peak_is_no_gap_wherever_the_cut_and_whatever_the_side():
@@ -51,7 +61,7 @@ def test_one_peak_is_no_gap_wherever_the_cut_and_whatever_the_side():
         y[:, 0] = rng.exponential(size=200) * np.where(codes, -1, 1)
         start, side, valley = rng.uniform([-3, 0.3, 0.1], [1, 2, 1])
         edges = start + np.cumsum([0, side, valley, side])
-        result.append(tail([Cut(0, AXIS, edges)(y, codes)]))
+        result.append(tail_probability([GapCandidate(0, AXIS, edges).count_samples(y, codes)]))
     assert np.sum(np.array(result) <= 0.05) <= stats.binom.isf(1e-3, 200, 0.05)
 
 
@@ -61,17 +71,17 @@ def test_the_valley_lies_between_clusters_in_their_own_metric():
     y = rng.normal(size=(400, 2)) * [1, 8]
     y[:, 0] += 5 * labels
     y -= y.mean(0)
-    cut = choose_cut(y, labels, np.zeros(400, int))
-    assert abs(cut.direction[0]) == pytest.approx(1, abs=0.15)
-    assert abs(cut.direction[1]) < 0.05
-    assert abs(cut.middle) < 0.6 and np.ptp(cut.edges[1:3]) < 4
-    assert (np.diff(cut.edges) > 0).all()
-    assert np.diff(cut.edges)[0] == pytest.approx(np.diff(cut.edges)[2])
+    candidate = choose_candidate(y, labels, np.zeros(400, int))
+    assert abs(candidate.direction[0]) == pytest.approx(1, abs=0.15)
+    assert abs(candidate.direction[1]) < 0.05
+    assert abs(candidate.gap_centre) < 0.6 and np.ptp(candidate.edges[1:3]) < 4
+    assert (np.diff(candidate.edges) > 0).all()
+    assert np.diff(candidate.edges)[0] == pytest.approx(np.diff(candidate.edges)[2])
     # From the others to the one that is asked for.
     for cluster in (0, 1):
-        places = y @ choose_cut(y, labels, np.zeros(400, int), cluster).direction
+        places = y @ choose_candidate(y, labels, np.zeros(400, int), cluster).direction
         assert places[labels == cluster].mean() > places[labels != cluster].mean()
-    assert choose_cut(y, np.zeros(400, int), labels) is None
+    assert choose_candidate(y, np.zeros(400, int), labels) is None
 
 
 def test_rows_of_the_fit_would_show_a_gap_where_there_is_none():
@@ -80,9 +90,9 @@ def test_rows_of_the_fit_would_show_a_gap_where_there_is_none():
     inside, outside = [], []
     for _ in range(20):
         labels = (y @ rng.normal(size=10) > 0).astype(int)
-        cut = choose_cut(y[:60], labels[:60], codes[:60])
-        inside.append(tail([cut(y[:60], codes[:60])]))
-        outside.append(tail([cut(y[60:], codes[60:])]))
+        candidate = choose_candidate(y[:60], labels[:60], codes[:60])
+        inside.append(tail_probability([candidate.count_samples(y[:60], codes[:60])]))
+        outside.append(tail_probability([candidate.count_samples(y[60:], codes[60:])]))
     assert np.mean(np.array(inside) <= 0.05) > 0.3
     assert np.mean(np.array(outside) <= 0.05) <= 0.1
 
@@ -91,9 +101,9 @@ def test_rows_of_the_fit_would_show_a_gap_where_there_is_none():
 def test_lattices_are_seen_where_they_are_as_coarse_as_intervals(step, is_tied):
     y = np.random.default_rng(3).normal(size=(300, 2))
     y[:, 0] = np.round(y[:, 0] / step) * step
-    cut = Cut(0, AXIS, np.array([-2.0, -0.5, 0.5, 2.0]))
-    assert tied(*pairs(y, cut, np.arange(300) % 3)) == is_tied
-    assert not tied(*pairs(y[:, ::-1], cut, np.arange(300) % 3))
+    candidate = GapCandidate(0, AXIS, np.array([-2.0, -0.5, 0.5, 2.0]))
+    assert has_discrete_values(*count_near_pairs(y, candidate, np.arange(300) % 3)) == is_tied
+    assert not has_discrete_values(*count_near_pairs(y[:, ::-1], candidate, np.arange(300) % 3))
 
 
 def test_pairs_by_their_definition():
@@ -102,9 +112,9 @@ def test_pairs_by_their_definition():
     apart = np.abs(y[:, :1] - y[:, 0])[np.triu_indices(40, 1)]
     alike = (codes[:, None] == codes)[np.triu_indices(40, 1)]
     expected = [(apart[alike] <= width).sum() for width in (0.02, 0.2)]
-    cut = Cut(0, AXIS, np.array([-2.0, -0.5, 0.5, 2.0]))
-    np.testing.assert_array_equal(pairs(y, cut, codes), expected)
-    assert not tied(*pairs(y, cut, codes))
+    candidate = GapCandidate(0, AXIS, np.array([-2.0, -0.5, 0.5, 2.0]))
+    np.testing.assert_array_equal(count_near_pairs(y, candidate, codes), expected)
+    assert not has_discrete_values(*count_near_pairs(y, candidate, codes))
 
 
 @pytest.fixture(scope="module")
@@ -114,17 +124,25 @@ def apart():
 
 def test_a_gap_is_found_and_said(apart):
     assert apart.p_gap_ < 0.001 and apart.gap_counts_.shape == (1, 5, 3)
-    assert apart.p_gap_ == p_value([[Count(int(a), int(b), c) for a, b, c in apart.gap_counts_[0]]])
-    assert str(apart).startswith("clusters with a gap between them (p < .001), not one elliptical")
+    assert apart.p_gap_ == combined_p_value(
+        [[GapCount(int(a), int(b), c) for a, b, c in apart.gap_counts_[0]]]
+    )
+    assert str(apart).startswith(
+        "clusters with a low-density gap between them (p < 0.001); one elliptical distribution per"
+    )
     other = replace(apart, p_gap_=0.3)
-    assert "but no gap between them (p = 0.3): clusters that overlap, skewness" in str(other)
+    assert "but there is no low-density gap between clusters (p = 0.3); overlapping" in str(other)
     other = replace(apart, p_structure_=0.3)
-    assert str(other).startswith("a gap between them (p < .001), though one elliptical cloud per")
+    assert str(other).startswith(
+        "clusters with a low-density gap between them (p < 0.001), but one elliptical distribution"
+    )
     other = replace(apart, p_structure_=0.3, p_gap_=0.4)
     assert str(other).startswith("no evidence of further structure")
-    assert "no test of a gap: rows lie on a lattice" in str(replace(apart, p_gap_=None))
+    assert "no test for a low-density gap, since values are discrete" in str(
+        replace(apart, p_gap_=None)
+    )
     # Where the number is found anew in every fit, some may have one cluster.
-    assert "(p < .001; one cluster in most fits, 61 rows" in str(replace(apart, n_clusters=1))
+    assert "(p < 0.001; one cluster in most fits, 61 rows" in str(replace(apart, n_clusters=1))
 
 
 def test_the_gap_is_where_the_picture_has_no_rows(apart):

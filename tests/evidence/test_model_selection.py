@@ -49,7 +49,7 @@ def test_a_bar_is_shown_where_it_is_asked_for(capsys, monkeypatch):
     evidence.n_clusters(Remembering(), NOISE, random_state=0)
     assert capsys.readouterr().err == ""
     evidence.n_clusters(Remembering(), NOISE, random_state=0, verbose=1)
-    assert "trying numbers" in capsys.readouterr().err
+    assert "choosing the number of clusters" in capsys.readouterr().err
 
 
 def test_log_likelihoods_are_those_of_rows_held_out():
@@ -82,10 +82,10 @@ def test_clusters_that_follow_tails_are_one_cloud():
     [
         (lambda: CCIB("auto").fit(THREE), "needs a density by which rows that were held out"),
         (lambda: clone(MODEL).fit(THREE, np.where(Z, Z, -1)), "cannot use target labels"),
-        (lambda: clone(MODEL).fit(NOISE > 0), "clusters are tested in real numbers only"),
+        (lambda: clone(MODEL).fit(NOISE > 0), "clusters are tested in continuous features only"),
         (lambda: clone(MODEL).prepare(THREE, None), "is resolved by fit"),
         (lambda: ResidualMixture("all").fit(THREE), "n_clusters must be one of 'auto'"),
-        (lambda: evidence.n_clusters(MODEL, THREE, candidates=[]), "candidates must have a number"),
+        (lambda: evidence.n_clusters(MODEL, THREE, candidates=[]), "candidates must not be empty"),
         (lambda: evidence.n_clusters(MODEL, THREE, candidates=[0]), "candidates must be at least"),
         (lambda: explore(THREE, n_clusters="many"), "n_clusters must be one of 'auto'"),
     ],

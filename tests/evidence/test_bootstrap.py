@@ -7,7 +7,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.base import clone
 
 from nrprob import MixtureEM, ResidualMixture, evidence
-from nrprob.evidence import certainty, held_out
+from nrprob.evidence import bootstrap, held_out
 
 N = 61
 Z = np.arange(N) % 2
@@ -23,13 +23,17 @@ def tested():
 
 
 def test_resamples_are_of_every_group_what_it_has():
-    drawn = certainty._resample(np.array([0, 1, 0, 2, 1, 0]), np.random.RandomState(0))
+    drawn = bootstrap._resample_within_groups(
+        np.array([0, 1, 0, 2, 1, 0]), np.random.RandomState(0)
+    )
     np.testing.assert_array_equal(np.bincount(np.array([0, 1, 0, 2, 1, 0])[drawn]), [3, 2, 1])
-    assert len(np.unique(certainty._resample(Z, np.random.RandomState(0)))) < N
+    assert len(np.unique(bootstrap._resample_within_groups(Z, np.random.RandomState(0)))) < N
 
 
 def test_where_nothing_is_resampled_it_is_the_fit(tested, monkeypatch):
-    monkeypatch.setattr(certainty, "_resample", lambda groups, random: np.arange(groups.size))
+    monkeypatch.setattr(
+        bootstrap, "_resample_within_groups", lambda groups, random: np.arange(groups.size)
+    )
     near = NOISE + 3 * C[:, None]
     model = clone(MODEL).fit(near, known=Z)
     sure = evidence.confidence(model, near, known=Z, evidence=tested, n_resamples=2)
@@ -48,9 +52,9 @@ def test_refits_are_to_resamples_and_start_from_the_clusters_too(tested, monkeyp
 
     def refit(estimator, X, codes, drawn, **settings):
         made.append((drawn, settings["init"]))
-        return held_out.refit(estimator, X, codes, drawn, **settings)
+        return held_out.refit_subset(estimator, X, codes, drawn, **settings)
 
-    monkeypatch.setattr(certainty, "refit", refit)
+    monkeypatch.setattr(bootstrap, "refit_subset", refit)
     model = clone(MODEL).fit(APART, known=Z)
     evidence.confidence(model, APART, known=Z, evidence=tested, n_resamples=2, random_state=0)
     assert len(made) == 2
@@ -86,14 +90,14 @@ def test_it_is_withheld_where_nothing_is_found():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_rows_that_cannot_be_tested_have_to_be_forced():
     ones = (APART > 6).astype(float)
-    with pytest.raises(ValueError, match="in real numbers only; got zeros and ones"):
+    with pytest.raises(ValueError, match="in continuous features only; got zeros and ones"):
         evidence.confidence(MODEL, ones, known=Z)
     sure = evidence.confidence(MODEL, ones, known=Z, force=True, n_resamples=2, random_state=0)
-    assert sure.evidence_ is None and str(sure).endswith("whether there are any: no test)")
+    assert sure.evidence_ is None and str(sure).endswith("without a significance test)")
 
 
 def test_who_cannot_start_from_clusters_is_refused():
-    with pytest.raises(TypeError, match="can start from clusters; got Remembering"):
+    with pytest.raises(TypeError, match="can start from labels; got Remembering"):
         evidence.confidence(Remembering(), NOISE)
 
 

@@ -1,0 +1,290 @@
+"""Bootstrap confidences of samples and clusters, from refits to resampled data."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from sklearn.base import clone
+
+from nrprob.data.frames import take_out
+from nrprob.data.validation import ITERATIONS, check_flag, check_number, check_random_state
+from nrprob.estimator.density import LabelInitialised
+from nrprob.evidence.held_out import known_argument, refit_subset
+from nrprob.evidence.inputs import labels_of_fit, validate_samples
+from nrprob.evidence.progress import progress_bar
+from nrprob.evidence.record import Evidence
+from nrprob.evidence.structure import test
+from nrprob.exceptions import SingleFeatureWarning, short_repr
+from nrprob.settings import few_threads
+from nrprob.statistics.groups import cross_table
+from nrprob.statistics.single_feature import single_feature
+
+
+@dataclass(frozen=True, eq=False)
+class Confidence:
+    """Result of `nrprob.evidence.confidence`; ``str(confidence)`` is a sentence.
+
+    Attributes
+    ----------
+    labels_ : ndarray of shape (n_samples,)
+        The clusters in question.
+    rows_ : ndarray of shape (n_samples,) or None
+        Probability that a sample belongs to its cluster; None if withheld.
+    clusters_ : ndarray of shape (n_clusters,) or None
+        Mean of ``rows_`` over the samples of every cluster; NaN for an empty cluster.
+    membership_ : ndarray of shape (n_samples, n_clusters) or None
+        Probabilities of all clusters; ``rows_`` holds those of ``labels_``.
+    jaccard_ : ndarray of shape (n_clusters,) or None
+        Stability of every cluster: the mean Jaccard index of the cluster and its counterpart in a
+        refit, that is the number of samples in both over the number of samples in either (Hennig,
+        2007).
+    evidence_ : Evidence or None
+        The significance test on which the confidence depends. None if one feature determines the
+        clusters, or if ``force=True`` and the samples cannot be tested.
+    withheld_ : str
+        Reason why the confidence is withheld; empty otherwise.
+    n_resamples : int
+
+    See Also
+    --------
+    confidence : Returns this result.
+    test : Returns ``evidence_``.
+
+    References
+    ----------
+    Hennig, C. (2007). Cluster-wise assessment of cluster stability. Computational Statistics and
+    Data Analysis 52, 258-271. doi:10.1016/j.csda.2006.11.025
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob import ResidualMixture, evidence
+    >>> rng = np.random.default_rng(0)
+    >>> known, sought = rng.integers(2, size=(2, 100))
+    >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
+    >>> X[:, 2] += 6 * sought
+    >>> result = evidence.confidence(ResidualMixture(2), X, known=known, random_state=0)
+    >>> result.withheld_, result.rows_.shape
+    ('', (100,))
+    >>> bool(result.clusters_.min() > 0.9 and result.jaccard_.min() > 0.9)
+    True
+    """
+
+    labels_: np.ndarray
+    rows_: np.ndarray | None
+    clusters_: np.ndarray | None
+    membership_: np.ndarray | None
+    jaccard_: np.ndarray | None
+    evidence_: Evidence | None
+    withheld_: str
+    n_resamples: int
+
+    @classmethod
+    def without_values(
+        cls, labels: np.ndarray, evidence: Evidence | None, reason: str, n_resamples: int
+    ) -> Confidence:
+        """Build a result that withholds the confidence for a reason."""
+        return cls(labels, None, None, None, None, evidence, reason, n_resamples)
+
+    @property
+    def summary(self) -> str:
+        """Expected share of correct samples, in a sentence."""
+        if self.rows_ is None or self.clusters_ is None:
+            return f"no confidence: {self.withheld_}"
+        lowest = int(np.nanargmin(self.clusters_))
+        return (
+            f"{100 * self.rows_.mean():.0f} % of the rows are expected to be in the right cluster, "
+            f"{100 * self.clusters_[lowest]:.0f} % in cluster {lowest}, the least certain "
+            f"({self.n_resamples} resamples; {self.evidence_ or 'without a significance test'})"
+        )
+
+    def __str__(self) -> str:
+        return self.summary
+
+    def __repr__(self) -> str:
+        return f"<Confidence: {self.summary}>"
+
+
+def confidence(
+    estimator: Any,
+    X: Any,
+    *,
+    known: Any = None,
+    evidence: Evidence | None = None,
+    force: bool = False,
+    random_state: Any = None,
+    n_resamples: int = 25,
+    n_init: int = 6,
+    verbose: int = 0,
+) -> Confidence:
+    r"""Bootstrap probability that every sample is in the right cluster.
+
+    The membership probabilities of one fit ignore the uncertainty of its parameters, and are too
+    high where clusters overlap. This function averages membership probabilities over refits to
+    bootstrap resamples,
+
+    .. math:: \text{confidence}_i = \frac{1}{B} \sum_{b=1}^B p_b(c_i \mid x_i)
+
+    where :math:`c_i` is the cluster of sample :math:`x_i` and :math:`p_b` the membership
+    probability by the refit to resample b of B, with matched labels.
+
+    Parameters
+    ----------
+    estimator : ResidualMixture or MixtureEM
+        As in `nrprob.evidence.test`. The clusters in question are its ``labels_`` if it was fitted
+        to as many samples, else those of a clone that is fitted to X.
+    X : array-like of shape (n_samples, n_features)
+        Continuous features.
+    known : array-like, optional
+        As in `nrprob.evidence.test`.
+    evidence : Evidence, optional
+        Result of `nrprob.evidence.test` for these samples; computed by default.
+    force : bool, default=False
+        Whether to return the confidence even if the test is not significant, one feature determines
+        the clusters, or the features have no test: counts, binary features, few values.
+    random_state : int, RandomState instance or None, default=None
+        Determines the resamples, the initial values and the test.
+    n_resamples : int, default=25
+        Number of resamples, B. More resamples reduce the Monte Carlo error. From 2 to 10**6.
+    n_init : int, default=6
+        Restarts of every refit, the start from the clusters included, if the estimator has not
+        fewer.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    Confidence
+
+    Warns
+    -----
+    UserWarning
+        If 5 % of the samples or more are exact copies of other samples.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `nrprob.evidence.test`.
+
+    See Also
+    --------
+    test : Test whether there is structure to be confident about.
+    n_clusters : Choose the number of clusters.
+
+    Notes
+    -----
+    For every resample:
+
+    1. Draw samples with replacement within every known group. Exact copies of a sample are drawn
+       together, as one sample; see `nrprob.evidence.test`.
+    2. Fit from fresh starts and from the clusters in question, and take the better fit. Fresh
+       starts alone would count a poor local optimum as uncertainty; the clusters alone would hide
+       other optima.
+    3. Match labels to the clusters in question, with the largest number of common samples.
+    4. Add the membership probabilities of all samples.
+
+    The cost is B fits. The confidence is withheld if `nrprob.evidence.test` is not significant,
+    since two halves of a Gaussian have high confidences, too. It is also withheld if one discrete
+    feature, such as a boolean column, determines the clusters: refits then find this feature again,
+    whatever the other features say. A resample holds samples several times; full covariances of
+    `MixtureEM` may collapse on few samples, which a larger ``reg_covar`` prevents.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from nrprob import ResidualMixture, evidence
+    >>> rng = np.random.default_rng(0)
+    >>> known, sought = rng.integers(2, size=(2, 100))
+    >>> X = rng.normal(size=(100, 3)) + 5 * np.outer(known, [1, 1, 0])
+    >>> X[:, 2] += 8 * sought
+    >>> result = evidence.confidence(ResidualMixture(2), X, known=known, random_state=0)
+    >>> bool(result.rows_.mean() > 0.99)
+    True
+    """
+    check_number("n_resamples", n_resamples, low=2, high=ITERATIONS, integer=True)
+    check_number("n_init", n_init, low=1, high=ITERATIONS, integer=True)
+    if evidence is not None and not isinstance(evidence, Evidence):
+        raise TypeError(
+            "evidence must be a result of nrprob.evidence.test; got "
+            f"{short_repr(evidence)}; pass such a result, or leave it out"
+        )
+    check_flag("force", force)
+    rows, codes, _, copies = validate_samples(estimator, X, known, allow_discrete=force)
+    if not isinstance(estimator, LabelInitialised):
+        raise TypeError(
+            "confidence needs a clusterer that can start from labels; got "
+            f"{type(estimator).__name__}; use ResidualMixture, or MixtureEM without known groups"
+        )
+    n = len(rows)
+    random = check_random_state(random_state)
+    # The clusters in question.
+    reference: Any = estimator
+    if labels_of_fit(estimator, n) is None:
+        reference = clone(estimator).set_params(random_state=random.randint(2**31 - 1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SingleFeatureWarning)  # the result says so
+            reference.fit(rows, **known_argument(codes))
+    labels = reference.labels_
+    # Reasons to withhold the confidence.
+    feature = None if force else single_feature(take_out(X, known)[0], labels)
+    if feature is not None:
+        reason = (
+            f"{feature}; drop this column, or pass it as known; force=True returns the confidence "
+            "nevertheless"
+        )
+        return Confidence.without_values(labels, evidence, reason, n_resamples)
+    if evidence is None:
+        seed = random.randint(2**31 - 1)
+        try:
+            evidence = test(reference, X, known=known, random_state=seed, verbose=verbose)
+        except ValueError:
+            if not force:
+                raise
+    else:
+        copies.warn_if_many()
+    if evidence is not None and not force and evidence.p_structure_ > evidence.alpha:
+        reason = f"{evidence}; force=True returns the confidence nevertheless"
+        return Confidence.without_values(labels, evidence, reason, n_resamples)
+    k = reference.membership_.shape[1]
+    unfitted = clone(reference).set_params(n_clusters=k, n_init=min(n_init, reference.n_init))
+    groups = np.zeros(n, int) if codes is None else codes
+    membership, jaccard = np.zeros((n, k)), np.zeros(k)
+    bar = progress_bar("resampling", n_resamples, verbose)
+    with few_threads(n), bar as advance:
+        for _ in range(n_resamples):
+            # Stratified bootstrap resample of the distinct samples.
+            resample = copies.first[_resample_within_groups(groups[copies.first], random)]
+            # Fits from the clusters in question and from fresh starts.
+            seed = random.randint(2**31 - 1)
+            fits = [
+                refit_subset(unfitted, rows, codes, resample, random_state=seed, **settings)
+                for settings in unfitted.settings_from_labels(labels[resample])
+            ]
+            best = min(fits, key=lambda fit: fit.objective_)
+            # Membership probabilities of all samples, with matched labels.
+            probability = best.predict_proba(rows, **known_argument(codes))
+            table = cross_table(labels, probability.argmax(1), (k, k))
+            matched = linear_sum_assignment(table, maximize=True)[1]
+            membership += probability[:, matched] / n_resamples
+            # Jaccard index of every cluster and its counterpart.
+            both = table[np.arange(k), matched]
+            either = table.sum(1) + table.sum(0)[matched] - both
+            jaccard += both / np.maximum(either, 1) / n_resamples
+            advance()
+    by_sample = membership[np.arange(n), labels]
+    with np.errstate(invalid="ignore"):
+        by_cluster = np.bincount(labels, by_sample, k) / np.bincount(labels, minlength=k)
+    return Confidence(labels, by_sample, by_cluster, membership, jaccard, evidence, "", n_resamples)
+
+
+def _resample_within_groups(groups: np.ndarray, random: np.random.RandomState) -> np.ndarray:
+    """Indices (n,) of samples drawn with replacement, as many of every group as it has."""
+    order = np.argsort(groups, kind="stable")
+    sizes = np.bincount(groups)
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    indices = order[first + (random.rand(groups.size) * np.repeat(sizes, sizes)).astype(int)]
+    return np.sort(indices)

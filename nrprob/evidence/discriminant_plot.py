@@ -1,0 +1,68 @@
+"""Plot held-out discriminant scores by cluster and known group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nrprob.plotting.style import check_axes, colour, hatch, legend_below, shortened
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_MAX_GROUPS = 12
+_N_BINS = 36
+_WIDTH = 6.4
+_BAR_HEIGHT = 0.85  # of the highest bar, relative to the distance between groups
+
+
+def plot_discriminant_scores(
+    score: np.ndarray,
+    labels: np.ndarray,
+    codes: np.ndarray,
+    names: Sequence[str],
+    gap_width: float,
+    ax: Axes | None,
+) -> Axes:
+    """Draw a histogram of every group, its bars divided by cluster; the largest groups only.
+
+    A band of the width of the gap about 0 is grey.
+    """
+    import matplotlib.pyplot as plt
+
+    check_axes(ax)
+    sizes = np.bincount(codes)
+    groups = np.sort(np.argsort(-sizes, kind="stable")[:_MAX_GROUPS])[::-1]
+    if ax is None:
+        height = 1.8 + 0.8 * len(groups)
+        _, ax = plt.subplots(figsize=(_WIDTH, height), layout="constrained")
+    clusters = np.unique(labels)
+    edges = np.linspace(score.min(), score.max() + 1e-9, _N_BINS + 1)
+    if gap_width:
+        ax.axvspan(-gap_width / 2, gap_width / 2, color="0.9", zorder=0)
+    for row, g in enumerate(groups):
+        counts = np.stack(
+            [np.histogram(score[(codes == g) & (labels == c)], edges)[0] for c in clusters]
+        )
+        scale = _BAR_HEIGHT / max(counts.sum(0).max(), 1)
+        bottom = np.full(_N_BINS, float(row))
+        for c, heights in zip(clusters, counts * scale, strict=True):
+            ax.bar(
+                edges[:-1], heights, np.diff(edges), bottom, align="edge",
+                color=colour(int(c)), hatch=hatch(int(c)), edgecolor="white", linewidth=0.3,
+                label=f"cluster {c}" if row == 0 else None,
+            )  # fmt: skip
+            bottom += heights
+        ax.axhline(row, color="black", linewidth=0.6)
+    short_names = shortened([names[g] for g in groups])
+    ticks = [f"{name}\nn = {sizes[g]}" for name, g in zip(short_names, groups, strict=True)]
+    ax.set_yticks(np.arange(len(groups)) + 0.4, ticks, fontsize=8)
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(-0.05, len(groups) + 0.05)
+    ax.set_xlabel("held-out discriminant score (standard deviations within clusters)", fontsize=9)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    if len(clusters) > 1:
+        legend_below(ax, _WIDTH)
+    return ax
