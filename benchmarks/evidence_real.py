@@ -40,7 +40,7 @@ def line(name: str, X: np.ndarray, known: np.ndarray, k: int, target: np.ndarray
     nmi = "" if target is None else normalized_mutual_info_score(target, model.labels_)
     try:
         result = evidence.test(model, X, known=known, random_state=0)
-        structure, gap = result.p_structure_, "lattice" if result.p_gap_ is None else result.p_gap_
+        structure, gap = result.p_structure_, "discrete" if result.p_gap_ is None else result.p_gap_
     except TooFewRows:
         structure = gap = "too few rows"
     console.print(f"{name}: {structure}, {gap}")

@@ -122,7 +122,7 @@ def test_mixtures_start_from_their_clusters_too(tested):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_it_is_right_where_one_fit_is_too_sure(tested):
-    """Clusters 2 standard deviations apart: it says .76 where .71 is true, one fit .91."""
+    """Clusters 2 standard deviations apart: it says 0.76 where 0.71 is true, one fit 0.91."""
     says, said, right = [], [], []
     for seed in range(8):
         rng = np.random.default_rng([8, seed])

@@ -1,4 +1,4 @@
-"""The test of structure: its parts by their definitions, what it refuses, level and power."""
+"""The significance test: its parts by their definitions, invalid input, level and power."""
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -29,8 +29,8 @@ def test_only_rows_that_a_fit_has_not_seen_count():
     np.testing.assert_allclose(result.gain_.max(), mixed_gain(np.array(-3.0)))
 
 
-def test_one_normal_cloud_is_a_rival():
-    # It predicts far better than this clusterer, whose fit of one cluster is worst.
+def test_one_gaussian_is_a_null_model():
+    # It predicts far better than this clusterer, whose fit with one cluster is worst.
     result = evidence.test(Remembering(unseen=50.0), NOISE, random_state=0)
     assert result.p_by_rival_["one cluster of the same estimator"] < 1e-6
     assert result.rival_ == "one Gaussian with the covariance of the mixture"
@@ -61,25 +61,25 @@ def test_gains_and_their_t():
     assert one_sided_t_test(np.full(N, 1e-5))[1] > 0.4  # less than fits resolve
 
 
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("tails", [False, True])
-def test_clouds_are_densities(own, tails):
+@pytest.mark.parametrize("per_group", [False, True])
+@pytest.mark.parametrize("heavy_tails", [False, True])
+def test_null_models_are_densities(per_group, heavy_tails):
     rows = stats.multivariate_t([0, 0], [[2, 0.5], [0.5, 1]], df=4, seed=0).rvs(400)
     codes = np.arange(400) % 2
     rows[codes == 1] *= 2
-    clouds = NullModel.from_samples(rows, codes, 2, own, tails)
-    shape = np.linalg.inv(clouds.root[1] @ clouds.root[1].T)
-    if tails:
-        law = stats.multivariate_t(clouds.centre[1], shape, df=clouds.nu)
-        assert 2.5 < clouds.nu < 8
+    null_model = NullModel.from_samples(rows, codes, 2, per_group, heavy_tails)
+    shape = np.linalg.inv(null_model.root[1] @ null_model.root[1].T)
+    if heavy_tails:
+        law = stats.multivariate_t(null_model.centre[1], shape, df=null_model.nu)
+        assert 2.5 < null_model.nu < 8
     else:
-        law = stats.multivariate_normal(clouds.centre[1], shape)
+        law = stats.multivariate_normal(null_model.centre[1], shape)
     one = codes == 1
     np.testing.assert_allclose(
-        clouds.log_density(rows[one], codes[one]), law.logpdf(rows[one]), rtol=1e-9
+        null_model.log_density(rows[one], codes[one]), law.logpdf(rows[one]), rtol=1e-9
     )
-    scales = np.linalg.slogdet(clouds.root)[1]
-    assert scales[0] - scales[1] == pytest.approx(2 * np.log(2) if own else 0, abs=0.4)
+    scales = np.linalg.slogdet(null_model.root)[1]
+    assert scales[0] - scales[1] == pytest.approx(2 * np.log(2) if per_group else 0, abs=0.4)
 
 
 def mixture():
@@ -225,10 +225,10 @@ def test_the_same_seed_and_other_names_give_the_same():
     assert result[2].group_names_ == ["0, 0", "1, 1"]
 
 
-def test_labels_are_described_by_clouds_of_one_covariance():
+def test_labels_are_described_by_a_mixture_with_one_covariance():
     labels = np.arange(N) // 2 % 2
 
-    class Told(BaseEstimator):
+    class FixedLabels(BaseEstimator):
         def __init__(self, n_clusters=2):
             self.n_clusters = n_clusters
 
@@ -236,7 +236,7 @@ def test_labels_are_described_by_clouds_of_one_covariance():
             self.labels_ = (7 * labels + 1)[: len(X)]
             return self
 
-    model = SharedCovarianceMixture.from_estimator(Told()).fit(APART, known=Z)
+    model = SharedCovarianceMixture.from_estimator(FixedLabels()).fit(APART, known=Z)
     y = model.residuals_of(APART, known=Z)
     for g in range(2):
         np.testing.assert_allclose(y[Z == g].mean(0), 0, atol=1e-12)
@@ -250,7 +250,7 @@ def test_labels_are_described_by_clouds_of_one_covariance():
     ]
     np.testing.assert_allclose(model.log_density_of(APART, known=Z), np.log(sum(parts)))
     np.testing.assert_array_equal(model.predict(APART, known=Z), labels)
-    one = SharedCovarianceMixture.from_estimator(Told()).set_params(n_clusters=1).fit(NOISE)
+    one = SharedCovarianceMixture.from_estimator(FixedLabels()).set_params(n_clusters=1).fit(NOISE)
     law = stats.multivariate_normal(np.zeros(2), one.mixture_covariance())
     np.testing.assert_allclose(one.log_density_of(APART), law.logpdf(APART - NOISE.mean(0)))
 
@@ -333,7 +333,7 @@ def heavy(rng, z, e):
 
 @pytest.mark.slow
 def test_level_where_clusters_could_follow_tails_and_groups():
-    """Of a test at level .05 it fails in 1 of 1000 runs, of the measured level in far fewer."""
+    """At a level of 0.05 it fails in 1 of 1000 runs, at the measured level in far fewer."""
     model = ResidualMixture(2, weights="free")
     p = [
         evidence.test(model, X, known=z, n_splits=1, n_init=4, random_state=0).p_structure_
@@ -345,7 +345,7 @@ def test_level_where_clusters_could_follow_tails_and_groups():
 
 @pytest.mark.slow
 def test_a_shrunk_covariance_is_no_structure():
-    """As above; clusters mend it, so that the fit of one cluster alone is no rival."""
+    """As above; clusters compensate for it, so that one null model is not enough."""
     result = [
         evidence.test(ResidualMixture(2, weights="uniform"), X, known=z, **FEW)
         for X, z in draws(10, lambda rng, z, e: e * np.where(np.arange(20) == 0, 1.8, 1), d=20)

@@ -1,4 +1,4 @@
-"""The test of a gap: counts, their p-value, and where they may not be asked for."""
+"""The test for a low-density gap: counts, their p-value, and discrete values."""
 
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ def test_their_p_value_is_that_of_a_sum_of_binomials():
     assert combined_p_value([counts, [GapCount(0, 9, 0.5)]]) > 0.9
 
 
-def test_one_peak_is_no_gap_wherever_the_cut_and_whatever_the_side():
+def test_one_peak_is_no_gap_wherever_the_intervals_and_whatever_the_side():
     """Groups have exponential rows, one of them mirrored; it fails in 1 of 1000 runs."""
     rng = np.random.default_rng(0)
     codes = np.arange(200) % 2
@@ -98,7 +98,7 @@ def test_rows_of_the_fit_would_show_a_gap_where_there_is_none():
 
 
 @pytest.mark.parametrize(("step", "is_tied"), [(1.0, True), (0.5, True), (0.01, False)])
-def test_lattices_are_seen_where_they_are_as_coarse_as_intervals(step, is_tied):
+def test_discrete_values_are_detected_where_steps_are_as_large_as_intervals(step, is_tied):
     y = np.random.default_rng(3).normal(size=(300, 2))
     y[:, 0] = np.round(y[:, 0] / step) * step
     candidate = GapCandidate(0, AXIS, np.array([-2.0, -0.5, 0.5, 2.0]))
@@ -141,7 +141,7 @@ def test_a_gap_is_found_and_said(apart):
     assert "no test for a low-density gap, since values are discrete" in str(
         replace(apart, p_gap_=None)
     )
-    # Where the number is found anew in every fit, some may have one cluster.
+    # Where every fit chooses the number of clusters, some may have one.
     assert "(p < 0.001; one cluster in most fits, 61 rows" in str(replace(apart, n_clusters=1))
 
 
@@ -153,16 +153,16 @@ def test_the_gap_is_where_the_picture_has_no_rows(apart):
     assert len(shades) == 1
 
 
-def test_noise_has_no_gap_and_a_lattice_has_no_test():
+def test_noise_has_no_gap_and_discrete_values_have_no_test():
     model = ResidualMixture(2, weights="uniform")
     assert evidence.test(model, NOISE, known=Z, **FEW).p_gap_ > 0.05
-    lattice = np.column_stack([np.round(APART[:, 0]), 1e-3 * NOISE[:, 1]])
-    assert evidence.test(model, lattice, known=Z, **FEW).p_gap_ is None
+    discrete = np.column_stack([np.round(APART[:, 0]), 1e-3 * NOISE[:, 1]])
+    assert evidence.test(model, discrete, known=Z, **FEW).p_gap_ is None
 
 
 @pytest.mark.slow
 def test_power():
-    """Measured at .93 for clusters 5 standard deviations apart; below 4 of 8 in 1 of 500 runs."""
+    """Measured at 0.93 for clusters 5 standard deviations apart; below 4 of 8 in 1 of 500 runs."""
     result = []
     for seed in range(8):
         rng = np.random.default_rng([9, seed])
