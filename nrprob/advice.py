@@ -9,6 +9,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
+from nrprob.data.design import DesignEncoder
 from nrprob.data.feature_types import kind_of
 from nrprob.data.frames import check_same_order, is_table, take_out
 from nrprob.data.preparation.prepare import Prepared, prepared
@@ -17,7 +18,6 @@ from nrprob.data.storage.stored import refuse_stored
 from nrprob.data.validation import CLUSTERS, check_number, check_rows
 from nrprob.estimator.base import read_labels
 from nrprob.exceptions import warn
-from nrprob.known import read
 from nrprob.methods.bottleneck.ccib import CCIB
 from nrprob.methods.conditional.mixture import ResidualMixture
 from nrprob.methods.conditional.spectral import ResidualSpectral
@@ -106,13 +106,13 @@ def recommend(
         )
     else:
         number = ""
-    kind, columns = kind_of(X), _columns(known, n)
+    kind, (columns, multi) = kind_of(X), _linear_columns(known, n)
     # CCIB fits a model of every column, in every cluster, to dense rows only.
     modelled = columns > 0 and (sparse.issparse(X) or columns * n_clusters >= n)
     estimator, reason = _choose(kind, known is not None, bool(len(classes)), n_clusters, modelled)
     if isinstance(estimator, MixtureEM) and kind == "counts":
         estimator.set_params(features="multinomial")  # weights of terms need not be whole
-    if columns and read(known, n).kind == "labels":
+    if columns and multi == "additive":
         estimator.set_params(multi="additive")
         reason += (
             "; the combinations of the known labelings have too few rows each, so their effects "
@@ -184,15 +184,15 @@ def _table(X: Any) -> Any:
     return X
 
 
-def _columns(known: Any, n: int) -> int:
-    """Columns of the linear model that ``known`` asks for; 0 where its groups serve as they are.
+def _linear_columns(known: Any, n: int) -> tuple[int, str]:
+    """Return the number of columns of the linear model that ``known`` needs, and ``multi``.
 
-    It does where it holds numbers, or labelings whose combinations have too few rows each.
+    It is 0 if groups serve: there are no covariates, and combinations of labels have enough rows.
     """
-    told = read(known, n)
-    codes = told.labelings
-    if told.modelled:
-        labels = codes.shape[1]
-        return int(np.shape(known)[1]) - labels + (int(codes.max(0).sum()) if labels else 0)
-    many = codes.shape[1] > 1 and told.groups.n_groups * _ROWS_PER_GROUP > n
-    return int(codes.max(0).sum()) if many else 0
+    design = DesignEncoder("product").fit(known, n)
+    if design.columns is not None:
+        return design.columns.shape[1], "product"
+    several = design.labelings.shape[1] > 1
+    if several and design.n_groups * _ROWS_PER_GROUP > n:
+        return int(design.labelings.max(0).sum()), "additive"
+    return 0, "product"

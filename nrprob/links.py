@@ -12,8 +12,8 @@ from scipy import sparse
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from nrprob import colouring
+from nrprob.data.labels import factorize
 from nrprob.data.validation import as_array, check_choice, check_random_state
-from nrprob.known import factorize
 
 
 class InfeasibleConstraints(ValueError):

@@ -11,6 +11,7 @@ from sklearn.utils.validation import _num_samples
 
 from nrprob import information, metrics
 from nrprob.advice import recommend
+from nrprob.data.design import DesignEncoder
 from nrprob.data.frames import column_names, is_table, take_out
 from nrprob.data.preparation.prepare import Prepared, prepared
 from nrprob.data.storage.stored import refuse_stored
@@ -29,7 +30,6 @@ from nrprob.evidence.inputs import (
 from nrprob.evidence.record import Evidence
 from nrprob.evidence.structure import test
 from nrprob.exceptions import short_repr, warn
-from nrprob.known import described, read
 from nrprob.statistics.single_feature import warn_of_single_feature
 
 if TYPE_CHECKING:
@@ -306,15 +306,16 @@ def _check_testable(model: Any, X: Any, known: Any) -> None:
 
 def _columns(known: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     """Known labelings as integer columns, so that found ones can join them, and their words."""
-    told = read(known, n)
-    if told.modelled:
+    encoder = DesignEncoder("product")
+    design = encoder.fit(known, n)
+    if design.kind not in ("nothing", "labels"):
         raise ValueError(
             "explore joins what is known with what it finds, which are labels; got "
-            f"{described(told.given)}; cut them into groups, or fit ResidualMixture or CCIB"
+            f"{design.description}; cut them into groups, or fit ResidualMixture or CCIB"
         )
-    codes = told.columns()
+    codes = design.labelings
     names = [
         np.array([str(label) for label in categories])[own]
-        for own, categories in zip(codes.T, told.categories or [], strict=True)
+        for own, categories in zip(codes.T, encoder.categories_, strict=True)
     ]
     return codes, np.array(names, str).T.reshape(n, -1)

@@ -45,7 +45,6 @@ def _functions():
 
 FUNCTIONS = dict(_functions()) | {
     "Memberships": nrprob.known.Memberships,
-    "is_continuous": nrprob.known.is_continuous,
 }
 
 # Features that an estimator takes; any where it is not named.

@@ -748,7 +748,7 @@ SOFT = Memberships(np.full((90, 2), 0.5))
 WRONG = [
     (
         plot_residuals,
-        {"known": np.zeros((90, 2))},
+        {"known": np.random.default_rng(0).normal(size=(90, 2))},
         "known must be labels.*got a 2-D array of floats",
     ),
     (plot_residuals, {"known": SOFT}, "known must be labels.*got soft memberships"),

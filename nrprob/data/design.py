@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,10 +78,11 @@ class Design:
         """Whether there are several groups, or columns."""
         return self.n_groups > 1 or self.columns is not None
 
-    @property
-    def matrix(self) -> np.ndarray:
-        """Design matrix (n, 1 + q) of the linear model, whose first column is 1."""
-        assert self.columns is not None
+    @cached_property
+    def matrix(self) -> Any:
+        """Design matrix of a regression: memberships, or 1 and ``columns``; None for groups."""
+        if self.columns is None:
+            return self.memberships
         return np.concatenate([np.ones((self.n_samples, 1)), self.columns], 1)
 
     @property
@@ -153,9 +155,12 @@ class DesignEncoder:
     ----------
     categories_ : list of dict
         Labels of every labeling and their codes.
+    has_columns_ : bool
+        Whether the design has columns instead of groups.
     """
 
     categories_: list[dict[Any, int]]
+    has_columns_: bool
 
     def __init__(self, multi: str | None = None, *, min_additive: int = 1, drop_first: bool = True):
         self.multi, self.min_additive, self.drop_first = multi, min_additive, drop_first
@@ -199,8 +204,8 @@ class DesignEncoder:
             for group in self._groups.tolist()
         ]
         additive = self.multi == "additive" and len(names) >= max(self.min_additive, 1)
-        self._is_linear = source.covariates is not None or additive
-        if self._is_linear:
+        self.has_columns_ = source.covariates is not None or additive
+        if self.has_columns_:
             self._learn_columns(source, labelings)
         return self._design(source, labelings, codes)
 
@@ -246,9 +251,9 @@ class DesignEncoder:
         if source.kind != self._kind or (
             self._kind == "mixed" and not np.array_equal(source.is_float, self._is_float)
         ):
+            what, remedy = _KINDS[self._kind]
             raise ValueError(
-                f"known must be {_KINDS[self._kind]}, as it was in fit; got {source.description}; "
-                "pass the same columns"
+                f"known must be {what}, as it was in fit; got {source.description}; {remedy}"
             )
         for what, size in source.sizes.items():
             if size != self._sizes[what]:
@@ -286,11 +291,11 @@ class DesignEncoder:
     def _design(self, source: _Input, labelings: np.ndarray, codes: np.ndarray | None) -> Design:
         """Return the design; ``codes`` are the groups, if they are known already."""
         columns, n_groups = None, max(self._sizes["groups"], 1)
-        if self._is_linear:
+        if self.has_columns_:
             z = self._raw_columns(source, labelings)
             scale = np.where(self._varies, self._scale, 1)
             columns = ((z - self._centre) / scale)[:, self._varies]
-        if self._is_linear or self._kind != "labels":
+        if self.has_columns_ or self._kind != "labels":
             codes = np.zeros(len(labelings), int)
         else:
             n_groups = len(self._groups)
@@ -309,10 +314,10 @@ class DesignEncoder:
 
 
 _KINDS = {
-    "labels": "labels",
-    "soft": "Memberships",
-    "continuous": "continuous, a 2-D array or frame of floats",
-    "mixed": "a frame of labels and floats",
+    "labels": ("labels", "pass labels"),
+    "soft": ("Memberships", "wrap the probabilities in known.Memberships"),
+    "continuous": ("continuous", "pass a 2-D array or a frame of floats"),
+    "mixed": ("a frame of labels and floats", "pass the same columns"),
 }
 
 
@@ -409,7 +414,7 @@ def _where(names: list[Any]) -> str:
 def _describe(kind: str, covariate_names: Sequence[Any], label_names: Sequence[Any]) -> str:
     if covariate_names or label_names:
         return described_columns(covariate_names, label_names)
-    return {"soft": "soft Memberships", "continuous": "a 2-D array of floats"}.get(kind, kind)
+    return {"soft": "soft memberships", "continuous": "a 2-D array of floats"}.get(kind, kind)
 
 
 def _unsupported(kind: str, description: str) -> str:

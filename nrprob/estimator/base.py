@@ -15,6 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from nrprob.data.design import Design
 from nrprob.data.frames import check_same_order, column_names, has_columns, split_columns, take_out
 from nrprob.data.labels import are_blank, are_minus_one, is_missing, plain, refuse_own_groups
 from nrprob.data.storage.stored import Stored, as_stored, over_pieces
@@ -390,17 +391,17 @@ class Clusterer(ClusterMixin, BaseEstimator):
         self.classes_ = classes
         return fixed
 
-    def _check_groups(self, groups: Any, known: Any) -> None:
-        if known.kind != "labels":
+    def _check_groups(self, design: Design) -> None:
+        if design.kind != "labels" or design.columns is not None:
             return
-        sizes = np.bincount(groups.codes)
-        if sizes.size == 1 and groups.codes.size > 1:
+        sizes = np.bincount(design.codes)
+        if sizes.size == 1 and design.n_samples > 1:
             self._degenerate(
                 "known has one group only, so there is nothing to avoid; got a constant labeling"
-                f"{known.where}; leave known out"
+                f"{design.where}; leave known out"
             )
             return
-        refuse_own_groups(sizes.size, groups.codes.size, known.where)
+        refuse_own_groups(sizes.size, design.n_samples, design.where)
         if (sizes == 1).any():
             self._degenerate(
                 f"{(sizes == 1).sum()} known group(s) have a single member, which the conditional "

@@ -12,12 +12,12 @@ import numpy as np
 from scipy.special import logsumexp, softmax
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.frames import take_out
 from nrprob.data.storage.stored import Stored, over_pieces
 from nrprob.engines import sharding
 from nrprob.engines.optimise import solve
 from nrprob.estimator.base import Clusterer
-from nrprob.known import Groups, Known, KnownEncoder, read
 from nrprob.settings import standard
 from nrprob.statistics import families
 from nrprob.statistics.rows import Layout, Rows, make_layout, make_rows, padded_count
@@ -32,8 +32,7 @@ class Task:
     X : (n, m') the rows, checked, where they are needed to the end
     x : (n, m) statistics of the rows
     fixed : (n,) clusters of the rows whose cluster is given, else -1; or None
-    groups : what is known, as groups of rows
-    known : what is known
+    design : known structure of the rows
     mesh : devices that share the rows, or None
     rows, layout : the same rows as engines take them, and where each of them is there; among the
         groups of ``rows`` may be empty ones at the end
@@ -46,8 +45,7 @@ class Task:
     X: Any
     x: Any
     fixed: np.ndarray | None
-    groups: Groups
-    known: Known
+    design: Design
     mesh: Any = None
     rows: Rows = field(init=False)
     layout: Layout = field(init=False)
@@ -61,13 +59,13 @@ class Task:
 
         ``one_is_few`` pads one group as if there were several, whose program it then shares.
         """
-        groups, n_shards = self.groups, 1 if self.mesh is None else self.mesh.size
-        n_blocked = groups.n_blocked
-        if n_blocked > 1 or (one_is_few and groups.share is None):
-            n_blocked = padded_count(n_blocked, self.x.shape[0] * self.x.shape[1])
-        self.layout = make_layout(groups.codes, n_blocked, n_shards)
-        n_groups = max(n_blocked, groups.n_groups)
-        self.rows = make_rows(self.x, self.layout, n_groups, share=groups.share, mass=mass)
+        design, n_shards = self.design, 1 if self.mesh is None else self.mesh.size
+        n_groups, share = design.n_hard_groups, design.memberships
+        if n_groups > 1 or (one_is_few and share is None):
+            n_groups = padded_count(n_groups, self.x.shape[0] * self.x.shape[1])
+        self.layout = make_layout(design.codes, n_groups, n_shards)
+        n_groups = max(n_groups, design.n_groups)
+        self.rows = make_rows(self.x, self.layout, n_groups, share=share, mass=mass)
 
     def share(self) -> None:
         """Let the devices share the rows, if there are several."""
@@ -110,17 +108,15 @@ class LinearClusterer(Clusterer):
         n_samples = X.shape[0]
         self._check_size(n_samples)
         fixed = self._wanted(y, n_samples)
-        known = read(known, n_samples)
-        groups = self._grouped(X, known, mesh)
+        design = self._encode_known(X, known, mesh)
+        self._check_groups(design)
         self._features = self._fit_features(X)
-        return Task(X if self._keeps_rows else None, self._features(X), fixed, groups, known, mesh)
+        return Task(X if self._keeps_rows else None, self._features(X), fixed, design, mesh)
 
-    def _grouped(self, X, known: Known, mesh: Any) -> Groups:
-        """Groups of the checked rows ``X``, which learn how those of new rows are found."""
-        self._encoder = KnownEncoder()
-        groups = self._encoder.fit(known, known.n_samples)
-        self._check_groups(groups, known)
-        return groups
+    def _encode_known(self, X, known, mesh: Any) -> Design:
+        """Learn how known structure is encoded, and encode that of the checked rows ``X``."""
+        self._encoder = DesignEncoder()
+        return self._encoder.fit(known, X.shape[0])
 
     def _validate(self, X, *, reset: bool):
         if isinstance(X, jax.Array) and X.ndim == 2 and X.size:
@@ -195,17 +191,17 @@ class LinearClusterer(Clusterer):
             _ = self.critical_beta_
         return super().__getstate__()
 
-    def _nothing_left(self, told: bool) -> str:
-        """Why there is nothing to find, if so; ``told`` says whether something is known."""
+    def _nothing_left(self, has_structure: bool) -> str:
+        """Return why there is nothing to find, if so; the fit had known structure or not."""
         if not np.isinf(vars(self).get("critical_beta_", 0.0)):
             return ""
-        what = "once the known structure is accounted for" if told else "in X"
+        what = "once the known structure is accounted for" if has_structure else "in X"
         return f"there is no structure left {what}; all rows are alike"
 
     # New rows
 
-    def _rows(self, X, known) -> tuple[Any, Groups]:
-        """Statistics of new rows, and their known groups."""
+    def _encode_rows(self, X, known) -> tuple[Any, Design]:
+        """Return statistics and known structure of new rows."""
         check_is_fitted(self)
         with standard():
             X = self._validate(X, reset=False)
@@ -215,11 +211,11 @@ class LinearClusterer(Clusterer):
         return x, self._encoder.transform(known, x.shape[0])
 
     def _log_membership(self, X, known) -> np.ndarray:
-        x, groups = self._rows(X, known)
+        x, design = self._encode_rows(X, known)
         # Without what is common to the clusters, lest a large beta multiply its rounding.
         coef = self._coef - self._coef.mean(1, keepdims=True)
         intercept = self._intercept - self._intercept.mean(1, keepdims=True)
-        cost = _linear(x, groups, coef, intercept)
+        cost = _linear_costs(x, design, coef, intercept)
         # An infinite inverse temperature leaves an arg min; any large finite one has the same.
         if np.isinf(self.beta_):
             # What is left in the limit: the largest of the clusters that cost least.
@@ -251,12 +247,12 @@ class LinearClusterer(Clusterer):
 
     def _row_scores(self, X, known) -> np.ndarray:
         """Minus what every new row (n,) adds to the objective, in nats; see `ScoreMixin`."""
-        x, groups = self._rows(X, known)
-        cost = _linear(x, groups, self._coef, self._intercept)
-        cost += self._common_cost(x, groups)[:, None]
+        x, design = self._encode_rows(X, known)
+        cost = _linear_costs(x, design, self._coef, self._intercept)
+        cost += self._common_cost(x, design)[:, None]
         return self._mix(cost)
 
-    def _common_cost(self, x, groups: Groups) -> np.ndarray:
+    def _common_cost(self, x, design: Design) -> np.ndarray:
         """What a row (n,) adds in any cluster, beside what is linear in its statistics."""
         return families.get_family(self._features.features).row_constant(x)
 
@@ -309,16 +305,16 @@ class ScoreMixin:
         return float(model._row_scores(*model._take_out(X, known)).mean())
 
 
-def _linear(x: Any, groups: Groups, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
-    """Return ``x @ coef + intercept`` (n, k), with those (groups, k, m) of every row's group."""
+def _linear_costs(x: Any, design: Design, coef: np.ndarray, intercept: np.ndarray) -> np.ndarray:
+    """Return ``x @ coef + intercept`` (n, k); groups have coefficients (groups, k, m) each."""
     cost = np.zeros((x.shape[0], intercept.shape[1]))
-    for g in range(groups.n_groups):
-        if groups.share is None:
-            member = groups.codes == g
+    for g in range(design.n_groups):
+        if design.memberships is None:
+            member = design.codes == g
             if member.any():
                 cost[member] = x[member] @ coef[g].T + intercept[g]
         else:
-            cost += groups.share[:, g, None] * (x @ coef[g].T + intercept[g])
+            cost += design.memberships[:, g, None] * (x @ coef[g].T + intercept[g])
     return cost
 
 

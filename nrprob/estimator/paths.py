@@ -173,8 +173,8 @@ class SplittingEstimator(TermEstimator):
             del self._path
         return self
 
-    def _nothing_left(self, told: bool) -> str:
-        return super()._nothing_left(told) or (
+    def _nothing_left(self, has_structure: bool) -> str:
+        return super()._nothing_left(has_structure) or (
             verdict(self._path)[1] if self.solver == "split" else ""
         )
 

@@ -14,7 +14,6 @@ from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise import cells, solve
 from nrprob.engines.optimise.cells import KnownBlock
 from nrprob.estimator.base import Restarts
-from nrprob.known import Groups
 from nrprob.statistics import families
 from nrprob.statistics.families import FeatureMap
 from nrprob.statistics.rows import make_layout, make_rows
@@ -114,12 +113,12 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
     dtype, k = survey.source.dtype, estimator.n_clusters
     estimator._features = feature_map(survey, estimator.features, estimator.binarize)
     task = estimator.stored_task(survey, fixed)
-    groups: Groups = task.groups
+    design = task.design
     m = len(survey.moments.mean)
-    if groups.n_groups * (m + 1) ** 2 > 2 * _ENTRIES:
+    if design.n_groups * (m + 1) ** 2 > 2 * _ENTRIES:
         raise ValueError(
             f"stored rows take known groups x columns^2 up to {2 * _ENTRIES}; got "
-            f"{groups.n_groups} groups and {m} columns; pass fewer of either"
+            f"{design.n_groups} groups and {m} columns; pass fewer of either"
         )
     build, numbers = estimator._problem(task)
     estimator._minimised = descent = estimator._descent()
@@ -127,8 +126,8 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
         dtype, n_clusters=k, max_iter=estimator.max_iter, method=numbers,
         **{name: getattr(descent, name) for name in solve.FLOATS},
     )  # fmt: skip
-    lay = LayGroups(estimator._features, groups.n_groups, fixed is not None)
-    given = {"codes": groups.codes.astype(np.int32)}
+    lay = LayGroups(estimator._features, design.n_groups, fixed is not None)
+    given = {"codes": design.codes.astype(np.int32)}
     if fixed is not None:
         given["fixed"] = fixed
     n_init = estimator.n_init
@@ -156,7 +155,7 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
         Restarts(None, result.objective, result.converged),
         labels=labels, sizes=hard[:, -1], membership=membership,
         trace=result.trace[:, result.best], n_iter=result.n_iter,
-        nothing_left=estimator._nothing_left(estimator._told(task)),
+        nothing_left=estimator._nothing_left(design.has_structure),
     )  # fmt: skip
     estimator.cluster_centers_ = _centres(
         estimator._features, result.cells[:, result.best].sum(0), m

@@ -136,7 +136,7 @@ class TermEstimator(LinearClusterer):
 
     def _merge(self, task: Task) -> solve.Solution:
         x, rows, settings, fixed = task.x, task.rows, task.settings, task.fixed
-        layout, groups, build = task.layout, task.groups, task.build
+        layout, design, build = task.layout, task.design, task.build
         n, m = x.shape
         cluster = np.arange(n)
         classes = np.full(n, -1)
@@ -152,8 +152,8 @@ class TermEstimator(LinearClusterer):
         p = rows.x.n_statistics
         cells = np.zeros((rows.n_groups, 1, size, p), x.dtype)
         dense = np.asarray(x.toarray() if sparse.issparse(x) else x)
-        np.add.at(cells[:, 0, :, :m], (groups.codes, cluster), dense)
-        np.add.at(cells[:, 0, :, -1], (groups.codes, cluster), 1)
+        np.add.at(cells[:, 0, :, :m], (design.codes, cluster), dense)
+        np.add.at(cells[:, 0, :, -1], (design.codes, cluster), 1)
         alive = np.arange(size) < used.size
         classes = np.concatenate([classes, np.full(size - used.size, -1)])
         compressed = self._minimised.compressed
@@ -182,17 +182,17 @@ class TermEstimator(LinearClusterer):
         return result._replace(n_iter=np.asarray(max(steps, 1)), trace=trace)
 
     def _check_size_of(self, task: Task, solver: str) -> None:
-        x, groups = task.x, task.groups
-        if groups.share is not None and solver != "anneal":
+        x, design = task.x, task.design
+        if design.memberships is not None and solver != "anneal":
             raise ValueError(
                 f"solver={solver!r} needs known labels; got soft Memberships; use solver='anneal'"
             )
         if solver == "agglomerative":
-            size = groups.n_groups * x.shape[0] * x.shape[1]
+            size = design.n_groups * x.shape[0] * x.shape[1]
             if x.shape[0] > 20000 or size > 2e8:
                 raise ValueError(
                     f"solver='agglomerative' keeps statistics of every row in every group; got "
-                    f"{x.shape[0]} rows, {x.shape[1]} columns and {groups.n_groups} groups; "
+                    f"{x.shape[0]} rows, {x.shape[1]} columns and {design.n_groups} groups; "
                     "use solver='anneal' or 'sequential'"
                 )
 
@@ -223,7 +223,7 @@ class TermEstimator(LinearClusterer):
     def finish(self, task: Task, result: list[solve.Solution]):
         """Set the fitted attributes; see `Clusterer.finish`."""
         restarts, best = collect(result, task.layout)
-        fit, n_empty = best.fit, task.rows.n_groups - task.groups.n_groups
+        fit, n_empty = best.fit, task.rows.n_groups - task.design.n_groups
         critical = fit.critical_beta
         if np.isnan(critical):
             critical = partial(solve.first_split_beta, task.rows, task.settings, build=task.build)
@@ -237,7 +237,7 @@ class TermEstimator(LinearClusterer):
             membership=memberships(best, task.layout, self.n_clusters),
             trace=best.trace,
             n_iter=best.n_iter,
-            nothing_left=self._nothing_left(self._told(task)),
+            nothing_left=self._nothing_left(task.design.has_structure),
         )
         return self
 
@@ -245,10 +245,6 @@ class TermEstimator(LinearClusterer):
         for name, value in zip(self._weight_names, weights, strict=False):
             if name:
                 setattr(self, name, float(value))
-
-    def _told(self, task: Task) -> bool:
-        """Whether something is known."""
-        return task.groups.n_groups > 1
 
     # New rows
 

@@ -10,13 +10,13 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
+from nrprob.data.design import DesignEncoder
 from nrprob.data.feature_types import guess_features, no_cloud
 from nrprob.data.frames import take_out
 from nrprob.data.validation import check_rows
 from nrprob.estimator.density import DensityEstimator
 from nrprob.evidence.copies import Copies
 from nrprob.evidence.shared_density import SharedCovarianceMixture
-from nrprob.known import described, read
 
 _MIN_MEDIAN_SIZE = 10  # samples of the median known group
 
@@ -172,15 +172,15 @@ def _validate_features(X: Any, allow_discrete: bool) -> np.ndarray:
 
 def _encode_groups(known: Any, n: int) -> tuple[np.ndarray | None, list[str]]:
     """Known groups (n,) as integers, or None, and their names."""
-    structure = read(known, n)
-    if structure.kind == "soft" or structure.modelled:
+    design = DesignEncoder("product").fit(known, n)
+    if design.kind == "nothing":
+        return None, ["all rows"]
+    if design.kind != "labels":
         raise ValueError(
-            f"known structure must be labels; got {described(structure.given)}; pass labels, "
+            f"known structure must be labels; got {design.description}; pass labels, "
             "such as the most probable ones, or a continuous covariate cut into ranges"
         )
-    if structure.kind == "nothing":
-        return None, ["all rows"]
-    return structure.groups.codes, _group_names(structure)
+    return design.codes, [", ".join(map(str, labels)) for labels in design.group_labels]
 
 
 def _check_group_sizes(groups: np.ndarray, n_folds: int, copies: Copies) -> None:
@@ -194,13 +194,3 @@ def _check_group_sizes(groups: np.ndarray, n_folds: int, copies: Copies) -> None
             f"n_folds={n_folds}; merge known groups, so that they have {_MIN_MEDIAN_SIZE} rows or "
             "more"
         )
-
-
-def _group_names(known: Any) -> list[str]:
-    """Names of the groups: the labels of their combination."""
-    labels = [list(categories) for categories in known.categories]
-    combinations = known.product[1]
-    return [
-        ", ".join(str(names[c]) for names, c in zip(labels, codes, strict=True))
-        for codes in combinations
-    ]

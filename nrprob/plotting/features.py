@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.design import Design
 from nrprob.data.validation import MOST, check_number
 from nrprob.exceptions import short_repr
-from nrprob.known import DesignEncoder, Known
 from nrprob.plotting.groups import distinct, feature_texts, read_rows, texts, with_sizes
 from nrprob.plotting.style import BAR, as_axes, panels, short, shortened
 from nrprob.statistics.top_features import find_top_features
@@ -77,7 +77,7 @@ def plot_top_features(
     ('cluster 1, n = 50', 'weight')
     """
     check_number("n_features", n_features, low=1, high=MOST, integer=True)
-    X, told, columns = read_rows(X, known)
+    X, design, columns = read_rows(X, known)
     n, p = X.shape
     names = feature_texts(feature_names, columns, p)
     values, codes = distinct(labels, "labels", n)
@@ -87,7 +87,7 @@ def plot_top_features(
             "of more"
         )
     chosen = _chosen(values, codes, clusters)
-    result = find_top_features(X, codes, chosen, *_taken_off(told), n_nearest=0)
+    result = find_top_features(X, codes, chosen, *_adjust_for(design), n_nearest=0)
     titles = with_sizes(texts(values, "cluster"), codes, ", ")
     shown = [result.most_different(place, n_features) for place in range(len(chosen))]
 
@@ -148,11 +148,11 @@ def _chosen(values: np.ndarray, codes: np.ndarray, clusters: Sequence[Any] | Non
     return [place[cluster] for cluster in given]
 
 
-def _taken_off(told: Known) -> tuple[np.ndarray, np.ndarray | None]:
-    """Numbers (n,) of known groups, and known numbers (n, m), if there are any."""
-    n = told.n_samples
-    if not told.modelled:
-        return np.unique(told.columns(), axis=0, return_inverse=True)[1].ravel(), None
-    labels = told.kind == "mixed"
-    groups = told.product[0] if labels else np.zeros(n, int)
-    return groups, DesignEncoder().fit(told, n)[:, 1:]
+def _adjust_for(design: Design) -> tuple[np.ndarray, np.ndarray | None]:
+    """Known groups (n,), and columns (n, q) of covariates and labels, if there are covariates."""
+    if design.kind == "soft":
+        raise ValueError(
+            "features are adjusted for labels or covariates; got soft Memberships; pass hard labels"
+        )
+    groups = np.unique(design.labelings, axis=0, return_inverse=True)[1].ravel()
+    return groups, None if design.matrix is None else design.matrix[:, 1:]

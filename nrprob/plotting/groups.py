@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.frames import is_frame, take_out
 from nrprob.data.labels import is_missing, plain
 from nrprob.data.validation import check_rows
 from nrprob.exceptions import short_repr
-from nrprob.known import Known, read
 from nrprob.statistics.groups import merge_small_groups
 
 _MAX_GROUPS = 20
 
 
-def read_rows(X: Any, known: Any) -> tuple[Any, Known, list[str] | None]:
+def read_rows(X: Any, known: Any) -> tuple[Any, Design, list[str] | None]:
     """Rows as floats, dense or CSR; what is known of them; and the names of a frame's columns.
 
     Raises
@@ -36,7 +36,7 @@ def read_rows(X: Any, known: Any) -> tuple[Any, Known, list[str] | None]:
     X, known = take_out(X, known)
     names = [str(name) for name in X.columns] if is_frame(X) else None
     rows = check_rows(X, check_array, accept_sparse="csr", dtype=(np.float64, np.float32))
-    return rows, read(known, rows.shape[0]), names
+    return rows, DesignEncoder("product").fit(known, rows.shape[0]), names
 
 
 def distinct(labels: Any, what: str, n_rows: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -85,16 +85,15 @@ def named(
     return merge_small_groups(texts(values, prefix), codes, _MAX_GROUPS)
 
 
-def named_known(known: Known, prefix: str = "group") -> tuple[list[str], np.ndarray]:
-    """The same of what is known, one labeling or the combinations of several; one group of none."""
-    if known.categories is None:
-        return ["all rows"], np.zeros(known.n_samples, int)
-    codes, combinations = known.product
-    if len(known.categories) == 1:
-        return named(np.array([*known.categories[0]])[codes], "known", prefix)
-    own = [[*categories] for categories in known.categories]
-    names = [", ".join(str(own[j][c]) for j, c in enumerate(one)) for one in combinations]
-    return merge_small_groups(names, codes, _MAX_GROUPS)
+def named_known(design: Design, prefix: str = "group") -> tuple[list[str], np.ndarray]:
+    """Names of the known groups, and each row's position among them; one group without labels."""
+    if design.kind != "labels":
+        return ["all rows"], np.zeros(design.n_samples, int)
+    if design.labelings.shape[1] == 1:
+        values = np.array([label for (label,) in design.group_labels])
+        return named(values[design.codes], "known", prefix)
+    names = [", ".join(map(str, labels)) for labels in design.group_labels]
+    return merge_small_groups(names, design.codes, _MAX_GROUPS)
 
 
 def with_sizes(names: Sequence[str], codes: np.ndarray, between: str = "\n") -> list[str]:

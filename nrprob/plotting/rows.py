@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob import metrics
+from nrprob.data.design import Design
 from nrprob.data.validation import MOST, as_array, check_number, check_random_state
-from nrprob.known import Known, described
 from nrprob.plotting.groups import check_texts, distinct, named, named_known, read_rows, with_sizes
 from nrprob.plotting.style import (
     as_axes,
@@ -101,17 +101,17 @@ def plot_residuals(
     check_number("n_points", n_points, low=1, high=MOST, integer=True)
     check_texts(labels_name=labels_name, known_name=known_name)
     random = check_random_state(random_state)
-    X, told, _ = read_rows(X, known)
-    _check_labels_known(told)
+    X, design, _ = read_rows(X, known)
+    _check_labels_known(design)
     n = X.shape[0]
-    sides = [named_known(told), named(labels, "labels", "cluster", n)]
+    sides = [named_known(design), named(labels, "labels", "cluster", n)]
     codes = distinct(labels, "labels", n)[1]
-    result = _plane(X, codes[:, None], told, random)
+    result = _plane(X, codes[:, None], design, random)
     shown = _sample(n, n_points, random)
-    told_sizes = [with_sizes(shortened(names), own, ", ") for names, own in sides]
-    axes = _axes(axes, told_sizes, 2, (4.4, 3.7))
+    legends = [with_sizes(shortened(names), own, ", ") for names, own in sides]
+    axes = _axes(axes, legends, 2, (4.4, 3.7))
     heads = (known_name, labels_name)
-    for ax, head, names, (_, side) in zip(axes, heads, told_sizes, sides, strict=True):
+    for ax, head, names, (_, side) in zip(axes, heads, legends, sides, strict=True):
         _draw(ax, result, names, side, shown, 4.4)
         ax.set_title("\n".join([head, *_sampled(n, shown)]), fontsize=10, parse_math=False)
     return axes
@@ -176,36 +176,36 @@ def plot_alternatives(
     explored = getattr(labelings, "known_", None)
     if known is None and explored is not None and explored.shape[1]:
         known = explored
-    X, told, _ = read_rows(X, known)
-    _check_labels_known(told)
+    X, design, _ = read_rows(X, known)
+    _check_labels_known(design)
     n = X.shape[0]
     columns = _columns(labelings, n)
     codes = {name: distinct(own, name, n)[1] for name, own in columns.items()}
-    result = _plane(X, np.column_stack([*codes.values()]), told, random)
+    result = _plane(X, np.column_stack([*codes.values()]), design, random)
     shown = _sample(n, n_points, random)
     sides = [named(own, name, "cluster") for name, own in columns.items()]
     sides = [(shortened(names), side) for names, side in sides]
     axes = _axes(axes, [names for names, _ in sides], 3, (3.6, 3.9))
     for ax, (name, own), (names, side) in zip(axes, codes.items(), sides, strict=True):
         _draw(ax, result, names, side, shown, 3.6)
-        lines = [name, _sizes(own), *_agreement(name, codes, told), *_sampled(n, shown)]
+        lines = [name, _sizes(own), *_agreement(name, codes, design), *_sampled(n, shown)]
         lines = [part for line in lines for part in textwrap.wrap(line, _TITLE)]
         title = "\n".join(lines).replace(_JOINED, " ")
         ax.set_title(title, fontsize=9, parse_math=False)
     return axes
 
 
-def _check_labels_known(told: Known) -> None:
-    if told.modelled or told.kind == "soft":
+def _check_labels_known(design: Design) -> None:
+    if design.kind not in ("nothing", "labels"):
         raise ValueError(
             "known must be labels where rows are marked by them; got "
-            f"{described(told.given)}; cut them into groups"
+            f"{design.description}; cut them into groups"
         )
 
 
-def _plane(X: Any, codes: np.ndarray, told: Known, random: Any) -> Plane:
+def _plane(X: Any, codes: np.ndarray, design: Design, random: Any) -> Plane:
     """The plane of some labelings; rows of a single direction are spread along the other."""
-    result = discriminant_plane(X, codes, told.groups.codes, random)
+    result = discriminant_plane(X, codes, design.codes, random)
     if result.kinds[1] == NOTHING:
         result.places[:, 1] = random.uniform(-1, 1, size=len(codes))
     return result
@@ -247,11 +247,11 @@ def _sizes(codes: np.ndarray) -> str:
     return f"sizes {', '.join(map(str, sizes))}"
 
 
-def _agreement(name: str, codes: Mapping[str, np.ndarray], told: Known) -> list[str]:
+def _agreement(name: str, codes: Mapping[str, np.ndarray], design: Design) -> list[str]:
     """How much a labeling says about what was known and about the others."""
-    several = told.labelings.shape[1] > 1
+    several = design.labelings.shape[1] > 1
     known = {
-        f"known {j + 1}" if several else "known": own for j, own in enumerate(told.labelings.T)
+        f"known {j + 1}" if several else "known": own for j, own in enumerate(design.labelings.T)
     }
     others = known | {other: own for other, own in codes.items() if other != name}
     values = {

@@ -82,7 +82,7 @@ def test_rows_and_what_is_known_of_them(cells):
     # Labels and numbers are a design.
     both = ["batch", "depth"]
     same(ResidualMixture(**FIT), pca, cells.obs[both], embedded, both)
-    with pytest.raises(ValueError, match="floats in 'depth' beside labels in 'batch'"):
+    with pytest.raises(ValueError, match="floats in 'depth' and labels in 'batch'"):
         IBSI(**FIT, gamma=1.0).fit(rows_of(cells, layer="counts"), known=both)
 
 

@@ -22,11 +22,11 @@ from nrprob import (
     explore,
 )
 from nrprob.batch.registry import METHODS, make_estimator
+from nrprob.data.design import DesignEncoder
 from nrprob.data.frames import as_frame, is_table, take_out
 from nrprob.data.validation import check_rows
 from nrprob.evidence import test as evidence_of
 from nrprob.exceptions import DegenerateClusterWarning
-from nrprob.known import KnownEncoder
 
 
 class Stream:
@@ -215,11 +215,11 @@ def counts_with_columns():
 def test_what_may_not_be_known_is_refused_by_name(name):
     frame, method = counts_with_columns(), METHODS[name]
     refused = {
-        ("batch", "gaps"): "missing; found NaN or None in column 'gaps'; drop",
+        ("gaps",): "missing; found NaN or None in column 'gaps'; drop",
         ("lists",): "objects that cannot be compared in column 'lists' ",
     }
     if name not in MODEL_NUMBERS:
-        refused[("batch", "age")] = "; got floats in 'age' beside labels in 'batch'; "
+        refused[("batch", "age")] = "; got floats in 'age' and labels in 'batch'; "
         refused[("age",)] = "; got floats in 'age'; "
         refused[("age", "again")] = " in 'age', 'again'; "
     for columns, message in refused.items():
@@ -265,7 +265,7 @@ def test_as_few_rows_as_known_columns_are_no_labels(n):
 def test_what_explore_may_not_know_is_refused_by_name():
     frame = counts_with_columns()
     for columns, message in (
-        (["batch", "age"], "got floats in 'age' beside labels in 'batch'; cut them into groups"),
+        (["batch", "age"], "got floats in 'age' and labels in 'batch'; cut them into groups"),
         (["lists"], "objects that cannot be compared in column 'lists'"),
         (["gaps"], "got gaps: 1 in known 'gaps'"),
     ):
@@ -289,7 +289,7 @@ def test_a_group_of_all_rows_is_told_by_name(model):
 def test_dates_that_are_known_are_labels(library):
     frame = table(8)[["x", "y"]].assign(when=pd.to_datetime(DATES))
     _, known = take_out(library(frame), "when")
-    encoder = KnownEncoder()
+    encoder = DesignEncoder()
     assert encoder.fit(known, 8).codes.tolist() == [0, 1] * 4
     # They are moments, and no numbers of nanoseconds.
     assert [*encoder.categories_[0]] == [pd.Timestamp(date) for date in DATES[:2]]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from nrprob import ResidualMixture, explore, known, prepare, recommend
+from nrprob.data.design import DesignEncoder
 from nrprob.data.frames import listed
 from nrprob.data.preparation.columns import (
     code_among,
@@ -430,9 +431,10 @@ def test_what_is_known(frame):
     frame["gappy"] = np.where(np.arange(ROWS) < 2, np.nan, np.arange(ROWS) % 2)
     ready = prepare(frame.drop(columns="gappy"), known=["batch", "donor", "age"])
     assert list(ready.known) == ["batch", "donor", "age"]
-    assert known.read(ready.known, ROWS).kind == "mixed"
+    assert DesignEncoder("product").fit(ready.known, ROWS).kind == "mixed"
     only = prepare(frame.drop(columns="gappy"), known="age")
-    assert known.is_continuous(only.known) and only.known.shape == (ROWS, 1)
+    assert DesignEncoder("product").fit(only.known, ROWS).kind == "continuous"
+    assert only.known.shape == (ROWS, 1)
     # Gaps make floats of whole numbers, which stay labels.
     gappy = prepare(frame, known="gappy", missing="drop")
     assert gappy.known.dtype.kind == "i" and len(gappy.known) == ROWS - 2

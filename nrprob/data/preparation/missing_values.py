@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nrprob.data.frames import is_table
+from nrprob.data.labels import plain
 from nrprob.data.preparation.columns import as_numbers, is_float, kind_of_column
 from nrprob.data.preparation.record import MissingValues, Record
 from nrprob.exceptions import short_repr
-from nrprob.known import Memberships, plain
+from nrprob.known import Memberships
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.frames import column_names
 from nrprob.data.labels import are_blank
 from nrprob.data.storage.blocks import Blocks, Here, Processes, Workers, gathered_bytes
@@ -22,7 +23,6 @@ from nrprob.data.storage.sources import Source, asked, find, pieces
 from nrprob.data.validation import LARGEST, check_flag
 from nrprob.exceptions import InputError, short_repr
 from nrprob.files import as_path, try_write
-from nrprob.known import Known, read
 from nrprob.scheduler import check_scheduler
 
 _LIBRARIES = ("pyarrow", "dask", "zarr")
@@ -247,7 +247,8 @@ class Survey:
     sizes : rows of every part
     n_samples, first, n_all : rows of this process, those before them, and those of all processes
     moments : of the rows of all processes
-    known : what is known of the rows of this process, by groups of all
+    design, encoder : known structure of the rows of this process, by groups of all processes, and
+        its encoder
     wanted : labels (n_samples,) that are wanted, or None
     client : of a cluster, or None
     """
@@ -259,7 +260,8 @@ class Survey:
     first: int
     n_all: int
     moments: Moments
-    known: Known
+    design: Design
+    encoder: DesignEncoder
     wanted: Any
     client: Any = None
 
@@ -337,24 +339,25 @@ def survey(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
                 f"X must lie between {-LARGEST} and {LARGEST}, or squares leave float64; got a "
                 f"value of size {moments.largest:.3g}; multiply X by a power of ten"
             )
+        encoder = DesignEncoder("product")
         if names:
-            parsed = Known(
-                "labels", n, known, np.stack([codes for codes, _ in columns[: len(names)]], 1),
-                [own for _, own in columns[: len(names)]],
-            )  # fmt: skip
+            codes = np.stack([codes for codes, _ in columns[: len(names)]], 1)
+            design = encoder.fit_labelings(codes, [own for _, own in columns[: len(names)]], names)
         else:
-            parsed = read(known, n)
-        if parsed.kind not in ("nothing", "labels"):
+            design = encoder.fit(known, n)
+        if design.kind not in ("nothing", "labels"):
             raise ValueError(
-                f"of stored rows, what is known has to be labels; got {parsed.kind} known; "
+                f"known structure of stored rows must be labels; got {design.description}; "
                 "pass labels, or rows in memory"
             )
         if wanted:
             codes, categories = columns[-1]
             y = np.array([*categories, -1], object)[codes]
         if rows.processes:
-            parsed = _of_all_processes(parsed, n)
-        yield Survey(rows, source, sizes, n, first, moments.n_rows, moments, parsed, y, client)
+            design = _join_processes(design, encoder)
+        yield Survey(
+            rows, source, sizes, n, first, moments.n_rows, moments, design, encoder, y, client
+        )
 
 
 def _look(
@@ -427,44 +430,26 @@ def _all_moments(every: Sequence[Moments]) -> Moments | None:
     return out
 
 
-def _of_all_processes(known: Known, n: int) -> Known:
-    """The same labels, by categories and combinations of all processes."""
-    own = None if known.categories is None else [list(c) for c in known.categories]
-    everyone = [pickle.loads(said) for said in gathered_bytes(pickle.dumps(own))]
-    if any(
-        (said is None) != (own is None) or len(said or ()) != len(own or ()) for said in everyone
-    ):
+def _join_processes(design: Design, encoder: DesignEncoder) -> Design:
+    """Encode the same labels by the categories of all processes."""
+    labelings = [list(categories) for categories in encoder.categories_]
+    everyone = [pickle.loads(sent) for sent in gathered_bytes(pickle.dumps(labelings))]
+    if any(len(sent) != len(labelings) for sent in everyone):
         raise ValueError(
             "every process must pass known, or none; got it in some of them; pass the same kinds"
         )
-    if own is None or known.categories is None:
-        return known
-    labelings, categories = [], []
-    for j in range(len(own)):
-        names: dict[Any, int] = {}
-        for said in everyone:
-            for value in said[j]:
-                names.setdefault(value, len(names))
-        labelings.append(
-            np.array([names[value] for value in own[j]], np.int32)[known.labelings[:, j]]
-        )
-        categories.append(names)
-    if len(own) > 1:
+    if len(labelings) > 1:
         raise ValueError(
-            f"rows of several processes take one labeling; got {len(own)}; join them into one"
+            f"rows of several processes take one labeling; got {len(labelings)}; join them into one"
         )
-    return _OfAll("labels", n, known.given, np.stack(labelings, 1), categories)
-
-
-@dataclass(frozen=True, eq=False)
-class _OfAll(Known):
-    """One labeling, of which this process may not have all labels."""
-
-    @property
-    def product(self) -> tuple[np.ndarray, dict[tuple[int, ...], int]]:  # type: ignore[override]
-        """See `Known.product`."""
-        assert self.categories is not None
-        return self.labelings[:, 0], {(c,): c for c in range(len(self.categories[0]))}
+    if not labelings:
+        return design
+    categories: dict[Any, int] = {}
+    for (labels,) in everyone:
+        for label in labels:
+            categories.setdefault(label, len(categories))
+    codes = np.array([categories[label] for label in labelings[0]], np.int32)[design.codes]
+    return encoder.fit_labelings(codes[:, None], [categories], design.label_names)
 
 
 def _made(

@@ -9,9 +9,9 @@ import numpy as np
 from scipy.optimize import minimize
 from sklearn.exceptions import ConvergenceWarning
 
+from nrprob.data.design import Design
 from nrprob.estimator import parameters
 from nrprob.exceptions import warn
-from nrprob.known import Groups, Known
 from nrprob.methods.alternatives.transforms import TransformClusterer
 from nrprob.statistics.groups import group_means
 
@@ -236,13 +236,13 @@ class ADFT(TransformClusterer):
     verbose: parameters.Verbosity = 0
 
     def _learn_transform(
-        self, x: np.ndarray, known: Known, groups: Groups, random: np.random.RandomState
+        self, x: np.ndarray, design: Design, random: np.random.RandomState
     ) -> np.ndarray:
         m, scale = x.shape[1], self._scaled.scale
         self.metric_, self.metric_trace_ = np.eye(m) / scale**2, np.empty(0)
         self.transformation_ = np.eye(m)
-        codes = groups.codes
-        if groups.n_groups == 1 or not x.any():
+        codes = design.codes
+        if design.n_groups == 1 or not x.any():
             return x
         if m == 1:
             raise ValueError(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from nrprob.data.design import Design, DesignEncoder
 from nrprob.estimator.base import DenseClusterer, read_labels
 from nrprob.estimator.capabilities import Capabilities
-from nrprob.known import Groups, Known, KnownEncoder, read
 from nrprob.statistics.features import StandardisedRows
 
 
@@ -15,7 +15,7 @@ class AlternativeClusterer(DenseClusterer):
 
     capabilities = Capabilities(labels=False, alone=True)
 
-    _encoder: KnownEncoder
+    _encoder: DesignEncoder
     # Clause of the warning about known groups of one row; no warning where it is empty.
     _singleton_note = ""
 
@@ -43,32 +43,30 @@ class AlternativeClusterer(DenseClusterer):
         """
         return super().fit(X, y, known=known)
 
-    def _read_rows(self, X, y, known) -> tuple[np.ndarray, Known]:
+    def _read_rows(self, X, y, known) -> tuple[np.ndarray, Design]:
         """Validate the rows and the known labels."""
         X, _ = self._take_in(X, None)
         if y is not None:
             read_labels(y, len(X))
-        known = read(known, len(X))
-        if known.kind == "soft":
+        self._encoder = DesignEncoder()
+        design = self._encoder.fit(known, len(X))
+        if design.kind == "soft":
             raise ValueError(
                 f"{type(self).__name__} needs known labels; got soft Memberships; pass labels, "
                 "such as the most probable group of each row"
             )
-        known.columns()  # raises ValueError for continuous covariates
-        return X, known
+        return X, design
 
-    def _take_rows(self, X, y, known) -> tuple[np.ndarray, StandardisedRows, Known, Groups]:
-        """Return validated rows, scaled rows, known structure and the product of known labels."""
-        X, known = self._read_rows(X, y, known)
-        self._encoder = KnownEncoder()
-        groups = self._encoder.fit(known, len(X))
-        self._check_groups(groups, known)
-        return X, StandardisedRows.from_rows(X), known, groups
+    def _take_rows(self, X, y, known) -> tuple[np.ndarray, StandardisedRows, Design]:
+        """Return validated rows, scaled rows and the product of known labels."""
+        X, design = self._read_rows(X, y, known)
+        self._check_groups(design)
+        return X, StandardisedRows.from_rows(X), design
 
-    def _check_groups(self, groups: Groups, known: Known) -> None:
-        single = int((np.bincount(groups.codes) == 1).sum())
-        if known.kind != "labels" or not 0 < single < groups.codes.size:
-            super()._check_groups(groups, known)
+    def _check_groups(self, design: Design) -> None:
+        single = int((np.bincount(design.codes) == 1).sum())
+        if design.kind != "labels" or not 0 < single < design.n_samples:
+            super()._check_groups(design)
         elif self._singleton_note:
             self._degenerate(
                 f"{single} known group(s) have a single member, {self._singleton_note}; got group "

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from nrprob.data.design import Design
 from nrprob.estimator import parameters
-from nrprob.known import Groups, Known
 from nrprob.methods.alternatives.transforms import TransformClusterer
 from nrprob.statistics.groups import group_means
 
@@ -168,7 +168,7 @@ class Orthogonalization(TransformClusterer):
         return "whose rows are projected to the origin" if self._groupwise else ""
 
     def _learn_transform(
-        self, x: np.ndarray, known: Known, groups: Groups, random: np.random.RandomState
+        self, x: np.ndarray, design: Design, random: np.random.RandomState
     ) -> np.ndarray:
         from sklearn.decomposition import PCA
 
@@ -178,7 +178,7 @@ class Orthogonalization(TransformClusterer):
             self._origin = self._scaled.centre / self._scaled.scale
         before, x = float(np.mean(x**2)), x + self._origin
         self._removed = []
-        for codes in known.labelings.T:
+        for codes in design.labelings.T:
             if self._groupwise:
                 self._removed.append(group_directions(x, codes))
                 x = remove_group_direction(x, self._removed[-1], codes)
@@ -191,7 +191,7 @@ class Orthogonalization(TransformClusterer):
         left = float(np.mean((x - x.mean(0)) ** 2))
         if left <= _RELATIVE_ZERO * before:
             if before > 0:
-                self._raise_nothing_left(x.shape[1], groups.n_groups)
+                self._raise_nothing_left(x.shape[1], design.n_groups)
             return x
         self._components = PCA(n_components=_RETAINED_VARIANCE).fit(x)
         return self._components.transform(x)
@@ -207,10 +207,9 @@ class Orthogonalization(TransformClusterer):
     def _apply_transform(self, x: np.ndarray, known: Any) -> np.ndarray:
         x = x + self._origin
         if self._groupwise:
-            groups = self._encoder.transform(known, len(x))
-            labels = np.array(list(getattr(self._encoder, "combinations_", ())), int)
+            design = self._encoder.transform(known, len(x))
             for j, directions in enumerate(self._removed):
-                x = remove_group_direction(x, directions, labels[groups.codes, j])
+                x = remove_group_direction(x, directions, design.labelings[:, j])
         else:
             for basis in self._removed:
                 x = remove_subspace(x, basis)

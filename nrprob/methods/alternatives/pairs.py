@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.labels import factorize
 from nrprob.data.validation import check_choice, check_random_state
 from nrprob.engines.optimise import merge
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Restarts
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.exceptions import warn
-from nrprob.known import factorize, names_of
 from nrprob.methods.alternatives.inputs import AlternativeClusterer
 from nrprob.statistics.features import fit_centre_and_scale, standardise
 from nrprob.statistics.rows import bucket_size, padded_count
@@ -130,12 +130,12 @@ class PairClusterer(AlternativeClusterer):
 
     def prepare(self, X, y, known=None) -> PairTask:
         """Validate the input; see `Clusterer.prepare`."""
-        X, known = self._read_rows(X, y, known)
-        random, codes = check_random_state(self.random_state), known.columns()
-        self._warn_of_known(codes, names_of(known.given))
+        X, design = self._read_rows(X, y, known)
+        random, codes = check_random_state(self.random_state), design.labelings
+        self._warn_of_known(codes, design.label_names)
         self._centre, self._scale = fit_centre_and_scale(X)
         self._alike = bool((X == X[:1]).all())
-        merged = self._sample_rows(known.groups.codes, random, X.dtype.itemsize)
+        merged = self._sample_rows(design.codes, random, X.dtype.itemsize)
         return PairTask(standardise(X, self._centre, self._scale), codes, merged)
 
     def _warn_of_known(self, codes: np.ndarray, names: list[Any]) -> None:

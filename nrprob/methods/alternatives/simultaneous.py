@@ -12,11 +12,11 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from nrprob import metrics
+from nrprob.data.design import Design
 from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise.solve import lapack_lock
 from nrprob.estimator.base import Restarts, row_means
 from nrprob.estimator.calls import at_once
-from nrprob.known import Known
 from nrprob.methods.alternatives.inputs import AlternativeClusterer
 from nrprob.statistics.features import ALIKE, StandardisedRows
 from nrprob.statistics.rows import coarse_bucket
@@ -105,14 +105,14 @@ class SimultaneousTask:
     ----------
     X : (n, m) rows
     data : scaled rows
-    known : known structure
+    design : known structure
     padded : scaled rows, padded
     random : generator of the initial values
     """
 
     X: np.ndarray
     data: StandardisedRows
-    known: Known
+    design: Design
     padded: PaddedRows
     random: np.random.RandomState
     calls: tuple = ()
@@ -162,7 +162,7 @@ class SimultaneousClusterer(AlternativeClusterer):
 
     def prepare(self, X, y, known=None) -> SimultaneousTask:
         """Validate and pad the input; see `Clusterer.prepare`."""
-        X, data, known, _ = self._take_rows(X, y, known)
+        X, data, design = self._take_rows(X, y, known)
         (n, m), k = X.shape, self.n_clusters
         few_rows = n <= 4096
         x = np.zeros((coarse_bucket(n, 64), coarse_bucket(m, 4)), X.dtype)
@@ -173,7 +173,7 @@ class SimultaneousClusterer(AlternativeClusterer):
             np.arange(x.shape[1]) < m,
             np.arange(coarse_bucket(k, 4) if few_rows else k) < k,
         )
-        return SimultaneousTask(X, data, known, padded, check_random_state(self.random_state))
+        return SimultaneousTask(X, data, design, padded, check_random_state(self.random_state))
 
     def compute(self, task):
         """Run all restarts; see `Clusterer.compute`."""
@@ -190,7 +190,7 @@ class SimultaneousClusterer(AlternativeClusterer):
         objective = self._unscaled_objective(runs.objective.astype(float), task)
         if self.verbose:
             print(f"restarts {self.n_init}/{self.n_init}: objective {objective.min():.6g}")
-        chosen = np.array([_choose_clustering(pair, task.known) for pair in runs.labels])
+        chosen = np.array([_choose_clustering(pair, task.design) for pair in runs.labels])
         best = int(objective.argmin())
         self._chosen = int(chosen[best])
         self._pairs = runs.labels.astype(np.int64)
@@ -246,10 +246,10 @@ class SimultaneousClusterer(AlternativeClusterer):
         return super().predict(X, known=known)
 
 
-def _choose_clustering(pair: np.ndarray, known: Known) -> int:
+def _choose_clustering(pair: np.ndarray, design: Design) -> int:
     """Index of the clustering in (n, 2) with the smaller NMI with the known labelings, summed."""
     shared = [
-        sum(metrics.normalized_mutual_information(labels, z) for z in known.labelings.T)
+        sum(metrics.normalized_mutual_information(labels, z) for z in design.labelings.T)
         for labels in pair.T
     ]
     return int(np.argmin(shared))

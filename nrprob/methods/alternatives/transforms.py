@@ -13,10 +13,10 @@ from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.design import Design
 from nrprob.data.validation import check_random_state
 from nrprob.estimator.base import Restarts, row_means
 from nrprob.estimator.bases import check_base, count_name, seeded
-from nrprob.known import Groups, Known
 from nrprob.methods.alternatives.inputs import AlternativeClusterer
 from nrprob.settings import few_threads
 from nrprob.statistics.features import ALIKE
@@ -74,7 +74,7 @@ class TransformClusterer(AlternativeClusterer):
 
     A subclass has the parameters ``base`` and ``tol``, and implements
 
-    ``_learn(x, known, groups, random)``
+    ``_learn_transform(x, design, random)``
         Learn the transformation from rows (n, m) of mean 0 and total variance 1; return the
         transformed rows (n, p).
     ``_move(x, known)``
@@ -87,7 +87,7 @@ class TransformClusterer(AlternativeClusterer):
     random_state: Any
 
     def _learn_transform(
-        self, x: np.ndarray, known: Known, groups: Groups, random: np.random.RandomState
+        self, x: np.ndarray, design: Design, random: np.random.RandomState
     ) -> np.ndarray:
         raise NotImplementedError
 
@@ -103,9 +103,9 @@ class TransformClusterer(AlternativeClusterer):
 
     def prepare(self, X, y, known=None) -> TransformTask:
         """Validate the input and transform the rows; see `Clusterer.prepare`."""
-        X, self._scaled, known, groups = self._take_rows(X, y, known)
+        X, self._scaled, design = self._take_rows(X, y, known)
         random = check_random_state(self.random_state)
-        moved = self._learn_transform(self._scaled.x, known, groups, random)
+        moved = self._learn_transform(self._scaled.x, design, random)
         self._row_scale = math.sqrt(float(np.mean(moved**2))) or 1.0
         rows = (moved / self._row_scale).astype(X.dtype)
         alike, self._scaled = self._scaled.all_equal, self._scaled.without_rows()

@@ -64,8 +64,7 @@ class Inputs(Sampled):
                 f"multi={self.multi!r} is for real features; got counts, or zeros and ones; leave "
                 "it at 'product', or use CCIB"
             )
-        if design.columns is None:
-            self._check_groups(design, design)
+        self._check_groups(design)
         return with_linear_effects(design, self._effects_width)
 
     def _codes(self, y: Any, n: int) -> np.ndarray:

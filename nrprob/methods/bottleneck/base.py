@@ -69,9 +69,10 @@ class BottleneckEstimator(FeatureParameters, ScoreMixin, TermEstimator):
 
     def stored_task(self, survey: Survey, fixed: np.ndarray | None) -> Task:
         """Task of stored rows for `_problem`: known groups and an empty array of rows."""
-        groups = self._grouped(None, survey.known, None)
+        self._encoder = survey.encoder
+        self._check_groups(survey.design)
         x = np.empty((0, len(survey.moments.mean)), survey.source.dtype)
-        return Task(None, x, fixed, groups, survey.known)
+        return Task(None, x, fixed, survey.design)
 
     def finish(self, task, result):
         """Set the fitted attributes; see `Clusterer.finish`."""

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.design import DesignEncoder
 from nrprob.engines.optimise.anneal import FixedWeights, WeightRule
 from nrprob.engines.optimise.solve import Problem, Settings
 from nrprob.estimator import parameters
@@ -18,7 +19,6 @@ from nrprob.estimator.capabilities import KINDS, Capabilities
 from nrprob.estimator.linear import Task
 from nrprob.estimator.terms import SOLVERS
 from nrprob.exceptions import warn
-from nrprob.known import DesignEncoder, read
 from nrprob.methods.bottleneck.base import BottleneckEstimator
 from nrprob.methods.bottleneck.glm import GLMProblem, link_potential
 from nrprob.methods.bottleneck.ib import Bottleneck
@@ -291,20 +291,23 @@ class CCIB(BottleneckEstimator):
     capabilities = Capabilities(known=KINDS, sparse=True)
     _weight_names = ("", "coordination_weight_")
     _warns_of_single_feature = True
-    # Encoder of known structure as a design matrix; None without generalised linear models.
-    _columns: DesignEncoder | None = field(default=None, init=False)
+    # Effects of the design matrix; None without generalised linear models.
+    _least_squares: Any = field(default=None, init=False)
     # Resolved coordination; None without known structure.
     _coordination: str | None = field(default=None, init=False)
     _faithful = False
 
-    def _grouped(self, X, known, mesh):
-        self._columns = None
-        if not known.modelled and (known.kind == "nothing" or self.multi == "product"):
-            return super()._grouped(X, known, mesh)
-        self._check_modelled(X, mesh)
-        self._columns = DesignEncoder()
-        self._design = self._columns.fit(known, known.n_samples)
-        return super()._grouped(X, read(None, known.n_samples), mesh)
+    def _encode_known(self, X, known, mesh):
+        self._encoder = DesignEncoder(self.multi)
+        design = self._encoder.fit(known, X.shape[0])
+        if design.kind == "soft" and self.multi == "additive":
+            raise ValueError(
+                "multi='additive' adds effects of labels; got soft Memberships; pass labels, or "
+                "use multi='product'"
+            )
+        if design.columns is not None:
+            self._check_modelled(X, mesh)
+        return design
 
     def _check_modelled(self, X, mesh) -> None:
         if self.solver != "anneal":
@@ -328,7 +331,7 @@ class CCIB(BottleneckEstimator):
 
     def stored_task(self, survey, fixed):
         """See `BottleneckEstimator.stored_task`."""
-        if self.multi == "additive" and survey.known.kind == "labels":
+        if self.multi == "additive" and survey.design.kind == "labels":
             raise ValueError(
                 f"{_MODELLED} need rows in memory; got stored rows; use multi='product'"
             )
@@ -339,13 +342,13 @@ class CCIB(BottleneckEstimator):
         return self._coordination != "residual"
 
     def _problem(self, task):
-        features, modelled = self._features.features, self._columns is not None
-        self._coordination = None
-        if task.known.kind == "nothing" and not modelled:
+        features, modelled = self._features.features, task.design.columns is not None
+        self._coordination = self._least_squares = None
+        if task.design.kind == "nothing":
             return Bottleneck(features), ()
         automatic = isinstance(self.coordination_weight, str)
         weight = 1.0 if automatic else self.coordination_weight
-        if weight == 0 and (task.groups.n_groups > 1 or modelled):
+        if weight == 0 and task.design.has_structure:
             warn(
                 "coordination_weight=0 leaves clusters without a common meaning across known "
                 "groups; compare labels within groups only, or raise it"
@@ -368,7 +371,8 @@ class CCIB(BottleneckEstimator):
 
     def _glm_parameters(self, task: Task, weight: float) -> GLMParameters:
         """Parameters of the generalised linear models, with a padded design matrix."""
-        n, d = self._design.shape
+        matrix = task.design.matrix
+        n, d = matrix.shape
         if (d - 1) * self.n_clusters >= n:
             raise ValueError(
                 f"known has {d - 1} columns, too many for {n} rows and {self.n_clusters} "
@@ -376,40 +380,36 @@ class CCIB(BottleneckEstimator):
                 "than rows; pass fewer columns"
             )
         x = np.asarray(task.x, np.float64)
-        self._least_squares = np.linalg.lstsq(self._design, x, rcond=None)[0]
+        self._least_squares = np.linalg.lstsq(matrix, x, rcond=None)[0]
         # Pad the columns, so that designs share compiled programs; the ridge handles empty ones.
         wide = bucket_size(d, 64)
-        design = np.pad(self._design, ((0, 0), (0, wide - d))).astype(task.x.dtype)
+        design = np.pad(matrix, ((0, 0), (0, wide - d))).astype(task.x.dtype)
         explained = np.zeros((wide, task.rows.x.n_statistics))
         explained[:d, : x.shape[1]] = self._least_squares
-        del self._design
         return GLMParameters(weight, self.ridge, task.layout.to_blocks(design), explained)
 
     def _descent(self):
         return self._make_descent(quench=1.0 if self._faithful else 100.0)
 
-    def _told(self, task):
-        return self._columns is not None or super()._told(task)
-
     def _log_membership(self, X, known) -> np.ndarray:
-        if self._columns is None:
+        if self._least_squares is None:
             return super()._log_membership(X, known)
-        return self._log_prior - self.beta_ * self._model_costs(X, known, self._columns)
+        return self._log_prior - self.beta_ * self._model_costs(X, known)
 
     def _row_scores(self, X, known) -> np.ndarray:
-        if self._columns is None:
+        if self._least_squares is None:
             return super()._row_scores(X, known)
-        return self._mix(self._model_costs(X, known, self._columns))
+        return self._mix(self._model_costs(X, known))
 
-    def _common_cost(self, x, groups):
-        cost = super()._common_cost(x, groups)
+    def _common_cost(self, x, design):
+        cost = super()._common_cost(x, design)
         if self._coordination == "residual":
             cost += self.coordination_weight_ * half_squares(x)
         elif self._coordination == "marginal":
             cost *= 1 + self.coordination_weight_
         return cost
 
-    def _model_costs(self, X, known, columns: DesignEncoder) -> np.ndarray:
+    def _model_costs(self, X, known) -> np.ndarray:
         """Costs (n, k) of new rows under the models of each cluster."""
         check_is_fitted(self)
         self._check_dense(X)
@@ -419,7 +419,7 @@ class CCIB(BottleneckEstimator):
         )
         with standard():
             x = np.asarray(self._features(self._validate(X, reset=False)), np.float64)
-            design = columns.transform(known, x.shape[0])
+            design = self._encoder.transform(known, x.shape[0]).matrix
             cost = np.empty((x.shape[0], self.n_clusters))
             for c in range(self.n_clusters):
                 eta = design @ self._coef[: design.shape[1], c].astype(np.float64)

@@ -351,8 +351,8 @@ class IBSI(SplittingBottleneck):
         return self.solver != "agglomerative"  # merges penalise every single group
 
     def _problem(self, task):
-        share = task.groups.share
-        sizes = np.bincount(task.groups.codes) if share is None else share.sum(0)
+        share = task.design.memberships
+        sizes = np.bincount(task.design.codes) if share is None else share.sum(0)
         self._surprise = np.log(sizes.sum() / np.maximum(sizes, 1e-30))  # of every group, -log p(z)
         return SideInformation(self._features.features), SideInformationParameters(self.gamma)
 
@@ -362,7 +362,7 @@ class IBSI(SplittingBottleneck):
             damped=bool(self.damped)
         )
 
-    def _common_cost(self, x, groups):
-        z, share = self._surprise, groups.share
-        entropy = z[groups.codes] if share is None else share @ z
-        return super()._common_cost(x, groups) + self.gamma * entropy
+    def _common_cost(self, x, design):
+        z, share = self._surprise, design.memberships
+        entropy = z[design.codes] if share is None else share @ z
+        return super()._common_cost(x, design) + self.gamma * entropy

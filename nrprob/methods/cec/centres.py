@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from nrprob.data.design import Design
 from nrprob.engines.hash_rng import fold_in, hashed_uniform
 from nrprob.engines.optimise.iterate import IterationResult
 from nrprob.engines.optimise.kmeans import kmeans_plus_plus, squared_distances_from
 from nrprob.engines.optimise.solve import Solution
 from nrprob.estimator.calls import collect, memberships
 from nrprob.estimator.linear import Task
-from nrprob.known import Groups, read
 from nrprob.statistics.families import FeatureMap, fit_features
 from nrprob.statistics.features import ALIKE
 from nrprob.statistics.groups import cross_table
@@ -38,7 +38,7 @@ def lay_out(X: np.ndarray, fixed: np.ndarray, least: int = 0) -> tuple[FeatureMa
     """
     n = len(X)
     features = fit_features(X, "gaussian", None)
-    task = Task(X, features(X), fixed, Groups(np.zeros(n, int), 1), read(None, n))
+    task = Task(X, features(X), fixed, Design.from_groups(np.zeros(n, int)))
     task.layout = Layout(1, coarse_bucket(n, 64), np.arange(n), np.zeros(1, np.int32))
     task.rows = make_rows(pad_columns(task.x, least), task.layout, 1)
     return features, task

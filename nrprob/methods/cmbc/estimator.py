@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from typing import Annotated, Any
 
 import numpy as np
 from scipy import sparse
 
+from nrprob.data.design import Design, DesignEncoder
 from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Renamed
@@ -15,7 +16,7 @@ from nrprob.estimator.calls import collect, memberships, restart_calls
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.linear import LinearClusterer, ScoreMixin, Task
 from nrprob.exceptions import warn
-from nrprob.known import Groups, Known, Memberships, read
+from nrprob.known import Memberships
 from nrprob.methods.cmbc.penalty import FORMS, make_penalty
 from nrprob.methods.cmbc.solver import CAPACITY, CMBCParameters, solve_cmbc
 from nrprob.methods.cmbc.updates import UPDATES
@@ -261,14 +262,13 @@ class CMBC(ScoreMixin, LinearClusterer):
             )
         task.lay_out()
         n, m = task.x.shape
-        task.known = read(known, n)
-        task.groups = task.known.groups
-        task.labelings = self._read_labelings(task.known)
+        task.design = DesignEncoder().fit(known, n)
+        task.labelings = self._read_labelings(task.design)
         for codes in task.labelings:
             sizes = np.bincount(codes)
             # Known groups of one row are harmless, unless all groups are.
             if sizes.min() > 1 or sizes.max() == 1 or sizes.size == 1:
-                self._check_groups(Groups(codes, sizes.size), task.known)
+                self._check_groups(replace(task.design, codes=codes, n_groups=sizes.size))
         width, n_values = task.rows.x.n_statistics, sum(codes.max() + 1 for codes in task.labelings)
         active = active_mask(
             self.n_clusters, max(task.layout.n_slots * width, n_values * _EQUATION_COST)
@@ -302,24 +302,24 @@ class CMBC(ScoreMixin, LinearClusterer):
         )  # fmt: skip
         return task
 
-    def _read_labelings(self, known: Known) -> list[np.ndarray]:
+    def _read_labelings(self, design: Design) -> list[np.ndarray]:
         """Codes of the known labelings that enter the penalty."""
-        groups, n = known.groups, known.n_samples
-        if known.kind == "nothing":
+        n, n_groups = design.n_samples, design.n_groups
+        if design.kind == "nothing":
             return []
-        if np.asarray(known.given).dtype.kind == "f" and n / 2 < groups.n_groups < n:
+        if isinstance(design.group_labels[0][0], float) and n / 2 < n_groups < n:
             raise ValueError(
-                f"CMBC takes labels or binary columns as known; got {groups.n_groups} different "
+                f"CMBC takes labels or binary columns as known; got {n_groups} different "
                 f"numbers in {n} rows; cut them into groups"
             )
         if self.multi != "product":
-            return list(known.labelings.T)
-        if known.labelings.shape[1] > 1 and groups.n_groups > n / 20:
+            return list(design.labelings.T)
+        if design.labelings.shape[1] > 1 and n_groups > n / 20:
             warn(
-                f"known has {groups.n_groups} combinations of labels in {n} rows, too many to "
+                f"known has {n_groups} combinations of labels in {n} rows, too many to "
                 "estimate their probabilities; consider multi='additive'"
             )
-        return [groups.codes]
+        return [design.codes]
 
     # Results
 
@@ -343,7 +343,7 @@ class CMBC(ScoreMixin, LinearClusterer):
             membership=memberships(best, task.layout, k),
             trace=best.trace,
             n_iter=best.n_iter,
-            nothing_left=self._nothing_left(task.groups.n_groups > 1),
+            nothing_left=self._nothing_left(task.design.has_structure),
         )
         self.redundancy_ = _test_redundancy(self.labels_, task.labelings)
         return self

@@ -13,6 +13,8 @@ from scipy.linalg import solve_triangular
 from scipy.special import gammaln, logsumexp, softmax
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.design import Design, DesignEncoder
+from nrprob.data.labels import factorize
 from nrprob.data.storage.stored import Stored, over_pieces, refuse_stored
 from nrprob.engines.optimise import solve
 from nrprob.engines.placement import device_of, on_cpu
@@ -23,10 +25,9 @@ from nrprob.estimator.capabilities import KINDS, Capabilities
 from nrprob.estimator.linear import ScoreMixin
 from nrprob.evidence.model_selection import AutoClustersMixin
 from nrprob.exceptions import short_repr, warn
-from nrprob.known import Groups, Known, KnownEncoder, factorize, read
 from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.methods.conditional.em import Numbers
-from nrprob.methods.conditional.regression import remove
+from nrprob.methods.conditional.regression import fit_removal
 from nrprob.methods.conditional.solver import Fit, adjusted_rand, solve_residuals
 from nrprob.methods.conditional.starts import schedule
 from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, lay_out, start_from
@@ -265,31 +266,28 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         X, fixed = self._take_in(X, y)
         n = X.shape[0]
         check_range(X)
-        known = read(known, n)
-        r, self._removal, groups = remove(X, known, self.multi)
-        if groups is not None:
-            self._check_groups(groups, known)
-        if self.balance > 0 and (known.modelled or known.kind == "soft"):
+        self._encoder = DesignEncoder(self.multi)
+        design = self._encoder.fit(known, n)
+        r, self._removal = fit_removal(X, design)
+        self._check_groups(design)
+        if self.balance > 0 and design.kind not in ("nothing", "labels"):
             raise ValueError(
-                f"balance needs known groups; got balance={self.balance} and {known.kind} known; "
+                f"balance needs known groups; got balance={self.balance} and {design.description}; "
                 "set balance=0, or pass labels"
             )
-        # What finds the balanced group of new rows.
-        self._balanced = KnownEncoder() if self.balance > 0 else None
-        if self._balanced is not None:
-            self._balanced.fit(known, n)
+        self._is_balanced = self.balance > 0
         dof = n - self._removal.rank
         self._check_left(
-            known, dof, float(np.mean(r**2)), float(np.mean(np.square(X, dtype=np.float64)))
+            design, dof, float(np.mean(r**2)), float(np.mean(np.square(X, dtype=np.float64)))
         )
         init = None if self.init is None else start_from(self.init, n, self.n_clusters)
-        task = self._lay_out(r, dof, groups, known, fixed, X.dtype, init)
+        task = self._lay_out(r, dof, design, fixed, X.dtype, init)
         task.calls = self._calls(task)
         return task
 
-    def _check_left(self, known: Known, dof: int, square: float, before: float) -> None:
+    def _check_left(self, design: Design, dof: int, square: float, before: float) -> None:
         """Refuse residuals of mean ``square``, of rows of mean square ``before``, that are none."""
-        n, k = known.n_samples, self.n_clusters
+        n, k = design.n_samples, self.n_clusters
         if k > max(dof, 1):
             raise ValueError(
                 f"n_clusters={k} is more than the {dof} degrees of freedom that are left; got "
@@ -297,7 +295,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
                 "n_clusters, or pass more rows or fewer groups"
             )
         if dof < 1 or square <= 1e-28 * max(before, 1e-300):
-            none = known.kind == "nothing"
+            none = design.kind == "nothing"
             what = "all rows are alike" if none else "known explains X completely"
             raise ValueError(
                 f"{what}, so there is nothing to cluster; got residuals of 0 for n_samples={n}; "
@@ -325,44 +323,45 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
             )
         return super()._validate(X, reset=reset)
 
-    def _check_groups(self, groups: Groups, known: Known) -> None:
-        sizes = np.bincount(groups.codes)
+    def _check_groups(self, design: Design) -> None:
+        sizes = np.bincount(design.codes)
         single = int((sizes == 1).sum())
-        if known.kind == "labels" and 0 < single < groups.codes.size:
+        if design.kind == "labels" and 0 < single < design.n_samples:
             self._degenerate(
                 f"{single} known group(s) have a single member, whose residual is 0 and says "
                 "nothing; got group sizes down to 1; merge small groups if that matters"
             )
         else:
-            super()._check_groups(groups, known)
+            super()._check_groups(design)
 
-    def _search_groups(self, groups: Groups | None, known: Known, n: int) -> Groups:
-        """Groups by which starts are aligned and balanced, where known structure is not labels."""
-        if groups is not None and groups.share is not None:
-            return _groups(groups.share.argmax(1))
-        if known.modelled:
-            # The rows in order of the direction in which what is known varies most, cut up.
-            columns: Any = self._removal.encoder.transform(known.given, n)
-            design = columns[:, 1:]
-            direction = np.linalg.svd(design - design.mean(0), full_matrices=False)[2][0]
-            rank = (design @ direction).argsort(kind="stable").argsort(kind="stable")
+    def _search_groups(self, design: Design) -> Design:
+        """Return groups that align and balance initial values, made from other structure."""
+        n = design.n_samples
+        if design.memberships is not None:
+            return _number_groups(design.memberships.argmax(1))
+        if design.columns is None:
+            return design
+        if design.kind != "labels":
+            # Parts of equal size along the first principal component of the columns.
+            columns = design.matrix[:, 1:]
+            direction = np.linalg.svd(columns - columns.mean(0), full_matrices=False)[2][0]
+            rank = (columns @ direction).argsort(kind="stable").argsort(kind="stable")
             parts = int(np.clip(n // (5 * self.n_clusters), 1, 5))
-            return _groups(rank * parts // n)
-        product, labelings = known.groups, known.labelings
+            return _number_groups(rank * parts // n)
+        product = _number_groups(design.labelings)
         if self.balance > 0 or product.n_groups * 5 * self.n_clusters <= n:
             return product
-        sizes = labelings.max(0) + 1
+        sizes = design.labelings.max(0) + 1
         enough = sizes * 5 * self.n_clusters <= n
         best = int(np.where(enough, sizes, -sizes).argmax())
-        return Groups(labelings[:, best], int(sizes[best]))
+        return Design.from_groups(design.labelings[:, best], int(sizes[best]))
 
-    def _lay_out(self, r, dof, groups, known, fixed, dtype, init) -> ResidualTask:
+    def _lay_out(self, r, dof, design, fixed, dtype, init) -> ResidualTask:
         at, y = Coordinates.of(r, dof, self.covariance, self.ridge)
         self._coordinates = at
         self.shrinkage_ = at.shrinkage
-        if groups is None or groups.share is not None:
-            groups = self._search_groups(groups, known, len(r))
         free = WEIGHTS["uniform" if self.balance > 0 else self.weights]
+        groups = self._search_groups(design)
         return lay_out(self, at, y, groups, fixed, np.asarray(free), dtype, init=init)
 
     def _calls(self, task: ResidualTask) -> list[solve.SolverCall]:
@@ -414,7 +413,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         robust = kinds[next(i for i, solution in enumerate(result) if solution is best)]
         self._steps = np.concatenate([f.fit.steps for f in result])
         self._freed = [bool(f.fit.free) for f in result]
-        self._keep(best.fit, task.numbers, robust, task.groups.n_groups)
+        self._keep(best.fit, task.numbers, robust, task.design.n_groups)
         self._tell(task)
         return self
 
@@ -444,10 +443,9 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
 
     def _tell(self, task) -> None:
         """Say what makes the result doubtful."""
-        codes = None if self._removal.design else task.groups.codes
-        if codes is not None:
-            shape = task.groups.n_groups, self.n_clusters
-            self._tell_alone(cross_table(codes, self.labels_, shape))
+        if not self._encoder.has_columns_:
+            shape = task.design.n_groups, self.n_clusters
+            self._tell_alone(cross_table(task.design.codes, self.labels_, shape))
         self._set_objective_margin(self._restarts.labels)
 
     def _tell_alone(self, table: np.ndarray) -> None:
@@ -526,10 +524,15 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         """
         check_is_fitted(self)
         refuse_stored(X, "residuals_of")
-        X, known = self._take_out(X, known)
+        return self._residuals(*self._take_out(X, known))[0]
+
+    def _residuals(self, X, known) -> tuple[np.ndarray, Design]:
+        """Residuals (n, p) of new rows in the coordinates of the fit, and their design."""
+        check_is_fitted(self)
         with standard():
             X = self._validate(X, reset=False)
-        return self._removal(np.asarray(X, np.float64), known) @ self._coordinates.basis
+        design = self._encoder.transform(known, len(X))
+        return self._removal(np.asarray(X, np.float64), design) @ self._coordinates.basis, design
 
     def _log_densities(self, y) -> np.ndarray:
         """Log densities (n, K) at coordinates, times weights, but for what all have in common."""
@@ -632,10 +635,13 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         return [{"init": labels}]
 
     def _log_membership(self, X, known) -> np.ndarray:
-        log_p = self._log_densities(self.residuals_of(X, known=known))
-        if self._balanced is not None:
-            log_p = log_p + self._offset[:, self._balanced.transform(known, len(log_p)).codes].T
-        return log_p
+        y, design = self._residuals(X, known)
+        log_p = self._log_densities(y)
+        if not self._is_balanced:
+            return log_p
+        additive = design.columns is not None
+        codes = self._encoder.combine(design.labelings) if additive else design.codes
+        return log_p + self._offset[:, codes].T
 
     def _row_scores(self, X, known) -> np.ndarray:
         return self.log_density_of(X, known=known) - self._log_unit
@@ -680,7 +686,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         return softmax(self._log_membership(X, known), axis=1)
 
 
-def _groups(codes: np.ndarray) -> Groups:
+def _number_groups(codes: np.ndarray) -> Design:
     """Groups, numbered in the order in which they first appear."""
     codes, names = factorize(codes)
-    return Groups(codes, len(names))
+    return Design.from_groups(codes, len(names))

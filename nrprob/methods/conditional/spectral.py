@@ -11,12 +11,12 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.validation import check_random_state
 from nrprob.estimator import parameters
 from nrprob.estimator.base import Clusterer, Renamed, Restarts, row_means
 from nrprob.estimator.capabilities import KINDS, Capabilities
 from nrprob.exceptions import short_repr, warn
-from nrprob.known import DesignEncoder, Groups, KnownEncoder, read
 from nrprob.methods.conditional.consensus import agree, match, votes
 from nrprob.methods.conditional.moments import (
     Projection,
@@ -28,7 +28,7 @@ from nrprob.methods.conditional.moments import (
     share_left,
     unit_rows,
 )
-from nrprob.methods.conditional.regression import fitted
+from nrprob.methods.conditional.regression import predict_effects
 from nrprob.methods.conditional.spectral_mixture import fit_mixtures, row_keys
 from nrprob.settings import few_threads
 from nrprob.statistics.ensembles import centroid_scores, stack_indicators
@@ -82,8 +82,7 @@ class SpectralInput:
 
     x: sparse.csr_array
     fixed: np.ndarray | None
-    groups: Groups | None
-    design: np.ndarray | None
+    design: Design
     members: list[Member]
     calls: tuple = field(default=())
 
@@ -276,20 +275,11 @@ class ResidualSpectral(Clusterer):
         """Check the input; nothing is computed yet."""
         x, fixed = self._take_in(X, y)
         n = x.shape[0]
-        known = read(known, n)
-        self._encoder: Any = KnownEncoder()
-        groups = design = None
-        additive = self.multi == "additive" and known.labelings.shape[1] > 1
-        if known.modelled or additive:
-            self._encoder = DesignEncoder()
-            design = self._encoder.fit(known, n)
-        else:
-            groups = self._encoder.fit(known, n)
-            self._check_groups(groups, known)
-            if groups.share is not None:
-                design, groups = groups.share, None
-        if known.kind == "labels" and groups is not None:
-            few = np.bincount(groups.codes)
+        self._encoder = DesignEncoder(self.multi, min_additive=2)
+        design = self._encoder.fit(known, n)
+        self._check_groups(design)
+        if design.kind == "labels" and design.columns is None:
+            few = np.bincount(design.codes)
             few = few[(few > 1) & (few < _MIN_ROWS)]
             if few.size:
                 self._degenerate(
@@ -297,8 +287,8 @@ class ResidualSpectral(Clusterer):
                     "direction only; got group sizes down to 2; merge small groups, or pass "
                     "multi='additive' if they are combinations"
                 )
-        members = self._plan(groups is not None and groups.n_groups > 1)
-        return SpectralInput(x, fixed, groups, design, members)
+        members = self._plan(design.kind == "labels" and design.n_groups > 1)
+        return SpectralInput(x, fixed, design, members)
 
     def _validate(self, X, *, reset: bool) -> sparse.csr_array:
         """Checked counts in CSR form, with sorted columns and no entry twice."""
@@ -320,7 +310,7 @@ class ResidualSpectral(Clusterer):
 
     def compute(self, given):
         """Cluster by every member of the ensemble; see `Clusterer.compute`."""
-        x, dtype = given.x, given.x.dtype
+        x, dtype, design = given.x, given.x.dtype, given.design
         n = x.shape[0]
         self._weighting = Weighting.learn(x, self.damp, _MIN_ROWS)
         damped = self._weighting.damped(x)
@@ -331,13 +321,13 @@ class ResidualSpectral(Clusterer):
         keys = row_keys(x.indptr, x.indices, x.data)
         # Directions are looked for in float32: they are known to no more than their tolerance.
         removal, narrow = (
-            Projection.of_groups(given.groups.codes, given.groups.n_groups, present, kind)
-            if given.groups is not None
-            else Projection.of_design(given.design, present, kind)
+            Projection.of_groups(design.codes, design.n_groups, present, kind)
+            if design.matrix is None
+            else Projection.of_design(design.matrix, present, kind)
             for kind in (dtype, np.float32)
         )
         across = any(m.mode == "across" for m in given.members)
-        shared = Shared(damped.astype(np.float32), given.groups.codes) if across else None
+        shared = Shared(damped.astype(np.float32), design.codes) if across else None
 
         views: dict[tuple[str, float], list[int]] = {}
         for j, member in enumerate(given.members):
@@ -458,14 +448,14 @@ class ResidualSpectral(Clusterer):
         check_is_fitted(self)
         x = self._validate(X, reset=False)
         n = x.shape[0]
-        given = self._encoder.transform(known, n)
+        design = self._encoder.transform(known, n)
         damped = self._weighting.damped(x.astype(self._weighting.idf.dtype))
         present = np.diff(damped.indptr) > 0
         columns = np.zeros((n, len(self._models)), np.int64)
         scores = {}
         for (mode, power), view in self._views.items():
             projected = self._weighting.weighted(damped, power) @ view.vectors
-            left = projected - fitted(view.known, given)
+            left = projected - predict_effects(view.known, design)
             scores[mode, power] = np.where(present[:, None], left, 0)
         for j, model in enumerate(self._models):
             s = unit_rows(scores[model.mode, model.power][:, : model.rank])

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from nrprob.known import factorize
+from nrprob.data.labels import factorize
 from nrprob.settings import few_threads
 from nrprob.statistics.groups import cross_table, group_sums
 from nrprob.statistics.rows import Layout

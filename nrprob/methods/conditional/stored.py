@@ -15,12 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.data.design import Design
+from nrprob.data.labels import factorize
 from nrprob.data.storage.blocks import Blocks, gathered_bytes
 from nrprob.data.storage.stored import Stored, Survey, survey
 from nrprob.engines.optimise.iterate import map_restarts as one_by_one
 from nrprob.estimator.base import Restarts, fitting
 from nrprob.estimator.stored import read_back, start_seed, take_in
-from nrprob.known import Groups, KnownEncoder, factorize
 from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.methods.conditional.em import Model, Numbers, Parameters, Residuals
 from nrprob.methods.conditional.regression import Removal
@@ -213,36 +214,32 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
         m = len(seen.moments.mean)
         if m > _WIDE:
             raise ValueError(f"stored rows take up to {_WIDE} columns here; got {m}; pass fewer")
-        encoder = KnownEncoder()
-        groups = encoder.fit(seen.known, seen.n_samples)
-        model._check_groups(groups, seen.known)
-        blocks, at = _coordinates(model, seen, encoder, groups, fixed)
-        task, common = _prepared(model, seen, blocks, at, groups, fixed)
+        model._encoder = seen.encoder
+        model._check_groups(seen.design)
+        blocks, at = _coordinates(model, seen, fixed)
+        task, common = _prepared(model, seen, blocks, at, fixed)
         fits: list[tuple[_Search, Ends, bool]] = []
         for errors in ("gaussian", "t"):
             if model.errors in (errors, "auto"):
                 fits.append(_best_weights(model, blocks, task, common, errors, WEIGHTS))
-        return _finish(model, seen, blocks, task, groups, fits)
+        return _finish(model, seen, blocks, task, fits)
 
 
-def _coordinates(
-    model: Any, seen: Survey, encoder: KnownEncoder, groups: Groups, fixed: np.ndarray | None
-) -> tuple[Blocks, Coordinates]:
+def _coordinates(model: Any, seen: Survey, fixed: np.ndarray | None) -> tuple[Blocks, Coordinates]:
     """Blocks of rows in coordinates, and these; sets what is removed."""
-    n, moments = seen.n_all, seen.moments
-    given = {"codes": groups.codes.astype(np.int32)}
+    n, moments, n_groups = seen.n_all, seen.moments, seen.design.n_groups
+    given = {"codes": seen.design.codes.astype(np.int32)}
     if fixed is not None:
         given["fixed"] = fixed.astype(np.int32)
     blocks = seen.blocks(_ROWS, Lay(moments.mean), given)
-    sums, sizes = blocks.total(partial(group_sums, n_groups=groups.n_groups))
+    sums, sizes = blocks.total(partial(group_sums, n_groups=n_groups))
     effects = sums / np.maximum(sizes, 1)[:, None]
-    rank = groups.n_groups
-    model._removal = Removal(encoder, effects + moments.mean, rank, False)
-    model._balanced = None
+    model._removal = Removal(effects + moments.mean, n_groups)
+    model._is_balanced = False
     square, fourth = blocks.total(products, effects)
     before = float((moments.square.sum() / n + (moments.mean**2).sum()) / len(square))
-    dof = n - rank
-    model._check_left(seen.known, dof, float(np.trace(square)) / (n * len(square)), before)
+    dof = n - n_groups
+    model._check_left(seen.design, dof, float(np.trace(square)) / (n * len(square)), before)
     if n <= 2 * len(square):
         raise ValueError(
             f"stored rows have to be more than twice their columns; got {n} rows and "
@@ -254,14 +251,13 @@ def _coordinates(
 
 
 def _prepared(
-    model: Any, seen: Survey, blocks: Blocks, at: Coordinates, groups: Groups,
-    fixed: np.ndarray | None,
+    model: Any, seen: Survey, blocks: Blocks, at: Coordinates, fixed: np.ndarray | None
 ) -> tuple[ResidualTask, Common]:  # fmt: skip
     """The sample laid out with its starts, and what steps over all rows read."""
     seed = start_seed(model, seen)
     rng = np.random.default_rng(seed)
     n, k, dtype = seen.n_all, model.n_clusters, seen.source.dtype
-    strata = groups.codes
+    strata = seen.design.codes
     if fixed is not None:
         strata = factorize(np.column_stack([strata, fixed]))[0]
     size = max(_FEW, _EACH * k) * seen.n_samples // n
@@ -270,11 +266,11 @@ def _prepared(
     parts = list(blocks.each(take, numbers))
     own = np.concatenate([number for number, _ in parts])
     y = np.concatenate([rows for _, rows in parts])[np.argsort(own)]
-    codes, labels = groups.codes[chosen], None if fixed is None else fixed[chosen]
+    codes, labels = seen.design.codes[chosen], None if fixed is None else fixed[chosen]
     if seen.rows.processes:
         said = [pickle.loads(p) for p in gathered_bytes(pickle.dumps((y, codes, times)))]
         y, codes, times = (np.concatenate([s[i] for s in said]) for i in range(3))
-    few = Groups(codes, groups.n_groups)
+    few = Design.from_groups(codes, seen.design.n_groups)
     task = lay_out(
         model, at, y.astype(np.float64), few, labels, np.asarray([False]), dtype,
         times * (at.dof / times.sum()), seed,
@@ -310,7 +306,7 @@ def _best_weights(
         two = ends.objective.argmax()
         both = jax.tree.map(lambda a, b, i=one, j=two: np.stack([a[i], b[j]]), equal.t, ends.t)
         entropy, table, _ = blocks.total(
-            partial(tables, n_groups=task.groups.n_groups, **search.static), both, search.common
+            partial(tables, n_groups=task.design.n_groups, **search.static), both, search.common
         )
         n = table.sum()
         gain = ends.objective[two] - equal.objective[one]
@@ -321,7 +317,7 @@ def _best_weights(
 
 
 def _finish(
-    model: Any, seen: Survey, blocks: Blocks, task: ResidualTask, groups: Groups,
+    model: Any, seen: Survey, blocks: Blocks, task: ResidualTask,
     fits: list[tuple[_Search, Ends, bool]],
 ) -> Any:  # fmt: skip
     """Set the fitted attributes from all restarts."""
@@ -336,7 +332,7 @@ def _finish(
         seen, blocks.each(every_row, narrow, search.common), model.n_clusters
     )
     table = blocks.total(
-        partial(tables, n_groups=groups.n_groups, **search.static), narrow, search.common
+        partial(tables, n_groups=seen.design.n_groups, **search.static), narrow, search.common
     )[2]
     objective = np.concatenate([-e.objective for _, e, _ in fits])
     done = np.concatenate([e.done for _, e, _ in fits])
@@ -347,7 +343,7 @@ def _finish(
     model._steps = np.concatenate([e.n_iter for _, e, _ in fits])
     model._freed = [f for _, _, f in fits]
     t, reached, penalty = jax.tree.map(lambda a: a[0], best), ends.objective[at], ends.penalty[at]
-    none = np.zeros((model.n_clusters, groups.n_groups))
+    none = np.zeros((model.n_clusters, seen.design.n_groups))
     fit = Fit(
         reached + penalty,
         penalty,
@@ -358,7 +354,7 @@ def _finish(
         ends.n_iter,
         free,  # type: ignore[arg-type]
     )
-    model._keep(fit, task.numbers, search.robust, groups.n_groups)
+    model._keep(fit, task.numbers, search.robust, seen.design.n_groups)
     model._tell_alone(table.astype(int))
     model._set_objective_margin(np.concatenate([s.labels(e.t) for s, e, _ in fits]))
     return model

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from nrprob.data.design import Design
+from nrprob.data.labels import factorize
 from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise import solve
-from nrprob.known import Groups, factorize
 from nrprob.methods.conditional.coordinates import Coordinates
 from nrprob.methods.conditional.em import Numbers, Residuals
 from nrprob.methods.conditional.solver import Sample
@@ -34,7 +35,7 @@ class ResidualTask:
     data : residuals in the coordinates of the program
     numbers : what else it reads
     layout : where every row is
-    groups : by which starts are aligned, and balanced
+    design : groups by which initial values are aligned and balanced
     fixed : (B, r) classes of labelled rows, else -1; None where there are none
     sample : rows for the first round of successive halving, if there is one
     starts : (S, B, r) labels, of the sample's rows if there is one
@@ -46,7 +47,7 @@ class ResidualTask:
     data: Residuals
     numbers: Numbers
     layout: Layout
-    groups: Groups
+    design: Design
     fixed: np.ndarray | None
     sample: Sample | None = None
     starts: np.ndarray = field(default_factory=lambda: np.empty(0))
@@ -77,7 +78,7 @@ def lay_out(
     model: Any,
     at: Coordinates,
     y: np.ndarray,
-    groups: Groups,
+    design: Design,
     fixed: np.ndarray | None,
     free: np.ndarray,
     dtype: Any,
@@ -92,7 +93,7 @@ def lay_out(
     model : a `ResidualMixture`, of which parameters are read
     at : coordinates
     y : (n, p) residuals in them
-    groups : by which starts are aligned, and balanced
+    design : groups by which initial values are aligned and balanced
     fixed : (n,) classes of labelled rows, else -1; None where there are none
     free : whether weights are fitted, of every fit that is made
     dtype : of the search; the sample is searched in float32
@@ -102,7 +103,7 @@ def lay_out(
     """
     n, p = y.shape
     k, dof = model.n_clusters, at.dof
-    n_groups = padded_count(groups.n_groups, y.size)  # one too: what is found is often known next
+    n_groups = padded_count(design.n_groups, y.size)  # one too: what is found is often known next
     pad = bucket_size(p, 256) - p
     log_scale = float(np.log(at.variances).sum())
     narrow = {
@@ -111,12 +112,12 @@ def lay_out(
     }  # fmt: skip
 
     def laid_out(chosen: np.ndarray, mass: np.ndarray, dtype: Any) -> ResidualTask:
-        layout = make_layout(groups.codes[chosen], n_groups)
+        layout = make_layout(design.codes[chosen], n_groups)
         data = Residuals(
             layout.to_blocks(np.pad(y[chosen], ((0, 0), (0, pad))).astype(dtype)),
             layout.to_blocks(mass.astype(dtype)),
             layout.block_group,
-            (np.bincount(groups.codes, minlength=n_groups) * (dof / n)).astype(dtype),
+            (np.bincount(design.codes, minlength=n_groups) * (dof / n)).astype(dtype),
             np.pad(1 / at.variances, (0, pad)).astype(dtype),
             active_mask(k, y.size),
         )
@@ -131,7 +132,7 @@ def lay_out(
             max_iter=np.asarray(model.max_iter, np.int32),
         )
         places = None if fixed is None else layout.to_blocks(fixed[chosen], -1)
-        return ResidualTask(data, numbers, layout, groups, places)
+        return ResidualTask(data, numbers, layout, design, places)
 
     part = mass is not None
     chosen = np.arange(n)
@@ -143,7 +144,7 @@ def lay_out(
     n_leaders = min(leaders(model.n_init), model.n_init)
     many = y.size * k > _LARGE
     if model.successive_halving and many and not part:
-        strata = groups.codes
+        strata = design.codes
         if fixed is not None:
             strata = factorize(np.column_stack([strata, fixed]))[0]
         chosen, times = stratified(strata, max(_FEW, _EACH * k), rng)
@@ -153,7 +154,7 @@ def lay_out(
     maps = [at.seen(y, metric, k) for metric in model.whitening_exponents]
     each, kept = schedule(model.n_init, len(maps) * (1 + model.aligned) * (1 + model.warm_up))
     starts = make_starts(
-        y[chosen], few.layout, n_groups if groups.n_groups > 1 else 1, maps, k, each, rng,
+        y[chosen], few.layout, n_groups if design.n_groups > 1 else 1, maps, k, each, rng,
         aligned=model.aligned, tries=1 if many or part else _TRIES,
         fixed=None if fixed is None else fixed[chosen],
     )  # fmt: skip

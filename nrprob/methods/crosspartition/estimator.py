@@ -269,11 +269,11 @@ class CrossPartition(Clusterer):
                 f"{given.names[empty].tolist()[0]!r}; leave its rows out"
             )
         warn_of_subsets(rows, mass, given, subsets is not None, self.n_clusters)
-        groups, share = given.groups, given.groups.share
-        n_groups = padded_count(groups.n_groups, rows.size)
+        design, share = given.design, given.design.memberships
+        n_groups = padded_count(design.n_groups, rows.size)
         if share is not None:
-            share = np.pad(share, ((0, 0), (0, n_groups - groups.n_groups)))
-        layout = make_layout(groups.codes, n_groups if share is None else 1)
+            share = np.pad(share, ((0, 0), (0, n_groups - design.n_groups)))
+        layout = make_layout(design.codes, n_groups if share is None else 1)
         laid_out = make_rows(rows, layout, n_groups, share=share, mass=mass)
         counts = Counts(laid_out, np.asarray(float(self.eta)), np.asarray(float(self.smoothing)))
         return SubsetTask(rows, mass, given, counts, layout)

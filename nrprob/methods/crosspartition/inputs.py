@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from nrprob.data.frames import as_frame, is_frame, is_table
+from nrprob.data.design import Design, DesignEncoder
+from nrprob.data.frames import as_frame, described_columns, float_columns, is_frame, is_table
+from nrprob.data.labels import plain
 from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.information import mutual_information
-from nrprob.known import Groups, Known, KnownEncoder, Memberships, described, plain, read
+from nrprob.known import Memberships
 from nrprob.statistics.features import raise_where
 
 _SAME = 1e-3  # nats of I(Y;W) below which subsets do not show in the features
@@ -26,18 +28,20 @@ class Subsets:
 
     Attributes
     ----------
-    groups : as codes, or as p(w|x)
+    design : codes, or p(w|x)
     names : (V,) labels of the subsets; numbers where they are soft
     """
 
-    groups: Groups
+    design: Design
     names: np.ndarray
 
     @property
     def share(self) -> np.ndarray:
         """Return p(w|x) (n, V)."""
-        groups = self.groups
-        return np.eye(groups.n_groups)[groups.codes] if groups.share is None else groups.share
+        design = self.design
+        if design.memberships is None:
+            return np.eye(design.n_groups)[design.codes]
+        return design.memberships
 
 
 def read_subsets(subsets: Any, n: int) -> Subsets:
@@ -49,38 +53,40 @@ def read_subsets(subsets: Any, n: int) -> Subsets:
         If there is not one label for every row, one is missing, rows of probabilities do not sum to
         1, or a subset has no weight.
     """
-    encoder = KnownEncoder()
     try:
         subsets = as_frame(subsets) if is_table(subsets) else subsets
         if is_frame(subsets):
-            _check_columns(read(subsets, n))
+            _check_columns(subsets)
         if subsets is not None and not isinstance(subsets, Memberships):
             array = plain(subsets, "known")
             if array.ndim == 2 and (array.shape[1] > 1 or not is_frame(subsets)):
                 subsets = array[:, 0] if array.shape[1] == 1 else Memberships(subsets)
-        groups = encoder.fit(subsets, n)
+        design = DesignEncoder().fit(subsets, n)
     except ValueError as error:
         raise ValueError(re.sub("^known", "subsets", str(error))) from None
-    if groups.share is not None and not groups.share.any(0).all():
+    share = design.memberships
+    if share is not None and not share.any(0).all():
         raise ValueError(
             f"every subset needs rows; got no probability for column "
-            f"{int((~groups.share.any(0)).argmax())} of subsets; leave it out"
+            f"{int((~share.any(0)).argmax())} of subsets; leave it out"
         )
-    if encoder.categories_ is None:
-        return Subsets(groups, np.arange(groups.n_groups))
-    names = np.empty(groups.n_groups, object)
-    names[:] = list(encoder.categories_[0])
+    if design.kind != "labels":
+        return Subsets(design, np.arange(design.n_groups))
+    names = np.empty(design.n_groups, object)
+    names[:] = [label for (label,) in design.group_labels]
     typed = np.array(list(names))
-    return Subsets(groups, typed if typed.ndim == 1 and typed.dtype.kind in "biufUS" else names)
+    return Subsets(design, typed if typed.ndim == 1 and typed.dtype.kind in "biufUS" else names)
 
 
-def _check_columns(told: Known) -> None:
-    """Refuse columns of a frame that are neither one of labels nor probabilities of subsets."""
-    kinds = [getattr(dtype, "kind", "O") for dtype in told.given.dtypes]
-    if told.kind == "continuous" if len(kinds) == 1 else not {*kinds} <= {*"biuf"}:
+def _check_columns(frame: Any) -> None:
+    """Refuse a frame that holds neither one column of labels nor probabilities of subsets."""
+    is_float = float_columns(frame)
+    kinds = {getattr(dtype, "kind", "O") for dtype in frame.dtypes}
+    if is_float.all() if len(is_float) == 1 else not kinds <= {*"biuf"}:
+        got = described_columns(frame.columns[is_float], frame.columns[~is_float])
         raise ValueError(
             "known must be one column of labels, or as many of probabilities as there are "
-            f"groups; got {described(told.given)}; pass one of these"
+            f"groups; got {got}; pass one of these"
         )
 
 
@@ -131,7 +137,7 @@ def warn_of_subsets(rows: Any, mass: np.ndarray, subsets: Subsets, given: bool, 
             f"there is one subset, so nothing has to be shared; got {what}; pass the subsets, or "
             "use IB"
         )
-    if share.shape[1] == len(share) == subsets.groups.n_blocked:
+    if share.shape[1] == len(share) == subsets.design.n_hard_groups:
         raise ValueError(
             "every row has its own subset, so no theme can be shared; got "
             f"{len(share)} subsets for as many rows; pass fewer subsets"

@@ -13,6 +13,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
+from nrprob.data.design import Design, DesignEncoder
+from nrprob.data.labels import some
 from nrprob.data.validation import CLUSTERS, check_random_state
 from nrprob.engines.optimise import solve
 from nrprob.estimator import parameters
@@ -21,7 +23,7 @@ from nrprob.estimator.bases import check_base, count_name, seeded
 from nrprob.estimator.calls import memberships
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.exceptions import DegenerateClusterWarning
-from nrprob.known import Groups, KnownEncoder, Memberships, read, some
+from nrprob.known import Memberships
 from nrprob.methods.ensemble.consensus import agree, scatter
 from nrprob.settings import few_threads, standard
 from nrprob.statistics.ensembles import centroid_scores, stack_indicators
@@ -38,7 +40,7 @@ class EnsembleInput:
     raw: Any
     x: Any
     fixed: np.ndarray | None
-    groups: Groups
+    design: Design
     names: list[Any]
     sizes: list[int | None]
     calls: tuple[solve.SolverCall, ...] = ()  # bases are not compiled
@@ -213,15 +215,15 @@ class CondEns(Clusterer):
                 "extension='adjusted' moves rows, which fills them; got sparse X; "
                 "use extension='nearest', or pass a dense array"
             )
-        known = read(known, n_samples)
-        self._encoder = KnownEncoder()
-        groups = self._encoder.fit(known, n_samples)
-        if groups.n_groups == 1 and n_samples > 1:
-            self._check_groups(groups, known)
-        names = _names(self._encoder)
+        self._encoder = DesignEncoder()
+        design = self._encoder.fit(known, n_samples)
+        if design.n_groups == 1 and n_samples > 1:
+            self._check_groups(design)
+        names = [labels[0] if len(labels) == 1 else labels for labels in design.group_labels]
+        names = names or [None]
         self._features = fit_features(X, self.features, self.binarize)
         x = X if self.base == "em" or not isinstance(self.base, str) else self._features(X)
-        return EnsembleInput(X, x, fixed, groups, names, self._sizes(names))
+        return EnsembleInput(X, x, fixed, design, names, self._sizes(names))
 
     def _sizes(self, names: list[Any]) -> list[int | None]:
         """Number of base clusters of every known group; None where the base alone knows."""
@@ -269,10 +271,10 @@ class CondEns(Clusterer):
 
     def compute(self, given):
         """Cluster every known group, and find the consensus; see `Clusterer.compute`."""
-        codes, x = given.groups.codes, given.x
+        codes, x = given.design.codes, given.x
         with few_threads(len(codes)):
             first = self._fit_members(given)
-        shifts = np.zeros((given.groups.n_groups, x.shape[1]), x.dtype)
+        shifts = np.zeros((given.design.n_groups, x.shape[1]), x.dtype)
         starts = [shifts]
         adjusted = self.extension == "adjusted" and len(shifts) > 1
         if adjusted:
@@ -316,7 +318,7 @@ class CondEns(Clusterer):
         n_groups = len(given.names)
         random = check_random_state(self.random_state)
         seeds = [random.randint(2**31 - 1) for _ in range(n_groups)]
-        codes = given.groups.codes
+        codes = given.design.codes
         self._dtype = given.x.dtype
         order = np.argsort(codes, kind="stable")
         ends = np.cumsum(np.bincount(codes, minlength=n_groups))
@@ -465,15 +467,6 @@ class CondEns(Clusterer):
         ndarray of shape (n_samples, n_clusters)
         """
         return super().predict_proba(X, known=known)
-
-
-def _names(encoder: KnownEncoder) -> list[Any]:
-    """Label of every known group, in the order of the groups."""
-    if encoder.categories_ is None:
-        return [None]
-    labels = [list(categories) for categories in encoder.categories_]
-    names = [tuple(l[c] for l, c in zip(labels, at, strict=True)) for at in encoder.combinations_]
-    return [name[0] for name in names] if len(labels) == 1 else names
 
 
 def _shifts(x: np.ndarray, codes: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -9,12 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from nrprob.data.labels import factorize
 from nrprob.engines.optimise import solve
 from nrprob.engines.optimise.anneal import FixedWeights
 from nrprob.engines.optimise.solve import Problem, Settings
 from nrprob.estimator.base import Restarts
 from nrprob.estimator.calls import collect, restart_calls
-from nrprob.known import factorize
 from nrprob.statistics.costs import gaussian_cost
 from nrprob.statistics.ensembles import stack_indicators
 from nrprob.statistics.families import sum_of_squares

@@ -357,7 +357,7 @@ class MixtureEM(  # type: ignore[misc]
         self._constant = m * math.log(self._features.base.scale) if gaussian else 0.0
         return self._build, MixtureNumbers(self._constant)
 
-    def _common_cost(self, x, groups):
+    def _common_cost(self, x, design):
         cost = self._constant
         if self.weights == "uniform":
             cost += math.log(len(self._log_prior))

@@ -8,11 +8,11 @@ import pyarrow.feather as feather
 import pytest
 
 import nrprob
+from nrprob.data.design import DesignEncoder
 from nrprob.data.storage import sources
 from nrprob.data.storage.sources import asked, find, pieces
 from nrprob.data.storage.stored import Moments, survey
 from nrprob.exceptions import InputError
-from nrprob.known import read
 
 NAMES = ["a", "b", "c"]
 
@@ -83,9 +83,9 @@ def test_what_is_known_is_read_with_the_rows(tmp_path):
         known = ["batch", "site"] if named else [*table[["batch", "site"]].to_numpy().T]
         given = known if named else table[["batch", "site"]].to_numpy()
         with survey(nrprob.stored(place), given, None) as seen:
-            expected = read(table[["batch", "site"]].to_numpy(), len(table))
-            assert (seen.known.groups.codes == expected.groups.codes).all()
-            assert seen.known.groups.n_groups == 6 and seen.n_all == len(table)
+            expected = DesignEncoder().fit(table[["batch", "site"]].to_numpy(), len(table))
+            assert (seen.design.codes == expected.codes).all()
+            assert seen.design.n_groups == 6 and seen.n_all == len(table)
             x = table[NAMES].to_numpy(float)
             np.testing.assert_allclose(seen.moments.mean, x.mean(0), rtol=1e-12)
             np.testing.assert_allclose(seen.moments.square, len(x) * x.var(0), rtol=1e-12)
@@ -123,7 +123,10 @@ def fit(place, known="batch", **options):
         (lambda p: fit(p / "rows.parquet", known="a", columns=["a"]), "no feature is left"),
         (lambda p: fit(p / "rows.npy"), "have no columns with names; got .'batch'."),
         (lambda p: fit(p / "rows.npy", known=[0, 1]), "known has 2 labels for 50 samples"),
-        (lambda p: fit(p / "rows.npy", known=np.ones((50, 2))), "has to be labels; got continuous"),
+        (
+            lambda p: fit(p / "rows.npy", known=np.eye(50)[:, :2]),
+            "must be labels; got a 2-D array of floats",
+        ),
         (lambda p: fit(p / "holes.parquet"), "NaN or infinity; found nan in column 'b', row 3"),
         (lambda p: fit(p / "gaps.parquet"), "found one missing in column 'batch'"),
         (lambda p: fit(p / "rows.parquet", memory=-1), "memory is a number of bytes"),

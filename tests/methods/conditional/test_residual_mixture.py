@@ -21,10 +21,11 @@ from sklearn.model_selection import GridSearchCV
 from slowly import first_fast
 
 from nrprob import DegenerateClusterWarning, ResidualMixture, datasets
+from nrprob.data.design import DesignEncoder
 from nrprob.engines.batching import Batcher
-from nrprob.known import Memberships, read
+from nrprob.known import Memberships
 from nrprob.methods.conditional import em, solver, starts, task
-from nrprob.methods.conditional.regression import remove
+from nrprob.methods.conditional.regression import fit_removal
 from nrprob.metrics import matched_accuracy, normalized_mutual_information
 from nrprob.statistics.rows import make_layout
 
@@ -481,13 +482,13 @@ def test_several_labelings_numbers_and_soft_memberships():
     assert matched_accuracy(additive.labels_, c) > 0.9
     design = np.column_stack([np.eye(L)[z], np.eye(2)[other]])
     fit = design @ np.linalg.lstsq(design, X, rcond=None)[0]
-    r, removal, _ = remove(X, read(both, len(X)), "additive")
+    r, removal = fit_removal(X, DesignEncoder("additive").fit(both, len(X)))
     np.testing.assert_allclose(r, X - fit, atol=1e-9)
     assert removal.rank == np.linalg.matrix_rank(design) == L + 1
     assert (additive.predict(X, known=both) == additive.labels_).all()
     # Memberships that are hard are labels.
     soft = Memberships(np.eye(L)[z])
-    r, removal, _ = remove(X, read(soft, len(X)))
+    r, removal = fit_removal(X, DesignEncoder().fit(soft, len(X)))
     np.testing.assert_allclose(r, residuals(X, z), atol=1e-9)
     assert removal.rank == L
     # Numbers: least squares on a constant and the columns.

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nrprob import CCIB, CMBC, CondEns, ResidualMixture, ResidualSpectral
-from nrprob import known as module
+from nrprob.data import design as module
+from nrprob.data.design import Design, DesignEncoder
 from nrprob.datasets import make_binary_partitions
-from nrprob.known import DesignEncoder, Groups, KnownEncoder, Memberships, is_continuous, read
+from nrprob.known import Memberships
 
 CODES = [0, 1, 0, 2, 1, 0]
 N = len(CODES)
@@ -43,10 +44,10 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_forms_are_coded_by_first_appearance(form):
-    encoder = KnownEncoder()
+    encoder = DesignEncoder()
     groups = encoder.fit(FORMS[form], N)
-    assert groups.n_groups == groups.n_blocked == 3
-    assert groups.share is None
+    assert groups.n_groups == groups.n_hard_groups == 3
+    assert groups.memberships is None
     np.testing.assert_array_equal(groups.codes, CODES)
     again = encoder.transform(FORMS[form], N)
     np.testing.assert_array_equal(again.codes, CODES)
@@ -56,7 +57,7 @@ def test_forms_are_coded_by_first_appearance(form):
 @pytest.mark.parametrize("form", sorted(set(FORMS) - {"one column", "frame"}))
 def test_transform_of_a_part(form):
     """New rows get the codes of the fit, not those of their own first appearance."""
-    encoder = KnownEncoder()
+    encoder = DesignEncoder()
     known = FORMS[form]
     encoder.fit(known, N)
     backwards = known.iloc[::-1] if hasattr(known, "iloc") else known[::-1]
@@ -72,14 +73,14 @@ def test_transform_of_a_part(form):
     names=st.lists(st.integers(-1000, 1000), min_size=7, max_size=7, unique=True),
 )
 def test_names_do_not_matter(codes, names):
-    plain = KnownEncoder().fit(np.array(codes), len(codes))
+    plain = DesignEncoder().fit(np.array(codes), len(codes))
     for renamed in (
         np.array([names[c] for c in codes]),
         np.array([str(names[c]) for c in codes]),
         np.array([names[c] / 7 for c in codes]),
         np.array([f"x{names[c]}" for c in codes], object),
     ):
-        groups = KnownEncoder().fit(renamed, len(codes))
+        groups = DesignEncoder().fit(renamed, len(codes))
         np.testing.assert_array_equal(groups.codes, plain.codes)
         assert groups.n_groups == plain.n_groups
     # First appearance: every new code is one more than the largest so far.
@@ -97,25 +98,24 @@ def test_product_of_labelings(pairs):
     two = np.array(pairs)
     frame = pd.DataFrame({"a": [f"x{a}" for a, _ in pairs], "b": pd.Categorical(two[:, 1])})
     for known in (two, two.astype(str), frame, two.astype(object), 10 - two):
-        encoder = KnownEncoder()
+        encoder = DesignEncoder()
         groups = encoder.fit(known, len(pairs))
         np.testing.assert_array_equal(groups.codes, exact)
         assert groups.n_groups == len(seen)
         np.testing.assert_array_equal(encoder.transform(known, len(pairs)).codes, exact)
 
 
-def test_columns_keeps_labelings_apart():
+def test_labelings_stay_apart():
     known = np.array([["b", "x"], ["a", "x"], ["b", "y"]])
-    codes = read(known, 3).columns()
-    np.testing.assert_array_equal(codes, [[0, 0], [1, 0], [0, 1]])
-    with pytest.raises(ValueError, match="soft Memberships cannot be joined"):
-        read(Memberships(np.eye(3)), 3).columns()
+    design = DesignEncoder().fit(known, 3)
+    np.testing.assert_array_equal(design.labelings, [[0, 0], [1, 0], [0, 1]])
+    assert design.group_labels == [("b", "x"), ("a", "x"), ("b", "y")]
 
 
 def test_nothing_known():
-    encoder = KnownEncoder()
+    encoder = DesignEncoder()
     groups = encoder.fit(None, 4)
-    assert groups.n_groups == 1 and groups.share is None
+    assert groups.n_groups == 1 and groups.memberships is None
     np.testing.assert_array_equal(groups.codes, np.zeros(4))
     np.testing.assert_array_equal(encoder.transform(None, 2).codes, np.zeros(2))
     with pytest.raises(ValueError, match="given to predict but not to fit"):
@@ -144,18 +144,18 @@ def test_nothing_known():
 )
 def test_missing_labels_are_refused(known):
     with pytest.raises(ValueError, match="non-missing"):
-        KnownEncoder().fit(known, 3)
+        DesignEncoder().fit(known, 3)
 
 
 def test_labels_of_several_types_stay_apart():
     """The number 1 and the string "1" are two groups, in a list as in an array of objects."""
     known = [1, "1", 1, "a"]
     exact = [0, 1, 0, 2]
-    np.testing.assert_array_equal(KnownEncoder().fit(np.array(known, object), 4).codes, exact)
+    np.testing.assert_array_equal(DesignEncoder().fit(np.array(known, object), 4).codes, exact)
 
 
 def test_labels_of_several_types_stay_apart_in_a_list():
-    encoder = KnownEncoder()
+    encoder = DesignEncoder()
     encoder.fit([1, "a", 1], 3)
     np.testing.assert_array_equal(encoder.transform([1, 1], 2).codes, [0, 0])
 
@@ -168,8 +168,8 @@ def test_labels_of_several_types_stay_apart_in_a_list():
 )
 def test_wrong_length(known, wrong):
     with pytest.raises(ValueError, match=f"known has 3 labels for {wrong} samples"):
-        KnownEncoder().fit(known, wrong)
-    encoder = KnownEncoder()
+        DesignEncoder().fit(known, wrong)
+    encoder = DesignEncoder()
     encoder.fit(known, 3)
     with pytest.raises(ValueError, match=f"known has 3 labels for {wrong} samples"):
         encoder.transform(known, wrong)
@@ -188,32 +188,35 @@ def test_wrong_length(known, wrong):
 )
 def test_continuous_structure_is_refused(known):
     with pytest.raises(ValueError, match="continuous known structure is not supported"):
-        KnownEncoder().fit(known, 3)
+        DesignEncoder().fit(known, 3)
 
 
 @pytest.mark.parametrize("labels", [["x", "y", "x"], [1, 2, 1]])
 def test_labels_beside_numbers_are_no_groups(labels):
     frame = pd.DataFrame({"a": labels, "b": [0.1, 0.2, 0.3]})
-    with pytest.raises(ValueError, match="together is not supported .* 'b' beside labels in 'a'"):
-        KnownEncoder().fit(frame, 3)
+    with pytest.raises(ValueError, match="together is not supported .* 'b' and labels in 'a'"):
+        DesignEncoder().fit(frame, 3)
 
 
 def test_labels_beside_numbers_are_a_design():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.choice(["x", "y", "z"], 50), "b": 5 + 3 * rng.normal(size=50)})
-    known = read(frame, 50)
-    assert known.kind == "mixed" and known.modelled
-    encoder = DesignEncoder()
-    design = encoder.fit(known, 50)
+    encoder = DesignEncoder("product")
+    fit = encoder.fit(frame, 50)
+    assert fit.kind == "mixed" and not fit.codes.any()
+    design = fit.matrix
     seen = list(dict.fromkeys(frame["a"]))
     b = (frame["b"] - frame["b"].mean()) / frame["b"].std(ddof=0)
     expected = [np.ones(50), b, *(frame["a"] == name for name in seen[1:])]
     np.testing.assert_allclose(design, np.column_stack(expected), atol=1e-12)
-    again = encoder.transform(frame.iloc[::-1], 50)
+    again = encoder.transform(frame.iloc[::-1], 50).matrix
     np.testing.assert_allclose(again, design[::-1], atol=1e-12)
     whole = frame.assign(b=[5] * 50)  # numbers of new rows may be whole
-    assert encoder.transform(whole, 50).shape == design.shape
-    with pytest.raises(ValueError, match="must be a frame of 2 columns"):
+    assert encoder.transform(whole, 50).matrix.shape == design.shape
+    with pytest.raises(
+        ValueError,
+        match="must be a frame of labels and floats, as it was in fit; got floats in 'b'",
+    ):
         encoder.transform(frame[["b"]], 50)
     with pytest.raises(ValueError, match="the label 'w' at row 3"):
         encoder.transform(frame.assign(a=["x", "y", "z", *"w" * 47]), 50)
@@ -222,11 +225,11 @@ def test_labels_beside_numbers_are_a_design():
 @pytest.mark.parametrize("known", [5, np.zeros((3, 1, 1), int), []], ids=["0-d", "3-d", "empty"])
 def test_wrong_shapes_are_refused(known):
     with pytest.raises(ValueError, match="1-D labels or a 2-D array"):
-        KnownEncoder().fit(known, 3)
+        DesignEncoder().fit(known, 3)
 
 
 def test_unseen_label_is_named():
-    encoder = KnownEncoder()
+    encoder = DesignEncoder()
     encoder.fit(["a", "b", "a"], 3)
     with pytest.raises(ValueError, match=r"label 'q' at row 1.*the fit had 'a', 'b'"):
         encoder.transform(["b", "q"], 2)
@@ -236,7 +239,7 @@ def test_unseen_label_is_named():
 
 
 def test_unseen_combination_is_named():
-    encoder = KnownEncoder()
+    encoder = DesignEncoder()
     encoder.fit(np.array([["a", "x"], ["b", "y"]]), 2)
     with pytest.raises(ValueError, match="combination of labels at row 1"):
         encoder.transform(np.array([["a", "x"], ["a", "y"]]), 2)
@@ -247,21 +250,21 @@ def test_unseen_combination_is_named():
 
 
 def test_unseen_combination_names_its_labels():
-    encoder = KnownEncoder()
+    encoder = DesignEncoder()
     encoder.fit(np.array([["a", "x"], ["b", "y"]]), 2)
     with pytest.raises(ValueError, match=r"'a'.*'y'"):
         encoder.transform(np.array([["a", "x"], ["a", "y"]]), 2)
 
 
 def test_known_is_required_where_it_was_fitted():
-    encoder = KnownEncoder()
+    encoder = DesignEncoder()
     encoder.fit([0, 1], 2)
     with pytest.raises(ValueError, match="known is required to predict"):
         encoder.transform(None, 2)
 
 
 def test_refitting_forgets():
-    encoder = KnownEncoder()
+    encoder = DesignEncoder()
     encoder.fit(Memberships(np.eye(2)), 2)
     encoder.fit([["a", "x"], ["b", "y"]], 2)
     groups = encoder.fit(["u", "v", "u"], 3)
@@ -274,25 +277,25 @@ def test_refitting_forgets():
 class TestMemberships:
     def test_round_trip(self):
         z = np.array([[0.2, 0.8, 0], [1, 0, 0]])
-        encoder = KnownEncoder()
+        encoder = DesignEncoder()
         groups = encoder.fit(Memberships(z.tolist()), 2)
-        assert isinstance(groups, Groups)
-        assert groups.n_groups == 3 and groups.n_blocked == 1
-        np.testing.assert_array_equal(groups.share, z)
+        assert isinstance(groups, Design)
+        assert groups.n_groups == 3 and groups.n_hard_groups == 1
+        np.testing.assert_array_equal(groups.memberships, z)
         np.testing.assert_array_equal(groups.codes, [0, 0])
-        np.testing.assert_array_equal(encoder.transform(Memberships(z[:1]), 1).share, z[:1])
+        np.testing.assert_array_equal(encoder.transform(Memberships(z[:1]), 1).memberships, z[:1])
 
     def test_other_kinds_are_refused_later(self):
-        encoder = KnownEncoder()
+        encoder = DesignEncoder()
         encoder.fit(Memberships(np.eye(2)), 2)
-        with pytest.raises(ValueError, match="must be Memberships, as it was in fit; got list"):
+        with pytest.raises(ValueError, match="must be Memberships, as it was in fit; got labels"):
             encoder.transform([0, 1], 2)
-        with pytest.raises(ValueError, match="got NoneType"):
+        with pytest.raises(ValueError, match="known is required to predict"):
             encoder.transform(None, 2)
         with pytest.raises(ValueError, match="known has 3 groups; the fit had 2"):
             encoder.transform(Memberships(np.eye(3)), 3)
         encoder.fit([0, 1], 2)
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="must be labels, as it was in fit; got soft member"):
             encoder.transform(Memberships(np.eye(2)), 2)
 
     @pytest.mark.parametrize(
@@ -333,58 +336,64 @@ class TestDesign:
         ids=["array", "float32", "list", "frame", "nullable"],
     )
     def test_continuous_columns_are_standardised(self, known):
-        assert is_continuous(known)
-        encoder = DesignEncoder()
-        design = encoder.fit(known, 3)
+        encoder = DesignEncoder("product")
+        fit = encoder.fit(known, 3)
+        assert fit.kind == "continuous"
+        design = fit.matrix
         np.testing.assert_array_equal(design[:, 0], 1)
         np.testing.assert_allclose(design[:, 1:].mean(0), 0, atol=1e-12)
         np.testing.assert_allclose(design[:, 1:].std(0), 1)
-        np.testing.assert_array_equal(encoder.transform(known, 3), design)
+        np.testing.assert_array_equal(encoder.transform(known, 3).matrix, design)
         # New rows are measured by those of the fit.
-        np.testing.assert_allclose(encoder.transform([[3.0, 20.0]], 1), [[1, 0, 0]], atol=1e-12)
+        np.testing.assert_allclose(
+            encoder.transform([[3.0, 20.0]], 1).matrix, [[1, 0, 0]], atol=1e-12
+        )
 
     @pytest.mark.parametrize(
-        "known",
+        ("known", "kind"),
         [
-            None, [0.1, 0.2, 0.3], np.zeros((3, 2), int), np.array([["a"], ["b"], ["c"]]),
-            Memberships(np.eye(3)), pd.Series([0.1, 0.2, 0.3]), np.zeros((3, 0)),
-            pd.DataFrame({"a": ["x", "y", "x"], "b": [0.1, 0.2, 0.3]}), np.zeros((3, 2), complex),
+            (None, "nothing"), ([0.1, 0.2, 0.3], "labels"), (np.zeros((3, 2), int), "labels"),
+            (np.array([["a"], ["b"], ["c"]]), "labels"), (Memberships(np.eye(3)), "soft"),
+            (pd.Series([0.1, 0.2, 0.3]), "labels"),
         ],
         ids=lambda known: type(known).__name__,
     )  # fmt: skip
-    def test_labels_are_not_continuous(self, known):
-        assert not is_continuous(known)
+    def test_labels_are_not_continuous(self, known, kind):
+        design = DesignEncoder("product").fit(known, 3)
+        assert design.kind == kind and design.columns is None
 
     def test_indicators_leave_one_out(self):
-        encoder = DesignEncoder()
+        encoder = DesignEncoder("additive")
         known = np.array([["b", "x"], ["a", "x"], ["c", "y"], ["b", "y"]])
         exact = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 1], [1, 0, 0, 1]]
-        np.testing.assert_array_equal(encoder.fit(known, 4), exact)
+        np.testing.assert_array_equal(encoder.fit(known, 4).matrix, exact)
         assert np.linalg.matrix_rank(np.array(exact)) == 4
-        np.testing.assert_array_equal(encoder.transform([["a", "y"]], 1), [[1, 1, 0, 1]])
+        np.testing.assert_array_equal(encoder.transform([["a", "y"]], 1).matrix, [[1, 1, 0, 1]])
         with pytest.raises(ValueError, match=r"label 'q' at row 0.*the fit had 'x', 'y'"):
             encoder.transform([["a", "q"]], 1)
         with pytest.raises(ValueError, match="known has 1 labelings; the fit had 2"):
             encoder.transform(["a"], 1)
-        with pytest.raises(ValueError, match="Memberships cannot be joined"):
-            encoder.fit(Memberships(np.eye(3)), 3)
+        full = DesignEncoder("additive", drop_first=False).fit(known, 4)
+        np.testing.assert_array_equal(full.columns[:, [1, 2, 4]], np.array(exact)[:, 1:])
+        np.testing.assert_array_equal(full.columns[:, :3].sum(1), 1)
 
     def test_constant_columns_are_dropped(self):
-        encoder = DesignEncoder()
+        encoder = DesignEncoder("additive")
         with pytest.warns(UserWarning, match=r"constant columns.*\[0, 2\]"):
-            design = encoder.fit([[0.1, 1.0, 3], [0.1, 2.0, 3], [0.1, 3.0, 3]], 3)
+            design = encoder.fit([[0.1, 1.0, 3], [0.1, 2.0, 3], [0.1, 3.0, 3]], 3).matrix
         assert design.shape == (3, 2)
-        np.testing.assert_allclose(encoder.transform([[7.0, 2.0, 9.0]], 1), [[1, 0]], atol=1e-12)
+        result = encoder.transform([[7.0, 2.0, 9.0]], 1).matrix
+        np.testing.assert_allclose(result, [[1, 0]], atol=1e-12)
         with pytest.warns(UserWarning, match=r"constant columns.*\[1\]"):
-            assert encoder.fit([["a", "x"], ["b", "x"]], 2).shape == (2, 2)
+            assert encoder.fit([["a", "x"], ["b", "x"]], 2).matrix.shape == (2, 2)
         for known in ([[0.1], [0.1], [0.1]], [["a"], ["a"], ["a"]]):
             with pytest.raises(ValueError, match="constant columns only"):
                 encoder.fit(known, 3)
         # A small spread about a large value is a spread.
-        assert encoder.fit([[1e8], [1e8 + 1]], 2).shape == (2, 2)
+        assert encoder.fit([[1e8], [1e8 + 1]], 2).matrix.shape == (2, 2)
 
     def test_bad_columns_are_refused(self):
-        encoder = DesignEncoder()
+        encoder = DesignEncoder("additive")
         with pytest.raises(ValueError, match="found nan at row 1, column 0"):
             encoder.fit([[0.1, 0.2], [np.nan, 0.3]], 2)
         with pytest.raises(ValueError, match="found inf at row 0, column 1"):
@@ -418,9 +427,9 @@ class TestDesign:
 def test_what_is_known_is_read_once(model, monkeypatch):
     X, labels = make_binary_partitions(60, (4, 3, 3), random_state=0)
     read = []
-    labelings = module._labelings
-    monkeypatch.setattr(module, "_labelings", lambda *a: read.append(0) or labelings(*a))
+    original = module._read
+    monkeypatch.setattr(module, "_read", lambda *a: read.append(a[0]) or original(*a))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.prepare(X, None, known=labels[:, :2])
-    assert len(read) == 1
+    assert sum(known is not None for known in read) == 1
