@@ -22,7 +22,7 @@ from sklearn.decomposition import PCA
 from sklearn.mixture import GaussianMixture
 
 from nrprob import CECIB, ConstrainedMixture, MixtureEM, PartitionKMeans, SemiSupervisedFCM
-from nrprob.batch.draws import draw
+from nrprob.batch.splits import sample_labels
 from nrprob.datasets import load
 from nrprob.metrics import normalized_mutual_information as nmi
 
@@ -72,7 +72,7 @@ class Cells:
             how = {"labeling": "class", "score": "all", "draw": "rows", "wrong": wrong, **drawn}
             each = []
             for i in range(self.draws):
-                y = draw(self.classes, how | {"fraction": fraction or 0.3}, (0, i)).y
+                y = sample_labels(self.classes, how | {"fraction": fraction or 0.3}, (0, i)).y
                 # Without labels, they are told with no weight, so as not to compile again.
                 model = CECIB(
                     self.n_clusters, beta=beta if fraction else 0.0, penalty=penalty, n_init=5,
@@ -185,7 +185,11 @@ def rivals(cells):
         how = {"labeling": "class", "score": "all", "draw": "rows", "fraction": 0.3}
         k = np.unique(cell.classes).size
         for i in range(cell.draws):
-            y = None if wrong is None else draw(cell.classes, how | {"wrong": wrong}, (0, i)).y
+            y = (
+                None
+                if wrong is None
+                else sample_labels(cell.classes, how | {"wrong": wrong}, (0, i)).y
+            )
             yield nmi(make(k, n_init=5, random_state=i).fit(cell.X, y).labels_, cell.truth)
 
     told = {"no labels": None, "right ones of 30 %": 0.0, "30 % wrong": 0.3}

@@ -8,7 +8,7 @@ import numpy as np
 from nrprob.batch.fits import Fit
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand
-from nrprob.batch.store import Store, netcdf, to_dataset
+from nrprob.batch.store import Store, fits_to_dataset, netcdf_bytes
 
 MEASURES = {
     "accuracy": {"metric": "matched_accuracy", "labeling": "partition_1"},
@@ -73,7 +73,7 @@ def make_run(folder, model, value=None, keep=lambda cell: True, numpy=lambda cel
                 "started": "2005-05-01T12:30:00+00:00", "host": "a host", "device": "1 x cpu",
                 "versions": json.dumps({"numpy": version}),
             }  # fmt: skip
-            store.write(plan.batches[0], netcdf(to_dataset(fits, made)))
+            store.write(plan.batches[0], netcdf_bytes(fits_to_dataset(fits, made)))
     return folder
 
 

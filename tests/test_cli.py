@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 import nrprob
 from nrprob import advice
-from nrprob.batch import evidence, fits
+from nrprob.batch import fit_result, fits
 from nrprob.batch.registry import METHODS
 from nrprob.cli import app, terminal, validation
 from nrprob.cli import data as cli_data
@@ -1154,9 +1154,9 @@ def test_the_clusters_that_are_written_are_those_that_are_tested(
     def answer(estimator, X, known, **options):
         asked.append(estimator.labels_)
         warnings.warn("samples are <copies>", stacklevel=1)
-        return evidence.Tested(None, None, ("nothing",))
+        return fit_result.Tested(None, None, ("nothing",))
 
-    monkeypatch.setattr("nrprob.batch.evidence.tested", answer)
+    monkeypatch.setattr("nrprob.batch.fit_result.check_clusters", answer)
     arguments = [
         "--method",
         "mixture",

@@ -30,7 +30,7 @@ def test_the_model_file_of_the_page_is_valid():
     content["known"] = "partition_0"
     model = read_model(content)
     assert model.tables[0].settings[0].published["another method"]
-    assert not model.single
+    assert not model.is_single
 
 
 def test_every_key_is_on_the_page():

@@ -98,7 +98,7 @@ def invoke(monkeypatch):
 
 def test_the_terminal_and_the_page_say_it_first(invoke, tmp_path, monkeypatch):
     quick = partial(evidence.test, n_splits=1, n_folds=2, n_init=2)
-    monkeypatch.setattr("nrprob.batch.evidence.test", quick)
+    monkeypatch.setattr("nrprob.batch.fit_result.test", quick)
     flagged()[0].to_csv(tmp_path / "rows.csv", index=False)
     out = tmp_path / "out"
     options = ["--known", "site", "--test", "--no-plot", "--out", out]

@@ -1,8 +1,8 @@
 """Execute batches on the workers of a ``dask.distributed`` cluster.
 
-dask schedules, transports and recovers from the death of a worker. This module defines what a
-worker does with a batch, and checks that both sides have the same versions before a batch is sent.
-Workers return results as bytes and write nothing, so that no shared file system is needed. Nothing
+dask schedules and transports batches, and recovers from the death of a worker. This module defines
+the execution of a batch on a worker, and checks first that both sides have the same version.
+Workers return results as bytes and write nothing, so they need no shared file system. Nothing
 heavy is imported at the top, since the scheduler imports this module too.
 """
 
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
 
 __all__ = ["LOCAL", "Cluster", "connect"]
 
-# Batches that are with workers or wait there. Each is a lock, which is an open file, of which a
-# process may have 1024 by default.
-_MOST = 500
-_KEPT = 4  # executors on a worker, for as many runs that use it at the same time
+# Batches on their way to workers. Each holds a lock, which is an open file, of which a process may
+# have 1024 by default.
+_MAX_BATCHES = 500
+_MAX_EXECUTORS = 4  # on a worker, for as many runs that use it at the same time
 
 
 @dataclass(frozen=True)
 class _Run:
-    """What workers need to know of a run.
+    """Description of a run for its workers.
 
     Attributes
     ----------
-    name : unlike that of any other run
+    name : unique name of the run
     version : of nrprob
     model : the pickled model
-    file, digest : its data file, and the SHA-256 of the content; empty if it has none
+    file, digest : its data file, and the SHA-256 of the content; empty without a file
     """
 
     name: str
@@ -64,19 +64,19 @@ class _Run:
     digest: str
 
 
-# On a worker: executors by the names of runs, the names of runs that are over, and the turn of a
-# batch. A process does one batch at a time whatever its threads, since warnings are caught for all.
+# On a worker: executors by the names of runs, the names of finished runs, and the lock of a batch.
+# A process executes one batch at a time on all threads, since warnings are caught globally.
 _EXECUTORS: dict[str, Executor] = {}
-_OVER: collections.deque[str] = collections.deque(maxlen=100)
-_TURN = threading.Lock()
+_FINISHED: collections.deque[str] = collections.deque(maxlen=100)
+_LOCK = threading.Lock()
 
 
 def _version() -> str:
     return nrprob.__version__
 
 
-def _look(run: _Run) -> tuple[str, bool]:
-    """Version of nrprob, and whether the data file of a run is here as it is with the user."""
+def _inspect_worker(run: _Run) -> tuple[str, bool]:
+    """Version of nrprob, and whether this worker sees the data file of a run."""
     return _version(), _has_file(run)
 
 
@@ -86,18 +86,18 @@ def _has_file(run: _Run) -> bool:
     return False
 
 
-def _do(run: _Run, content: bytes | None, cells: Sequence[Experiment]) -> Done:
-    """Do a batch on this worker; ``content`` is that of the data file, where some lack it."""
-    from nrprob.batch.worker import Done, do
+def _execute(run: _Run, content: bytes | None, cells: Sequence[Experiment]) -> Done:
+    """Execute a batch on this worker; ``content`` of the data file, if some workers lack it."""
+    from nrprob.batch.worker import Done, execute_batch
 
-    with _TURN:
-        if run.name in _OVER:
+    with _LOCK:
+        if run.name in _FINISHED:
             return Done()
-        return do(_executor(run, content), cells, f"on {platform.node()}: ")
+        return execute_batch(_find_executor(run, content), cells, f"on {platform.node()}: ")
 
 
-def _executor(run: _Run, content: bytes | None) -> Executor:
-    """What fits the cells of a run on this worker."""
+def _find_executor(run: _Run, content: bytes | None) -> Executor:
+    """Executor of a run on this worker, which keeps the latest few."""
     from distributed import get_worker
 
     from nrprob.batch.executor import Executor
@@ -105,7 +105,7 @@ def _executor(run: _Run, content: bytes | None) -> Executor:
     if run.name in _EXECUTORS:
         return _EXECUTORS[run.name]
     worker = get_worker()
-    _refuse_other(worker.address, _version(), run.version)
+    _check_version(worker.address, _version(), run.version)
     model = pickle.loads(run.model)
     executor = Executor(model, threads=worker.state.nthreads)
     if not _has_file(run):
@@ -114,31 +114,31 @@ def _executor(run: _Run, content: bytes | None) -> Executor:
                 f"a worker that came later does not have the data file; {run.file} on "
                 f"{platform.node()}; copy it there, or run the model file again"
             )
-        # It is read again for every data set that is cut from it.
+        # The executor reads the file again for every data set.
         folder = Path(tempfile.mkdtemp(prefix="nrprob-", dir=worker.local_directory))
         weakref.finalize(executor, shutil.rmtree, folder, ignore_errors=True)
         model.data.file = folder / Path(run.file).name
         model.data.file.write_bytes(content)
-    while len(_EXECUTORS) >= _KEPT:
+    while len(_EXECUTORS) >= _MAX_EXECUTORS:
         del _EXECUTORS[next(iter(_EXECUTORS))]
     _EXECUTORS[run.name] = executor
     return executor
 
 
-async def _forget(name: str) -> None:
-    """Let go of what a worker keeps for a run, and begin no batch of it any more.
+async def _forget_run(name: str) -> None:
+    """Drop the executor of a run, and execute no more of its batches.
 
-    Nobody waits for it, and dask wants a coroutine then.
+    dask accepts a coroutine only, since nobody waits for the result.
     """
-    _OVER.append(name)
+    _FINISHED.append(name)
     _EXECUTORS.pop(name, None)
 
 
-def _content(content: bytes) -> bytes:
+def _return_content(content: bytes) -> bytes:
     return content
 
 
-def _refuse_other(who: str, theirs: str, ours: str) -> None:
+def _check_version(who: str, theirs: str, ours: str) -> None:
     if theirs != ours:
         raise InputError(
             f"versions of nrprob differ; {ours} here and {theirs} at {who}; install the same one "
@@ -148,20 +148,9 @@ def _refuse_other(who: str, theirs: str, ours: str) -> None:
 
 @contextlib.contextmanager
 def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[Client | None]:
-    """Connect to a cluster, and leave it at the end; to none if none is named.
+    """Connect to a cluster as `nrprob.scheduler.connect`; yields None without a scheduler.
 
-    Parameters
-    ----------
-    scheduler : str or distributed.Client, optional
-        Address of a scheduler; "local" for processes on this machine, which end with the context;
-        or a client, which is used as it is and stays.
-    devices : object
-        What the user said of devices, which has to be nothing: workers use their own.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If nobody answers at the address within ten seconds, or distributed is not installed.
+    Raises InputError also if the user names ``devices``, since workers use their own.
     """
     if scheduler is None:
         yield None
@@ -179,117 +168,102 @@ def connect(scheduler: str | Client | None, devices: object = None) -> Iterator[
 
 
 class Cluster:
-    """Has the workers of a cluster do batches; to be entered.
+    """Pool of the workers of a cluster; a context manager.
 
-    Parameters
-    ----------
-    client : distributed.Client
-        Of the cluster.
-    model : ModelFile
-        The model of all batches.
+    Entering it raises InputError if the scheduler or a worker has no nrprob or another version.
     """
 
     def __init__(self, client: Client, model: ModelFile):
         from distributed import as_completed
 
         file = model.data.file and model.data.file.resolve()
-        self._client, self._address = client, client.scheduler.address
-        self._model = model.model_copy(
-            update={"data": model.data.model_copy(update={"file": file})}
-        )
+        data = model.data.model_copy(update={"file": file})
         self._run = _Run(
-            uuid.uuid4().hex, _version(), pickle.dumps(self._model),
+            uuid.uuid4().hex, _version(), pickle.dumps(model.model_copy(update={"data": data})),
             str(file or ""), file_digest(file) if file else "",
         )  # fmt: skip
+        self._client, self._address = client, client.scheduler.address
         self._content: Future | None = None
-        self._begun: dict[str, tuple[str, Sequence[Experiment], Future]] = {}
+        self._submitted: dict[str, tuple[str, Sequence[Experiment], Future]] = {}
         self._completed = as_completed(loop=client.loop)
 
     def __enter__(self) -> Cluster:
-        """Look whether all of it can be used.
-
-        Raises
-        ------
-        nrprob.exceptions.InputError
-            If somebody there has no nrprob, or another version.
-        """
-        said: dict[str, Any] = {}
-        with self._answering():
+        answers: dict[str, Any] = {}
+        with self._explain_loss():
             try:
-                said["the scheduler"] = self._client.run_on_scheduler(_version), True
+                answers["the scheduler"] = self._client.run_on_scheduler(_version), True
             except (OSError, CancelledError):
                 raise
-            except Exception as error:  # whatever keeps it from calling one of our functions
-                said["the scheduler"] = error
-            workers = self._client.run(_look, self._run, on_error="return")
-        for who, what in (said | workers).items():
-            if isinstance(what, Exception):
+            except Exception as error:  # any reason why it cannot call one of our functions
+                answers["the scheduler"] = error
+            workers = self._client.run(_inspect_worker, self._run, on_error="return")
+        for who, answer in (answers | workers).items():
+            if isinstance(answer, Exception):
                 raise InputError(
-                    f"{who} cannot use nrprob; {one_line(what)}; install nrprob "
+                    f"{who} cannot use nrprob; {one_line(answer)}; install nrprob "
                     f"{self._run.version} there, with the extra cluster"
                 )
-            _refuse_other(who, what[0], self._run.version)
+            _check_version(who, answer[0], self._run.version)
         if not workers:
             warn(
                 f"the cluster has no workers yet; {self._address}; the run begins when there are "
                 "some, as by `dask worker ADDRESS`"
             )
-        if not all(has for _, has in workers.values()):
-            assert self._model.data.file is not None
-            with warnings.catch_warnings(), self._answering():
-                warnings.simplefilter("ignore")  # that a task is large
-                # As a task it goes from worker to worker, and is done again where one is lost.
+        if not all(has_file for _, has_file in workers.values()):
+            content = Path(self._run.file).read_bytes()
+            with warnings.catch_warnings(action="ignore"), self._explain_loss():  # a large task
+                # A task is copied from worker to worker, and repeated if one is lost.
                 self._content = self._client.submit(
-                    _content, self._model.data.file.read_bytes(), key=f"nrprob-{self._run.name}"
+                    _return_content, content, key=f"nrprob-{self._run.name}"
                 )
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Cancel what is not finished; a worker goes to the end of the batch that it does."""
+        """Cancel what is not finished; a worker still finishes its current batch."""
         with contextlib.suppress(Exception):
-            sent = [self._content, *(future for *_, future in self._begun.values())]
-            self._client.cancel([future for future in sent if future is not None])
-            self._client.run(_forget, self._run.name, wait=False)
+            futures = [self._content, *(future for *_, future in self._submitted.values())]
+            self._client.cancel([future for future in futures if future is not None])
+            self._client.run(_forget_run, self._run.name, wait=False)
 
     @property
     def room(self) -> int:
-        """Batches that may be there at a time: one that a worker does, and one that waits."""
-        with self._answering():
-            return min(2 * max(len(self._client.nthreads()), 1), _MOST)
+        """Batches that may be submitted at a time: two per worker, one of which waits."""
+        with self._explain_loss():
+            return min(2 * max(len(self._client.nthreads()), 1), _MAX_BATCHES)
 
-    def begin(self, name: str, cells: Sequence[Experiment]) -> None:
+    def submit(self, name: str, cells: Sequence[Experiment]) -> None:
         """Send a batch."""
-        with self._answering():
+        with self._explain_loss():
             future = self._client.submit(
-                _do, self._run, self._content, cells, key=f"nrprob-{self._run.name}-{name}"
+                _execute, self._run, self._content, cells, key=f"nrprob-{self._run.name}-{name}"
             )
-        self._begun[future.key] = name, cells, future
+        self._submitted[future.key] = name, cells, future
         self._completed.add(future)
 
-    def wait(self) -> tuple[str, Done]:
-        """Name of a batch that was sent, and what became of it."""
+    def next_done(self) -> tuple[str, Done]:
+        """Name and outcome of the next batch that completes."""
         from nrprob.batch.worker import Done
 
         future = next(self._completed)
-        name, cells, _ = self._begun.pop(future.key)
-        with self._answering():
+        name, cells, _ = self._submitted.pop(future.key)
+        with self._explain_loss():
             try:
                 done = future.result()
             except Exception as error:
-                if future.status != "error":  # it is not the batch that failed
+                if future.status != "error":  # the cluster failed, not the batch
                     raise
-                why = _explain(error)
-                done = Done(failed=collections.Counter(f"{c.method}: {why}" for c in cells))
+                reason = _failure_reason(error)
+                done = Done(failed=collections.Counter(f"{c.method}: {reason}" for c in cells))
         future.release()
         return name, done
 
     @contextlib.contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Say in one sentence that the scheduler is gone, or the run cancelled by somebody."""
+    def _explain_loss(self) -> Iterator[None]:
+        """Report in one sentence that the scheduler is gone, or that somebody cancelled the run."""
         try:
             yield
         except Exception as error:
-            # A client that has lost its scheduler raises what comes of that, whatever it is.
+            # A client that has lost its scheduler may raise anything.
             lost = isinstance(error, OSError | CancelledError) or self._client.status != "running"
             if not lost:
                 raise
@@ -299,7 +273,7 @@ class Cluster:
             ) from error
 
 
-def _explain(error: Exception) -> str:
+def _failure_reason(error: Exception) -> str:
     """Why a batch did not come back."""
     from distributed import KilledWorker
 

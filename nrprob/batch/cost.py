@@ -1,8 +1,8 @@
-"""What the fits of a model file cost, estimated before any data are drawn or read.
+"""Estimate the memory of the fits of a model file before data are generated or read.
 
-Sizes of data follow from the parameters of a generator, from a table of known sets, or from the
-header of a file. Every estimator declares its large arrays in its `capabilities`. A file that
-needs more than the memory of the machine is refused.
+The size of the data comes from the parameters of a generator, a table of known sets, or the header
+of a file. Every estimator declares its large arrays in its `capabilities`. A model file that needs
+more than the memory of the machine is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rich.filesize import decimal
 from nrprob import datasets
 from nrprob.batch import formats, registry
 from nrprob.batch.plan import Experiment, Plan
-from nrprob.batch.schema import ModelFile
+from nrprob.batch.schema import SELECTORS, ModelFile
 from nrprob.datasets.sizes import (
     VALUE,
     Size,
@@ -34,25 +34,25 @@ from nrprob.datasets.sizes import (
 )
 from nrprob.exceptions import InputError
 
-__all__ = ["KEPT", "TABLES", "Cost", "estimate", "memory", "refuse_large"]
+__all__ = ["MAX_CACHED_BYTES", "MAX_TABLES", "Cost", "available_memory", "estimate", "refuse_large"]
 
-TABLES = 64  # data sets that are kept in memory for the fits that share them,
-KEPT = 2**30  # unless they take more bytes than this; one is kept in any case
+MAX_TABLES = 64  # data sets in memory for the fits that share them,
+MAX_CACHED_BYTES = 2**30  # unless they take more bytes; one data set always stays
 LABEL = 4  # bytes of a label in results
 _CLUSTERS = "n_clusters", "n_components", "max_clusters"
-_DEFAULT_N_CLUSTERS = 10  # where the file gives no number
+_DEFAULT_N_CLUSTERS = 10  # if the file gives no number
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Estimate of what a model file needs.
+    """Estimated size of a model file.
 
     Attributes
     ----------
-    samples, features : of the largest data set, before rows are dropped; None where unknown
+    samples, features : of the largest data set, before rows are dropped; None if unknown
     bytes : of the data sets that are in memory at a time
-    sets, fits : how many there are
-    largest : bytes of the largest array, of the data, a fit, or the results
+    sets, fits : their numbers
+    largest : bytes of the largest array of the data, a fit, or the results
     """
 
     samples: int | None
@@ -79,37 +79,28 @@ class Cost:
 
 
 def estimate(plan: Plan, *, methods: bool = True) -> Cost:
-    """Estimate what a plan needs.
-
-    Parameters
-    ----------
-    plan : Plan
-        The fits.
-    methods : bool, default=True
-        Whether to count the arrays of the methods, whose classes are then imported.
-    """
+    """Estimate the size of a plan; the arrays of ``methods`` need the import of their classes."""
     model = plan.model
     sizes: dict[int, Size | None] = {}
     largest = results = result = 0
     defaults: dict[str, dict[str, Any]] = {}
     for cell in plan.cells:
-        if cell.repeat or cell.run:  # like the one before it
+        if cell.repeat or cell.run:  # same size as the cell before
             results += result
             continue
         # The cases of a set or a file select rows of the same data.
         case = cell.case if model.data.generator is not None else 0
         if case not in sizes:
-            sizes[case] = _size_of_data(model, cell.data)
+            sizes[case] = _data_size(model, cell.data)
         size, result = sizes[case], 0
         if size is None or not methods:
             continue
         if cell.name not in defaults:
-            defaults[cell.name] = _defaults(cell.name)
-        parameters = defaults[cell.name] | cell.parameters
-        numbers = _numbers(size, parameters)
-        largest = max(largest, _of_fit(cell, size, numbers))
-        each = LABEL * model.save.labels + VALUE * numbers["k"] * model.save.memberships
-        result = each * size.samples
+            defaults[cell.name] = _default_parameters(cell.name)
+        dimensions = _dimensions(size, defaults[cell.name] | cell.parameters)
+        largest = max(largest, _fit_bytes(cell, size, dimensions))
+        row_bytes = LABEL * model.save.labels + VALUE * dimensions["k"] * model.save.memberships
+        result = row_bytes * size.samples
         results += result
     known = [size for size in sizes.values() if size is not None]
     sets = len({(cell.case, cell.repeat) for cell in plan.cells})
@@ -117,19 +108,13 @@ def estimate(plan: Plan, *, methods: bool = True) -> Cost:
         return Cost(None, None, 0, sets, len(plan.cells), 0)
     most = max(known, key=lambda size: size.bytes)
     largest = max(largest, results, *(size.largest for size in known))
-    kept = min(min(sets, TABLES) * most.bytes, max(KEPT, most.bytes))
-    return Cost(most.samples, most.features, kept, sets, len(plan.cells), largest)
+    cached = min(min(sets, MAX_TABLES) * most.bytes, max(MAX_CACHED_BYTES, most.bytes))
+    return Cost(most.samples, most.features, cached, sets, len(plan.cells), largest)
 
 
 def refuse_large(plan: Plan, *, methods: bool = True) -> None:
-    """Refuse a plan that needs more memory than there is; see `estimate`.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        That says how much it needs.
-    """
-    cost, available = estimate(plan, methods=methods), memory()
+    """Refuse a plan that needs more memory than there is; see `estimate`."""
+    cost, available = estimate(plan, methods=methods), available_memory()
     if cost.needed > available:
         raise InputError(
             f"the fits need more memory than there is; {decimal(cost.bytes)} of data and an array "
@@ -138,8 +123,8 @@ def refuse_large(plan: Plan, *, methods: bool = True) -> None:
         )
 
 
-def memory() -> float:
-    """Bytes of memory of this machine, or of the control group of this process if that is less."""
+def available_memory() -> float:
+    """Bytes of memory of this machine, or of the control group of this process if less."""
     limits = [math.inf]
     with contextlib.suppress(AttributeError, OSError, ValueError):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -158,18 +143,18 @@ def memory() -> float:
     return min(limits)
 
 
-def _size_of_data(model: ModelFile, parameters: Mapping[str, Any]) -> Size | None:
-    """Size of a data set as methods get it; None where it is unknown."""
+def _data_size(model: ModelFile, parameters: Mapping[str, Any]) -> Size | None:
+    """Size of a data set in the form that methods get; None if unknown."""
     data = model.data
     if data.loader is not None:
         size = size_of_set(data.loader)
     elif data.generator is not None:
         generator = getattr(datasets, data.generator, None)
-        own = {name: value for name, value in parameters.items() if name not in ("rows", "keep")}
-        size = None if generator is None else size_of_generator(generator, own)
+        rest = {name: value for name, value in parameters.items() if name not in SELECTORS}
+        size = None if generator is None else size_of_generator(generator, rest)
     else:
         assert data.file is not None
-        size = _size_of_file(data.file, model)
+        size = _file_size(data.file, model)
     if size is None:
         return None
     if data.components is not None or (data.standardize and not size.is_sparse):
@@ -178,37 +163,36 @@ def _size_of_data(model: ModelFile, parameters: Mapping[str, Any]) -> Size | Non
     return size
 
 
-def _size_of_file(path: Path, model: ModelFile) -> Size | None:
+def _file_size(path: Path, model: ModelFile) -> Size | None:
     data = model.data
     try:
         if path.suffix == ".npz":
             return size_of_npz(path, formats.ROWS)
         if path.suffix == ".h5ad":
-            return _size_of_annotated(path)
+            return _annotated_size(path)
         features = len(data.columns)
         if not features:
             features = len({*formats.column_names(path)} - {*data.drop, *data.label_columns})
-        samples = _n_lines(path) if path.suffix != ".parquet" else _n_rows(path)
+        if path.suffix == ".parquet":
+            from pyarrow.parquet import read_metadata
+
+            samples = read_metadata(path).num_rows
+        else:
+            samples = _count_lines(path)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, ImportError):
-        return None  # the reader says what is wrong
+        return None  # the reader reports the error
     size = dense(samples, features)
     return size._replace(largest=max(size.bytes, path.stat().st_size))
 
 
-def _n_lines(path: Path) -> int:
+def _count_lines(path: Path) -> int:
     with path.open("rb") as file:
         parts = iter(lambda: file.read(2**20), b"")
         counts = [(part.count(b"\n"), part.count(b"\r")) for part in parts]
     return max(map(sum, zip(*counts, strict=True)), default=0)
 
 
-def _n_rows(path: Path) -> int:
-    from pyarrow.parquet import read_metadata
-
-    return read_metadata(path).num_rows
-
-
-def _size_of_annotated(path: Path) -> Size:
+def _annotated_size(path: Path) -> Size:
     import h5py
 
     with h5py.File(path) as file:
@@ -220,47 +204,46 @@ def _size_of_annotated(path: Path) -> Size:
         return stored(samples, features, X["data"].shape[0])
 
 
-def _defaults(name: str) -> dict[str, Any]:
-    with contextlib.suppress(InputError):  # of a method that is not there, which the check names
+def _default_parameters(name: str) -> dict[str, Any]:
+    with contextlib.suppress(InputError):  # of a missing method, which `check` reports
         signature = inspect.signature(registry.method(name).load())
-        return {key: one.default for key, one in signature.parameters.items()}
+        return {key: parameter.default for key, parameter in signature.parameters.items()}
     return {}
 
 
-def _numbers(size: Size, parameters: Mapping[str, Any]) -> dict[str, int]:
+def _dimensions(size: Size, parameters: Mapping[str, Any]) -> dict[str, int]:
     """Values of the letters of `nrprob.estimator.capabilities.Capabilities`."""
 
-    def count(*names: str, otherwise: int = 1) -> int:
-        given = (parameters.get(name) for name in names)
-        return next((value for value in given if type(value) is int), otherwise)
+    def first_integer(*names: str, default: int = 1) -> int:
+        values = (parameters.get(name) for name in names)
+        return next((value for value in values if type(value) is int), default)
 
     n = size.samples
-    sample = min(n, count("n_subsample", otherwise=n))
-    every_pair = parameters.get("approx") is None and n <= count("max_exact", otherwise=n)
+    is_exact = parameters.get("approx") is None and n <= first_integer("max_exact", default=n)
     return {
         "n": n,
         "m": size.features,
-        "k": min(count(*_CLUSTERS, otherwise=_DEFAULT_N_CLUSTERS), n),
-        "r": count("n_init"),
-        "d": count("num_samples") * count("num_chains"),
-        "s": n if every_pair else sample,
+        "k": min(first_integer(*_CLUSTERS, default=_DEFAULT_N_CLUSTERS), n),
+        "r": first_integer("n_init"),
+        "d": first_integer("num_samples") * first_integer("num_chains"),
+        "s": n if is_exact else min(n, first_integer("n_subsample", default=n)),
     }
 
 
-def _of_fit(cell: Experiment, size: Size, numbers: Mapping[str, int]) -> int:
+def _fit_bytes(cell: Experiment, size: Size, dimensions: Mapping[str, int]) -> int:
     """Bytes of the largest array of a fit."""
     from nrprob.engines.placement import MEMORY
 
     method = registry.method(cell.name)
-    rival = isinstance(method, registry.Rival)
-    is_sparse = size.is_sparse and (method.capabilities.sparse or rival)
-    arrays = [size.bytes if is_sparse else VALUE * numbers["n"] * numbers["m"]]
-    # Labels of all restarts are kept; memberships are, of those that run side by side. Clusters
-    # have a number for every feature, also where rows are sparse.
-    arrays.append(LABEL * numbers["n"] * numbers["r"])
-    arrays.append(VALUE * numbers["k"] * numbers["m"])
+    is_sparse = size.is_sparse and (
+        method.capabilities.sparse or isinstance(method, registry.Rival)
+    )
+    n, m, k, r = (dimensions[letter] for letter in "nmkr")
+    # The rows, the labels of all restarts, and the centres, which are dense for sparse rows.
+    arrays = [size.bytes if is_sparse else VALUE * n * m, LABEL * n * r, VALUE * k * m]
     for letters in method.capabilities.arrays:
-        each = VALUE * math.prod(numbers[letter] for letter in letters.replace("r", ""))
-        together = each * numbers["r"] if "r" in letters else each
-        arrays.append(max(each, min(together, int(MEMORY))))
+        # Arrays of restarts that run side by side share the memory of a device.
+        of_restart = VALUE * math.prod(dimensions[letter] for letter in letters.replace("r", ""))
+        total = of_restart * r if "r" in letters else of_restart
+        arrays.append(max(of_restart, min(total, int(MEMORY))))
     return max(arrays)

@@ -14,33 +14,29 @@ from typing import Any
 
 __all__ = ["escape", "read_csv", "unescape", "with_labelings", "write_csv"]
 
-# A text that has single quotes before such a character is escaped as well, so that no two texts are
-# written alike.
+# Single quotes before such a character are escaped as well, so no two texts are written alike.
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def _needs_quote(text: str) -> bool:
-    """Whether a spreadsheet may take a text for a formula; a number is none."""
+    """Whether a spreadsheet may evaluate a text as a formula; numbers are safe."""
     return _FORMULA.match(text) is not None and _NUMBER.fullmatch(text) is None
 
 
 def escape(value: Any) -> Any:
-    """Put a single quote before a text that a spreadsheet may take for a formula.
-
-    Values that are no text stay as they are.
-    """
+    """Put a single quote before a text that a spreadsheet may evaluate as a formula."""
     return f"'{value}" if isinstance(value, str) and _needs_quote(value) else value
 
 
 def unescape(value: Any) -> Any:
-    """Remove the single quote that `escape` has put before a text."""
+    """Remove the single quote of `escape`."""
     escaped = isinstance(value, str) and value.startswith("'") and _needs_quote(value[1:])
     return value[1:] if escaped else value
 
 
 def with_labelings(columns: Mapping[str, Any], labelings: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of results, followed by labelings; one of the name of a result is called "(data)"."""
+    """Columns of results and labelings; a labeling named like a result gets the suffix "(data)"."""
     result = dict(columns)
     for name, values in labelings.items():
         while name in result:
@@ -50,7 +46,7 @@ def with_labelings(columns: Mapping[str, Any], labelings: Mapping[str, Any]) -> 
 
 
 def write_csv(columns: Mapping[str, Any]) -> str:
-    """Contents of a CSV file with these columns; its text cells and headers are escaped."""
+    """Contents of a CSV file with these columns, with escaped text cells and headers."""
     import pandas as pd
 
     frame = pd.DataFrame(dict(columns))
@@ -58,7 +54,7 @@ def write_csv(columns: Mapping[str, Any]) -> str:
     frame = frame.astype(dict.fromkeys(texts, object))
     frame[texts] = frame[texts].map(escape)
     frame.columns = frame.columns.map(escape)
-    # Readers take a carriage return outside of quotes for the end of a row.
+    # An unquoted carriage return ends a row.
     cells = [*frame.columns, *(cell for name in texts for cell in frame[escape(name)])]
     returns = any(isinstance(cell, str) and "\r" in cell for cell in cells)
     quoting = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
@@ -66,7 +62,7 @@ def write_csv(columns: Mapping[str, Any]) -> str:
 
 
 def read_csv(path: Path, separator: str) -> Any:
-    """Read a CSV or TSV file as a pandas frame; escaped text cells and headers are restored."""
+    """Read a CSV or TSV file as a pandas frame, and unescape text cells and headers."""
     import pandas as pd
 
     frame = pd.read_csv(path, sep=separator)

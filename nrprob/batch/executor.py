@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
 from nrprob.batch import registry
-from nrprob.batch.cost import KEPT, TABLES
-from nrprob.batch.fits import Fit, default_measures, outcome, refused, score
-from nrprob.batch.inputs import Inputs, inputs_of
+from nrprob.batch.cost import MAX_CACHED_BYTES, MAX_TABLES
+from nrprob.batch.fits import Fit, default_measures, infeasible_fit, record_fit, score_fit
+from nrprob.batch.inputs import Inputs, assemble_inputs
 from nrprob.batch.plan import Experiment
 from nrprob.batch.rivals import fit_rival
 from nrprob.batch.schema import ModelFile
@@ -33,37 +33,56 @@ __all__ = ["DataSets", "Executor"]
 
 
 class DataSets:
-    """The data sets of a model, and for each whether it can be had."""
+    """Least recently used cache of the data sets of a model, and of those that are unavailable."""
 
     def __init__(self, model: ModelFile):
         self._model = model
-        self._kept: collections.OrderedDict[Any, Table | DataUnavailable]
-        self._kept = collections.OrderedDict()
+        self._cache: dict[Any, Table | DataUnavailable] = {}
 
     def __call__(self, cell: Experiment) -> Table:
-        """Rows and labelings of a cell; raises what `load_data` does."""
+        """Rows and labelings of a cell; raises the errors of `load_data`."""
         key = (cell.case, cell.seed if self._model.data.generator is not None else None)
-        if key not in self._kept:
+        if key in self._cache:
+            self._cache[key] = self._cache.pop(key)
+        else:
             try:
-                self._kept[key] = load_data(self._model, cell.data, cell.seed)
+                self._cache[key] = load_data(self._model, cell.data, cell.seed)
             except DataUnavailable as error:
-                self._kept[key] = error
-            while len(self._kept) > 1 and (len(self._kept) > TABLES or self._bytes() > KEPT):
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        result = self._kept[key]
-        if isinstance(result, DataUnavailable):
-            raise result
-        return result
+                self._cache[key] = error
+            cache = self._cache
+            while len(cache) > 1 and (len(cache) > MAX_TABLES or self._bytes() > MAX_CACHED_BYTES):
+                del cache[next(iter(cache))]
+        table = self._cache[key]
+        if isinstance(table, DataUnavailable):
+            raise table
+        return table
 
     def _bytes(self) -> int:
-        return sum(size_in_memory(one.X) for one in self._kept.values() if isinstance(one, Table))
+        return sum(size_in_memory(t.X) for t in self._cache.values() if isinstance(t, Table))
+
+
+@dataclass
+class _Prepared:
+    """A fit that waits for its solutions."""
+
+    inputs: Inputs
+    estimator: Any
+    task: Any
+    messages: list[str]
+
+
+def _attempt(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Result of a call, or the error that concerns this fit alone."""
+    try:
+        return function(*arguments)
+    except (ValueError, TypeError) as error:
+        return error
 
 
 class Executor:
-    """Fits cells: those that can, side by side in compiled programs, the others one by one.
+    """Fits cells: side by side in compiled programs where possible, the others one by one.
 
-    Without ``devices``, all that JAX has, and the CPU for chains of tiny steps.
+    By default it uses all devices of JAX, and the CPU for chains of tiny steps.
     """
 
     def __init__(
@@ -78,109 +97,101 @@ class Executor:
         self.lanes = Batcher(devices or jax.devices(), threads, stepwise=cpu)
 
     def fit(self, cells: Sequence[Experiment]) -> dict[Experiment, Fit | Exception]:
-        """Fit cells; what goes wrong with one of them is its result."""
-        done: dict[Experiment, Fit | Exception] = {}
-        waiting = {}
-        for cell in cells:
-            try:
-                prepared = self._prepare(cell)
-            except (ValueError, TypeError) as error:
-                done[cell] = error
-                continue
-            if isinstance(prepared, Fit):
-                done[cell] = prepared
-            else:
-                waiting[cell] = prepared
+        """Fit cells; the result of a cell that fails is its error."""
+        results = {cell: _attempt(self._prepare, cell) for cell in cells}
+        waiting = {cell: r for cell, r in results.items() if isinstance(r, _Prepared)}
         with standard():
-            calls = [call for _, _, task, _ in waiting.values() for call in task.calls]
-            result = {id(call): rest for call, *rest in self.lanes(calls)}
-            for cell, (inputs, estimator, task, caught) in waiting.items():
-                solutions, seconds = zip(*[result[id(call)] for call in task.calls], strict=True)
-                try:
-                    with warnings.catch_warnings(record=True) as later:
-                        warnings.simplefilter("always")
-                        estimator.finish(task, solutions)
-                        check_finite(estimator)
-                    messages = [str(w.message) for w in [*caught, *later]]
-                    fit = outcome(cell.method, estimator, sum(seconds), messages)
-                    fit = self._outcome(cell, inputs, estimator, fit)
-                except (ValueError, TypeError) as error:
-                    done[cell] = error
-                    continue
-                fit.compile_seconds = self.lanes.program(task.calls[0]).seconds
-                done[cell] = fit
-        return done
+            calls = [call for prepared in waiting.values() for call in prepared.task.calls]
+            solutions = {id(call): solved for call, *solved in self.lanes(calls)}
+            for cell, prepared in waiting.items():
+                solved = [solutions[id(call)] for call in prepared.task.calls]
+                results[cell] = _attempt(self._finish, cell, prepared, solved)
+        return results
 
-    def _prepare(self, cell: Experiment) -> Any:
-        """What the lanes need of a cell; its fit where they cannot take it."""
-        inputs = inputs_of(self.model, self.data(cell), cell)
+    def _prepare(self, cell: Experiment) -> _Prepared | Fit:
+        """Prepare a cell for the lanes; fit it if they cannot take it."""
+        inputs = assemble_inputs(self.model, self.data(cell), cell)
         estimator = registry.make_estimator(cell.name, cell.parameters)
         method = registry.method(cell.name)
         if isinstance(method, registry.Rival):
             fit = fit_rival(cell.method, cell.name, estimator, inputs.X)
-            return self._outcome(cell, inputs, estimator, fit)
-        alone = method.capabilities.alone or not isinstance(estimator, Clusterer)
+            return self._score(cell, inputs, estimator, fit)
+        is_batched = isinstance(estimator, Clusterer) and not method.capabilities.alone
         start = time.perf_counter()
         place: contextlib.AbstractContextManager = contextlib.nullcontext()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            if not alone and not active_mesh():
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            if isinstance(estimator, Clusterer) and not (
+                method.capabilities.alone or active_mesh()
+            ):
                 with standard():
                     task = estimator.prepare(inputs.X, inputs.y, **inputs.known)
                 if task.calls and task.calls[0].size <= memory_budget(self.lanes.devices[0]):
-                    return inputs, estimator, task, caught
-                if task.calls and self._too_large(task.calls[0].size):
+                    messages = [str(w.message) for w in caught]
+                    return _Prepared(inputs, estimator, task, messages)
+                if task.calls and self._is_too_large(task.calls[0].size):
                     place = sharded(self.lanes.devices)
             caught.clear()
             with place:
-                refusal = _fit(estimator, inputs)
+                refusal = _fit_alone(estimator, inputs)
         seconds = time.perf_counter() - start
-        messages = [str(w.message) for w in caught]
         if refusal:
-            fit = refused(cell.method, estimator, self.data(cell).X.shape[0], seconds, refusal)
+            n_samples = self.data(cell).X.shape[0]
+            fit = infeasible_fit(cell.method, estimator, n_samples, seconds, refusal)
         else:
-            fit = outcome(cell.method, estimator, seconds, messages)
-        return self._outcome(cell, inputs, estimator, fit)
+            fit = record_fit(cell.method, estimator, seconds, [str(w.message) for w in caught])
+        return self._score(cell, inputs, estimator, fit)
 
-    def _too_large(self, size: int) -> bool:
-        """Whether a call would fill most of a device, and there are others to share its rows."""
+    def _is_too_large(self, size: int) -> bool:
+        """Whether a call would fill most of a device, and other devices can share its rows."""
         limit = (self.lanes.devices[0].memory_stats() or {}).get("bytes_limit", math.inf)
         return len(self.lanes.devices) > 1 and size > 0.5 * limit
 
-    def _outcome(self, cell: Experiment, inputs: Inputs, estimator: Any, fit: Fit) -> Fit:
-        """What is kept of a fit, or of one whose pairs cannot be kept, with its measures."""
-        model, table = self.model, self.data(cell)
-        told = inputs.parts is not None and inputs.y is not None
-        told = told and registry.entry(type(estimator))[1].capabilities.predicts_classes
+    def _finish(self, cell: Experiment, prepared: _Prepared, solved: list[Any]) -> Fit:
+        """Finish a fit from the solutions of its calls."""
+        estimator, task = prepared.estimator, prepared.task
+        solutions, seconds = zip(*solved, strict=True)
+        with warnings.catch_warnings(record=True, action="always") as caught:
+            estimator.finish(task, solutions)
+            check_finite(estimator)
+        messages = [*prepared.messages, *(str(w.message) for w in caught)]
+        fit = record_fit(cell.method, estimator, sum(seconds), messages)
+        fit = self._score(cell, prepared.inputs, estimator, fit)
+        fit.compile_seconds = self.lanes.program(task.calls[0]).seconds
+        return fit
+
+    def _score(self, cell: Experiment, inputs: Inputs, estimator: Any, fit: Fit) -> Fit:
+        """Compute the measures of a fit, and keep the outputs that the model asks for."""
+        model, table, parts, target = self.model, self.data(cell), inputs.parts, inputs.target
+        classifies = parts is not None and inputs.y is not None
+        classifies = classifies and registry.entry(type(estimator))[1].capabilities.predicts_classes
         if not fit.refusal:
             fit.labels = inputs.spread(fit.labels, -1)
-            if not (model.save.memberships or model.single):  # whose page shows them
+            if not (model.save.memberships or model.is_single):  # the page of a single fit has them
                 fit.membership = None
             elif fit.membership is not None:
                 fit.membership = inputs.spread(np.asarray(fit.membership, float), np.nan)
             if not model.save.traces:
                 fit.trace = np.empty(0)
             if model.predicts:
-                fit.predicted = _predicted(estimator, inputs, told, fit.labels.shape[1:])
+                fit.predicted = _predict(estimator, inputs, classifies, fit.labels.shape[1:])
             if model.constraints is not None:
                 fit.refusal = ""
         if getattr(table.X, "dtype", None) == np.float32:
             fit.dtype = "float32"
-        measures = model.measures or default_measures([*table.labelings])
-        rows = None if inputs.told is None else inputs.told.scored
-        score(
-            fit, table.labelings, measures, rows,
-            estimator=estimator, parts=inputs.parts, told=told,
+        score_fit(
+            fit, table.labelings, model.measures or default_measures([*table.labelings]),
+            None if target is None else target.scored,
+            estimator=estimator, parts=parts, classifies=classifies,
         )  # fmt: skip
-        if inputs.told is not None:
-            fit.labelled = inputs.told.rows
-        if inputs.parts is not None:
-            fit.labelled, fit.part = inputs.parts.rows("labelled"), inputs.parts.part
+        if target is not None:
+            fit.labelled = target.labelled
+        if parts is not None:
+            fit.labelled, fit.part = parts.mask("labelled"), parts.part
         return fit
 
 
-def _fit(estimator: Any, inputs: Inputs) -> str:
-    """Fit by itself; returns why its pairs cannot be kept, and nothing if they can."""
+def _fit_alone(estimator: Any, inputs: Inputs) -> str:
+    """Fit one estimator; returns why its pairs are infeasible, and "" if they are feasible."""
     from nrprob.links import InfeasibleConstraints
 
     try:
@@ -189,20 +200,22 @@ def _fit(estimator: Any, inputs: Inputs) -> str:
         if not any(len(pairs) for pairs in inputs.pairs.values()):
             raise
         if not isinstance(error, InfeasibleConstraints):
-            # What is refused without the pairs as well is not their fault, and an error.
+            # An error that remains without the pairs is not their fault.
             estimator.fit(inputs.X, inputs.y, **inputs.known)
         return str(error)
     return ""
 
 
-def _predicted(estimator: Any, inputs: Inputs, told: bool, views: tuple[int, ...]) -> np.ndarray:
-    """What is said of test rows, and of fitted ones by who says classes; -1 for other rows."""
+def _predict(
+    estimator: Any, inputs: Inputs, classifies: bool, views: tuple[int, ...]
+) -> np.ndarray:
+    """Predict test rows, and also fitted rows with a classifier; -1 for other rows."""
     assert inputs.parts is not None
-    rows = [(inputs.parts.rows("test"), inputs.X_test, inputs.known_test)]
-    if told:
-        rows.append((inputs.parts.fitted, inputs.X, inputs.known))
-    result = np.full((inputs.parts.part.size, *views), -1)
-    for at, X, known in rows:
-        if at.any():
-            result[at] = estimator.predict(X, **known)
-    return result
+    predicted = np.full((inputs.parts.part.size, *views), -1)
+    parts = [(inputs.parts.mask("test"), inputs.X_test, inputs.known_test)]
+    if classifies:
+        parts.append((inputs.parts.fitted, inputs.X, inputs.known))
+    for rows, X, known in parts:
+        if rows.any():
+            predicted[rows] = estimator.predict(X, **known)
+    return predicted

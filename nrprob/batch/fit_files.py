@@ -1,51 +1,49 @@
-"""Write the files of a single fit: labels, a summary and a plot."""
+"""Write the files of a fit or an exploration: labels, a summary, a page and plots."""
 
 from __future__ import annotations
 
 import io
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nrprob.batch import registry
 from nrprob.batch.csv_files import with_labelings, write_csv
-from nrprob.batch.draws import PARTS
 from nrprob.batch.fit_result import FitResult
-from nrprob.batch.fits import Fit, cluster_sizes, combined, versions
+from nrprob.batch.fits import Fit, cluster_sizes, combine_views, package_versions, record_fit
 from nrprob.batch.formats import EVIDENCE, PICTURE, RESULTS
 from nrprob.batch.manifest import write_files
-from nrprob.batch.plan import Plan
-from nrprob.batch.provenance import as_key
-from nrprob.batch.sources import load_data
+from nrprob.batch.report.fit_page import Chapter, write_page
+from nrprob.batch.splits import PARTS
 from nrprob.files import make_folder
+from nrprob.successive import Exploration
 
 if TYPE_CHECKING:
-    import xarray
     from matplotlib.figure import Figure
 
+__all__ = ["draw_clusters", "save_exploration", "save_fit"]
 
-__all__ = ["NAMES", "as_file", "draw", "names", "plain", "read", "save", "seen"]
+_PLAIN_TEXT = {"text.parse_math": False}  # of matplotlib: a dollar in a column's name is a dollar
+# Entries of the summary of a clustering within an exploration.
+_OF_CLUSTERING = ("method", "parameters", "n_clusters", "cluster_sizes", "objective", "scores")
 
-NAMES = {"text.parse_math": False}  # of matplotlib: a dollar in a column's name is a dollar
 
-
-def plain(value: Any) -> Any:
-    """Turn a value into what JSON can hold."""
+def _as_json(value: Any) -> Any:
+    """Convert a value to one that JSON can hold."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return value if isinstance(value, str | int | float | bool | None) else repr(value)
 
 
-def _summary(fit: Fit) -> dict[str, Any]:
+def _summarize_fit(fit: Fit) -> dict[str, Any]:
     return {
         "title": fit.title,
         "method": fit.method,
-        "parameters": {k: plain(v) for k, v in fit.parameters.items()},
-        "seed": plain(fit.parameters.get("random_state")),
+        "parameters": {k: _as_json(v) for k, v in fit.parameters.items()},
+        "seed": _as_json(fit.parameters.get("random_state")),
         "objective": None if np.isnan(fit.objective) else fit.objective,
         "n_clusters": fit.n_clusters,
         "cluster_sizes": cluster_sizes(fit.labels),
@@ -57,183 +55,183 @@ def _summary(fit: Fit) -> dict[str, Any]:
     }
 
 
-def names(picture: str | None) -> list[str]:
-    """Names of the files that `save` writes."""
-    return [*RESULTS, *([picture] if picture else [])]
+def _summarize_clustering(fit: Fit, evidence: Any, result: FitResult | None) -> dict[str, Any]:
+    """Summary of one clustering of an exploration; without a result, of the rejected one."""
+    summary = {name: _summarize_fit(fit)[name] for name in _OF_CLUSTERING}
+    if result is None:
+        del summary["scores"]
+    elif result.alert:
+        summary["warnings"] = [result.alert]
+    if result is not None and (tested := result.tested) is not None:
+        evidence = tested.evidence
+        confidence = tested.summary.get("confidence")
+        summary |= {"said": list(tested.said), "confidence": confidence}
+    if evidence is not None:
+        p_values = {"p_structure": evidence.p_structure_, "p_gap": evidence.p_gap_}
+        summary |= {**p_values, "evidence": str(evidence)}
+    return summary
 
 
-def save(run: FitResult, out: Path, picture: str | None = PICTURE) -> None:
-    """Write ``labels.csv``, ``result.json``, ``report.html`` and the picture of a run."""
-    import matplotlib
-
-    from nrprob.batch.report import fit_page
-
-    make_folder(out)
-    fit = run.fits[0]
-    named = run.table.row_names
-    rows = named if named is not None else np.arange(len(fit.labels))
-    columns: dict[str, Any] = {"row": rows, **_of_views("cluster", fit.labels)}
-    if fit.membership is not None:
-        columns["membership"] = np.round(np.fmax.reduce(np.asarray(fit.membership), axis=1), 6)
-    if run.tested is not None and run.tested.confidence is not None:
-        columns["confidence"] = np.round(np.asarray(run.tested.confidence.rows_), 6)
-    if fit.labelled is not None:
-        columns["labelled"] = fit.labelled.astype(int)
-    if fit.part is not None:
-        names = {number: name for name, number in PARTS.items()}
-        columns["part"] = [names.get(number, "") for number in fit.part.tolist()]
-    if fit.predicted is not None:
-        columns |= _of_views("predicted", fit.predicted)
-    table = write_csv(with_labelings(columns, run.table.labelings))
-
-    result = {
-        **_summary(fit),
-        "title": run.title,
-        "warnings": [*filter(None, [run.alert]), *fit.warnings],
-        "n_samples": int(run.table.X.shape[0]),
-        "n_features": int(run.table.X.shape[1]),
-        "known": list(run.known),
-        **run.origin,
-        **({} if run.tested is None else run.tested.summary),
-        "contrast": [_summary(other) for other in run.fits[1:]],
-        "versions": versions(),
-    }
-    summary = json.dumps(result, indent=2) + "\n"
-    pictures = {}
-    if picture and (drawn := draw(run, Path(picture).suffix[1:])):
-        pictures[picture] = drawn
-    chapter = fit_page.Chapter(run, seen(run, pictures))
-    if run.tested is not None and (evidence := run.tested.evidence) is not None and pictures:
-        with matplotlib.rc_context(NAMES):
-            pictures[EVIDENCE] = as_file(evidence.plot().figure, "png")
-        chapter.add_evidence(pictures[EVIDENCE])
-    page = fit_page.page([chapter], run.title)
-    files = (table.encode(), summary.encode(), page.encode())
-    contents = dict(zip(RESULTS, files, strict=True)) | pictures
-    write_files(out, contents)
-    run.files = [out / name for name in contents]
-
-
-def _of_views(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
+def _view_columns(name: str, labels: np.ndarray) -> dict[str, np.ndarray]:
     """Columns of labels: one, or one for every view."""
     if labels.ndim == 1:
         return {name: labels}
     return {f"{name}_{v}": column for v, column in enumerate(labels.T)}
 
 
-def draw(run: FitResult, kind: str) -> bytes:
-    """Draw the clusters of the first fit, as a file of this kind; nothing where it has none."""
+def _confidence_column(result: FitResult, name: str) -> dict[str, np.ndarray]:
+    if result.tested is None or result.tested.confidence is None:
+        return {}
+    return {name: np.round(np.asarray(result.tested.confidence.rows_), 6)}
+
+
+def save_fit(result: FitResult, out: Path, picture: str | None = PICTURE) -> None:
+    """Write ``labels.csv``, ``result.json``, ``report.html`` and the picture of a fit."""
+    fit = result.fits[0]
+    columns: dict[str, Any] = _view_columns("cluster", fit.labels)
+    if fit.membership is not None:
+        columns["membership"] = np.round(np.fmax.reduce(np.asarray(fit.membership), axis=1), 6)
+    columns |= _confidence_column(result, "confidence")
+    if fit.labelled is not None:
+        columns["labelled"] = fit.labelled.astype(int)
+    if fit.part is not None:
+        names = {code: name for name, code in PARTS.items()}
+        columns["part"] = [names.get(code, "") for code in fit.part.tolist()]
+    if fit.predicted is not None:
+        columns |= _view_columns("predicted", fit.predicted)
+    chapter = Chapter(result)
+    pictures = _draw_chapter(chapter, picture, EVIDENCE)
+    summary = {
+        **_summarize_fit(fit),
+        "title": result.title,
+        "warnings": [*filter(None, [result.alert]), *fit.warnings],
+        **({} if result.tested is None else result.tested.summary),
+        "contrast": [_summarize_fit(other) for other in result.fits[1:]],
+    }
+    page = write_page([chapter], result.title)
+    result.files = _write(result, out, columns, summary, page, pictures)
+
+
+def save_exploration(
+    solution: Exploration, results: Sequence[FitResult], out: Path, pictures: bool
+) -> list[Path]:
+    """Write an exploration and the `exploration_results`, with or without pictures.
+
+    Returns the files that were written.
+    """
+    names = [f"clustering_{r + 1}" for r in range(len(results))]
+    columns = dict(zip(names, solution.labels_.T, strict=True))
+    evidence = solution.evidence_ or [None] * len(names)
+    chapters, drawings = [], dict[str, bytes]()
+    for r, (name, result) in enumerate(zip(names, results, strict=True)):
+        columns |= _confidence_column(result, f"confidence_{r + 1}")
+        chapter = Chapter(result, evidence=() if evidence[r] is None else (str(evidence[r]),))
+        if pictures:
+            drawings |= _draw_chapter(chapter, f"{name}.png", f"{name}_evidence.png", evidence[r])
+        chapters.append(chapter)
+    rejected = None
+    if solution.rejected_ is not None:
+        estimator, test = solution.rejected_
+        fit = record_fit(type(estimator).__name__, estimator, 0.0, [])
+        rejected = _summarize_clustering(fit, test, None)
+    summary = {
+        "clusterings": [
+            _summarize_clustering(result.fits[0], test, result)
+            for test, result in zip(evidence, results, strict=True)
+        ],
+        "rejected": rejected,
+        "reason": solution.reason_,
+        "information": solution.table.to_dict(),
+    }
+    page = write_page(chapters, ending=solution.reason_)
+    return _write(results[0], out, columns, summary, page, drawings)
+
+
+def _write(
+    result: FitResult,
+    out: Path,
+    columns: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    page: str,
+    pictures: dict[str, bytes],
+) -> list[Path]:
+    """Write the files of the data set of a result; returns their paths."""
+    n_samples, n_features = map(int, result.table.X.shape)
+    rows = result.table.row_names
+    columns = {"row": np.arange(n_samples) if rows is None else rows, **columns}
+    labels = write_csv(with_labelings(columns, result.table.labelings))
+    data = {"n_samples": n_samples, "n_features": n_features, "known": list(result.known)}
+    summary = {**data, **result.origin, **summary, "versions": package_versions()}
+    texts = (labels, json.dumps(summary, indent=2) + "\n", page)
+    contents = dict(zip(RESULTS, map(str.encode, texts), strict=True)) | pictures
+    make_folder(out)
+    write_files(out, contents)
+    return [out / name for name in contents]
+
+
+def _draw_chapter(
+    chapter: Chapter, name: str | None, evidence_name: str, evidence: Any = None
+) -> dict[str, bytes]:
+    """Draw the clusters and the test of a chapter, and add the pictures to it.
+
+    ``evidence`` is the test of a fit that has not been tested itself.
+    """
+    import matplotlib
+
+    result, pictures = chapter.run, dict[str, bytes]()
+    if name and (picture := draw_clusters(result, Path(name).suffix[1:])):
+        pictures[name] = picture
+        chapter.add_clusters(picture, name)
+    if result.tested is not None:
+        evidence = result.tested.evidence
+    if evidence is not None and pictures:
+        with matplotlib.rc_context(_PLAIN_TEXT):
+            pictures[evidence_name] = _encode_figure(evidence.plot().figure, "png")
+        chapter.add_evidence(pictures[evidence_name])
+    return pictures
+
+
+def draw_clusters(result: FitResult, suffix: str) -> bytes:
+    """Plot the clusters of the first fit, as a file of this type; empty without clusters."""
     import matplotlib
 
     from nrprob.plotting import plot_centroids
 
-    measured = ", ".join(run.origin.get("prepared", {}).get("known", []))
-    name = run.known[0] if run.known else measured or "nothing"
-    labels = run.fits[0].labels
-    # Of views, one row of the picture is a combination of their clusters.
+    covariates = ", ".join(result.origin.get("prepared", {}).get("known", []))
+    name = result.known[0] if result.known else covariates or "nothing"
+    labels = result.fits[0].labels
+    # With views, one row of the picture is a combination of their clusters.
     fitted = labels.reshape(len(labels), -1)[:, 0] >= 0
     if not fitted.any():
         return b""
-    table, labels = run.table.rows(fitted), combined(labels[fitted])
+    table, labels = result.table.rows(fitted), combine_views(labels[fitted])
     labelings = table.labelings
-    known = labelings[name] if run.known else np.full(len(labels), "all rows")
-    # Tables with more rows than this cannot be read; three is what fits beside each other.
+    known = labelings[name] if result.known else np.full(len(labels), "all rows")
+    # Tables with more rows are unreadable, and three fit side by side.
     others = [key for key, z in labelings.items() if key != name and len(np.unique(z)) <= 12][:3]
-    with matplotlib.rc_context(NAMES):
+    with matplotlib.rc_context(_PLAIN_TEXT):
         figure = plot_centroids(
             table.X,
             labels,
             known,
             table.image_shape,
             table.feature_names,
-            labels_name=run.fits[0].title,
+            labels_name=result.fits[0].title,
             known_name=name,
             others={key: labelings[key] for key in others},
-            title=run.title or None,
+            title=result.title or None,
         )
-    return as_file(figure, kind)
+    return _encode_figure(figure, suffix)
 
 
-def seen(run: FitResult, pictures: Mapping[str, bytes]) -> list[tuple[str, str, str]]:
-    """Of the pictures of `draw`: addresses that hold them, what is seen, and how to read them."""
-    from nrprob.batch.report.fit_page import Chapter, source
-
-    groups = f"the groups of {run.known[0]}" if run.known else "all rows"
-    unit = "images" if run.table.image_shape else "profiles, in standard deviations from the mean"
-    told = (
-        f"First, means of {groups} and of the clusters as {unit}; then, how many rows of each "
-        "group are in each cluster, which a table says as well."
-    )
-    sights = [f"Means and numbers of rows of clusters and {groups}", *Chapter(run).sights()]
-    text = f"{run.title or run.fits[0].title}. {'. '.join(sights)}."
-    addresses = (source(drawn, Path(file).suffix[1:]) for file, drawn in pictures.items())
-    return [(one, text, told) for one in addresses if one]
-
-
-def as_file(figure: Figure, kind: str) -> bytes:
-    """Contents of a file of this kind that shows a figure, which is closed."""
+def _encode_figure(figure: Figure, suffix: str) -> bytes:
+    """Contents of a file of this type that shows a figure, which is closed."""
     import matplotlib.pyplot as plt
 
-    drawn = io.BytesIO()
+    buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # Letters that the font lacks are seen as boxes, and their names are on the page.
+        # Letters that the font lacks appear as boxes; the page has the names.
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
-        figure.savefig(drawn, format=kind, dpi=110)
+        figure.savefig(buffer, format=suffix, dpi=110)
     plt.close(figure)
-    return drawn.getvalue()
-
-
-def _rows(result: xarray.Dataset, name: str) -> np.ndarray | None:
-    """Numbers of rows of one cell, by view if its method clusters views; None without any."""
-    if f"view_{name}" in result:
-        values = result[f"view_{name}"].values
-        if (values >= 0).any():
-            return values[:, (values >= 0).any(0)]
-    return result[name].values if name in result else None
-
-
-def read(plan: Plan, dataset: xarray.Dataset) -> FitResult:
-    """Results of a plan with one data set and one fit of every method.
-
-    Where something is known, a method that is told of it comes first.
-    """
-    model = plan.model
-    table = load_data(model, plan.cells[0].data, plan.cells[0].seed)
-    if model.measures:
-        others = (one.labeling for one in (*model.drawn.values(), *model.measures.values()))
-        shown = dict.fromkeys([*model.known_names, *filter(None, others)])
-        table.labelings = {name: table.labelings[name] for name in shown}
-    fits, names = [], dataset["measure"].values.tolist()
-    # Methods of two titles and the same parameters share their fits.
-    dataset = dataset.drop_duplicates("cell")
-    cells = list(plan.cells)
-    if model.known_names:
-        cells.sort(key=lambda cell: not registry.method(cell.name).capabilities.known)
-    for cell in cells:
-        result = dataset.sel(cell=cell.id)
-        estimator, kind = registry.make_estimator(cell.name, cell.parameters), cell.name
-        if not isinstance(registry.method(kind), registry.Rival):
-            kind = type(estimator).__name__
-        labels = _rows(result, "labels")
-        assert labels is not None
-        fits.append(
-            Fit(
-                title=cell.method,
-                method=kind,
-                parameters=estimator.get_params(deep=False),
-                labels=labels,
-                seconds=float(result["seconds"]),
-                membership=result["membership"].values if "membership" in result else None,
-                objective=float(result["objective"]),
-                n_clusters=int(result["n_clusters_found"]),
-                converged=bool(result["converged"]),
-                n_iter=int(result["n_iter"]),
-                warnings=str(result["warnings"].values).splitlines(),
-                scores=dict(zip(names, result["score"].values.tolist(), strict=True)),
-                labelled=result["labelled"].values == 1 if "labelled" in result else None,
-                part=result["part"].values if "part" in result else None,
-                predicted=_rows(result, "predicted"),
-                refusal=str(result["refusal"].values) if "refusal" in result else None,
-            )
-        )
-    return FitResult(model.title, table, model.known_names, fits, origin=plan.origin, say=as_key)
+    return buffer.getvalue()

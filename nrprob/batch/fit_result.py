@@ -1,38 +1,79 @@
-"""Fits of one data set: what the terminal, files and the page show."""
+"""Fits of one data set, with their tests: shared by the terminal, files and pages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nrprob.batch import tables
-from nrprob.batch.fits import Fit
+from nrprob.batch import registry
+from nrprob.batch.fits import Fit, default_measures, record_fit, score_fit
+from nrprob.batch.plan import Plan
+from nrprob.batch.provenance import as_key
+from nrprob.batch.sources import load_data
+from nrprob.batch.store import dataset_to_fit
+from nrprob.batch.tables import Table
 from nrprob.data.preparation.record import Say, as_option
+from nrprob.evidence import Confidence, Evidence, confidence, test
 from nrprob.statistics.single_feature import single_feature
+from nrprob.successive import Exploration
 
 if TYPE_CHECKING:
-    from nrprob.batch.evidence import Tested
+    import xarray
 
-__all__ = ["FitResult"]
+__all__ = ["FitResult", "Tested", "exploration_results", "plan_result", "check_clusters"]
+
+_WITHHELD = "confidence withheld: one feature determines the clusters"
+
+
+@dataclass(frozen=True)
+class Tested:
+    """Tests of the clusters of a fit.
+
+    Attributes
+    ----------
+    evidence : of the clusters; None if the data or the method have no test
+    confidence : of the rows, with ``rows_``; None if it is withheld or undefined
+    said : the results, or why there are none, in sentences
+    """
+
+    evidence: Evidence | None
+    confidence: Confidence | None
+    said: tuple[str, ...]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Entries of `result.json`."""
+        summary: dict[str, Any] = {"evidence": {"said": list(self.said)}}
+        if self.evidence is not None:
+            summary["evidence"]["p_structure"] = self.evidence.p_structure_
+            summary["evidence"]["p_gap"] = self.evidence.p_gap_
+        if self.confidence is not None:
+            clusters = np.asarray(self.confidence.clusters_, float)
+            summary["confidence"] = [None if np.isnan(c) else c for c in clusters.tolist()]
+        return summary
 
 
 @dataclass
 class FitResult:
-    """One data set and the fits of it, the first of which matters.
+    """One data set and its fits, the first of which is the main one.
 
-    ``known`` names the labelings that were known, and ``measured`` (n, m) holds numbers that were.
-    ``files`` hold what is kept, and ``origin`` what is to be said of the data and of the command;
-    ``tested`` is what tests of the first fit found, where they were asked for. ``say`` writes an
-    argument where the user can change it.
+    Attributes
+    ----------
+    known : names of the known labelings
+    files : that were written
+    origin : provenance of the data, and the command
+    measured : (n, m) continuous covariates
+    tested : tests of the first fit, if there are any
+    say : writes an argument as the user would change it
     """
 
     title: str
-    table: tables.Table
+    table: Table
     known: Sequence[str]
     fits: list[Fit]
     files: list[Path] = field(default_factory=list)
@@ -43,7 +84,7 @@ class FitResult:
 
     @cached_property
     def alert(self) -> str:
-        """Which feature alone determines the clusters, and what to do; empty if none does."""
+        """Warning that a single feature determines the clusters; empty if none does."""
         labels, table = self.fits[0].labels, self.table
         if labels.ndim > 1:
             return ""
@@ -56,3 +97,92 @@ class FitResult:
             return ""
         how = "" if table.feature_names is None else f" with {self.say('drop', [feature.column])}"
         return f"{feature}; drop the column{how}, or name it as known"
+
+
+def check_clusters(
+    estimator: Any,
+    X: Any,
+    known: np.ndarray | None,
+    *,
+    alpha: float = 0.05,
+    evidence: Evidence | None = None,
+    alert: str = "",
+) -> Tested:
+    """Test the clusters of an estimator that is fitted to ``X``, and compute confidences.
+
+    The estimator's seed is the seed of the tests. An ``evidence`` replaces the test of the
+    clusters, and an ``alert`` (`FitResult.alert`) withholds the confidence.
+    """
+    options = {"known": known, "random_state": estimator.get_params().get("random_state")}
+    try:
+        evidence = evidence or test(estimator, X, alpha=alpha, **options)
+    except (TypeError, ValueError) as error:
+        return Tested(None, None, (f"these clusters have no test: {error}",))
+    if alert:
+        return Tested(evidence, None, (str(evidence), _WITHHELD))
+    try:
+        result = confidence(estimator, X, evidence=evidence, **options)
+    except (TypeError, ValueError) as error:
+        return Tested(evidence, None, (str(evidence), f"confidence withheld: {error}"))
+    if result.rows_ is not None:
+        return Tested(evidence, result, (str(evidence), str(result).partition(" (")[0]))
+    rejected = evidence.p_structure_ > evidence.alpha
+    reason = "confidence withheld: no evidence of clusters" if rejected else _WITHHELD
+    return Tested(evidence, None, (str(evidence), reason))
+
+
+def exploration_results(
+    solution: Exploration,
+    table: Table,
+    known: Sequence[str],
+    origin: Mapping[str, Any],
+    measured: np.ndarray | None = None,
+    alpha: float | None = None,
+) -> list[FitResult]:
+    """Results of the clusterings of an exploration; earlier clusterings are known to later ones.
+
+    With ``alpha``, the clusters are tested, unless the exploration has tested them.
+    """
+    names = [f"clustering_{r + 1}" for r in range(solution.labels_.shape[1])]
+    results = []
+    for r, estimator in enumerate(solution.estimators_):
+        fit = record_fit(type(estimator).__name__, estimator, 0.0, [])
+        score_fit(fit, table.labelings, default_measures([*table.labelings]))
+        before = dict(zip(names[:r], solution.labels_.T, strict=False))
+        result = FitResult(
+            names[r].replace("_", " "), replace(table, labelings=table.labelings | before),
+            [*known, *before], [fit], origin=dict(origin), measured=measured,
+        )  # fmt: skip
+        if alpha is not None:
+            labels = [result.table.labelings[name].astype(str) for name in result.known]
+            result.tested = check_clusters(
+                estimator, table.X, np.column_stack(labels) if labels else None, alpha=alpha,
+                evidence=solution.evidence_[r] if solution.evidence_ else None, alert=result.alert,
+            )  # fmt: skip
+        results.append(result)
+    return results
+
+
+def plan_result(plan: Plan, dataset: xarray.Dataset) -> FitResult:
+    """Result of a plan with one data set and one fit of every method.
+
+    With known structure, methods that are conditioned on it come first.
+    """
+    model = plan.model
+    table = load_data(model, plan.cells[0].data, plan.cells[0].seed)
+    if model.measures:
+        compared = [t.labeling for t in (*model.sampling.values(), *model.measures.values())]
+        shown = dict.fromkeys([*model.known_names, *filter(None, compared)])
+        table.labelings = {name: table.labelings[name] for name in shown}
+    dataset = dataset.drop_duplicates("cell")  # equal methods of two titles share their fits
+    cells = list(plan.cells)
+    if model.known_names:
+        cells.sort(key=lambda cell: not registry.method(cell.name).capabilities.known)
+    fits = []
+    for cell in cells:
+        estimator, name = registry.make_estimator(cell.name, cell.parameters), cell.name
+        if not isinstance(registry.method(name), registry.Rival):
+            name = type(estimator).__name__
+        parameters = estimator.get_params(deep=False)
+        fits.append(dataset_to_fit(dataset.sel(cell=cell.id), cell.method, name, parameters))
+    return FitResult(model.title, table, model.known_names, fits, origin=plan.origin, say=as_key)

@@ -15,39 +15,42 @@ from typing import Any
 import numpy as np
 
 from nrprob.batch import registry
-from nrprob.batch.draws import Parts
 from nrprob.batch.measures import OF_SPLIT, Measure, Metric
 from nrprob.batch.parameters import look_up
+from nrprob.batch.splits import Parts
 from nrprob.estimator.base import labelings
 from nrprob.exceptions import InputError, SingleFeatureWarning
 from nrprob.statistics.groups import cross_table
 
-__all__ = ["Fit", "cluster_sizes", "combined", "fit_method", "outcome", "score", "versions"]
+__all__ = [
+    "Fit", "cluster_sizes", "combine_views", "default_measures", "fit_method", "infeasible_fit",
+    "package_versions", "record_fit", "score_fit",
+]  # fmt: skip
 
 _SHORT: dict[Metric, str] = {"normalized_mutual_information": "NMI", "matched_accuracy": "accuracy"}
 
 
 @dataclass
 class Fit:
-    """One fitted method and how it compares with the labelings of the data.
+    """One fitted method and its agreement with the labelings of the data.
 
     Attributes
     ----------
     title : name in reports
-    method : name of the estimator's class; of a rival, its import path
+    method : class name of the estimator; import path of an external estimator
     parameters : of the estimator
     labels : (n,) cluster of each row, or (n, V) of V views; -1 for rows that were not fitted
-    seconds : that the fit took
-    membership : (n, k), NaN for rows that were not fitted; None where the method has none
+    seconds : of the fit
+    membership : (n, k), NaN for rows that were not fitted; None if the method has none
     trace : objective at every step of the best restart
     restarts : objective of every restart
-    compile_seconds : that its program took to compile, where that is known
+    compile_seconds : of its program, NaN if unknown
     dtype : of the arithmetic
     scores : measure -> value
-    labelled : (n,) bool, rows whose wanted label was drawn; None where nothing is wanted
-    part : (n,) what each row was, see `nrprob.batch.draws.PARTS`; None where rows were not split
-    predicted : like ``labels``, what `predict` says of rows, -1 where it was not asked; or None
-    refusal : why its pairs cannot be kept, empty if they can; None where there are no pairs
+    labelled : (n,) bool, rows with a target label; None without target labels
+    part : (n,) values of `nrprob.batch.splits.PARTS`; None without a split
+    predicted : like ``labels``, of `predict`; -1 for rows without a prediction
+    refusal : why its pairs are infeasible, "" if they are feasible; None without pairs
     """
 
     title: str
@@ -72,20 +75,20 @@ class Fit:
     refusal: str | None = None
 
 
-def combined(labels: np.ndarray) -> np.ndarray:
-    """Labels (n,): the clusters, or the combinations of those of all views, by number."""
+def combine_views(labels: np.ndarray) -> np.ndarray:
+    """Labels (n,): the clusters, or codes of the combinations of the clusters of all views."""
     return labels if labels.ndim == 1 else np.unique(labels, axis=0, return_inverse=True)[1].ravel()
 
 
 def cluster_sizes(labels: np.ndarray) -> list:
-    """Numbers of rows of all clusters; a list of them for every view if there are views."""
+    """Sizes of all clusters; with views, a list of sizes for every view."""
     if labels.ndim == 2:
-        return [cluster_sizes(column) for column in labels.T]
+        return [cluster_sizes(view) for view in labels.T]
     return np.bincount(labels[labels >= 0]).tolist()
 
 
-def outcome(title: str, estimator: Any, seconds: float, messages: Sequence[str]) -> Fit:
-    """What is kept of a fitted estimator."""
+def record_fit(title: str, estimator: Any, seconds: float, messages: Sequence[str]) -> Fit:
+    """Record a fitted estimator."""
     restarts = getattr(estimator, "restarts_", None)
     membership = getattr(estimator, "membership_", None)
     return Fit(
@@ -94,7 +97,7 @@ def outcome(title: str, estimator: Any, seconds: float, messages: Sequence[str])
         parameters=estimator.get_params(deep=False),
         labels=np.asarray(labelings(estimator)),
         seconds=seconds,
-        # Of views, they differ in their shapes, and say no more than the labels.
+        # Memberships of several views differ in shape; their labels are enough.
         membership=None if isinstance(membership, list) else membership,
         objective=float(estimator.objective_),
         trace=np.asarray(estimator.objective_trace_, float),
@@ -106,8 +109,8 @@ def outcome(title: str, estimator: Any, seconds: float, messages: Sequence[str])
     )
 
 
-def refused(title: str, estimator: Any, n: int, seconds: float, reason: str) -> Fit:
-    """What is kept of a fit of ``n`` rows whose pairs cannot be kept."""
+def infeasible_fit(title: str, estimator: Any, n: int, seconds: float, reason: str) -> Fit:
+    """Record a fit of ``n`` rows whose constraints are infeasible."""
     parameters = estimator.get_params(deep=False)
     labels = np.full(n, -1)
     return Fit(title, type(estimator).__name__, parameters, labels, seconds, refusal=reason)
@@ -122,38 +125,20 @@ def fit_method(
     y: np.ndarray | None = None,
     where: str = "",
 ) -> tuple[Fit, Any]:
-    """Fit a method by its short name; its warnings are kept and not shown.
+    """Fit a method by its short name; returns the record, with its warnings, and the estimator.
 
-    Parameters
-    ----------
-    name : str
-        Short name of the method.
-    parameters : mapping
-        Parameters of its estimator.
-    X : array or sparse matrix of shape (n_samples, n_features)
-        The rows.
-    known : array or None
-        Known structure; not handed to methods that take none.
-    y : array of shape (n_samples,), optional
-        Wanted labels, -1 where unknown.
-    where : str, default=""
-        Prefix that tells the user where a wrong parameter stands.
-
-    Returns
-    -------
-    Fit, estimator
-        What remains of the fit, and the fitted estimator.
+    ``known`` is not passed to methods without known structure; ``where`` is the prefix of wrong
+    parameters in messages.
     """
     estimator = registry.make_estimator(name, parameters, where)
     keywords = registry.method(name).capabilities.keywords(known)
     start = time.perf_counter()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         estimator.fit(X, y, **keywords)
     seconds = time.perf_counter() - start
     # `FitResult.alert` says it in the words of the command line.
     messages = [str(w.message) for w in caught if w.category is not SingleFeatureWarning]
-    return outcome(type(estimator).__name__, estimator, seconds, messages), estimator
+    return record_fit(type(estimator).__name__, estimator, seconds, messages), estimator
 
 
 def default_measures(labelings: Sequence[str]) -> dict[str, Measure]:
@@ -165,7 +150,7 @@ def default_measures(labelings: Sequence[str]) -> dict[str, Measure]:
     }
 
 
-def score(
+def score_fit(
     fit: Fit,
     labelings: Mapping[str, np.ndarray],
     measures: Mapping[str, Measure],
@@ -173,26 +158,13 @@ def score(
     *,
     estimator: Any = None,
     parts: Parts | None = None,
-    told: bool = False,
+    classifies: bool = False,
 ) -> None:
-    """Measure a fit, and keep that in ``fit.scores``.
+    """Compute ``fit.scores``: NaN where a fit has no such value, or is infeasible.
 
-    Parameters
-    ----------
-    fit : Fit
-        What was found.
-    labelings : mapping of str to array of shape (n_samples,)
-        Of all rows.
-    measures : mapping of str to Measure
-        What to measure; NaN where a fit does not have it, or was refused.
-    rows : array of bool of shape (n_samples,), optional
-        Rows to compare; by default those that were fitted.
-    estimator : object, optional
-        That was fitted, for measures that are its attributes.
-    parts : Parts, optional
-        Parts of the rows, for measures about the classes of a split.
-    told : bool, default=False
-        Whether the estimator was told classes, so that `predict` says classes.
+    ``labelings`` are of all rows, and ``rows`` (n,) a mask of the rows to compare, by default the
+    fitted ones. Measures of attributes need the ``estimator``, and measures of the classes of a
+    split its ``parts``; ``classifies`` says that `predict` returns classes.
     """
     if fit.refusal:
         fit.scores = dict.fromkeys(measures, math.nan)
@@ -201,11 +173,11 @@ def score(
         rows = np.ones(len(fit.labels), bool) if parts is None else parts.fitted
     rates: Mapping[str, float] = {}
     if parts is not None and any(m.metric in OF_SPLIT for m in measures.values()):
-        rates = _class_rates(fit, parts, told)
+        rates = _class_rates(fit, parts, classifies)
     fit.scores = {}
     for name, measure in measures.items():
         if measure.attribute is not None:
-            value = _attribute(estimator, measure.attribute)
+            value = _attribute_value(estimator, measure.attribute)
         elif measure.metric in OF_SPLIT:
             value = rates[measure.metric]
         else:
@@ -216,7 +188,7 @@ def score(
 def _agreement(
     labels: np.ndarray, measure: Measure, labelings: Mapping[str, np.ndarray], rows: np.ndarray
 ) -> float:
-    """Agreement of labels, those of the rows to compare, with a labeling or with each other."""
+    """Agreement of the labels of the compared rows with a labeling, or between two views."""
     from nrprob import metrics
 
     assert measure.metric is not None
@@ -226,15 +198,15 @@ def _agreement(
     assert measure.labeling is not None
     truth, views = labelings[measure.labeling][rows], [*labels.reshape(len(labels), -1).T]
     if measure.view is None:
-        views = [combined(labels)]
+        views = [combine_views(labels)]
     elif isinstance(measure.view, int):
         views = views[measure.view : measure.view + 1]
     values = [metric(view, truth, **measure.parameters) for view in views]
     return (min if measure.view == "lowest" else max)(values, default=math.nan)
 
 
-def _attribute(estimator: Any, path: str) -> float:
-    """A number that a fitted estimator has; NaN where it has none of that name."""
+def _attribute_value(estimator: Any, path: str) -> float:
+    """Number in an attribute of a fitted estimator; NaN if there is no such attribute."""
     name = path.split(".")[0]
     value = look_up({name: getattr(estimator, name, None)}, path)
     if value is None:
@@ -247,31 +219,33 @@ def _attribute(estimator: Any, path: str) -> float:
     return float(value)
 
 
-def _class_rates(fit: Fit, parts: Parts, told: bool) -> dict[str, float]:
-    """Shares of rows whose class is said rightly.
+def _class_rates(fit: Fit, parts: Parts, classifies: bool) -> dict[str, float]:
+    """Accuracies of class predictions on fitted and on test rows.
 
-    Who was told classes says them in `predict`. Else a cluster stands for the class that most of
-    its labelled rows have; one without labelled rows, for the most frequent class of them all.
+    A cluster predicts the most frequent class of its labelled rows, or else of all labelled rows;
+    a classifier predicts classes itself.
     """
-    codes, labelled, test = parts.codes, parts.rows("labelled"), parts.rows("test")
-    if told:
+    codes, labelled, test = parts.codes, parts.mask("labelled"), parts.mask("test")
+    if classifies:
         assert fit.predicted is not None
-        said = fit.predicted
+        predicted = fit.predicted
     else:
-        n = codes.size
-        result = fit.labels if fit.predicted is None else np.maximum(fit.labels, fit.predicted)
-        number = combined(result.reshape(n, -1))
-        shape = number.max() + 1, codes.max() + 1
-        counts = cross_table(number[labelled], codes[labelled], shape)
-        most = np.where(counts.any(1), counts.argmax(1), counts.sum(0).argmax())
-        said = most[number]
-    right = said == codes
-    train = float(right[parts.fitted].mean())
-    tested = float(right[test].mean()) if test.any() else math.nan
-    return {"train_accuracy": train, "test_accuracy": tested, "error": 1 - tested}
+        labels = fit.labels if fit.predicted is None else np.maximum(fit.labels, fit.predicted)
+        clusters = combine_views(labels.reshape(codes.size, -1))
+        shape = clusters.max() + 1, codes.max() + 1
+        counts = cross_table(clusters[labelled], codes[labelled], shape)
+        majority = np.where(counts.any(1), counts.argmax(1), counts.sum(0).argmax())
+        predicted = majority[clusters]
+    right = predicted == codes
+    test_accuracy = float(right[test].mean()) if test.any() else math.nan
+    return {
+        "train_accuracy": float(right[parts.fitted].mean()),
+        "test_accuracy": test_accuracy,
+        "error": 1 - test_accuracy,
+    }
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
     names = ("nrprob", "jax", "jaxlib", "numpy", "scipy", "scikit-learn", "pandas", "clustpy")
     result = {"python": platform.python_version()}

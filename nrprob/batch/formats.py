@@ -20,16 +20,16 @@ from nrprob.files import reading
 
 __all__ = [
     "EVIDENCE", "MANIFEST", "PAGE", "PICTURE", "PLAN", "RESULTS", "check_file", "column_names",
-    "is_of_fit", "is_table", "npz_names", "require_columns", "require_part", "results_in",
+    "is_fit_folder", "is_table", "npz_names", "require_columns", "require_part", "results_in",
     "separator",
 ]  # fmt: skip
 
 PAGE = "report.html"
 SUMMARY = "result.json"
-RESULTS = ("labels.csv", SUMMARY, PAGE)  # files of a clustering, pictures apart
+RESULTS = ("labels.csv", SUMMARY, PAGE)  # files of a clustering, without pictures
 PICTURE = "summary.png"
 EVIDENCE = "evidence.png"
-PLAN = "plan.json"  # what a model file asked for, in every folder of a run
+PLAN = "plan.json"  # the plan of a model file, in every folder of a run
 MANIFEST = "manifest.json"  # digests of the files of a run
 ROWS = "X"  # the array of rows in an NPZ file
 _TEXTS = (".csv", ".tsv")
@@ -37,17 +37,12 @@ _SUFFIXES = (*_TEXTS, ".parquet", ".npz", ".h5ad")
 _PICTURES = re.compile(
     rf"{re.escape(PICTURE)}|{re.escape(EVIDENCE)}|clustering_\d+(_evidence)?\.png"
 )
-# Format -> what reads it, and the extra of the package that brings it.
-_NEEDED = {".parquet": ("pyarrow", "parquet"), ".h5ad": ("anndata", "cells")}
+# Format -> package that reads it, and the extra that installs the package.
+_READERS = {".parquet": ("pyarrow", "parquet"), ".h5ad": ("anndata", "cells")}
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that is not there, or whose format its name does not tell, or nothing reads.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-    """
+    """Refuse a file that does not exist, or whose format is unknown or unreadable here."""
     if not path.is_file():
         raise InputError(f"no such data file; {path}; check the path")
     if path.suffix not in _SUFFIXES:
@@ -55,7 +50,7 @@ def check_file(path: Path) -> None:
             "cannot tell the format from the file's name; "
             f"{path}; use one of {', '.join(_SUFFIXES)}"
         )
-    package, extra = _NEEDED.get(path.suffix, ("", ""))
+    package, extra = _READERS.get(path.suffix, ("", ""))
     if package and find_spec(package) is None:
         raise InputError(
             f"reading {path.suffix[1:]} needs {package}, which is not installed; {path}; "
@@ -64,7 +59,7 @@ def check_file(path: Path) -> None:
 
 
 def results_in(folder: Path) -> list[Path]:
-    """Files of a folder that have the names of those of a fit or of an exploration."""
+    """Files of a folder with the names of results of a fit or an exploration."""
     if not folder.is_dir():
         return []
     pictures = sorted(path for path in folder.iterdir() if _PICTURES.fullmatch(path.name))
@@ -72,18 +67,18 @@ def results_in(folder: Path) -> list[Path]:
     return [path for path in named if path.is_file()]
 
 
-def is_of_fit(folder: Path) -> bool:
-    """Whether results of a folder are those of a fit or an exploration, and of no model file."""
+def is_fit_folder(folder: Path) -> bool:
+    """Whether a folder has results of a fit or an exploration, and not of a model file."""
     return (folder / SUMMARY).exists() and not (folder / PLAN).exists()
 
 
 def is_table(path: Path) -> bool:
-    """Whether all of a file are columns of one table, and no matrix."""
+    """Whether a file holds the columns of one table, and not a matrix."""
     return path.suffix not in (".npz", ".h5ad")
 
 
 def separator(path: Path) -> str:
-    """What is between the columns of a file of text."""
+    """Separator of the columns of a text file."""
     return "\t" if path.suffix == ".tsv" else ","
 
 
@@ -94,14 +89,9 @@ def require_columns(names: Collection[str], available: Collection[str], path: Pa
 
 
 def column_names(path: Path) -> list[str]:
-    """Names of the columns of a file, read from its beginning.
+    """Names of the columns of a file; of an NPZ file its arrays, of annotated data ``obs``.
 
-    Of an NPZ file, they are its arrays; of annotated data, what is said of their rows.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If the file is not there, or damaged.
+    Raises InputError if the file does not exist or is damaged.
     """
     check_file(path)
     with reading(path, f"the file as {path.suffix[1:].upper()}", "check its contents"):
@@ -109,8 +99,8 @@ def column_names(path: Path) -> list[str]:
             with zipfile.ZipFile(path) as archive:
                 return npz_names([name.removesuffix(".npy") for name in archive.namelist()])
         if path.suffix == ".h5ad":
-            return _of_annotated(path)
-        names = _of_parquet(path) if path.suffix == ".parquet" else _of_text(path)
+            return _obs_names(path)
+        names = _parquet_names(path) if path.suffix == ".parquet" else _text_names(path)
     between, others = ("tabs", {";", ","}) if separator(path) == "\t" else ("commas", {";", "\t"})
     if len(names) == 1 and path.suffix in _TEXTS and others & {*names[0]}:
         raise InputError(
@@ -125,22 +115,22 @@ def column_names(path: Path) -> list[str]:
 
 
 def npz_names(arrays: list[str]) -> list[str]:
-    """Names of what an NPZ file of these arrays holds, which may be a sparse matrix."""
+    """Names of the contents of an NPZ file with these arrays, which may be a sparse matrix."""
     return [ROWS] if {"format", "shape", "data"} <= set(arrays) else arrays
 
 
-def _of_text(path: Path) -> list[str]:
+def _text_names(path: Path) -> list[str]:
     with open(path, encoding="utf-8-sig", newline="") as file:
         try:
             names = next(line for line in csv.reader(file, delimiter=separator(path)) if line)
         except (csv.Error, StopIteration) as error:
             raise ValueError(str(error) or "there is nothing in it") from error
-    # As pandas calls columns without a name; the first of all is the index that it writes.
+    # pandas' names of columns without a name; the first of them is its index.
     names = [unescape(name) or f"Unnamed: {j}" for j, name in enumerate(names)]
     return names[1:] if names[0].startswith("Unnamed: 0") else names
 
 
-def _of_parquet(path: Path) -> list[str]:
+def _parquet_names(path: Path) -> list[str]:
     from pyarrow.parquet import read_schema
 
     schema = read_schema(path)
@@ -148,7 +138,7 @@ def _of_parquet(path: Path) -> list[str]:
     return [name for name in schema.names if name not in index]
 
 
-def _of_annotated(path: Path) -> list[str]:
+def _obs_names(path: Path) -> list[str]:
     import h5py
 
     with h5py.File(path) as file:
@@ -156,12 +146,7 @@ def _of_annotated(path: Path) -> list[str]:
 
 
 def require_part(path: Path, kind: str, name: str) -> None:
-    """Refuse a layer, or an entry of obsm, that a file of annotated data does not have.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-    """
+    """Refuse a layer, or an entry of obsm, that a file of annotated data does not have."""
     if path.suffix != ".h5ad":
         raise InputError(
             f"only H5AD files have a part of that kind; --{kind} {name} of {path}; leave it out"
@@ -169,5 +154,5 @@ def require_part(path: Path, kind: str, name: str) -> None:
     import h5py
 
     with reading(path, "the file as H5AD", "check its contents"), h5py.File(path) as file:
-        there = "layers" if kind == "layer" else kind
-        refuse_unknown(name, list(file.get(there, ())), f"{path} has no such {kind}; {name!r}")
+        group = "layers" if kind == "layer" else kind
+        refuse_unknown(name, list(file.get(group, ())), f"{path} has no such {kind}; {name!r}")

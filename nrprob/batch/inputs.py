@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from nrprob.batch import registry, tables
-from nrprob.batch.draws import Parts, WantedLabels, divide, draw, pairs_of
 from nrprob.batch.plan import Experiment
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.sources import known_array
+from nrprob.batch.splits import Parts, TargetLabels, sample_labels, sample_pairs, split_rows
 from nrprob.batch.tables import Table
 
-__all__ = ["Inputs", "inputs_of"]
+__all__ = ["Inputs", "assemble_inputs"]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Inputs:
-    """What a method is given, and what it is not.
+    """Arguments of a fit, and what is held out from it.
 
     Attributes
     ----------
-    X : what `fit` takes: rows, or a list of tables, one for every view
-    y : wanted labels of these rows, -1 where unknown; None where the method is told none
-    known, pairs : further keywords of `fit`
-    told, parts : which labels were drawn, and which rows belong to which part; None for none
-    X_test, known_test : rows of the test, and what is known of them
+    X, X_test : fitted rows (or a list of tables, one for every view), and test rows
+    known, known_test : keyword of the known structure of these rows
+    y : target labels of the fitted rows, -1 where unknown; None for an unsupervised method
+    pairs : keywords of the constraints
+    target, parts : labelled rows, and the parts of a split; None without
     """
 
     X: Any
-    y: np.ndarray | None
-    known: Mapping[str, Any]
-    pairs: Mapping[str, np.ndarray]
-    told: WantedLabels | None
-    parts: Parts | None
     X_test: Any
+    known: Mapping[str, Any]
     known_test: Mapping[str, Any]
+    y: np.ndarray | None = None
+    pairs: Mapping[str, np.ndarray] = field(default_factory=dict)
+    target: TargetLabels | None = None
+    parts: Parts | None = None
 
     def spread(self, values: np.ndarray, fill: Any) -> np.ndarray:
-        """Values of the rows that were fitted, at their places among all rows."""
+        """Put values of the fitted rows at their positions among all rows."""
         if self.parts is None:
             return values
         out = np.full((self.parts.part.size, *values.shape[1:]), fill, values.dtype)
@@ -49,47 +49,42 @@ class Inputs:
         return out
 
 
-def inputs_of(model: ModelFile, table: Table, cell: Experiment) -> Inputs:
-    """Put together what a cell's method is given.
+def assemble_inputs(model: ModelFile, table: Table, cell: Experiment) -> Inputs:
+    """Assemble the arguments of a cell's fit.
 
-    Everything that is drawn follows from the data set and the run, so that all methods of a run
-    are given the same.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If the data have too few rows for what is to be drawn.
+    The sampling depends on the data set and the run alone, so all methods of a run get the same.
+    Raises InputError if the data have too few rows for it.
     """
     method, seed = registry.method(cell.name), (cell.seed, cell.run)
     known: dict[str, Any] = {}
     if model.known_names:
         labelings = [table.labelings[name] for name in model.known_names]
         known = method.capabilities.keywords(known_array(labelings))
-    told = y = parts = None
+    inputs = Inputs(table.X, table.X, known, known)
     if cell.wanted is not None:
-        told = draw(table.labelings[cell.wanted["labeling"]], cell.wanted, seed)
-        y = told.y if cell.wanted["told"] and told.rows.any() else None
-    X = X_test = table.X
-    known_test = known
+        inputs.target = sample_labels(table.labelings[cell.wanted["labeling"]], cell.wanted, seed)
+        if cell.wanted["told"] and inputs.target.labelled.any():
+            inputs.y = inputs.target.y
     if cell.split is not None:
-        parts = divide(table.labelings[cell.split["labeling"]], cell.split, seed)
-        y = parts.y if cell.split["told"] else None
-        test = parts.rows("test")
-        X, X_test = table.X[parts.fitted], table.X[test]
-        known_test = {name: values[test] for name, values in known.items()}
-        known = {name: values[parts.fitted] for name, values in known.items()}
+        parts = inputs.parts = split_rows(table.labelings[cell.split["labeling"]], cell.split, seed)
+        inputs.y = parts.y if cell.split["told"] else None
+        test = parts.mask("test")
+        inputs.X, inputs.X_test = table.X[parts.fitted], table.X[test]
+        inputs.known = {name: values[parts.fitted] for name, values in known.items()}
+        inputs.known_test = {name: values[test] for name, values in known.items()}
         if cell.split["standardize"]:
-            scaler = tables.scaler(X)
-            X, X_test = scaler.transform(X), scaler.transform(X_test) if test.any() else X_test
-    pairs = {}
+            scaler = tables.fit_scaler(inputs.X)
+            inputs.X = scaler.transform(inputs.X)
+            inputs.X_test = scaler.transform(inputs.X_test) if test.any() else inputs.X_test
     if cell.constraints is not None and method.capabilities.pairs:
         assert model.classes is not None
         labels = table.labelings[model.classes]
         rows = np.arange(labels.size)
-        if parts is not None:
-            labels = labels[parts.fitted]
-            rows = np.flatnonzero(parts.y >= 0)
-        pairs = pairs_of(labels, rows, cell.constraints, seed)
+        if inputs.parts is not None:
+            labels, rows = labels[inputs.parts.fitted], np.flatnonzero(inputs.parts.y >= 0)
+        inputs.pairs = sample_pairs(labels, rows, cell.constraints, seed)
     if table.views is not None and method.capabilities.views:
-        X, X_test = ([x[:, columns] for columns in table.views] for x in (X, X_test))
-    return Inputs(X, y, known, pairs, told, parts, X_test, known_test)
+        inputs.X, inputs.X_test = (
+            [X[:, columns] for columns in table.views] for X in (inputs.X, inputs.X_test)
+        )
+    return inputs

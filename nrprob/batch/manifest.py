@@ -8,6 +8,7 @@ was or as it was announced, and both fit the manifest.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Collection, Mapping
@@ -18,44 +19,44 @@ from nrprob.batch.formats import MANIFEST, PLAN
 from nrprob.exceptions import InputError
 from nrprob.files import locked, make_folder, refuse_link, write_whole
 
-__all__ = ["changed_files", "locks_of", "read_file", "write_files"]
+__all__ = ["changed_files", "lock_folder", "read_file", "write_files"]
 
 
-def locks_of(folder: Path) -> Path:
+def lock_folder(folder: Path) -> Path:
     """Folder of the locks of a run folder."""
     return folder / "locks"
 
 
-def _sha256(content: bytes) -> str:
+def _hash_content(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
 @dataclass
 class _Manifest:
-    """Digests by the names of files: those of finished files, and those of files being written."""
+    """Digests of finished files, and of files being written, by their names."""
 
     files: dict[str, str] = field(default_factory=dict)
     announced: dict[str, str] = field(default_factory=dict)
 
     def dumps(self) -> bytes:
-        """Content of ``manifest.json``, which ends in a digest of the rest."""
+        """Content of ``manifest.json``, which ends with a digest of the rest."""
         content = {"format": 1, "files": self.files, "announced": self.announced}
-        seal = _sha256(json.dumps(content, sort_keys=True).encode())
+        seal = _hash_content(json.dumps(content, sort_keys=True).encode())
         return json.dumps({**content, "sha256": seal}, indent=1).encode()
 
-    def fits(self, name: str, content: bytes) -> bool:
-        """Say whether a file has a content that the manifest lists."""
-        return _sha256(content) in (self.files.get(name), self.announced.get(name))
+    def has_content(self, name: str, content: bytes) -> bool:
+        """Whether the manifest lists this content of a file."""
+        return _hash_content(content) in (self.files.get(name), self.announced.get(name))
 
 
-def _changed(path: Path) -> InputError:
+def _change_error(path: Path) -> InputError:
     return InputError(
         f"a file of the run was changed after it was written; {path}; run the model file again"
     )
 
 
 def _read_manifest(folder: Path) -> tuple[_Manifest, bytes]:
-    """Read the manifest of a run folder; returns its content as well."""
+    """Manifest of a run folder, and the content of its file."""
     path = folder / MANIFEST
     refuse_link(path)
     try:
@@ -73,17 +74,17 @@ def _read_manifest(folder: Path) -> tuple[_Manifest, bytes]:
     except (ValueError, KeyError, TypeError, RecursionError):
         good = False
     if not good:
-        raise _changed(path)
+        raise _change_error(path)
     return manifest, content
 
 
-def _read(folder: Path, name: str) -> tuple[bytes, bool]:
-    """Content of a file, and whether it fits the manifest; others may write both meanwhile."""
+def _read_checked(folder: Path, name: str) -> tuple[bytes, bool]:
+    """Content of a file, and whether it fits the manifest; both may be written meanwhile."""
     while True:
         manifest, before = _read_manifest(folder)
         refuse_link(folder / name)
         content = (folder / name).read_bytes()
-        if manifest.fits(name, content):
+        if manifest.has_content(name, content):
             return content, True
         # While the manifest stays the same, all contents that a file may have are listed in it.
         if _read_manifest(folder)[1] == before:
@@ -93,74 +94,50 @@ def _read(folder: Path, name: str) -> tuple[bytes, bool]:
 def read_file(folder: Path, name: str) -> bytes:
     """Read a file of a run folder.
 
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If the file, or the manifest, was changed after it was written, or is a symbolic link.
-    OSError
-        If the file cannot be read.
+    Raises InputError if the file, or the manifest, was changed after it was written, or is a
+    symbolic link; OSError if the file cannot be read.
     """
-    content, fits = _read(folder, name)
+    content, fits = _read_checked(folder, name)
     if not fits:
-        raise _changed(folder / name)
+        raise _change_error(folder / name)
     return content
 
 
 def changed_files(folder: Path, without: Collection[str] = ()) -> list[Path]:
-    """Files that were changed after they were written; deleted ones do not count.
+    """Files of a run folder that were changed after they were written; deleted ones do not count.
 
-    Parameters
-    ----------
-    folder : Path
-        A run folder.
-    without : collection of str
-        Names of files that are not looked at.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If the manifest was changed, or a file is a symbolic link.
+    Files named in ``without`` are not checked. Raises InputError if the manifest was changed, or a
+    file is a symbolic link.
     """
     changed = []
     for name in _read_manifest(folder)[0].files:
         if name in without:
             continue
-        try:
-            if not _read(folder, name)[1]:
+        with contextlib.suppress(FileNotFoundError):
+            if not _read_checked(folder, name)[1]:
                 changed.append(folder / name)
-        except FileNotFoundError:
-            pass
     return changed
 
 
 def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """Write files, each whole or not at all; of a run folder, the manifest lists them.
+    """Write files by their names, each whole or not at all; a run folder gets a manifest of them.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder. It is a run folder if it has, or gets, a plan.
-    contents : mapping of str to bytes
-        Contents by the names of the files.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If a file cannot be written, or is a symbolic link.
+    A folder is a run folder if it has, or gets, a plan. Raises InputError if a file cannot be
+    written, or is a symbolic link.
     """
     if PLAN not in contents and not (folder / PLAN).exists():
         _write_all(folder, contents)
         return
-    refuse_link(locks_of(folder))
-    make_folder(locks_of(folder))
-    with locked(locks_of(folder) / "manifest.lock"):
-        manifest = _settled(folder)
-        manifest.announced = {name: _sha256(content) for name, content in contents.items()}
+    refuse_link(lock_folder(folder))
+    make_folder(lock_folder(folder))
+    with locked(lock_folder(folder) / "manifest.lock"):
+        manifest = _settle(folder)
+        manifest.announced = {name: _hash_content(content) for name, content in contents.items()}
         write_whole(folder / MANIFEST, manifest.dumps())
         _write_all(folder, contents)
         files = manifest.files | manifest.announced
-        there = {name: files[name] for name in sorted(files) if (folder / name).exists()}
-        write_whole(folder / MANIFEST, _Manifest(there).dumps())
+        present = {name: files[name] for name in sorted(files) if (folder / name).exists()}
+        write_whole(folder / MANIFEST, _Manifest(present).dumps())
 
 
 def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
@@ -168,14 +145,14 @@ def _write_all(folder: Path, contents: Mapping[str, bytes]) -> None:
         write_whole(folder / name, content)
 
 
-def _settled(folder: Path) -> _Manifest:
-    """The manifest without announcements of killed writers; an empty one if it is damaged."""
+def _settle(folder: Path) -> _Manifest:
+    """Manifest with the finished files of killed writers; an empty one if it is damaged."""
     try:
         manifest, _ = _read_manifest(folder)
     except InputError:
         return _Manifest()
     for name, digest in manifest.announced.items():
         path = folder / name
-        if path.is_file() and _sha256(path.read_bytes()) == digest:
+        if path.is_file() and _hash_content(path.read_bytes()) == digest:
             manifest.files[name] = digest
     return manifest

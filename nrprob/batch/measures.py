@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from nrprob.batch.formats import PICTURE
-from nrprob.batch.supervision import Strict
+from nrprob.batch.splits import Strict
 
 __all__ = ["OF_SPLIT", "Figure", "Measure", "Metric", "Report", "Setting", "Statistic", "Table"]
 
@@ -18,22 +18,22 @@ Metric = Literal[
     "variation_of_information", "matching_rate", "predictive_rate", "train_accuracy",
     "test_accuracy", "error",
 ]  # fmt: skip
-# Of the classes of a split, which say what they are of.
+# Accuracies of class predictions, which take no labeling since the split has one.
 OF_SPLIT = ("train_accuracy", "test_accuracy", "error")
 Statistic = Literal["mean", "min", "max", "range", "sd", "p"]
-# By the names of their files; none is that of another file of a run.
+# Suffixes of pictures; no other file of a run has one of them.
 _PICTURES = (".png", ".pdf", ".svg", ".jpg")
 
 
 class Measure(Strict):
-    """Agreement of the clusters with a labeling of the data, or something a fit found.
+    """Agreement of the clusters with a labeling of the data, or an attribute of the fit.
 
-    ``metric`` compares clusters with ``labeling``: those of ``view``, or else the combinations of
-    all views; "highest" and "lowest" are views by the value. "matching_rate" compares two
-    views and takes no labeling; "train_accuracy", "test_accuracy" and "error" are about the classes
-    of the file's split. ``attribute`` is a number that fitted estimators have, such as "tdl_", or a
-    place in one: "n_clusters_.0". What a method does not have is not measured. ``goal`` says which
-    values are better; "none" where that is not the question.
+    ``metric`` compares ``labeling`` with the clusters of ``view``, by default with the combinations
+    of the clusters of all views; "highest" and "lowest" choose the view by the value.
+    "matching_rate" compares two views and takes no labeling; "train_accuracy", "test_accuracy" and
+    "error" use the classes of the split. ``attribute`` is a number of fitted estimators, such as
+    "tdl_", or a place in one: "n_clusters_.0"; it is NaN for methods without it. ``goal`` says
+    which values are better, if any.
     """
 
     metric: Metric | None = None
@@ -44,29 +44,24 @@ class Measure(Strict):
     goal: Literal["high", "low", "none", "auto"] = "auto"
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Measure:
+    def _check_target(self) -> Measure:
         if (self.metric is None) == (self.attribute is None):
-            given = "both" if self.metric else "neither"
+            count = "both" if self.metric else "neither"
             raise ValueError(
-                f"it takes either metric or attribute; got {given}; say what to measure"
+                f"it takes either metric or attribute; got {count}; say what to measure"
             )
-        needs = self.metric is not None and self.metric not in ("matching_rate", *OF_SPLIT)
-        if needs != (self.labeling is not None):
-            what = self.metric or self.attribute
-            raise ValueError(
-                f"{what} needs a labeling; got none; set labeling"
-                if needs
-                else f"{what} takes no labeling; got {self.labeling!r}; leave it out"
-            )
-        if self.view is not None and self.metric in (None, "matching_rate", *OF_SPLIT):
-            raise ValueError(
-                f"{self.metric or self.attribute} is not about one view; got view = {self.view}; "
-                "leave it out"
-            )
+        name = self.metric or self.attribute
+        takes_labeling = self.metric not in (None, "matching_rate", *OF_SPLIT)
+        if takes_labeling and self.labeling is None:
+            raise ValueError(f"{name} needs a labeling; got none; set labeling")
+        if not takes_labeling and self.labeling is not None:
+            raise ValueError(f"{name} takes no labeling; got {self.labeling!r}; leave it out")
+        if not takes_labeling and self.view is not None:
+            raise ValueError(f"{name} is not about one view; got view = {self.view}; leave it out")
         return self
 
     @property
-    def better(self) -> str:
+    def direction(self) -> str:
         """The goal, with "auto" resolved by the metric."""
         if self.goal != "auto":
             return self.goal
@@ -76,12 +71,12 @@ class Measure(Strict):
 
 
 class Setting(Strict):
-    """Some cells of the results, and what was published for them.
+    """Some cells of the results, and published values for them.
 
-    ``where`` holds values of parameters, of the data or of the methods, or of places in them
-    ("dims.0", "wanted.fraction", "split.labelled"). ``published`` goes from
-    method to measure to statistic to value; "A / B" as a method is the ratio of two means, and its
-    "p" is that of a paired t-test of A and B.
+    ``where`` holds values of parameters of the data or of the methods, or of places in them
+    ("dims.0", "wanted.fraction", "split.labelled"). ``published`` maps method to measure to
+    statistic to value. The method "A / B" is the ratio of two means; its "p" is the p-value of a
+    paired t-test of A and B.
     """
 
     where: dict[str, Any] = Field(default_factory=dict)
@@ -104,8 +99,8 @@ class Table(Strict):
 class Figure(Strict):
     """A plot of a report: a measure against a parameter, one line per method.
 
-    ``x`` is a parameter, or a place in one: "dims.0". ``series`` is a parameter that tells lines
-    of one method apart. Published values are drawn where the file's tables have them.
+    ``x`` is a parameter, or a place in one: "dims.0". ``series`` is a parameter with a line of its
+    own for each value. Published values come from the tables of the file.
     """
 
     name: str
@@ -120,9 +115,9 @@ class Figure(Strict):
 
 
 class Report(Strict):
-    """What to draw of a single run, and where results go.
+    """Picture of a single run, and folder of the results.
 
-    ``picture`` is the name of a file in the folder of results, or empty for none. ``out`` is a
+    ``picture`` is the name of a file in the folder of results, empty for no picture. ``out`` is a
     folder below the working directory.
     """
 
@@ -131,7 +126,7 @@ class Report(Strict):
 
     @field_validator("picture")
     @classmethod
-    def _stays_in_its_folder(cls, name: str | None) -> str | None:
+    def _check_picture(cls, name: str | None) -> str | None:
         plain = not name or not set("/\\:\0") & set(name)
         if not plain or (name and Path(name).suffix not in _PICTURES):
             raise ValueError(
@@ -142,7 +137,7 @@ class Report(Strict):
 
     @field_validator("out")
     @classmethod
-    def _stays_below(cls, out: Path | None) -> Path | None:
+    def _check_out(cls, out: Path | None) -> Path | None:
         if out is None:
             return out
         # On Windows, a drive or a backslash leads elsewhere, too.

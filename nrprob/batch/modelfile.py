@@ -1,7 +1,6 @@
 """Model files: what to run, described in TOML.
 
-A file names its data, what is known about them, methods with their parameters, and what to
-measure::
+A file names its data, the known structure, methods with their parameters, and measures::
 
     title = "Even, odd, and what else?"
     known = "parity"
@@ -18,17 +17,17 @@ measure::
     name = "ccib"
     n_clusters = 2
 
-It may ask for many data sets and many settings: ``data.cases`` lists parameters of the data that
-belong together, ``grid`` (of the data, of a method) lists values to combine, ``data.repeats`` draws
-as many data sets of every case, and ``runs`` fits every one of them as many times, with seeds of
-their own. A method's parameter may be taken from the data: ``n_clusters = "data.n_clusters"``. A
-method may be an estimator of another package, by its import path: ``"sklearn.cluster.KMeans"``.
+It may describe many data sets and many settings: ``data.cases`` lists parameters of the data that
+belong together, ``grid`` (of the data, or of a method) lists values to combine, ``data.repeats``
+generates several data sets of every case, and ``runs`` repeats every fit with another seed. A
+method's parameter may refer to the data: ``n_clusters = "data.n_clusters"``. A method may be an
+estimator of another package, by its import path: ``"sklearn.cluster.KMeans"``.
 
-``wanted`` tells methods the sought labels of some rows. ``split`` has them fit some rows, with or
-without their labels, and tests them on others. ``constraints`` tells them pairs of rows.
+``wanted`` gives methods target labels of some rows. ``split`` fits some rows, with or without their
+labels, and tests on others. ``constraints`` gives methods pairs of rows.
 
-``tables`` and ``figures`` say how a report sets the results out, beside published values where
-there are some. Keys that do not exist are refused, with the place and the nearest right one.
+``tables`` and ``figures`` arrange the results of a report, with published values. Unknown keys are
+refused, with their place and the nearest valid key.
 """
 
 from __future__ import annotations
@@ -44,61 +43,60 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from nrprob.batch import registry
-from nrprob.batch.schema import DEEPEST, ModelFile
+from nrprob.batch.schema import MAX_DEPTH, ModelFile
 from nrprob.exceptions import InputError, short_repr
 from nrprob.files import as_path, refuse_link
 
 __all__ = ["default_folder", "read_model"]
 
-LARGEST_FILE = 2**18  # bytes
-MOST_ERRORS = 20  # lines of mistakes in one file
-MOST_SHOWN = 200  # characters of a wrong value
+MAX_BYTES = 2**18  # bytes
+MAX_ERRORS = 20  # lines of mistakes in one file
 
 
-def _fields_at(path: tuple[Any, ...]) -> list[str]:
-    """Keys that are legal in the table at `path`."""
-    at: Any = ModelFile
+def _valid_keys(path: tuple[Any, ...]) -> list[str]:
+    """Valid keys of the table at a path."""
+    table: Any = ModelFile
     for key in path:
-        if isinstance(at, type) and issubclass(at, BaseModel):
-            if key not in at.model_fields:
+        if isinstance(table, type) and issubclass(table, BaseModel):
+            if key not in table.model_fields:
                 return []
-            at = at.model_fields[key].annotation
-            if isinstance(at, types.UnionType):  # Model | None
-                at = typing.get_args(at)[0]
+            table = table.model_fields[key].annotation
+            if isinstance(table, types.UnionType):  # Model | None
+                table = typing.get_args(table)[0]
         else:  # dict[str, Model] and list[Model]: the type of their values
-            arguments = typing.get_args(at)
-            at = arguments[-1] if arguments else None
-    return list(at.model_fields) if isinstance(at, type) and issubclass(at, BaseModel) else []
+            arguments = typing.get_args(table)
+            table = arguments[-1] if arguments else None
+    is_model = isinstance(table, type) and issubclass(table, BaseModel)
+    return list(table.model_fields) if is_model else []
 
 
-def _explain(error: Any) -> str:
+def _explain_error(error: Any) -> str:
     path = tuple(error["loc"])
-    # pydantic marks keys of dictionaries by a last place of its own
+    # pydantic appends "[key]" to the path of a dictionary's key
     path = path[:-1] if path and path[-1] == "[key]" else path
     dotted = ".".join(str(key) for key in path)
     if error["type"] == "extra_forbidden":
-        return f"unknown key; {dotted}; {registry.nearest(str(path[-1]), _fields_at(path[:-1]))}"
+        return f"unknown key; {dotted}; {registry.nearest(str(path[-1]), _valid_keys(path[:-1]))}"
     if error["type"] == "missing":
         return f"a required key is missing; {dotted}; add it"
+    value = short_repr(error["input"])
     if error["type"] == "literal_error":
         choices = error["ctx"]["expected"].replace(" or ", ", ").replace("'", "").split(", ")
-        return f"unknown value; {dotted} = {short_repr(error['input'])}; " + registry.nearest(
-            str(error["input"]), choices
-        )
+        nearest = registry.nearest(str(error["input"]), choices)
+        return f"unknown value; {dotted} = {value}; {nearest}"
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":
         return f"{dotted}: {message}" if dotted else message
-    given = short_repr(error["input"])
-    return f"a value does not fit; {dotted} = {given}; {message[0].lower()}{message[1:]}"
+    return f"a value does not fit; {dotted} = {value}; {message[0].lower()}{message[1:]}"
 
 
-def _content(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST_FILE + 1)
-        if len(content) > LARGEST_FILE:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
             raise InputError(
-                f"a model file has at most {LARGEST_FILE} bytes; {path} has more; put data in a "
+                f"a model file has at most {MAX_BYTES} bytes; {path} has more; put data in a "
                 "file of their own"
             )
         text = content.decode("utf-8")
@@ -123,7 +121,7 @@ def _content(path: Path) -> dict[str, Any]:
         ) from error
 
 
-# Strings and comments of TOML; a string that is not closed goes to the end of its line or the file.
+# Strings and comments of TOML; an open string ends at the end of its line or the file.
 _OPAQUE = re.compile(
     "|".join(
         (
@@ -136,23 +134,23 @@ _OPAQUE = re.compile(
     ),
     re.DOTALL,
 )
-_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}")
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{MAX_DEPTH}}}")
 
 
 def _refuse_nesting(text: str, path: Path) -> None:
-    """Refuse deep keys and values before they are parsed, which takes long or overflows the stack.
+    """Refuse deep keys and values, whose parsing takes long or overflows the stack.
 
-    The depth is counted without strings and comments: of dotted keys by their dots, of values by
-    their brackets.
+    The depth of dotted keys is the number of dots, and the depth of values the number of open
+    brackets, outside of strings and comments.
     """
     bare = _OPAQUE.sub("s", text)
     depth = deepest = 0
     for bracket in re.findall(r"[][{}]", bare):
         depth += 1 if bracket in "[{" else -1
         deepest = max(deepest, depth)
-    if deepest > DEEPEST or _LONG_KEY.search(bare):
+    if deepest > MAX_DEPTH or _LONG_KEY.search(bare):
         raise InputError(
-            f"keys and values are nested at most {DEEPEST} levels deep; {path} has more; flatten "
+            f"keys and values are nested at most {MAX_DEPTH} levels deep; {path} has more; flatten "
             "them"
         )
 
@@ -163,17 +161,22 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
     Parameters
     ----------
     source : Path, str or mapping
-        A TOML file, or what one would contain.
+        A TOML file, or the contents of one.
 
     Returns
     -------
     ModelFile
-        What it says, checked as far as that is possible without loading data or estimators.
+        The contents, checked as far as possible without data or estimators.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        With one line per mistake, each naming its place.
+        With one line per mistake and its place.
+
+    See Also
+    --------
+    nrprob.batch.run : Run a model file.
+    nrprob.batch.load : Results of a run.
 
     Examples
     --------
@@ -190,14 +193,14 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
             raise InputError(
                 f"results are named after the model file; {path} would name no folder; rename it"
             )
-        content, name, folder = _content(path), str(path), path.parent
+        content, name, folder = _read_toml(path), str(path), path.parent
     try:
         model = ModelFile.model_validate(content)
     except ValidationError as error:
         errors = error.errors(include_url=False)
-        lines = [_explain(e) for e in errors[:MOST_ERRORS]]
-        if len(errors) > MOST_ERRORS:
-            lines.append(f"{len(errors) - MOST_ERRORS} more mistakes are not shown")
+        lines = [_explain_error(e) for e in errors[:MAX_ERRORS]]
+        if len(errors) > MAX_ERRORS:
+            lines.append(f"{len(errors) - MAX_ERRORS} more mistakes are not shown")
         raise InputError("\n".join(f"{name}: {line}" for line in lines)) from error
     if model.data.file is not None and not model.data.file.is_absolute():
         # Relative to the model file, so that the pair can be moved together.
@@ -206,12 +209,9 @@ def read_model(source: Path | str | Mapping[str, Any]) -> ModelFile:
 
 
 def default_folder(model: ModelFile, path: Path | str) -> Path:
-    """Where results go unless the user says where: a folder below the working directory.
+    """Default folder of results, below the working directory.
 
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If a symbolic link leads elsewhere.
+    Raises InputError if a symbolic link leads elsewhere.
     """
     folder = model.report.out or Path("results") / Path(path).stem
     for place in (folder, *folder.parents):

@@ -1,9 +1,9 @@
 """Expand a model file into cells: one data set, one setting of one method, one seed.
 
-The identifier of a cell follows from everything that determines its result and from nothing else,
-so that titles, tables and the order of a file may change without a new computation. Cells are
-grouped into batches, the units of work and of writing. Both follow from the file alone, so that
-several runners divide the same work in the same way.
+The identifier of a cell is a digest of everything that determines its result, so titles, tables and
+the order of a file may change without a new computation. Cells are grouped into batches, the units
+of work and of writing. Both depend on the file alone, so several runners divide the same work in
+the same way.
 """
 
 from __future__ import annotations
@@ -19,24 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from nrprob.batch import registry
-from nrprob.batch.measures import Measure
 from nrprob.batch.parameters import FLAT, as_text, look_up
-from nrprob.batch.schema import MOST_SEED, MethodSpec, ModelFile
-from nrprob.batch.supervision import MOST_FITS
+from nrprob.batch.schema import MAX_SEED, SAMPLING, MethodSpec, ModelFile
+from nrprob.batch.splits import MAX_FITS
 from nrprob.exceptions import InputError, short_repr
 from nrprob.files import digest
 
 __all__ = [
-    "Batch",
-    "Experiment",
-    "Plan",
-    "check_seed",
-    "differences",
-    "expand",
-    "file_digest",
-    "matches",
-    "select",
-]
+    "Batch", "Experiment", "Plan", "check_seed", "expand", "file_digest", "find_differences",
+    "matches", "select",
+]  # fmt: skip
 
 BATCH = 32  # cells; a killed run loses at most one batch of them
 _REFERENCE = re.compile(r"data\.(\w+(?:\.\d+)*)")
@@ -48,17 +40,16 @@ class Experiment:
 
     Attributes
     ----------
-    id : name that follows from what determines the result
-    case : number of the data's case
-    repeat, seed : number of the data set in its case, and the seed that draws it
+    id : digest of the identity
+    case : index of the data's case
+    repeat, seed : index of the data set in its case, and the seed of its generator
     method : title of the method
-    name : short name of the method, or import path of a rival
-    run : number of the fit
+    name : short name of the method, or import path of an external estimator
+    run : index of the fit
     data : parameters of the data
     parameters : parameters of the estimator, ``random_state`` included
-    wanted : which wanted labels are drawn, and whether the method is told them; None for none
-    split : shares of the parts of the rows, and whether the method is told labels; None for none
-    constraints : which pairs are drawn; None for none
+    wanted, split, constraints : settings of target labels, a split and pairs; None without. The key
+        ``told`` says whether the method gets the labels
     identity : everything that determines the result, as JSON; empty in a plan that was read
     """
 
@@ -78,9 +69,9 @@ class Experiment:
 
     @property
     def values(self) -> dict[str, Any]:
-        """All parameters by name; those of the data come first."""
+        """All parameters by name; parameters of the data take precedence."""
         values = dict(self.parameters)
-        for table, amount in self.drawn.items():
+        for table, amount in self.sampling.items():
             if table in FLAT:
                 values |= {f"{table}.{name}": value for name, value in amount.items()}
             else:
@@ -88,22 +79,22 @@ class Experiment:
         return values | self.data
 
     @property
-    def drawn(self) -> dict[str, dict[str, Any]]:
-        """What is drawn for it, by the table of the file that says so."""
-        tables = {"wanted": self.wanted, "split": self.split, "constraints": self.constraints}
+    def sampling(self) -> dict[str, dict[str, Any]]:
+        """Settings of everything that is sampled, by the table of the file."""
+        tables = {name: getattr(self, name) for name in SAMPLING}
         return {name: amount for name, amount in tables.items() if amount is not None}
 
     @property
     def variant(self) -> str:
-        """What is fitted to the data, seeds aside: the parameters, and what is drawn."""
+        """Parameters, and the settings of what is sampled, without the seed."""
         rest = {k: v for k, v in self.parameters.items() if k != "random_state"}
-        rest |= {f"of {name}": amount for name, amount in self.drawn.items()}
-        return json.dumps(rest, sort_keys=True, default=str)
+        rest |= {f"of {name}": amount for name, amount in self.sampling.items()}
+        return _as_json(rest)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Cells that are likely to share a compiled program, computed and written together."""
+    """Cells that probably share a compiled program, computed and written together."""
 
     id: str
     cells: tuple[Experiment, ...]
@@ -111,7 +102,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells of a model file, and where their results come from (`nrprob.batch.provenance`)."""
+    """All cells of a model file, and their provenance (`nrprob.batch.provenance`)."""
 
     model: ModelFile
     cells: tuple[Experiment, ...]
@@ -119,31 +110,19 @@ class Plan:
     origin: dict[str, Any] = field(default_factory=dict)
 
     def dumps(self) -> str:
-        """As JSON, for whoever reads a folder of results."""
-        cells = [asdict(cell) for cell in self.cells]
-        for cell in cells:
-            del cell["identity"]  # which follows from the rest, and is stored with results
-        return json.dumps(
-            {
-                "format": 1,
-                "origin": self.origin,
-                "model": self.model.model_dump(mode="json"),
-                "cells": cells,
-            },
-            indent=1,
-        )
+        """Write as JSON, without identities, which results store."""
+        cells = [{k: v for k, v in asdict(c).items() if k != "identity"} for c in self.cells]
+        model = self.model.model_dump(mode="json")
+        content = {"format": 1, "origin": self.origin, "model": model, "cells": cells}
+        return json.dumps(content, indent=1)
 
 
-def _canonical(value: Any) -> str:
+def _as_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def _name(text: str) -> str:
+def _short_digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:20]
-
-
-def _digest(value: Any) -> str:
-    return _name(_canonical(value))
 
 
 def _combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
@@ -151,30 +130,20 @@ def _combinations(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]
         yield dict(zip(grid, values, strict=True))
 
 
-def _cases(model: ModelFile) -> list[dict[str, Any]]:
-    """Parameters of the data, case by case."""
-    data = model.data
-    return [
-        {**data.parameters, **case, **chosen}
-        for case in data.cases or [{}]
-        for chosen in _combinations(data.grid)
-    ]
-
-
-def _refuse_too_many(count: int, of: str) -> None:
-    if count > MOST_FITS:
-        raise InputError(
-            f"there are too many {of}; grids, cases, repeats and runs make {count}; ask for at "
-            f"most {MOST_FITS}"
-        )
-
-
-def _size(grid: Mapping[str, Sequence[Any]]) -> int:
+def _n_combinations(grid: Mapping[str, Sequence[Any]]) -> int:
     return math.prod(map(len, grid.values()))
 
 
-def _resolve(value: Any, data: Mapping[str, Any], where: str) -> Any:
-    """A parameter of a method: taken from the data, or "none", which TOML lacks."""
+def _check_count(count: int, what: str) -> None:
+    if count > MAX_FITS:
+        raise InputError(
+            f"there are too many {what}; grids, cases, repeats and runs make {count}; ask for at "
+            f"most {MAX_FITS}"
+        )
+
+
+def _resolve_value(value: Any, data: Mapping[str, Any], where: str) -> Any:
+    """Value of a method's parameter: a reference to the data, or "none", which TOML lacks."""
     if not isinstance(value, str):
         return value
     if value == "none":
@@ -192,216 +161,182 @@ def _resolve(value: Any, data: Mapping[str, Any], where: str) -> Any:
 
 
 def check_seed(value: Any, where: str) -> int:
-    """Seed of the first run, 0 for None; ``where`` names the place.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If it is none that NumPy's generators take.
-    """
+    """Seed of the first run, 0 for None; raises InputError, with the place, for wrong seeds."""
     if value is None:
         return 0
-    if type(value) is not int or not 0 <= value <= MOST_SEED:
+    if type(value) is not int or not 0 <= value <= MAX_SEED:
         raise InputError(
-            f"a seed is a whole number from 0 to {MOST_SEED}; {where} = {value!r}; choose one"
+            f"a seed is a whole number from 0 to {MAX_SEED}; {where} = {value!r}; choose one"
         )
     return value
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of the content of a data file.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If it cannot be read.
-    """
+    """SHA-256 of the content of a data file; raises InputError if it cannot be read."""
     try:
         return digest(path)
     except OSError as error:
         raise InputError(f"no such data file; {path}; check the path") from error
 
 
-def _kind(cell: Experiment) -> str:
-    """Cells of one kind mostly share shapes: they differ in seeds and in real numbers."""
+def _program_key(cell: Experiment) -> str:
+    """Key of cells that mostly share shapes: they differ in seeds and in real numbers."""
     plain = {
         key: "a number" if isinstance(value, float) else value
         for key, value in cell.parameters.items()
         if key not in ("random_state", "max_iter")
     }
-    kind: list[Any] = [cell.case, cell.name, plain]
-    if cell.wanted is not None:  # told no label at all, a method is another program
-        kind.append(cell.wanted["told"] and cell.wanted.get("per_class") != 0)
+    key: list[Any] = [cell.case, cell.name, plain]
+    if cell.wanted is not None:  # without any label, a method runs another program
+        key.append(cell.wanted["told"] and cell.wanted.get("per_class") != 0)
     if cell.split is not None:
-        kind.append(cell.split)
-    return _digest(kind)
+        key.append(cell.split)
+    return _as_json(key)
 
 
 def expand(model: ModelFile) -> Plan:
     """List the cells of a model file, in the order of the file.
 
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If a method refers to a parameter that the data do not have, a data file is missing, or
-        there are too many fits.
+    Raises InputError if a method refers to a parameter that the data do not have, a data file is
+    missing, or there are too many fits.
     """
     data = model.data
-    # They are counted before they are listed.
-    n_sets = max(len(data.cases), 1) * _size(data.grid)
-    _refuse_too_many(n_sets, "data sets")
-    _refuse_too_many(n_sets * len(model.methods), "pairs of a data set and a method")
-    cases = _cases(model)
-    amounts = {name: table.amounts for name, table in model.drawn.items()}
-    chosen = [
+    # Everything is counted before it is listed.
+    n_sets = max(len(data.cases), 1) * _n_combinations(data.grid)
+    _check_count(n_sets, "data sets")
+    _check_count(n_sets * len(model.methods), "pairs of a data set and a method")
+    cases = [
+        {**data.parameters, **case, **point}
+        for case in data.cases or [{}]
+        for point in _combinations(data.grid)
+    ]
+    amounts = {name: table.amounts for name, table in model.sampling.items()}
+    pairs = [
         (number, case, i, spec)
         for number, case in enumerate(cases)
         for i, spec in enumerate(model.methods)
-        if _is_for(spec, case)
+        if _applies(spec, case)
     ]
-    n_fits = sum(_size(spec.grid) * (spec.runs or model.runs) for *_, spec in chosen)
-    _refuse_too_many(n_fits * _size(amounts) * data.repeats, "fits")
-    used = {i for _, _, i, _ in chosen}
+    n_fits = sum(_n_combinations(spec.grid) * (spec.runs or model.runs) for *_, spec in pairs)
+    _check_count(n_fits * _n_combinations(amounts) * data.repeats, "fits")
+    used = {i for _, _, i, _ in pairs}
     for i, spec in enumerate(model.methods):
         if i not in used:
             raise InputError(
                 f"methods.{i}.where is true of no data set; {spec.where}; correct it, or leave the "
                 "method out"
             )
-    shared = _of_all(model)
+    shared = _shared_identity(model)
     cells = []
-    for number, case, i, spec in chosen:
-        told = {"wanted": {"told": spec.wanted}}
+    for number, case, i, spec in pairs:
+        labels = {"wanted": {"told": spec.wanted}}
         if model.split is not None:
-            told["split"] = {"told": model.split.told and spec.wanted}
+            labels["split"] = {"told": model.split.told and spec.wanted}
         for setting in _combinations(spec.grid):
-            given = {
-                key: _resolve(value, case, f"methods.{i}.{key}")
+            parameters = {
+                key: _resolve_value(value, case, f"methods.{i}.{key}")
                 for key, value in (spec.parameters | setting).items()
             }
-            first = check_seed(given.get("random_state"), f"methods.{i}.random_state")
+            first = check_seed(parameters.get("random_state"), f"methods.{i}.random_state")
             for amount, repeat, run in itertools.product(
                 [*_combinations(amounts)], range(data.repeats), range(spec.runs or model.runs)
             ):
                 cell = Experiment(
                     "", number, repeat, data.seed + repeat, spec.label, spec.name, run, case,
-                    given | {"random_state": first + run},
-                    **{name: values | told.get(name, {}) for name, values in amount.items()},
+                    parameters | {"random_state": first + run},
+                    **{name: values | labels.get(name, {}) for name, values in amount.items()},
                 )  # fmt: skip
                 identity = _identity(model, shared, cell)
-                cells.append(replace(cell, id=_name(identity), identity=identity))
-    return Plan(model, tuple(cells), tuple(_batches(cells)))
+                cells.append(replace(cell, id=_short_digest(identity), identity=identity))
+    return Plan(model, tuple(cells), tuple(_make_batches(cells)))
 
 
-def _of_all(model: ModelFile, file: str | None = None) -> dict[str, Any]:
-    """What determines the results of all cells; ``file`` is the digest of the data file."""
+def _shared_identity(model: ModelFile, file: str | None = None) -> dict[str, Any]:
+    """Part of the identity of all cells; ``file`` is the digest of the data file."""
     data = model.data
     optional = ("rows", "views", "components")
     others = ("parameters", "cases", "grid", "seed", "repeats", "file")
     source = data.model_dump(mode="json", exclude={*others, *optional})
-    # Names of results do not change by keys that a file does not use.
+    # Unused keys that were added later do not change the identity.
     source |= {name: value for name in optional if (value := getattr(data, name))}
     if data.file is not None:
         source["file"] = file or file_digest(data.file)
-    return {
-        "data": source,
-        "known": model.known_names,
-        "measures": {name: _what(measure) for name, measure in model.measures.items()},
-        "save": model.save.model_dump(),
-    }
+    measures: dict[str, tuple[Any, ...]] = {}
+    for name, m in model.measures.items():
+        measures[name] = (m.metric, m.labeling, m.parameters)
+        if m.attribute is not None or m.view is not None:
+            measures[name] += (m.attribute, m.view)
+    save = model.save.model_dump()
+    return {"data": source, "known": model.known_names, "measures": measures, "save": save}
 
 
 def _identity(model: ModelFile, shared: Mapping[str, Any], cell: Experiment) -> str:
-    """Everything that determines the result of a cell, as JSON; the cell's name is its digest."""
+    """Everything that determines the result of a cell, as JSON."""
     key = {**shared, "case": cell.data, "method": cell.name, "parameters": cell.parameters}
     if model.data.generator is not None:
         key["seed"] = cell.seed
-    for name, amount in cell.drawn.items():
-        # The rows follow from the data set and the run, whatever the method.
+    for name, amount in cell.sampling.items():
+        # The sampled rows depend on the data set and the run alone.
         key[name] = {**amount, "draw": [cell.seed, cell.run]}
     if cell.constraints is not None:
         key["constraints"]["of"] = model.classes
-    return _canonical(key)
+    return _as_json(key)
 
 
-def differences(
+def find_differences(
     model: ModelFile, cells: Iterable[Experiment], identities: Mapping[str, str]
 ) -> Iterator[tuple[Experiment, str]]:
     """Compare the cells of a plan with the identities that were stored with their results.
 
-    Parameters
-    ----------
-    model : ModelFile
-        What was run.
-    cells : iterable of Experiment
-        Cells of its plan.
-    identities : mapping of str to str
-        `Experiment.identity` of all of these by their names, as it is stored.
-
-    Yields
-    ------
-    tuple
-        A cell that was computed with something else than the plan has, and what that is, in words.
-
-    Raises
-    ------
-    ValueError, KeyError, TypeError, AttributeError
-        If an identity is not one that `expand` has made for a cell of that name.
+    Yields every cell with another identity, and the first difference in words. A damaged identity
+    raises ValueError, KeyError, TypeError or AttributeError.
     """
     shared: dict[str | None, dict[str, Any]] = {}
     for cell in cells:
-        if _name(identities[cell.id]) != cell.id:
+        if _short_digest(identities[cell.id]) != cell.id:
             raise ValueError(f"the identity stored with fit {cell.id} is of another fit")
         stored = json.loads(identities[cell.id])
         # The data file itself may be gone.
         file = stored["data"].get("file")
         if file not in shared:
-            shared[file] = _of_all(model, file)
+            shared[file] = _shared_identity(model, file)
         planned = _identity(model, shared[file], cell)
         if planned != identities[cell.id]:
-            yield cell, _differing(_flat(stored), _flat(json.loads(planned)))
+            yield cell, _describe_difference(_flatten(stored), _flatten(json.loads(planned)))
 
 
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
+def _flatten(value: Any, name: str = "") -> dict[str, Any]:
     """Values of nested tables by their dotted names."""
     if not isinstance(value, Mapping) or not value:
         return {name: value}
-    inner = [_flat(item, f"{name}.{key}" if name else key) for key, item in value.items()]
+    inner = [_flatten(item, f"{name}.{key}" if name else key) for key, item in value.items()]
     return {key: item for table in inner for key, item in table.items()}
 
 
-def _differing(computed: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
+def _describe_difference(computed: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
     """The first value that differs, in words."""
     for name in dict.fromkeys([*computed, *planned]):
-        own, other = (as_text(values.get(name)) for values in (computed, planned))
-        if own != other:
-            return f"{name} is {own} in the result and {other} in the plan"
+        result, plan = (as_text(values.get(name)) for values in (computed, planned))
+        if result != plan:
+            return f"{name} is {result} in the result and {plan} in the plan"
     return "a number is written in another way"
 
 
-def _what(measure: Measure) -> tuple[Any, ...]:
-    """What determines a measure."""
-    what: tuple[Any, ...] = measure.metric, measure.labeling, measure.parameters
-    if measure.attribute is not None or measure.view is not None:
-        what += measure.attribute, measure.view
-    return what
-
-
-def _is_for(method: MethodSpec, data: Mapping[str, Any]) -> bool:
+def _applies(method: MethodSpec, data: Mapping[str, Any]) -> bool:
     return not method.where or any(
         all(look_up(data, name) == value for name, value in where.items()) for where in method.where
     )
 
 
-def _batches(cells: Sequence[Experiment]) -> Iterator[Batch]:
-    kinds: dict[str, dict[str, Experiment]] = {}
+def _make_batches(cells: Sequence[Experiment]) -> Iterator[Batch]:
+    groups: dict[str, dict[str, Experiment]] = {}
     for cell in cells:
-        kinds.setdefault(_kind(cell), {}).setdefault(cell.id, cell)
-    for kind in kinds.values():
-        members = list(kind.values())
+        groups.setdefault(_program_key(cell), {}).setdefault(cell.id, cell)
+    for group in groups.values():
+        members = tuple(group.values())
         for first in range(0, len(members), BATCH):
-            part = tuple(members[first : first + BATCH])
-            yield Batch(_digest([cell.id for cell in part]), part)
+            part = members[first : first + BATCH]
+            yield Batch(_short_digest(_as_json([cell.id for cell in part])), part)
 
 
 def matches(cell: Experiment, where: Mapping[str, Any]) -> bool:
@@ -413,58 +348,62 @@ def matches(cell: Experiment, where: Mapping[str, Any]) -> bool:
 def select(plan: Plan, only: Sequence[str]) -> set[str]:
     """Identifiers of the cells that meet all conditions NAME=VALUE.
 
-    NAME is ``method`` (a title or a name), ``table``, ``repeat``, ``run`` or a parameter.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If a condition cannot be read, or nothing meets them all.
+    NAME is ``method`` (a title or a name), ``table``, ``repeat``, ``run`` or a parameter. Raises
+    InputError if a condition cannot be read, or no cell meets them all.
     """
-    several = isinstance(only, list | tuple)
-    if not several or not all(isinstance(condition, str) for condition in only):
+    is_list = isinstance(only, list | tuple)
+    if not is_list or not all(isinstance(condition, str) for condition in only):
         raise TypeError(
             f"only must list conditions NAME=VALUE; got {short_repr(only)}; pass a list of strings"
         )
-    chosen = list(plan.cells)
+    cells = list(plan.cells)
     for condition in only:
-        name, equals, text = condition.partition("=")
-        name, text = name.strip(), text.strip()
+        name, equals, text = (part.strip() for part in condition.partition("="))
         if not equals:
             raise InputError(f"a condition is NAME=VALUE; --only {condition}; add the value")
         if name == "table":
-            named = {t.name: t for t in plan.model.tables}
-            registry.refuse_unknown(text, named, f"no such table; --only {condition}")
-            table = named[text]
-            chosen = [
-                cell
-                for cell in chosen
-                if any(matches(cell, s.where) for s in table.settings)
-                and (not table.methods or cell.method in table.methods)
-            ]
-            continue
-        if name == "method":
-            named_so = [cell for cell in chosen if text.lower() == cell.name.lower()]
-            if named_so:
-                chosen = named_so
-                continue
-        result = [(cell, value) for cell in chosen if (value := _place(cell, name)) is not None]
-        if not result:
-            names = {"method", "table", "repeat", "run"}.union(*(c.values for c in plan.cells))
-            raise InputError(
-                f"no cell has that parameter; --only {condition}; {registry.nearest(name, names)}"
-            )
-        wanted = text.replace(" ", "")
-        values = dict.fromkeys(_text(value) for _, value in result)
-        registry.refuse_unknown(wanted, values, f"no cell has that value; --only {condition}")
-        chosen = [cell for cell, value in result if _text(value) == wanted]
-    return {cell.id for cell in chosen}
+            cells = _select_table(plan, cells, text, condition)
+        elif name == "method" and any(text.lower() == cell.name.lower() for cell in cells):
+            cells = [cell for cell in cells if text.lower() == cell.name.lower()]
+        else:
+            cells = _select_value(plan, cells, name, text, condition)
+    return {cell.id for cell in cells}
 
 
-def _place(cell: Experiment, name: str) -> Any:
-    if name in ("method", "repeat", "run"):
-        return getattr(cell, name)
-    return look_up(cell.values, name)
+def _select_table(
+    plan: Plan, cells: Sequence[Experiment], name: str, condition: str
+) -> list[Experiment]:
+    """Cells of a table of the report."""
+    tables = {table.name: table for table in plan.model.tables}
+    registry.refuse_unknown(name, tables, f"no such table; --only {condition}")
+    table = tables[name]
+    return [
+        cell
+        for cell in cells
+        if any(matches(cell, setting.where) for setting in table.settings)
+        and (not table.methods or cell.method in table.methods)
+    ]
 
 
-def _text(value: Any) -> str:
-    return (value if isinstance(value, str) else json.dumps(value)).replace(" ", "")
+def _select_value(
+    plan: Plan, cells: Sequence[Experiment], name: str, text: str, condition: str
+) -> list[Experiment]:
+    """Cells with a value of a parameter, or with a title, repeat or run."""
+
+    def value_of(cell: Experiment) -> str | None:
+        is_field = name in ("method", "repeat", "run")
+        value = getattr(cell, name) if is_field else look_up(cell.values, name)
+        if value is None:
+            return None
+        return (value if isinstance(value, str) else json.dumps(value)).replace(" ", "")
+
+    pairs = [(cell, value) for cell in cells if (value := value_of(cell)) is not None]
+    if not pairs:
+        names = {"method", "table", "repeat", "run"}.union(*(c.values for c in plan.cells))
+        raise InputError(
+            f"no cell has that parameter; --only {condition}; {registry.nearest(name, names)}"
+        )
+    text = text.replace(" ", "")
+    values = dict.fromkeys(value for _, value in pairs)
+    registry.refuse_unknown(text, values, f"no cell has that value; --only {condition}")
+    return [cell for cell, value in pairs if value == text]

@@ -18,37 +18,28 @@ from nrprob.data.frames import listed
 from nrprob.exceptions import DataUnavailable
 from nrprob.files import digest
 
-__all__ = ["as_key", "with_origin"]
+__all__ = ["as_key", "with_provenance"]
 
 
-def with_origin(plan: Plan, path: Path | None = None, command: str = "") -> Plan:
-    """A plan that says where its results come from, as `result.json` and pages do.
+def with_provenance(plan: Plan, path: Path | None = None, command: str = "") -> Plan:
+    """Add to a plan the provenance of its results, from the model file and the command.
 
-    Parameters
-    ----------
-    plan : Plan
-    path : the model file; None for none
-    command : that runs it; nothing for none
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If the data cannot be read, or are not what the file says.
+    Raises InputError if the data cannot be read.
     """
     origin: dict[str, Any] = {"command": command} if command else {}
     if path is not None:
         origin["model_file"] = {str(path): digest(path)}
     file = plan.model.data.file
     origin["files"] = {} if file is None else {str(file): digest(file)}
-    # Of several data sets that are drawn, none speaks for all.
-    if file is not None or plan.model.single:
+    # One of several generated data sets would not represent the others.
+    if file is not None or plan.model.is_single:
         with contextlib.suppress(DataUnavailable):
-            origin["prepared"] = _prepared(plan)
+            origin["prepared"] = _describe_preparation(plan)
     return replace(plan, origin=origin)
 
 
-def _prepared(plan: Plan) -> dict[str, Any]:
-    """What becomes of the columns of the first data set, and what looks wrong about them."""
+def _describe_preparation(plan: Plan) -> dict[str, Any]:
+    """Preparation of the columns of the first data set, and warnings about them."""
     data, first = plan.model.data, plan.cells[0]
     table = load_selected(plan.model, first.data, first.seed)
     names, notes, warnings = table.feature_names, list[str](), list[str]()
@@ -67,11 +58,11 @@ def _prepared(plan: Plan) -> dict[str, Any]:
         ready = prepared(frame, standardize=data.standardize, say=as_key)
         notes, warnings, scales = notes + ready.notes, ready.warnings, ready.scales_
     elif data.standardize:
-        scaler = tables.scaler(table.X)
+        scaler = tables.fit_scaler(table.X)
         mean = 0 * scaler.scale_ if scipy.sparse.issparse(table.X) else scaler.mean_
-        ends = zip(mean.tolist(), scaler.scale_.tolist(), strict=True)
-        own = names or [f"feature {j}" for j in range(table.X.shape[1])]
-        scales = dict(zip(own, ends, strict=True))
+        columns = names or [f"feature {j}" for j in range(table.X.shape[1])]
+        moments = zip(mean.tolist(), scaler.scale_.tolist(), strict=True)
+        scales = dict(zip(columns, moments, strict=True))
     return {
         "missing": "error",
         "features": names,
@@ -84,5 +75,5 @@ def _prepared(plan: Plan) -> dict[str, Any]:
 
 
 def as_key(option: str, value: Any) -> str:
-    """How an argument of `nrprob.prepare` is written in a model file."""
+    """Write an argument of `nrprob.prepare` as in a model file."""
     return f"data.{option} = {json.dumps(value, ensure_ascii=False)}"

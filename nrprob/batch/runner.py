@@ -1,6 +1,6 @@
 """Run a plan batch by batch; finished batches are not computed again.
 
-The runner claims batches, has them executed and writes the results. The executor is either this
+The runner claims batches, submits them to a pool and writes the results. The pool is either this
 process with all its devices, or the workers of a cluster.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +18,14 @@ import jax
 
 from nrprob.batch.cluster import Cluster, connect
 from nrprob.batch.executor import Executor
-from nrprob.batch.formats import is_of_fit
+from nrprob.batch.formats import is_fit_folder
 from nrprob.batch.modelfile import default_folder, read_model
 from nrprob.batch.plan import Batch, Experiment, Plan, expand
 from nrprob.batch.preflight import check, try_out
-from nrprob.batch.provenance import with_origin
+from nrprob.batch.provenance import with_provenance
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store
-from nrprob.batch.worker import Done, Here
+from nrprob.batch.worker import Done, LocalPool
 from nrprob.exceptions import InputError, short_repr, warn
 from nrprob.files import as_path
 
@@ -37,27 +37,25 @@ __all__ = ["Outcome", "Progress", "run", "run_plan"]
 
 
 class Progress:
-    """What is told how far a run is; this one keeps it to itself."""
+    """Receives the progress of a run; this class ignores it."""
 
     def start(self, total: int, finished: int) -> None:
-        """Say that ``total`` cells are wanted, of which some are finished."""
+        """Begin a run of ``total`` cells, some of which are finished."""
 
     def advance(self, cells: int, what: str) -> None:
-        """Some more cells are finished; ``what`` says which."""
+        """Count more finished cells, which ``what`` describes."""
 
 
 @dataclass
 class Outcome:
-    """What a run did.
+    """Outcome of a run.
 
     Attributes
     ----------
-    folder : where the results are
-    finished : cells computed by this run
-    reused : cells that were finished before
-    skipped : reason -> number of cells whose data are not on this machine
-    failed : what went wrong -> number of cells; they are tried again by the next run
-    compiled : number of programs that were compiled
+    folder : of the results
+    finished, reused : numbers of cells of this run, and of earlier runs
+    skipped, failed : reason -> number of cells; the next run tries them again
+    compiled : number of compiled programs
     """
 
     folder: Path
@@ -77,121 +75,94 @@ def run_plan(
     progress: Progress | None = None,
     scheduler: str | Client | None = None,
 ) -> Outcome:
-    """Do what is missing of a plan.
+    """Compute the missing cells of a plan; other runners may share the folder.
 
-    Parameters
-    ----------
-    plan : Plan
-        The cells.
-    folder : Path or str
-        Where results are, and go. Other runners may work on the same folder at the same time.
-    devices : sequence of jax.Device, optional
-        Those to use; all by default.
-    only : sequence of str
-        Conditions NAME=VALUE that cells have to meet; see `nrprob.batch.plan.select`.
-    progress : Progress, optional
-        Is told how far the run is.
-    scheduler : str or distributed.Client, optional
-        Of a cluster whose workers do the fits; see `run`.
-
-    Returns
-    -------
-    Outcome
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        Before the first fit and before anything is written, as `try_out` does, if a file in the
-        folder is damaged, or if the cluster cannot be used; later, if it is lost.
+    The arguments are those of `run`. Raises InputError before the first fit, and before anything is
+    written, as `try_out` does, or if a file in the folder is damaged or the cluster is unusable.
     """
     progress = progress or Progress()
     chosen = try_out(plan, folder, only)
-    place = Store(folder)
-    finished = place.finished()  # before anything is touched: a damaged file stops us here
-    result = Outcome(Path(folder), reused=len(chosen & finished))
+    store = Store(folder)
+    finished = store.finished()  # before anything is written: a damaged file stops the run here
+    outcome = Outcome(Path(folder), reused=len(chosen & finished))
     missing = chosen - finished
-    waiting = [(batch, [c for c in batch.cells if c.id in missing]) for batch in plan.batches]
-    with _crew(plan, devices, scheduler) as crew:
-        place.open(plan)
-        progress.start(len(chosen), result.reused)
-        _work_through(
-            [(batch, cells) for batch, cells in waiting if cells], place, crew, result, progress
-        )
-    place.note(skipped=result.skipped, failed=result.failed)
-    return result
+    batches = [(batch, [c for c in batch.cells if c.id in missing]) for batch in plan.batches]
+    with _open_pool(plan, devices, scheduler) as pool:
+        store.open(plan)
+        progress.start(len(chosen), outcome.reused)
+        waiting = collections.deque((batch, cells) for batch, cells in batches if cells)
+        _run_batches(waiting, store, pool, outcome, progress)
+    store.note(skipped=outcome.skipped, failed=outcome.failed)
+    return outcome
 
 
 @contextlib.contextmanager
-def _crew(
+def _open_pool(
     plan: Plan, devices: Sequence[jax.Device] | None, scheduler: str | Client | None
-) -> Iterator[Here | Cluster]:
-    """What does the batches: this process, or the workers of a cluster."""
+) -> Iterator[LocalPool | Cluster]:
+    """Pool that executes batches: this process, or the workers of a cluster."""
     with connect(scheduler, devices) as client:
         if client is None:
-            yield Here(Executor(plan.model, devices))
+            yield LocalPool(Executor(plan.model, devices))
             return
-        with Cluster(client, plan.model) as crew:
-            yield crew
+        with Cluster(client, plan.model) as pool:
+            yield pool
 
 
-def _work_through(
-    batches: Iterable[tuple[Batch, list[Experiment]]],
-    place: Store,
-    crew: Here | Cluster,
-    result: Outcome,
+def _run_batches(
+    waiting: collections.deque[tuple[Batch, list[Experiment]]],
+    store: Store,
+    pool: LocalPool | Cluster,
+    outcome: Outcome,
     progress: Progress,
 ) -> None:
-    """Have cells done by a crew, batch by batch, and write what becomes of them."""
-    waiting = collections.deque(batches)
-    begun: dict[str, tuple[Batch, list[Experiment], contextlib.ExitStack]] = {}
+    """Execute batches in a pool, and write their results."""
+    submitted: dict[str, tuple[Batch, list[Experiment], contextlib.ExitStack]] = {}
 
-    def begin(batch: Batch, cells: list[Experiment], *, wait: bool) -> bool:
-        """Begin a batch; False where another runner has it."""
+    def submit_batch(batch: Batch, cells: list[Experiment], *, wait: bool) -> bool:
+        """Claim and submit a batch; False if another runner holds it."""
         with contextlib.ExitStack() as claim:
-            if not claim.enter_context(place.claim(batch, wait=wait)):
+            if not claim.enter_context(store.claim(batch, wait=wait)):
                 return False
-            theirs = place.finished(batch.id)
-            rest = [c for c in cells if c.id not in theirs]
+            finished = store.finished(batch.id)
+            rest = [c for c in cells if c.id not in finished]
             if len(rest) < len(cells):
-                result.reused += len(cells) - len(rest)
+                outcome.reused += len(cells) - len(rest)
                 progress.advance(len(cells) - len(rest), "another runner's")
             if rest:
-                crew.begin(batch.id, rest)
-                begun[batch.id] = batch, rest, claim.pop_all()
+                pool.submit(batch.id, rest)
+                submitted[batch.id] = batch, rest, claim.pop_all()
         return True
 
-    def finish(name: str, done: Done) -> None:
-        batch, cells, claim = begun.pop(name)
+    def write_batch(name: str, done: Done) -> None:
+        batch, cells, claim = submitted.pop(name)
         with claim:
             if done.content:
-                place.write(batch, done.content)
-        result.finished += done.finished
-        result.skipped.update(done.skipped)
-        result.failed.update(done.failed)
-        result.compiled += done.compiled
-        progress.advance(len(cells), f"{cells[0].method}, {_brief(cells[0].data)}")
+                store.write(batch, done.content)
+        outcome.finished += done.finished
+        outcome.skipped.update(done.skipped)
+        outcome.failed.update(done.failed)
+        outcome.compiled += done.compiled
+        values = ", ".join(f"{k} {v}" for k, v in cells[0].data.items()) or "the data"
+        progress.advance(len(cells), f"{cells[0].method}, {values}")
 
     try:
-        while waiting or begun:
-            room = crew.room
+        while waiting or submitted:
+            room = pool.room
             for _ in range(len(waiting)):
-                if len(begun) >= room:
+                if len(submitted) >= room:
                     break
                 batch, cells = waiting.popleft()
-                if not begin(batch, cells, wait=False):
-                    waiting.append((batch, cells))  # look again when ours are done
-            if begun:
-                finish(*crew.wait())
+                if not submit_batch(batch, cells, wait=False):
+                    waiting.append((batch, cells))  # tried again when ours are done
+            if submitted:
+                write_batch(*pool.next_done())
             elif waiting:
-                # Who waits for another runner must hold nothing that it may be waiting for.
-                begin(*waiting.popleft(), wait=True)
+                # To prevent a deadlock, no lock is held while another runner is waited for.
+                submit_batch(*waiting.popleft(), wait=True)
     finally:
-        for *_, claim in begun.values():
+        for *_, claim in submitted.values():
             claim.close()
-
-
-def _brief(parameters: Mapping[str, Any]) -> str:
-    return ", ".join(f"{k} {v}" for k, v in parameters.items()) or "the data"
 
 
 def run(
@@ -204,31 +175,33 @@ def run(
     scheduler: str | Client | None = None,
     allow_large: bool = False,
 ) -> xarray.Dataset:
-    """Run a model file, or go on with a run of it.
+    """Run a model file, or resume an earlier run.
+
+    Every fit is computed once: cells with results in the folder are not computed again.
 
     Parameters
     ----------
     spec : Path, str, mapping or ModelFile
-        A TOML file, or what one would contain.
+        A TOML file, or the contents of one.
     out : Path or str, optional
-        Folder for results. By default the file's ``report.out``, or ``results/`` and the name of
-        the file; a mapping without either is run in memory, so to speak: its folder is deleted.
+        Folder for results. By default ``report.out`` of the file, or ``results/`` and the name of
+        the file; the results of a mapping without either are not kept on disk.
     devices : sequence of jax.Device, optional
-        Those to use; all of `jax.devices` by default. A CPU is one device with all its cores.
+        Devices to use, by default all of `jax.devices`. A CPU is one device with all its cores.
     only : sequence of str
         Conditions NAME=VALUE that cells have to meet.
     progress : Progress, optional
-        Is told how far the run is.
+        Receives the progress of the run.
     scheduler : str or distributed.Client, optional
-        Have batches of fits done by the workers of a ``dask.distributed`` cluster: the address of
-        its scheduler, as ``"tcp://10.0.0.1:8786"``; a client; or ``"local"``, for processes that
-        are started on this machine and end with the run. A script that asks for these needs the
-        usual ``if __name__ == "__main__":``. Scheduler and workers have to have this version of
-        nrprob; results are written by this process alone. A worker does one batch at a time, on
-        all of its own devices, or on as many cores as it has threads.
+        Execute batches on the workers of a ``dask.distributed`` cluster: the address of its
+        scheduler, such as ``"tcp://10.0.0.1:8786"``; a client; or ``"local"``, which starts
+        processes on this machine and ends them with the run. A script with ``"local"`` needs the
+        usual ``if __name__ == "__main__":``. Scheduler and workers need the same version of
+        nrprob; this process alone writes results. A worker executes one batch at a time, on all of
+        its own devices, or on as many cores as it has threads.
     allow_large : bool, default=False
-        Whether the fits may need more memory than this machine has, by an estimate that is made
-        before data are drawn or read.
+        Whether the fits may need more memory than this machine has. The memory is estimated before
+        data are generated or read.
 
     Returns
     -------
@@ -238,15 +211,19 @@ def run(
     Warns
     -----
     UserWarning
-        Of what looks wrong about columns of a file, as `nrprob.prepare` does; of skipped fits.
+        About suspicious columns of a file, as `nrprob.prepare` does, and about skipped fits.
 
     Raises
     ------
     nrprob.exceptions.InputError
-        If the file, its data or the cluster cannot be used, or the fits need more memory than
-        there is, before anything is written;
-        afterwards, if some cells could not be fitted, with the reasons, or if the cluster is lost;
-        what was fitted is kept.
+        Before anything is written, if the file, its data or the cluster cannot be used, or if the
+        fits need more memory than there is. Afterwards, if fits failed or the cluster is lost; the
+        finished fits are kept.
+
+    See Also
+    --------
+    nrprob.batch.load : Results of a run.
+    nrprob.batch.write_report : HTML page of a run.
 
     Examples
     --------
@@ -266,30 +243,30 @@ def run(
     plan = expand(model)
     check(plan, allow_large=allow_large)
     path = Path(spec) if isinstance(spec, str | Path) else None
-    plan = with_origin(plan, path)
+    plan = with_provenance(plan, path)
     for line in plan.origin.get("prepared", {}).get("warnings", []):
         warn(line)
     with contextlib.ExitStack() as stack:
         folder: Path | str | None = as_path(out, "out") if out else None
         if folder is None and (path is not None or model.report.out is not None):
             folder = default_folder(model, path or "")
-        if folder is not None and is_of_fit(Path(folder)):
+        if folder is not None and is_fit_folder(Path(folder)):
             raise InputError(
                 f"the folder has results of a fit; {folder}; choose another folder for the run"
             )
         if folder is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-        result = run_plan(
+        outcome = run_plan(
             plan, folder, devices=devices, only=only, progress=progress, scheduler=scheduler
         )
         dataset = Store(folder).gather()
-        if result.failed:
-            raise InputError(
-                "\n".join(
-                    f"{count} of the fits failed; {reason}; correct the file and run it again"
-                    for reason, count in result.failed.items()
-                )
+    if outcome.failed:
+        raise InputError(
+            "\n".join(
+                f"{count} of the fits failed; {reason}; correct the file and run it again"
+                for reason, count in outcome.failed.items()
             )
-        for reason, count in result.skipped.items():
-            warn(f"{count} cells were skipped; {reason}")
-        return dataset
+        )
+    for reason, count in outcome.skipped.items():
+        warn(f"{count} cells were skipped; {reason}")
+    return dataset

@@ -1,4 +1,4 @@
-"""Schema of a model file: tables, types and the constraints between them."""
+"""Schema of a model file: tables, types and consistency checks."""
 
 from __future__ import annotations
 
@@ -15,37 +15,39 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, field_validator,
 from nrprob.batch import registry
 from nrprob.batch.measures import OF_SPLIT, Figure, Measure, Report, Table
 from nrprob.batch.parameters import FLAT, root
-from nrprob.batch.supervision import MOST_FITS, Constraints, Split, Strict, Wanted
+from nrprob.batch.splits import MAX_FITS, Constraints, Split, Strict, Wanted
 
-__all__ = ["DEEPEST", "MOST_SEED", "SELECTORS", "Data", "MethodSpec", "ModelFile"]
+__all__ = ["MAX_DEPTH", "MAX_SEED", "SAMPLING", "SELECTORS", "Data", "MethodSpec", "ModelFile"]
 
-# Measured of every fit, whatever a file says.
+# Measures of every fit.
 BUILT_IN = ("seconds", "objective", "n_clusters")
-Count = Annotated[int, Field(ge=1, le=MOST_FITS)]
-MOST_COLUMNS = 100_000  # principal components, or pixels of a side
-Size = Annotated[int, Field(ge=1, le=MOST_COLUMNS)]
+MAX_COLUMNS = 100_000  # principal components, or pixels of a side
+MAX_TABLES = 1_000  # methods, or tables, or figures
+# NumPy's generators take seeds below 2**32, and repeats are added to this one.
+MAX_SEED = 4_000_000_000
+MAX_DEPTH = 16  # levels of keys and values; the schema itself has 8
+MAX_KEY = 200  # characters
+Count = Annotated[int, Field(ge=1, le=MAX_FITS)]
+Size = Annotated[int, Field(ge=1, le=MAX_COLUMNS)]
 # Every data set and fit has a copy of its parameters.
 Parameters = Annotated[dict[str, Any], Field(max_length=100)]
-# Lists of values to combine: of none there would be no combination.
+# Lists of values to combine; an empty list would have no combination.
 Grid = Annotated[dict[str, Annotated[list[Any], Field(min_length=1)]], Field(max_length=100)]
-# NumPy's generators take seeds below 2**32, and repeats are added to this one.
-MOST_SEED = 4_000_000_000
-DEEPEST = 16  # levels of keys and values; the schema itself has 8
-LONGEST_KEY = 200  # characters
-MOST_TABLES = 1_000  # methods, or tables, or figures
-# Parameters of data that say which rows to take, whatever the source.
+# Parameters of any data that select rows.
 SELECTORS = ("rows", "keep")
+# Tables of what is sampled for every run.
+SAMPLING = ("wanted", "split", "constraints")
 
 
 class Labeling(Strict):
-    """A labeling derived from another one by putting its values into named groups."""
+    """A labeling that merges the values of another one into named groups."""
 
     of: str
     groups: dict[str, list[Any]]
 
 
 class Data(Strict):
-    """Where rows come from, which of them are kept, and how they are labelled."""
+    """Source of the rows, their selection, labels and transformation."""
 
     loader: str | None = None
     generator: str | None = None
@@ -55,14 +57,14 @@ class Data(Strict):
     cases: list[Parameters] = Field(default_factory=list)
     grid: Grid = Field(default_factory=dict)
     # of a generator
-    seed: Annotated[int, Field(ge=0, le=MOST_SEED)] = 0
+    seed: Annotated[int, Field(ge=0, le=MAX_SEED)] = 0
     repeats: Count = 1
     # of a file
     columns: list[str] = Field(default_factory=list)
     label_columns: list[str] = Field(default_factory=list)
     # of a file or a loader
     drop: list[str] = Field(default_factory=list)
-    # of any
+    # of any source
     image_shape: tuple[Size, Size] | None = None
     rows: tuple[int, int] | None = None
     keep: dict[str, list[Any]] = Field(default_factory=dict)
@@ -73,11 +75,11 @@ class Data(Strict):
     components: int | float | None = None
 
     @model_validator(mode="after")
-    def _one_source(self) -> Data:
+    def _check_source(self) -> Data:
         sources = [s for s in ("loader", "generator", "file") if getattr(self, s) is not None]
         if len(sources) != 1:
-            given = ", ".join(sources) or "none"
-            raise ValueError(f"data come from one source; {given}; give loader, generator or file")
+            names = ", ".join(sources) or "none"
+            raise ValueError(f"data come from one source; {names}; give loader, generator or file")
         if self.repeats > 1 and self.generator is None:
             raise ValueError(
                 f"only a generator can draw other data; repeats = {self.repeats}; "
@@ -89,12 +91,8 @@ class Data(Strict):
                 f"a file has no parameters; got {others[0]}; leave it out, or vary "
                 f"{' or '.join(SELECTORS)}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _columns_are_there(self) -> Data:
-        for name, given in (("views", self.views), ("image_shape", self.image_shape)):
-            if self.components is not None and given:
+        for name in ("views", "image_shape"):
+            if self.components is not None and getattr(self, name):
                 raise ValueError(
                     "principal components are no columns of the data; got components = "
                     f"{self.components} and {name}; leave one out"
@@ -106,15 +104,15 @@ class Data(Strict):
         return self
 
     @model_validator(mode="after")
-    def _selections(self) -> Data:
+    def _check_selections(self) -> Data:
         for name in SELECTORS:
             if name in self.parameters:
                 raise ValueError(f"{name} is no parameter; got parameters.{name}; set data.{name}")
         varied = [*self.cases, *({k: v} for k, values in self.grid.items() for v in values)]
         for case in [{name: getattr(self, name) for name in SELECTORS}, *varied]:
             rows, keep = case.get("rows"), case.get("keep", {})
-            numbers = isinstance(rows, list | tuple) and all(type(r) is int for r in rows)
-            if rows is not None and not (numbers and len(rows) == 2 and 0 <= rows[0] < rows[1]):
+            is_range = isinstance(rows, list | tuple) and all(type(r) is int for r in rows)
+            if rows is not None and not (is_range and len(rows) == 2 and 0 <= rows[0] < rows[1]):
                 raise ValueError(
                     f"rows are [first, the one after the last]; got {rows!r}; count from 0"
                 )
@@ -127,25 +125,24 @@ class Data(Strict):
 
     @field_validator("components", mode="before")
     @classmethod
-    def _count_or_share(cls, value: Any) -> Any:
-        if type(value) is int and 1 <= value <= MOST_COLUMNS:
-            return value
-        if value is None or (isinstance(value, float) and 0 < value < 1):
+    def _check_components(cls, value: Any) -> Any:
+        is_share = isinstance(value, float) and 0 < value < 1
+        if value is None or is_share or (type(value) is int and 1 <= value <= MAX_COLUMNS):
             return value
         raise ValueError(
-            f"it is a count from 1 to {MOST_COLUMNS}, or a share between 0 and 1; got {value!r}; "
+            f"it is a count from 1 to {MAX_COLUMNS}, or a share between 0 and 1; got {value!r}; "
             "choose one of them"
         )
 
     @field_validator("views")
     @classmethod
-    def _cut_columns(cls, views: list[Any]) -> list[Any]:
-        numbers = all(type(view) is int and view > 0 for view in views)
-        names = all(
+    def _check_views(cls, views: list[Any]) -> list[Any]:
+        are_counts = all(type(view) is int and view > 0 for view in views)
+        are_names = all(
             isinstance(view, list) and view and all(isinstance(name, str) for name in view)
             for view in views
         )
-        if not (numbers or names):
+        if not (are_counts or are_names):
             raise ValueError(
                 f"views are numbers of columns, one after another, or lists of their names; got "
                 f"{views!r}; write either"
@@ -163,9 +160,9 @@ class MethodSpec(BaseModel):
     """A method by its name; every other key is a parameter of its estimator.
 
     ``grid`` lists values of parameters to combine; ``title`` names the method in reports and in
-    published values; ``runs`` replaces the file's; ``wanted = false`` keeps the file's wanted
-    labels, and those of its split, from it. ``where`` holds parameters of the data that it is for,
-    or alternatives of them.
+    published values; ``runs`` replaces the runs of the file; ``wanted = false`` withholds the
+    target labels, and the labels of a split, from the method. ``where`` restricts the method to
+    data with these parameters, or lists alternatives.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -180,16 +177,16 @@ class MethodSpec(BaseModel):
 
     @field_validator("where", mode="before")
     @classmethod
-    def _alternatives(cls, value: Any) -> Any:
+    def _list_alternatives(cls, value: Any) -> Any:
         return value if isinstance(value, list) else [value]
 
     @field_validator("name")
     @classmethod
-    def _exists(cls, name: str) -> str:
+    def _check_name(cls, name: str) -> str:
         return registry.short_name(name)
 
     @model_validator(mode="after")
-    def _parameters_serve(self) -> MethodSpec:
+    def _check_parameters(self) -> MethodSpec:
         if len(self.parameters) > 100:
             raise ValueError(
                 f"a method has at most 100 parameters; got {len(self.parameters)}; leave some out"
@@ -204,7 +201,7 @@ class MethodSpec(BaseModel):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """Parameters of the estimator as the file gives them, those of the grid left out."""
+        """Parameters of the estimator in the file, without the grid."""
         return dict(self.model_extra or {})
 
     @property
@@ -214,7 +211,7 @@ class MethodSpec(BaseModel):
 
 
 class Save(Strict):
-    """What to keep of every fit, beside its measures."""
+    """Outputs of every fit to save, in addition to its measures."""
 
     labels: bool = True
     memberships: bool = False
@@ -222,7 +219,7 @@ class Save(Strict):
 
 
 class ModelFile(Strict):
-    """What to run."""
+    """Contents of a model file."""
 
     title: str = ""
     description: str = ""
@@ -232,17 +229,17 @@ class ModelFile(Strict):
     wanted: Wanted | None = None
     split: Split | None = None
     constraints: Constraints | None = None
-    methods: list[MethodSpec] = Field(min_length=1, max_length=MOST_TABLES)
+    methods: list[MethodSpec] = Field(min_length=1, max_length=MAX_TABLES)
     runs: Count = 1
     measures: dict[str, Measure] = Field(default_factory=dict)
     save: Save = Field(default_factory=Save)
-    tables: list[Table] = Field(default_factory=list, max_length=MOST_TABLES)
-    figures: list[Figure] = Field(default_factory=list, max_length=MOST_TABLES)
+    tables: list[Table] = Field(default_factory=list, max_length=MAX_TABLES)
+    figures: list[Figure] = Field(default_factory=list, max_length=MAX_TABLES)
     report: Report = Field(default_factory=Report)
 
     @property
     def known_names(self) -> list[str]:
-        """Names of the known labelings, none, one or several."""
+        """Names of the known labelings."""
         return [self.known] if isinstance(self.known, str) else self.known
 
     @property
@@ -251,54 +248,55 @@ class ModelFile(Strict):
         return [method.label for method in self.methods]
 
     @property
-    def drawn(self) -> dict[str, Wanted | Split | Constraints]:
-        """What is drawn anew for every run, by the name of its table."""
-        tables = {"wanted": self.wanted, "split": self.split, "constraints": self.constraints}
+    def sampling(self) -> dict[str, Wanted | Split | Constraints]:
+        """Tables of what is sampled for every run, by name."""
+        tables = {name: getattr(self, name) for name in SAMPLING}
         return {name: table for name, table in tables.items() if table is not None}
 
     def goal(self, measure: str) -> str:
         """Which values of a measure are better: "high", "low" or "none"."""
-        return self.measures[measure].better if measure in self.measures else "none"
+        return self.measures[measure].direction if measure in self.measures else "none"
 
     @property
     def measure_names(self) -> list[str]:
-        """Names of all measures, those of every fit included."""
+        """Names of all measures."""
         return [*self.measures, *self.built_in]
 
     @property
     def built_in(self) -> tuple[str, ...]:
-        """Names of what is measured of every fit."""
+        """Names of the measures of every fit."""
         return BUILT_IN if self.constraints is None else (*BUILT_IN, "infeasible")
 
     @property
     def predicts(self) -> bool:
-        """Whether something is measured of what is said of new rows."""
+        """Whether a measure needs predictions of new rows."""
         metrics = {measure.metric for measure in self.measures.values()}
         return self.split is not None and bool(metrics & {*OF_SPLIT})
 
     @property
     def classes(self) -> str | None:
-        """Labeling that pairs, or the parts of a split, are drawn by."""
-        own = None if self.constraints is None else self.constraints.labeling
-        return own or (None if self.split is None else self.split.labeling)
+        """Labeling of the pairs, or of the split."""
+        labeling = None if self.constraints is None else self.constraints.labeling
+        return labeling or (None if self.split is None else self.split.labeling)
 
     @property
-    def single(self) -> bool:
+    def is_single(self) -> bool:
         """Whether there is one data set and one fit of every method."""
         data = self.data
         grids = [data.grid, *(m.grid for m in self.methods)]
         runs = {self.runs, *(m.runs or self.runs for m in self.methods)}
-        one = data.repeats == 1 and runs == {1} and len(data.cases) <= 1 and not any(grids)
-        return one and all(len(table.amounts) == 1 for table in self.drawn.values())
+        is_one_set = data.repeats == 1 and len(data.cases) <= 1 and not any(grids)
+        amounts = [table.amounts for table in self.sampling.values()]
+        return is_one_set and runs == {1} and all(len(points) == 1 for points in amounts)
 
     @model_validator(mode="before")
     @classmethod
-    def _values_serve(cls, content: Any) -> Any:
+    def _check_content(cls, content: Any) -> Any:
         _check_values(content, "", 0)
         return content
 
     @model_validator(mode="after")
-    def _names_agree(self) -> ModelFile:
+    def _check_consistency(self) -> ModelFile:
         twice = {title for title, times in Counter(self.titles).items() if times > 1}
         if twice:
             raise ValueError(
@@ -307,28 +305,22 @@ class ModelFile(Strict):
         for name in self.measures:
             if name in self.built_in:
                 raise ValueError(f"measures.{name}: this name is taken; {name}; choose another")
-        labeling = self._told_labeling
+        labels = self.wanted or (self.split if self.split is not None and self.split.told else None)
         for i, method in enumerate(self.methods):
-            if labeling and method.wanted and not registry.method(method.name).capabilities.labels:
+            if labels and method.wanted and not registry.method(method.name).capabilities.labels:
                 raise ValueError(
                     f"methods.{i}: {method.name} takes no wanted labels; got those of "
-                    f"{labeling!r}; set wanted = false there, or use another method"
+                    f"{labels.labeling!r}; set wanted = false there, or use another method"
                 )
-        self._check_tables()
-        for where, names, right in self._references():
-            for used in names:
-                complaint = f"{where}: there is nothing of that name; {used!r}"
-                registry.refuse_unknown(used, right, complaint)
+        self._check_sampling()
+        self._check_measures()
+        for where, names, candidates in self._references():
+            for name in names:
+                complaint = f"{where}: there is nothing of that name; {name!r}"
+                registry.refuse_unknown(name, candidates, complaint)
         return self
 
-    @property
-    def _told_labeling(self) -> str | None:
-        """Labeling that methods are told in part."""
-        if self.wanted is not None:
-            return self.wanted.labeling
-        return self.split.labeling if self.split is not None and self.split.told else None
-
-    def _check_tables(self) -> None:
+    def _check_sampling(self) -> None:
         """Refuse tables that contradict each other, or that no method can use."""
         if self.wanted is not None and self.split is not None:
             raise ValueError(
@@ -337,17 +329,17 @@ class ModelFile(Strict):
         if self.constraints is not None:
             if self.classes is None:
                 raise ValueError("constraints: pairs need a labeling; got none; set labeling")
-            own = self.constraints.labeling
-            if self.split is not None and own not in (None, self.split.labeling):
+            labeling = self.constraints.labeling
+            if self.split is not None and labeling not in (None, self.split.labeling):
                 raise ValueError(
-                    f"constraints.labeling: it is that of the split; got {own!r}; leave it out"
+                    f"constraints.labeling: it is that of the split; got {labeling!r}; leave it out"
                 )
         names = [spec.name for spec in self.methods]
-        for table, given, flag in (
+        for table, is_used, flag in (
             ("constraints", self.constraints is not None, "pairs"),
             ("data.views", bool(self.data.views), "views"),
         ):
-            if not given:
+            if not is_used:
                 continue
             able = [name for name, m in registry.METHODS.items() if getattr(m.capabilities, flag)]
             if not {*able} & {*names}:
@@ -355,6 +347,9 @@ class ModelFile(Strict):
                     f"{table}: no method of the file takes them; got {', '.join(names)}; use one "
                     f"of {', '.join(able)}"
                 )
+
+    def _check_measures(self) -> None:
+        """Refuse measures of a split that there is not, or that has no test rows."""
         for name, measure in self.measures.items():
             if measure.metric not in OF_SPLIT:
                 continue
@@ -362,68 +357,62 @@ class ModelFile(Strict):
                 raise ValueError(
                     f"measures.{name}: {measure.metric} needs a split; got none; add a table split"
                 )
-            if measure.metric != "train_accuracy" and not all(
-                amount["test"] > 0 for amount in self.split.amounts
-            ):
+            needs_test = measure.metric != "train_accuracy"
+            if needs_test and any(amount["test"] <= 0 for amount in self.split.amounts):
                 raise ValueError(
                     f"measures.{name}: {measure.metric} needs rows to test; got none in a split "
                     "without rest; lower split.labelled or split.unlabelled"
                 )
 
     def _references(self) -> Iterator[tuple[str, Iterable[str], list[str]]]:
-        """(place, names there, names that are right) of all names in tables and figures."""
+        """(place, names, valid names) of all references in methods, tables and figures."""
         parameters = self._parameter_names()
         published = [[m for s in table.settings for m in s.published] for table in self.tables]
         for i, spec in enumerate(self.methods):
-            of_data = [name.split(".")[0] for one in spec.where for name in one]
-            yield f"methods.{i}.where", of_data, self.data.parameter_names
+            names = [name.split(".")[0] for case in spec.where for name in case]
+            yield f"methods.{i}.where", names, self.data.parameter_names
         for i, table in enumerate(self.tables):
-            at = f"tables.{i}"
-            yield f"{at}.methods", table.methods, [*self.titles, *published[i]]
-            yield f"{at}.measures", table.measures, self.measure_names
+            place = f"tables.{i}"
+            yield f"{place}.methods", table.methods, [*self.titles, *published[i]]
+            yield f"{place}.measures", table.measures, self.measure_names
             for j, setting in enumerate(table.settings):
-                yield f"{at}.settings.{j}.where", map(root, setting.where), parameters
+                yield f"{place}.settings.{j}.where", map(root, setting.where), parameters
                 for method, measures in setting.published.items():
-                    yield f"{at}.settings.{j}.published.{method}", measures, self.measure_names
+                    published_place = f"{place}.settings.{j}.published.{method}"
+                    yield published_place, measures, self.measure_names
         for i, figure in enumerate(self.figures):
-            at = f"figures.{i}"
-            yield f"{at}.x", [root(figure.x)], parameters
-            yield f"{at}.y", [figure.y], self.measure_names
+            place = f"figures.{i}"
+            yield f"{place}.x", [root(figure.x)], parameters
+            yield f"{place}.y", [figure.y], self.measure_names
             if figure.series is not None:
-                yield f"{at}.series", [root(figure.series)], parameters
-            yield f"{at}.where", map(root, figure.where), parameters
-            yield f"{at}.methods", figure.methods, [*self.titles, *chain(*published)]
+                yield f"{place}.series", [root(figure.series)], parameters
+            yield f"{place}.where", map(root, figure.where), parameters
+            yield f"{place}.methods", figure.methods, [*self.titles, *chain(*published)]
 
     def _parameter_names(self) -> list[str]:
         names: dict[str, None] = dict.fromkeys(self.data.parameter_names)
         for method in self.methods:
             names |= dict.fromkeys([*method.parameters, *method.grid])
-        for table, given in self.drawn.items():
-            keys = [f"{table}.{key}" for one in given.amounts for key in one]
-            names |= dict.fromkeys(keys if table in FLAT else [table])
+        for name, table in self.sampling.items():
+            keys = [f"{name}.{key}" for amount in table.amounts for key in amount]
+            names |= dict.fromkeys(keys if name in FLAT else [name])
         return list(names)
 
 
 def _check_values(content: Any, place: str, depth: int) -> None:
-    """Refuse keys and values that no table takes, wherever they stand.
-
-    Raises
-    ------
-    ValueError
-        That names the place.
-    """
+    """Refuse keys and values that no table takes; ValueError names the place."""
     if isinstance(content, Mapping | list | tuple):
-        if depth > DEEPEST:
+        if depth > MAX_DEPTH:
             raise ValueError(
-                f"keys and values are nested at most {DEEPEST} levels deep; got more in "
+                f"keys and values are nested at most {MAX_DEPTH} levels deep; got more in "
                 f"{place.split('.')[0]}; flatten them"
             )
-        keyed = content.items() if isinstance(content, Mapping) else enumerate(content)
-        for key, value in keyed:
-            if isinstance(key, str) and not (key.isprintable() and len(key) <= LONGEST_KEY):
+        items = content.items() if isinstance(content, Mapping) else enumerate(content)
+        for key, value in items:
+            if isinstance(key, str) and not (key.isprintable() and len(key) <= MAX_KEY):
                 raise ValueError(
-                    f"a key has at most {LONGEST_KEY} printable characters; got "
-                    f"{key[:LONGEST_KEY]!r}{'...' * (len(key) > LONGEST_KEY)}; choose another"
+                    f"a key has at most {MAX_KEY} printable characters; got "
+                    f"{key[:MAX_KEY]!r}{'...' * (len(key) > MAX_KEY)}; choose another"
                 )
             _check_values(value, f"{place}.{key}" if place else f"{key}", depth + 1)
     elif isinstance(content, int) and not -(2**63) <= content < 2**63:

@@ -14,11 +14,11 @@ from nrprob.batch import registry, tables
 from nrprob.batch.schema import SELECTORS, Data, ModelFile
 from nrprob.exceptions import InputError
 
-__all__ = ["known_array", "load_data", "load_selected", "require"]
+__all__ = ["known_array", "load_data", "load_selected"]
 
 
 def known_array(labelings: Sequence[np.ndarray]) -> np.ndarray | None:
-    """What `fit` takes as `known`: None, one labeling, or integer columns for several."""
+    """Argument `known` of `fit`: None, one labeling, or integer columns for several."""
     if not labelings:
         return None
     if len(labelings) == 1:
@@ -26,88 +26,91 @@ def known_array(labelings: Sequence[np.ndarray]) -> np.ndarray | None:
     return np.column_stack([np.unique(z, return_inverse=True)[1] for z in labelings])
 
 
-def _derive(table: tables.Table, name: str, of: str, groups: Mapping[str, Sequence[Any]]) -> None:
-    labels = [str(v) for v in table.labelings[of]]
+def _merge_groups(
+    table: tables.Table, name: str, source: str, groups: Mapping[str, Sequence[Any]]
+) -> np.ndarray:
+    """Labels that merge the values of another labeling into groups."""
+    labels = [str(v) for v in table.labelings[source]]
     group_of = {str(value): group for group, values in groups.items() for value in values}
     missing = sorted(set(labels) - set(group_of))
     if missing:
         raise InputError(
-            f"every value of {of!r} belongs to a group; data.labelings.{name} has none for "
+            f"every value of {source!r} belongs to a group; data.labelings.{name} has none for "
             f"{', '.join(missing)}; add them to a group, or leave their rows out with data.keep"
         )
-    table.labelings[name] = np.asarray([group_of[v] for v in labels])
+    return np.asarray([group_of[v] for v in labels])
 
 
-def require(name: str, table: tables.Table, where: str) -> None:
+def _check_labeling(name: str, table: tables.Table, where: str) -> None:
     """Refuse a labeling that the data do not have; `where` names the place."""
     if name not in table.labelings:
         advice = registry.nearest(name, table.labelings) if table.labelings else "define it first"
         raise InputError(f"no labeling of that name; {where} = {name!r}; {advice}")
 
 
-def _read(
+def _read_source(
     data: Data, parameters: Mapping[str, Any], seed: int | None, partial: Collection[str]
 ) -> tables.Table:
-    """Rows and labelings, of which those named in ``partial`` may have empty cells."""
+    """Rows and labelings; the ``partial`` labelings may have empty cells."""
     if data.loader is not None:
-        return _without(data.drop, tables.load(data.loader, parameters))
+        return _drop_columns(data.drop, tables.load_set(data.loader, parameters))
     if data.generator is not None:
-        return tables.generate(data.generator, parameters, seed)
+        return tables.generate_set(data.generator, parameters, seed)
     assert data.file is not None
-    table = tables.read(
+    table = tables.read_table(
         data.file, columns=data.columns, drop=data.drop, labelings=data.label_columns
     )
-    wrong: list[str] = []
+    mistakes: list[str] = []
     for name, z in table.labelings.items():
         try:
-            read = tables.partial_labels if name in partial else tables.as_labels
-            table.labelings[name] = read(z, f"column {name!r}")
+            convert = tables.partial_labels if name in partial else tables.as_labels
+            table.labelings[name] = convert(z, f"column {name!r}")
         except InputError as error:
-            wrong.append(str(error))
-    if wrong:  # all columns at once
-        raise InputError("\n".join(wrong))
+            mistakes.append(str(error))
+    if mistakes:  # all columns at once
+        raise InputError("\n".join(mistakes))
     return table
 
 
-def _without(drop: Sequence[str], table: tables.Table) -> tables.Table:
-    """The table without some of its columns."""
+def _drop_columns(drop: Sequence[str], table: tables.Table) -> tables.Table:
     if not drop:
         return table
     names = table.feature_names or []
     for name in drop:
         registry.refuse_unknown(name, names, f"no such column; data.drop: {name!r}")
-    left = [i for i, name in enumerate(names) if name not in drop]
-    if not left:
+    rest = [i for i, name in enumerate(names) if name not in drop]
+    if not rest:
         raise InputError(f"no column is left; data.drop = {list(drop)}; drop fewer")
-    return replace(table, X=table.X[:, left], feature_names=[names[i] for i in left])
+    return replace(table, X=table.X[:, rest], feature_names=[names[i] for i in rest])
 
 
-def _components(wanted: float, table: tables.Table) -> tables.Table:
-    """Leading principal components of the rows: so many, or as many as hold a share."""
+def _reduce_to_components(components: float, table: tables.Table) -> tables.Table:
+    """Leading principal components: a number of them, or enough for a share of the variance."""
     from sklearn.decomposition import PCA
 
     if scipy.sparse.issparse(table.X):
         raise InputError(
-            f"principal components are of dense rows; data.components = {wanted} of a sparse "
+            f"principal components are of dense rows; data.components = {components} of a sparse "
             "table; leave it out"
         )
     X = np.asarray(table.X, float)
     if (X == X[:1]).all():
         raise InputError(
-            f"rows that are all alike have no components; data.components = {wanted}; leave it out"
+            f"rows that are all alike have no components; data.components = {components}; leave "
+            "it out"
         )
-    if wanted > min(X.shape):
+    if components > min(X.shape):
         raise InputError(
-            f"there are not so many principal components; data.components = {wanted} for at most "
-            f"{min(X.shape)}; lower it"
+            f"there are not so many principal components; data.components = {components} for at "
+            f"most {min(X.shape)}; lower it"
         )
-    X = PCA(wanted, svd_solver="full").fit_transform(X)
+    X = PCA(components, svd_solver="full").fit_transform(X)
     names = [f"component {i + 1}" for i in range(X.shape[1])]
     return replace(table, X=X, feature_names=names, image_shape=None)
 
 
-def _cut_views(views: Sequence[Any], table: tables.Table) -> list[np.ndarray]:
-    """Numbers of the columns of every view."""
+def _view_columns(views: Sequence[Any], table: tables.Table) -> list[np.ndarray]:
+    """Indices of the columns of every view."""
     n_columns = table.X.shape[1]
     if isinstance(views[0], int):
         if sum(views) != n_columns:
@@ -120,16 +123,16 @@ def _cut_views(views: Sequence[Any], table: tables.Table) -> list[np.ndarray]:
         raise InputError(
             f"columns of these data have no names; data.views = {views}; give numbers of columns"
         )
-    number = {name: i for i, name in enumerate(table.feature_names)}
+    index = {name: i for i, name in enumerate(table.feature_names)}
     for name in (name for view in views for name in view):
-        registry.refuse_unknown(name, number, f"no such column; data.views: {name!r}")
-    return [np.asarray([number[name] for name in view]) for view in views]
+        registry.refuse_unknown(name, index, f"no such column; data.views: {name!r}")
+    return [np.asarray([index[name] for name in view]) for view in views]
 
 
-def _select(
+def _select_rows(
     table: tables.Table, rows: Sequence[int] | None, keep: Mapping[str, Any]
 ) -> tables.Table:
-    """Rows by their place, and of them those with the values to keep."""
+    """Rows of a range that have the values to keep."""
     if rows is not None:
         first, end = rows
         if end > table.X.shape[0]:
@@ -138,9 +141,8 @@ def _select(
             )
         table = table.rows(np.arange(first, end))
     for name, values in keep.items():
-        require(name, table, "data.keep")
-        kept = {str(v) for v in values}
-        table = table.rows(np.asarray([str(v) in kept for v in table.labelings[name]]))
+        _check_labeling(name, table, "data.keep")
+        table = table.rows(np.isin(table.labelings[name].astype(str), [str(v) for v in values]))
         if not table.X.shape[0]:
             raise InputError(f"no row is left; data.keep.{name} = {values}; name existing labels")
     return table
@@ -149,52 +151,32 @@ def _select(
 def load_data(
     model: ModelFile, parameters: Mapping[str, Any] | None = None, seed: int | None = None
 ) -> tables.Table:
-    """Load, select, label and transform the data that a model file names, as `load_selected` does.
-
-    Returns
-    -------
-    Table
-    """
+    """Load and transform the data of a model file, after `load_selected`."""
     data, table = model.data, load_selected(model, parameters, seed)
     if data.standardize:
-        table.X = tables.scaler(table.X).transform(table.X)
+        table.X = tables.fit_scaler(table.X).transform(table.X)
     if data.components is not None:
-        table = _components(data.components, table)
+        table = _reduce_to_components(data.components, table)
     return table
 
 
 def load_selected(
     model: ModelFile, parameters: Mapping[str, Any] | None = None, seed: int | None = None
 ) -> tables.Table:
-    """Load, select and label the data that a model file names, in their own units.
+    """Load, select and label the data of a model file, in their own units.
 
-    Parameters
-    ----------
-    model : ModelFile
-        The file.
-    parameters : mapping, optional
-        Parameters of the generator or loader; those of the file's ``data.parameters`` by default.
-    seed : int, optional
-        Seed of the generator; the file's by default.
-
-    Returns
-    -------
-    Table
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If the data cannot be read or are not what the file says; its subclass `DataUnavailable`
-        if they are not on this machine.
+    ``parameters`` and ``seed`` of the generator or loader are by default those of the file. Raises
+    InputError if the data cannot be read or do not fit the file, and its subclass `DataUnavailable`
+    if they are not on this machine.
     """
     data = model.data
-    given = data.parameters if parameters is None else parameters
-    # Empty cells are unknown labels in a column that is used for wanted labels alone.
-    used = {*model.known_names, model.classes, *(one.of for one in data.labelings.values())}
+    parameters = data.parameters if parameters is None else parameters
+    # An empty cell is an unknown label in columns that hold target labels only.
+    used = {*model.known_names, model.classes, *(z.of for z in data.labelings.values())}
     partial = {model.wanted.labeling} - used if model.wanted else set()
-    table = _read(
+    table = _read_source(
         data,
-        {name: value for name, value in given.items() if name not in SELECTORS},
+        {name: value for name, value in parameters.items() if name not in SELECTORS},
         data.seed if seed is None else seed,
         partial,
     )
@@ -205,19 +187,21 @@ def load_selected(
                 f"{list(data.image_shape)} for {table.X.shape[1]}; correct it"
             )
         table.image_shape = data.image_shape
-    table = _select(table, given.get("rows", data.rows), given.get("keep", data.keep))
+    table = _select_rows(
+        table, parameters.get("rows", data.rows), parameters.get("keep", data.keep)
+    )
     if data.views:
-        table.views = _cut_views(data.views, table)
+        table.views = _view_columns(data.views, table)
     for name, labeling in data.labelings.items():
-        require(labeling.of, table, f"data.labelings.{name}.of")
-        _derive(table, name, labeling.of, labeling.groups)
+        _check_labeling(labeling.of, table, f"data.labelings.{name}.of")
+        table.labelings[name] = _merge_groups(table, name, labeling.of, labeling.groups)
     for name in model.known_names:
-        require(name, table, "known")
-    of = model.drawn | {f"measures.{name}": measure for name, measure in model.measures.items()}
-    for place, named in of.items():
-        if named.labeling is not None:
-            require(named.labeling, table, f"{place}.labeling")
-    tables.require_numbers(table)
+        _check_labeling(name, table, "known")
+    users = model.sampling | {f"measures.{name}": m for name, m in model.measures.items()}
+    for place, user in users.items():
+        if user.labeling is not None:
+            _check_labeling(user.labeling, table, f"{place}.labeling")
+    tables.check_values(table)
     if data.binarize is not None:
         table.X = (table.X > data.binarize).astype(np.int8)
     return table

@@ -1,11 +1,10 @@
 """Results on disk: one file per finished batch, written whole or not at all.
 
 A folder holds ``plan.json`` (the model and its cells), ``cells/`` (NetCDF files of finished
-batches) and ``locks/``. A file appears under its name by a rename, so that a run that is killed
-leaves finished batches and, at most, a hidden file that the next run removes; a lock is the
-operating system's, so that it vanishes with its runner, however that ends. Files of cells are
-sealed (`nrprob.files`), and say of every cell what it was computed with; all other files are listed
-in a manifest (`nrprob.batch.manifest`).
+batches) and ``locks/``. A file appears under its name by a rename, so a killed run leaves finished
+batches and, at most, a hidden file that the next run removes. A lock belongs to the operating
+system and ends with its runner. Files of cells are sealed (`nrprob.files`) and store the identity
+of every cell; a manifest lists all other files (`nrprob.batch.manifest`).
 """
 
 from __future__ import annotations
@@ -14,15 +13,7 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import (
-    Collection,
-    Container,
-    Hashable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +21,10 @@ import numpy as np
 
 from nrprob.batch.fits import Fit
 from nrprob.batch.formats import MANIFEST, PAGE, PLAN
-from nrprob.batch.manifest import changed_files, locks_of, read_file, write_files
-from nrprob.batch.plan import Batch, Experiment, Plan, differences
+from nrprob.batch.manifest import changed_files, lock_folder, read_file, write_files
+from nrprob.batch.plan import Batch, Experiment, Plan, find_differences
 from nrprob.batch.schema import ModelFile
-from nrprob.exceptions import InputError, warn
+from nrprob.exceptions import InputError, one_line, warn
 from nrprob.files import (
     as_path,
     check_seal,
@@ -50,27 +41,39 @@ from nrprob.files import (
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["Store", "load", "netcdf", "read_origin", "read_plan", "to_dataset"]
+__all__ = [
+    "Store", "dataset_to_fit", "fits_to_dataset", "load", "netcdf_bytes", "read_plan",
+]  # fmt: skip
 
 _NOTES = "notes.json"
 _RESULTS = "results.nc"
-_IDENTITY = "identity"  # the variable of a file of cells that says what determines the results
-_OF_VIEWS = ("sample", "view")
+_IDENTITY = "identity"  # variable of a file of cells: JSON of everything that determines a result
+_WITH_VIEWS = ("sample", "view")
 # Settings of the file format; labels and memberships of many fits compress well.
-_SMALL = {"zlib": True, "complevel": 3, "shuffle": True}
-# What differs between two runs of the same cells.
+_ENCODING = {"zlib": True, "complevel": 3, "shuffle": True}
+# Variables that differ between two runs of the same cells.
 CIRCUMSTANCES = ("seconds", "compile_seconds", "started", "host", "device", "versions")
+# Scalar variables of files: attributes of `Fit`, and types in files.
+_SCALARS: dict[str, tuple[str, Any]] = {
+    "objective": ("objective", float),
+    "n_clusters_found": ("n_clusters", np.int32),
+    "converged": ("converged", np.int8),
+    "n_iter": ("n_iter", np.int32),
+    "seconds": ("seconds", float),
+    "compile_seconds": ("compile_seconds", float),
+    "dtype": ("dtype", str),
+}
 
 
-def netcdf(dataset: xarray.Dataset) -> bytes:
+def netcdf_bytes(dataset: xarray.Dataset) -> bytes:
     """Content of the NetCDF file of a dataset."""
     import h5netcdf
     from xarray.backends import H5NetCDFStore
 
     encoding = {
-        name: _SMALL for name, v in dataset.variables.items() if v.dtype.kind in "iuf" and v.ndim
+        name: _ENCODING for name, v in dataset.variables.items() if v.dtype.kind in "iuf" and v.ndim
     }
-    # Where a cluster of dask is in use, `to_netcdf` asks it for a lock, which has to know the file.
+    # With a dask cluster, `to_netcdf` requests a lock from it, which needs a file name.
     content = io.BytesIO()
     with h5netcdf.File(content, "w") as file:
         dataset.dump_to_store(H5NetCDFStore(file), encoding=encoding)
@@ -78,24 +81,19 @@ def netcdf(dataset: xarray.Dataset) -> bytes:
 
 
 def try_storage() -> None:
-    """Store a small dataset, in memory, and read it.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If the packages that results are kept by do not do so.
-    """
+    """Store a small dataset in memory and read it; raises InputError if that fails."""
     try:
         import h5netcdf  # noqa: F401
         import h5py  # noqa: F401
         import xarray
 
-        one = xarray.Dataset({"x": ("cell", np.zeros(1))}, {"cell": np.asarray(["a"], object)})
-        with xarray.open_dataset(io.BytesIO(netcdf(one)), engine="h5netcdf") as same:
-            same.load()
+        dataset = xarray.Dataset({"x": ("cell", np.zeros(1))}, {"cell": np.asarray(["a"], object)})
+        content = io.BytesIO(netcdf_bytes(dataset))
+        with xarray.open_dataset(content, engine="h5netcdf") as copy:
+            copy.load()
     except Exception as error:
         raise InputError(
-            f"results cannot be stored; {type(error).__name__}: {' '.join(str(error).split())}; "
+            f"results cannot be stored; {one_line(error)}; "
             "run pip install --upgrade h5py h5netcdf xarray"
         ) from error
 
@@ -110,47 +108,36 @@ def _read_netcdf(path: Path) -> xarray.Dataset:
     with _reading(path):
         content = io.BytesIO(check_seal(path))
         with xarray.open_dataset(content, engine="h5netcdf") as dataset:
-            # How it was written, such as the length of its texts, is nothing to those it joins.
+            # The encoding of one file, such as the length of its texts, would limit joined ones.
             return dataset.load().drop_encoding()
 
 
-def to_dataset(
-    fits: Mapping[Experiment, Fit], made: Mapping[str, str], *, labels: bool = True
+def fits_to_dataset(
+    fits: Mapping[Experiment, Fit], circumstances: Mapping[str, str], *, labels: bool = True
 ) -> xarray.Dataset:
-    """Fits as a dataset over cells; what is ragged is padded with -1 or NaN.
+    """Convert fits to a dataset over cells, padded with -1 or NaN; labels are optional.
 
-    Parameters
-    ----------
-    fits : mapping of Experiment to Fit
-        By their cells, whose identities are stored with them.
-    made : mapping of str to str
-        When, where and by what all of them were made.
-    labels : bool, default=True
-        Whether to keep the labels.
+    The identity of each cell, and the ``circumstances`` of all fits, are stored with the fits.
     """
-    return _joined(
+    return _concatenate(
         [
-            _of_fit(fit, labels)
-            .assign({**made, _IDENTITY: cell.identity})
+            _fit_to_dataset(fit, labels)
+            .assign({**circumstances, _IDENTITY: cell.identity})
             .expand_dims(cell=np.asarray([cell.id], object))
             for cell, fit in fits.items()
         ]
     )
 
 
-def _of_fit(fit: Fit, labels: bool) -> xarray.Dataset:
-    """One fit, without the dimension of cells."""
+def _fit_to_dataset(fit: Fit, labels: bool) -> xarray.Dataset:
+    """Convert one fit to a dataset without the dimension of cells."""
     import xarray
 
     variables: dict[str, Any] = {
-        "objective": ((), fit.objective),
-        "n_clusters_found": ((), np.int32(fit.n_clusters)),
-        "converged": ((), np.int8(fit.converged)),
-        "n_iter": ((), np.int32(fit.n_iter)),
+        variable: ((), kind(getattr(fit, name))) for variable, (name, kind) in _SCALARS.items()
+    }
+    variables |= {
         "n_rows": ((), np.int32(len(fit.labels))),
-        "seconds": ((), fit.seconds),
-        "compile_seconds": ((), fit.compile_seconds),
-        "dtype": ((), fit.dtype),
         "warnings": ((), "\n".join(" ".join(text.split()) for text in fit.warnings)),
         "score": ("measure", np.asarray([*fit.scores.values()], float)),
         "restart_objective": ("restart", fit.restarts),
@@ -158,12 +145,12 @@ def _of_fit(fit: Fit, labels: bool) -> xarray.Dataset:
     if labels:
         for name, values in (("labels", fit.labels), ("predicted", fit.predicted)):
             if values is not None:
-                # Those in several views are a variable of their own.
-                name, dims = (name, "sample") if values.ndim == 1 else (f"view_{name}", _OF_VIEWS)
+                # Labels in several views are a variable of their own.
+                name, dims = (name, "sample") if values.ndim == 1 else (f"view_{name}", _WITH_VIEWS)
                 variables[name] = (dims, values.astype(np.int32))
-        for name, drawn in (("labelled", fit.labelled), ("part", fit.part)):
-            if drawn is not None:
-                variables[name] = ("sample", drawn.astype(np.int8))
+        for name, values in (("labelled", fit.labelled), ("part", fit.part)):
+            if values is not None:
+                variables[name] = ("sample", values.astype(np.int8))
     if fit.labelled is not None:
         variables["n_labelled"] = ((), np.int32(fit.labelled.sum()))
     if fit.refusal is not None:
@@ -175,19 +162,54 @@ def _of_fit(fit: Fit, labels: bool) -> xarray.Dataset:
     return xarray.Dataset(variables, {"measure": np.asarray([*fit.scores], object)})
 
 
-def _joined(parts: Sequence[xarray.Dataset]) -> xarray.Dataset:
-    """Datasets over cells, one after another; what is ragged or missing is -1 or NaN."""
+def dataset_to_fit(
+    result: xarray.Dataset, title: str, method: str, parameters: dict[str, Any]
+) -> Fit:
+    """Convert one cell of a dataset to a fit, without its trace and restarts."""
+
+    def labels_of(name: str) -> np.ndarray | None:
+        if f"view_{name}" in result:
+            values = result[f"view_{name}"].values
+            if (values >= 0).any():
+                return values[:, (values >= 0).any(0)]
+        return result[name].values if name in result else None
+
+    labels = labels_of("labels")
+    assert labels is not None
+    scalars: dict[str, Any] = {}
+    for variable, (name, _) in _SCALARS.items():
+        convert: Any = type(getattr(Fit, name, 0.0))  # type of the default
+        scalars[name] = convert(result[variable].item())
+    measures, values = (result[name].values.tolist() for name in ("measure", "score"))
+    return Fit(
+        title,
+        method,
+        parameters,
+        labels,
+        **scalars,
+        membership=result["membership"].values if "membership" in result else None,
+        warnings=str(result["warnings"].values).splitlines(),
+        scores=dict(zip(measures, values, strict=True)),
+        labelled=result["labelled"].values == 1 if "labelled" in result else None,
+        part=result["part"].values if "part" in result else None,
+        predicted=labels_of("predicted"),
+        refusal=str(result["refusal"].values) if "refusal" in result else None,
+    )
+
+
+def _concatenate(parts: Sequence[xarray.Dataset]) -> xarray.Dataset:
+    """Concatenate datasets over cells; ragged or missing values are -1 or NaN."""
     import xarray
 
-    # xarray aligns what has coordinates: ragged dimensions are numbered as long as that takes.
+    # xarray aligns dimensions with coordinates, so ragged dimensions get some for the moment.
     ragged = {dim for part in parts for dim in part.dims} - {"cell", "measure"}
-    whole = xarray.concat(
+    dataset = xarray.concat(
         [part.assign_coords({d: np.arange(part.sizes[d]) for d in ragged & {*part.dims}})
          for part in parts],
         "cell", join="outer", data_vars="all", coords="minimal", compat="override",
         fill_value={n: -1 for p in parts for n, v in p.data_vars.items() if v.dtype.kind == "i"},
     )  # fmt: skip
-    return whole.drop_vars(ragged)
+    return dataset.drop_vars(ragged)
 
 
 class Store:
@@ -196,20 +218,13 @@ class Store:
     def __init__(self, folder: Path | str):
         self.folder = Path(folder)
         self._cells = self.folder / "cells"
-        self._locks = locks_of(self.folder)
+        self._locks = lock_folder(self.folder)
 
     def try_out(self, others: Collection[str] = ()) -> None:
-        """Try every place that a run will write to, without leaving anything there.
+        """Try every place that a run will write to, and leave nothing there.
 
-        Parameters
-        ----------
-        others : collection of str
-            Names of further files in the folder.
-
-        Raises
-        ------
-        nrprob.exceptions.InputError
-            If one of them cannot be written to, or is a symbolic link, or nothing can be stored.
+        ``others`` are names of further files in the folder. Raises InputError if a place cannot be
+        written to or is a symbolic link, or if results cannot be stored.
         """
         try_storage()
         for name in (PLAN, MANIFEST, _NOTES, _RESULTS, PAGE, *others):
@@ -219,7 +234,7 @@ class Store:
             try_write(folder / "any")
 
     def open(self, plan: Plan) -> None:
-        """Make the folder and say in it what is going to be there."""
+        """Make the folder, and write the plan."""
         for folder in (self._cells, self._locks):
             _refuse_links(folder)
         for folder in (self.folder, self._cells, self._locks):
@@ -228,27 +243,25 @@ class Store:
         write_files(self.folder, {PLAN: plan.dumps().encode()})
 
     def note(self, **notes: Any) -> None:
-        """Say what became of cells that are not there."""
+        """Write the reasons why cells are missing."""
         write_files(self.folder, {_NOTES: json.dumps(notes, indent=1).encode()})
 
     def gather(self) -> xarray.Dataset:
-        """Put all results into one file, ``results.nc``, for whoever reads NetCDF."""
+        """Write all results into one NetCDF file, ``results.nc``."""
         dataset = self.results()
         if dataset.sizes.get("cell"):
-            write_files(self.folder, {_RESULTS: netcdf(dataset)})
+            write_files(self.folder, {_RESULTS: netcdf_bytes(dataset)})
         return dataset
 
     def results(self) -> xarray.Dataset:
         """All finished cells of the plan, see `load`.
 
-        Warns
-        -----
-        UserWarning
-            If a file that holds no results of its own was changed: ``results.nc`` or a page.
+        Warns if ``results.nc`` or a page, which hold no results of their own, was changed.
         """
         import xarray
 
-        model, planned = read_plan(self.folder)
+        plan = read_plan(self.folder)
+        model = plan.model
         if changed := changed_files(self.folder, without=(PLAN, _NOTES)):
             warn(
                 "files of the run were changed after they were written; "
@@ -258,57 +271,58 @@ class Store:
             "title": model.title,
             "source": model.source,
             "model": model.model_dump_json(),
-            "n_planned": len(planned),
+            "n_planned": len(plan.cells),
             **_read_notes(self.folder),
         }
-        parts = _of_plan(model, planned, self.parts())
+        planned: dict[str, list[Experiment]] = {}
+        for cell in plan.cells:
+            planned.setdefault(cell.id, []).append(cell)
+        read = [_read_cells(path, model, planned) for path in self.parts()]
+        parts = [part for part in read if part.sizes["cell"]]
         if not parts:
             return xarray.Dataset(attrs=attributes)
-        # Parts written before the measures of the file changed places have another order.
-        result = _joined(parts).drop_duplicates("cell").sel(measure=parts[0]["measure"])
-        there = {*result["cell"].values}
-        cells = [cell for cell in planned if cell.id in there]
+        # The order of the measures in the file may have changed between two parts.
+        result = _concatenate(parts).drop_duplicates("cell").sel(measure=parts[0]["measure"])
+        finished = {*result["cell"].values}
+        cells = [cell for cell in plan.cells if cell.id in finished]
         result = result.sel(cell=[cell.id for cell in cells])
         result = result.assign_coords(measure=result["measure"].astype(object))
         return result.assign_coords(_coordinates(cells, result.data_vars)).assign_attrs(attributes)
 
     def parts(self, batch: str = "") -> list[Path]:
-        """Files of finished cells; those of one batch if it is named."""
+        """Files of finished cells, of one batch if it is named."""
         _refuse_links(self._cells)
         return sorted(self._cells.glob(f"{batch or '[!.]'}*.nc"))
 
     def finished(self, batch: str = "") -> set[str]:
-        """Identifiers of finished cells; only those of one batch if it is named.
+        """Identifiers of finished cells, of one batch if it is named.
 
-        Raises
-        ------
-        nrprob.exceptions.InputError
-            If a file is damaged.
+        Raises InputError if a file is damaged.
         """
         return {name for path in self.parts(batch) for name in _identifiers(path)}
 
     @contextlib.contextmanager
     def claim(self, batch: Batch, *, wait: bool) -> Iterator[bool]:
-        """Keep other runners off a batch; False where one of them has it and we do not wait."""
-        with locked(self._locks / f"{batch.id}.lock", wait=wait) as ours:
-            yield ours
+        """Lock a batch; yields False if another runner holds it and ``wait`` is False."""
+        with locked(self._locks / f"{batch.id}.lock", wait=wait) as is_ours:
+            yield is_ours
 
     def write(self, batch: Batch, content: bytes) -> Path:
-        """Write finished cells of a batch: the content of a NetCDF file."""
-        # Cells of a batch may come in several parts, after runs that were asked for some of them.
+        """Write a NetCDF file of finished cells of a batch."""
+        # A batch has several parts after runs of some of its cells alone.
         path = sealed(self._cells / f"{batch.id}.nc", content)
         write_whole(path, content)
         return path
 
 
 def _refuse_links(folder: Path) -> None:
-    """Refuse a folder within that of a run that is a symbolic link, or has one in it."""
+    """Refuse a subfolder of a run that is a symbolic link or contains one."""
     for path in (folder, *folder.glob("*")):
         refuse_link(path)
 
 
 def _identifiers(path: Path) -> list[str]:
-    """Cells of one file; its digest says that the rest of it is good."""
+    """Cells of one file, whose digest verifies the rest."""
     import h5py
 
     with _reading(path), h5py.File(io.BytesIO(check_seal(path))) as file:
@@ -316,89 +330,82 @@ def _identifiers(path: Path) -> list[str]:
         return [value.decode() for value in file["cell"][:]]
 
 
-def read_plan(folder: Path | str) -> tuple[ModelFile, list[Experiment]]:
-    """Model and cells of a folder of results.
+def read_plan(folder: Path | str) -> Plan:
+    """Plan of a folder of results, without batches.
 
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If there is no plan, or it does not fit the manifest.
+    Raises InputError if there is no plan, or it does not fit the manifest.
     """
     path = Path(folder) / PLAN
     if not os.path.lexists(path):
         raise InputError(
             f"no results here; {folder} has no {PLAN}; name a folder that `nrprob run` wrote"
         )
-    with _reading_run(path, "the plan of a run"):
+    with reading(path, "the plan of a run", "run the model file again"):
         plan = json.loads(read_file(Path(folder), PLAN))
-        return ModelFile.model_validate(plan["model"]), [
-            Experiment(**cell) for cell in plan["cells"]
-        ]
-
-
-def read_origin(folder: Path | str) -> dict[str, Any]:
-    """Where the results of a folder come from."""
-    path = Path(folder) / PLAN
-    with _reading_run(path, "the plan of a run"):
-        return dict(json.loads(read_file(path.parent, PLAN))["origin"])
+        cells = tuple(Experiment(**cell) for cell in plan["cells"])
+        return Plan(ModelFile.model_validate(plan["model"]), cells, (), dict(plan["origin"]))
 
 
 def _read_notes(folder: Path) -> dict[str, str]:
-    """What became of cells that are not there; a run that was killed has no notes."""
+    """Reasons why cells are missing; a killed run has no notes."""
     path = folder / _NOTES
     if not os.path.lexists(path):
         return {}
-    with _reading_run(path, "the notes of a run"):
+    with reading(path, "the notes of a run", "run the model file again"):
         notes = json.loads(read_file(folder, _NOTES))
         return {name: json.dumps(value) for name, value in notes.items()}
 
 
-def _reading_run(path: Path, what: str) -> contextlib.AbstractContextManager[None]:
-    return reading(path, what, "run the model file again")
-
-
 def load(folder: Path | str) -> xarray.Dataset:
-    """Results of a run, as far as they are finished.
+    """Load the finished results of a run.
 
     Parameters
     ----------
     folder : Path or str
-        What `nrprob.batch.run` wrote to.
+        Folder of the results of `nrprob.batch.run`.
 
     Returns
     -------
     xarray.Dataset
-        Over ``cell``, in the order of the model file: ``labels`` (cell, sample), -1 beyond the rows
-        of the cell's data, for rows that were not fitted, and for what a rival takes for noise;
-        ``view_labels`` (cell, sample, view) of methods that cluster views; ``membership``
-        (cell, sample, cluster) where asked for; if the model wants labels or splits rows,
-        ``n_labelled`` rows that have one, and ``labelled`` (cell, sample), 1 for them, 0 for the
-        others and -1 beyond; of a split, ``part`` (cell, sample), 1 for labelled rows, 2 for
-        unlabelled ones, 3 for those of the test and 0 for those left out, and ``predicted`` or
-        ``view_predicted`` where test rows were scored; if there are constraints, ``refusal``, why
-        they cannot be kept, empty where they can; ``objective``, ``objective_trace`` (cell, step)
-        and ``restart_objective`` (cell, restart) in nats, NaN beyond the last, and for rivals;
-        ``score`` (cell, measure); ``seconds`` of a device per fit, and ``compile_seconds`` of the
-        program that made it; ``converged``, ``n_iter``,
-        ``n_clusters_found``, ``n_rows``, ``warnings`` (one a line), ``started``, ``device``,
-        ``dtype``, ``host``, ``versions`` (JSON).
-        Coordinates name ``method``, ``case``, ``repeat``, ``run``, ``data_seed``,
-        ``random_state``, and every parameter that any cell has; ``data_parameters`` and
-        ``parameters`` hold all of them as JSON. Attributes: ``title``, ``source``, ``model``
-        (JSON), ``n_planned``, the number of cells when all are finished, and ``skipped`` and
-        ``failed`` (JSON), numbers of cells by reason, as the last run left them.
+        Over ``cell``, in the order of the model file. Ragged arrays are padded with -1 or NaN.
+
+        Labels: ``labels`` (cell, sample), -1 also for rows that were not fitted and for the noise
+        of external estimators; ``view_labels`` (cell, sample, view) of methods that cluster views;
+        ``membership`` (cell, sample, cluster) if the file saves memberships.
+
+        With target labels or a split: the number ``n_labelled`` of labelled rows, and ``labelled``
+        (cell, sample), 1 for these rows and 0 for others. With a split: ``part`` (cell, sample), 1
+        for labelled, 2 for unlabelled, 3 for test and 0 for left out rows; and ``predicted`` or
+        ``view_predicted`` if test rows are scored. With constraints: ``refusal``, why they are
+        infeasible, empty if they are feasible.
+
+        Objectives in nats: ``objective``, ``objective_trace`` (cell, step) and
+        ``restart_objective`` (cell, restart); NaN for external estimators. ``score`` (cell,
+        measure); ``seconds`` of a device per fit, and ``compile_seconds`` of its program;
+        ``converged``, ``n_iter``, ``n_clusters_found``, ``n_rows``, ``warnings`` (one per line),
+        ``started``, ``device``, ``dtype``, ``host``, ``versions`` (JSON).
+
+        Coordinates: ``method``, ``case``, ``repeat``, ``run``, ``data_seed``, ``random_state``, and
+        every parameter of any cell; ``data_parameters`` and ``parameters`` hold all of them as
+        JSON. Attributes: ``title``, ``source``, ``model`` (JSON), the number ``n_planned`` of
+        cells, and ``skipped`` and ``failed`` (JSON), the numbers of cells by reason in the last
+        run.
 
     Warns
     -----
     UserWarning
-        If fits are missing; if a page or ``results.nc`` was changed after it was written.
+        If fits are missing, or if a page or ``results.nc`` was changed after it was written.
 
     Raises
     ------
     nrprob.exceptions.InputError
         If there are no results; if the plan, the manifest, the notes or a file of cells was changed
-        after it was written, or is a symbolic link; if a fit was computed with something else than
-        the plan says.
+        after it was written, or is a symbolic link; if a fit does not belong to the plan.
+
+    See Also
+    --------
+    nrprob.batch.run : Run a model file.
+    nrprob.batch.write_report : HTML page of a run.
 
     Examples
     --------
@@ -418,33 +425,26 @@ def load(folder: Path | str) -> xarray.Dataset:
     return dataset
 
 
-def _of_plan(
-    model: ModelFile, planned: Sequence[Experiment], paths: Iterable[Path]
-) -> list[xarray.Dataset]:
-    """Cells of a plan in files, which have to say that they were computed with what it says."""
-    planned_by_id: dict[str, list[Experiment]] = {}
-    for cell in planned:
-        planned_by_id.setdefault(cell.id, []).append(cell)
-    parts = []
-    for path in paths:
-        part = _read_netcdf(path)
-        with _reading(path):
-            part = part.isel(cell=part["cell"].isin([*planned_by_id]))
-            texts = part[_IDENTITY].values.tolist()
-            identities = dict(zip(part["cell"].values.tolist(), texts, strict=True))
-            cells = [cell for name in identities for cell in planned_by_id[name]]
-            for cell, what in differences(model, cells, identities):
-                raise InputError(
-                    f"a result does not belong to the plan; {path}: in fit {cell.id}, {what}; run "
-                    "the model file again"
-                )
-        if identities:
-            parts.append(part.drop_vars(_IDENTITY))
-    return parts
+def _read_cells(
+    path: Path, model: ModelFile, planned: Mapping[str, Sequence[Experiment]]
+) -> xarray.Dataset:
+    """Cells of a file that are planned; their identities have to agree with the plan."""
+    part = _read_netcdf(path)
+    with _reading(path):
+        part = part.isel(cell=part["cell"].isin([*planned]))
+        names, texts = (part[name].values.tolist() for name in ("cell", _IDENTITY))
+        identities = dict(zip(names, texts, strict=True))
+        cells = [cell for name in identities for cell in planned[name]]
+        for cell, difference in find_differences(model, cells, identities):
+            raise InputError(
+                f"a result does not belong to the plan; {path}: in fit {cell.id}, {difference}; "
+                "run the model file again"
+            )
+    return part.drop_vars(_IDENTITY)
 
 
 def _coordinates(cells: Sequence[Experiment], taken: Container[Hashable]) -> dict[str, Any]:
-    """Coordinates over cells: what a cell is, and its parameters; none of names that are taken."""
+    """Coordinates over cells, except for names of variables: properties and parameters."""
     columns: dict[str, list[Any]] = {
         "cell": [c.id for c in cells],
         "method": [c.method for c in cells],
@@ -465,10 +465,10 @@ def _coordinates(cells: Sequence[Experiment], taken: Container[Hashable]) -> dic
 
 
 def _column(values: list[Any]) -> np.ndarray:
-    """Numbers with NaN for what is missing, or else text."""
-    kinds = {type(v) for v in values if v is not None}
-    if kinds <= {int, float} and kinds:
-        if None not in values and kinds == {int}:
+    """Array of numbers, with NaN for missing ones, or else of texts."""
+    types = {type(v) for v in values if v is not None}
+    if types <= {int, float} and types:
+        if None not in values and types == {int}:
             return np.asarray(values, np.int64)
         return np.asarray([np.nan if v is None else v for v in values], float)
     texts = ["" if v is None else v if isinstance(v, str) else json.dumps(v) for v in values]

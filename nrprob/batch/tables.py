@@ -25,27 +25,18 @@ from nrprob.exceptions import InputError
 from nrprob.files import read_npz, read_sparse, reading
 
 __all__ = [
-    "Table",
-    "as_labels",
-    "chosen",
-    "column",
-    "contents",
-    "generate",
-    "load",
-    "matrix",
-    "partial_labels",
-    "read",
-    "require_numbers",
-    "scaler",
+    "Table", "as_labels", "check_values", "find_matrix", "fit_scaler", "generate_set", "load_set",
+    "partial_labels", "read_column", "read_contents", "read_table", "select_columns",
     "size_in_memory",
-]
+]  # fmt: skip
 
 
 @dataclass
 class Table:
-    """Rows X (n, p), dense or sparse, with what is known to go with them.
+    """Rows X (n, p), dense or sparse, with names and labelings.
 
-    ``views`` holds the numbers of the columns of every view; None where there is only one.
+    ``left_out`` names text columns that are no features, and ``views`` holds the column indices of
+    every view; None without views.
     """
 
     X: Any
@@ -57,7 +48,7 @@ class Table:
     views: list[np.ndarray] | None = None
 
     def rows(self, chosen: np.ndarray) -> Table:
-        """The same table with only the chosen rows."""
+        """The table with the chosen rows only."""
         return replace(
             self,
             X=self.X[chosen],
@@ -66,23 +57,16 @@ class Table:
         )
 
 
-def load(name: str, parameters: Mapping[str, Any] | None = None) -> Table:
-    """Load a data set by its name.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        As :func:`nrprob.datasets.load`, about the name, the parameters or a damaged file; its
-        subclass `DataUnavailable` if the set is not on this machine nor to be had.
-    """
+def load_set(name: str, parameters: Mapping[str, Any] | None = None) -> Table:
+    """Load a data set by its name; raises the errors of :func:`nrprob.datasets.load`."""
     from nrprob import datasets
 
     data = datasets.load(name, **(parameters or {}))
     return Table(data.X, data.feature_names, data.labelings, data.image_shape)
 
 
-def generate(name: str, parameters: Mapping[str, Any], seed: int | None) -> Table:
-    """Draw a data set from a generator of :mod:`nrprob.datasets`."""
+def generate_set(name: str, parameters: Mapping[str, Any], seed: int | None) -> Table:
+    """Sample a data set from a generator of :mod:`nrprob.datasets`."""
     from nrprob import datasets
 
     generators = [g for g in dir(datasets) if g.startswith("make_")]
@@ -102,7 +86,7 @@ def _read_frame(path: Path) -> Any:
     else:
         frame = read_csv(path, formats.separator(path))
         if len(frame.columns) and str(frame.columns[0]).startswith("Unnamed: 0"):
-            # A first column without a name is the index that pandas writes by default.
+            # pandas writes its index as a first column without a name.
             frame = frame.set_index(frame.columns[0])
     if not len(frame):
         raise InputError(f"the table has no rows; {path}; check its contents")
@@ -120,21 +104,20 @@ def _read_npz(path: Path) -> dict[str, Any]:
 def _read_h5ad(path: Path) -> Any:
     import anndata
 
-    with warnings.catch_warnings():  # of the package, on files of earlier versions
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):  # about files of earlier versions
         return anndata.read_h5ad(path)
 
 
-def contents(path: Path) -> Any:
+def read_contents(path: Path) -> Any:
     """Contents of a file: a pandas frame, a dictionary of arrays, or annotated data."""
-    formats.column_names(path)  # which refuses names that do not serve
+    formats.column_names(path)  # refuses invalid names
     read = {".npz": _read_npz, ".h5ad": _read_h5ad}.get(path.suffix, _read_frame)
     with reading(path, f"the file as {path.suffix[1:].upper()}", "check its contents"):
         return read(path)
 
 
-def matrix(arrays: Mapping[str, Any], path: Path) -> Any:
-    """Rows that an NPZ file of these arrays holds."""
+def find_matrix(arrays: Mapping[str, Any], path: Path) -> Any:
+    """Matrix of the rows among the arrays of an NPZ file."""
     name = ROWS
     if name not in arrays:
         matrices = [key for key, value in arrays.items() if value.ndim == 2]
@@ -153,20 +136,20 @@ def matrix(arrays: Mapping[str, Any], path: Path) -> Any:
     return X.astype(np.int8) if X.dtype == bool else X
 
 
-def chosen(
+def select_columns(
     X: Any, names: list[str], columns: Collection[str], drop: Collection[str], path: Path
 ) -> tuple[Any, list[str]]:
-    """Columns of a matrix by their names, as `read` takes them, and what is left of the names."""
+    """Columns of a matrix by their names, as in `read_table`, and their names."""
     require_columns([*columns, *drop], names, path)
-    kept = [names.index(name) for name in columns] or [
+    indices = [names.index(name) for name in columns] or [
         j for j, name in enumerate(names) if name not in drop
     ]
-    if not kept:
+    if not indices:
         raise InputError(f"no column is left; {path}; drop fewer, or choose others")
-    return (X if len(kept) == len(names) else X[:, kept]), [names[j] for j in kept]
+    return (X if len(indices) == len(names) else X[:, indices]), [names[j] for j in indices]
 
 
-def read(
+def read_table(
     path: Path,
     *,
     columns: Collection[str] = (),
@@ -175,33 +158,20 @@ def read(
 ) -> Table:
     """Read rows from a file.
 
-    Parameters
-    ----------
-    path : Path
-        CSV, TSV or Parquet with named columns; NPZ, as written by ``numpy.savez`` (array ``X``,
-        or the only matrix) or by ``scipy.sparse.save_npz``; or H5AD, of which it takes ``X`` and
-        columns of ``obs``.
-    columns : collection of str
-        Columns to use as features; all numeric ones when empty.
-    drop : collection of str
-        Columns to leave out.
-    labelings : collection of str
-        Columns (arrays, in NPZ) that label the rows; never features.
-
-    Returns
-    -------
-    Table
-        With ``left_out`` naming the columns that are neither numeric nor labelings.
+    The file is CSV, TSV or Parquet with named columns; NPZ by ``numpy.savez`` (array ``X``, or the
+    only matrix) or by ``scipy.sparse.save_npz``; or H5AD (``X`` and columns of ``obs``). Features
+    are the ``columns``, by default all numeric ones, without those to ``drop`` and the
+    ``labelings``.
     """
-    source = contents(path)
+    source = read_contents(path)
     if is_annotated(source):
-        X, names = chosen(matrix_of(source), names_of(source) or [], columns, drop, path)
-        result = {name: column(source, name, path) for name in labelings}
-        return Table(X, names, result, row_names=source.obs_names.to_numpy())
+        X, names = select_columns(matrix_of(source), names_of(source) or [], columns, drop, path)
+        labels = {name: read_column(source, name, path) for name in labelings}
+        return Table(X, names, labels, row_names=source.obs_names.to_numpy())
     if isinstance(source, dict):
         if columns or drop:
             raise InputError(f"columns of an NPZ file have no names; {path}; cut the array itself")
-        X = matrix(source, path)
+        X = find_matrix(source, path)
         require_columns(labelings, source, path)
         return Table(X, labelings={name: np.asarray(source[name]) for name in labelings})
 
@@ -209,10 +179,10 @@ def read(
 
     frame = source
     require_columns([*columns, *drop, *labelings], list(frame.columns), path)
-    others = [c for c in frame.columns if c not in {*drop, *labelings}]
-    wanted = list(dict.fromkeys(columns)) or others
-    numeric = [c for c in wanted if pd.api.types.is_numeric_dtype(frame[c])]
-    text = [c for c in wanted if c not in numeric]
+    candidates = list(dict.fromkeys(columns))
+    candidates = candidates or [c for c in frame.columns if c not in {*drop, *labelings}]
+    numeric = [c for c in candidates if pd.api.types.is_numeric_dtype(frame[c])]
+    text = [c for c in candidates if c not in numeric]
     if columns and text:
         raise InputError(
             f"features have to be numeric; {', '.join(text)} in {path}; encode or leave them out"
@@ -224,17 +194,12 @@ def read(
         X = frame[numeric].to_numpy(dtype=float, na_value=np.nan)
     elif X.dtype == bool:
         X = X.astype(np.int8)
-    return Table(
-        X,
-        numeric,
-        {name: frame[name].to_numpy() for name in labelings},
-        row_names=frame.index.to_numpy(),
-        left_out=text,
-    )
+    labels = {name: frame[name].to_numpy() for name in labelings}
+    return Table(X, numeric, labels, row_names=frame.index.to_numpy(), left_out=text)
 
 
-def column(source: Any, name: str, path: Path) -> np.ndarray:
-    """Take one column of a table, or one array of an NPZ file, out of what the file holds."""
+def read_column(source: Any, name: str, path: Path) -> np.ndarray:
+    """One column of a table, or one array of an NPZ file."""
     source = source.obs if is_annotated(source) else source
     require_columns([name], list(source), path)
     if not isinstance(source, dict):
@@ -245,32 +210,27 @@ def column(source: Any, name: str, path: Path) -> np.ndarray:
     return values
 
 
-def require_numbers(table: Table) -> None:
-    """Refuse values that are missing or infinite, and say where they are.
-
-    Of columns with names, all are named at once; else it is the place of the first value.
-    """
+def check_values(table: Table) -> None:
+    """Refuse missing or infinite values; the message names their columns, or the first place."""
     values = table.X.data if scipy.sparse.issparse(table.X) else np.asarray(table.X)
-    wrong = ~np.isfinite(values)
-    if wrong.any():
-        where, how = f"{wrong.sum()} of {values.size}", "leave them out"
-        if values.ndim == 2 and table.feature_names is not None:
-            own = [name for name, j in zip(table.feature_names, wrong.T, strict=True) if j.any()]
-            counts = wrong.sum(0)[wrong.any(0)].tolist()
-            shown = [f"{count} in {name!r}" for count, name in zip(counts, own, strict=True)]
-            where = f"{', '.join(shown[:8])}{', ...' * (len(shown) > 8)}"
-            where += f" ({wrong.any(1).sum()} of {len(wrong)} rows)"
-            how = "leave out the columns with data.drop"
-        elif values.ndim == 2:
-            row, column = np.argwhere(wrong)[0]
-            where += f", the first in row {row}, column {column}"
-        raise InputError(
-            f"the data have missing or infinite values; {where}; fill them in, or {how}"
-        )
+    bad = ~np.isfinite(values)
+    if not bad.any():
+        return
+    where, how = f"{bad.sum()} of {values.size}", "leave them out"
+    if values.ndim == 2 and table.feature_names is not None:
+        counts = zip(bad.sum(0).tolist(), table.feature_names, strict=True)
+        columns = [f"{count} in {name!r}" for count, name in counts if count]
+        where = f"{', '.join(columns[:8])}{', ...' * (len(columns) > 8)}"
+        where += f" ({bad.any(1).sum()} of {len(bad)} rows)"
+        how = "leave out the columns with data.drop"
+    elif values.ndim == 2:
+        row, column = np.argwhere(bad)[0]
+        where += f", the first in row {row}, column {column}"
+    raise InputError(f"the data have missing or infinite values; {where}; fill them in, or {how}")
 
 
 def as_labels(values: np.ndarray, what: str) -> np.ndarray:
-    """Check that a column is a labeling, that is, names or numbers of groups."""
+    """Check that a column is a labeling: names or codes of groups."""
     import pandas as pd
 
     values = np.asarray(values)
@@ -297,13 +257,7 @@ def as_labels(values: np.ndarray, what: str) -> np.ndarray:
 
 
 def partial_labels(values: np.ndarray, what: str) -> np.ndarray:
-    """Labels of a column that may have empty cells; as text, empty for these, if there are any.
-
-    Raises
-    ------
-    nrprob.exceptions.InputError
-        If the column is no labeling, see `as_labels`.
-    """
+    """Labels of a column that may have empty cells; text, if there are any, and empty for these."""
     import pandas as pd
 
     values = np.asarray(values)
@@ -316,11 +270,8 @@ def partial_labels(values: np.ndarray, what: str) -> np.ndarray:
     return text.astype(str)
 
 
-def scaler(X: Any) -> Any:
-    """What gives the features of these rows mean 0 and standard deviation 1.
-
-    Of sparse rows, which would not be sparse without their zeros, it leaves the mean.
-    """
+def fit_scaler(X: Any) -> Any:
+    """Standardizer to mean 0 and standard deviation 1; the mean of sparse rows stays."""
     from sklearn.preprocessing import StandardScaler
 
     return StandardScaler(with_mean=not scipy.sparse.issparse(X)).fit(X)

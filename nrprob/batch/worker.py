@@ -10,25 +10,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nrprob.batch.executor import Executor
-from nrprob.batch.fits import Fit, versions
+from nrprob.batch.fits import Fit, package_versions
 from nrprob.batch.plan import Experiment
-from nrprob.batch.store import netcdf, to_dataset
+from nrprob.batch.store import fits_to_dataset, netcdf_bytes
 from nrprob.exceptions import DataUnavailable, InputError
 
-__all__ = ["Done", "Here", "do"]
+__all__ = ["Done", "LocalPool", "execute_batch"]
 
 
 @dataclass
 class Done:
-    """What became of some cells.
+    """Outcome of some cells.
 
     Attributes
     ----------
-    content : NetCDF file of those that are finished; empty if there are none
-    finished : number of them
-    skipped : reason -> number of cells whose data are not on the machine
-    failed : what went wrong -> number of cells
-    compiled : number of programs that were compiled
+    content : NetCDF file of the finished cells; empty without any
+    finished, compiled : numbers of finished cells, and of compiled programs
+    skipped, failed : reason -> number of cells without data, and of cells whose fit failed
     """
 
     content: bytes = b""
@@ -38,18 +36,8 @@ class Done:
     compiled: int = 0
 
 
-def do(executor: Executor, cells: Sequence[Experiment], where: str = "") -> Done:
-    """Fit cells and put the results into the form that is kept.
-
-    Parameters
-    ----------
-    executor : Executor
-        What fits them.
-    cells : sequence of Experiment
-        The cells.
-    where : str
-        Where data were looked for that are not there; nothing for the user's own machine.
-    """
+def execute_batch(executor: Executor, cells: Sequence[Experiment], where: str = "") -> Done:
+    """Fit cells and encode the results; ``where`` precedes messages about missing data."""
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     before = len(executor.lanes.compiled)
     fits: dict[Experiment, Fit] = {}
@@ -58,37 +46,38 @@ def do(executor: Executor, cells: Sequence[Experiment], where: str = "") -> Done
         if isinstance(fit, DataUnavailable):
             done.skipped[f"{where}{fit}"] += 1
         elif isinstance(fit, Exception):
-            what = "" if isinstance(fit, InputError) else f"{type(fit).__name__}: "
-            done.failed[f"{cell.method}: {what}{fit}"] += 1
+            kind = "" if isinstance(fit, InputError) else f"{type(fit).__name__}: "
+            done.failed[f"{cell.method}: {kind}{fit}"] += 1
         else:
             fits[cell] = fit
     done.finished, done.compiled = len(fits), len(executor.lanes.compiled) - before
     if fits:
         devices = executor.lanes.devices
-        made = {
+        circumstances = {
             "started": started,
             "host": platform.node(),
             "device": f"{len(devices)} x {devices[0].device_kind}",
-            "versions": json.dumps(versions()),
+            "versions": json.dumps(package_versions()),
         }
-        done.content = netcdf(to_dataset(fits, made, labels=executor.model.save.labels))
+        dataset = fits_to_dataset(fits, circumstances, labels=executor.model.save.labels)
+        done.content = netcdf_bytes(dataset)
     return done
 
 
-class Here:
-    """Does batches in this process, one after another."""
+class LocalPool:
+    """Executes batches in this process, one after another."""
 
-    room = 1  # batches that are begun before one of them has to be waited for
+    room = 1  # batches that may be submitted before one of them is collected
 
     def __init__(self, executor: Executor):
         self._executor = executor
-        self._begun: collections.deque[tuple[str, Sequence[Experiment]]] = collections.deque()
+        self._waiting: collections.deque[tuple[str, Sequence[Experiment]]] = collections.deque()
 
-    def begin(self, name: str, cells: Sequence[Experiment]) -> None:
+    def submit(self, name: str, cells: Sequence[Experiment]) -> None:
         """Take a batch."""
-        self._begun.append((name, cells))
+        self._waiting.append((name, cells))
 
-    def wait(self) -> tuple[str, Done]:
-        """Name of a batch that was begun, and what became of it."""
-        name, cells = self._begun.popleft()
-        return name, do(self._executor, cells)
+    def next_done(self) -> tuple[str, Done]:
+        """Name and outcome of a batch that was submitted."""
+        name, cells = self._waiting.popleft()
+        return name, execute_batch(self._executor, cells)

@@ -47,12 +47,12 @@ def report(
     ] = False,
 ) -> None:
     """Write results as one HTML page: tables beside published values, figures, timing."""
-    from nrprob.batch.formats import PAGE, is_of_fit
+    from nrprob.batch.formats import PAGE, is_fit_folder
     from nrprob.files import try_write
 
     if not folder.is_dir():
         raise InputError(f"there is no such folder; {folder}; name one that `nrprob run` wrote")
-    if out is None and not force and (folder / PAGE).exists() and is_of_fit(folder):
+    if out is None and not force and (folder / PAGE).exists() and is_fit_folder(folder):
         raise InputError(
             f"the page is that of a fit; {folder / PAGE}; name another file with --out, or add "
             "--force to overwrite it"

@@ -75,15 +75,15 @@ def read_given(asked: Asked) -> Given:
     from nrprob.files import digest
 
     files = dict.fromkeys([asked.data, *(file for file, _ in asked.others)])
-    sources = {file: tables.contents(file) for file in files}
+    sources = {file: tables.read_contents(file) for file in files}
     X, row_names, names = _rows(asked, sources[asked.data])
     n, scaled = X.shape[0], asked.standardize
     read = {place: _column(sources[place[0]], place, n) for place in asked.others}
     units = asked.data.suffix.lower() != ".h5ad"  # which has one for all genes
     known = _named(asked.labelings["known"], read)
     if scipy.sparse.issparse(X):
-        tables.require_numbers(tables.Table(X, names))
-        X, scaled = tables.scaler(X).transform(X) if scaled is True else X, False
+        tables.check_values(tables.Table(X, names))
+        X, scaled = tables.fit_scaler(X).transform(X) if scaled is True else X, False
     told = _together(known, getattr(X, "index", None))
     ready = prepared(
         X, known=told, missing=asked.missing, standardize=scaled, names=names, say=as_option,
@@ -150,14 +150,14 @@ def _rows(asked: Asked, source: Any) -> tuple[Any, np.ndarray | None, list[str] 
         return source[left], source.index.to_numpy(), left
     names, row_names = None, None
     if isinstance(source, Mapping):
-        X = tables.matrix(source, asked.data)
+        X = tables.find_matrix(source, asked.data)
         if asked.names is not None:
             names = _feature_names(asked.names, source, asked.data, X.shape[1])
     else:
         cells = rows_of(source, **asked.part)
         X, names, row_names = matrix_of(cells), names_of(cells), source.obs_names.to_numpy()
     if names is not None:
-        X, names = tables.chosen(X, names, asked.columns, asked.drop, asked.data)
+        X, names = tables.select_columns(X, names, asked.columns, asked.drop, asked.data)
     return X, row_names, names
 
 
@@ -169,8 +169,8 @@ def _feature_names(
 
     file, column = place
     if column:
-        source = source if file.resolve() == data.resolve() else tables.contents(file)
-        names = [str(name) for name in tables.column(source, column, file).tolist()]
+        source = source if file.resolve() == data.resolve() else tables.read_contents(file)
+        names = [str(name) for name in tables.read_column(source, column, file).tolist()]
     else:
         names = [line.strip() for line in file.read_text().splitlines() if line.strip()]
     if len(names) != n_features or len(set(names)) < n_features:
@@ -186,7 +186,7 @@ def _column(source: Any, place: Column, n: int) -> np.ndarray:
     from nrprob.batch import tables
 
     file, column = place
-    values = tables.column(source, column, file)
+    values = tables.read_column(source, column, file)
     if len(values) != n:
         raise InputError(
             f"{column} of {file} does not go with the data; {len(values)} values for {n} rows; "

@@ -101,7 +101,8 @@ def explore(
     check_groups(given)
     if n is None:
         _check_testable(given)
-    from nrprob.batch import exploration_files
+    from nrprob.batch.fit_files import save_exploration
+    from nrprob.batch.fit_result import exploration_results
     from nrprob.successive import explore as search
 
     with place.claimed() as folder:
@@ -112,14 +113,12 @@ def explore(
                 criterion=criterion, alpha=at, random_state=seed,
             )  # fmt: skip
         given.origin["warnings"] = list(dict.fromkeys(warned))
-        runs = exploration_files.runs(
-            result, given.table, given.names, given.origin, given.measured
-        )
-        if test:
-            with working("testing the clusters"):
-                exploration_files.add_tests(runs, result, at)
+        with working("testing the clusters" if test else "writing the results"):
+            runs = exploration_results(
+                result, given.table, given.names, given.origin, given.measured, at if test else None
+            )
         with working("writing the results"):
-            files = exploration_files.save(result, runs, folder, plot)
+            files = save_exploration(result, runs, folder, plot)
             remove_others(folder, files)
     for run in runs:
         if run.alert:

@@ -158,20 +158,20 @@ def fit(
             fitted, estimator = fits.fit_method(
                 method, parameters, table.X, z, y=given.y, where="--set "
             )
-        fits.score(fitted, table.labelings, fits.default_measures([*table.labelings]))
+        fits.score_fit(fitted, table.labelings, fits.default_measures([*table.labelings]))
         result = FitResult(
             "", table, given.names, [fitted], origin=given.origin, measured=given.measured
         )
         if test:
-            from nrprob.batch.evidence import tested
+            from nrprob.batch.fit_result import check_clusters
 
             with working("testing the clusters"), warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                result.tested = tested(estimator, table.X, z, alpha=at, alert=result.alert)
+                result.tested = check_clusters(estimator, table.X, z, alpha=at, alert=result.alert)
             messages = [*fitted.warnings, *(str(one.message) for one in caught)]
             fitted.warnings = list(dict.fromkeys(messages))
         with working("writing the results"):
-            fit_files.save(result, folder, drawn)
+            fit_files.save_fit(result, folder, drawn)
             remove_others(folder, result.files)
     show(result)
 

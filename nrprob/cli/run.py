@@ -92,7 +92,7 @@ def run(
                     )
                 failed |= bool(result.failed)
                 written = _conclude(plan, result)
-                if folders[path] in outdated and (written or not plan.model.single):
+                if folders[path] in outdated and (written or not plan.model.is_single):
                     remove_others(folders[path], written)
     except KeyboardInterrupt:
         console(stderr=True).print(
@@ -142,14 +142,14 @@ def _check_plans(plans: list[tuple[Path, Plan]], allow_large: bool) -> list[tupl
     """
     _check_files(plans, allow_large)
     from nrprob.batch import preflight
-    from nrprob.batch.provenance import with_origin
+    from nrprob.batch.provenance import with_provenance
 
     checked, wrong = [], list[str]()
     for path, one in plans:
         with _keeping(wrong, path):
             for reason, count in preflight.check(one, allow_large=allow_large).items():
                 warn(f"{path}: {count} of {len(one.cells)} fits will be skipped; {reason}")
-            checked.append((path, with_origin(one, path, command())))
+            checked.append((path, with_provenance(one, path, command())))
     if wrong:
         raise InputError("\n".join(wrong))
     for path, one in checked:
@@ -213,10 +213,12 @@ def _is_of_another(plan: Plan, folder: Path) -> bool:
     if not results_in(folder) or not (folder / PLAN).exists():
         return bool(results_in(folder))
     try:
-        before, cells = read_plan(folder)
+        before = read_plan(folder)
     except InputError:  # that plan was changed, and is written again; several fits have one page
-        return not plan.model.single and results_in(folder) != [folder / PAGE]
-    return before.single and {cell.id for cell in cells} != {cell.id for cell in plan.cells}
+        return not plan.model.is_single and results_in(folder) != [folder / PAGE]
+    return before.model.is_single and {cell.id for cell in before.cells} != {
+        cell.id for cell in plan.cells
+    }
 
 
 def _devices(text: str | None) -> list[Any] | None:
@@ -250,7 +252,8 @@ def _conclude(plan: Plan, result: Outcome) -> list[Path]:
 
     That goes to files, of which those are returned that a fit has, too.
     """
-    from nrprob.batch.fit_files import read, save
+    from nrprob.batch.fit_files import save_fit
+    from nrprob.batch.fit_result import plan_result
     from nrprob.batch.report import write_report
     from nrprob.batch.store import Store
 
@@ -259,10 +262,10 @@ def _conclude(plan: Plan, result: Outcome) -> list[Path]:
     dataset = Store(result.folder).gather()
     if not dataset.sizes.get("cell"):
         return []
-    if plan.model.single and dataset.sizes["cell"] == len(plan.cells):
-        one = read(plan, dataset)
+    if plan.model.is_single and dataset.sizes["cell"] == len(plan.cells):
+        one = plan_result(plan, dataset)
         with working("writing the results"):
-            save(one, result.folder, plan.model.report.picture)
+            save_fit(one, result.folder, plan.model.report.picture)
         show(one)
         return one.files
     say(

@@ -96,13 +96,13 @@ def test_a_cluster_gives_the_same_results_and_does_nothing_twice(
     tmp_path, client, done, monkeypatch
 ):
     fitted, told = counted(monkeypatch), Told()
-    sent, begin = [], cluster.Cluster.begin
+    sent, begin = [], cluster.Cluster.submit
 
     def beginning(self, *arguments):
         begin(self, *arguments)
-        sent.append(len(self._begun))
+        sent.append(len(self._submitted))
 
-    monkeypatch.setattr(cluster.Cluster, "begin", beginning)
+    monkeypatch.setattr(cluster.Cluster, "submit", beginning)
     results = batch.run(SPEC, tmp_path, scheduler=client, progress=told)
     same(results, done)
     assert len(fitted) == len(set(fitted)) == CELLS
@@ -126,9 +126,9 @@ def test_an_interrupted_run_keeps_what_is_finished_and_goes_on(tmp_path, client,
     for one in whole.batches:  # while the traceback, and all that it refers to, is there
         with store.Store(tmp_path).claim(one, wait=False) as free:
             assert free, told
-    client.run(cluster._forget, "over")
+    client.run(cluster._forget_run, "over")
     over = cluster._Run("over", "", b"", "", "")
-    assert client.submit(cluster._do, over, None, whole.cells).result().finished == 0
+    assert client.submit(cluster._execute, over, None, whole.cells).result().finished == 0
     kept = {*batch.load(tmp_path)["cell"].values}
     assert len(kept) == 2
     fitted = counted(monkeypatch)
@@ -173,7 +173,7 @@ def test_batches_of_another_runner_are_waited_for_with_none_of_ours(
 
 
 def test_what_goes_wrong_does_not_stop_the_others(tmp_path, client, monkeypatch):
-    outcome, load, fit = executor.Executor._outcome, executor.load_data, executor.Executor.fit
+    outcome, load, fit = executor.Executor._score, executor.load_data, executor.Executor.fit
 
     def failing(self, cell, *rest):
         if cell.repeat == 1:
@@ -191,7 +191,7 @@ def test_what_goes_wrong_does_not_stop_the_others(tmp_path, client, monkeypatch)
         return fit(self, cells)
 
     whole = plan.expand(read_model(SPEC))
-    monkeypatch.setattr(executor.Executor, "_outcome", failing)
+    monkeypatch.setattr(executor.Executor, "_score", failing)
     monkeypatch.setattr(executor, "load_data", missing)
     monkeypatch.setattr(executor.Executor, "fit", dying)
     result = runner.run_plan(whole, tmp_path, scheduler=client)
@@ -245,7 +245,7 @@ def test_a_data_file_goes_to_workers_that_do_not_have_it(tmp_path, client, monke
     same(batch.run(spec, tmp_path / "there", scheduler=client), alone)
     monkeypatch.setattr(cluster, "_has_file", lambda run: not run.file)
     same(batch.run(spec, tmp_path / "sent", scheduler=client), alone)
-    monkeypatch.setattr(cluster, "_look", lambda run: (cluster._version(), True))
+    monkeypatch.setattr(cluster, "_inspect_worker", lambda run: (cluster._version(), True))
     with pytest.raises(InputError, match=r"does not have the data file; /.*a\.csv on .*; copy it"):
         batch.run(spec, tmp_path / "late", scheduler=client)
 
@@ -299,18 +299,18 @@ def test_a_local_cluster_does_not_share_an_accelerator(tmp_path, monkeypatch):
 
 
 def test_versions_of_nrprob_have_to_be_the_same(tmp_path, client, monkeypatch):
-    monkeypatch.setattr(cluster, "_look", lambda run: ("0.0.1", True))
+    monkeypatch.setattr(cluster, "_inspect_worker", lambda run: ("0.0.1", True))
     refused(
         tmp_path, r"versions of nrprob differ; \S+ here and 0\.0\.1 at inproc://.*; install", client
     )
-    monkeypatch.setattr(cluster, "_look", lambda run: 1 / 0)
+    monkeypatch.setattr(cluster, "_inspect_worker", lambda run: 1 / 0)
     refused(
         tmp_path, "inproc://.* cannot use nrprob; ZeroDivisionError: .*; install nrprob", client
     )
     monkeypatch.undo()
     run = cluster._Run("a", "0.0.1", b"", "", "")  # of a worker that came later
     with pytest.raises(InputError, match="versions of nrprob differ"):
-        client.submit(cluster._do, run, None, []).result()
+        client.submit(cluster._execute, run, None, []).result()
 
 
 # processes that end as they like

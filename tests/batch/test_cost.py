@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from nrprob import batch, datasets
 from nrprob.batch import cost, executor, registry, sources, tables
-from nrprob.batch.cost import estimate, memory, refuse_large
+from nrprob.batch.cost import available_memory, estimate, refuse_large
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand
 from nrprob.cli import app
@@ -142,7 +142,7 @@ n_clusters = 2
 def test_data_beyond_the_memory_are_refused_before_they_are_drawn(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("large.toml").write_text(LARGE)
-    monkeypatch.setattr(tables, "generate", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr(tables, "generate_set", lambda *_: pytest.fail("drawn"))
     said = CliRunner().invoke(app, [command, "large.toml"])
     assert said.exit_code == 2, said.output
     *first, last = said.output.splitlines()
@@ -157,7 +157,7 @@ def test_data_beyond_the_memory_are_refused_before_they_are_drawn(command, tmp_p
 
 def test_what_is_too_large_may_be_allowed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cost, "memory", lambda: 100)
+    monkeypatch.setattr(cost, "available_memory", lambda: 100)
     text = LARGE.replace("100_000_000", "30").replace("1000", "4")
     Path("small.toml").write_text(text.replace('"ib"', '"cop_kmeans"'))
     for command in ("check", "run"):
@@ -210,8 +210,8 @@ def test_data_sets_that_are_kept_are_few_bytes(monkeypatch):
     data = {"generator": "make_four_components", "repeats": 5, "parameters": {"n_samples": 50}}
     plan = planned(data=data)
     assert estimate(plan).bytes == 5 * 800
-    monkeypatch.setattr(executor, "KEPT", 1700)
-    monkeypatch.setattr(cost, "KEPT", 1700)
+    monkeypatch.setattr(executor, "MAX_CACHED_BYTES", 1700)
+    monkeypatch.setattr(cost, "MAX_CACHED_BYTES", 1700)
     assert estimate(plan).bytes == 1700
     kept = executor.DataSets(plan.model)
     for cell in plan.cells:
@@ -220,6 +220,6 @@ def test_data_sets_that_are_kept_are_few_bytes(monkeypatch):
 
 
 def test_published_model_files_fit_into_memory():
-    assert 2**20 < memory()
+    assert 2**20 < available_memory()
     for path in sorted(MODELS.glob("*.toml"))[::10]:
         assert estimate(expand(read_model(path))).needed < 2**30

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from nrprob import batch
 from nrprob.batch import executor, manifest, store
 from nrprob.batch.formats import MANIFEST
-from nrprob.batch.plan import Experiment, differences, expand
+from nrprob.batch.plan import Experiment, expand, find_differences
 from nrprob.cli import app
 from nrprob.exceptions import InputError
 
@@ -148,7 +148,7 @@ def test_a_stored_plan_has_the_same_identities(name):
     stored = json.loads(plan.dumps())
     cells = [Experiment(**cell) for cell in stored["cells"]][:: len(plan.cells) // 20 + 1]
     identities = {cell.id: cell.identity for cell in plan.cells}
-    assert not [*differences(type(plan.model)(**stored["model"]), cells, identities)]
+    assert not [*find_differences(type(plan.model)(**stored["model"]), cells, identities)]
 
 
 def test_fits_that_a_plan_does_not_name_are_missing_and_not_dropped_in_silence(sweep):
@@ -162,7 +162,7 @@ def test_fits_that_a_plan_does_not_name_are_missing_and_not_dropped_in_silence(s
 
 def test_files_of_cells_without_what_they_were_computed_with_are_refused(sweep):
     (part, *_) = store.Store(sweep).parts()
-    content = store.netcdf(store._read_netcdf(part).drop_vars("identity"))
+    content = store.netcdf_bytes(store._read_netcdf(part).drop_vars("identity"))
     part.unlink()
     other = store.sealed(part.with_name(f"{part.name[:20]}.nc"), content)
     other.write_bytes(content)
@@ -174,7 +174,7 @@ def test_files_of_cells_without_what_they_were_computed_with_are_refused(sweep):
 def test_fits_under_the_name_of_another_are_refused(sweep):
     (part,) = store.Store(sweep).parts()
     results = store._read_netcdf(part)
-    content = store.netcdf(results.assign_coords(cell=results["cell"].values[::-1]))
+    content = store.netcdf_bytes(results.assign_coords(cell=results["cell"].values[::-1]))
     part.unlink()
     other = store.sealed(part.with_name(f"{part.name[:20]}.nc"), content)
     other.write_bytes(content)

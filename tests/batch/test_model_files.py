@@ -11,10 +11,10 @@ from places import MODELS
 
 from nrprob import CCIB
 from nrprob.batch import tables
-from nrprob.batch.draws import draw
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand
 from nrprob.batch.sources import known_array, load_data
+from nrprob.batch.splits import sample_labels
 from nrprob.exceptions import InputError
 
 SMALL = """
@@ -317,15 +317,15 @@ def test_methods_without_wanted_labels_are_refused_but_may_decline(write, monkey
 def test_rows_are_drawn_class_by_class(amount, counts):
     labels = np.random.default_rng(0).permutation(np.repeat(["b", "a", "c"], [30, 60, 6]))
     wanted = {"labeling": "type", "score": "unlabelled", **amount}
-    told = draw(labels, wanted, (0, 1))
-    assert [(labels[told.rows] == name).sum() for name in "abc"] == counts
+    told = sample_labels(labels, wanted, (0, 1))
+    assert [(labels[told.labelled] == name).sum() for name in "abc"] == counts
     # What is told is right, the rest is unknown, and only the rest is scored.
     np.testing.assert_array_equal(
-        told.y[told.rows], np.unique(labels, return_inverse=True)[1][told.rows]
+        told.y[told.labelled], np.unique(labels, return_inverse=True)[1][told.labelled]
     )
-    assert (told.y[~told.rows] == -1).all()
-    np.testing.assert_array_equal(told.scored, ~told.rows)
-    assert draw(labels, wanted | {"score": "all"}, (0, 1)).scored.all()
+    assert (told.y[~told.labelled] == -1).all()
+    np.testing.assert_array_equal(told.scored, ~told.labelled)
+    assert sample_labels(labels, wanted | {"score": "all"}, (0, 1)).scored.all()
 
 
 EMPTY = {"text": ["b", "a", "", "a", "b", " ", "a", None], "number": [2, 1, "", 1, 2, "", 1, ""]}
@@ -340,12 +340,12 @@ def test_empty_cells_of_wanted_labels_are_neither_drawn_nor_scored(write, tmp_pa
     wanted = f"[wanted]\nlabeling = 'type'\n{amount.replace(', ', chr(10))}\n"
     method = "[[methods]]\nname = 'ccib'\n"
     model = read_model(write(head + wanted + method))
-    told = draw(load_data(model).labelings["type"], model.wanted.amounts[0], (0, 0))
+    told = sample_labels(load_data(model).labelings["type"], model.wanted.amounts[0], (0, 0))
     empty = np.isin(np.arange(8), [2, 5, 7])
-    assert told.rows.sum() == 2 and (told.y[empty] == -1).all()
-    np.testing.assert_array_equal(told.scored, ~told.rows & ~empty)
+    assert told.labelled.sum() == 2 and (told.y[empty] == -1).all()
+    np.testing.assert_array_equal(told.scored, ~told.labelled & ~empty)
     codes = np.array([1, 0, -1, 0, 1, -1, 0, -1])
-    np.testing.assert_array_equal(told.y, np.where(told.rows, codes, -1))
+    np.testing.assert_array_equal(told.y, np.where(told.labelled, codes, -1))
     # Known labels are complete, whatever else they are used for.
     with pytest.raises(InputError, match="column 'type' has missing values"):
         load_data(read_model(write("known = 'type'\n" + head + wanted + method)))
@@ -357,8 +357,10 @@ def test_draws_follow_from_the_seed_and_grow():
     for fraction in (0.1, 0.3):
         for seed in ((0, 0), (0, 1), (1, 0)):
             wanted = {"labeling": "type", "score": "unlabelled", "fraction": fraction}
-            rows[fraction, seed] = draw(labels, wanted, seed).rows
-            np.testing.assert_array_equal(rows[fraction, seed], draw(labels, wanted, seed).rows)
+            rows[fraction, seed] = sample_labels(labels, wanted, seed).labelled
+            np.testing.assert_array_equal(
+                rows[fraction, seed], sample_labels(labels, wanted, seed).labelled
+            )
     for seed in ((0, 0), (0, 1), (1, 0)):
         assert rows[0.3, seed][rows[0.1, seed]].all()
     assert not (rows[0.3, (0, 0)] == rows[0.3, (0, 1)]).all()
@@ -370,7 +372,7 @@ def test_draws_follow_from_the_seed_and_grow():
 def test_a_class_with_no_row_left_is_refused(amount):
     labels = np.repeat([0, 1], [50, 3])
     with pytest.raises(InputError, match=r"no row left to find; .* type = 1 has 3; ask for fewer"):
-        draw(labels, {"labeling": "type", "score": "all", **amount}, (0, 0))
+        sample_labels(labels, {"labeling": "type", "score": "all", **amount}, (0, 0))
 
 
 ROWS = {"labeling": "type", "score": "all", "draw": "rows"}
@@ -379,55 +381,62 @@ ROWS = {"labeling": "type", "score": "all", "draw": "rows"}
 def test_rows_are_drawn_whatever_their_class():
     labels = np.random.default_rng(0).permutation(np.repeat(["b", "a", "c"], [150, 300, 30]))
     codes = np.unique(labels, return_inverse=True)[1]
-    few, more = (draw(labels, ROWS | {"fraction": f}, (0, 1)) for f in (0.1, 0.3))
-    assert few.rows.sum() == 48 and more.rows.sum() == 144
-    assert more.rows[few.rows].all()
-    np.testing.assert_array_equal(more.y, np.where(more.rows, codes, -1))
-    counts = [np.bincount(codes[draw(labels, ROWS | {"fraction": 0.1}, (0, i)).rows], minlength=3)
-              for i in range(50)]  # fmt: skip
+    few, more = (sample_labels(labels, ROWS | {"fraction": f}, (0, 1)) for f in (0.1, 0.3))
+    assert few.labelled.sum() == 48 and more.labelled.sum() == 144
+    assert more.labelled[few.labelled].all()
+    np.testing.assert_array_equal(more.y, np.where(more.labelled, codes, -1))
+    amount = ROWS | {"fraction": 0.1}
+    chosen = [codes[sample_labels(labels, amount, (0, i)).labelled] for i in range(50)]
+    counts = [np.bincount(c, minlength=3) for c in chosen]
     assert np.std(counts, axis=0).min() > 0  # not by class
     np.testing.assert_allclose(np.mean(counts, 0), [30, 15, 3], atol=1.5)
     with pytest.raises(InputError, match="no row is left to find; wanted labels of 3 of 3 rows"):
-        draw(labels[:3], ROWS | {"fraction": 0.9}, (0, 0))
+        sample_labels(labels[:3], ROWS | {"fraction": 0.9}, (0, 0))
 
 
 @pytest.mark.parametrize("amount", [{"draw": "rows", "fraction": 0.4}, {"per_class": 40}])
 def test_some_labels_are_wrong(amount):
     codes = np.arange(300) % 3
     wanted = {"labeling": "type", "score": "all"} | amount
-    clean, few, many = (draw(codes, wanted | {"wrong": w}, (0, 1)) for w in (0, 0.1, 0.5))
-    np.testing.assert_array_equal(clean.y, np.where(clean.rows, codes, -1))
+    clean, few, many = (sample_labels(codes, wanted | {"wrong": w}, (0, 1)) for w in (0, 0.1, 0.5))
+    np.testing.assert_array_equal(clean.y, np.where(clean.labelled, codes, -1))
     for told, count in ((few, 12), (many, 60)):
-        np.testing.assert_array_equal(told.rows, clean.rows)
-        assert told.rows.sum() == 120 and (told.y != clean.y).sum() == count
-        np.testing.assert_array_equal(told.y >= 0, told.rows)
+        np.testing.assert_array_equal(told.labelled, clean.labelled)
+        assert told.labelled.sum() == 120 and (told.y != clean.y).sum() == count
+        np.testing.assert_array_equal(told.y >= 0, told.labelled)
     still = few.y != clean.y
     np.testing.assert_array_equal(few.y[still], many.y[still])
     # Both other classes come up.
     assert set((many.y - clean.y)[many.y != clean.y] % 3) == {1, 2}
     with pytest.raises(InputError, match="a single class has no wrong labels"):
-        draw(np.zeros(300), wanted | {"wrong": 0.1}, (0, 1))
+        sample_labels(np.zeros(300), wanted | {"wrong": 0.1}, (0, 1))
 
 
 def test_labels_of_some_classes_alone():
     codes = np.repeat(np.arange(4), [10, 20, 70, 100])
     pairs = set()
     for i in range(40):
-        told = [draw(codes, ROWS | {"fraction": f, "classes": 2}, (0, i)) for f in (0.1, 0.45)]
-        held = [set(t.y[t.rows]) for t in told]
+        told = [
+            sample_labels(codes, ROWS | {"fraction": f, "classes": 2}, (0, i)) for f in (0.1, 0.45)
+        ]
+        held = [set(t.y[t.labelled]) for t in told]
         assert held[0] <= held[1] and len(held[1]) == 2
         pairs.add(tuple(sorted(held[1])))
         size = np.isin(codes, [*held[1]]).sum()
-        assert told[0].rows.sum() == 20 and told[1].rows.sum() == min(90, size)
+        assert told[0].labelled.sum() == 20 and told[1].labelled.sum() == min(90, size)
     # Three tenths of the rows; 0 and 1 have less.
     assert pairs == {(0, 2), (0, 3), (1, 2), (1, 3), (2, 3)}
-    alone = draw(codes, {"labeling": "type", "score": "all", "per_class": 5, "classes": 2}, (0, 0))
-    assert np.unique(alone.y[alone.rows]).size == 2 and alone.rows.sum() == 10
+    alone = sample_labels(
+        codes, {"labeling": "type", "score": "all", "per_class": 5, "classes": 2}, (0, 0)
+    )
+    assert np.unique(alone.y[alone.labelled]).size == 2 and alone.labelled.sum() == 10
     # No pair holds as much: the largest.
     flat = np.repeat(np.arange(8), [12, *[10] * 6, 12])
-    assert set(flat[draw(flat, ROWS | {"fraction": 0.2, "classes": 2}, (0, 0)).rows]) == {0, 7}
+    assert set(
+        flat[sample_labels(flat, ROWS | {"fraction": 0.2, "classes": 2}, (0, 0)).labelled]
+    ) == {0, 7}
     with pytest.raises(InputError, match="wanted labels of 5, and type has 4"):
-        draw(codes, ROWS | {"fraction": 0.1, "classes": 5}, (0, 0))
+        sample_labels(codes, ROWS | {"fraction": 0.1, "classes": 5}, (0, 0))
 
 
 def test_wanted_amounts_are_combined(write):
@@ -544,19 +553,19 @@ def test_tables_of_columns(frame, tmp_path, suffix):
         frame.to_parquet(path)
     else:
         frame.to_csv(path, index=False, sep="\t" if suffix == "tsv" else ",")
-    table = tables.read(path, labelings=["species"])
+    table = tables.read_table(path, labelings=["species"])
     assert table.feature_names == ["a", "b"]
     assert table.left_out == ["note"]
     np.testing.assert_allclose(table.X, frame[["a", "b"]])
     assert list(table.labelings["species"][:5]) == ["x"] * 4 + ["y"]
-    assert tables.read(path, columns=["b"]).feature_names == ["b"]
-    assert tables.read(path, drop=["b"]).feature_names == ["a"]
+    assert tables.read_table(path, columns=["b"]).feature_names == ["b"]
+    assert tables.read_table(path, drop=["b"]).feature_names == ["a"]
 
 
 def test_an_index_column_names_rows(frame, tmp_path):
     frame.index = [f"r{i}" for i in range(12)]
     frame.to_csv(tmp_path / "data.csv")
-    table = tables.read(tmp_path / "data.csv", drop=["species", "note"])
+    table = tables.read_table(tmp_path / "data.csv", drop=["species", "note"])
     assert table.feature_names == ["a", "b"]
     assert list(table.row_names[:2]) == ["r0", "r1"]
 
@@ -565,24 +574,24 @@ def test_parquet_without_an_engine_says_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "data.parquet").write_bytes(b"")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(InputError, match=r"pip install 'nrprob\[parquet\]'"):
-        tables.read(tmp_path / "data.parquet")
+        tables.read_table(tmp_path / "data.parquet")
 
 
 def test_npz_dense_sparse_and_named(tmp_path):
     X = np.arange(12).reshape(4, 3)
     np.savez(tmp_path / "a.npz", X=X, group=np.array([0, 0, 1, 1]))
-    table = tables.read(tmp_path / "a.npz", labelings=["group"])
+    table = tables.read_table(tmp_path / "a.npz", labelings=["group"])
     np.testing.assert_array_equal(table.X, X)
     np.testing.assert_array_equal(table.labelings["group"], [0, 0, 1, 1])
     np.savez(tmp_path / "b.npz", counts=X, group=np.zeros(4))
-    np.testing.assert_array_equal(tables.read(tmp_path / "b.npz").X, X)
+    np.testing.assert_array_equal(tables.read_table(tmp_path / "b.npz").X, X)
     scipy.sparse.save_npz(tmp_path / "c.npz", scipy.sparse.csr_array(X))
-    stored = tables.read(tmp_path / "c.npz").X
+    stored = tables.read_table(tmp_path / "c.npz").X
     assert scipy.sparse.issparse(stored)
     np.testing.assert_array_equal(stored.toarray(), X)
     np.savez(tmp_path / "d.npz", one=X, two=X)
     with pytest.raises(InputError, match=r"has one, two; call it 'X'"):
-        tables.read(tmp_path / "d.npz")
+        tables.read_table(tmp_path / "d.npz")
 
 
 @pytest.mark.parametrize(
@@ -596,21 +605,21 @@ def test_npz_dense_sparse_and_named(tmp_path):
 def test_columns_that_do_not_serve(frame, tmp_path, arguments, message):
     frame.to_csv(tmp_path / "data.csv", index=False)
     with pytest.raises(InputError, match=message):
-        tables.read(tmp_path / "data.csv", **arguments)
+        tables.read_table(tmp_path / "data.csv", **arguments)
 
 
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match="no such data file"):
-        tables.read(tmp_path / "none.csv")
+        tables.read_table(tmp_path / "none.csv")
     (tmp_path / "data.xyz").write_text("1")
     with pytest.raises(InputError, match=r"cannot tell the format"):
-        tables.read(tmp_path / "data.xyz")
+        tables.read_table(tmp_path / "data.xyz")
     (tmp_path / "data.npz").write_text("not a zip file")
     with pytest.raises(InputError, match=r"cannot read the file as NPZ"):
-        tables.read(tmp_path / "data.npz")
+        tables.read_table(tmp_path / "data.npz")
     (tmp_path / "data.csv").write_text("")
     with pytest.raises(InputError, match=r"cannot read the file as CSV"):
-        tables.read(tmp_path / "data.csv")
+        tables.read_table(tmp_path / "data.csv")
 
 
 @pytest.mark.parametrize(
@@ -628,7 +637,7 @@ def test_files_that_cannot_be_read(tmp_path):
 def test_rows_are_a_matrix_of_numbers(tmp_path, X):
     np.savez(tmp_path / "a.npz", X=X)
     with pytest.raises(InputError, match=r"rows are a matrix of numbers; X of .*a\.npz has shape"):
-        tables.read(tmp_path / "a.npz")
+        tables.read_table(tmp_path / "a.npz")
 
 
 def test_a_labeling_has_a_value_for_every_row(tmp_path):
@@ -636,7 +645,7 @@ def test_a_labeling_has_a_value_for_every_row(tmp_path):
     scipy.sparse.save_npz(tmp_path / "b.npz", scipy.sparse.csr_array(np.eye(3)))
     for name, file in (("z", "a.npz"), ("X", "b.npz")):
         with pytest.raises(InputError, match=f"{name} of .*{file} has no value for every row"):
-            tables.column(tables.contents(tmp_path / file), name, tmp_path / file)
+            tables.read_column(tables.read_contents(tmp_path / file), name, tmp_path / file)
 
 
 def test_labelings_are_groups():

@@ -383,14 +383,14 @@ def test_curves_change_one_share_at_a_time(name):
 
 def estimators(path):
     """(cell, data, estimator) of every fit of a model file."""
-    from nrprob.batch.inputs import inputs_of
+    from nrprob.batch.inputs import assemble_inputs
     from nrprob.batch.registry import make_estimator
     from nrprob.batch.sources import load_data
 
     model = read_model(path)
     for cell in expand(model).cells:
         table = load_data(model, cell.data, cell.seed)
-        yield cell, inputs_of(model, table, cell), make_estimator(cell.name, cell.parameters)
+        yield cell, assemble_inputs(model, table, cell), make_estimator(cell.name, cell.parameters)
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from nrprob import batch
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand
-from nrprob.batch.provenance import with_origin
+from nrprob.batch.provenance import with_provenance
 from nrprob.batch.sources import load_data
 from nrprob.cli import app
 from nrprob.exceptions import InputError
@@ -168,6 +168,6 @@ def test_scales_of_matrices_are_known(tmp_path):
     for name, mean in (("dense", X.mean(0)), ("sparse", np.zeros(3))):
         data = {"file": str(tmp_path / f"{name}.npz"), "standardize": True}
         model = read_model({"data": data, "methods": [{"name": "ib"}]})
-        scales = with_origin(expand(model)).origin["prepared"]["scales"]
+        scales = with_provenance(expand(model)).origin["prepared"]["scales"]
         assert [*scales] == ["feature 0", "feature 1", "feature 2"]
         np.testing.assert_allclose([*scales.values()], np.column_stack([mean, X.std(0)]))

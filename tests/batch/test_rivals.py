@@ -169,7 +169,7 @@ def test_the_report_sets_quality_beside_time(done):
     assert "sklearn.cluster.KMeans, sklearn.mixture.GaussianMixture: told nothing but" in text
     captions = [c for c in page.captions if "median time" in c]
     assert len(captions) == 2  # by method, and by method and setting
-    methods, settings = quality(collect(results, *read_plan(folder)))
+    methods, settings = quality(collect(results, read_plan(folder)))
     assert {(m.method, m.n_fits) for m in methods} == {
         ("KMeans", 4), ("GaussianMixture", 2), ("COPKMeans", 2),
     }  # fmt: skip
@@ -204,7 +204,7 @@ def test_a_single_run(spec, tmp_path):
     text = page_of(tmp_path / "out" / "report.html").text
     assert "fitted on X only" in text and "nan" not in text
     assert "that what is known does not tell" not in text
-    assert read_model(model).single
+    assert read_model(model).is_single
 
 
 # what is taken

@@ -16,7 +16,7 @@ from interrupted import interrupted_after
 from slowly import slowly
 
 from nrprob import CCIB, CondEns, MixtureEM, batch, files, metrics
-from nrprob.batch import executor, fit_files, plan, store
+from nrprob.batch import executor, fit_files, fit_result, plan, store
 from nrprob.batch.modelfile import read_model
 from nrprob.datasets import make_binary_partitions
 from nrprob.engines import sharding
@@ -225,11 +225,11 @@ def test_results_say_how_they_were_made(done):
 def test_texts_of_later_files_are_stored_whole(tmp_path):
     parts = []
     for name, text in (("a", ""), ("b", "columns of X are nearly collinear")):
-        content = store.netcdf(xarray.Dataset({"warnings": ("cell", [text])}))
+        content = store.netcdf_bytes(xarray.Dataset({"warnings": ("cell", [text])}))
         path = files.sealed(tmp_path / f"{name}.nc", content)
         path.write_bytes(content)
         parts.append(store._read_netcdf(path))
-    content = store.netcdf(store._joined(parts))
+    content = store.netcdf_bytes(store._concatenate(parts))
     path = files.sealed(path, content)
     path.write_bytes(content)
     assert [*store._read_netcdf(path)["warnings"].values] == ["", text]
@@ -314,7 +314,7 @@ def test_what_is_not_asked_for_is_not_kept(tmp_path):
 
 
 def test_methods_may_differ_in_what_is_kept(tmp_path, monkeypatch):
-    outcome = executor.Executor._outcome
+    outcome = executor.Executor._score
 
     def poor(self, cell, *rest):
         fit = outcome(self, cell, *rest)
@@ -322,7 +322,7 @@ def test_methods_may_differ_in_what_is_kept(tmp_path, monkeypatch):
             fit.membership, fit.trace, fit.restarts = None, np.empty(0), np.empty(0)
         return fit
 
-    monkeypatch.setattr(executor.Executor, "_outcome", poor)
+    monkeypatch.setattr(executor.Executor, "_score", poor)
     results = batch.run(changed(runs=1, data__repeats=1), tmp_path)
     tree = results["method"] == "tree"
     for name in ("membership", "objective_trace", "restart_objective"):
@@ -344,8 +344,8 @@ def test_fits_that_fill_a_device_share_their_rows(tmp_path, monkeypatch):
     alone = batch.run(spec, tmp_path / "alone")
     with sharding.sharded():
         one = batch.run(spec, tmp_path / "asked")
-    monkeypatch.setattr(executor, "memory", lambda device: 1)
-    monkeypatch.setattr(executor.Executor, "_too_large", lambda self, size: True)
+    monkeypatch.setattr(executor, "memory_budget", lambda device: 1)
+    monkeypatch.setattr(executor.Executor, "_is_too_large", lambda self, size: True)
     two = batch.run(spec, tmp_path / "large")
     for other in (one, two):
         np.testing.assert_array_equal(other["labels"], alone["labels"])
@@ -456,11 +456,11 @@ def test_a_single_run_says_which_rows_were_told(tmp_path):
     spec |= {"wanted": {"labeling": "partition_1", "per_class": 5}, "runs": 1}
     spec["data"]["repeats"], spec["methods"] = 1, spec["methods"][:1]
     model = read_model(spec)
-    assert model.single
-    assert not read_model(spec | {"wanted": WANTED["wanted"]}).single
+    assert model.is_single
+    assert not read_model(spec | {"wanted": WANTED["wanted"]}).is_single
     results = batch.run(spec)
-    run = fit_files.read(plan.expand(model), results)
-    fit_files.save(run, tmp_path, picture=None)
+    run = fit_result.plan_result(plan.expand(model), results)
+    fit_files.save_fit(run, tmp_path, picture=None)
     rows = pd.read_csv(tmp_path / "labels.csv")
     assert set(rows) == {
         "row", "cluster", "membership", "labelled", "partition_0", "partition_1"
@@ -477,7 +477,7 @@ def test_a_single_run_is_about_a_method_that_is_told_what_is_known():
     spec["data"]["repeats"], spec["measures"] = 1, {}
     names = ["sklearn.cluster.KMeans", "ib", "ccib"]
     spec["methods"] = [{"name": name, "n_clusters": 2, "n_init": 1} for name in names]
-    run = fit_files.read(plan.expand(read_model(spec)), batch.run(spec))
+    run = fit_result.plan_result(plan.expand(read_model(spec)), batch.run(spec))
     assert [fit.method for fit in run.fits] == ["CCIB", "sklearn.cluster.KMeans", "IB"]
 
 
@@ -692,14 +692,14 @@ def test_folders_without_results(tmp_path):
 @pytest.mark.contract
 @pytest.mark.parametrize(("method", "lost"), [("tree", 4), ("weighted", 8)])
 def test_one_bad_fit_does_not_stop_the_others(tmp_path, monkeypatch, method, lost):
-    outcome = executor.Executor._outcome
+    outcome = executor.Executor._score
 
     def sometimes(self, cell, *rest):
         if cell.method == method and cell.repeat == 1:
             raise ValueError("this one fails")
         return outcome(self, cell, *rest)
 
-    monkeypatch.setattr(executor.Executor, "_outcome", sometimes)
+    monkeypatch.setattr(executor.Executor, "_score", sometimes)
     message = f"{lost} of the fits failed; {method}: ValueError: this one fails"
     with pytest.raises(InputError, match=message):
         batch.run(SPEC, tmp_path)

@@ -15,14 +15,13 @@ from sklearn.datasets import load_iris
 from sklearn.preprocessing import StandardScaler
 
 from nrprob import CECIB, COPKMeans, MDLConstrained, MDLMultiView, MixtureEM, batch, metrics
-from nrprob.batch import fit_files, plan, preflight, store, write_report
-from nrprob.batch.draws import PARTS, divide, pairs_of
+from nrprob.batch import fit_files, fit_result, plan, preflight, store, write_report
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.report.averages import paired_test
 from nrprob.batch.report.chart import chart
 from nrprob.batch.report.comparison import compare
 from nrprob.batch.report.results import collect
-from nrprob.batch.supervision import Constraints, Split
+from nrprob.batch.splits import PARTS, Constraints, Split, sample_pairs, split_rows
 from nrprob.datasets import make_gaussian_views
 from nrprob.exceptions import InputError
 from nrprob.links import InfeasibleConstraints
@@ -107,9 +106,9 @@ SHARES = {"labeling": "c", "labelled": 0.1, "unlabelled": 0.2, "test": 0.6}
 def test_parts_have_their_shares_and_every_class_a_label():
     labels = np.array(["a"] * 150 + ["b"] * 45 + ["c"] * 5)
     for seed in range(30):
-        parts = divide(labels, SHARES, (0, seed))
+        parts = split_rows(labels, SHARES, (0, seed))
         assert Counter(parts.part.tolist()) == {1: 20, 2: 40, 3: 120, 0: 20}
-        labelled = parts.rows("labelled")
+        labelled = parts.mask("labelled")
         assert set(labels[labelled]) == {"a", "b", "c"}
         np.testing.assert_array_equal(parts.fitted, np.isin(parts.part, (1, 2)))
         np.testing.assert_array_equal(np.unique(labels)[parts.codes], labels)
@@ -120,24 +119,24 @@ def test_parts_have_their_shares_and_every_class_a_label():
 
 def test_rows_stay_in_their_part_where_shares_allow_it():
     labels = np.arange(200) % 4
-    one = divide(labels, SHARES, (0, 1))
-    np.testing.assert_array_equal(one.part, divide(labels, SHARES, (0, 1)).part)
-    assert (one.part != divide(labels, SHARES, (0, 2)).part).any()
-    assert (one.part != divide(labels, SHARES, (1, 1)).part).any()
-    fewer = divide(labels, SHARES | {"labelled": 0.05, "unlabelled": 0.25}, (0, 1))
+    one = split_rows(labels, SHARES, (0, 1))
+    np.testing.assert_array_equal(one.part, split_rows(labels, SHARES, (0, 1)).part)
+    assert (one.part != split_rows(labels, SHARES, (0, 2)).part).any()
+    assert (one.part != split_rows(labels, SHARES, (1, 1)).part).any()
+    fewer = split_rows(labels, SHARES | {"labelled": 0.05, "unlabelled": 0.25}, (0, 1))
     np.testing.assert_array_equal(one.fitted, fewer.fitted)
-    np.testing.assert_array_equal(one.rows("test"), fewer.rows("test"))
-    assert one.rows("labelled")[fewer.rows("labelled")].all()
-    alone = divide(labels, SHARES | {"unlabelled": 0.0}, (0, 1))
-    np.testing.assert_array_equal(one.rows("labelled"), alone.rows("labelled"))
-    np.testing.assert_array_equal(one.rows("test"), alone.rows("test"))
+    np.testing.assert_array_equal(one.mask("test"), fewer.mask("test"))
+    assert one.mask("labelled")[fewer.mask("labelled")].all()
+    alone = split_rows(labels, SHARES | {"unlabelled": 0.0}, (0, 1))
+    np.testing.assert_array_equal(one.mask("labelled"), alone.mask("labelled"))
+    np.testing.assert_array_equal(one.mask("test"), alone.mask("test"))
 
 
 def test_parts_are_drawn_evenly():
     labels = np.arange(40) % 2
     counts = np.zeros((40, 4))
     for seed in range(400):
-        counts[np.arange(40), divide(labels, SHARES, (0, seed)).part] += 1
+        counts[np.arange(40), split_rows(labels, SHARES, (0, seed)).part] += 1
     # Five standard deviations of a share of 400 draws.
     expected = np.array([0.1, 0.1, 0.2, 0.6])
     assert (np.abs(counts / 400 - expected) < 5 * np.sqrt(expected * (1 - expected) / 400)).all()
@@ -145,7 +144,7 @@ def test_parts_are_drawn_evenly():
 
 def test_more_classes_than_labelled_rows_are_refused():
     with pytest.raises(InputError, match=r"labelled = 0\.1 is 1 of 10 rows, and c has 2 classes"):
-        divide(np.arange(10) % 2, SHARES, (0, 0))
+        split_rows(np.arange(10) % 2, SHARES, (0, 0))
 
 
 def test_amounts_are_all_combinations():
@@ -169,16 +168,16 @@ def test_amounts_are_all_combinations():
 def test_pairs_are_of_known_rows_and_as_the_classes_say(wrong):
     labels = np.random.default_rng(0).integers(3, size=60)
     rows = np.arange(5, 45)
-    drawn = pairs_of(labels, rows, {"pairs": 50, "wrong": wrong, "share": 0.4}, (0, 1))
+    drawn = sample_pairs(labels, rows, {"pairs": 50, "wrong": wrong, "share": 0.4}, (0, 1))
     must, cannot = drawn["must_link"], drawn["cannot_link"]
     assert len(must) + len(cannot) == 50
     assert np.isin(np.concatenate([must, cannot]), rows).all()
     right = [*(labels[must[:, 0]] == labels[must[:, 1]]),
              *(labels[cannot[:, 0]] != labels[cannot[:, 1]])]  # fmt: skip
     assert sum(right) == 50 if wrong == "none" else 30 <= sum(right) < 50
-    again = pairs_of(labels, rows, {"pairs": 50, "wrong": wrong, "share": 0.4}, (0, 1))
+    again = sample_pairs(labels, rows, {"pairs": 50, "wrong": wrong, "share": 0.4}, (0, 1))
     np.testing.assert_array_equal(must, again["must_link"])
-    other = pairs_of(labels, rows, {"pairs": 50, "wrong": wrong, "share": 0.4}, (0, 2))
+    other = sample_pairs(labels, rows, {"pairs": 50, "wrong": wrong, "share": 0.4}, (0, 2))
     assert must.shape != other["must_link"].shape or (must != other["must_link"]).any()
 
 
@@ -348,8 +347,8 @@ def reference(cell, iris):
     """A fit of a cell, as its documentation says, and its accuracies."""
     X, y = iris
     split = {name: cell[f"split.{name}"].item() for name in ("labelled", "unlabelled", "test")}
-    parts = divide(y, split | {"labeling": "species"}, (0, int(cell["run"])))
-    train, test = parts.fitted, parts.rows("test")
+    parts = split_rows(y, split | {"labeling": "species"}, (0, int(cell["run"])))
+    train, test = parts.fitted, parts.mask("test")
     scaler = StandardScaler().fit(X[train])
     amount = {
         "pairs": int(cell["constraints.pairs"]),
@@ -357,7 +356,7 @@ def reference(cell, iris):
     }
     if amount["wrong"] != "none":
         amount["share"] = float(cell["constraints.share"])
-    drawn = pairs_of(y[train], np.arange(train.sum()), amount, (0, int(cell["run"])))
+    drawn = sample_pairs(y[train], np.arange(train.sum()), amount, (0, int(cell["run"])))
     kind = MDLConstrained if str(cell["method"].values) == "hard" else COPKMeans
     model = kind(**json.loads(str(cell["parameters"].values)))
     model.fit(scaler.transform(X[train]), **drawn)
@@ -427,8 +426,8 @@ def test_infeasible_fits_are_counted_and_in_no_average(pairs, tmp_path):
     ]
     figures = [{"name": "F", "x": "constraints.pairs", "y": "infeasible"}]
     batch.run(changed(PAIRS, tables=tables, figures=figures), folder)  # nothing is computed
-    model, cells = store.read_plan(folder)
-    result = collect(store.load(folder), model, cells)
+    planned = store.read_plan(folder)
+    model, result = planned.model, collect(store.load(folder), planned)
     whole = compare(result, model.tables[0])
     assert [row.method for row in whole.rows] == ["hard", "COPKMeans"]
     total = 0
@@ -478,7 +477,7 @@ def test_two_methods_are_compared_by_a_paired_test(pairs, tmp_path):
     # Tables are no part of what a fit is, so that nothing is fitted again.
     batch.run(changed(PAIRS, tables=[table]), place)
     model = read_model(changed(PAIRS, tables=[table]))
-    result = collect(store.load(place), model, plan.expand(model).cells)
+    result = collect(store.load(place), plan.expand(model))
     whole = compare(result, model.tables[0])
     rows = {row.method: row.entries for row in whole.rows}
     errors = {}
@@ -547,7 +546,7 @@ def test_pairs_without_a_split_are_of_all_rows(iris):
     spec |= {"measures": {}, "methods": PAIRS["methods"][:1]}
     results = batch.run(spec).isel(cell=0)
     X, y = iris
-    drawn = pairs_of(y, np.arange(150), {"pairs": 40, "wrong": "none"}, (0, 0))
+    drawn = sample_pairs(y, np.arange(150), {"pairs": 40, "wrong": "none"}, (0, 0))
     model = MDLConstrained(3, n_init=2, random_state=0).fit(X, **drawn)
     np.testing.assert_array_equal(results["labels"], model.labels_)
     for kind, same in (("must_link", True), ("cannot_link", False)):
@@ -633,7 +632,7 @@ def test_clusters_that_are_no_classes_stand_for_those_of_their_labels(tmp_path, 
 
 def test_clusters_without_a_labelled_row_stand_for_the_most_frequent_class():
     from nrprob.batch import fits
-    from nrprob.batch.draws import Parts
+    from nrprob.batch.splits import Parts
 
     #                  labelled    unlabelled  test       left out
     codes = np.array([0, 0, 1, 0, 0, 1, 1, 0, 1, 1, 1])
@@ -643,11 +642,11 @@ def test_clusters_without_a_labelled_row_stand_for_the_most_frequent_class():
     # Cluster 1 is a tie: the first class. So all say 0.
     fit = fits.Fit("", "", {}, labels, None, 0.0, np.empty(0), np.empty(0), 3, True, 1, 0.0,
                    predicted=predicted)  # fmt: skip
-    rates = fits._class_rates(fit, Parts(codes, part), told=False)
+    rates = fits._class_rates(fit, Parts(codes, part), classifies=False)
     assert rates == pytest.approx({"train_accuracy": 4 / 7, "test_accuracy": 1 / 3, "error": 2 / 3})
     codes[0] = 1  # now cluster 0 is a tie as well, and class 1 no less frequent; then one more
     codes[3] = 1
-    rates = fits._class_rates(fit, Parts(codes, part), told=False)
+    rates = fits._class_rates(fit, Parts(codes, part), classifies=False)
     # Clusters: 0 is a tie and says 0; 1 says 1; 2 has no labelled row and says 1.
     assert rates == pytest.approx({"train_accuracy": 4 / 7, "test_accuracy": 1 / 3, "error": 2 / 3})
 
@@ -702,8 +701,8 @@ def test_views_can_be_tested_on_new_rows():
     spec = changed(VIEWS, split=split, measures=measures, data=data, methods=VIEWS["methods"][:1])
     cell = batch.run(spec).isel(cell=0)
     X, truth = make_gaussian_views(200, 0.0, random_state=0)
-    parts = divide(truth[:, 0], {"labelled": 0.5, "unlabelled": 0, "test": 0.5}, (0, 0))
-    fitted, test = parts.fitted, parts.rows("test")
+    parts = split_rows(truth[:, 0], {"labelled": 0.5, "unlabelled": 0, "test": 0.5}, (0, 0))
+    fitted, test = parts.fitted, parts.mask("test")
     model = MDLMultiView((2, 2), views=(2, 2), n_init=2, random_state=0).fit(X[fitted])
     np.testing.assert_array_equal(cell["view_labels"].values[fitted], model.alternatives_)
     said = model.predict(X[test])
@@ -722,9 +721,9 @@ def test_views_can_be_tested_on_new_rows():
 def test_a_single_run_of_views_is_written_and_drawn(tmp_path):
     spec = changed(VIEWS, data={**VIEWS["data"], "grid": {}}, methods=VIEWS["methods"][:1])
     model = read_model(spec)
-    assert model.single
-    run = fit_files.read(plan.expand(model), batch.run(spec))
-    fit_files.save(run, tmp_path)
+    assert model.is_single
+    run = fit_result.plan_result(plan.expand(model), batch.run(spec))
+    fit_files.save_fit(run, tmp_path)
     rows = pd.read_csv(tmp_path / "labels.csv")
     np.testing.assert_array_equal(rows[["cluster_0", "cluster_1"]], run.fits[0].labels)
     summary = json.loads((tmp_path / "result.json").read_text())
@@ -734,8 +733,8 @@ def test_a_single_run_of_views_is_written_and_drawn(tmp_path):
 
 def test_a_single_run_of_a_split_says_which_row_was_what(tmp_path, iris):
     spec = changed(PAIRS, runs=1, constraints={"pairs": 30}, methods=PAIRS["methods"][:1])
-    run = fit_files.read(plan.expand(read_model(spec)), batch.run(spec))
-    fit_files.save(run, tmp_path)
+    run = fit_result.plan_result(plan.expand(read_model(spec)), batch.run(spec))
+    fit_files.save_fit(run, tmp_path)
     rows = pd.read_csv(tmp_path / "labels.csv")
     assert Counter(rows["part"]) == {"labelled": 45, "test": 105}
     fitted = rows["part"] == "labelled"
@@ -743,9 +742,9 @@ def test_a_single_run_of_a_split_says_which_row_was_what(tmp_path, iris):
     assert (rows["predicted"][~fitted] >= 0).all() and (rows["predicted"][fitted] == -1).all()
     assert (tmp_path / "summary.png").stat().st_size > 1000
     impossible = changed(spec, constraints={"pairs": 60, "wrong": "coin", "share": 1.0})
-    run = fit_files.read(plan.expand(read_model(impossible)), batch.run(impossible))
+    run = fit_result.plan_result(plan.expand(read_model(impossible)), batch.run(impossible))
     assert run.fits[0].refusal
-    fit_files.save(run, tmp_path / "refused")
+    fit_files.save_fit(run, tmp_path / "refused")
     assert not (tmp_path / "refused" / "summary.png").exists()
     assert json.loads((tmp_path / "refused" / "result.json").read_text())["n_clusters"] == 0
 

@@ -324,7 +324,7 @@ def test_cells_that_do_not_serve(invoke, options, message):
 
 def test_cells_of_a_model_file(cells, tmp_path):
     cells.write_h5ad(tmp_path / "cells.h5ad")
-    result = tables.read(tmp_path / "cells.h5ad", labelings=["batch"], drop=["b"])
+    result = tables.read_table(tmp_path / "cells.h5ad", labelings=["batch"], drop=["b"])
     np.testing.assert_array_equal(result.X.toarray(), cells.X.toarray()[:, [0, 2, 3]])
     assert result.feature_names == ["a", "c", "d"]
     assert result.labelings["batch"].tolist() == cells.obs["batch"].tolist()

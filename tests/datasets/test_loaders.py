@@ -107,9 +107,9 @@ def test_images(root):
 
 
 def test_tables_load_by_the_same_names(root):
-    table = tables.load("notes", {"min_df": 2})
+    table = tables.load_set("notes", {"min_df": 2})
     assert table.feature_names == ["<num>", "zeta"] and list(table.labelings) == ["kind", "number"]
-    assert tables.load("iris").X.shape == (150, 4)
+    assert tables.load_set("iris").X.shape == (150, 4)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_tables_load_by_the_same_names(root):
 )
 def test_parameters_that_do_not_fit(root, name, parameters, message):
     with pytest.raises(InputError, match=message):
-        tables.load(name, parameters)
+        tables.load_set(name, parameters)
 
 
 def test_names_that_there_are_not(root, monkeypatch):

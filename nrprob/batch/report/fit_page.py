@@ -13,36 +13,29 @@ import numpy as np
 
 from nrprob.batch import registry
 from nrprob.batch.fit_result import FitResult
-from nrprob.batch.fits import Fit, combined, versions
+from nrprob.batch.fits import Fit, combine_views, package_versions
 from nrprob.batch.registry import Method
 from nrprob.batch.report.template import render
 from nrprob.statistics.top_features import Crossing, Findings, cross_labels, find_top_features
 
-__all__ = ["Chapter", "page", "source"]
+__all__ = ["Chapter", "write_page"]
 
-_CLUSTERS = 20  # the largest, of which features and examples are shown
-_GROUPS = 20  # of a labeling, that are told apart
-_FEATURES = 8
-_VALUES = 4  # of an example
+_MAX_CLUSTERS = 20  # the largest, whose features and examples are shown
+_MAX_GROUPS = 20  # of a labeling; smaller ones are merged
+_MAX_FEATURES = 8
+_MAX_VALUES = 4  # of an example
 _TYPES = {"jpg": "jpeg", "svg": "svg+xml"}
-
-
-def source(picture: bytes, kind: str) -> str:
-    """Address of an image that holds it; empty for what no page can show, or for nothing."""
-    if not picture or kind == "pdf":
-        return ""
-    return f"data:image/{_TYPES.get(kind, kind)};base64,{base64.b64encode(picture).decode()}"
 
 
 @dataclass
 class Chapter:
-    """One clustering as it stands on a page.
+    """One clustering of a page.
 
     Attributes
     ----------
-    run : the data set and its fits, of which the first is shown
-    pictures : addresses of images, what is seen on each, and how to read it
-    evidence : what tests of it said, in sentences; empty where there were none
+    run : the data set and its fits, the first of which is shown
+    pictures : data URI, text alternative and caption of each
+    evidence : results of its tests, in sentences
     """
 
     run: FitResult
@@ -53,18 +46,37 @@ class Chapter:
         if self.run.tested is not None:
             self.evidence = self.run.tested.said
 
+    def add_clusters(self, picture: bytes, name: str) -> None:
+        """Show the picture of the clusters, a file of this name; a page cannot show a PDF."""
+        groups = f"the groups of {self.run.known[0]}" if self.run.known else "all rows"
+        unit = "profiles, in standard deviations from the mean"
+        unit = "images" if self.run.table.image_shape else unit
+        caption = (
+            f"First, means of {groups} and of the clusters as {unit}; then, how many rows of each "
+            "group are in each cluster, which a table says as well."
+        )
+        suffix = Path(name).suffix[1:]
+        if suffix != "pdf":
+            content = f"Means and numbers of rows of clusters and {groups}"
+            self._add_picture(picture, suffix, content, caption)
+
     def add_evidence(self, picture: bytes) -> None:
         """Show the picture of a test, a PNG."""
-        told = (
-            "Rows along the direction that tells clusters apart, by known group, each where a fit "
-            "that has not seen it puts it; grey is the valley between clusters."
+        caption = (
+            "Rows along the direction that separates clusters, by known group. The position of a "
+            "row comes from a fit without it; grey is the valley between clusters."
         )
-        seen = f"{self.title}. Rows by cluster and known group. {'. '.join(self.sights())}."
-        self.pictures.append((source(picture, "png"), seen, told))
+        self._add_picture(picture, "png", "Rows by cluster and known group", caption)
+
+    def _add_picture(self, picture: bytes, suffix: str, content: str, caption: str) -> None:
+        image = base64.b64encode(picture).decode()
+        text = f"{self.title}. {'. '.join([content, *self.describe_clusters()])}."
+        uri = f"data:image/{_TYPES.get(suffix, suffix)};base64,{image}"
+        self.pictures.append((uri, text, caption))
 
     @property
     def confidence(self) -> np.ndarray | None:
-        """How sure the rows of every cluster are over refits, where that was asked and is said."""
+        """Confidence of every cluster over refits; None if it was not computed."""
         tested = self.run.tested
         if tested is None or tested.confidence is None:
             return None
@@ -77,43 +89,47 @@ class Chapter:
 
     @property
     def title(self) -> str:
-        """What it is called among others."""
+        """Title of the clustering."""
         return self.run.title or self.fit.title
 
     @property
     def prepared(self) -> dict[str, Any]:
-        """What was done to the rows before the fit."""
+        """Preparation of the rows."""
         return self.run.origin.get("prepared", {})
 
     @property
     def method(self) -> Method | None:
-        """Its method, if it is one that model files know."""
+        """Its method, if the registry has it."""
         name = self.fit.method
         if "." in name:
             return registry.method(name)
         return next((m for m in registry.METHODS.values() if m.class_name == name), None)
 
     @property
-    def informed(self) -> bool:
-        """Whether something was known, and its method was told of it."""
-        something = bool(self.run.known) or self.run.measured is not None
-        return something and (self.method is None or bool(self.method.capabilities.known))
+    def has_known(self) -> bool:
+        """Whether there is known structure."""
+        return bool(self.run.known) or self.run.measured is not None
+
+    @property
+    def is_informed(self) -> bool:
+        """Whether the fit is conditioned on known structure."""
+        return self.has_known and (self.method is None or bool(self.method.capabilities.known))
 
     @property
     def finds_number(self) -> bool:
-        """Whether the fit found how many clusters there are, and was not told."""
-        told = [self.fit.parameters.get(name) for name in ("n_clusters", "n_components")]
-        return all(number is None or isinstance(number, str) for number in told)
+        """Whether the fit has estimated the number of clusters."""
+        values = [self.fit.parameters.get(name) for name in ("n_clusters", "n_components")]
+        return all(value is None or isinstance(value, str) for value in values)
 
     @cached_property
     def fitted(self) -> np.ndarray:
-        """Rows (n,) that have a cluster."""
+        """Mask (n,) of the rows that have a cluster."""
         return self.fit.labels.reshape(len(self.fit.labels), -1)[:, 0] >= 0
 
     @cached_property
     def codes(self) -> np.ndarray:
-        """Clusters of the fitted rows, or the combinations of those of all views."""
-        return combined(self.fit.labels[self.fitted])
+        """Clusters of the fitted rows, or the combinations of the clusters of all views."""
+        return combine_views(self.fit.labels[self.fitted])
 
     @cached_property
     def sizes(self) -> np.ndarray:
@@ -123,25 +139,25 @@ class Chapter:
     @cached_property
     def clusters(self) -> list[int]:
         """The clusters that are shown."""
-        largest = np.argsort(-self.sizes, kind="stable")[:_CLUSTERS]
+        largest = np.argsort(-self.sizes, kind="stable")[:_MAX_CLUSTERS]
         return sorted(c for c in largest.tolist() if self.sizes[c])
 
     @cached_property
-    def names(self) -> list[str]:
+    def cluster_names(self) -> list[str]:
         """Names of the clusters that are shown."""
         labels = self.fit.labels[self.fitted]
         first = [labels[np.argmax(self.codes == cluster)] for cluster in self.clusters]
         return [", ".join(map(str, np.atleast_1d(label).tolist())) for label in first]
 
     @property
-    def left(self) -> tuple[int, int]:
-        """How many clusters are not shown, and how many rows these have."""
+    def hidden(self) -> tuple[int, int]:
+        """Number of clusters that are not shown, and of their rows."""
         rows = int(self.sizes.sum() - self.sizes[self.clusters].sum())
         return int((self.sizes > 0).sum()) - len(self.clusters), rows
 
     @property
     def memberships(self) -> list[float] | None:
-        """Of every cluster shown, the mean of its rows' largest membership; None without any."""
+        """Mean of the largest membership of its rows, for every cluster shown; None without any."""
         if self.fit.membership is None:
             return None
         largest = np.fmax.reduce(np.asarray(self.fit.membership), axis=1)[self.fitted]
@@ -149,117 +165,112 @@ class Chapter:
 
     @cached_property
     def crossings(self) -> list[tuple[bool, Crossing]]:
-        """Clusters against every labeling, and whether that was known."""
-        result = []
-        for name, labels in self.run.table.labelings.items():
-            own = np.asarray(labels)[self.fitted]
-            crossing = cross_labels(name, own, self.codes, self.clusters, _GROUPS)
-            result.append((name in self.run.known, crossing))
-        return result
+        """Whether a labeling was known, and its table against the clusters, for every labeling."""
+        return [
+            (
+                name in self.run.known,
+                cross_labels(
+                    name, np.asarray(z)[self.fitted], self.codes, self.clusters, _MAX_GROUPS
+                ),
+            )
+            for name, z in self.run.table.labelings.items()
+        ]
 
-    def sights(self, most: int = 6) -> list[str]:
-        """Of the largest clusters, how many rows they have, and in which known group most are."""
-        order = sorted(range(len(self.clusters)), key=lambda at: -self.sizes[self.clusters[at]])
+    def describe_clusters(self, n_clusters: int = 6) -> list[str]:
+        """Describe the largest clusters by their sizes and their most frequent known group."""
+        order = sorted(range(len(self.clusters)), key=lambda i: -self.sizes[self.clusters[i]])
         crossing = next((crossing for known, crossing in self.crossings if known), None)
-        result = []
-        for place in order[:most]:
-            text = f"Cluster {self.names[place]}: {self.sizes[self.clusters[place]]} rows"
+        sentences = []
+        for i in order[:n_clusters]:
+            text = f"Cluster {self.cluster_names[i]}: {self.sizes[self.clusters[i]]} rows"
             if crossing is not None:
-                counts = crossing.counts[place]
-                group = int(counts.argmax())
-                text += f", {counts[group]} of them in {crossing.groups[group]}"
-            result.append(text)
-        return result
+                group = int(crossing.counts[i].argmax())
+                text += f", {crossing.counts[i][group]} of them in {crossing.groups[group]}"
+            sentences.append(text)
+        return sentences
 
     @property
-    def known(self) -> list[tuple[str, list[tuple[str, int]]]]:
-        """What was known of all rows: every labeling, with its groups and their sizes."""
+    def known_groups(self) -> list[tuple[str, list[tuple[str, int]]]]:
+        """Known labelings of all rows, with the sizes of their groups."""
         result = []
         for name in self.run.known:
             labels = np.asarray(self.run.table.labelings[name])
-            groups = cross_labels(name, labels, np.zeros(len(labels), int), [0], _GROUPS)
+            groups = cross_labels(name, labels, np.zeros(len(labels), int), [0], _MAX_GROUPS)
             result.append((name, [*zip(groups.groups, groups.counts[0].tolist(), strict=True)]))
         return result
 
     @cached_property
     def features(self) -> Findings | None:
-        """What tells the clusters apart; None for a single one."""
+        """Features that distinguish the clusters; None for a single cluster."""
         if len(self.clusters) < 2:
             return None
         known = [self.run.table.labelings[name][self.fitted] for name in self.run.known]
-        groups = [np.unique(labels, return_inverse=True)[1].ravel() for labels in known]
-        number = combined(np.stack(groups, 1)) if groups else np.zeros(len(self.codes), int)
-        measured = self.run.measured
-        return find_top_features(
-            self.run.table.X if self.fitted.all() else self.run.table.X[self.fitted],
-            self.codes,
-            self.clusters,
-            number,
-            None if measured is None else measured[self.fitted],
-        )
+        codes = [np.unique(labels, return_inverse=True)[1].ravel() for labels in known]
+        groups = combine_views(np.stack(codes, 1)) if codes else np.zeros(len(self.codes), int)
+        X, measured = self.run.table.X, self.run.measured
+        X = X if self.fitted.all() else X[self.fitted]
+        measured = None if measured is None else measured[self.fitted]
+        return find_top_features(X, self.codes, self.clusters, groups, measured)
 
-    def name(self, feature: int) -> str:
+    def feature_name(self, feature: int) -> str:
         """Name of a feature."""
         names = self.run.table.feature_names
         return f"feature {feature}" if names is None else str(names[feature])
 
-    def telling(self, place: int) -> list[tuple[str, float, float, float]]:
-        """Of the cluster at a place: features, their differences, and means within and without."""
+    def top_features(self, i: int) -> list[tuple[str, float, float, float]]:
+        """Name, difference, and means inside and outside, of the top features of a cluster."""
         features = self.features
         assert features is not None
-        shown = features.most_different(place, _FEATURES)
-        names = [self.name(j) for j in shown]
-        differences = features.differences[place, shown].tolist()
-        means = (features.inside[place, shown], features.outside[place, shown])
-        inside, outside = (self._in_units(names, part).tolist() for part in means)
-        return [*zip(names, differences, inside, outside, strict=True)]
+        columns = features.most_different(i, _MAX_FEATURES)
+        names = [self.feature_name(j) for j in columns]
+        means = (features.inside[i, columns], features.outside[i, columns])
+        inside, outside = (self._rescale(names, values).tolist() for values in means)
+        return [
+            *zip(names, features.differences[i, columns].tolist(), inside, outside, strict=True)
+        ]
 
-    def mirrored(self, place: int) -> bool:
-        """Whether a cluster is the other one of two, so that its differences are known."""
-        return place == 1 and len(self.clusters) == 2 and not self.left[0]
+    def is_mirrored(self, i: int) -> bool:
+        """Whether this is the second of two clusters, whose differences have opposite signs."""
+        return i == 1 and len(self.clusters) == 2 and not self.hidden[0]
 
-    def _in_units(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
-        """Values (..., m) of some features in the units that the table came in."""
+    def _rescale(self, names: Sequence[str], values: np.ndarray) -> np.ndarray:
+        """Values (..., m) of some features in the units of the table before preparation."""
         scales = self.prepared.get("scales", {})
         mean, deviation = np.array([scales.get(n, (0.0, 1.0)) for n in names]).reshape(-1, 2).T
         return np.asarray(values) * deviation + mean
 
-    def examples(self, place: int) -> tuple[list[str], list[tuple[str, list[float]]]]:
-        """Of the cluster at a place: names of some features, and rows with their values."""
+    def examples(self, i: int) -> tuple[list[str], list[tuple[str, list[float]]]]:
+        """Names of the top features of a cluster, and rows near its centre with their values."""
         features, table = self.features, self.run.table
         assert features is not None
-        shown = features.most_different(place, _VALUES)
-        nearest = np.flatnonzero(self.fitted)[features.nearest[place]]
+        columns = features.most_different(i, _MAX_VALUES)
+        nearest = np.flatnonzero(self.fitted)[features.nearest[i]]
         rows = nearest if table.row_names is None else table.row_names[nearest]
-        cells = table.X[nearest][:, shown]
-        names = [self.name(j) for j in shown]
+        cells = table.X[nearest][:, columns]
+        names = [self.feature_name(j) for j in columns]
         values = cells.toarray() if hasattr(cells, "toarray") else np.asarray(cells)
-        values = self._in_units(names, values).tolist()
+        values = self._rescale(names, values).tolist()
         return names, [*zip(map(str, rows), values, strict=True)]
 
 
-def page(chapters: Sequence[Chapter], title: str = "", ending: str = "") -> str:
+def write_page(chapters: Sequence[Chapter], title: str = "", ending: str = "") -> str:
     """Write the page of some clusterings of one data set.
 
-    Parameters
-    ----------
-    chapters : the clusterings; what the first says of the data and of the command holds for all
-    title : of the page; by default what it is about
-    ending : why there are no more
+    The first chapter describes the data and the command; ``ending`` says why the search ended.
     """
     run = chapters[0].run
     files = run.origin.get("files", {})
-    numbers = [n for n in chapters[0].prepared.get("known", []) if n not in run.known]
-    told = ", ".join([*run.known, *numbers])
-    what = " of ".join(["Clusters", *(Path(file).name for file in [*files][:1])])
+    covariates = [n for n in chapters[0].prepared.get("known", []) if n not in run.known]
+    known = ", ".join([*run.known, *covariates])
+    subject = " of ".join(["Clusters", *(Path(file).name for file in [*files][:1])])
     return render(
-        "found.html.jinja",
-        title=title or (f"{what} beyond {told}" if told else what),
+        "fit_page.html.jinja",
+        title=title or (f"{subject} beyond {known}" if known else subject),
         chapters=chapters,
         files=files | run.origin.get("model_file", {}),
         prepared=chapters[0].prepared,
         warned=run.origin.get("warnings", []),
         command=run.origin.get("command"),
         ending=ending,
-        versions=versions(),
+        versions=package_versions(),
     )

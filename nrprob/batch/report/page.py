@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nrprob.batch import fit_files
+from nrprob.batch.fit_result import plan_result
 from nrprob.batch.formats import PAGE, PLAN
 from nrprob.batch.manifest import read_file, write_files
 from nrprob.batch.plan import Plan
@@ -24,7 +24,7 @@ from nrprob.batch.report.results import collect
 from nrprob.batch.report.run_info import Facts, facts, timings
 from nrprob.batch.report.template import render
 from nrprob.batch.schema import ModelFile
-from nrprob.batch.store import Store, read_origin, read_plan
+from nrprob.batch.store import Store, read_plan
 from nrprob.exceptions import InputError
 from nrprob.files import as_path, make_folder
 
@@ -122,15 +122,15 @@ def _folders(folder: Path) -> list[Path]:
 
 def _section(folder: Path, anchor: str) -> _Section:
     dataset = Store(folder).results()
-    model, cells = read_plan(folder)
-    origin = read_origin(folder)
-    results = collect(dataset, model, cells)
+    plan = read_plan(folder)
+    model, origin = plan.model, plan.origin
+    results = collect(dataset, plan)
     told = facts(results)
     alerts, chapter = _alerts(told, dataset.attrs), None
     alerts += [f"{text}." for text in origin.get("prepared", {}).get("warnings", [])]
-    if model.single and told.n_done == told.n_planned:
+    if model.is_single and told.n_done == told.n_planned:
         try:
-            chapter = _chapter(folder, Plan(model, tuple(cells), (), origin), dataset)
+            chapter = _chapter(folder, plan, dataset)
         except InputError as error:
             alerts.append(f"What the clusters are is not on this page: {error}.")
     if chapter is not None and chapter.run.alert:
@@ -152,15 +152,17 @@ def _section(folder: Path, anchor: str) -> _Section:
 
 def _chapter(folder: Path, plan: Plan, dataset: xarray.Dataset) -> Chapter:
     """What a single run found, which takes its data once more."""
-    run = fit_files.read(plan, dataset)
+    run = plan_result(plan, dataset)
     if len(run.fits[0].labels) != run.table.X.shape[0]:
         raise InputError(
             f"the data are not those that were fitted; {run.table.X.shape[0]} rows for "
             f"{len(run.fits[0].labels)} labels; run the model file in a new folder"
         )
     picture = folder / (plan.model.report.picture or "")
-    pictures = {picture.name: read_file(folder, picture.name)} if picture.is_file() else {}
-    return Chapter(run, fit_files.seen(run, pictures))
+    chapter = Chapter(run)
+    if picture.is_file():
+        chapter.add_clusters(read_file(folder, picture.name), picture.name)
+    return chapter
 
 
 def _alerts(facts: Facts, notes: Mapping[str, Any]) -> list[str]:

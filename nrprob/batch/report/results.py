@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from nrprob.batch.parameters import describe, look_up, varying
-from nrprob.batch.plan import Experiment, matches
+from nrprob.batch.plan import Experiment, Plan, matches
 from nrprob.batch.report.averages import OF
 from nrprob.batch.schema import ModelFile
 
@@ -52,7 +52,7 @@ class Results:
         return self.frame[[matches(cell, conditions) for cell in self.cells]]
 
 
-def collect(dataset: xarray.Dataset, model: ModelFile, cells: Sequence[Experiment]) -> Results:
+def collect(dataset: xarray.Dataset, plan: Plan) -> Results:
     """Results beside the plan they belong to.
 
     Parameters
@@ -64,6 +64,7 @@ def collect(dataset: xarray.Dataset, model: ModelFile, cells: Sequence[Experimen
     cells : sequence of Experiment
         Its plan.
     """
+    model, cells = plan.model, plan.cells
     frame = pd.DataFrame(
         [(c.id, c.method, c.case, c.repeat, c.run, c.variant) for c in cells],
         columns=["cell", "method", "case", "repeat", "run", "variant"],
@@ -102,7 +103,7 @@ def kinds(results: Results) -> Iterable[tuple[str, str, str, pd.DataFrame]]:
     chosen = {m.label: [*m.grid] for m in results.model.methods}
     drawn = [
         f"{name}.{key}"
-        for name, table in results.model.drawn.items()
+        for name, table in results.model.sampling.items()
         for key in varying(table.amounts)
     ]
     by = results.frame.groupby(["case", "method", "variant"], sort=False)

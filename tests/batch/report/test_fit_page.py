@@ -100,7 +100,7 @@ def test_the_page_of_a_fit(drawn, tmp_path):
     run = make(X, sought, known, origin=origin)
     run.fits[0].membership = np.eye(3)[sought] * 0.75
     run.fits[0].scores = {"NMI of <group>": 0.25}
-    fit_files.save(run, tmp_path)
+    fit_files.save_fit(run, tmp_path)
     assert tmp_path / "report.html" in run.files
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     page = page_of(tmp_path / "report.html")
@@ -141,7 +141,7 @@ def test_values_are_in_the_units_of_the_table(drawn):
     origin = {"prepared": {"scales": {NAMES[1]: (5.0, 200.0)}}}
     before, after = Chapter(make(X, sought, known)), Chapter(make(scaled, sought, known))
     after.run.origin = origin
-    shown, expected = after.telling(2), before.telling(2)
+    shown, expected = after.top_features(2), before.top_features(2)
     assert [row[0] for row in shown] == [row[0] for row in expected]
     np.testing.assert_allclose([row[1:] for row in shown], [row[1:] for row in expected])
     (names, rows), (same, expected) = after.examples(2), before.examples(2)
@@ -149,7 +149,7 @@ def test_values_are_in_the_units_of_the_table(drawn):
     np.testing.assert_allclose([row[1] for row in rows], [row[1] for row in expected])
     alone = Chapter(make(X[:, 5:] * 1.0, sought, known))
     alone.run.table.feature_names = NAMES[5:]
-    assert alone.telling(0) == [] and alone.examples(0)[0] == []  # nothing differs
+    assert alone.top_features(0) == [] and alone.examples(0)[0] == []  # nothing differs
 
 
 @pytest.mark.parametrize(
@@ -165,12 +165,12 @@ def test_other_labels(drawn, tmp_path):
     views = np.column_stack([sought, known])
     some = np.where(np.arange(90) < 10, -1, sought)
     for name, labels in {"views": views, "some": some, "one": sought * 0}.items():
-        fit_files.save(make(X, labels, known), tmp_path / name, picture=None)
+        fit_files.save_fit(make(X, labels, known), tmp_path / name, picture=None)
     page = page_of(tmp_path / "views" / "report.html")
     size = ((sought == 2) & (known == 1)).sum()
     assert ["2, 1", str(size), f"{100 * size / 90:.1f} %"] in page.cells
     assert "3 clusters of rows in 2 views" in page.text and not page.images
-    fit_files.save(make(X, np.minimum(sought, 1), known), tmp_path / "two", picture=None)
+    fit_files.save_fit(make(X, np.minimum(sought, 1), known), tmp_path / "two", picture=None)
     page = page_of(tmp_path / "two" / "report.html")
     assert page.text.count("differs most from all other rows") == 1
     assert "The features of cluster 0, with the opposite sign." in page.text
@@ -182,7 +182,7 @@ def test_other_labels(drawn, tmp_path):
     assert "There is one cluster" in page_of(tmp_path / "one" / "report.html").text
     run = make(X, np.full(90, -1), known)
     run.fits[0].refusal = "pairs <contradict> each other"
-    fit_files.save(run, tmp_path / "refused")
+    fit_files.save_fit(run, tmp_path / "refused")
     page = page_of(tmp_path / "refused" / "report.html")
     assert "cannot be kept: pairs <contradict> each other" in page.text
     assert f"y ({(known == 1).sum()})" in page.text
@@ -195,7 +195,7 @@ def test_names_that_the_font_lacks_or_that_are_long_warn_of_nothing(drawn):
     sites = [f"Experiment_2010_site_Freiburg_batch_number_{i}" for i in range(12)]
     more = {"地": np.array(["甲", "乙", "丙"])[known], "site": np.array(sites)[np.arange(90) % 12]}
     run.table.labelings |= more
-    assert len(fit_files.draw(run, "png")) > 10_000
+    assert len(fit_files.draw_clusters(run, "png")) > 10_000
 
 
 @pytest.mark.parametrize("known", [["age", "dose"], []])
@@ -203,9 +203,9 @@ def test_the_picture_says_what_is_known_where_it_is_no_labeling(drawn, monkeypat
     X, _, age, sought = drawn
     said = {}
     monkeypatch.setattr(plotting, "plot_centroids", lambda *args, **given: said.update(given))
-    monkeypatch.setattr(fit_files, "as_file", lambda figure, kind: b"")
+    monkeypatch.setattr(fit_files, "_encode_figure", lambda figure, kind: b"")
     origin = {"prepared": {"known": known}}
-    fit_files.draw(make(X, sought, measured=np.c_[age, age], origin=origin), "png")
+    fit_files.draw_clusters(make(X, sought, measured=np.c_[age, age], origin=origin), "png")
     assert said["known_name"] == ("age, dose" if known else "nothing")
 
 
@@ -215,7 +215,9 @@ def test_the_page_of_several_clusterings(drawn, tmp_path):
     first.title, second.title = "clustering <1>", "clustering 2"
     tested = Chapter(first, evidence=("clusters <with> a gap",))
     path = tmp_path / "report.html"
-    path.write_text(fit_page.page([tested, Chapter(second)], ending="it <was> told to"), "utf-8")
+    path.write_text(
+        fit_page.write_page([tested, Chapter(second)], ending="it <was> told to"), "utf-8"
+    )
     page = page_of(path)
     assert [text for level, text in page.headings if level == 2][:2] == [first.title, second.title]
     words = " ".join(page.text.split())
@@ -230,10 +232,10 @@ def test_what_scrolls_and_pictures_have_names_of_their_own(drawn, tmp_path):
     for number in (1, 2):
         run = make(X, sought, known)
         run.title = f"clustering {number}"
-        pictures = {"summary.png": fit_files.draw(run, "png")}
-        chapters.append(Chapter(run, fit_files.seen(run, pictures)))
+        chapters.append(Chapter(run))
+        chapters[-1].add_clusters(fit_files.draw_clusters(run, "png"), "summary.png")
     path = tmp_path / "report.html"
-    path.write_text(fit_page.page(chapters), "utf-8")
+    path.write_text(fit_page.write_page(chapters), "utf-8")
     text = path.read_text(encoding="utf-8")
     boxes = re.findall(r'<div class="scroll" role="group" aria-label(ledby)?="([^"]*)"', text)
     assert len(boxes) == text.count('class="scroll"') == len({*boxes}) > 10
@@ -263,7 +265,7 @@ def test_titles_name_all_that_is_known(drawn, names, title, tmp_path):
     X, known, age, sought = drawn
     run = make(X, sought, known if "group <i>" in names else (), measured=age[:, None],
                origin={"prepared": {"known": names}})  # fmt: skip
-    (tmp_path / "page.html").write_text(fit_page.page([Chapter(run)]), "utf-8")
+    (tmp_path / "page.html").write_text(fit_page.write_page([Chapter(run)]), "utf-8")
     assert page_of(tmp_path / "page.html").headings[0] == (1, title)
 
 
@@ -272,7 +274,7 @@ def test_numbers_that_a_fit_found_are_not_called_sought(drawn, number, was_told,
     X, known, _, sought = drawn
     run = make(X, sought, known)
     run.fits[0].parameters = {"n_clusters": number} if number else {"max_clusters": 9}
-    (tmp_path / "page.html").write_text(fit_page.page([Chapter(run)]), "utf-8")
+    (tmp_path / "page.html").write_text(fit_page.write_page([Chapter(run)]), "utf-8")
     words = " ".join(page_of(tmp_path / "page.html").text.split())
     assert ("Sought3 clusters of rows" in words) == was_told
     assert ("in a number for the fit to find: it found 3" in words) != was_told
@@ -284,7 +286,7 @@ def test_many_clusters_and_groups():
     codes[codes > 25] = 7
     chapter = Chapter(make(X, codes))
     assert len(chapter.clusters) == 20 and 7 in chapter.clusters
-    assert chapter.left == (6, 60)
+    assert chapter.hidden == (6, 60)
     crossing = top_features.cross_labels("name", codes, codes, [7, 3], 4)
     assert crossing.groups == ["0", "3", "7", "23 others"] and crossing.joined == 23
     assert crossing.counts.tolist() == [[0, 0, 50, 0], [0, 10, 0, 0]]
@@ -313,7 +315,7 @@ def test_the_page_says_how_many_groups_are_counted_as_one(drawn, tmp_path):
     X, known, _, sought = drawn
     run = make(X, sought, known)
     run.table.labelings["site"] = np.array([f"site {i % 30}" for i in range(90)])
-    (tmp_path / "page.html").write_text(fit_page.page([Chapter(run)]), "utf-8")
+    (tmp_path / "page.html").write_text(fit_page.write_page([Chapter(run)]), "utf-8")
     page = page_of(tmp_path / "page.html")
     assert any("11 groups that make up little" in caption for caption in page.captions)
     assert any(row[0] == "11 others" for row in page.cells)

@@ -22,7 +22,7 @@ from nrprob.batch.report.run_info import facts, timings
 def results_of(folder):
     dataset = load(folder)
     model = read_model(json.loads(dataset.attrs["model"]))
-    return collect(dataset, model, expand(model).cells), dataset
+    return collect(dataset, expand(model)), dataset
 
 
 def by_hand(dataset, measure, **where):

@@ -262,7 +262,9 @@ def chapter(n_clusters, title=""):
         Fit("IB", "IB", {}, labels[::-1], 1.0, n_clusters=n_clusters, scores={"NMI of site": 0.2}),
     ]  # fmt: skip
     run = FitResult(title, Table(X, names, labelings), ["site"], fits)
-    return Chapter(run, fit_files.seen(run, {"summary.png": fit_files.draw(run, "png")}))
+    page_part = Chapter(run)
+    page_part.add_clusters(fit_files.draw_clusters(run, "png"), "summary.png")
+    return page_part
 
 
 @pytest.mark.parametrize("kind", ["runs", "fit", "exploration"])
@@ -270,9 +272,9 @@ def test_pages_in_a_browser(kind, tmp_path):
     if kind == "runs":
         text = write_report(make_run(tmp_path / "run", FULL)).read_text(encoding="utf-8")
     elif kind == "fit":
-        text = fit_page.page([chapter(20)])
+        text = fit_page.write_page([chapter(20)])
     else:
-        text = fit_page.page([chapter(3, "clustering 1"), chapter(4, "clustering 2")])
+        text = fit_page.write_page([chapter(3, "clustering 1"), chapter(4, "clustering 2")])
     for name, one in frames(text, tmp_path).items():
         assert one["window"] == WIDTHS[name]
         # Browsers print by half what is too wide for paper, as tables of many statistics are.
@@ -288,7 +290,7 @@ def test_a_page_on_paper(tmp_path):
     if shutil.which("pdftotext") is None:
         pytest.skip("no pdftotext on this machine")
     page = tmp_path / "page.html"
-    page.write_text(fit_page.page([chapter(4)]), encoding="utf-8")
+    page.write_text(fit_page.write_page([chapter(4)]), encoding="utf-8")
     in_browser(page, tmp_path, f"--print-to-pdf={tmp_path / 'page.pdf'}", "--no-pdf-header-footer")
     command = ["pdftotext", "-layout", tmp_path / "page.pdf", "-"]
     told = subprocess.run(command, check=True, capture_output=True, text=True).stdout

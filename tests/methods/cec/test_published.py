@@ -7,7 +7,7 @@ from scipy.special import comb
 from sklearn.decomposition import PCA
 
 from nrprob import CECIB
-from nrprob.batch.draws import draw
+from nrprob.batch.splits import sample_labels
 from nrprob.datasets import load
 from nrprob.metrics import normalized_mutual_information
 
@@ -97,7 +97,7 @@ def test_what_labels_right_and_wrong_do():
         pooled = []
         wanted = {"labeling": SETS[name], "score": "all", "draw": "rows", "fraction": 0.3}
         told = {
-            (wrong, i): draw(classes, wanted | {"wrong": wrong}, (0, i)).y
+            (wrong, i): sample_labels(classes, wanted | {"wrong": wrong}, (0, i)).y
             for wrong, draws in DRAWS.items()
             for i in range(draws)
         }

@@ -1,0 +1,387 @@
+"""Target labels, train/test splits and pairs of rows: their model-file tables, and the sampling.
+
+A table stands for one or several *amounts*, the points of a learning curve. Every run samples rows
+of its own, which are the same for all methods: the functions take the labels (n,), one amount, and
+the seeds of the data set and of the run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from nrprob.exceptions import InputError
+
+__all__ = [
+    "MAX_FITS", "PARTS", "Constraints", "Parts", "Split", "Strict", "TargetLabels", "Wanted",
+    "sample_labels", "sample_pairs", "split_rows",
+]  # fmt: skip
+
+MAX_FITS = 100_000  # of one file: a list of them takes half a gigabyte
+MAX_AMOUNTS = 1_000  # points of learning curves
+# Codes of the parts of a split in results; 0 is a row that is left out.
+PARTS = {"labelled": 1, "unlabelled": 2, "test": 3}
+# Least share of the rows in the classes that have labels, where only some classes have labels.
+LEAST_SHARE = 0.3
+_ROUNDING = 1e-9
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+_Listed = BeforeValidator(_as_list)
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+FractionOrZero = Annotated[float, Field(ge=0, lt=1)]
+FractionOrOne = Annotated[float, Field(ge=0, le=1)]
+Number = Annotated[int, Field(ge=0, le=10_000_000)]
+Fractions = Annotated[list[Fraction], _Listed]
+FractionsOrZero = Annotated[list[FractionOrZero], _Listed]
+Numbers = Annotated[list[Number], _Listed]
+Wrong = Literal["none", "coin", "bias"]
+
+
+class Strict(BaseModel):
+    """A table of a model file; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+def _combine(
+    table: BaseModel, names: Sequence[str], cases: Sequence[BaseModel] = ()
+) -> list[dict[str, Any]]:
+    """List combinations of the values of a table; values of a case replace those of the table."""
+    combined = [
+        [[case[name]] if name in case else getattr(table, name) for name in names]
+        for case in [case.model_dump(exclude_none=True) for case in cases] or [{}]
+    ]
+    count = sum(math.prod(map(len, lists)) for lists in combined)
+    if count > MAX_AMOUNTS:
+        raise ValueError(
+            f"{' x '.join(names)} are too many; got {count} combinations; list at most "
+            f"{MAX_AMOUNTS}"
+        )
+    points = itertools.chain.from_iterable(itertools.product(*lists) for lists in combined)
+    return [dict(zip(names, values, strict=True)) for values in points]
+
+
+def _distinct(amounts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [amount for i, amount in enumerate(amounts) if amount not in amounts[:i]]
+
+
+class Wanted(Strict):
+    """Target labels of some rows, which `fit` takes as ``y``.
+
+    The labelled rows are a fraction of every class (``fraction``), a number of rows of every class
+    (``per_class``) or, with ``draw = "rows"``, a fraction of all rows; lists make a learning curve.
+    A fraction ``wrong`` of these labels is wrong. With ``classes``, only so many classes have
+    labels. ``score`` says which rows the measures compare. An empty cell in this column of the data
+    file is an unknown label: its row is fitted, and neither sampled nor scored.
+    """
+
+    labeling: str
+    fraction: Fractions = Field(default_factory=list)
+    per_class: Numbers = Field(default_factory=list)
+    draw: Literal["classes", "rows"] = "classes"
+    wrong: FractionsOrZero = Field(default_factory=list)
+    classes: Annotated[int, Field(ge=2, le=1_000)] | None = None
+    score: Literal["unlabelled", "all"] = "unlabelled"
+
+    @model_validator(mode="after")
+    def _check_amount(self) -> Wanted:
+        if bool(self.fraction) == bool(self.per_class):
+            count = "both" if self.fraction else "neither"
+            raise ValueError(
+                f"it takes either fraction or per_class; got {count}; say how many rows are "
+                "labelled"
+            )
+        if self.draw == "rows" and self.per_class:
+            raise ValueError(
+                "per_class is of every class; got draw = 'rows'; set fraction, or leave draw out"
+            )
+        return self
+
+    @property
+    def amounts(self) -> list[dict[str, Any]]:
+        """Settings of each point of the learning curve."""
+        names = ("fraction" if self.fraction else "per_class", *(["wrong"] if self.wrong else []))
+        settings = self.model_dump(include={"draw", "classes"}, exclude_defaults=True)
+        return _distinct(
+            [
+                {"labeling": self.labeling, **point, **settings, "score": self.score}
+                for point in _combine(self, names)
+            ]
+        )
+
+
+class SplitCase(Strict):
+    """Shares of a split that belong together."""
+
+    labelled: Fraction | None = None
+    unlabelled: FractionOrZero | None = None
+    test: FractionOrZero | None = None
+
+
+class Split(Strict):
+    """Rows in three parts: fitted with their label, fitted without it, and held out for a test.
+
+    Shares are of all rows; lists are combined with each other and with ``cases``. Without ``test``,
+    the test part is the rest. ``told = false`` hides the labels from methods; pairs and the names
+    of clusters still use them. ``standardize`` gives every feature mean 0 and standard deviation 1
+    on the rows that are fitted.
+    """
+
+    labeling: str
+    labelled: Fractions = Field(default_factory=list)
+    unlabelled: FractionsOrZero = [0.0]
+    test: FractionsOrZero = Field(default_factory=list)
+    cases: list[SplitCase] = Field(default_factory=list)
+    told: bool = True
+    standardize: bool = False
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> Split:
+        if not self.labelled and not (self.cases and all(c.labelled for c in self.cases)):
+            raise ValueError(
+                "it needs a share of rows whose label is known; got none; set labelled"
+            )
+        for amount in self.amounts:
+            parts = {name: amount[name] for name in PARTS}
+            if sum(parts.values()) > 1 + _ROUNDING or parts["test"] < 0:
+                shares = ", ".join(f"{name} = {share:g}" for name, share in parts.items())
+                raise ValueError(f"shares of the rows exceed 1; got {shares}; lower one of them")
+        return self
+
+    @property
+    def amounts(self) -> list[dict[str, Any]]:
+        """Shares of each point of the learning curve."""
+        table = self.model_copy(update={"test": self.test or [None]})
+        points = _combine(table, [*PARTS], self.cases)
+        for point in points:
+            if point["test"] is None:
+                point["test"] = round(1 - point["labelled"] - point["unlabelled"], 9)
+        return _distinct(
+            [
+                {"labeling": self.labeling, **point, "standardize": self.standardize}
+                for point in points
+            ]
+        )
+
+
+class PairsCase(Strict):
+    """Settings of pairs that belong together."""
+
+    pairs: Number | None = None
+    wrong: Wrong | None = None
+    share: FractionOrOne | None = None
+
+
+class Constraints(Strict):
+    """Must-link and cannot-link pairs of rows.
+
+    ``pairs`` is the number of random pairs. They agree with the labeling, except for a ``share`` of
+    them that a coin decides ("coin"), or that link rows of the last two classes ("bias"); see
+    `nrprob.links.draw_pairs`. Lists are combined with each other and with ``cases``. With a split,
+    pairs join labelled rows, and the labeling is the one of the split.
+    """
+
+    labeling: str | None = None
+    pairs: Numbers = Field(default_factory=list)
+    wrong: Annotated[list[Wrong], _Listed] = ["none"]
+    share: Annotated[list[FractionOrOne], _Listed] = [0.4]
+    cases: list[PairsCase] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _check_pairs(self) -> Constraints:
+        if not self.pairs and not (self.cases and all(c.pairs is not None for c in self.cases)):
+            raise ValueError("it needs a number of pairs; got none; set pairs")
+        return self
+
+    @property
+    def amounts(self) -> list[dict[str, Any]]:
+        """Settings of the pairs in each point of the learning curve."""
+        points = _combine(self, ("pairs", "wrong", "share"), self.cases)
+        for point in points:
+            if point["wrong"] == "none":
+                del point["share"]
+        return _distinct(points)
+
+
+@dataclass(frozen=True)
+class TargetLabels:
+    """Target labels of some rows.
+
+    Attributes
+    ----------
+    y : (n,) class codes in the order of the sorted labels, some of them wrong; -1 without a label
+    labelled : (n,) bool, rows that have a label
+    scored : (n,) bool, rows that measures compare
+    """
+
+    y: np.ndarray
+    labelled: np.ndarray
+    scored: np.ndarray
+
+
+def sample_labels(
+    labels: np.ndarray, amount: Mapping[str, Any], seed: tuple[int, int]
+) -> TargetLabels:
+    """Sample the labelled rows, class by class or from all rows.
+
+    One seed permutes the rows of every class, or all rows, and the first rows are labelled. With
+    more labels, labelled rows therefore stay labelled. A second stream makes labels wrong, every
+    other class with equal probability; a third one chooses the classes that have labels.
+
+    At least one row of every class is labelled. With ``draw`` as "rows" and ``classes``, rows are
+    sampled from a random set of that many classes, which holds `LEAST_SHARE` of the rows or
+    consists of the largest classes. Rows whose label is empty text are neither sampled nor scored.
+    Raises InputError if no row would remain without a label, or there are too few classes.
+    """
+    from nrprob.data.labels import are_blank  # which imports SciPy
+
+    known = ~are_blank(labels)
+    codes = np.full(labels.size, -1)
+    classes, codes[known] = np.unique(labels[known], return_inverse=True)
+    candidates = np.arange(classes.size)
+    if "classes" in amount:
+        candidates = _sample_classes(codes[known], amount, np.random.default_rng((*seed, 2)))
+    random = np.random.default_rng(seed)
+    if amount.get("draw") == "rows":
+        count = max(round(amount["fraction"] * known.sum()), 1)
+        if count >= known.sum():
+            raise InputError(
+                f"wanted: no row is left to find; wanted labels of {count} of {known.sum()} rows; "
+                "ask for fewer"
+            )
+        chosen = [random.permutation(np.flatnonzero(np.isin(codes, candidates)))[:count]]
+    else:
+        chosen = []
+        for c in candidates:
+            members = np.flatnonzero(codes == c)
+            count = amount.get("per_class")
+            if count is None:
+                count = max(round(amount["fraction"] * members.size), 1)
+            if count >= members.size:
+                raise InputError(
+                    f"wanted: a class has no row left to find; wanted labels of {count} rows, and "
+                    f"{amount['labeling']} = {classes[c]} has {members.size}; ask for fewer, or "
+                    "leave the class out with data.keep"
+                )
+            chosen.append(random.permutation(members)[:count])
+    labelled = np.zeros(codes.size, bool)
+    labelled[np.concatenate(chosen)] = True
+    y = np.where(labelled, codes, -1)
+    if amount.get("wrong"):
+        _make_wrong(y, amount["wrong"], classes.size, np.random.default_rng((*seed, 1)))
+    return TargetLabels(y, labelled, known if amount["score"] == "all" else known & ~labelled)
+
+
+def _sample_classes(
+    codes: np.ndarray, amount: Mapping[str, Any], random: np.random.Generator
+) -> np.ndarray:
+    """Sample the codes of the classes that have labels."""
+    sizes = np.bincount(codes)
+    if amount["classes"] > sizes.size:
+        raise InputError(
+            f"wanted: there are fewer classes; wanted labels of {amount['classes']}, and "
+            f"{amount['labeling']} has {sizes.size}; lower wanted.classes"
+        )
+    largest = np.argsort(-sizes, kind="stable")[: amount["classes"]]
+    threshold = min(LEAST_SHARE * codes.size, sizes[largest].sum())
+    for _ in range(1000):  # rejection sampling: many classes have too many subsets to list
+        candidates = random.choice(sizes.size, largest.size, replace=False)
+        if sizes[candidates].sum() >= threshold:
+            return np.sort(candidates)
+    return largest
+
+
+def _make_wrong(y: np.ndarray, share: float, n_classes: int, random: np.random.Generator) -> None:
+    """Move a share of the labelled rows to another class, in place."""
+    if n_classes < 2:
+        raise InputError(
+            f"wanted: a single class has no wrong labels; got wrong = {share:g}; leave it out"
+        )
+    order = random.permutation(np.flatnonzero(y >= 0))
+    shifts = random.integers(1, n_classes, order.size)
+    count = round(share * order.size)
+    y[order[:count]] = (y[order[:count]] + shifts[:count]) % n_classes
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Rows in parts.
+
+    Attributes
+    ----------
+    codes : (n,) class codes in the order of the sorted labels
+    part : (n,) values of `PARTS`, or 0
+    """
+
+    codes: np.ndarray
+    part: np.ndarray
+
+    def mask(self, *names: str) -> np.ndarray:
+        """Boolean mask (n,) of the rows in the named parts."""
+        return np.isin(self.part, [PARTS[name] for name in names])
+
+    @property
+    def fitted(self) -> np.ndarray:
+        """Boolean mask (n,) of the rows that `fit` gets."""
+        return self.mask("labelled", "unlabelled")
+
+    @property
+    def y(self) -> np.ndarray:
+        """Class codes of the fitted rows, and -1 for rows without a label."""
+        return np.where(self.mask("labelled"), self.codes, -1)[self.fitted]
+
+
+def split_rows(labels: np.ndarray, amount: Mapping[str, Any], seed: tuple[int, int]) -> Parts:
+    """Split rows into labelled, unlabelled and test rows.
+
+    One seed permutes the rows, and the first row of every class moves to the front. Labelled rows
+    come from the front, then unlabelled rows; test rows come from the end. With other shares most
+    rows therefore stay in their part, which scikit-learn's splitters do not guarantee.
+
+    Raises InputError if there are fewer labelled rows than classes.
+    """
+    classes, codes = np.unique(labels, return_inverse=True)
+    n = codes.size
+    n_labelled = round(amount["labelled"] * n)
+    n_fitted = round((amount["labelled"] + amount["unlabelled"]) * n)
+    n_test = min(round(amount["test"] * n), n - n_fitted)
+    if n_labelled < classes.size:
+        raise InputError(
+            "split: every class needs a row with a label; split.labelled = "
+            f"{amount['labelled']:g} is {n_labelled} of {n} rows, and {amount['labeling']} has "
+            f"{classes.size} classes; raise it, or leave classes out with data.keep"
+        )
+    order = np.random.default_rng(seed).permutation(n)
+    first = np.sort(np.unique(codes[order], return_index=True)[1])
+    order = np.concatenate([order[first], np.delete(order, first)])
+    part = np.zeros(n, np.int8)
+    part[order[:n_labelled]] = PARTS["labelled"]
+    part[order[n_labelled:n_fitted]] = PARTS["unlabelled"]
+    part[order[n - n_test :]] = PARTS["test"]
+    return Parts(codes, part)
+
+
+def sample_pairs(
+    labels: np.ndarray, rows: np.ndarray, amount: Mapping[str, Any], seed: tuple[int, int]
+) -> dict[str, np.ndarray]:
+    """Sample ``must_link`` and ``cannot_link`` of `fit` among ``rows``, indices of fitted rows."""
+    from nrprob.links import draw_pairs
+
+    # The split has the same seed, so pairs take another stream.
+    random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence((*seed, 1))))
+    wrong = {name: amount[name] for name in ("wrong", "share") if name in amount}
+    try:
+        pairs = draw_pairs(labels[rows], amount["pairs"], random_state=random, **wrong)
+    except ValueError as error:
+        raise InputError(f"constraints: {error}") from error
+    return dict(zip(("must_link", "cannot_link"), (rows[ends] for ends in pairs), strict=True))
