@@ -120,9 +120,7 @@ class Executor:
         start = time.perf_counter()
         place: contextlib.AbstractContextManager = contextlib.nullcontext()
         with warnings.catch_warnings(record=True, action="always") as caught:
-            if isinstance(estimator, Clusterer) and not (
-                method.capabilities.alone or active_mesh()
-            ):
+            if is_batched and not active_mesh():
                 with standard():
                     task = estimator.prepare(inputs.X, inputs.y, **inputs.known)
                 if task.calls and task.calls[0].size <= memory_budget(self.lanes.devices[0]):
