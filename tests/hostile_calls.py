@@ -47,9 +47,6 @@ FUNCTIONS = dict(_functions()) | {
     "Memberships": nrprob.known.Memberships,
 }
 
-# Features that an estimator takes; any where it is not named.
-COUNTS = ("counts", "binary")
-FEATURES = {"cmbc": ("binary",), "residual-spectral": COUNTS, "cross_partition": COUNTS}
 MODELS = every_kind()
 # Public methods of fitted estimators besides `fit`.
 METHODS_OF_FITS = (
@@ -61,7 +58,9 @@ METHODS_OF_FITS = (
 def good_rows(name, model):
     """Rows that the estimator of this name takes."""
     dense = not get_tags(model).input_tags.sparse
-    words = FEATURES.get(name, ("normal", "counts", "binary", "frame", "float32"))
+    words = ("binary", "counts")
+    if not METHODS[name].capabilities.nonnegative:
+        words = ("normal", *words, "frame", "float32")
     return {
         word: make
         for word, make in GOOD_ROWS.items()

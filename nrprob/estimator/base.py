@@ -30,7 +30,7 @@ from nrprob.estimator.capabilities import Capabilities
 from nrprob.estimator.parameters import check_parameters
 from nrprob.exceptions import DegenerateClusterWarning, warn
 from nrprob.settings import standard
-from nrprob.statistics.features import largest_magnitude
+from nrprob.statistics.features import check_range, largest_magnitude
 from nrprob.statistics.single_feature import warn_of_single_feature
 
 _SMALL_CLUSTER = 2  # samples
@@ -346,6 +346,8 @@ class Clusterer(ClusterMixin, BaseEstimator):
 
     def _check_reach(self, X, *, reset: bool) -> None:
         """Refuse new rows so far from those of the fit that squares leave the type of the fit."""
+        if reset and self.capabilities.squares:
+            check_range(X)
         most = largest_magnitude(X)
         if reset:
             self._keep_reach(most, X.dtype)

@@ -33,6 +33,8 @@ class Capabilities:
     finds_number : whether the number of clusters may be "auto"
     sparse : whether X may be a sparse matrix under the default parameters
     nonnegative : whether X must not have negative values
+    squares : whether fits square the features, so that `fit` refuses features whose squares
+        overflow or vanish
     alone : whether a batch run fits each estimator in a program of its own
     arrays : largest arrays of a fit, each a product of n samples, m features, k clusters,
         r restarts, d draws and s samples of which all pairs are kept; see `nrprob.batch.cost`
@@ -48,6 +50,7 @@ class Capabilities:
     finds_number: bool = False
     sparse: bool = False
     nonnegative: bool = False
+    squares: bool = True
     alone: bool = False
     arrays: tuple[str, ...] = ("nkr",)
 

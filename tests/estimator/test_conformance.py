@@ -28,8 +28,7 @@ SETTINGS = [
     CMBC(binarize=0.0, n_init=2, max_iter=3, update="exact", anneal=False),
     MixtureEM(2, n_init=2, random_state=0, covariance="spherical", anneal=False),
 ]
-_COUNTS = {"check_clustering": "the check passes negative values, and counts are not negative"}
-WAIVED = {"ResidualSpectral": _COUNTS, "CrossPartition": _COUNTS}
+NONNEGATIVE = {"check_clustering": "the check passes negative values"}
 FAST = ("sparse",)
 OWN = (*FAST, "idempotent", "dtype", "pickle")
 
@@ -40,7 +39,7 @@ def _checks(estimators, *, of=(), but=()):
     """The checks of every estimator with some words in their names, or those without."""
     mark = parametrize_with_checks(
         estimators,
-        expected_failed_checks=lambda estimator: WAIVED.get(type(estimator).__name__, {}),
+        expected_failed_checks=lambda e: NONNEGATIVE if e.capabilities.nonnegative else {},
     )
     names, cases = mark.args[0], list(mark.args[1])
     # A check that is expected to fail comes as a `pytest.param`, any other as a pair.

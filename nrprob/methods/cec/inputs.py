@@ -10,7 +10,6 @@ import numpy as np
 
 from nrprob.data.validation import check_number
 from nrprob.exceptions import warn
-from nrprob.statistics.features import check_range
 
 COVARIANCES = ("full", "diag", "spherical", "fixed")
 _ALIKE = 1e-13  # relative range of a column below which it counts as constant
@@ -146,7 +145,6 @@ def prepare_features(
         If ``covariance="full"`` has too few rows without ``reg``, or if ``fixed`` is not a
         covariance of the columns.
     """
-    check_range(X)
     n, m = X.shape
     centre = X.mean(0)
     width, size = np.ptp(X, axis=0), np.abs(X).max(0)

@@ -19,7 +19,6 @@ from nrprob.links import Components
 from nrprob.methods.cec.centres import class_codes, lay_out, store_result
 from nrprob.methods.cec.partition_kmeans import kmeans_calls
 from nrprob.settings import few_threads
-from nrprob.statistics.features import check_range
 from nrprob.statistics.rows import coarse_bucket, padded_count
 
 _MAX_ROWS = 10_000  # rows of a fit, which has n^2 affinities
@@ -220,7 +219,6 @@ class SemiSupervisedSpectral(PairEstimator):
                 f"spectral clustering needs memory for n^2 affinities; got {n} rows; pass at most "
                 f"{_MAX_ROWS}, or use ConstrainedMixture"
             )
-        check_range(task.X)
         Components(n, *task.kept(), "one of them only")
         return task
 

@@ -212,7 +212,7 @@ class CMBC(ScoreMixin, LinearClusterer):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    capabilities = Capabilities(sparse=True)
+    capabilities = Capabilities(sparse=True, squares=False)
     theta_ = Renamed("means_")
 
     @property

@@ -32,7 +32,6 @@ from nrprob.methods.conditional.solver import Fit, adjusted_rand, solve_residual
 from nrprob.methods.conditional.starts import schedule
 from nrprob.methods.conditional.task import WEIGHTS, ResidualTask, lay_out, start_from
 from nrprob.settings import standard
-from nrprob.statistics.features import check_range
 from nrprob.statistics.groups import cross_table
 
 COVARIANCES = ("tied", "diag", "spherical")
@@ -265,7 +264,6 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         """Check the input, remove what is known, and lay out the residuals."""
         X, fixed = self._take_in(X, y)
         n = X.shape[0]
-        check_range(X)
         self._encoder = DesignEncoder(self.multi)
         design = self._encoder.fit(known, n)
         r, self._removal = fit_removal(X, design)

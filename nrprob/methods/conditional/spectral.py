@@ -233,7 +233,7 @@ class ResidualSpectral(Clusterer):
     random_state: Any = None
     verbose: parameters.Verbosity = 0
 
-    capabilities = Capabilities(known=KINDS, sparse=True, nonnegative=True)
+    capabilities = Capabilities(known=KINDS, sparse=True, nonnegative=True, squares=False)
     _warns_of_single_feature = True
     centroids_ = Renamed("member_centers_")
     _unit = "the consensus"

@@ -220,6 +220,7 @@ class CrossPartition(Clusterer):
         labels=False,
         sparse=True,
         nonnegative=True,
+        squares=False,
         alone=True,
     )
     _rarely_finite = ("feature_membership_", "critical_beta_")
