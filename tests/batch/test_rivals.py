@@ -32,8 +32,7 @@ from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand, select
 from nrprob.batch.preflight import check
 from nrprob.batch.report import filters
-from nrprob.batch.report.quality import quality
-from nrprob.batch.report.results import collect
+from nrprob.batch.report.results import collect_results, measure_performance
 from nrprob.batch.runner import run_plan
 from nrprob.batch.sources import load_data
 from nrprob.batch.store import read_plan
@@ -165,11 +164,11 @@ def test_the_report_sets_quality_beside_time(done):
     folder, results = done
     page = page_of(batch.write_report(folder))
     text = " ".join(page.text.split())
-    assert "left (not told: KMeans, GaussianMixture, COPKMeans)" in text
-    assert "sklearn.cluster.KMeans, sklearn.mixture.GaussianMixture: told nothing but" in text
+    assert "left (not given to KMeans, GaussianMixture, COPKMeans)" in text
+    assert "sklearn.cluster.KMeans, sklearn.mixture.GaussianMixture: fitted on X only" in text
     captions = [c for c in page.captions if "median time" in c]
     assert len(captions) == 2  # by method, and by method and setting
-    methods, settings = quality(collect(results, read_plan(folder)))
+    methods, settings = measure_performance(collect_results(results, read_plan(folder)))
     assert {(m.method, m.n_fits) for m in methods} == {
         ("KMeans", 4), ("GaussianMixture", 2), ("COPKMeans", 2),
     }  # fmt: skip
@@ -203,7 +202,7 @@ def test_a_single_run(spec, tmp_path):
     assert result["objective"] is None and result["method"] == "sklearn.cluster.KMeans"
     text = page_of(tmp_path / "out" / "report.html").text
     assert "fitted on X only" in text and "nan" not in text
-    assert "that what is known does not tell" not in text
+    assert "beyond the known structure" not in text
     assert read_model(model).is_single
 
 
@@ -397,8 +396,8 @@ def test_labels_that_nobody_tells_a_rival(spec):
     with pytest.raises(InputError, match=r"methods\.0: .* takes no wanted labels; .* wanted = f"):
         read_model(with_methods(spec, method, **told))
     model = with_methods(spec, method | {"wanted": False}, {"name": "cop_kmeans"}, **told)
-    text = filters.told(read_model(model))
-    assert "(not told: KMeans)" in text
+    text = filters.describe_labels(read_model(model))
+    assert "(not given to KMeans)" in text
 
 
 # what is kept of odd ones

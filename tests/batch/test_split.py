@@ -18,9 +18,9 @@ from nrprob import CECIB, COPKMeans, MDLConstrained, MDLMultiView, MixtureEM, ba
 from nrprob.batch import fit_files, fit_result, plan, preflight, store, write_report
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.report.averages import paired_test
-from nrprob.batch.report.chart import chart
-from nrprob.batch.report.comparison import compare
-from nrprob.batch.report.results import collect
+from nrprob.batch.report.chart import make_chart
+from nrprob.batch.report.comparison import compare_published
+from nrprob.batch.report.results import collect_results
 from nrprob.batch.splits import PARTS, Constraints, Split, sample_pairs, split_rows
 from nrprob.datasets import make_gaussian_views
 from nrprob.exceptions import InputError
@@ -427,8 +427,8 @@ def test_infeasible_fits_are_counted_and_in_no_average(pairs, tmp_path):
     figures = [{"name": "F", "x": "constraints.pairs", "y": "infeasible"}]
     batch.run(changed(PAIRS, tables=tables, figures=figures), folder)  # nothing is computed
     planned = store.read_plan(folder)
-    model, result = planned.model, collect(store.load(folder), planned)
-    whole = compare(result, model.tables[0])
+    model, result = planned.model, collect_results(store.load(folder), planned)
+    whole = compare_published(result, model.tables[0])
     assert [row.method for row in whole.rows] == ["hard", "COPKMeans"]
     total = 0
     for row in whole.rows:
@@ -452,7 +452,7 @@ def test_infeasible_fits_are_counted_and_in_no_average(pairs, tmp_path):
         total += refused.sum()
     assert total > 0
     (figure,) = model.figures
-    lines = {line.method: line.points for line in chart(result, figure).lines}
+    lines = {line.method: line.points for line in make_chart(result, figure).lines}
     assert lines["hard"][0][:2] == (0, 0.0)
     page = write_report(folder, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "fits were infeasible (" in page and "of 3 fits infeasible" in page
@@ -477,8 +477,8 @@ def test_two_methods_are_compared_by_a_paired_test(pairs, tmp_path):
     # Tables are no part of what a fit is, so that nothing is fitted again.
     batch.run(changed(PAIRS, tables=[table]), place)
     model = read_model(changed(PAIRS, tables=[table]))
-    result = collect(store.load(place), plan.expand(model))
-    whole = compare(result, model.tables[0])
+    result = collect_results(store.load(place), plan.expand(model))
+    whole = compare_published(result, model.tables[0])
     rows = {row.method: row.entries for row in whole.rows}
     errors = {}
     for _, of in results.groupby("cell"):

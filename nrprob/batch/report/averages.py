@@ -1,11 +1,11 @@
-"""Fits averaged, and set against published values.
+"""Average fits, and compare the averages with published values.
 
-A statistic (mean, min, max, range or sd) is taken over the fits of each data set, which differ in
-their seeds, and then averaged over data sets. Its standard error is the standard deviation of these
-values over data sets, over the square root of their number. With a single data set there is one for
-the mean only, over the fits. Where two methods are compared, "p" is the p-value of a paired t-test,
-over data sets, or over the fits of a single one. Fits whose constraints could not be kept have no
-values: they are counted, and in no statistic but that of "infeasible".
+A statistic (mean, min, max, range or sd) is computed over the fits of each data set, which differ
+in their seeds, and then averaged over data sets. Its standard error is the standard deviation of
+these values over data sets, divided by the square root of their number. With a single data set,
+only the mean has a standard error, over the fits. For two methods, "p" is the p-value of a paired
+t-test over data sets, or over the fits of a single one. Fits with infeasible constraints are
+excluded from every statistic except "infeasible".
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 __all__ = [
-    "OF", "SETS", "SPREADS", "Mark", "Value", "decimals", "judge", "measured", "paired_test",
-    "parts", "ratio", "summarize",
+    "PREFIX", "SETS", "SPREADS", "Mark", "Value", "compute_statistic", "count_decimals", "judge",
+    "paired_test", "split_ratio", "summarize",
 ]  # fmt: skip
 
 Mark = Literal["worse", "within", "reached"]
@@ -30,22 +30,21 @@ _STATISTICS: dict[str, Callable[[np.ndarray], float]] = {
     "range": np.ptp,
     "sd": lambda values: np.std(values, ddof=1),
 }
-SPREADS = ("range", "sd")  # neither is better for being high or low, nor there with one fit
-SETS = ["case", "repeat"]  # what a data set is known by
-OF = "measured: "  # before the names of measures in a frame, so that users may choose any
-_SAME = 1e-9  # differences that are rounding
+SPREADS = ("range", "sd")  # they need two fits, and neither direction is better
+SETS = ["case", "repeat"]  # columns that identify a data set
+PREFIX = "measured: "  # of the names of measures in a frame, so that users may choose any name
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Value:
-    """A statistic of ours and its standard error.
+    """A statistic of our fits.
 
     Attributes
     ----------
-    value : the statistic
-    error : its standard error, NaN where there is none
-    n_sets, n_runs : number of data sets, and of fits of one method on each (the largest)
-    over : what the error is over, "data sets" or "fits"; empty where there is none
+    value, error : the statistic and its standard error, NaN if undefined
+    n_sets, n_runs : numbers of data sets, and of fits of one method on each (the largest)
+    over : "data sets" or "fits", over which the error is computed; empty without error
     """
 
     value: float
@@ -55,148 +54,126 @@ class Value:
     over: str
 
 
-def parts(method: str, titles: Sequence[str]) -> list[str]:
-    """A and B of "A / B" where both are among the titles, and it is not; else the method itself."""
-    pairs = ([one, other] for one in titles for other in titles if f"{one} / {other}" == method)
+def split_ratio(method: str, titles: Sequence[str]) -> list[str]:
+    """Split "A / B" into two titles, unless it is a title itself."""
+    pairs = ([a, b] for a in titles for b in titles if f"{a} / {b}" == method)
     return [method] if method in titles else next(pairs, [method])
 
 
-def measured(
+def compute_statistic(
     fits: pd.DataFrame, methods: Sequence[str], measure: str, statistic: str
 ) -> Value | None:
-    """Statistic of a method, or mean or "p" of two: their ratio, or the test of their difference.
+    """Statistic of one method, or of two: the ratio of their means, or "p" of their difference.
 
-    Parameters
-    ----------
-    fits : DataFrame
-        Rows of ``Results.frame``.
-    methods : sequence of str
-        Titles of one method or of two.
-    measure, statistic : str
-        What to take of what.
+    ``fits`` are rows of ``Results.frame``.
     """
-    one, *others = (fits[fits["method"] == title] for title in methods)
-    if not others:
-        return summarize(one, measure, statistic)
+    groups = [fits[fits["method"] == title] for title in methods]
+    if len(groups) == 1:
+        return summarize(groups[0], measure, statistic)
     if statistic not in ("mean", "p"):
         return None
-    return (ratio if statistic == "mean" else paired_test)(one, others[0], measure)
+    a, b = groups
+    return (_compute_ratio if statistic == "mean" else paired_test)(a, b, measure)
 
 
 def summarize(fits: pd.DataFrame, measure: str, statistic: str) -> Value | None:
-    """Statistic of a measure over fits, averaged over data sets.
-
-    None without fits, for range and sd if every data set has only one, and for "p", which is of two
-    methods.
-
-    Parameters
-    ----------
-    fits : DataFrame
-        Rows of ``Results.frame``; those that are not done, or infeasible, are left out.
-    measure, statistic : str
-        What to take of what.
-    """
+    """Statistic of a measure over fits, averaged over data sets; None if it is undefined."""
     fits = fits[fits["done" if measure == "infeasible" else "feasible"]]
     if statistic in SPREADS:
         fits = fits[fits.duplicated([*SETS, "variant"], keep=False)]
     if fits.empty or statistic == "p":
         return None
-    take = _STATISTICS[statistic]
-    by = fits.groupby([*SETS, "variant"], sort=False)[OF + measure]
-    # NumPy's functions, since those of pandas leave NaN out without a word.
-    each = by.agg(lambda v: take(v.to_numpy(float)))
-    sets = each.groupby(level=[0, 1], sort=False).agg(lambda v: np.mean(v.to_numpy())).to_numpy()
-    values, over = sets, "data sets"
-    if len(each) == 1 and statistic == "mean":
-        values, over = fits[OF + measure].to_numpy(float), "fits"
-    return _value(np.mean(sets), values, over, len(sets), by.size().max())
+    groups = fits.groupby([*SETS, "variant"], sort=False)[PREFIX + measure]
+    # pandas' own statistics would ignore NaN silently.
+    values = groups.agg(lambda v: _STATISTICS[statistic](v.to_numpy(float)))
+    sets = values.groupby(level=[0, 1], sort=False).agg(lambda v: np.mean(v.to_numpy())).to_numpy()
+    sample, over = sets, "data sets"
+    if len(values) == 1 and statistic == "mean":
+        sample, over = fits[PREFIX + measure].to_numpy(float), "fits"
+    return _with_error(np.mean(sets), sample, over, len(sets), groups.size().max())
 
 
-def ratio(one: pd.DataFrame, other: pd.DataFrame, measure: str) -> Value | None:
-    """Ratio of two means over the data sets that both have; None without such.
+def _compute_ratio(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | None:
+    """Ratio of two means over the data sets that both have; None without any.
 
-    The error is that of a ratio of paired means, to first order. Pairs are data sets; with a single
-    one they are the runs that both have, which are told the same labels if they are told any.
+    The standard error is that of a ratio of paired means, to first order.
     """
-    sets, pairs, n_runs = _pairs(one, other, measure)
+    sets, pairs, n_runs = _paired_means(a, b, measure)
     if not len(sets) or sets[:, 1].mean() == 0:
         return None
     top, bottom = sets.mean(axis=0)
-    rest = (pairs[:, 0] - top / bottom * pairs[:, 1]) / bottom
+    residuals = (pairs[:, 0] - top / bottom * pairs[:, 1]) / bottom
     over = "data sets" if len(sets) > 1 else "fits"
-    return _value(top / bottom, rest, over, len(sets), n_runs)
+    return _with_error(top / bottom, residuals, over, len(sets), n_runs)
 
 
-def paired_test(one: pd.DataFrame, other: pd.DataFrame, measure: str) -> Value | None:
+def paired_test(a: pd.DataFrame, b: pd.DataFrame, measure: str) -> Value | None:
     """p-value of a two-sided paired t-test of two methods; None with fewer than two pairs.
 
-    Pairs are as in `ratio`: data sets, or the runs of a single one. If all differ by the same,
-    which leaves the test without a spread, p is 1 for no difference and else 0.
+    If all pairs have the same difference, p is 1 for no difference and else 0.
     """
     from scipy.stats import ttest_1samp
 
-    sets, pairs, n_runs = _pairs(one, other, measure)
+    sets, pairs, n_runs = _paired_means(a, b, measure)
     if len(pairs) < 2:
         return None
     differences = pairs[:, 0] - pairs[:, 1]
-    if np.ptp(differences) <= _SAME:
-        p = float(abs(differences[0]) <= _SAME)
+    if np.ptp(differences) <= _ROUNDING:
+        p = float(abs(differences[0]) <= _ROUNDING)
     else:
         p = float(ttest_1samp(differences, 0).pvalue)
     return Value(p, np.nan, len(sets), n_runs, "")
 
 
-def _value(value: float, values: np.ndarray, over: str, n_sets: int, n_runs: int) -> Value:
-    """With the standard error of ``values``, if there are several."""
-    if len(values) < 2:
+def _with_error(value: float, sample: np.ndarray, over: str, n_sets: int, n_runs: int) -> Value:
+    """Value with the standard error of a sample, if it has several entries."""
+    if len(sample) < 2:
         return Value(float(value), np.nan, n_sets, int(n_runs), "")
-    error = np.std(values, ddof=1) / np.sqrt(len(values))
+    error = np.std(sample, ddof=1) / np.sqrt(len(sample))
     return Value(float(value), float(error), n_sets, int(n_runs), over)
 
 
-def _pairs(
-    one: pd.DataFrame, other: pd.DataFrame, measure: str
+def _paired_means(
+    a: pd.DataFrame, b: pd.DataFrame, measure: str
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Means (n, 2) by data set, the pairs to compare, and the number of fits on each set.
+    """Means (n, 2) by data set, the pairs to compare, and the number of fits on each data set.
 
-    The pairs are the data sets, or the runs of a single one.
+    The pairs are data sets, or the runs of a single one, which share their sampled labels.
     """
 
-    def mean(values: pd.Series) -> float:
-        return np.mean(values.to_numpy(float))
+    def group_means(by: list[str]) -> np.ndarray:
+        feasible = (fits[fits["feasible"]] for fits in (a, b))
+        means = [
+            fits.groupby(by)[PREFIX + measure].agg(lambda v: np.mean(v.to_numpy(float)))
+            for fits in feasible
+        ]
+        return pd.concat(means, axis=1, join="inner").to_numpy()
 
-    def means(by: list[str]) -> np.ndarray:
-        feasible = (fits[fits["feasible"]] for fits in (one, other))
-        each = [fits.groupby(by)[OF + measure].agg(mean) for fits in feasible]
-        return pd.concat(each, axis=1, join="inner").to_numpy()
-
-    sets = means(SETS)
-    n_runs = max((fits.groupby(SETS).size().max() for fits in (one, other) if len(fits)), default=0)
-    return sets, means([*SETS, "run"]) if len(sets) == 1 else sets, int(n_runs)
+    sets = group_means(SETS)
+    n_runs = max((fits.groupby(SETS).size().max() for fits in (a, b) if len(fits)), default=0)
+    return sets, group_means([*SETS, "run"]) if len(sets) == 1 else sets, int(n_runs)
 
 
-def decimals(values: Iterable[float]) -> int:
-    """Number of decimals in which published values of one column were printed.
+def count_decimals(values: Iterable[float]) -> int:
+    """Number of decimals of the published values of one column: the largest of any value.
 
-    It is the largest number that one of them needs: a model file keeps no trailing zeros, so that
-    a value alone, such as 0.3 for 0.30, does not say it. Of whole numbers it is 0.
+    Model files drop trailing zeros, so a single value, such as 0.3 for 0.30, is not enough.
     """
     texts = (np.format_float_positional(float(f"{value:.10g}"), trim="-") for value in values)
     return max((len(text.partition(".")[2]) for text in texts), default=0)
 
 
-def judge(ours: Value, published: float, goal: str, places: int = 0) -> Mark | None:
-    """Whether ours reaches a published value, is within two standard errors of it, or is worse.
+def judge(ours: Value, published: float, goal: str, decimals: int = 0) -> Mark | None:
+    """Compare our value with a published one; None if neither direction is better.
 
-    Ours reaches it if it is at least as good, or equal to it after rounding to ``places`` decimals,
-    those in which the value was printed. With 0 places nothing is rounded, since whole numbers do
-    not say how they were printed. Without a standard error any other difference counts. None where
-    neither high nor low is better.
+    Our value reaches the published one if it is at least as good, or equal after rounding to its
+    ``decimals``. Integers are not rounded, since their precision is unknown. Otherwise our value
+    is "within" two standard errors, or "worse".
     """
     if goal == "none" or np.isnan(ours.value):
         return None
-    short = published - ours.value if goal == "high" else ours.value - published
-    equal = places > 0 and abs(round(ours.value, places) - published) <= _SAME
-    if short <= _SAME or equal:
+    deficit = published - ours.value if goal == "high" else ours.value - published
+    is_equal = decimals > 0 and abs(round(ours.value, decimals) - published) <= _ROUNDING
+    if deficit <= _ROUNDING or is_equal:
         return "reached"
-    return "within" if short <= 2 * np.nan_to_num(ours.error) + _SAME else "worse"
+    return "within" if deficit <= 2 * np.nan_to_num(ours.error) + _ROUNDING else "worse"

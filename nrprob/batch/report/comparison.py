@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any, Literal
 from nrprob.batch.measures import Setting, Table
 from nrprob.batch.parameters import describe, shared
 from nrprob.batch.report.averages import (
-    OF,
+    PREFIX,
     SPREADS,
     Mark,
     Value,
-    decimals,
+    compute_statistic,
+    count_decimals,
     judge,
-    measured,
-    parts,
+    split_ratio,
     summarize,
 )
-from nrprob.batch.report.results import Results, kinds
+from nrprob.batch.report.results import Results, iterate_settings
 from nrprob.batch.schema import ModelFile
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Best", "Comparison", "Entry", "Row", "compare", "is_ratio", "overview"]
+__all__ = ["Best", "Comparison", "Entry", "Row", "compare_published", "is_ratio", "summarize_all"]
 
 Column = tuple[str, str]  # measure and statistic
 
@@ -45,11 +45,9 @@ class Row:
 
     Attributes
     ----------
-    method : its title
     kind : "ours", "published" (only) or "ratio"
-    fits : its rows of ``Results.frame``
-    n_settings : number of settings of data and method that are averaged
-    entries : one of each column
+    fits : rows of ``Results.frame``
+    n_settings : number of averaged settings of data and method
     """
 
     method: str
@@ -65,12 +63,12 @@ class Row:
 
     @property
     def n_done(self) -> int:
-        """Number of fits that are done."""
+        """Number of finished fits."""
         return int(self.fits["done"].sum())
 
     @property
     def n_infeasible(self) -> int:
-        """Number of fits that are done, but whose constraints could not be kept."""
+        """Number of finished fits with infeasible constraints."""
         return int((self.fits["done"] & ~self.fits["feasible"]).sum())
 
 
@@ -85,7 +83,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Best:
-    """The best of our methods beside the best published one."""
+    """Our best method and the best published one."""
 
     setting: str
     measure: str
@@ -98,10 +96,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table: groups of rows under columns of (measure, statistic).
-
-    ``places`` holds the decimals of the published values of every column.
-    """
+    """A table of groups of rows, with the decimals of the published values of every column."""
 
     name: str
     caption: str
@@ -110,7 +105,7 @@ class Comparison:
     note: str = ""
     shared: str = ""
     best: Sequence[Best] = ()
-    places: Mapping[Column, int] = field(default_factory=dict)
+    decimals: Mapping[Column, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> list[Row]:
@@ -119,44 +114,43 @@ class Comparison:
 
     @property
     def entries(self) -> list[Entry]:
-        """Cells of all rows."""
+        """Entries of all rows."""
         return [row.entries[column] for row in self.rows for column in self.columns]
 
 
-def compare(results: Results, table: Table) -> Comparison:
-    """One of the model's tables, ours beside published.
+def compare_published(results: Results, table: Table) -> Comparison:
+    """Compare our values with published ones in one of the tables of the model.
 
-    Methods are those that the table lists, or else all of ours and all published ones; a method
-    without fits and without published values in a setting has no row there. Columns without any
-    value are left out.
+    The default methods are all of ours and all published ones. Methods without fits and published
+    values in a setting, and columns without any value, are left out.
     """
     model, settings = results.model, table.settings
-    columns = _columns(results, table)
-    places = {column: decimals(_published(settings, *column)) for column in columns}
+    columns = _select_columns(results, table)
+    decimals = {column: count_decimals(_published_values(settings, *column)) for column in columns}
     same = shared([s.where for s in settings])
-    groups, best = [], []
     published = (method for s in settings for method in s.published)
     methods = table.methods or [*dict.fromkeys([*model.titles, *published])]
+    groups, best = [], []
     for setting in settings:
-        fits = results.where(setting.where)
+        fits = results.filter_fits(setting.where)
+        rows = [_compare_method(model, fits, method, decimals, setting) for method in methods]
         rows = [
             row
-            for method in methods
-            if (row := _row(model, fits, method, places, setting)).method in setting.published
-            or (row.kind == "ours" and row.n_planned)
+            for row in rows
+            if row.method in setting.published or (row.kind == "ours" and row.n_planned)
         ]
         label = describe({k: v for k, v in setting.where.items() if k not in same})
         groups.append(Group(label, setting.note, rows))
-        best += _best(model, label or setting.note, setting, rows, places)
+        best += _find_best(model, label or setting.note, setting, rows, decimals)
     entries = [row.entries for group in groups for row in group.rows]
-    filled = [column for column in columns if any(one[column] != Entry() for one in entries)]
+    filled = [c for c in columns if any(row_entries[c] != Entry() for row_entries in entries)]
     return Comparison(
         table.name, table.caption, filled or columns, groups, table.note, describe(same), best,
-        places,
+        decimals,
     )  # fmt: skip
 
 
-def _published(settings: Sequence[Setting], measure: str, statistic: str) -> Iterator[float]:
+def _published_values(settings: Sequence[Setting], measure: str, statistic: str) -> Iterator[float]:
     """Published values of a column, of all settings."""
     for setting in settings:
         for measures in setting.published.values():
@@ -165,97 +159,97 @@ def _published(settings: Sequence[Setting], measure: str, statistic: str) -> Ite
                 yield values[statistic]
 
 
-def _columns(results: Results, table: Table) -> list[Column]:
+def _select_columns(results: Results, table: Table) -> list[Column]:
     measures = table.measures
     if not measures:
-        named = [m for s in table.settings for values in s.published.values() for m in values]
-        own = [name for name in results.comparable if name not in results.model.built_in]
-        measures = [*dict.fromkeys([*own, *named])]
+        ours = [name for name in results.comparable if name not in results.model.built_in]
+        published = [m for s in table.settings for values in s.published.values() for m in values]
+        measures = [*dict.fromkeys([*ours, *published])]
     return [(measure, statistic) for measure in measures for statistic in table.statistics]
 
 
-def _row(
+def _compare_method(
     model: ModelFile,
     fits: pd.DataFrame,
     method: str,
-    places: Mapping[Column, int],
+    decimals: Mapping[Column, int],
     setting: Setting,
 ) -> Row:
-    names = parts(method, model.titles)
-    own = fits[fits["method"].isin(names)]
+    names = split_ratio(method, model.titles)
+    fits = fits[fits["method"].isin(names)]
     published: Mapping[str, Mapping[Any, float]] = setting.published.get(method, {})
     entries = {}
-    for measure, statistic in places:
+    for measure, statistic in decimals:
         theirs = published.get(measure, {}).get(statistic)
         ours = mark = None
-        if theirs is not None or len(names) == 1:  # of all ratios, those that were published
-            ours = measured(own, names, measure, statistic)
-        # Neither a ratio nor a spread is better for being high or low.
+        if theirs is not None or len(names) == 1:  # published ratios alone are computed
+            ours = compute_statistic(fits, names, measure, statistic)
+        # Neither direction is better for a ratio or a spread.
         if ours and theirs is not None and len(names) == 1 and statistic not in SPREADS:
-            mark = judge(ours, theirs, model.goal(measure), places[measure, statistic])
+            mark = judge(ours, theirs, model.goal(measure), decimals[measure, statistic])
         entries[measure, statistic] = Entry(ours, theirs, mark)
     if len(names) > 1:
-        return Row(method, "ratio", own, 1, entries)
-    settings = own[["method", "case", "variant"]].drop_duplicates()
-    return Row(method, "published" if own.empty else "ours", own, len(settings), entries)
+        return Row(method, "ratio", fits, 1, entries)
+    settings = fits[["method", "case", "variant"]].drop_duplicates()
+    return Row(method, "published" if fits.empty else "ours", fits, len(settings), entries)
 
 
 def is_ratio(model: ModelFile, method: str) -> bool:
-    """Whether a published method is a ratio of two, ours or not."""
+    """Whether a published method is a ratio of two methods, ours or not."""
     published = {name for table in model.tables for s in table.settings for name in s.published}
-    return len(parts(method, [*({*model.titles} | published) - {method}])) > 1
+    return len(split_ratio(method, [*({*model.titles} | published) - {method}])) > 1
 
 
-def _best(
+def _find_best(
     model: ModelFile,
     label: str,
     setting: Setting,
     rows: Sequence[Row],
-    places: Mapping[Column, int],
+    decimals: Mapping[Column, int],
 ) -> list[Best]:
-    """Best of ours beside the best published, of one statistic of every measure with a goal."""
+    """Our best and the best published method, by one statistic of every measure with a goal."""
     result = []
-    for measure in dict.fromkeys(name for name, _ in places):
+    for measure in dict.fromkeys(name for name, _ in decimals):
         goal = model.goal(measure)
-        statistic = next((s for s in ("mean", "max", "min") if (measure, s) in places), None)
+        statistic = next((s for s in ("mean", "max", "min") if (measure, s) in decimals), None)
         if goal == "none" or statistic is None:
             continue
-        sign = 1 if goal == "high" else -1
+        choose = max if goal == "high" else min
         ours = [
-            (sign * value.value, row.method, value)
+            (value.value, row.method, value)
             for row in rows
             if row.kind == "ours" and (value := row.entries[measure, statistic].ours) is not None
         ]
         theirs = [
-            (sign * values[measure][statistic], method)
+            (values[measure][statistic], method)
             for method, values in setting.published.items()
             if statistic in values.get(measure, {}) and not is_ratio(model, method)
         ]
         if not ours or not theirs:
             continue
-        _, our_method, value = max(ours, key=lambda one: one[0])
-        best, method = max(theirs, key=lambda one: one[0])
-        mark = judge(value, sign * best, goal, places[measure, statistic])
+        _, our_method, value = choose(ours, key=lambda pair: pair[0])
+        published, method = choose(theirs, key=lambda pair: pair[0])
+        mark = judge(value, published, goal, decimals[measure, statistic])
         if mark is not None:
-            result.append(Best(label, measure, our_method, value, method, sign * best, mark))
+            result.append(Best(label, measure, our_method, value, method, published, mark))
     return result
 
 
-def overview(results: Results) -> Comparison:
-    """A table of everything: all methods in all settings, means of all measures."""
-    kept, several = results.comparable, results.comparable != [*results.measures]
-    if results.frame[OF + "objective"].isna().all():  # rivals have none
-        kept = [one for one in kept if one != "objective"]
-    columns = [(measure, "mean") for measure in kept]
+def summarize_all(results: Results) -> Comparison:
+    """Table of the means of all measures, of all methods in all settings."""
+    measures, differs = results.comparable, results.comparable != [*results.measures]
+    if results.frame[PREFIX + "objective"].isna().all():  # external estimators have none
+        measures = [name for name in measures if name != "objective"]
+    columns = [(measure, "mean") for measure in measures]
     groups: dict[str, list[Row]] = {}
-    for data, method, chosen, fits in kinds(results):
+    for data, method, parameters, fits in iterate_settings(results):
         entries = {column: Entry(summarize(fits, *column)) for column in columns}
-        label = f"{method}, {chosen}" if chosen else method
+        label = f"{method}, {parameters}" if parameters else method
         groups.setdefault(data, []).append(Row(label, "ours", fits, 1, entries))
     return Comparison(
         "All results",
         "Every method and setting"
-        + ("; objectives, which compare within a method alone, are in results.nc" * several),
+        + ("; objectives, which compare within a method alone, are in results.nc" * differs),
         columns,
         [Group(label, "", rows) for label, rows in groups.items()],
     )

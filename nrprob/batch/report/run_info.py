@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from nrprob.batch.report.averages import OF, SETS
-from nrprob.batch.report.results import Results, kinds
+from nrprob.batch.report.averages import PREFIX, SETS
+from nrprob.batch.report.results import Results
 
-__all__ = ["Facts", "facts", "timings"]
+__all__ = ["RunInfo", "summarize_run"]
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What ran, where and when; texts go with the number of fits they hold for."""
+class RunInfo:
+    """Summary of a run; mappings go from texts to numbers of fits."""
 
     n_done: int
     n_planned: int
@@ -35,67 +35,31 @@ class Facts:
     infeasible: Mapping[str, int]
 
 
-def timings(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What fits took, and whether they ended well: by method, and by method and setting.
-
-    Returns
-    -------
-    tuple of DataFrame
-        A row each, with ``method`` and ``setting``; ``n_fits``; ``mean``, ``longest`` and ``total``
-        seconds of a device; ``n_programs`` that made them, and ``compile_seconds``, the mean that
-        one of these took, NaN where none is known; ``n_unconverged`` and ``n_warned`` fits.
-    """
-    frame = results.frame.assign(setting="")
-    for data, _, chosen, fits in kinds(results):
-        frame.loc[fits.index, "setting"] = ", ".join(filter(None, [data, chosen]))
-    done = frame[frame["done"]]
-    done = done.assign(
-        unconverged=(done["converged"] == 0) & done["feasible"],
-        warned=done["warnings"].astype(str) != "",
-    )
-
-    def timed(by: list[str]) -> pd.DataFrame:
-        seconds = OF + "seconds"
-        return done.groupby(by, sort=False, as_index=False).agg(
-            n_fits=(seconds, "size"),
-            mean=(seconds, "mean"),
-            longest=(seconds, "max"),
-            total=(seconds, "sum"),
-            # Every fit has the seconds of its program: the same to the last digit is the same one.
-            n_programs=("compile_seconds", "nunique"),
-            compile_seconds=("compile_seconds", lambda values: values.drop_duplicates().mean()),
-            n_unconverged=("unconverged", "sum"),
-            n_warned=("warned", "sum"),
-        )
-
-    return timed(["method"]), timed(["case", "method", "variant", "setting"])
-
-
-def facts(results: Results) -> Facts:
-    """What ran, where and when."""
+def summarize_run(results: Results) -> RunInfo:
+    """Summarize a run."""
     frame = results.frame
     done = frame[frame["done"]]
     versions = pd.DataFrame([json.loads(text) for text in done["versions"]])
     warned = done["warnings"].astype(str).map(lambda text: [*dict.fromkeys(text.splitlines())])
     started = done["started"].astype(str)
-    return Facts(
+    return RunInfo(
         n_done=len(done),
         n_planned=len(frame),
         n_sets=len(done[SETS].drop_duplicates()),
         n_sets_planned=len(frame[SETS].drop_duplicates()),
         methods=results.model.titles,
-        missing=_counts(frame.loc[~frame["done"], "method"]),
-        seconds=float(done.drop_duplicates("cell")[OF + "seconds"].astype(float).sum()),
+        missing=_count_values(frame.loc[~frame["done"], "method"]),
+        seconds=float(done.drop_duplicates("cell")[PREFIX + "seconds"].astype(float).sum()),
         compile_seconds=float(done["compile_seconds"].astype(float).drop_duplicates().sum()),
         started=(started.min(), started.max()) if len(done) else ("", ""),
-        devices=_counts(done["device"]),
-        dtypes=_counts(done["dtype"]),
-        hosts=_counts(done["host"]),
-        versions={name: _counts(result, sort=False) for name, result in versions.items()},
-        warnings=_counts(warned.explode().dropna()),
-        infeasible=_counts(done.loc[~done["feasible"], "method"]),
+        devices=_count_values(done["device"]),
+        dtypes=_count_values(done["dtype"]),
+        hosts=_count_values(done["host"]),
+        versions={name: _count_values(column, sort=False) for name, column in versions.items()},
+        warnings=_count_values(warned.explode().dropna()),
+        infeasible=_count_values(done.loc[~done["feasible"], "method"]),
     )
 
 
-def _counts(values: pd.Series, sort: bool = True) -> dict[str, int]:
+def _count_values(values: pd.Series, sort: bool = True) -> dict[str, int]:
     return {str(value): int(count) for value, count in values.value_counts(sort=sort).items()}

@@ -11,18 +11,17 @@ from nrprob.batch import load, write_report
 from nrprob.batch.measures import Figure
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand
-from nrprob.batch.report.averages import Value, decimals, judge
-from nrprob.batch.report.chart import chart
-from nrprob.batch.report.comparison import compare, overview
-from nrprob.batch.report.quality import quality
-from nrprob.batch.report.results import collect
-from nrprob.batch.report.run_info import facts, timings
+from nrprob.batch.report.averages import Value, count_decimals, judge
+from nrprob.batch.report.chart import make_chart
+from nrprob.batch.report.comparison import compare_published, summarize_all
+from nrprob.batch.report.results import collect_results, measure_performance
+from nrprob.batch.report.run_info import summarize_run
 
 
 def results_of(folder):
     dataset = load(folder)
     model = read_model(json.loads(dataset.attrs["model"]))
-    return collect(dataset, expand(model)), dataset
+    return collect_results(dataset, expand(model)), dataset
 
 
 def by_hand(dataset, measure, **where):
@@ -46,7 +45,7 @@ def test_statistics_are_over_fits_and_their_errors_over_data_sets(tmp_path):
     statistics = {"mean": np.mean, "min": np.min, "max": np.max, "range": np.ptp}
     one = table({}, measures=["accuracy", "seconds"], statistics=[*statistics])
     results, dataset = results_of(make_run(tmp_path, make_model(tables=[one])))
-    row = entries_of(compare(results, results.model.tables[0]), "ours")
+    row = entries_of(compare_published(results, results.model.tables[0]), "ours")
     assert len(row) == 8
     for (measure, statistic), entry in row.items():
         values = by_hand(dataset, measure, method="ours", dims="[4, 4]")
@@ -61,7 +60,7 @@ def test_with_one_data_set_the_error_of_a_mean_is_over_its_fits(tmp_path):
     data = make_model()["data"] | {"repeats": 1}
     model = make_model(data=data, runs=5, tables=[table({}, statistics=["mean", "max"])])
     results, dataset = results_of(make_run(tmp_path, model))
-    row = entries_of(compare(results, results.model.tables[0]), "plain")
+    row = entries_of(compare_published(results, results.model.tables[0]), "plain")
     values = by_hand(dataset, "old", method="plain", dims="[4, 4]")[0]
     assert row["old", "mean"].ours.error == pytest.approx(values.std(ddof=1) / np.sqrt(5))
     assert row["old", "mean"].ours.over == "fits"
@@ -73,7 +72,7 @@ def test_one_fit_has_no_error_and_no_range(tmp_path):
     data = make_model()["data"] | {"repeats": 1}
     tables = [table({}, statistics=["mean", "range"])]
     results, _ = results_of(make_run(tmp_path, make_model(data=data, runs=1, tables=tables)))
-    whole = compare(results, results.model.tables[0])
+    whole = compare_published(results, results.model.tables[0])
     assert whole.columns == [("accuracy", "mean"), ("distance", "mean"), ("old", "mean")]
     assert math.isnan(entries_of(whole, "ours")["accuracy", "mean"].ours.error)
 
@@ -82,7 +81,7 @@ def test_settings_of_a_method_are_averaged_within_data_sets(tmp_path):
     methods = [METHODS[0] | {"grid": {"n_init": [1, 2, 3]}}]
     model = make_model(methods=methods, tables=[table({}, statistics=["max"])])
     results, dataset = results_of(make_run(tmp_path, model))
-    whole = compare(results, results.model.tables[0])
+    whole = compare_published(results, results.model.tables[0])
     best = np.mean(
         [by_hand(dataset, "old", dims="[4, 4]", n_init=n).max(axis=1) for n in (1, 2, 3)], axis=0
     )
@@ -136,10 +135,10 @@ def test_equal_at_the_printed_decimals_is_reached(ours, published, goal, places,
 
 
 def test_decimals_are_those_of_the_longest_value():
-    assert decimals([0.3, 0.33, 1.0]) == 2  # 0.30 is written 0.3
-    assert decimals([24955.1, 25260.0]) == decimals([0.1 + 0.2]) == 1
-    assert decimals([1e-5]) == 5
-    assert decimals([3.0, 12.0]) == decimals([]) == 0
+    assert count_decimals([0.3, 0.33, 1.0]) == 2  # 0.30 is written 0.3
+    assert count_decimals([24955.1, 25260.0]) == count_decimals([0.1 + 0.2]) == 1
+    assert count_decimals([1e-5]) == 5
+    assert count_decimals([3.0, 12.0]) == count_decimals([]) == 0
 
 
 @pytest.mark.parametrize(("goal", "ours"), [("low", 0.304), ("high", 0.296)])
@@ -154,7 +153,7 @@ def test_marks_are_by_the_decimals_of_the_table(tmp_path, goal, ours):
     model = make_model(measures=measures, tables=[{"name": "T", "settings": settings}])
     run = make_run(tmp_path, model, lambda cell: {"one": ours})
     results, _ = results_of(run)
-    result = compare(results, results.model.tables[0])
+    result = compare_published(results, results.model.tables[0])
     assert [entry.mark for entry in result.entries if entry.published] == ["reached"] * 2
     assert [best.mark for best in result.best] == ["reached"] * 2
     page = write_report(run).read_text()
@@ -167,7 +166,7 @@ def test_marks_of_a_table_follow_the_goals(tmp_path):
     theirs = {name: {"mean": 0.75, "range": 0.75} for name in [*MEASURES, "seconds"]}
     tables = [table({"ours": theirs}, statistics=["mean", "range"])]
     results, _ = results_of(make_run(tmp_path, make_model(tables=tables), lambda cell: value))
-    row = entries_of(compare(results, results.model.tables[0]), "ours")
+    row = entries_of(compare_published(results, results.model.tables[0]), "ours")
     marks = {column: entry.mark for column, entry in row.items()}
     assert marks.pop(("accuracy", "mean")) == "worse"
     assert marks.pop(("distance", "mean")) == "reached"
@@ -180,7 +179,7 @@ def test_ratios_are_of_means_over_shared_data_sets(tmp_path):
     # The third data set has no result of the second method.
     keep = lambda cell: cell.method == "ours" or cell.repeat < 2  # noqa: E731
     results, dataset = results_of(make_run(tmp_path, model, keep=keep))
-    whole = compare(results, results.model.tables[0])
+    whole = compare_published(results, results.model.tables[0])
     row = entries_of(whole, "ours / plain")
     top = by_hand(dataset, "seconds", method="ours", dims="[4, 4]").mean(axis=1)[:2]
     bottom = by_hand(dataset, "seconds", method="plain", dims="[4, 4]").mean(axis=1)
@@ -203,7 +202,7 @@ def test_with_one_data_set_the_error_of_a_ratio_is_over_the_runs_of_both(tmp_pat
     methods = [METHODS[0] | {"runs": 4}, METHODS[1] | {"runs": 3}]
     changes = {"data": data, "methods": methods, "tables": [table(published)]}
     results, dataset = results_of(make_run(tmp_path, make_model(**changes)))
-    entry = entries_of(compare(results, results.model.tables[0]), "ours / plain")
+    entry = entries_of(compare_published(results, results.model.tables[0]), "ours / plain")
     top = by_hand(dataset, "accuracy", method="ours")[0]
     bottom = by_hand(dataset, "accuracy", method="plain")[0]
     ours = entry["accuracy", "mean"].ours
@@ -218,12 +217,12 @@ def test_wanted_labels_are_settings_and_axes(tmp_path):
     where = {"dims": [4, 4], "wanted.fraction": 0.2}
     model = make_model(**WANTED, tables=[table(published, where)])
     results, dataset = results_of(make_run(tmp_path, model))
-    row = entries_of(compare(results, results.model.tables[0]), "ours")
+    row = entries_of(compare_published(results, results.model.tables[0]), "ours")
     wanted = {"labeling": "partition_1", "fraction": 0.2, "score": "unlabelled", "told": True}
     values = by_hand(dataset, "accuracy", method="ours", dims="[4, 4]", wanted=json.dumps(wanted))
     assert row["accuracy", "mean"].ours.value == pytest.approx(values.mean())
     assert values.shape == (3, 2)
-    drawn = chart(results, results.model.figures[0])
+    drawn = make_chart(results, results.model.figures[0])
     assert [[x for x, _, _ in line.points] for line in drawn.lines] == [[0.05, 0.2]] * 2 + [[0.2]]
     assert drawn.lines[-1].published
 
@@ -235,7 +234,7 @@ def test_published_only_and_ours_only(tmp_path):
         "ours": {"accuracy": {"mean": 0.8}},
     }
     results, _ = results_of(make_run(tmp_path, make_model(tables=[table(published)])))
-    whole = compare(results, results.model.tables[0])
+    whole = compare_published(results, results.model.tables[0])
     kinds = {row.method: row.kind for row in whole.rows}
     assert kinds == {
         "ours": "ours", "plain": "ours", "theirs": "published", "ours / theirs": "published"
@@ -254,7 +253,7 @@ def test_the_best_of_low_measures_is_the_lowest(tmp_path):
         "accuracy": 0.0, "distance": 0.1 if cell.method == "plain" else 0.4, "old": 0.0
     }  # fmt: skip
     results, _ = results_of(make_run(tmp_path, make_model(tables=[table(published)]), value))
-    (best,) = compare(results, results.model.tables[0]).best
+    (best,) = compare_published(results, results.model.tables[0]).best
     assert (best.our_method, best.published_method, best.published) == ("plain", "b", 0.2)
     assert best.mark == "reached"
 
@@ -262,7 +261,7 @@ def test_the_best_of_low_measures_is_the_lowest(tmp_path):
 def test_the_default_table_has_every_setting_once(tmp_path):
     methods = [METHODS[0] | {"grid": {"n_init": [1, 2]}}, METHODS[1]]
     results, dataset = results_of(make_run(tmp_path, make_model(methods=methods)))
-    whole = overview(results)
+    whole = summarize_all(results)
     assert [group.label for group in whole.groups] == ["dims = [4, 4]", "dims = [12, 4]"]
     assert [row.method for row in whole.groups[1].rows] == [
         "ours, n_init = 1", "ours, n_init = 2", "plain"
@@ -271,7 +270,7 @@ def test_the_default_table_has_every_setting_once(tmp_path):
     assert [name for name, _ in whole.columns] == [*MEASURES, "n_clusters", "seconds"]
     assert "objectives, which compare within a method alone" in whole.caption
     model = make_model(methods=methods[:1])
-    alone = overview(results_of(make_run(tmp_path / "alone", model))[0])
+    alone = summarize_all(results_of(make_run(tmp_path / "alone", model))[0])
     assert [name for name, _ in alone.columns] == [*MEASURES, "n_clusters", "objective", "seconds"]
     assert "objective" not in alone.caption
     values = by_hand(dataset, "old", dims="[12, 4]", n_init="2.0")
@@ -287,7 +286,7 @@ def test_figures_have_ours_and_published_values(tmp_path):
     figure = {"name": "F", "x": "dims.0", "y": "old", "where": {"n_samples": 20}}
     model = make_model(tables=[{"name": "T", "settings": settings}], figures=[figure])
     results, dataset = results_of(make_run(tmp_path, model))
-    drawn = chart(results, results.model.figures[0])
+    drawn = make_chart(results, results.model.figures[0])
     lines = {(line.method, line.published): line for line in drawn.lines}
     assert lines["ours", True].points[0][:2] == (4, 0.5)
     assert lines["ours", True].points[1][:2] == (12, 0.25)
@@ -298,14 +297,14 @@ def test_figures_have_ours_and_published_values(tmp_path):
     assert ("plain", True) not in lines
 
     elsewhere = Figure(name="F", x="dims.0", y="old", where={"n_samples": 21})
-    assert chart(results, elsewhere).lines == []
+    assert make_chart(results, elsewhere).lines == []
 
 
 def test_series_tell_lines_of_a_method_apart(tmp_path):
     methods = [METHODS[0] | {"grid": {"n_init": [1, 2]}}]
     figure = {"name": "F", "x": "n_init", "y": "old", "series": "dims"}
     results, _ = results_of(make_run(tmp_path, make_model(methods=methods, figures=[figure])))
-    lines = chart(results, results.model.figures[0]).lines
+    lines = make_chart(results, results.model.figures[0]).lines
     assert [line.series for line in lines] == ["dims = [4, 4]", "dims = [12, 4]"]
     assert all([x for x, _, _ in line.points] == [1, 2] for line in lines)
 
@@ -313,8 +312,8 @@ def test_series_tell_lines_of_a_method_apart(tmp_path):
 def test_methods_that_share_fits_count_their_time_once(tmp_path):
     methods = [METHODS[0], METHODS[0] | {"title": "the same"}]
     results, _ = results_of(make_run(tmp_path, make_model(methods=methods), lambda c: MADE))
-    assert entries_of(overview(results), "the same")["old", "mean"].ours.value == 0.5
-    result = facts(results)
+    assert entries_of(summarize_all(results), "the same")["old", "mean"].ours.value == 0.5
+    result = summarize_run(results)
     assert (result.n_done, result.seconds) == (24, 12 * 0.25)
 
 
@@ -322,7 +321,7 @@ def test_measures_may_have_any_name(tmp_path):
     measures = {"case": MEASURES["old"], "done": MEASURES["old"], "warnings": MEASURES["accuracy"]}
     value = lambda cell: dict.fromkeys(measures, 0.5)  # noqa: E731
     results, _ = results_of(make_run(tmp_path, make_model(measures=measures), value))
-    assert entries_of(overview(results), "ours")["done", "mean"].ours.value == 0.5
+    assert entries_of(summarize_all(results), "ours")["done", "mean"].ours.value == 0.5
 
 
 def test_an_objective_by_another_name_is_no_column_of_several_methods(tmp_path):
@@ -332,19 +331,22 @@ def test_an_objective_by_another_name_is_no_column_of_several_methods(tmp_path):
     for methods, shown in ((METHODS, [*MEASURES]), (METHODS[:1], [*measures])):
         model = make_model(measures=measures, methods=methods, tables=tables)
         results, _ = results_of(make_run(tmp_path / str(len(methods)), model, value))
-        assert [name for name, _ in compare(results, results.model.tables[0]).columns] == shown
-        assert [name for name, _ in overview(results).columns][: len(shown)] == shown
-        assert [*quality(results)[0][0].means] == shown
+        assert [
+            name for name, _ in compare_published(results, results.model.tables[0]).columns
+        ] == shown
+        assert [name for name, _ in summarize_all(results).columns][: len(shown)] == shown
+        assert [*measure_performance(results)[0][0].means] == shown
 
 
 def test_times_and_convergence(tmp_path):
     results, dataset = results_of(make_run(tmp_path, make_model()))
-    methods, settings = ([*of.itertuples()] for of in timings(results))
+    methods, settings = measure_performance(results)
+    methods = sorted(methods, key=lambda row: row.method != "ours")
     seconds = by_hand(dataset, "seconds", method="ours")
-    assert methods[0].n_fits == 12
+    assert methods[0].n_fits == 12 and methods[0].method == "ours"
     assert methods[0].mean == pytest.approx(seconds.mean())
     assert methods[0].total == pytest.approx(seconds.sum())
     assert (methods[0].n_unconverged, methods[0].n_warned) == (6, 6)
     assert (methods[0].n_programs, methods[0].compile_seconds) == (1, 4.0)
-    assert [s.setting for s in settings] == ["dims = [4, 4]"] * 2 + ["dims = [12, 4]"] * 2
-    assert facts(results).warnings == {"did not converge <after> 3 steps": 12}
+    assert sorted(s.setting for s in settings) == ["dims = [12, 4]"] * 2 + ["dims = [4, 4]"] * 2
+    assert summarize_run(results).warnings == {"did not converge <after> 3 steps": 12}

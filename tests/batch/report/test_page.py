@@ -25,8 +25,8 @@ from nrprob.plotting.style import contrast
 def test_the_page_says_which_labels_were_told(tmp_path):
     text = page_of(write_report(make_run(tmp_path / "a", make_model(**WANTED)))).text
     text = " ".join(text.split())
-    told = "partition_1 of 5 % or 20 % of every class, drawn anew for every run and the same for"
-    assert f"{told} all methods (not told: plain); measures are of the other rows" in text
+    told = "partition_1 of 5 % or 20 % of every class, sampled for every run and the same for"
+    assert f"{told} all methods (not given to plain); measures are of the other rows" in text
     # The table of everything keeps the points of the curve apart.
     assert "ours, wanted.fraction\xa0=\xa00.05" in text or "wanted.fraction = 0.05" in text
     model = make_model(wanted={"labeling": "partition_1", "per_class": 3, "score": "all"})
@@ -34,14 +34,16 @@ def test_the_page_says_which_labels_were_told(tmp_path):
     assert "partition_1 of 3 rows of every class" in text
     assert "measures are of all rows" in text
     text = page_of(write_report(make_run(tmp_path / "c", make_model()))).text
-    assert "Labels told" not in text
+    assert "Target labels" not in text
 
 
 def test_wrong_labels_and_those_of_some_classes_are_said():
     wanted = {"labeling": "partition_1", "fraction": [0.1, 0.3], "draw": "rows"}
     more = wanted | {"wrong": [0, 0.25], "classes": 2}
-    text, plain = (filters.told(ModelFile(**make_model(wanted=w))) for w in (more, wanted))
-    assert text.startswith("partition_1 of 10 % or 30 % of all rows, drawn anew for every run")
+    text, plain = (
+        filters.describe_labels(ModelFile(**make_model(wanted=w))) for w in (more, wanted)
+    )
+    assert text.startswith("partition_1 of 10 % or 30 % of all rows, sampled for every run")
     assert "of 2 classes alone; 0 % or 25 % of these labels are wrong" in text
     assert "classes" not in plain and "wrong" not in plain
 
