@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from nrprob.data.design import Design
 from nrprob.data.frames import check_same_order, column_names, has_columns, split_columns, take_out
 from nrprob.data.labels import are_blank, are_minus_one, is_missing, plain, refuse_own_groups
-from nrprob.data.storage.stored import Stored, as_stored, over_pieces
+from nrprob.data.storage.stored import Stored, apply_to_pieces, as_stored
 from nrprob.data.validation import (
     LARGEST,
     check_choice,
@@ -533,7 +533,7 @@ class Clusterer(ClusterMixin, BaseEstimator):
         """
         if isinstance(X, Stored):
             known = self._known_of(known)
-            return over_pieces(lambda x, own: Clusterer.predict(self, x, known=own), X, known)
+            return apply_to_pieces(lambda x, own: Clusterer.predict(self, x, known=own), X, known)
         return self._log_membership(*self._take_out(X, known)).argmax(1)
 
     def predict_proba(self, X, *, known=None):

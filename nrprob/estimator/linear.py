@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.frames import take_out
-from nrprob.data.storage.stored import Stored, over_pieces
+from nrprob.data.storage.stored import Stored, apply_to_pieces
 from nrprob.engines import sharding
 from nrprob.engines.optimise import solve
 from nrprob.estimator.base import Clusterer
@@ -242,7 +242,7 @@ class LinearClusterer(Clusterer):
             return np.eye(self.n_clusters)[Clusterer.predict(self, X, known=known)]
         if isinstance(X, Stored):
             proba, known = LinearClusterer.predict_proba, self._known_of(known)
-            return over_pieces(lambda x, own: proba(self, x, known=own), X, known)
+            return apply_to_pieces(lambda x, own: proba(self, x, known=own), X, known)
         return softmax(self._log_membership(*self._take_out(X, known)), axis=1)
 
     def _row_scores(self, X, known) -> np.ndarray:
@@ -300,7 +300,7 @@ class ScoreMixin:
         model: Any = self
         if isinstance(X, Stored):
             known = model._known_of(known)
-            each = over_pieces(lambda x, own: model._row_scores(*take_out(x, own)), X, known)
+            each = apply_to_pieces(lambda x, own: model._row_scores(*take_out(x, own)), X, known)
             return float(each.mean())
         return float(model._row_scores(*model._take_out(X, known)).mean())
 

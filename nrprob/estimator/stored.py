@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nrprob.data.feature_types import guess_features
-from nrprob.data.storage.blocks import Blocks, gathered
+from nrprob.data.storage.blocks import Blocks, gather_arrays
 from nrprob.data.storage.stored import Chunk, Survey
 from nrprob.data.validation import check_random_state
 from nrprob.engines.optimise import cells, solve
@@ -33,14 +33,14 @@ class LayGroups:
 
     def __call__(self, chunk: Chunk) -> KnownBlock:
         """Lay out the rows of a chunk."""
-        n = int(chunk.real.sum())
+        n = int(chunk.is_row.sum())
         x = self.features(chunk.x[:n])
         x = np.pad(x, ((0, len(chunk.x) - n), (0, 0)))
-        layout = make_layout(chunk.given["codes"], self.n_groups)
-        rows = make_rows(x, layout, self.n_groups, mass=chunk.real)
+        layout = make_layout(chunk.arrays["codes"], self.n_groups)
+        rows = make_rows(x, layout, self.n_groups, mass=chunk.is_row)
         rows = replace(rows, number=layout.to_blocks(chunk.number))
         fixed = (
-            layout.to_blocks(chunk.given["fixed"].astype(np.int32), -1) if self.labelled else None
+            layout.to_blocks(chunk.arrays["fixed"].astype(np.int32), -1) if self.labelled else None
         )
         return KnownBlock(rows, fixed)
 
@@ -56,7 +56,7 @@ def feature_map(survey: Survey, name: str, binarize: float | None) -> FeatureMap
         return FeatureMap("bernoulli", float(binarize))
     moments = survey.moments
     if name == "auto":
-        example = 0.5 if not moments.whole else 1.0 if moments.small else 2.0
+        example = 0.5 if not moments.is_count else 1.0 if moments.is_binary else 2.0
         name = guess_features(np.array([[example]]))
     if name == "gaussian":
         variance = float((moments.square / moments.n_rows).mean())
@@ -67,12 +67,12 @@ def feature_map(survey: Survey, name: str, binarize: float | None) -> FeatureMap
 def start_seed(estimator: Any, survey: Survey) -> int:
     """Seed of the starts; the same in all processes."""
     seed = check_random_state(estimator.random_state).randint(2**31 - 1)
-    return int(gathered(np.asarray(seed))[0]) if survey.rows.processes else seed
+    return int(gather_arrays(np.asarray(seed))[0]) if survey.rows.processes else seed
 
 
 def take_in(estimator: Any, survey: Survey) -> np.ndarray | None:
     """What `fit` does with the rows of an estimator before anything is computed; wanted labels."""
-    if survey.wanted is not None and survey.rows.processes:
+    if survey.target_labels is not None and survey.rows.processes:
         raise ValueError(
             "wanted labels of rows of several processes cannot be compared; got y; leave it out"
         )
@@ -82,7 +82,7 @@ def take_in(estimator: Any, survey: Survey) -> np.ndarray | None:
         estimator.feature_names_in_ = np.asarray(source.features, object)
     estimator._keep_reach(survey.moments.largest, source.dtype)
     estimator._check_size(survey.n_all)
-    return estimator._wanted(survey.wanted, survey.n_samples)
+    return estimator._wanted(survey.target_labels, survey.n_samples)
 
 
 def read_back(survey: Survey, parts: Any, n_columns: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -131,7 +131,7 @@ def fit_terms(estimator: Any, survey: Survey) -> Any:
     if fixed is not None:
         given["fixed"] = fixed
     n_init = estimator.n_init
-    blocks: Blocks = survey.blocks(block_size(n_init, k), lay, given)
+    blocks: Blocks = survey.make_blocks(block_size(n_init, k), lay, given)
     moments = cells.sum_moments(blocks)
     problem = build(cells.SummedRows(moments), settings)
     seed = start_seed(estimator, survey)

@@ -96,7 +96,7 @@ def test_refusals(call, message):
 
 
 def test_stored_rows_are_refused():
-    with pytest.raises(TypeError, match="n_clusters='auto' looks at rows in memory"):
+    with pytest.raises(TypeError, match="n_clusters='auto' needs rows in memory"):
         clone(MODEL).fit(stored(THREE))
 
 

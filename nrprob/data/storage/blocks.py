@@ -28,7 +28,7 @@ _N_THREADS = (
     len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 )
 
-_TOGETHER = 16  # sums of parts that a worker joins
+_SUMS_PER_TASK = 16  # partial sums that a worker adds at a time
 
 Step = Callable[..., Any]
 
@@ -36,66 +36,67 @@ Step = Callable[..., Any]
 class Blocks(Protocol):
     """Blocks of rows, each a tree of arrays.
 
-    A step is a function of a module, or a `functools.partial` of one: it travels to where the
-    blocks are. What it is given beside a block is the same for all of them.
+    A step is a function of a module, or a `functools.partial` of one, so that it can be sent to
+    the workers that hold the blocks. Its further arguments are the same for all blocks.
     """
 
-    def total(self, step: Step, *given: Any) -> Any:
-        """Sum of the trees of arrays that ``step(block, *given)`` gives; floats in float64."""
+    def map_sum(self, step: Step, *arguments: Any) -> Any:
+        """Sum the trees of arrays ``step(block, *arguments)`` over all blocks, in float64."""
 
-    def each(self, step: Step, *given: Any) -> Iterator[Any]:
-        """What ``step(block, *given)`` gives of every block of this process, in order."""
+    def map_blocks(self, step: Step, *arguments: Any) -> Iterator[Any]:
+        """Yield ``step(block, *arguments)`` for the blocks of this process, in order."""
 
-    def mapped(self, step: Step, *given: Any) -> Blocks:
-        """Blocks of what ``step(block, *given)`` gives, in place of these, which are gone."""
+    def transform_blocks(self, step: Step, *arguments: Any) -> Blocks:
+        """Replace every block by ``step(block, *arguments)``; these blocks are freed."""
 
 
-def add(one: Any, other: Any) -> Any:
+def add_trees(left: Any, right: Any) -> Any:
     """Sum of two trees of arrays; floats in float64, and unsigned integers wrap."""
-    return jax.tree.map(lambda a, b: _wide(a) + _wide(b), one, other)
+    return jax.tree.map(lambda a, b: _as_float64(a) + _as_float64(b), left, right)
 
 
-def _wide(a: Any) -> np.ndarray:
+def _as_float64(a: Any) -> np.ndarray:
+    """Return floats of any width in float64, and other arrays as they are."""
     a = np.asarray(a)
     return a.astype(np.float64, copy=False) if a.dtype.kind == "f" else a
 
 
-def _run(step: Step, block: Any, *given: Any) -> Any:
-    """Apply a step where a block lies, and bring back what it gives."""
+def _run_step(step: Step, block: Any, *arguments: Any) -> Any:
+    """Apply a step to a block, and return arrays in host memory."""
     with standard():
-        return jax.tree.map(_wide, step(block, *given))
+        return jax.tree.map(_as_float64, step(block, *arguments))
 
 
 @dataclass
-class Here:
+class LocalBlocks:
     """Blocks of this process: in memory up to a number of bytes, the others in a scratch file.
 
-    The file has no name, so that nothing of it is left however the process ends.
+    The file is unnamed, so that the operating system removes it however the process ends.
     """
 
     memory: int
     folder: str | None
-    kept: list[Any] = field(default_factory=list)
+    blocks: list[Any] = field(default_factory=list)
     file: Any = None
 
     @classmethod
-    def of(cls, blocks: Iterable[Any], memory: int, folder: str | None) -> Here:
-        """Keep blocks as they come."""
-        here = cls(memory, folder)
-        left = memory
+    def from_blocks(cls, blocks: Iterable[Any], memory: int, folder: str | None) -> LocalBlocks:
+        """Store blocks in their order."""
+        result = cls(memory, folder)
+        free = memory
         for block in blocks:
             leaves, tree = jax.tree.flatten(block)
             leaves = [np.ascontiguousarray(leaf) for leaf in leaves]
-            left -= sum(leaf.nbytes for leaf in leaves)
-            if left >= 0:
-                # Where programs run, or every pass would copy them.
+            free -= sum(leaf.nbytes for leaf in leaves)
+            if free >= 0:
+                # On the device of the programs, since every pass would copy host arrays.
                 with standard():
-                    here.kept.append(jax.device_put(jax.tree.unflatten(tree, leaves)))
+                    result.blocks.append(jax.device_put(jax.tree.unflatten(tree, leaves)))
             else:
-                here.kept.append(here._write(leaves, tree))
-        return here
+                result.blocks.append(result._write_block(leaves, tree))
+        return result
 
-    def _write(self, leaves: list[np.ndarray], tree: Any) -> _Written:
+    def _write_block(self, leaves: list[np.ndarray], tree: Any) -> _FileBlock:
         try:
             if self.file is None:
                 self.file = tempfile.TemporaryFile(dir=self.folder)
@@ -108,182 +109,187 @@ class Here:
                 f"cannot write the scratch file; {self.folder or tempfile.gettempdir()}: "
                 f"{error.strerror}; choose another folder by scratch=, or raise memory="
             ) from error
-        return _Written(offset, tree, [(leaf.shape, leaf.dtype) for leaf in leaves])
+        return _FileBlock(offset, tree, [(leaf.shape, leaf.dtype) for leaf in leaves])
 
-    def each(self, step: Step, *given: Any) -> Iterator[Any]:
+    def map_blocks(self, step: Step, *arguments: Any) -> Iterator[Any]:
         """See `Blocks`; as many blocks at a time as there are processors."""
         descriptor = None if self.file is None else self.file.fileno()
-        ahead: collections.deque[Any] = collections.deque()
+        pending: collections.deque[Any] = collections.deque()
         with ThreadPoolExecutor(_N_THREADS) as pool:
-            for block in self.kept:
-                ahead.append(pool.submit(_read_and_run, descriptor, block, step, given))
-                if len(ahead) > _N_THREADS:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+            for block in self.blocks:
+                pending.append(pool.submit(_load_and_run, descriptor, block, step, arguments))
+                if len(pending) > _N_THREADS:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
 
-    def total(self, step: Step, *given: Any) -> Any:
+    def map_sum(self, step: Step, *arguments: Any) -> Any:
         """See `Blocks`."""
-        return functools.reduce(add, self.each(step, *given))
+        return functools.reduce(add_trees, self.map_blocks(step, *arguments))
 
-    def mapped(self, step: Step, *given: Any) -> Here:
+    def transform_blocks(self, step: Step, *arguments: Any) -> LocalBlocks:
         """See `Blocks`."""
-        new = Here.of(self.each(step, *given), self.memory, self.folder)
-        self.kept, self.file = [], None
-        return new
+        result = LocalBlocks.from_blocks(
+            self.map_blocks(step, *arguments), self.memory, self.folder
+        )
+        self.blocks, self.file = [], None
+        return result
 
 
 @dataclass(frozen=True)
-class _Written:
-    """Where a block is in the scratch file."""
+class _FileBlock:
+    """Position and shapes of a block in the scratch file."""
 
     offset: int
     tree: Any
     arrays: list[tuple[tuple[int, ...], np.dtype]]
 
 
-def _read_and_run(descriptor: int | None, block: Any, step: Step, given: tuple[Any, ...]) -> Any:
-    if isinstance(block, _Written):
+def _load_and_run(
+    descriptor: int | None, block: Any, step: Step, arguments: tuple[Any, ...]
+) -> Any:
+    if isinstance(block, _FileBlock):
         assert descriptor is not None
-        block = _fetched(descriptor, block)
-    return _run(step, block, *given)
+        block = _load_block(descriptor, block)
+    return _run_step(step, block, *arguments)
 
 
-def _fetched(descriptor: int, block: _Written) -> Any:
+def _load_block(descriptor: int, block: _FileBlock) -> Any:
     leaves, offset = [], block.offset
     for shape, dtype in block.arrays:
         leaf = np.empty(shape, dtype)
-        view, done = leaf.data.cast("B") if leaf.size else b"", 0
-        while done < leaf.nbytes:  # one call reads 2 GiB at most
-            got = os.preadv(descriptor, [view[done:]], offset + done)
-            if not got:
+        view, n_read = leaf.data.cast("B") if leaf.size else b"", 0
+        while n_read < leaf.nbytes:  # a system call reads at most 2 GiB
+            count = os.preadv(descriptor, [view[n_read:]], offset + n_read)
+            if not count:
                 raise InputError(
-                    "the scratch file has lost its end; something has cut it; fit anew"
+                    "the scratch file is truncated; another program has shortened it; repeat fit"
                 )
-            done += got
+            n_read += count
         offset += leaf.nbytes
         leaves.append(leaf)
     return jax.tree.unflatten(block.tree, leaves)
 
 
 @dataclass
-class Workers:
-    """Blocks that the workers of a cluster hold, several of a part of the source together."""
+class WorkerBlocks:
+    """Blocks in the memory of the workers of a cluster: one future per part of the source."""
 
     client: Any
-    held: list[Any]
+    futures: list[Any]
 
     @classmethod
-    def of(cls, client: Any, make: Step, parts: Sequence[tuple[Any, ...]]) -> Workers:
-        """Let workers make the blocks: ``make(*part)`` gives those of one part of the rows."""
+    def from_parts(
+        cls, client: Any, make_blocks: Step, parts: Sequence[tuple[Any, ...]]
+    ) -> WorkerBlocks:
+        """Let workers make the blocks of every part of the rows by ``make_blocks(*part)``."""
         import dask
 
-        lazy = [dask.delayed(_listed, pure=False)(make, *part) for part in parts]
+        lazy = [dask.delayed(_collect_blocks, pure=False)(make_blocks, *part) for part in parts]
         return cls(client, client.compute(lazy, optimize_graph=False))
 
-    def total(self, step: Step, *given: Any) -> Any:
-        """See `Blocks`; sums of a few parts are made where these are."""
-        submit = self.client.submit
-        named = _Named.of(step)
-        sums = [submit(_sum_of, held, named, *given, pure=False) for held in self.held]
+    def map_sum(self, step: Step, *arguments: Any) -> Any:
+        """See `Blocks`; workers add partial sums in a tree."""
+        submit, named = self.client.submit, _NamedStep.from_step(step)
+        sums = [submit(_sum_step, blocks, named, *arguments, pure=False) for blocks in self.futures]
         while len(sums) > 1:
-            few = [sums[i : i + _TOGETHER] for i in range(0, len(sums), _TOGETHER)]
-            sums = [submit(_all, own, pure=False) if len(own) > 1 else own[0] for own in few]
-        return jax.tree.map(_wide, sums[0].result())
+            chunks = [sums[i : i + _SUMS_PER_TASK] for i in range(0, len(sums), _SUMS_PER_TASK)]
+            sums = [
+                submit(_add_sums, chunk, pure=False) if len(chunk) > 1 else chunk[0]
+                for chunk in chunks
+            ]
+        return jax.tree.map(_as_float64, sums[0].result())
 
-    def each(self, step: Step, *given: Any) -> Iterator[Any]:
+    def map_blocks(self, step: Step, *arguments: Any) -> Iterator[Any]:
         """See `Blocks`."""
-        named = _Named.of(step)
-        for held in self.held:
-            yield from self.client.submit(_every, held, named, *given, pure=False).result()
+        named = _NamedStep.from_step(step)
+        for blocks in self.futures:
+            yield from self.client.submit(_map_step, blocks, named, *arguments, pure=False).result()
 
-    def mapped(self, step: Step, *given: Any) -> Workers:
+    def transform_blocks(self, step: Step, *arguments: Any) -> WorkerBlocks:
         """See `Blocks`."""
-        submit, named = self.client.submit, _Named.of(step)
-        return Workers(
-            self.client, [submit(_every, held, named, *given, pure=False) for held in self.held]
+        submit, named = self.client.submit, _NamedStep.from_step(step)
+        return WorkerBlocks(
+            self.client,
+            [submit(_map_step, blocks, named, *arguments, pure=False) for blocks in self.futures],
         )
 
 
 @dataclass(frozen=True)
-class _Named:
-    """A step by its name: of a compiled function, a worker would compile every copy anew."""
+class _NamedStep:
+    """A step that is sent by name, since workers would compile every copy of a function again."""
 
     module: str
     name: str
     settings: tuple[tuple[str, Any], ...]
 
     @classmethod
-    def of(cls, step: Step) -> _Named:
+    def from_step(cls, step: Step) -> _NamedStep:
         """Name a function of a module, or a `functools.partial` of one."""
         settings: dict[str, Any] = {}
         if isinstance(step, functools.partial):
             settings, step = step.keywords, step.func
         return cls(step.__module__, step.__name__, tuple(settings.items()))
 
-    def __call__(self, *given: Any) -> Any:
-        """Do the step."""
-        return getattr(importlib.import_module(self.module), self.name)(
-            *given, **dict(self.settings)
-        )
+    def __call__(self, *arguments: Any) -> Any:
+        """Import and run the step."""
+        step = getattr(importlib.import_module(self.module), self.name)
+        return step(*arguments, **dict(self.settings))
 
 
-def _listed(make: Step, *part: Any) -> list[Any]:
+def _collect_blocks(make_blocks: Step, *part: Any) -> list[Any]:
     with standard():
-        return [jax.tree.map(np.asarray, block) for block in make(*part)]
+        return [jax.tree.map(np.asarray, block) for block in make_blocks(*part)]
 
 
-def _every(blocks: list[Any], step: Step, *given: Any) -> list[Any]:
-    return [_run(step, block, *given) for block in blocks]
+def _map_step(blocks: list[Any], step: Step, *arguments: Any) -> list[Any]:
+    return [_run_step(step, block, *arguments) for block in blocks]
 
 
-def _all(sums: list[Any]) -> Any:
-    return functools.reduce(add, sums)
+def _add_sums(sums: list[Any]) -> Any:
+    return functools.reduce(add_trees, sums)
 
 
-def _sum_of(blocks: list[Any], step: Step, *given: Any) -> Any:
-    out = None
-    for block in blocks:
-        new = _run(step, block, *given)
-        out = jax.tree.map(_wide, new) if out is None else add(out, new)
-    return out
+def _sum_step(blocks: list[Any], step: Step, *arguments: Any) -> Any:
+    return functools.reduce(add_trees, (_run_step(step, block, *arguments) for block in blocks))
 
 
 @dataclass
-class Processes:
+class ProcessBlocks:
     """Blocks of this process among those of all processes of `jax.distributed`."""
 
-    own: Here
+    local: LocalBlocks
 
-    def total(self, step: Step, *given: Any) -> Any:
+    def map_sum(self, step: Step, *arguments: Any) -> Any:
         """See `Blocks`; the same in every process."""
-        return summed(self.own.total(step, *given))
+        return sum_processes(self.local.map_sum(step, *arguments))
 
-    def each(self, step: Step, *given: Any) -> Iterator[Any]:
+    def map_blocks(self, step: Step, *arguments: Any) -> Iterator[Any]:
         """See `Blocks`."""
-        return self.own.each(step, *given)
+        return self.local.map_blocks(step, *arguments)
 
-    def mapped(self, step: Step, *given: Any) -> Processes:
+    def transform_blocks(self, step: Step, *arguments: Any) -> ProcessBlocks:
         """See `Blocks`."""
-        return Processes(self.own.mapped(step, *given))
+        return ProcessBlocks(self.local.transform_blocks(step, *arguments))
 
 
-def summed(tree: Any) -> Any:
-    """Sum of the trees of arrays of all processes, the same in every one."""
-    return jax.tree.map(lambda a: gathered(a).sum(0, dtype=np.asarray(a).dtype), tree)
+def sum_processes(tree: Any) -> Any:
+    """Sum of the trees of arrays of all processes; every process receives it."""
+    return jax.tree.map(lambda a: gather_arrays(a).sum(0, dtype=np.asarray(a).dtype), tree)
 
 
-def gathered(a: Any) -> np.ndarray:
-    """Arrays of all processes, along a new first axis."""
+def gather_arrays(a: Any) -> np.ndarray:
+    """Arrays of all processes, stacked along a new first axis."""
     from jax.experimental.multihost_utils import process_allgather
 
     with standard():
         return np.asarray(process_allgather(np.asarray(a))).reshape(-1, *np.shape(a))
 
 
-def gathered_bytes(content: bytes) -> list[bytes]:
-    """What every process has said, in their order."""
-    sizes = gathered(np.asarray(len(content)))
+def gather_bytes(content: bytes) -> list[bytes]:
+    """Messages of all processes, in their order."""
+    sizes = gather_arrays(np.asarray(len(content)))
     padded = np.zeros(int(sizes.max()), np.uint8)
     padded[: len(content)] = np.frombuffer(content, np.uint8)
-    return [row[:size].tobytes() for row, size in zip(gathered(padded), sizes, strict=True)]
+    rows = zip(gather_arrays(padded), sizes, strict=True)
+    return [row[:size].tobytes() for row, size in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import pickle
@@ -18,8 +19,14 @@ import numpy as np
 from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.frames import column_names
 from nrprob.data.labels import are_blank
-from nrprob.data.storage.blocks import Blocks, Here, Processes, Workers, gathered_bytes
-from nrprob.data.storage.sources import Source, asked, find, pieces
+from nrprob.data.storage.blocks import (
+    Blocks,
+    LocalBlocks,
+    ProcessBlocks,
+    WorkerBlocks,
+    gather_bytes,
+)
+from nrprob.data.storage.sources import Piece, Source, exclude_columns, find_source, read_pieces
 from nrprob.data.validation import LARGEST, check_flag
 from nrprob.exceptions import InputError, short_repr
 from nrprob.files import as_path, try_write
@@ -30,7 +37,7 @@ _LIBRARIES = ("pyarrow", "dask", "zarr")
 
 @dataclass(frozen=True)
 class Stored:
-    """Rows that are not in memory; made by `stored`."""
+    """Description of rows outside memory; see `stored`."""
 
     source: Source
     scheduler: Any
@@ -52,40 +59,39 @@ def stored(
     membership: bool = False,
     labels: str | os.PathLike | None = None,
 ) -> Stored:
-    """Rows that need not fit into memory, to be passed as ``X``.
+    """Describe rows that need not fit into memory, to be passed as ``X``.
 
-    `CCIB` and `IB` (``solver="anneal"``) and `ResidualMixture` take them. Every pass over
-    the rows adds up what blocks of them give: what is kept is a number per row for what is known,
-    and one for its label. `known` and `y` are names of columns, or arrays in memory.
+    `CCIB` and `IB` (``solver="anneal"``) and `ResidualMixture` accept them. Every pass over the
+    rows adds up statistics of blocks; memory holds a group code and a label per row. ``known`` and
+    ``y`` are names of columns, or arrays in memory.
 
     Parameters
     ----------
     source : path, Arrow dataset, array or dask collection
-        A Parquet, Arrow or ``.npy`` file, a folder of such, a list of them; a
+        A Parquet, Arrow or ``.npy`` file, a folder or a list of files; a
         ``pyarrow.dataset.Dataset``; a memory-mapped or zarr array; a ``dask.array`` or
-        ``dask.dataframe``. An array has shape (n_samples, n_features). Datasets, zarr and dask are
-        also taken as ``X`` without `stored`.
+        ``dask.dataframe``. Arrays have shape (n_samples, n_features). Datasets, zarr arrays and
+        dask collections may also be passed as ``X`` directly.
     columns : sequence of str, optional
-        Columns that are features; by default all that are neither known nor wanted labels, which
-        have to be numbers.
+        Feature columns. By default all columns that are neither known nor target labels; they must
+        be numeric.
     scheduler : str or distributed.Client, optional
-        Workers that hold the rows and do the sums: "local" for those of this machine, the address
-        of a scheduler, or a client. Files have to be where workers see them. Rows that are no
-        more than the memory of all workers.
+        Workers that hold the rows and compute the sums: "local" for workers of this machine, the
+        address of a scheduler, or a client. Workers need access to the files, and together enough
+        memory for the rows.
     processes : bool, default=False
-        Under `jax.distributed`: every process has rows of its own, and the fit is that of all of
-        them, in the order of the processes. ``labels_`` are of the own rows. Rows or labels that
-        one process refuses leave the others waiting.
+        Whether every process of `jax.distributed` passes rows of its own. The fit is to all rows,
+        in the order of the processes, and ``labels_`` are the labels of the process's rows. If one
+        process raises an error because of its rows, the others wait forever.
     memory : int, default=2**29
-        Bytes of rows that are kept in memory as they are laid out; beyond, they go to a scratch
-        file of about the size of the rows. At most 2**50.
+        Bytes of rows that are kept in memory; further rows go to a scratch file of about their
+        size. From 0 to 2**50.
     scratch : path, optional
-        Folder of the scratch file; that of `tempfile` by default.
+        Folder of the scratch file; by default the folder of `tempfile`.
     membership : bool, default=False
-        Whether ``membership_`` (n_samples, n_clusters) is made.
+        Whether to compute ``membership_`` of shape (n_samples, n_clusters).
     labels : path, optional
-        A ``.npy`` file that ``labels_`` are written to block by block, of which they are then a
-        map.
+        A ``.npy`` file for ``labels_``, which are written block by block and memory-mapped.
 
     Returns
     -------
@@ -94,7 +100,12 @@ def stored(
     Raises
     ------
     InputError
-        If nothing is there, or a column is not.
+        If the source or a column does not exist.
+
+    See Also
+    --------
+    CCIB : Conditional information bottleneck, which fits stored rows.
+    ResidualMixture : Mixture of residuals, which fits stored rows.
 
     Examples
     --------
@@ -111,7 +122,7 @@ def stored(
     """
     if not isinstance(memory, int | np.integer) or not 0 <= memory <= 2**50:
         raise InputError(
-            f"memory is a number of bytes from 0 to 2**50; got {short_repr(memory)}; pass one"
+            f"memory must be a number of bytes from 0 to 2**50; got {short_repr(memory)}; pass one"
         )
     check_flag("processes", processes)
     check_flag("membership", membership)
@@ -119,13 +130,13 @@ def stored(
         check_scheduler(scheduler)
     if processes and scheduler is not None:
         raise InputError(
-            "rows are with processes or with workers; got processes=True and "
+            "rows are held by processes or by workers; got processes=True and "
             f"scheduler={short_repr(scheduler)}; leave one of them out"
         )
     if isinstance(columns, str):
         columns = (columns,)
     return Stored(
-        find(source, columns), scheduler, int(memory),
+        find_source(source, columns), scheduler, int(memory),
         None if scratch is None else str(as_path(scratch, "scratch")),
         bool(processes), bool(membership),
         None if labels is None else str(as_path(labels, "labels")),
@@ -133,124 +144,137 @@ def stored(
 
 
 def as_stored(X: Any) -> Stored | None:
-    """Stored rows that ``X`` is, or stands for; None where it is an array in memory."""
+    """Return ``X`` as stored rows if it lies outside memory, else None."""
     if isinstance(X, Stored):
         return X
-    kind = type(X).__module__.split(".")[0]
-    table = kind == "pyarrow" and type(X).__name__ in ("Table", "RecordBatch")
-    return stored(X) if kind in _LIBRARIES and not table else None
+    library = type(X).__module__.split(".")[0]
+    is_in_memory = library == "pyarrow" and type(X).__name__ in ("Table", "RecordBatch")
+    return stored(X) if library in _LIBRARIES and not is_in_memory else None
 
 
-def in_pieces(rows: Stored, known: Any) -> Iterator[tuple[Any, Any]]:
-    """Some rows after the others, with what is known of them: names of columns, or an array."""
+def iterate_pieces(rows: Stored, known: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield consecutive rows and their known structure; ``known`` names columns or is an array."""
     import pandas as pd
 
     names = column_names(known)
-    source, start = asked(rows.source, names), 0
+    source, start = exclude_columns(rows.source, names), 0
     for part in source.parts:
-        for piece in pieces(part, source, names):
+        for piece in read_pieces(part, source, names):
             stop = start + len(piece.x)
-            own = None if known is None else known[start:stop] if not names else None
+            piece_known = None if known is None or names else known[start:stop]
             if len(names) == 1:
-                own = piece.named[names[0]]
+                piece_known = piece.columns[names[0]]
             elif names:
-                own = np.column_stack([piece.named[name].astype(object) for name in names])
+                columns = [piece.columns[name].astype(object) for name in names]
+                piece_known = np.column_stack(columns)
             x: Any = piece.x
             if source.features is not None:
                 x = pd.DataFrame(x, columns=list(source.features))
-            yield x, own
+            yield x, piece_known
             start = stop
 
 
-def over_pieces(call: Callable[[Any, Any], np.ndarray], rows: Stored, known: Any) -> np.ndarray:
-    """What ``call(x, known)`` says of every row, a few of them at a time."""
-    return np.concatenate([call(x, own) for x, own in in_pieces(rows, known)])
+def apply_to_pieces(
+    function: Callable[[Any, Any], np.ndarray], rows: Stored, known: Any
+) -> np.ndarray:
+    """Concatenate ``function(x, known)`` over the pieces of the rows."""
+    return np.concatenate([function(*piece) for piece in iterate_pieces(rows, known)])
 
 
 def refuse_stored(X: Any, who: str) -> None:
-    """Refuse stored rows where something has to look at all of them at once."""
+    """Refuse stored rows where a function needs all rows in memory."""
     if isinstance(X, Stored):
         raise TypeError(
-            f"{who} looks at rows in memory; got rows that are stored; pass an array of some of "
-            "them, and fit the estimator that it finds to all"
+            f"{who} needs rows in memory; got stored rows; pass an array of a sample of them, and "
+            "fit the resulting estimator to all rows"
         )
 
 
 class Moments(NamedTuple):
-    """Of rows: number, means (m,), sums of squares about them (m,), and what values there are.
+    """Moments of rows, in float64, and the type of their values.
 
     Attributes
     ----------
-    n_rows, mean, square : as said, in float64
-    largest : absolute value of the largest entry
-    whole, small : whether all entries are whole numbers from 0, and at most 1
+    n_rows : int
+    mean : ndarray of shape (m,)
+    square : ndarray of shape (m,)
+        Sums of squared deviations from the mean.
+    largest : float
+        Largest absolute value.
+    is_count, is_binary : bool
+        Whether all values are non-negative integers, and at most 1.
     """
 
     n_rows: int
     mean: np.ndarray
     square: np.ndarray
     largest: float
-    whole: bool
-    small: bool
+    is_count: bool
+    is_binary: bool
 
     @classmethod
-    def of(cls, x: np.ndarray) -> Moments:
-        """Those of rows in memory."""
-        wide = x.astype(np.float64)
-        mean = wide.mean(0)
-        whole = bool(((x >= 0) & (x == np.round(x))).all())
-        square = ((wide - mean) ** 2).sum(0)
-        return cls(len(x), mean, square, float(np.abs(x).max()), whole, bool((x <= 1).all()))
+    def from_rows(cls, x: np.ndarray) -> Moments:
+        """Compute the moments of rows in memory."""
+        values = x.astype(np.float64)
+        mean = values.mean(0)
+        is_count = bool(((x >= 0) & (x == np.round(x))).all())
+        square = ((values - mean) ** 2).sum(0)
+        is_binary = bool((x <= 1).all())
+        return cls(len(x), mean, square, float(np.abs(x).max()), is_count, is_binary)
 
-    def join(self, other: Moments) -> Moments:
-        """Those of both."""
+    def merge(self, other: Moments) -> Moments:
+        """Combine with the moments of other rows (Chan, Golub and LeVeque's update)."""
         n = self.n_rows + other.n_rows
-        apart = other.mean - self.mean
+        difference = other.mean - self.mean
         return Moments(
             n,
-            self.mean + apart * (other.n_rows / n),
-            self.square + other.square + apart**2 * (self.n_rows * other.n_rows / n),
+            self.mean + difference * (other.n_rows / n),
+            self.square + other.square + difference**2 * (self.n_rows * other.n_rows / n),
             max(self.largest, other.largest),
-            self.whole and other.whole,
-            self.small and other.small,
+            self.is_count and other.is_count,
+            self.is_binary and other.is_binary,
         )
 
 
 class Chunk(NamedTuple):
-    """Rows that make a block; all chunks are of one size.
+    """Rows of a block; all chunks have the same size.
 
     Attributes
     ----------
-    x : (size, m) features, 0 on padding
-    real : (size,) False on padding, which is at the end
-    number : (size,) place of the row among all
-    given : (size,) what else is there of every row, by name; 0 on padding
+    x : ndarray of shape (size, m)
+        Features; 0 on padding.
+    is_row : bool ndarray of shape (size,)
+        False on padding, which comes last.
+    number : ndarray of shape (size,)
+        Position of the row among all rows.
+    arrays : dict of str to ndarray of shape (size,)
+        Codes of known groups and labels by name; 0 on padding.
     """
 
     x: np.ndarray
-    real: np.ndarray
+    is_row: np.ndarray
     number: np.ndarray
-    given: dict[str, np.ndarray]
+    arrays: dict[str, np.ndarray]
 
 
-Lay = Callable[[Chunk], Any]
+MakeBlock = Callable[[Chunk], Any]
 
 
 @dataclass
 class Survey:
-    """What one look at all rows tells, and what makes blocks of them.
+    """Statistics of the first pass over the rows.
 
     Attributes
     ----------
-    rows : the rows
-    source : the same, features and other columns being told apart
-    sizes : rows of every part
-    n_samples, first, n_all : rows of this process, those before them, and those of all processes
-    moments : of the rows of all processes
-    design, encoder : known structure of the rows of this process, by groups of all processes, and
-        its encoder
-    wanted : labels (n_samples,) that are wanted, or None
-    client : of a cluster, or None
+    rows : Stored
+    source : the source, whose features exclude known columns and target labels
+    sizes : numbers of rows of the parts
+    n_samples, first, n_all : numbers of rows of this process, before them, and of all processes
+    moments : moments of the rows of all processes
+    design, encoder : known structure of the rows of this process, with the groups of all
+        processes, and its encoder
+    target_labels : labels of shape (n_samples,), or None
+    client : client of a cluster, or None
     """
 
     rows: Stored
@@ -262,51 +286,53 @@ class Survey:
     moments: Moments
     design: Design
     encoder: DesignEncoder
-    wanted: Any
+    target_labels: Any
     client: Any = None
 
-    def blocks(self, size: int, lay: Lay, given: Mapping[str, np.ndarray]) -> Blocks:
-        """Blocks of ``size`` rows, as ``lay`` makes them of a `Chunk`.
+    def make_blocks(
+        self, size: int, make_block: MakeBlock, arrays: Mapping[str, np.ndarray]
+    ) -> Blocks:
+        """Make a block of every `Chunk` of ``size`` rows.
 
-        ``given`` are arrays (n_samples,) of which every chunk has its part.
+        ``arrays`` (n_samples,) are divided among the chunks.
         """
         starts = list(itertools.accumulate(self.sizes, initial=0))
         if self.client is not None:
-            shares = [
+            parts = [
                 (
-                    part,
-                    self.source,
-                    lay,
-                    size,
-                    self.first + a,
-                    {k: v[a:b] for k, v in given.items()},
+                    part, self.source, make_block, size, self.first + start,
+                    {name: values[start:stop] for name, values in arrays.items()},
                 )
-                for part, (a, b) in zip(self.source.parts, itertools.pairwise(starts), strict=True)
-                if b > a
-            ]
-            return Workers.of(self.client, _made, shares)
-        every = itertools.chain.from_iterable(
-            pieces(part, self.source) for part in self.source.parts
+                for part, (start, stop) in zip(
+                    self.source.parts, itertools.pairwise(starts), strict=True
+                )
+                if stop > start
+            ]  # fmt: skip
+            return WorkerBlocks.from_parts(self.client, _make_part_blocks, parts)
+        pieces = itertools.chain.from_iterable(
+            read_pieces(part, self.source) for part in self.source.parts
         )
-        chunks = _chunks(every, size, self.first, given)
-        here = Here.of((lay(chunk) for chunk in chunks), self.rows.memory, self.rows.scratch)
-        return Processes(here) if self.rows.processes else here
+        chunks = _make_chunks(pieces, size, self.first, arrays)
+        local = LocalBlocks.from_blocks(
+            map(make_block, chunks), self.rows.memory, self.rows.scratch
+        )
+        return ProcessBlocks(local) if self.rows.processes else local
 
 
 @contextlib.contextmanager
-def survey(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
-    """Look at all rows once: their number, their moments, and the columns that are asked for.
+def survey_rows(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
+    """Read all rows once: count them, compute moments, and encode known and label columns.
 
     Raises
     ------
     InputError, ValueError
-        If there are no rows, a value is missing, lengths differ, or ``known`` is no labels.
+        If there are no rows, a value is missing, lengths differ, or ``known`` holds no labels.
     """
-    names = column_names(known)
-    wanted = [y] if isinstance(y, str) else []
-    if len(set(names)) < len(names):
-        raise InputError(f"a column is known once; got {names}; name each column once")
-    source = asked(rows.source, [*names, *wanted])
+    known_names = column_names(known)
+    label_names = [y] if isinstance(y, str) else []
+    if len(set(known_names)) < len(known_names):
+        raise InputError(f"known columns must differ; got {known_names}; name each column once")
+    source = exclude_columns(rows.source, [*known_names, *label_names])
     if rows.labels is not None:
         try_write(Path(rows.labels))
     with contextlib.ExitStack() as stack:
@@ -315,23 +341,27 @@ def survey(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
             from nrprob.scheduler import connect
 
             client = stack.enter_context(connect(rows.scheduler))
-        look = partial(_look, source=source, known=names, wanted=wanted)
+        survey_part = partial(
+            _survey_part, source=source, known_names=known_names, label_names=label_names
+        )
         if client is None:
-            looks = [look(part) for part in source.parts]
+            results = [survey_part(part) for part in source.parts]
         else:
             import dask
 
-            lazy = [dask.delayed(look, pure=False)(part) for part in source.parts]
-            looks = client.gather(client.compute(lazy, optimize_graph=False))
-        seen = [moments for moments, _ in looks if moments is not None]
-        sizes = [0 if moments is None else moments.n_rows for moments, _ in looks]
+            lazy = [dask.delayed(survey_part, pure=False)(part) for part in source.parts]
+            results = client.gather(client.compute(lazy, optimize_graph=False))
+        sizes = [0 if moments is None else moments.n_rows for moments, _ in results]
         n, first = sum(sizes), 0
-        columns = [_joined([c[j] for _, c in looks]) for j in range(len(names) + len(wanted))]
-        everyone: list[Any] = [(n, _all_moments(seen))]
+        columns = [
+            _join_codes([codes[j] for _, codes in results])
+            for j in range(len(known_names) + len(label_names))
+        ]
+        totals: list[Any] = [(n, _merge_moments([moments for moments, _ in results]))]
         if rows.processes:
-            everyone = [pickle.loads(said) for said in gathered_bytes(pickle.dumps(everyone[0]))]
-            first = sum(said[0] for said in everyone[: jax.process_index()])
-        moments = _all_moments([said[1] for said in everyone if said[1] is not None])
+            totals = [pickle.loads(sent) for sent in gather_bytes(pickle.dumps(totals[0]))]
+            first = sum(sent[0] for sent in totals[: jax.process_index()])
+        moments = _merge_moments([sent[1] for sent in totals])
         if moments is None or n == 0:
             raise InputError("there are no rows; the source is empty; pass another")
         if moments.largest > LARGEST:
@@ -340,9 +370,9 @@ def survey(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
                 f"value of size {moments.largest:.3g}; multiply X by a power of ten"
             )
         encoder = DesignEncoder("product")
-        if names:
-            codes = np.stack([codes for codes, _ in columns[: len(names)]], 1)
-            design = encoder.fit_labelings(codes, [own for _, own in columns[: len(names)]], names)
+        if known_names:
+            codes, categories = zip(*columns[: len(known_names)], strict=True)
+            design = encoder.fit_labelings(np.stack(codes, 1), list(categories), known_names)
         else:
             design = encoder.fit(known, n)
         if design.kind not in ("nothing", "labels"):
@@ -350,9 +380,9 @@ def survey(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
                 f"known structure of stored rows must be labels; got {design.description}; "
                 "pass labels, or rows in memory"
             )
-        if wanted:
-            codes, categories = columns[-1]
-            y = np.array([*categories, -1], object)[codes]
+        if label_names:
+            codes, labels = columns[-1]
+            y = np.array([*labels, -1], object)[codes]
         if rows.processes:
             design = _join_processes(design, encoder)
         yield Survey(
@@ -360,80 +390,81 @@ def survey(rows: Stored, known: Any, y: Any) -> Iterator[Survey]:
         )
 
 
-def _look(
-    part: Any, *, source: Source, known: Sequence[str], wanted: Sequence[str]
+def _survey_part(
+    part: Any, *, source: Source, known_names: Sequence[str], label_names: Sequence[str]
 ) -> tuple[Moments | None, list[Any]]:
-    """Moments of a part, and codes and categories of its columns ``known`` and ``wanted``."""
-    named = [*known, *wanted]
+    """Moments of a part, and codes and categories of its known and label columns."""
+    names = [*known_names, *label_names]
     moments: Moments | None = None
-    columns: list[list[Any]] = [[] for _ in named]
+    columns: list[list[Any]] = [[] for _ in names]
     start = 0
-    for piece in pieces(part, source, named):
+    for piece in read_pieces(part, source, names):
         if not len(piece.x):
             continue
-        bad = ~np.isfinite(piece.x)
-        if bad.any():
-            row, column = np.argwhere(bad)[0]
+        is_bad = ~np.isfinite(piece.x)
+        if is_bad.any():
+            row, column = np.argwhere(is_bad)[0]
             name = column if source.features is None else repr(source.features[column])
             raise ValueError(
                 f"Input X contains NaN or infinity; found {piece.x[row, column]} in column {name}, "
                 f"row {start + row} of a part of the rows; remove or impute those values"
             )
-        own = Moments.of(piece.x)
-        moments = own if moments is None else moments.join(own)
-        for j, name in enumerate(named):
-            columns[j].append(_coded(piece.named[name], name, gaps=j >= len(known)))
+        moments = _merge_moments([moments, Moments.from_rows(piece.x)])
+        for j, name in enumerate(names):
+            is_label = j >= len(known_names)
+            columns[j].append(_encode_column(piece.columns[name], name, allow_missing=is_label))
         start += len(piece.x)
-    return moments, [_joined(parts) for parts in columns]
+    return moments, [_join_codes(pieces) for pieces in columns]
 
 
-def _coded(values: np.ndarray, name: str, gaps: bool) -> tuple[np.ndarray, dict[Any, int]]:
+def _encode_column(
+    values: np.ndarray, name: str, allow_missing: bool
+) -> tuple[np.ndarray, dict[Any, int]]:
     """Codes (n,) of the labels of a column, and their categories.
 
-    An empty cell has the code -1 if ``gaps`` are allowed, and is refused otherwise.
+    Missing labels and empty text have the code -1 if allowed, and are refused otherwise.
     """
     import pandas as pd
 
-    if gaps:
+    if allow_missing:
         values = pd.Series(values, dtype=object).mask(are_blank(values)).infer_objects().to_numpy()
     codes, categories = pd.factorize(values)
-    if (codes < 0).any() and not gaps:
+    if (codes < 0).any() and not allow_missing:
         raise ValueError(
             f"labels must be non-missing; found one missing in column {name!r}; drop those "
             "rows or give them a group of their own"
         )
     if values.dtype.kind == "f" and not (categories == np.round(categories)).all():
         raise ValueError(
-            f"column {name!r} holds numbers that are no labels; got fractions; of stored rows, "
-            "what is known has to be labels"
+            f"known structure of stored rows must be labels; got fractions in column {name!r}; "
+            "pass labels, or rows in memory"
         )
-    names = np.asarray(categories).tolist()
-    return codes.astype(np.int32), {value: i for i, value in enumerate(names)}
+    labels = np.asarray(categories).tolist()
+    return codes.astype(np.int32), {label: i for i, label in enumerate(labels)}
 
 
-def _joined(
+def _join_codes(
     parts: Sequence[tuple[np.ndarray, dict[Any, int]]],
 ) -> tuple[np.ndarray, dict[Any, int]]:
-    """Codes of all parts, by categories in the order of their first appearance."""
+    """Codes of all parts, with joint categories in the order of their first appearance."""
     categories: dict[Any, int] = {}
-    out = []
-    for codes, own in parts:
-        to = np.array([categories.setdefault(v, len(categories)) for v in own], np.int32)
-        out.append(np.where(codes < 0, -1, to[codes]) if len(own) else codes)
-    return np.concatenate(out) if out else np.empty(0, np.int32), categories
+    result = []
+    for codes, labels in parts:
+        joint_code = [categories.setdefault(label, len(categories)) for label in labels]
+        joint = np.array(joint_code, np.int32)[codes] if labels else codes
+        result.append(np.where(codes < 0, -1, joint))
+    return np.concatenate(result) if result else np.empty(0, np.int32), categories
 
 
-def _all_moments(every: Sequence[Moments]) -> Moments | None:
-    out: Moments | None = None
-    for own in every:
-        out = own if out is None else out.join(own)
-    return out
+def _merge_moments(parts: Sequence[Moments | None]) -> Moments | None:
+    moments = [part for part in parts if part is not None]
+    return functools.reduce(Moments.merge, moments) if moments else None
 
 
 def _join_processes(design: Design, encoder: DesignEncoder) -> Design:
     """Encode the same labels by the categories of all processes."""
     labelings = [list(categories) for categories in encoder.categories_]
-    everyone = [pickle.loads(sent) for sent in gathered_bytes(pickle.dumps(labelings))]
+    everyone = [pickle.loads(sent) for sent in gather_bytes(pickle.dumps(labelings))]
     if any(len(sent) != len(labelings) for sent in everyone):
         raise ValueError(
             "every process must pass known, or none; got it in some of them; pass the same kinds"
@@ -452,37 +483,43 @@ def _join_processes(design: Design, encoder: DesignEncoder) -> Design:
     return encoder.fit_labelings(codes[:, None], [categories], design.label_names)
 
 
-def _made(
-    part: Any, source: Source, lay: Lay, size: int, first: int, given: Mapping[str, np.ndarray]
+def _make_part_blocks(
+    part: Any,
+    source: Source,
+    make_block: MakeBlock,
+    size: int,
+    first: int,
+    arrays: Mapping[str, np.ndarray],
 ) -> Iterator[Any]:
-    """Blocks of one part."""
-    return (lay(chunk) for chunk in _chunks(pieces(part, source), size, first, given))
+    """Make the blocks of one part."""
+    return map(make_block, _make_chunks(read_pieces(part, source), size, first, arrays))
 
 
-def _chunks(
-    every: Iterator[Any], size: int, first: int, given: Mapping[str, np.ndarray]
+def _make_chunks(
+    pieces: Iterator[Piece], size: int, first: int, arrays: Mapping[str, np.ndarray]
 ) -> Iterator[Chunk]:
-    """Chunks of equal size, the last of them padded."""
-    waiting: list[np.ndarray] = []
-    there = done = 0
+    """Divide rows into chunks of equal size; the last one is padded."""
+    buffer: list[np.ndarray] = []
+    n_buffered = n_done = 0
 
-    def cut(count: int) -> Chunk:
-        nonlocal waiting, there, done
-        rows = np.concatenate(waiting)
-        waiting, there = [rows[count:]], len(rows) - count
+    def cut_chunk(count: int) -> Chunk:
+        nonlocal buffer, n_buffered, n_done
+        rows = np.concatenate(buffer)
+        buffer, n_buffered = [rows[count:]], len(rows) - count
         pad = size - count
         x = np.pad(rows[:count], ((0, pad), (0, 0))) if pad else rows[:count]
-        number = np.arange(first + done, first + done + size).astype(np.uint32)
-        own = {
-            name: np.pad(values[done : done + count], (0, pad)) for name, values in given.items()
+        number = np.arange(first + n_done, first + n_done + size).astype(np.uint32)
+        stop = n_done + count
+        chunk_arrays = {
+            name: np.pad(values[n_done:stop], (0, pad)) for name, values in arrays.items()
         }
-        done += count
-        return Chunk(x, np.arange(size) < count, number, own)
+        n_done = stop
+        return Chunk(x, np.arange(size) < count, number, chunk_arrays)
 
-    for piece in every:
-        waiting.append(piece.x)
-        there += len(piece.x)
-        while there >= size:
-            yield cut(size)
-    if there:
-        yield cut(there)
+    for piece in pieces:
+        buffer.append(piece.x)
+        n_buffered += len(piece.x)
+        while n_buffered >= size:
+            yield cut_chunk(size)
+    if n_buffered:
+        yield cut_chunk(n_buffered)

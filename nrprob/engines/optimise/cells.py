@@ -172,7 +172,7 @@ def _moments(block: KnownBlock) -> Moments:
 
 def sum_moments(blocks: Blocks) -> Moments:
     """Sums over all rows."""
-    return blocks.total(_moments)
+    return blocks.map_sum(_moments)
 
 
 def _memberships(
@@ -348,7 +348,7 @@ def anneal_cells(
         size = np.where(beta >= final, 0, float(settings.noise)).astype(dtype)
         noise = Perturbation(np.asarray(fold_in(seeds[1], index)), size)
         own = None if state is None else narrow(state)
-        return blocks.total(_look, own, active, seeds[0], scale, noise)
+        return blocks.map_sum(_look, own, active, seeds[0], scale, noise)
 
     state: MembershipParameters | None = None
     seen = look(state, beta, 0)
@@ -366,7 +366,7 @@ def anneal_cells(
                 np.full(n_init, np.inf) if state is None else _moved(state, new, all_rows, active)
             )
             old, state = cells, new
-            cells = blocks.total(_pass, narrow(state), active)
+            cells = blocks.map_sum(_pass, narrow(state), active)
             n_iter += 1
             still = (np.abs(cells - old) / spans).max((0, 2, 3)) <= _ROUNDING
             quiet = (moved <= least) | still
@@ -387,7 +387,7 @@ def anneal_cells(
         beta = following
     assert state is not None
     ended = narrow(state)
-    firm = blocks.total(_hard, ended, active)
+    firm = blocks.map_sum(_hard, ended, active)
     reached = np.asarray(exact_objective(terms, jnp.asarray(firm)))
     if np.isfinite(final):
         reached = trace[-1]
@@ -421,5 +421,5 @@ def iterate_labels(
     """Block by block, numbers, labels, -1 on padding, and memberships or None, by the best."""
     at, state = slice(result.best, result.best + 1), result.state
     best = MembershipParameters(state.slopes[:, at], state.log_prior[at], state.beta[at])
-    for number, labels, w in blocks.each(partial(_labels, soft=soft), best, active):
+    for number, labels, w in blocks.map_blocks(partial(_labels, soft=soft), best, active):
         yield number, labels[..., 0], None if w is None else w[..., 0, :]

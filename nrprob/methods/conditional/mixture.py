@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from nrprob.data.design import Design, DesignEncoder
 from nrprob.data.labels import factorize
-from nrprob.data.storage.stored import Stored, over_pieces, refuse_stored
+from nrprob.data.storage.stored import Stored, apply_to_pieces, refuse_stored
 from nrprob.engines.optimise import solve
 from nrprob.engines.placement import device_of, on_cpu
 from nrprob.estimator import parameters
@@ -679,7 +679,7 @@ class ResidualMixture(AutoClustersMixin, ScoreMixin, Clusterer):
         """
         if isinstance(X, Stored):
             known = self._known_of(known)
-            return over_pieces(lambda x, own: self.predict_proba(x, known=own), X, known)
+            return apply_to_pieces(lambda x, own: self.predict_proba(x, known=own), X, known)
         X, known = self._take_out(X, known)
         return softmax(self._log_membership(X, known), axis=1)
 

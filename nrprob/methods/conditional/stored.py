@@ -17,8 +17,8 @@ import numpy as np
 
 from nrprob.data.design import Design
 from nrprob.data.labels import factorize
-from nrprob.data.storage.blocks import Blocks, gathered_bytes
-from nrprob.data.storage.stored import Stored, Survey, survey
+from nrprob.data.storage.blocks import Blocks, gather_bytes
+from nrprob.data.storage.stored import Stored, Survey, survey_rows
 from nrprob.engines.optimise.iterate import map_restarts as one_by_one
 from nrprob.estimator.base import Restarts, fitting
 from nrprob.estimator.stored import read_back, start_seed, take_in
@@ -159,7 +159,7 @@ class _Search:
         add = partial(step, **self.static)
         dtype = self.common.inverse_scale.dtype
         narrow = jax.tree.map(lambda a: np.asarray(a, dtype), every)
-        result, free = self.blocks.total(add, narrow, self.common)
+        result, free = self.blocks.map_sum(add, narrow, self.common)
         out = follow(result, every, free, self.common, self.constant, **self.kind)
         return tuple(jax.tree.map(np.asarray, part) for part in out)  # type: ignore[return-value]
 
@@ -209,7 +209,7 @@ def fit_mixture(model: Any, rows: Stored, y: Any, known: Any) -> Any:
             f"stored rows take labelings by their product; got multi={model.multi!r}; set "
             "multi='product', or pass one labeling"
         )
-    with fitting(model), standard(), survey(rows, known, y) as seen:
+    with fitting(model), standard(), survey_rows(rows, known, y) as seen:
         fixed = take_in(model, seen)
         m = len(seen.moments.mean)
         if m > _WIDE:
@@ -231,12 +231,12 @@ def _coordinates(model: Any, seen: Survey, fixed: np.ndarray | None) -> tuple[Bl
     given = {"codes": seen.design.codes.astype(np.int32)}
     if fixed is not None:
         given["fixed"] = fixed.astype(np.int32)
-    blocks = seen.blocks(_ROWS, Lay(moments.mean), given)
-    sums, sizes = blocks.total(partial(group_sums, n_groups=n_groups))
+    blocks = seen.make_blocks(_ROWS, Lay(moments.mean), given)
+    sums, sizes = blocks.map_sum(partial(group_sums, n_groups=n_groups))
     effects = sums / np.maximum(sizes, 1)[:, None]
     model._removal = Removal(effects + moments.mean, n_groups)
     model._is_balanced = False
-    square, fourth = blocks.total(products, effects)
+    square, fourth = blocks.map_sum(products, effects)
     before = float((moments.square.sum() / n + (moments.mean**2).sum()) / len(square))
     dof = n - n_groups
     model._check_left(seen.design, dof, float(np.trace(square)) / (n * len(square)), before)
@@ -247,7 +247,7 @@ def _coordinates(model: Any, seen: Survey, fixed: np.ndarray | None) -> tuple[Bl
         )
     at = Coordinates.of_moments(square, float(fourth), n, dof, model.covariance, model.ridge)
     model._coordinates, model.shrinkage_ = at, at.shrinkage
-    return blocks.mapped(turn, effects, at.basis), at
+    return blocks.transform_blocks(turn, effects, at.basis), at
 
 
 def _prepared(
@@ -263,12 +263,12 @@ def _prepared(
     size = max(_FEW, _EACH * k) * seen.n_samples // n
     chosen, times = stratified(strata, max(size, 1), rng)
     numbers = (chosen + seen.first).astype(np.uint32)
-    parts = list(blocks.each(take, numbers))
+    parts = list(blocks.map_blocks(take, numbers))
     own = np.concatenate([number for number, _ in parts])
     y = np.concatenate([rows for _, rows in parts])[np.argsort(own)]
     codes, labels = seen.design.codes[chosen], None if fixed is None else fixed[chosen]
     if seen.rows.processes:
-        said = [pickle.loads(p) for p in gathered_bytes(pickle.dumps((y, codes, times)))]
+        said = [pickle.loads(p) for p in gather_bytes(pickle.dumps((y, codes, times)))]
         y, codes, times = (np.concatenate([s[i] for s in said]) for i in range(3))
     few = Design.from_groups(codes, seen.design.n_groups)
     task = lay_out(
@@ -282,7 +282,7 @@ def _prepared(
         task.data = task.data._replace(
             y=task.data.y[..., : y.shape[1]], inverse_scale=task.data.inverse_scale[: y.shape[1]]
         )
-    squares = blocks.total(partial(scatter, covariance=model.covariance)) * (at.dof / n)
+    squares = blocks.map_sum(partial(scatter, covariance=model.covariance)) * (at.dof / n)
     each = np.asarray(at.dof / n, dtype)
     free = np.asarray(False)
     return task, Common(task.numbers, each, task.data.inverse_scale, squares.astype(dtype), free)
@@ -305,7 +305,7 @@ def _best_weights(
         ends = search(own)
         two = ends.objective.argmax()
         both = jax.tree.map(lambda a, b, i=one, j=two: np.stack([a[i], b[j]]), equal.t, ends.t)
-        entropy, table, _ = blocks.total(
+        entropy, table, _ = blocks.map_sum(
             partial(tables, n_groups=task.design.n_groups, **search.static), both, search.common
         )
         n = table.sum()
@@ -329,9 +329,9 @@ def _finish(
     narrow = jax.tree.map(lambda a: np.asarray(a, dtype), best)
     every_row = partial(named, soft=seen.rows.membership, **search.static)
     labels, membership = read_back(
-        seen, blocks.each(every_row, narrow, search.common), model.n_clusters
+        seen, blocks.map_blocks(every_row, narrow, search.common), model.n_clusters
     )
-    table = blocks.total(
+    table = blocks.map_sum(
         partial(tables, n_groups=seen.design.n_groups, **search.static), narrow, search.common
     )[2]
     objective = np.concatenate([-e.objective for _, e, _ in fits])

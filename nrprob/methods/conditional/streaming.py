@@ -43,10 +43,10 @@ class Lay:
     def __call__(self, chunk: Chunk) -> Raw:
         """Lay out the rows of a chunk."""
         x = (chunk.x - self.mean).astype(chunk.x.dtype)
-        real = chunk.real.astype(chunk.x.dtype)
-        x[~chunk.real] = 0
-        fixed = chunk.given["fixed"] if "fixed" in chunk.given else np.full(len(x), -1, np.int32)
-        return Raw(x, real, chunk.number, chunk.given["codes"], fixed)
+        real = chunk.is_row.astype(chunk.x.dtype)
+        x[~chunk.is_row] = 0
+        fixed = chunk.arrays["fixed"] if "fixed" in chunk.arrays else np.full(len(x), -1, np.int32)
+        return Raw(x, real, chunk.number, chunk.arrays["codes"], fixed)
 
 
 @partial(jax.jit, static_argnames="n_groups")

@@ -10,8 +10,8 @@ import pytest
 import nrprob
 from nrprob.data.design import DesignEncoder
 from nrprob.data.storage import sources
-from nrprob.data.storage.sources import asked, find, pieces
-from nrprob.data.storage.stored import Moments, survey
+from nrprob.data.storage.sources import exclude_columns, find_source, read_pieces
+from nrprob.data.storage.stored import Moments, survey_rows
 from nrprob.exceptions import InputError
 
 NAMES = ["a", "b", "c"]
@@ -63,17 +63,17 @@ def places(table, folder):
 
 
 def test_rows_are_the_same_wherever_they_are(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_PIECE", 7)
+    monkeypatch.setattr(sources, "_PIECE_ROWS", 7)
     table = frame()
     for kind, (place, named) in places(table, tmp_path).items():
         others = ["batch", "site"] if named else []
-        source = asked(find(place, None), others)
-        read_ = [p for part in source.parts for p in pieces(part, source, others)]
+        source = exclude_columns(find_source(place, None), others)
+        read_ = [p for part in source.parts for p in read_pieces(part, source, others)]
         x = np.concatenate([piece.x for piece in read_])
         assert x.dtype == np.float32 and all(0 < len(piece.x) <= 20 for piece in read_), kind
         np.testing.assert_array_equal(x, table[NAMES].to_numpy(), err_msg=kind)
         for name in others:
-            column = np.concatenate([piece.named[name] for piece in read_])
+            column = np.concatenate([piece.columns[name] for piece in read_])
             assert (column == table[name].to_numpy()).all(), kind
 
 
@@ -82,7 +82,7 @@ def test_what_is_known_is_read_with_the_rows(tmp_path):
     for place, named in places(table, tmp_path).values():
         known = ["batch", "site"] if named else [*table[["batch", "site"]].to_numpy().T]
         given = known if named else table[["batch", "site"]].to_numpy()
-        with survey(nrprob.stored(place), given, None) as seen:
+        with survey_rows(nrprob.stored(place), given, None) as seen:
             expected = DesignEncoder().fit(table[["batch", "site"]].to_numpy(), len(table))
             assert (seen.design.codes == expected.codes).all()
             assert seen.design.n_groups == 6 and seen.n_all == len(table)
@@ -94,13 +94,14 @@ def test_what_is_known_is_read_with_the_rows(tmp_path):
 def test_moments_of_parts_join():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(100, 4)) + 1e6
-    parts = [Moments.of(own) for own in np.split(x, [1, 30, 31])]
-    joined = parts[0].join(parts[1]).join(parts[2]).join(parts[3])
+    parts = [Moments.from_rows(own) for own in np.split(x, [1, 30, 31])]
+    joined = parts[0].merge(parts[1]).merge(parts[2]).merge(parts[3])
     np.testing.assert_allclose(joined.mean, x.mean(0), rtol=1e-14)
     np.testing.assert_allclose(joined.square, 100 * x.var(0), rtol=1e-8)
-    assert joined.n_rows == 100 and joined.largest == abs(x).max() and not joined.whole
-    whole = Moments.of(np.array([[0.0, 3.0]])).join(Moments.of(np.array([[1.0, 1.0]])))
-    assert whole.whole and not whole.small
+    assert joined.n_rows == 100 and joined.largest == abs(x).max() and not joined.is_count
+    counts, binary = (Moments.from_rows(np.array([row])) for row in ([0.0, 3.0], [1.0, 1.0]))
+    counts = counts.merge(binary)
+    assert counts.is_count and not counts.is_binary
 
 
 def fit(place, known="batch", **options):
@@ -113,15 +114,15 @@ def fit(place, known="batch", **options):
     ("make", "message"),
     [
         (lambda p: fit(p / "nowhere.parquet"), "does not exist; check the path"),
-        (lambda p: fit(3), "rows are a path"),
-        (lambda p: fit(np.zeros(3)), r"2-D table of numbers; got shape \(3,\)"),
-        (lambda p: fit(np.zeros((3, 0))), "2-D table of numbers"),
+        (lambda p: fit(3), "rows must be a path"),
+        (lambda p: fit(np.zeros(3)), r"2-D array of numbers; got shape \(3,\)"),
+        (lambda p: fit(np.zeros((3, 0))), "2-D array of numbers"),
         (lambda p: fit(p / "rows.parquet", columns=["d"]), "no column 'd'; the rows have 'a', 'b'"),
-        (lambda p: fit(p / "rows.parquet", columns=["batch"]), "'batch' does not hold numbers"),
+        (lambda p: fit(p / "rows.parquet", columns=["batch"]), "'batch' is not numeric"),
         (lambda p: fit(p / "rows.parquet", known="dose"), "no column 'dose'"),
-        (lambda p: fit(p / "rows.parquet", known=None), "columns 'batch' hold none; name"),
+        (lambda p: fit(p / "rows.parquet", known=None), "columns 'batch' are not; name"),
         (lambda p: fit(p / "rows.parquet", known="a", columns=["a"]), "no feature is left"),
-        (lambda p: fit(p / "rows.npy"), "have no columns with names; got .'batch'."),
+        (lambda p: fit(p / "rows.npy"), "has no named columns; got .'batch'."),
         (lambda p: fit(p / "rows.npy", known=[0, 1]), "known has 2 labels for 50 samples"),
         (
             lambda p: fit(p / "rows.npy", known=np.eye(50)[:, :2]),
@@ -129,18 +130,18 @@ def fit(place, known="batch", **options):
         ),
         (lambda p: fit(p / "holes.parquet"), "NaN or infinity; found nan in column 'b', row 3"),
         (lambda p: fit(p / "gaps.parquet"), "found one missing in column 'batch'"),
-        (lambda p: fit(p / "rows.parquet", memory=-1), "memory is a number of bytes"),
+        (lambda p: fit(p / "rows.parquet", memory=-1), "memory must be a number of bytes"),
         (lambda p: fit(p / "rows.parquet", memory=0, scratch=p / "no"), "cannot write the scratch"),
         (lambda p: fit(p / "rows.parquet", labels=p / "rows.npy" / "a"), "cannot write"),
-        (lambda p: fit(p / "rows.parquet", known=["batch", "batch"]), "a column is known once"),
+        (lambda p: fit(p / "rows.parquet", known=["batch", "batch"]), "known columns must differ"),
         (
             lambda p: nrprob.explore(nrprob.stored(p / "rows.npy")),
-            "explore looks at rows in memory",
+            "explore needs rows in memory",
         ),
-        (lambda p: nrprob.recommend(nrprob.stored(p / "rows.npy")), "recommend looks at rows in"),
+        (lambda p: nrprob.recommend(nrprob.stored(p / "rows.npy")), "recommend needs rows in"),
         (lambda p: fit(p / "broken.parquet"), "cannot read rows"),
         (lambda p: fit(p / "broken.npy", known=None), "cannot read rows"),
-        (lambda p: fit(p / "rows.npy", known=None, columns=["a"]), "columns= needs rows whose"),
+        (lambda p: fit(p / "rows.npy", known=None, columns=["a"]), "columns= needs named columns"),
         (lambda p: fit(p / "rows.npy", processes=True, scheduler="local"), "leave one of them out"),
         (
             lambda p: nrprob.MixtureEM(2).fit(nrprob.stored(p / "rows.npy")),

@@ -20,8 +20,8 @@ from slowly import first_fast
 import nrprob
 from nrprob import CCIB, IB, ResidualMixture
 from nrprob.data.storage import blocks
-from nrprob.data.storage.blocks import Here, Workers
-from nrprob.data.storage.stored import Chunk, survey
+from nrprob.data.storage.blocks import LocalBlocks, WorkerBlocks
+from nrprob.data.storage.stored import Chunk, survey_rows
 from nrprob.engines.hash_rng import fold_in
 from nrprob.engines.optimise import cells
 from nrprob.engines.optimise.anneal import (
@@ -85,7 +85,7 @@ def test_passes_give_the_cells_of_rows_in_memory():
     X, known, _ = make()
     with standard():
         parts, rows, _ = laid_out(X, known)
-        here = Here.of(parts, 1 << 30, None)
+        here = LocalBlocks.from_blocks(parts, 1 << 30, None)
         sums = cells.sum_moments(here)
         np.testing.assert_allclose(sums.totals, rows.totals(), rtol=1e-5, atol=1e-3)
         terms, weights, critical = cells.weight_terms(problem(SummedRows(sums), X.dtype)[0], sums)
@@ -96,7 +96,7 @@ def test_passes_give_the_cells_of_rows_in_memory():
         )
         noise = cells.Perturbation(np.uint32(0), np.zeros(2, np.float32))
         scale = np.full(2, 0.1, np.float32)
-        seen = here.total(cells._look, None, np.asarray(active), fold_in(7, 1), scale, noise)
+        seen = here.map_sum(cells._look, None, np.asarray(active), fold_in(7, 1), scale, noise)
         result = seen.cells
         for _ in range(5):
             np.testing.assert_allclose(result, rows.cells(w), rtol=1e-4, atol=1e-3)
@@ -106,7 +106,7 @@ def test_passes_give_the_cells_of_rows_in_memory():
             state = MembershipParameters(
                 *(np.asarray(a, np.float32) for a in (slopes, prior, beta))
             )
-            result = here.total(cells._pass, state, np.asarray(active))
+            result = here.map_sum(cells._pass, state, np.asarray(active))
         size = np.abs(result).max()
         assert np.abs(result - np.asarray(rows.cells(w))).max() <= 1e-5 * size
 
@@ -115,7 +115,7 @@ def test_first_split_and_weights_are_those_of_a_dense_eigenproblem():
     X, known, _ = make(dtype=np.float64)
     with standard():
         parts, rows, _ = laid_out(X, known)
-        sums = cells.sum_moments(Here.of(parts, 1 << 30, None))
+        sums = cells.sum_moments(LocalBlocks.from_blocks(parts, 1 << 30, None))
         own, _ = problem(SummedRows(sums), X.dtype)
         terms, weights, critical = cells.weight_terms(own, sums)
         one, two, largest = leading_curvatures(own.terms, rows, own.weigh, max_iter=20000)
@@ -127,14 +127,14 @@ def test_what_does_not_fit_goes_to_a_file_and_comes_back():
     rng = np.random.default_rng(0)
     given = [{"a": rng.normal(size=(5, 2)), "b": np.arange(i, i + 3)} for i in range(9)]
     for memory in (0, 300, 1 << 20):
-        here = Here.of(given, memory, None)
+        here = LocalBlocks.from_blocks(given, memory, None)
         assert (here.file is None) == (memory == 1 << 20)
-        for one, other in zip(here.each(_same), given, strict=True):
+        for one, other in zip(here.map_blocks(_same), given, strict=True):
             jax.tree.map(np.testing.assert_array_equal, one, other)
-        total = here.total(_same)
+        total = here.map_sum(_same)
         np.testing.assert_allclose(total["a"], sum(g["a"] for g in given))
         assert (total["b"] == sum(g["b"] for g in given)).all()
-        twice = here.mapped(partial(_times, factor=2)).total(_same)
+        twice = here.transform_blocks(partial(_times, factor=2)).map_sum(_same)
         np.testing.assert_allclose(twice["a"], 2 * total["a"])
 
 
@@ -216,12 +216,12 @@ def test_empty_cells_are_unknown_wanted_labels(tmp_path, labels, empty):
     table = pd.DataFrame(np.eye(6), columns=[*"abcdef"]).assign(wanted=wanted)
     table.to_parquet(tmp_path / "rows.parquet", row_group_size=2)
     rows = nrprob.stored(tmp_path / "rows.parquet", columns=[*"abcdef"])
-    with survey(rows, None, "wanted") as seen:
-        classes, codes = read_labels(seen.wanted, 6)
+    with survey_rows(rows, None, "wanted") as seen:
+        classes, codes = read_labels(seen.target_labels, 6)
     assert classes.tolist() == [*labels] and codes.tolist() == [-1, -1, 1, -1, 0, 1]
     # Of known labels, none may be missing.
     with pytest.raises(ValueError, match="labels must be non-missing"):
-        with survey(rows, "wanted", None):
+        with survey_rows(rows, "wanted", None):
             pass
 
 
@@ -316,10 +316,10 @@ def test_workers_find_what_one_process_does(client, tmp_path):
             assert many.objective_ == pytest.approx(objective, rel=1e-4) and many.converged_
     # Sums are those of one process, however they are made.
     parts = [[{"a": np.full(2, i)}] for i in range(40)]
-    workers = Workers.of(client, _given, [(part,) for part in parts])
-    assert (workers.total(_same)["a"] == sum(range(40))).all()
-    twice = workers.mapped(partial(_times, factor=2))
-    assert [int(b["a"][0]) for b in twice.each(_same)] == [2 * i for i in range(40)]
+    workers = WorkerBlocks.from_parts(client, _given, [(part,) for part in parts])
+    assert (workers.map_sum(_same)["a"] == sum(range(40))).all()
+    twice = workers.transform_blocks(partial(_times, factor=2))
+    assert [int(b["a"][0]) for b in twice.map_blocks(_same)] == [2 * i for i in range(40)]
 
 
 def _given(part):
@@ -332,7 +332,7 @@ def test_two_processes_with_half_of_the_rows_each_find_what_one_does():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    script = TESTS / "storage" / "half_of_the_rows.py"
+    script = TESTS / "data" / "storage" / "half_of_the_rows.py"
     said = [
         subprocess.Popen(
             [sys.executable, str(script), str(i), str(port)], stdout=subprocess.PIPE,
