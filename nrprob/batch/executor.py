@@ -154,7 +154,7 @@ class Executor:
         messages = [*prepared.messages, *(str(w.message) for w in caught)]
         fit = record_fit(cell.method, estimator, sum(seconds), messages)
         fit = self._score(cell, prepared.inputs, estimator, fit)
-        fit.compile_seconds = self.lanes.program(task.calls[0]).seconds
+        fit.compile_seconds = self.lanes.program_for(task.calls[0]).seconds
         return fit
 
     def _score(self, cell: Experiment, inputs: Inputs, estimator: Any, fit: Fit) -> Fit:

@@ -1,1 +1,22 @@
-"""Optimisers and samplers of partitions; none of them depends on a method."""
+r"""Optimisers and samplers of partitions of objectives that are sums of cell costs.
+
+An engine minimises, or samples from the exponential of minus,
+
+.. math:: F = \sum_t \lambda_t \sum_{\text{cells } a} g_t(S_a), \qquad S_a = \sum_{x \in a} s(x),
+
+as defined in `nrprob.statistics`: S_a are the additive statistics of cell a, g_t the cell cost and
+lambda_t the weight of term t. No engine depends on a method.
+
+======================== ===================================== ==================================
+engine                   evaluates                             result
+======================== ===================================== ==================================
+`optimise.anneal`        dF/dW for masses W(x, c)              deterministic annealing
+`optimise.reassign`      change of F when a row moves          local optimum under single moves
+`optimise.merge`         change of F when two clusters merge   agglomeration, linkage matrices
+`optimise.splitting`     derivative of the update              clusters split one at a time
+`sample`                 change of F when a row moves          draws of the partition, by MCMC
+======================== ===================================== ==================================
+
+`batching`, `sharding`, `placement` and `programs` run these engines: several fits in one compiled
+program, rows spread over devices, the choice of a device and of compiler options.
+"""

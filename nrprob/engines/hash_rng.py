@@ -1,8 +1,8 @@
 """Hash-based pseudo-random numbers for initial values, perturbations and visiting orders.
 
-A counter is hashed with a seed. JAX's own generator is better than these uses need, and its
-compilation would dominate a small fit. Anything that samples from a distribution must use
-`jax.random`.
+A counter is hashed with a seed. The generator of JAX has better statistical properties than these
+uses need, and its compilation would dominate a small fit. Anything that samples from a
+distribution must use `jax.random`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 
 def _mix_bits(h: jax.Array) -> jax.Array:
-    """Finaliser of the public-domain MurmurHash3: every input bit reaches every output bit."""
+    """Finaliser of the public-domain MurmurHash3: every input bit affects every output bit."""
     h = (h ^ (h >> 16)) * jnp.uint32(0x85EBCA6B)
     h = (h ^ (h >> 13)) * jnp.uint32(0xC2B2AE35)
     return h ^ (h >> 16)
@@ -25,10 +25,10 @@ def fold_in(seed: jax.Array, index: jax.Array | int) -> jax.Array:
 
 
 def hashed_uniform(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """Numbers in [0, 1) with 24 random bits: of every ``seed``, an array (..., *shape).
+    """Array (..., *shape) of numbers in [0, 1) with 24 random bits, one ``shape`` per ``seed``.
 
-    A number depends on its seed and its place, and not on the lengths of the axes, so that padding
-    changes no other.
+    A number depends on its seed and its position, not on the lengths of the axes: padding changes
+    no other number.
     """
     h = _mix_bits(jnp.asarray(seed).astype(jnp.uint32) ^ jnp.uint32(0x68BC21EB))
     for length in shape:
@@ -37,5 +37,5 @@ def hashed_uniform(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) ->
 
 
 def hashed_noise(seed: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    """Numbers as of `hashed_uniform`, but of mean 0 and variance 1."""
+    """Uniform numbers as from `hashed_uniform`, scaled to mean 0 and variance 1."""
     return (2 * hashed_uniform(seed, shape, dtype) - 1) * 3**0.5

@@ -1,8 +1,8 @@
-"""Where programs run, and how much memory they may take there.
+"""Choose the device of a program, and limit its memory.
 
-Arrays that lie on a device are computed with there. All others go to JAX's default device, but for
-chains of tiny steps, in which an accelerator would mostly wait: without a device asked for by
-``jax.default_device``, those run on the CPU.
+A program runs on the device of its committed arrays, else on the default device of JAX. Chains of
+tiny steps are the exception, since an accelerator would mostly wait: unless ``jax.default_device``
+is set, they run on the CPU.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 import jax
 
-MEMORY = 1.5e9  # bytes that the runs of one program may take on a CPU
-_SHARE = 0.25  # of an accelerator's memory that they may: what a run takes is an estimate
+MEMORY = 1.5e9  # bytes available to the runs of one program on a CPU
+_MEMORY_SHARE = 0.25  # of an accelerator; the sizes of runs are estimates
 
 
 def device_of(*arrays: Any) -> jax.Device:
-    """The device that a program of these arrays runs on, or the first of several."""
+    """Device on which a program of these arrays runs, or the first of several."""
     for leaf in jax.tree.leaves(arrays):
         if isinstance(leaf, jax.Array) and leaf.committed:
             return min(leaf.devices(), key=lambda device: device.id)
-    asked = jax.config.jax_default_device
-    return asked if isinstance(asked, jax.Device) else jax.local_devices(backend=asked)[0]
+    default = jax.config.jax_default_device
+    return default if isinstance(default, jax.Device) else jax.local_devices(backend=default)[0]
 
 
 def on_cpu(*arrays: Any) -> bool:
@@ -32,30 +32,30 @@ def on_cpu(*arrays: Any) -> bool:
 
 
 def memory_budget(device: jax.Device | None = None) -> float:
-    """Bytes that the runs of one program may take on a device, by default where they would run.
+    """Bytes available to the runs of one program on a device, by default the current one.
 
-    A share of an accelerator's memory. On a CPU it is a number, however much there is: restarts are
-    drawn by parts, so that it has a say in what a seed gives.
+    On an accelerator it is a share of the memory. On a CPU it is a constant: restarts are sampled
+    in chunks of this size, so that the result of a seed depends on it.
     """
     device = device or device_of()
     if device.platform != "cpu" and (limit := (device.memory_stats() or {}).get("bytes_limit")):
-        return _SHARE * limit
+        return _MEMORY_SHARE * limit
     return MEMORY
 
 
 def cpu_for_small_steps() -> jax.Device | None:
-    """The CPU, where chains of tiny steps would run on an accelerator nobody asked for."""
+    """The CPU, if tiny steps would otherwise run on an accelerator that no setting requests."""
     if jax.config.jax_default_device is not None or on_cpu():
         return None
     try:
         return jax.local_devices(backend="cpu")[0]
-    except RuntimeError:  # JAX was told to see no CPU
+    except RuntimeError:  # JAX is configured without a CPU
         return None
 
 
 @contextlib.contextmanager
-def small_steps_on_cpu(really: bool = True) -> Iterator[None]:
-    """Run programs that are chains of tiny steps where that is fast, if they ``really`` are."""
-    cpu = cpu_for_small_steps() if really else None
+def small_steps_on_cpu(stepwise: bool = True) -> Iterator[None]:
+    """Run programs on the CPU if they are ``stepwise`` (chains of tiny steps); see above."""
+    cpu = cpu_for_small_steps() if stepwise else None
     with contextlib.nullcontext() if cpu is None else jax.default_device(cpu):
         yield

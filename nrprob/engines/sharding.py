@@ -1,8 +1,8 @@
-"""Rows over several devices: where they go, and how their statistics come together.
+"""Distribute rows over several devices, and sum their statistics.
 
-Every device holds its share of the blocks and nothing of the others. Cells are summed over its own
-rows and then over the devices; a step moves nothing else but numbers per cluster, and a score is
-computed where its row lies.
+Every device holds its own blocks of rows. Cell statistics are summed on each device and then over
+the devices; a step communicates nothing but statistics per cluster. Scores of a row are computed on
+the device that holds it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nrprob.trees import node
 
 _AXIS = "rows"
 _SPLIT, _WHOLE = PartitionSpec(_AXIS), PartitionSpec()
-_asked: ContextVar[Mesh | None] = ContextVar("sharded", default=None)
+_current_mesh: ContextVar[Mesh | None] = ContextVar("sharded", default=None)
 
 T = TypeVar("T")
 
@@ -33,23 +33,28 @@ T = TypeVar("T")
 def sharded(devices: Sequence[jax.Device] | None = None) -> Iterator[None]:
     """Spread the rows of every fit inside the ``with`` over devices.
 
-    For data that are larger than one device, and ``solver="anneal"``. Up to rounding, which may
-    exchange the names of clusters, the result is that of one device, unless restarts that do not
-    fit on one side by side do so on several. A JAX array that several devices share already is
-    sharded over these without being asked for. All input passes through the memory of the host.
+    Use it with ``solver="anneal"`` for data larger than the memory of one device. The result
+    equals the result of one device up to rounding, which may permute the labels. It may also
+    differ if more restarts fit side by side on several devices. A JAX array that is already
+    sharded keeps its devices without this context. All input passes through the memory of the host.
 
-    Under `jax.distributed` every process makes the same calls with the same data, of which each of
-    its devices receives its own part, and ends with the complete result.
+    Under `jax.distributed` every process makes the same calls with the same data. Each device
+    receives its part of the rows, and every process returns the complete result.
 
     Parameters
     ----------
     devices : sequence of jax.Device, optional
-        All that JAX sees by default: under `jax.distributed`, those of all processes.
+        By default all devices of JAX; under `jax.distributed`, the devices of all processes.
 
     Raises
     ------
     ValueError
-        If there is no device, or one is given twice, or none belongs to this process.
+        If ``devices`` is empty, has duplicates, or has no device of this process.
+
+    See Also
+    --------
+    nrprob.stored : Fit data that are larger than memory, from files.
+    nrprob.cache : Keep prepared data between fits.
 
     Examples
     --------
@@ -76,60 +81,61 @@ def sharded(devices: Sequence[jax.Device] | None = None) -> Iterator[None]:
             f"devices must hold one of every process that fits; got {short_repr(devices)} in "
             f"process {jax.process_index()}; pass jax.devices(), or fit in the other processes only"
         )
-    token = _asked.set(_mesh(devices))
+    token = _current_mesh.set(_device_mesh(devices))
     try:
         yield
     finally:
-        _asked.reset(token)
+        _current_mesh.reset(token)
 
 
-def _mesh(devices: Sequence[jax.Device]) -> Mesh:
+def _device_mesh(devices: Sequence[jax.Device]) -> Mesh:
     return Mesh(np.asarray(devices), (_AXIS,))
 
 
 def active_mesh() -> Mesh | None:
-    """Devices of the innermost `sharded`, or None outside of it."""
-    return _asked.get()
+    """Devices of the innermost `sharded` context, or None outside of one."""
+    return _current_mesh.get()
 
 
 def mesh_of(x: Any) -> Mesh | None:
-    """Devices that share the elements of ``x``, if it is such an array, else None."""
+    """Devices of a sharded array ``x``; None if ``x`` is no sharded array."""
     if not isinstance(x, jax.Array) or x.is_fully_replicated:
         return None
-    return _mesh(sorted(x.devices(), key=lambda device: device.id))
+    return _device_mesh(sorted(x.devices(), key=lambda device: device.id))
 
 
 @node
 class ShardedRows(Rows):
-    """Rows whose arrays are split by their first axis, each part being the rows of one device.
+    """Rows whose arrays are split along their first axis, one part per device.
 
-    What depends on where a row lies is written out, rather than left to XLA, which gathers what it
-    fails to see through.
+    Sums and scores use explicit collectives: automatic partitioning by XLA may gather all rows.
     """
 
     mesh: Mesh = field(metadata={"static": True})
 
     def cells(self, w: jax.Array) -> jax.Array:
         """Cells of all rows, the same on all devices; see `Rows.cells`."""
-        return self._sum(Rows.cells, w, _SPLIT)
+        return self._sum_over_devices(Rows.cells, w, _SPLIT)
 
     def adjoint(self, g: jax.Array) -> jax.Array:
-        """Score of every row, on the device of the row; see `Rows.adjoint`."""
-        return self._map(Rows.adjoint, g, _WHOLE, _SPLIT)
+        """Score of each row, on the device of the row; see `Rows.adjoint`."""
+        return self._map_devices(Rows.adjoint, g, _WHOLE, _SPLIT)
 
     def _raw_scatter(self, centre: jax.Array) -> jax.Array:
-        return self._sum(Rows._raw_scatter, centre, _WHOLE)
+        return self._sum_over_devices(Rows._raw_scatter, centre, _WHOLE)
 
-    def _sum(self, method: Callable, values: jax.Array, spec: PartitionSpec) -> jax.Array:
-        def total(rows, values):
+    def _sum_over_devices(
+        self, method: Callable, values: jax.Array, spec: PartitionSpec
+    ) -> jax.Array:
+        def sum_method(rows, values):
             return jax.lax.psum(method(rows, values), _AXIS)
 
-        return self._map(total, values, spec, _WHOLE)
+        return self._map_devices(sum_method, values, spec, _WHOLE)
 
-    def _map(
+    def _map_devices(
         self, method: Callable, values: jax.Array, spec: PartitionSpec, out: PartitionSpec
     ) -> jax.Array:
-        """Apply a method of `Rows` to every device's rows and its part of the values."""
+        """Apply a method of `Rows` to the rows and values of each device."""
         run = jax.shard_map(
             method, mesh=self.mesh, in_specs=(_SPLIT, spec), out_specs=out, check_vma=False
         )
@@ -139,55 +145,55 @@ class ShardedRows(Rows):
 
 
 def shard_arrays(arrays: T, mesh: Mesh) -> T:
-    """Put host arrays on the devices, each getting an equal part of their first axis."""
+    """Split host arrays along their first axis into equal parts, one per device."""
     sharding = NamedSharding(mesh, _SPLIT)
 
-    def put(a):
+    def shard_array(a):
         a = np.asarray(a)
         return jax.make_array_from_callback(a.shape, sharding, lambda index: a[index])
 
-    return jax.tree.map(put, arrays)
+    return jax.tree.map(shard_array, arrays)
 
 
 def shard_rows(rows: Rows, mesh: Mesh) -> ShardedRows:
-    """Rows of a layout made for as many shards as there are devices, put on these devices."""
+    """Move rows to the devices; their layout has one shard per device."""
     rows = shard_arrays(rows, mesh)
     return ShardedRows(rows.x, rows.mass, rows.number, rows.group, rows.share, rows.n_groups, mesh)
 
 
 def fetch_to_host(arrays: T) -> T:
-    """Bring arrays to the host whole, also those of which other processes hold a part."""
+    """Copy complete arrays to the host, including parts held by other processes."""
 
-    def whole(a):
+    def replicate(a):
         if isinstance(a, jax.Array) and not (a.is_fully_addressable or a.is_fully_replicated):
             assert isinstance(a.sharding, NamedSharding)
             return jax.jit(lambda a: a, out_shardings=NamedSharding(a.sharding.mesh, _WHOLE))(a)
         return a
 
-    return jax.device_get(jax.tree.map(whole, arrays))
+    return jax.device_get(jax.tree.map(replicate, arrays))
 
 
-def _of_devices(value: int, mesh: Mesh) -> np.ndarray:
-    """Return the number that the process of every device gave."""
-    given = jax.make_array_from_callback(
+def _values_of_devices(value: int, mesh: Mesh) -> np.ndarray:
+    """Gather the ``value`` of the process of each device."""
+    values = jax.make_array_from_callback(
         (mesh.size,), NamedSharding(mesh, _SPLIT), lambda _: np.asarray([value], np.uint32)
     )
-    return fetch_to_host(given)
+    return fetch_to_host(values)
 
 
 def agree_on_value(value: int, mesh: Mesh) -> int:
-    """Return the first device's number, in every process."""
-    return int(_of_devices(value, mesh)[0]) if mesh.is_multi_process else value
+    """Return the value of the first device, in every process."""
+    return int(_values_of_devices(value, mesh)[0]) if mesh.is_multi_process else value
 
 
 def check_same(arrays: Any, mesh: Mesh) -> None:
-    """Raise in every process unless all of them gave the same host arrays."""
+    """Raise ValueError in every process unless all of them pass the same host arrays."""
     if not mesh.is_multi_process:
         return
     code = 0
     for a in jax.tree.leaves(arrays):
         code = zlib.crc32(np.ascontiguousarray(a).data, code)
-    if len(set(_of_devices(code, mesh).tolist())) > 1:
+    if len(set(_values_of_devices(code, mesh).tolist())) > 1:
         raise ValueError(
             "every process must fit the same data with the same parameters; got different ones "
             f"in the processes of {mesh.size} devices; pass all rows, in one order, in each"

@@ -44,7 +44,7 @@ def calls():
 def one_worker(monkeypatch):
     """As on an accelerator, and with nothing compiled."""
     monkeypatch.setattr(batching, "_PROGRAMS", {})
-    monkeypatch.setattr(batching.Batcher, "_workers", 1)
+    monkeypatch.setattr(batching.Batcher, "_n_workers", 1)
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_side_by_side_is_the_same_as_alone(calls):
 def test_several_lanes_agree_with_one(calls, one_worker, monkeypatch):
     one = run(calls)
     monkeypatch.setattr(batching, "_PROGRAMS", {})
-    monkeypatch.setattr(batching.Batcher, "_shape", lambda self, call, wanted: (1, 2, 3))
+    monkeypatch.setattr(batching.Batcher, "_program_shape", lambda self, call, wanted: (1, 2, 3))
     for a, b in zip(one, run(calls), strict=True):
         np.testing.assert_array_equal(a.labels, b.labels)
         np.testing.assert_allclose(a.objective, b.objective, rtol=1e-12)
@@ -92,7 +92,7 @@ def test_several_lanes_agree_with_one(calls, one_worker, monkeypatch):
 def test_more_calls_than_there_is_room_for(calls, monkeypatch):
     everything = run(calls)
     monkeypatch.setattr(batching, "_PROGRAMS", {})
-    monkeypatch.setattr(batching.Batcher, "_shape", lambda self, call, wanted: (1, 2, 1))
+    monkeypatch.setattr(batching.Batcher, "_program_shape", lambda self, call, wanted: (1, 2, 1))
     for a, b in zip(everything, run(calls), strict=True):
         jax.tree.map(np.testing.assert_array_equal, a, b)
 
@@ -134,9 +134,9 @@ def test_a_program_that_is_far_too_small_is_replaced(calls, one_worker):
         engine = batching.Batcher(jax.devices("cpu"))
         list(engine(calls[:1]))
         list(engine(calls[:3]))
-        assert [p.room for p in engine.compiled] == [1]
+        assert [p.n_slots for p in engine.compiled] == [1]
         list(engine(calls))
-        assert [p.room for p in engine.compiled] == [1, 6]
+        assert [p.n_slots for p in engine.compiled] == [1, 6]
 
 
 def test_chains_of_tiny_steps_have_a_device_of_their_own(one_worker):
@@ -150,16 +150,16 @@ def test_chains_of_tiny_steps_have_a_device_of_their_own(one_worker):
         engine._programs = {}  # with one device in all, both would share them
         result = {id(call): solution for call, solution, _ in engine([anneal, steps])}
         assert [*engine._programs] == [anneal.signature]
-        assert len(engine.compiled) == 2 and steps.signature in engine._beside._programs
+        assert len(engine.compiled) == 2 and steps.signature in engine._stepwise_batcher._programs
         np.testing.assert_array_equal(result[id(steps)].labels, steps().labels)
     assert len(result) == 2
 
 
 def test_a_program_keeps_within_memory(calls, one_worker, monkeypatch):
     monkeypatch.setattr(placement, "MEMORY", 2.5 * calls[0].size)
-    assert batching.Batcher(jax.devices("cpu"))._shape(calls[0], 100) == (1, 2, 1)
+    assert batching.Batcher(jax.devices("cpu"))._program_shape(calls[0], 100) == (1, 2, 1)
     monkeypatch.setattr(placement, "MEMORY", 0.1 * calls[0].size)
-    assert batching.Batcher(jax.devices("cpu"))._shape(calls[0], 100) == (1, 1, 1)
+    assert batching.Batcher(jax.devices("cpu"))._program_shape(calls[0], 100) == (1, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ from nrprob.engines.programs import compiler_options_for, jit_by_size
 
 pytestmark = pytest.mark.usefixtures("cpu")
 
-FEW, MANY = np.zeros(100), np.zeros(programs._FEW + 1)
+FEW, MANY = np.zeros(100), np.zeros(programs._SMALL_SIZE + 1)
 
 
 @pytest.fixture
 def told(monkeypatch):
     """What XLA is told, whatever its release."""
-    monkeypatch.setattr(programs, "_QUICKLY", {"xla_cpu_enable_fast_min_max": False})
-    return programs._QUICKLY
+    monkeypatch.setattr(programs, "_FAST_OPTIONS", {"xla_cpu_enable_fast_min_max": False})
+    return programs._FAST_OPTIONS
 
 
 @contextlib.contextmanager
@@ -33,7 +33,7 @@ def _disabled(really):
         jax.config.update("jax_disable_most_optimizations", before)
 
 
-def test_small_ones_on_a_cpu_are_compiled_quickly(told, monkeypatch):
+def test_small_ones_on_a_cpu_are_compiled_fast(told, monkeypatch):
     assert compiler_options_for(FEW, [FEW, np.float64(1)], "a name") == told
     assert compiler_options_for(FEW, {"rows": MANY}) is None
     monkeypatch.setattr(programs, "on_cpu", lambda *arrays: False)
@@ -47,12 +47,12 @@ def test_sizes_decide_which_of_two_programs_runs(told):
         return (x**power).sum()
 
     assert total.__doc__ == "Say what it is." and total.__name__ == "total"
-    assert total._well is not total._quickly
+    assert total._optimised is not total._fast
     assert float(total(FEW + 1, power=2)) == 100
-    assert total._quickly._cache_size() == 1 and total._well._cache_size() == 0
+    assert total._fast._cache_size() == 1 and total._optimised._cache_size() == 0
     assert float(total(MANY + 1, power=2)) == len(MANY)
     assert float(total(FEW + 2, power=2)) == 400  # nothing is compiled again
-    assert total._quickly._cache_size() == 1 and total._cache_size() == 2
+    assert total._fast._cache_size() == 1 and total._cache_size() == 2
     assert "total" in total.lower(FEW, power=2).as_text()
 
 
@@ -63,7 +63,7 @@ def test_within_another_program_it_is_a_part_of_that(told):
 
     result = jax.jit(lambda x: twice(x) + 1)(jnp.ones(3))
     np.testing.assert_array_equal(result, 3)
-    assert twice._quickly._cache_size() == 0
+    assert twice._fast._cache_size() == 0
     np.testing.assert_array_equal(jax.vmap(twice)(jnp.ones((2, 3))), 2)
 
 
@@ -72,16 +72,16 @@ def test_who_asked_for_less_is_left_with_that(less, monkeypatch):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     name = "xla_backend_optimization_level"
     with _disabled(less):
-        assert (programs._quickly() or {}).get(name) == (None if less else 1)
+        assert (programs._fast_compile_options() or {}).get(name) == (None if less else 1)
     monkeypatch.setenv("XLA_FLAGS", f"--{name}=2 --xla_cpu_use_fusion_emitters=true")
-    assert programs._quickly() is None
+    assert programs._fast_compile_options() is None
 
 
 def test_xla_knows_what_it_is_told(monkeypatch):
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     with _disabled(False):
-        monkeypatch.setattr(programs, "_QUICKLY", programs._quickly())
-    assert programs._QUICKLY
+        monkeypatch.setattr(programs, "_FAST_OPTIONS", programs._fast_compile_options())
+    assert programs._FAST_OPTIONS
     result = jit_by_size()(lambda x: jnp.sin(x) * 2 + x)(FEW + 1)
     np.testing.assert_allclose(
         result, np.sin(1) * 2 + 1, rtol=1e-12 if result.dtype == float else 1e-6

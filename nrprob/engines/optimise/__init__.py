@@ -1,1 +1,1 @@
-"""Optimisers of partitions; none of them depends on a method."""
+"""Optimisers of partitions: annealing, reassignment, merging, splitting, and their iterations."""

@@ -1,4 +1,4 @@
-"""Iterate an update until convergence or a maximal number of steps."""
+"""Iterate an update until convergence or a maximum number of steps."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import jax.numpy as jnp
 
 
 class IterationResult(NamedTuple):
-    """Where a loop ended.
+    """Result of `iterate`.
 
     Attributes
     ----------
-    state : what the last step returned
-    done : (...) of the last step
+    state : state after the last step
+    done : (...) whether it has converged, from the last step
     n_iter : number of steps
-    trace : what every step had to say, in the order of the steps
+    trace : values recorded by the steps, in their order
     """
 
     state: Any
@@ -27,21 +27,22 @@ class IterationResult(NamedTuple):
 
 
 def empty_trace(capacity: int, dtype: Any, *shape: int) -> jax.Array:
-    """Room for a trace (capacity, ...): NaN, which is what it is beyond the last step."""
+    """Array (capacity, ...) of NaN for a trace, which stays NaN beyond the last step."""
     return jnp.full((capacity, *shape), jnp.nan, dtype)
 
 
 def record_values(trace: Any, values: Any, count: Any) -> Any:
-    """Write ``values`` into the trace in the place ``count``; beyond its end, in the last one.
+    """Write ``values`` into the trace at position ``count``, or at the last position beyond it.
 
-    Both are arrays, or structures of arrays that are alike.
+    Both are arrays, or trees of arrays of one structure.
     """
 
-    def write(room, value):
-        at = jnp.minimum(count, len(room) - 1)
-        return jax.lax.dynamic_update_index_in_dim(room, jnp.asarray(value, room.dtype), at, 0)
+    def record_array(rows, value):
+        position = jnp.minimum(count, len(rows) - 1)
+        value = jnp.asarray(value, rows.dtype)
+        return jax.lax.dynamic_update_index_in_dim(rows, value, position, 0)
 
-    return jax.tree.map(write, trace, values)
+    return jax.tree.map(record_array, trace, values)
 
 
 def iterate(
@@ -53,39 +54,39 @@ def iterate(
     count: Any = 0,
     trace: Any = (),
 ) -> IterationResult:
-    """Take steps until all are done.
+    """Take steps until all elements of ``done`` are true.
 
-    Under `jax.vmap`, loops that are done wait for the others, and keep what they have.
+    Under `jax.vmap`, loops that have converged wait for the others and keep their state.
 
     Parameters
     ----------
-    step : from a state, and the number of steps before, the next state; whether that is the last,
-        as one truth value or an array of them, of which all have to be true; and what the trace
-        gets, () where there is none
-    state : the first one
-    max_iter : the number of steps after which there are no more
-    done : of the first state, in the shape of what ``step`` says
-    count, trace : of the steps before the first: those of an earlier loop that this one goes on
-        from, or 0 and `empty_trace`
+    step : ``(state, count) -> (state, done, values)`` with the number ``count`` of earlier steps;
+        ``done`` is a boolean or an array of booleans, and ``values`` go to the trace, () for none
+    state : initial state
+    max_iter : maximum number of steps
+    done : whether the initial state has converged, in the shape that ``step`` returns
+    count, trace : number of earlier steps and their trace, to continue an earlier loop; else 0 and
+        `empty_trace`
     """
 
-    def take(carry):
+    def take_step(carry):
         state, _, count, trace = carry
         state, done, values = step(state, count)
         return state, done, count + 1, record_values(trace, values, count)
 
-    def going(carry):
+    def continues(carry):
         return ~jnp.all(carry[1]) & (carry[2] < max_iter)
 
     start = state, jnp.asarray(done), jnp.asarray(count, jnp.int32), trace
-    return IterationResult(*jax.lax.while_loop(going, take, start))
+    return IterationResult(*jax.lax.while_loop(continues, take_step, start))
 
 
 def map_restarts(run: Callable[..., Any], starts: Any, together: int) -> Any:
-    """Results of ``run`` from every one of ``starts``, arrays with a leading axis of restarts.
+    """Results of ``run`` for all ``starts``, arrays with a leading axis of restarts.
 
-    ``together`` of them run side by side, until the last of these is done: where a device is idle
-    otherwise. With 1, every restart stops when it is done, and branches are taken or not.
+    ``together`` restarts run side by side until the last of them has converged, for devices that
+    one restart leaves idle. With 1, each restart stops by itself and evaluates one branch only of
+    a conditional.
     """
     return jax.lax.map(
         lambda start: run(*start), starts, batch_size=None if together == 1 else together

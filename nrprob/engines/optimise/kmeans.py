@@ -1,4 +1,11 @@
-"""k-means++ initialisation and Lloyd's iterations for any layout of the rows."""
+"""k-means++ initialisation and Lloyd's iterations for any layout of the rows.
+
+References
+----------
+D. Arthur and S. Vassilvitskii (2007), "k-means++: The advantages of careful seeding", SODA, section
+2.2. S. Lloyd (1982), "Least squares quantization in PCM", IEEE Transactions on Information Theory
+28(2), doi:10.1109/TIT.1982.1056489.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +19,7 @@ from nrprob.engines.optimise.iterate import iterate
 
 
 def squared_distances_from(x: jax.Array) -> Callable[[jax.Array], jax.Array]:
-    """Squared distances of rows (n, p) from a centre (p,), as a function of that."""
+    """Function of a centre (p,) that returns its squared distances (n,) to rows (n, p)."""
     return lambda centre: ((x - centre) ** 2).sum(1)
 
 
@@ -22,29 +29,29 @@ def kmeans_plus_plus(
     room: jax.Array,
     weights: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-    """Centres that are drawn one after the other from the rows, those far from all others first.
+    """Sample centres one by one among the rows, with weights that grow with their distance.
 
     Parameters
     ----------
-    draw : from the number of a centre, and weights of the rows, the centre (..., p)
-    distance : squared distances of the rows from a centre; the next weights, where no other centre
-        is nearer
-    room : (..., K, p) for the centres
-    weights : of the rows before there is a centre
+    draw : ``(j, weights) -> (..., p)``, the j-th centre sampled by the weights of the rows
+    distance : squared distances of the rows to a centre; their minimum over the centres is the next
+        weight of a row
+    room : (..., K, p) array to be filled with the centres
+    weights : weights of the rows for the first centre
 
     Returns
     -------
-    centres (..., K, p), and the squared distances of the rows to the nearest of them
+    centres (..., K, p), and the squared distances of the rows to the nearest centre
     """
 
-    def add(j, carry):
+    def add_centre(j, carry):
         centres, nearest = carry
         centre = draw(j, nearest)
         square = distance(centre)
         nearest = jnp.where(j == 0, square, jnp.minimum(nearest, square))
         return jax.lax.dynamic_update_index_in_dim(centres, centre, j, room.ndim - 2), nearest
 
-    return jax.lax.fori_loop(0, room.shape[-2], add, (room, weights))
+    return jax.lax.fori_loop(0, room.shape[-2], add_centre, (room, weights))
 
 
 def lloyd_iterations(
@@ -53,24 +60,24 @@ def lloyd_iterations(
     centres: Any,
     max_iter: int,
 ) -> tuple[Any, jax.Array]:
-    """Centres and members in turn, until no row changes its cluster.
+    """Update centres and assignments in turn, until no row changes its cluster.
 
     Parameters
     ----------
-    assign : members of the clusters around centres
-    means : centres of members; a cluster that has none keeps the one it had, the second argument
-    centres : the first ones
-    max_iter : most steps
+    assign : ``centres -> members``, assignment of the rows to the nearest centre
+    means : ``(members, centres) -> centres``, where an empty cluster keeps its old centre
+    centres : initial centres
+    max_iter : maximum number of iterations
 
     Returns
     -------
-    centres, and the members around them
+    centres, and the assignment to them
     """
 
-    def step(state, _):
+    def update_centres(state, _):
         centres, members = state
         centres = means(members, centres)
         new = assign(centres)
         return (centres, new), (new == members).all(), ()
 
-    return iterate(step, (centres, assign(centres)), max_iter).state
+    return iterate(update_centres, (centres, assign(centres)), max_iter).state

@@ -21,23 +21,23 @@ def leading_eigenvalues(
     max_iter: int = 300,
     enough: Callable[[jax.Array], jax.Array] | None = None,
 ) -> jax.Array:
-    """Largest eigenvalues of maps whose eigenvalues are not negative.
+    """Largest eigenvalues of positive semidefinite linear maps.
 
     Parameters
     ----------
-    apply : images of vectors under the maps, given the eigenvalues as they are known so far, on
-        which one map may depend that is a combination of the others
-    start : the first vectors, of all maps
-    inner : inner products (maps,) of vectors and their images, in which the maps are symmetric
+    apply : ``(vectors, eigenvalues) -> images`` under the maps; one map may be a combination of the
+        others whose weights depend on the current ``eigenvalues``
+    start : initial vectors of all maps
+    inner : inner products (maps,) of vectors and images, in which the maps are self-adjoint
     accuracy : relative change of the eigenvalues at which they have converged
-    enough : whether the eigenvalues, which only rise, say by now what is asked
+    enough : early stopping rule on the eigenvalues, which increase monotonically
 
     Returns
     -------
-    (maps,), 0 at least
+    eigenvalues (maps,), non-negative
     """
 
-    def step(state: Any, _: jax.Array) -> Any:
+    def power_step(state: Any, _: jax.Array) -> Any:
         e, old = state
         e = e / jnp.sqrt(jnp.maximum(inner(e, e), SMALLEST))
         image = apply(e, old)
@@ -45,5 +45,6 @@ def leading_eigenvalues(
         done = ~(jnp.abs(new - old) > accuracy * jnp.abs(new))
         return (image, new), done if enough is None else done | enough(new), ()
 
-    one = jnp.ones_like(inner(start, start))
-    return iterate(step, (start, one), max_iter, done=jnp.zeros_like(one, bool)).state[1]
+    values = jnp.ones_like(inner(start, start))
+    start_state, done = (start, values), jnp.zeros_like(values, bool)
+    return iterate(power_step, start_state, max_iter, done=done).state[1]
