@@ -25,48 +25,56 @@ from nrprob.methods.mixture.em import MixtureEM
 
 __all__ = ["recommend"]
 
-# Combinations of several labelings are used as they are while they have this many rows on average.
-_ROWS_PER_GROUP = 20
+# Below this mean number of samples per combination of labels, effects of labelings are additive.
+_SAMPLES_PER_GROUP = 20
 
 
 def recommend(
     X: Any, *, known: Any = None, y: Any = None, n_clusters: int | None = None
 ) -> BaseEstimator:
-    """Choose an estimator by the kind of the data and of what is known; nothing is fitted.
+    """Recommend an estimator by the type of the features and of the known structure.
 
     Parameters
     ----------
     X : array-like, sparse matrix, JAX array or frame of shape (n_samples, n_features)
-        Of a frame, it looks at what `prepare` makes of it, and warns of what that is: of rows with
-        gaps and columns that are no features as well, which it leaves out.
+        A frame is prepared by `prepare`, with a warning. Rows with missing values and columns that
+        are no features are left out.
     known : array-like, optional
-        Structure to avoid, in any form that `fit` takes.
+        Known structure, in any form that `fit` takes.
     y : array-like of shape (n_samples,) or (n_samples, 1), optional
-        Wanted labels, -1 where unknown.
+        Target labels; -1 marks unlabelled samples.
     n_clusters : int, optional
-        Number of clusters; None is the number of classes in ``y``, or 2 without them. It is not
-        chosen by the data.
+        Number of clusters. By default the number of classes in ``y``, or 2 without ``y``; use
+        `nrprob.evidence.n_clusters` to choose it by the data.
 
     Returns
     -------
     estimator
-        Unfitted, with all parameters that were not decided here at their defaults. Its attribute
-        ``reason_`` says in a sentence why it was chosen; clones do not have it.
+        Unfitted estimator. Parameters that do not depend on the recommendation have their defaults.
+        The attribute ``reason_`` gives the reason in a sentence; clones do not have it.
 
     Raises
     ------
     ValueError
-        If ``X`` is not a table of finite numbers, or is sparse with negative entries, of which
-        what is known cannot be removed; or if ``known`` or ``y`` have another number of rows.
+        If ``X`` is not a table of finite numbers; if ``X`` is sparse with negative entries; or if
+        ``known`` or ``y`` have another number of samples.
 
     See Also
     --------
-    explore : one clustering after another, by default with what this function recommends.
+    explore : Find several clusterings, by default with the recommended estimators.
+    prepare : Prepare a frame for a fit.
 
     Notes
     -----
-    The choice looks at types, zeros and sizes only, never at how well an estimator fits.
-    `benchmarks/realdata.py` has the figures behind what tables and counts get.
+    Nothing is fitted. The recommendation depends on types, zeros and sizes only:
+
+    - `MixtureEM` for target labels without known structure;
+    - `ResidualSpectral` for counts;
+    - `CCIB` for binary features with known groups, or `ResidualSpectral` if the known structure
+      needs a linear model that CCIB cannot fit to sparse or few samples;
+    - `ResidualMixture` for all other tables.
+
+    ``benchmarks/realdata.py`` compares estimators on tables and counts.
 
     Examples
     --------
@@ -80,8 +88,8 @@ def recommend(
     refuse_stored(X, "recommend")
     check_same_order(X, y=y)
     if is_table(X):
-        ready, refused = _ready(X, known)
-        for line in refused:
+        ready, problems = _prepare_frame(X, known)
+        for line in problems:
             warn(f"X has to go through nrprob.prepare before a fit; {line}")
         if ready.notes:
             warn(f"X should go through nrprob.prepare before a fit; {'; '.join(ready.notes)}")
@@ -92,84 +100,87 @@ def recommend(
             y = np.asarray(y)[ready.rows_]
         X, known = ready.X, ready.known
     X, known = take_out(X, known)
-    X = _table(X)
+    X = _check_table(X)
     n = X.shape[0]
     classes = np.empty(0) if y is None else read_labels(y, n)[0]
     if n_clusters is not None:
         check_number("n_clusters", n_clusters, low=1, high=CLUSTERS, integer=True)
-    if n_clusters is None:
-        n_clusters = max(len(classes), 1) if len(classes) else 2
-        number = (
-            f"{n_clusters} clusters are the classes in y"
-            if len(classes)
-            else "2 clusters are a guess, since n_clusters is not given"
-        )
+        reason_for_number = ""
+    elif len(classes):
+        n_clusters = len(classes)
+        reason_for_number = f"; {n_clusters} clusters are the classes in y"
     else:
-        number = ""
-    kind, (columns, multi) = kind_of(X), _linear_columns(known, n)
-    # CCIB fits a model of every column, in every cluster, to dense rows only.
-    modelled = columns > 0 and (sparse.issparse(X) or columns * n_clusters >= n)
-    estimator, reason = _choose(kind, known is not None, bool(len(classes)), n_clusters, modelled)
+        n_clusters = 2
+        reason_for_number = "; 2 clusters are a guess, since n_clusters is None"
+    kind, (n_effects, multi) = kind_of(X), _count_effects(known, n)
+    # CCIB fits a linear model of every feature in every cluster, to dense samples only.
+    needs_removal = n_effects > 0 and (sparse.issparse(X) or n_effects * n_clusters >= n)
+    estimator, reason = _choose_estimator(
+        kind, known is not None, bool(len(classes)), n_clusters, needs_removal
+    )
     if isinstance(estimator, MixtureEM) and kind == "counts":
-        estimator.set_params(features="multinomial")  # weights of terms need not be whole
-    if columns and multi == "additive":
+        estimator.set_params(features="multinomial")  # weights of terms need not be integers
+    if n_effects and multi == "additive":
         estimator.set_params(multi="additive")
         reason += (
-            "; the combinations of the known labelings have too few rows each, so their effects "
-            "are added up"
+            "; combinations of the known labelings have too few rows, so the effects of the "
+            "labelings are added up"
         )
-    estimator.reason_ = f"{reason}; {number}" if number else reason
+    estimator.reason_ = reason + reason_for_number
     return estimator
 
 
-def _ready(X: Any, known: Any) -> tuple[Prepared, list[str]]:
-    """What `prepare` makes of a frame without what it refuses; and why it does."""
-    refused: list[str] = []
+def _prepare_frame(X: Any, known: Any) -> tuple[Prepared, list[str]]:
+    """Prepare a frame without incomplete rows and unfit columns, and list these problems."""
+    problems: list[str] = []
     missing = "error"
     drop: list[str] = []
     while True:
         try:
-            return prepared(X, known=known, missing=missing, drop=drop), refused
+            return prepared(X, known=known, missing=missing, drop=drop), problems
         except MissingValues as error:
-            refused.append(str(error))
+            problems.append(str(error))
             missing = "drop"
         except UnfitColumns as error:
-            refused.append(str(error))
+            problems.append(str(error))
             drop = error.columns
 
 
-def _choose(kind: str, told: bool, wanted: bool, k: int, modelled: bool) -> tuple[Any, str]:
-    """The unfitted estimator for a kind of data and of knowledge, and the reason."""
-    what = {"counts": "X holds counts", "binary": "X holds zeros and ones", "real": "X is a table"}[
-        kind
-    ]
-    if wanted and not told:
+def _choose_estimator(
+    kind: str, has_known: bool, has_labels: bool, k: int, needs_removal: bool
+) -> tuple[Any, str]:
+    """Unfitted estimator, and the reason."""
+    what = {
+        "counts": "X holds counts",
+        "binary": "X holds binary features",
+        "real": "X is a table of continuous features",
+    }[kind]
+    if has_labels and not has_known:
         return MixtureEM(k), (
-            f"{what} and nothing is known but labels of some rows: MixtureEM learns from them and "
-            "from the other rows"
+            f"{what}, and some rows have labels: MixtureEM learns from labelled and unlabelled rows"
         )
     if kind == "counts":
         return ResidualSpectral(k), (
-            f"{what}: ResidualSpectral takes what is known off damped counts, and finds what many "
-            "spectral clusterings of the rest have in common"
+            f"{what}: ResidualSpectral removes the effects of known structure from transformed "
+            "counts, and combines many spectral clusterings of the residuals"
         )
-    if kind == "binary" and modelled:
+    if kind == "binary" and needs_removal:
         return ResidualSpectral(k), (
-            f"{what} and what is known are numbers, or labelings whose effects add up: "
-            "ResidualSpectral takes them off rows that are sparse, or few"
+            f"{what}, and known structure has continuous covariates or additive effects: "
+            "ResidualSpectral removes these effects from sparse or few rows"
         )
     if kind == "binary":
         return CCIB(k), (
-            f"{what}: CCIB conditions on what is known, with a Bernoulli model of every column"
+            f"{what}: CCIB conditions on known structure, with a Bernoulli model of every feature"
         )
     return ResidualMixture(k), (
-        f"{what} of real numbers or measurements: ResidualMixture takes off what is known and fits "
-        "clusters with a common covariance, so that directions of small variance count as well"
+        f"{what}: ResidualMixture removes the effects of known structure, and fits clusters with a "
+        "common covariance, so that directions of small variance count as well"
     )
 
 
-def _table(X: Any) -> Any:
-    """``X`` with shape and finite numbers; sparse stays sparse."""
+def _check_table(X: Any) -> Any:
+    """Check that ``X`` is 2-D and finite; a sparse ``X`` stays sparse."""
     from sklearn.utils import check_array
 
     if isinstance(X, jax.Array):
@@ -177,22 +188,23 @@ def _table(X: Any) -> Any:
     X = check_rows(X, check_array, accept_sparse="csr", dtype="numeric")
     if sparse.issparse(X) and X.nnz and X.data.min() < 0:
         raise ValueError(
-            "sparse X must not have negative entries, since what is known of such rows cannot be "
-            f"removed without filling them; found {X.data.min():g}; pass X.toarray(), or take CCIB"
-            " for labels that are known"
+            "sparse X must not have negative entries, since effects of known structure cannot be "
+            f"removed from such rows; got {X.data.min():g}; pass X.toarray(), or use CCIB for "
+            "known labels"
         )
     return X
 
 
-def _linear_columns(known: Any, n: int) -> tuple[int, str]:
-    """Return the number of columns of the linear model that ``known`` needs, and ``multi``.
+def _count_effects(known: Any, n: int) -> tuple[int, str]:
+    """Return the number of effects in a linear model of ``known``, and the parameter ``multi``.
 
-    It is 0 if groups serve: there are no covariates, and combinations of labels have enough rows.
+    The number is 0 if known groups can be used directly. A linear model is needed for continuous
+    covariates, and for labelings whose combinations have too few samples.
     """
     design = DesignEncoder("product").fit(known, n)
     if design.columns is not None:
         return design.columns.shape[1], "product"
     several = design.labelings.shape[1] > 1
-    if several and design.n_groups * _ROWS_PER_GROUP > n:
+    if several and design.n_groups * _SAMPLES_PER_GROUP > n:
         return int(design.labelings.max(0).sum()), "additive"
     return 0, "product"

@@ -38,39 +38,45 @@ if TYPE_CHECKING:
 
 @dataclass
 class Exploration:
-    """What `explore` found.
+    """Result of `explore`: clusterings that are not redundant with each other.
 
     Attributes
     ----------
     labels_ : ndarray of shape (n_samples, n_clusterings)
-        The clusterings, in the order in which they were found.
+        The clusterings, in the order of the search.
     estimators_ : list
         The fitted estimators, one per clustering.
     known_ : ndarray of shape (n_samples, n_known)
-        What was known at the start, as codes.
+        Known labelings at the start, as integers.
     evidence_ : list of nrprob.evidence.Evidence
-        The test of every clustering of ``labels_``; empty where ``n_clusterings`` was given, since
-        then none is tested.
+        The significance test of every clustering of ``labels_``; empty if ``n_clusterings`` was
+        passed, since then nothing is tested.
     rejected_ : tuple or None
-        The fitted estimator at which the test stopped the search, and its evidence; None where the
-        first clustering is that already, or nothing was tested.
+        The fitted estimator at which the test stopped the search, and its evidence. None if the
+        first clustering is not significant, since it is returned nevertheless, or if nothing was
+        tested.
     reason_ : str
         Why the search ended.
     failure_ : BaseException or None
-        What ended the search before all clusterings were found; None where nothing did.
+        The exception that ended the search early; None otherwise.
     prepared_ : Prepared or None
-        What `prepare` made of the rows, if they were a frame.
+        Result of `prepare` if ``X`` was a frame.
     params_ : dict
-        What was asked for: the arguments of `explore`, of ``known`` the names of columns.
+        The arguments of `explore`; for ``known``, the names of its columns.
+
+    See Also
+    --------
+    explore : Returns this result.
+    nrprob.plotting.plot_alternatives : Plots it.
 
     Examples
     --------
     >>> from nrprob import explore
     >>> from sklearn.datasets import load_iris
-    >>> found = explore(load_iris().data, n_clusters=3, n_clusterings=2, random_state=0)
-    >>> found.labels_.shape
+    >>> result = explore(load_iris().data, n_clusters=3, n_clusterings=2, random_state=0)
+    >>> result.labels_.shape
     (150, 2)
-    >>> found.table.shape
+    >>> result.table.shape
     (2, 2)
     """
 
@@ -86,9 +92,9 @@ class Exploration:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Mutual information between all labelings, known and found, in nats.
+        """Mutual information in nats between all labelings, known and found.
 
-        The diagonal holds their entropies. Independent labelings of n rows with k and l clusters
+        The diagonal holds their entropies. Independent labelings of n samples with k and l clusters
         have about (k - 1)(l - 1) / 2n nats by chance.
         """
         import pandas as pd
@@ -116,38 +122,37 @@ def explore(
     alpha: float = 0.05,
     random_state: Any = None,
 ) -> Exploration:
-    """Find clusterings one after another, each new with respect to all before it.
+    """Find clusterings one after another, each conditional on all earlier ones.
 
     Parameters
     ----------
     X : array-like, sparse matrix or frame of shape (n_samples, n_features)
-        A frame goes through `prepare`, and what that did is said in warnings.
+        A frame is prepared by `prepare`, with warnings about the changes.
     estimator : estimator or "auto", default="auto"
-        Anything whose ``fit(X, known=...)`` avoids known labels; "auto" is what `recommend` says,
-        asked anew for every clustering.
+        Clusterer whose ``fit(X, known=...)`` conditions on known labels. "auto" calls `recommend`
+        for every clustering.
     n_clusters : int or "auto", optional
-        Number of clusters of every clustering; None leaves the estimator's. "auto" finds it anew
-        for each, and in every refit of a test; see `ResidualMixture`.
+        Number of clusters of every clustering. By default, the number of the estimator. "auto"
+        chooses it in every fit, those of the test included; see `ResidualMixture`.
     n_clusterings : int, optional
-        How many clusterings to find. By default as many as a test says: one after another until
-        `nrprob.evidence.test` no longer finds more than a cloud per known group, what was found
-        before being known. The first is returned whatever the test says of it, with its evidence.
-        That needs rows of real numbers, and is sharpest for `ResidualMixture`, which `recommend`
-        takes for them.
+        Number of clusterings. By default, the search continues until `nrprob.evidence.test` does
+        not reject the null model of one elliptical distribution per known group, where groups are
+        known labels and earlier clusterings. This needs continuous features. The first clustering
+        is returned whatever its p-value.
     known : array-like, optional
-        Labels that are known already, 1-D or one labeling per column; of a frame, also names of its
-        columns.
+        Known labels, 1-D or one labeling per column. For a frame, also names of its columns.
     criterion : {"structure", "gap"}, default="structure"
         The test that every clustering has to pass. "structure" rejects the one-component null
         model: one elliptical density per known group. "gap" rejects the absence of a low-density
         gap between clusters; overlapping clusters have no gap, and neither have uniform, skewed or
         bent groups.
     alpha : float, default=0.05
-        p-value up to which the search goes on. A clustering is tested only if all before it passed,
-        so that one that is not there is added with this probability at most, as far as the test
-        keeps its level; see `nrprob.evidence.test`.
+        Significance level: the search continues while the p-value is at most alpha. A clustering is
+        tested only if all earlier ones passed, so the probability of adding a spurious clustering
+        is at most alpha, as far as the test keeps its level; see `nrprob.evidence.test`. From 0
+        to 1.
     random_state : int, RandomState instance or None, default=None
-        Seeds the estimators, where they have the parameter.
+        Seeds the estimators that have the parameter, and the tests.
 
     Returns
     -------
@@ -156,20 +161,31 @@ def explore(
     Raises
     ------
     ValueError
-        If ``n_clusterings`` is below 1, or missing where there is no test: for counts and zeros and
-        ones; or whatever the first fit raises.
+        If ``n_clusterings`` is below 1, or missing where there is no test, as for counts and binary
+        features; or if the first fit raises it.
     TypeError
         If ``n_clusterings`` is no integer, or ``estimator`` no estimator.
 
     Warns
     -----
     UserWarning
-        Of what `prepare` did to a frame; or if a later fit fails or is interrupted
-        (:class:`KeyboardInterrupt`). The clusterings that were found before are returned, and
-        ``failure_`` is what was raised.
+        About the changes of `prepare` to a frame; or if a later fit fails or is interrupted
+        (:class:`KeyboardInterrupt`). Earlier clusterings are then returned, and ``failure_`` is the
+        exception.
     nrprob.exceptions.SingleFeatureWarning
         If one discrete feature y, such as a boolean column, determines the clusters c, or one of
         three or more clusters: I(c; y) / H(c) above 0.7.
+
+    See Also
+    --------
+    recommend : Recommends the estimator.
+    nrprob.evidence.test : The significance test.
+
+    Notes
+    -----
+    Clustering j is fitted with the known labels and clusterings 1 to j - 1 as known structure, then
+    tested with the combinations of these labels as known groups. Known groups become smaller with
+    every clustering; the search ends if they are too small for the test.
 
     Examples
     --------
@@ -180,6 +196,89 @@ def explore(
     (200, 3)
     """
     refuse_stored(X, "explore")
+    _check_arguments(estimator, n_clusters, n_clusterings, known, criterion, alpha)
+    params = {
+        "estimator": estimator, "n_clusters": n_clusters, "n_clusterings": n_clusterings,
+        "known": column_names(known) or None, "criterion": criterion, "alpha": alpha,
+        "random_state": random_state,
+    }  # fmt: skip
+    ready = prepared(X, known=known) if is_table(X) else None
+    if ready is not None:
+        for line in [*(f"note: {line}" for line in ready.notes), *ready.warnings]:
+            warn(line)
+        X, known = ready.frame, ready.known
+    X, known = take_out(X, known)
+    random = check_random_state(random_state)
+    n = _num_samples(X)
+    if not n:
+        raise ValueError("X must have rows; got none; pass a table with at least one row")
+    initial, labels_as_text = _encode_labelings(known, n)
+    labelings = initial
+    estimators: list[Any] = []
+    tests: list[Any] = []
+    failure: BaseException | None = None
+    rejected = None
+    plural = "clustering was" if n_clusterings == 1 else "clusterings were"
+    reason = f"{n_clusterings} {plural} requested"
+    while n_clusterings is None or len(estimators) < n_clusterings:
+        number = len(estimators) + 1
+        try:
+            structure = labelings if labelings.shape[1] else None
+            if isinstance(estimator, str):
+                fixed = None if isinstance(n_clusters, str) else n_clusters
+                table = np.asarray(X) if ready else X
+                model = recommend(table, known=structure, n_clusters=fixed)
+            else:
+                model = clone(estimator)
+            _set_parameters(model, n_clusters, random_state, random)
+            if n_clusterings is None and not estimators:
+                _check_has_test(model, X, structure)
+            # Fit conditional on known labels and earlier clusterings.
+            model.fit(X, **({} if structure is None else {"known": structure}))
+            if not getattr(model, "_warns_of_single_feature", False):
+                warn_of_single_feature(X, model.labels_)
+            # Test with the same labels as known groups.
+            evidence, is_last = None, False
+            if n_clusterings is None:
+                seed = random.randint(2**31 - 1)
+                groups = labels_as_text if labels_as_text.shape[1] else None
+                evidence = test(model, X, known=groups, alpha=alpha, random_state=seed)
+                is_last = _p_value(evidence, criterion) > alpha
+        except (Exception, KeyboardInterrupt) as error:
+            if not estimators:
+                raise
+            if isinstance(error, TooFewRows):
+                reason = f"clustering {number} cannot be tested: {error}"
+                break
+            failure = error
+            total = "" if n_clusterings is None else f" of {n_clusterings}"
+            reason = f"clustering {number} failed: {type(error).__name__}: {error}"
+            warn(
+                f"clustering {number}{total} failed; got {type(error).__name__}: {error}; earlier "
+                "clusterings are returned"
+            )
+            break
+        if is_last:
+            reason = f"clustering {number}: {evidence}"
+        if is_last and estimators:
+            rejected = model, evidence
+            break
+        estimators.append(model)
+        if evidence is not None:
+            tests.append(evidence)
+        labelings = np.concatenate([labelings, model.labels_[:, None]], 1)
+        text = np.char.add(f"{number}: ", model.labels_.astype(str))
+        labels_as_text = np.column_stack([labels_as_text, text])
+        if is_last:
+            break
+    labels = labelings[:, initial.shape[1] :]
+    return Exploration(labels, estimators, initial, tests, rejected, failure, reason, ready, params)
+
+
+def _check_arguments(
+    estimator: Any, n_clusters: Any, n_clusterings: Any, known: Any, criterion: str, alpha: float
+) -> None:
+    """Refuse invalid arguments of `explore`."""
     if isinstance(n_clusters, str):
         check_choice("n_clusters", n_clusters, ("auto",), "or an integer")
     if n_clusterings is not None:
@@ -198,88 +297,19 @@ def explore(
         )
     elif known is not None or n_clusterings != 1:
         check_accepts_known(estimator)
-    params = {
-        "estimator": estimator, "n_clusters": n_clusters, "n_clusterings": n_clusterings,
-        "known": column_names(known) or None, "criterion": criterion, "alpha": alpha,
-        "random_state": random_state,
-    }  # fmt: skip
-    ready = prepared(X, known=known) if is_table(X) else None
-    if ready is not None:
-        for line in [*(f"note: {line}" for line in ready.notes), *ready.warnings]:
-            warn(line)
-        X, known = ready.frame, ready.known
-    X, known = take_out(X, known)
-    random = check_random_state(random_state)
-    n = _num_samples(X)
-    if not n:
-        raise ValueError("X must have rows; got none; pass a table that has some")
-    start, words = _columns(known, n)
-    seen = start
-    estimators: list[Any] = []
-    failure: BaseException | None = None
 
-    def choose(told: np.ndarray | None) -> Any:
-        if isinstance(estimator, str):
-            fixed = None if isinstance(n_clusters, str) else n_clusters
-            model = recommend(np.asarray(X) if ready else X, known=told, n_clusters=fixed)
-        else:
-            model = clone(estimator)
-        parameters = model.get_params(deep=False)
-        if n_clusters is not None:
-            model.set_params(n_clusters=n_clusters)
-        if "random_state" in parameters and (
-            random_state is not None or parameters["random_state"] is None
-        ):
-            model.set_params(random_state=int(random.randint(2**31 - 1)))
-        return model
 
-    tests: list[Any] = []
-    asked_for = "1 clustering was" if n_clusterings == 1 else f"{n_clusterings} clusterings were"
-    rejected, reason = None, f"{asked_for} asked for"
-    while n_clusterings is None or len(estimators) < n_clusterings:
-        number = len(estimators) + 1
-        try:
-            told = seen if seen.shape[1] else None
-            model, evidence, over = choose(told), None, False
-            if n_clusterings is None and not estimators:
-                _check_testable(model, X, told)
-            model.fit(X, **({} if told is None else {"known": told}))
-            if not getattr(model, "_warns_of_single_feature", False):
-                warn_of_single_feature(X, model.labels_)
-            if n_clusterings is None:
-                seed = random.randint(2**31 - 1)
-                named = words if words.shape[1] else None
-                evidence = test(model, X, known=named, alpha=alpha, random_state=seed)
-                over = _p_value(evidence, criterion) > alpha
-        except (Exception, KeyboardInterrupt) as error:
-            if not estimators:
-                raise
-            if isinstance(error, TooFewRows):
-                reason = f"clustering {number} cannot be tested: {error}"
-                break
-            failure = error
-            of = "" if n_clusterings is None else f" of {n_clusterings}"
-            reason = f"clustering {number} failed: {type(error).__name__}: {error}"
-            warn(
-                f"clustering {number}{of} failed; got {type(error).__name__}: {error}; those found "
-                "before are returned"
-            )
-            break
-        if over:
-            reason = f"clustering {number}: {evidence}"
-        if over and estimators:
-            rejected = model, evidence
-            break
-        estimators.append(model)
-        if evidence is not None:
-            tests.append(evidence)
-        seen = np.concatenate([seen, model.labels_[:, None]], 1)
-        cluster = np.char.add(f"{number}: ", model.labels_.astype(str))
-        words = np.column_stack([words, cluster])
-        if over:
-            break
-    labels = seen[:, start.shape[1] :]
-    return Exploration(labels, estimators, start, tests, rejected, failure, reason, ready, params)
+def _set_parameters(
+    model: Any, n_clusters: int | str | None, random_state: Any, random: np.random.RandomState
+) -> None:
+    """Set the number of clusters, and a seed unless the estimator has its own."""
+    parameters = model.get_params(deep=False)
+    if n_clusters is not None:
+        model.set_params(n_clusters=n_clusters)
+    if "random_state" in parameters and (
+        random_state is not None or parameters["random_state"] is None
+    ):
+        model.set_params(random_state=int(random.randint(2**31 - 1)))
 
 
 def _p_value(evidence: Evidence, criterion: str) -> float:
@@ -288,34 +318,34 @@ def _p_value(evidence: Evidence, criterion: str) -> float:
         return evidence.p_structure_
     if evidence.p_gap_ is None:
         raise ValueError(
-            "n_clusterings is required where no test of a gap is possible; got discrete values; "
-            "pass a number, or criterion='structure'"
+            "n_clusterings is required where low-density gaps cannot be tested; got discrete "
+            "values; pass a number, or criterion='structure'"
         )
     return evidence.p_gap_
 
 
-def _check_testable(model: Any, X: Any, known: Any) -> None:
-    """Refuse what no test can stop, before anything is fitted."""
+def _check_has_test(model: Any, X: Any, known: Any) -> None:
+    """Refuse samples without a significance test, before anything is fitted."""
     try:
         validate_samples(as_density_estimator(model), X, known)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"n_clusterings must be given where no test says when to stop; got None: {error}"
+            f"n_clusterings must be given where no test ends the search; got None: {error}"
         ) from error
 
 
-def _columns(known: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Known labelings as integer columns, so that found ones can join them, and their words."""
+def _encode_labelings(known: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Known labelings (n, L) as integers, to which clusterings can be added, and as text."""
     encoder = DesignEncoder("product")
     design = encoder.fit(known, n)
     if design.kind not in ("nothing", "labels"):
         raise ValueError(
-            "explore joins what is known with what it finds, which are labels; got "
-            f"{design.description}; cut them into groups, or fit ResidualMixture or CCIB"
+            "known structure of explore must be labels, to which it adds clusterings; got "
+            f"{design.description}; cut covariates into groups, or fit ResidualMixture or CCIB"
         )
     codes = design.labelings
-    names = [
-        np.array([str(label) for label in categories])[own]
-        for own, categories in zip(codes.T, encoder.categories_, strict=True)
+    text = [
+        np.array([str(label) for label in categories])[column]
+        for column, categories in zip(codes.T, encoder.categories_, strict=True)
     ]
-    return codes, np.array(names, str).T.reshape(n, -1)
+    return codes, np.array(text, str).T.reshape(n, -1)

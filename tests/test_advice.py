@@ -51,8 +51,8 @@ def test_number_of_clusters():
     assert "n_clusters" not in recommend(REAL, known=Z, n_clusters=5).reason_
     guessed = recommend(REAL, known=Z)
     assert guessed.n_clusters == 2 and "guess" in guessed.reason_
-    told = recommend(REAL, y=np.arange(60) % 4 - 1, known=Z)
-    assert told.n_clusters == 3 and "classes in y" in told.reason_
+    labelled = recommend(REAL, y=np.arange(60) % 4 - 1, known=Z)
+    assert labelled.n_clusters == 3 and "classes in y" in labelled.reason_
 
 
 def test_many_combinations_are_added_up():

@@ -144,7 +144,7 @@ def test_explore_as_often_as_it_is_told(invoke, data, tmp_path):
     )
     result = invoke("explore", data, "--compare", "other", *options, "--force")
     assert result.exit_code == 0, result.output
-    assert "1 clustering was asked for" in result.stdout
+    assert "1 clustering was requested" in result.stdout
     # How the clustering agrees with what is known, and with what it is compared with.
     scores = json.loads((out / "result.json").read_text())["clusterings"][0]["scores"]
     assert list(scores)[::2] == ["NMI of species", "NMI of other"]

@@ -98,7 +98,7 @@ def test_goes_on_with_sparse_rows_of_zeros_and_ones():
     assert result.labels_.shape == (60, 4) and result.failure_ is None
 
 
-class FailsWhenToldTwice(IBSI):
+class FailsWithTwoLabelings(IBSI):
     def fit(self, X, y=None, *, known=None):
         if known is not None and known.shape[1] == 2:
             raise self.error
@@ -108,8 +108,8 @@ class FailsWhenToldTwice(IBSI):
 @pytest.mark.parametrize("error", [MemoryError("no room"), KeyboardInterrupt()])
 def test_keeps_what_it_found_when_a_later_fit_fails(four, error, monkeypatch):
     X, _ = four
-    monkeypatch.setattr(FailsWhenToldTwice, "error", error, raising=False)
-    model = FailsWhenToldTwice(2, gamma=20.0, n_init=2)
+    monkeypatch.setattr(FailsWithTwoLabelings, "error", error, raising=False)
+    model = FailsWithTwoLabelings(2, gamma=20.0, n_init=2)
     what = f"clustering 3 of 4 failed; got {type(error).__name__}: {error}"
     with pytest.warns(UserWarning, match=what):
         result = explore(X[:150], model, n_clusterings=4, random_state=3)
@@ -164,7 +164,7 @@ def test_ends_where_groups_are_too_small_for_a_test():
 
 @pytest.mark.slow
 def test_a_second_clustering_that_is_not_there_is_seldom_found():
-    """Of 4 sets; the bar is passed by chance once in 70, if the rate is .05 (none of 150 seen)."""
+    """Of 4 sets; the bar is passed by chance once in 70, if the rate is 0.05 (none of 150 seen)."""
     more = 0
     for seed in range(4):
         X, known, _ = hidden(1, seed=100 + seed)
