@@ -31,7 +31,7 @@ from nrprob.batch.allowed import check_allowed
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand, select
 from nrprob.batch.preflight import check
-from nrprob.batch.report import filters
+from nrprob.batch.report import template
 from nrprob.batch.report.results import collect_results, measure_performance
 from nrprob.batch.runner import run_plan
 from nrprob.batch.sources import load_data
@@ -168,7 +168,8 @@ def test_the_report_sets_quality_beside_time(done):
     assert "sklearn.cluster.KMeans, sklearn.mixture.GaussianMixture: fitted on X only" in text
     captions = [c for c in page.captions if "median time" in c]
     assert len(captions) == 2  # by method, and by method and setting
-    methods, settings = measure_performance(collect_results(results, read_plan(folder)))
+    tables = measure_performance(collect_results(results, read_plan(folder)))
+    methods, settings = ([*t.itertuples()] for t in tables)
     assert {(m.method, m.n_fits) for m in methods} == {
         ("KMeans", 4), ("GaussianMixture", 2), ("COPKMeans", 2),
     }  # fmt: skip
@@ -396,7 +397,7 @@ def test_labels_that_nobody_tells_a_rival(spec):
     with pytest.raises(InputError, match=r"methods\.0: .* takes no wanted labels; .* wanted = f"):
         read_model(with_methods(spec, method, **told))
     model = with_methods(spec, method | {"wanted": False}, {"name": "cop_kmeans"}, **told)
-    text = filters.describe_labels(read_model(model))
+    text = template.describe_labels(read_model(model))
     assert "(not given to KMeans)" in text
 
 

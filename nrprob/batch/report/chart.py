@@ -17,8 +17,8 @@ from nrprob.batch.parameters import as_text, describe, look_up
 from nrprob.batch.plan import Experiment, matches
 from nrprob.batch.report.averages import compute_statistic, split_ratio
 from nrprob.batch.report.comparison import is_ratio
-from nrprob.batch.report.filters import format_position, format_value, with_error
 from nrprob.batch.report.results import Results
+from nrprob.batch.report.template import format_position, format_value, with_error
 from nrprob.plotting.style import colour, marker
 
 __all__ = ["Chart", "Line", "make_chart"]

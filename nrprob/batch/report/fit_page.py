@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,7 @@ import numpy as np
 
 from nrprob.batch import registry
 from nrprob.batch.fit_result import FitResult
-from nrprob.batch.fits import Fit, combine_views, package_versions
-from nrprob.batch.registry import Method
+from nrprob.batch.fits import combine_views, package_versions
 from nrprob.batch.report.template import render
 from nrprob.statistics.top_features import Crossing, Findings, cross_labels, find_top_features
 
@@ -27,24 +25,61 @@ _MAX_VALUES = 4  # of an example
 _TYPES = {"jpg": "jpeg", "svg": "svg+xml"}
 
 
-@dataclass
 class Chapter:
     """One clustering of a page.
 
     Attributes
     ----------
-    run : the data set and its fits, the first of which is shown
+    run, fit : the data set with its fits, and the first fit, which is shown
     pictures : data URI, text alternative and caption of each
     evidence : results of its tests, in sentences
+    confidence : of every cluster over refits; None if it was not computed
+    method : from the registry; None for a method without an entry
+    has_known, is_informed : whether there is known structure, and the fit is conditioned on it
+    finds_number : whether the fit has estimated the number of clusters
+    fitted : mask (n,) of the rows that have a cluster
+    codes, sizes : clusters of these rows (or combinations of the clusters of all views), and sizes
+    clusters, cluster_names : the clusters that are shown
+    hidden : numbers of clusters that are not shown, and of their rows
+    memberships : mean of the largest membership of the rows, by cluster; None without memberships
     """
 
-    run: FitResult
-    pictures: list[tuple[str, str, str]] = field(default_factory=list)
-    evidence: Sequence[str] = ()
+    def __init__(self, run: FitResult, evidence: Sequence[str] = ()):
+        self.run, self.fit, tested = run, run.fits[0], run.tested
+        self.pictures: list[tuple[str, str, str]] = []
+        self.evidence = evidence if tested is None else tested.said
+        self.confidence: np.ndarray | None = None
+        if tested is not None and tested.confidence is not None:
+            self.confidence = np.asarray(tested.confidence.clusters_)
+        self.title = run.title or self.fit.title
+        methods = (m for m in registry.METHODS.values() if m.class_name == self.fit.method)
+        is_external = "." in self.fit.method
+        self.method = registry.method(self.fit.method) if is_external else next(methods, None)
+        self.has_known = bool(run.known) or run.measured is not None
+        takes_known = self.method is None or bool(self.method.capabilities.known)
+        self.is_informed = self.has_known and takes_known
+        counts = [self.fit.parameters.get(name) for name in ("n_clusters", "n_components")]
+        self.finds_number = all(count is None or isinstance(count, str) for count in counts)
+        labels = self.fit.labels
+        self.fitted = labels.reshape(len(labels), -1)[:, 0] >= 0
+        labels = labels[self.fitted]
+        self.codes = combine_views(labels)
+        self.sizes = np.bincount(self.codes)
+        largest = np.argsort(-self.sizes, kind="stable")[:_MAX_CLUSTERS]
+        self.clusters: list[int] = sorted(c for c in largest.tolist() if self.sizes[c])
+        first = [np.atleast_1d(labels[np.argmax(self.codes == c)]) for c in self.clusters]
+        self.cluster_names = [", ".join(map(str, views.tolist())) for views in first]
+        n_hidden = int((self.sizes > 0).sum()) - len(self.clusters)
+        self.hidden = n_hidden, int(self.sizes.sum() - self.sizes[self.clusters].sum())
+        self.memberships: list[float] | None = None
+        if self.fit.membership is not None:
+            largest = np.fmax.reduce(np.asarray(self.fit.membership), axis=1)[self.fitted]
+            self.memberships = [float(largest[self.codes == c].mean()) for c in self.clusters]
 
-    def __post_init__(self) -> None:
-        if self.run.tested is not None:
-            self.evidence = self.run.tested.said
+    @property
+    def prepared(self) -> dict[str, Any]:
+        """Preparation of the rows."""
+        return self.run.origin.get("prepared", {})
 
     def add_clusters(self, picture: bytes, name: str) -> None:
         """Show the picture of the clusters, a file of this name; a page cannot show a PDF."""
@@ -73,95 +108,6 @@ class Chapter:
         text = f"{self.title}. {'. '.join([content, *self.describe_clusters()])}."
         uri = f"data:image/{_TYPES.get(suffix, suffix)};base64,{image}"
         self.pictures.append((uri, text, caption))
-
-    @property
-    def confidence(self) -> np.ndarray | None:
-        """Confidence of every cluster over refits; None if it was not computed."""
-        tested = self.run.tested
-        if tested is None or tested.confidence is None:
-            return None
-        return np.asarray(tested.confidence.clusters_)
-
-    @property
-    def fit(self) -> Fit:
-        """The fit that is shown."""
-        return self.run.fits[0]
-
-    @property
-    def title(self) -> str:
-        """Title of the clustering."""
-        return self.run.title or self.fit.title
-
-    @property
-    def prepared(self) -> dict[str, Any]:
-        """Preparation of the rows."""
-        return self.run.origin.get("prepared", {})
-
-    @property
-    def method(self) -> Method | None:
-        """Its method, if the registry has it."""
-        name = self.fit.method
-        if "." in name:
-            return registry.method(name)
-        return next((m for m in registry.METHODS.values() if m.class_name == name), None)
-
-    @property
-    def has_known(self) -> bool:
-        """Whether there is known structure."""
-        return bool(self.run.known) or self.run.measured is not None
-
-    @property
-    def is_informed(self) -> bool:
-        """Whether the fit is conditioned on known structure."""
-        return self.has_known and (self.method is None or bool(self.method.capabilities.known))
-
-    @property
-    def finds_number(self) -> bool:
-        """Whether the fit has estimated the number of clusters."""
-        values = [self.fit.parameters.get(name) for name in ("n_clusters", "n_components")]
-        return all(value is None or isinstance(value, str) for value in values)
-
-    @cached_property
-    def fitted(self) -> np.ndarray:
-        """Mask (n,) of the rows that have a cluster."""
-        return self.fit.labels.reshape(len(self.fit.labels), -1)[:, 0] >= 0
-
-    @cached_property
-    def codes(self) -> np.ndarray:
-        """Clusters of the fitted rows, or the combinations of the clusters of all views."""
-        return combine_views(self.fit.labels[self.fitted])
-
-    @cached_property
-    def sizes(self) -> np.ndarray:
-        """Rows of every cluster."""
-        return np.bincount(self.codes)
-
-    @cached_property
-    def clusters(self) -> list[int]:
-        """The clusters that are shown."""
-        largest = np.argsort(-self.sizes, kind="stable")[:_MAX_CLUSTERS]
-        return sorted(c for c in largest.tolist() if self.sizes[c])
-
-    @cached_property
-    def cluster_names(self) -> list[str]:
-        """Names of the clusters that are shown."""
-        labels = self.fit.labels[self.fitted]
-        first = [labels[np.argmax(self.codes == cluster)] for cluster in self.clusters]
-        return [", ".join(map(str, np.atleast_1d(label).tolist())) for label in first]
-
-    @property
-    def hidden(self) -> tuple[int, int]:
-        """Number of clusters that are not shown, and of their rows."""
-        rows = int(self.sizes.sum() - self.sizes[self.clusters].sum())
-        return int((self.sizes > 0).sum()) - len(self.clusters), rows
-
-    @property
-    def memberships(self) -> list[float] | None:
-        """Mean of the largest membership of its rows, for every cluster shown; None without any."""
-        if self.fit.membership is None:
-            return None
-        largest = np.fmax.reduce(np.asarray(self.fit.membership), axis=1)[self.fitted]
-        return [float(largest[self.codes == cluster].mean()) for cluster in self.clusters]
 
     @cached_property
     def crossings(self) -> list[tuple[bool, Crossing]]:

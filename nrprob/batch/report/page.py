@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +12,11 @@ from nrprob.batch.fit_result import plan_result
 from nrprob.batch.formats import PAGE, PLAN
 from nrprob.batch.manifest import read_file, write_files
 from nrprob.batch.plan import Plan
-from nrprob.batch.report import filters
-from nrprob.batch.report.chart import Chart, make_chart
-from nrprob.batch.report.comparison import Comparison, compare_published, summarize_all
+from nrprob.batch.report.chart import make_chart
+from nrprob.batch.report.comparison import compare_published, summarize_all
 from nrprob.batch.report.fit_page import Chapter
-from nrprob.batch.report.results import Performance, collect_results, measure_performance
-from nrprob.batch.report.run_info import RunInfo, summarize_run
-from nrprob.batch.report.template import render
+from nrprob.batch.report.results import collect_results, measure_performance, summarize_run
+from nrprob.batch.report.template import MARKS, count_marks, format_counts, render
 from nrprob.batch.store import Store, read_plan
 from nrprob.exceptions import InputError
 from nrprob.files import as_path, make_folder
@@ -28,31 +25,6 @@ if TYPE_CHECKING:
     import xarray
 
 __all__ = ["write_report"]
-
-
-@dataclass
-class _Section:
-    """One run."""
-
-    anchor: str
-    title: str
-    plan: Plan
-    info: RunInfo
-    alerts: list[str]
-    tables: list[Comparison]
-    charts: list[Chart]
-    performance: tuple[list[Performance], list[Performance]]
-    chapter: Chapter | None
-
-    @property
-    def marks(self) -> dict[str, int]:
-        """Numbers of our values by mark."""
-        return filters.count_marks(entry for table in self.tables for entry in table.entries)
-
-    @property
-    def n_marked(self) -> int:
-        """Number of our values with a mark."""
-        return sum(self.marks.values())
 
 
 def write_report(folder: Path | str, out: Path | str | None = None) -> Path:
@@ -97,14 +69,14 @@ def write_report(folder: Path | str, out: Path | str | None = None) -> Path:
         path = path.resolve()  # a place that the user names may be a link
     runs = [folder] if (folder / PLAN).exists() else _run_folders(folder)
     sections = [_make_section(run, f"run-{i}") for i, run in enumerate(runs or [folder], 1)]
-    if not any(section.info.n_done for section in sections):
-        planned = sum(section.info.n_planned for section in sections)
+    if not any(section["info"]["n_done"] for section in sections):
+        planned = sum(section["info"]["n_planned"] for section in sections)
         raise InputError(
             f"nothing is finished yet; {folder} has 0 of {planned} fits; "
             "run the model file, and report then"
         )
-    title = sections[0].title if len(sections) == 1 else f"Results in {folder.resolve().name}"
-    page = render("page.html.jinja", sections=sections, title=title, marks=filters.MARKS)
+    title = sections[0]["title"] if len(sections) == 1 else f"Results in {folder.resolve().name}"
+    page = render("page.html.jinja", sections=sections, title=title, marks=MARKS)
     make_folder(path.parent)
     write_files(path.parent, {path.name: page.encode()})
     return path
@@ -119,31 +91,36 @@ def _run_folders(folder: Path) -> list[Path]:
     return sorted((plan.parent for plan in folder.glob("*/plan.json")), key=sort_key)
 
 
-def _make_section(folder: Path, anchor: str) -> _Section:
+def _make_section(folder: Path, anchor: str) -> dict[str, Any]:
+    """Content of the section of a run, for the template."""
     dataset, plan = Store(folder).results(), read_plan(folder)
     model = plan.model
     results = collect_results(dataset, plan)
     info = summarize_run(results)
     alerts, chapter = _alerts(info, dataset.attrs), None
     alerts += [f"{text}." for text in plan.origin.get("prepared", {}).get("warnings", [])]
-    if model.is_single and info.n_done == info.n_planned:
+    if model.is_single and info["n_done"] == info["n_planned"]:
         try:
             chapter = _make_chapter(folder, plan, dataset)
         except InputError as error:
             alerts.append(f"The clusters are not on this page: {error}.")
     if chapter is not None and chapter.run.alert:
         alerts.insert(0, f"{chapter.run.alert}.")
-    return _Section(
-        anchor,
-        model.title or folder.resolve().name,
-        plan,
-        info,
-        alerts,
-        [compare_published(results, t) for t in model.tables] or [summarize_all(results)],
-        [make_chart(results, figure) for figure in model.figures],
-        measure_performance(results),
-        chapter,
-    )
+    tables = [compare_published(results, t) for t in model.tables] or [summarize_all(results)]
+    marks = count_marks(entry for table in tables for entry in table.entries)
+    return {
+        "anchor": anchor,
+        "title": model.title or folder.resolve().name,
+        "plan": plan,
+        "info": info,
+        "alerts": alerts,
+        "tables": tables,
+        "charts": [make_chart(results, figure) for figure in model.figures],
+        "performance": measure_performance(results),
+        "chapter": chapter,
+        "marks": marks,
+        "n_marked": sum(marks.values()),
+    }
 
 
 def _make_chapter(folder: Path, plan: Plan, dataset: xarray.Dataset) -> Chapter:
@@ -161,33 +138,33 @@ def _make_chapter(folder: Path, plan: Plan, dataset: xarray.Dataset) -> Chapter:
     return chapter
 
 
-def _alerts(info: RunInfo, notes: Mapping[str, Any]) -> list[str]:
+def _alerts(info: Mapping[str, Any], notes: Mapping[str, Any]) -> list[str]:
     """Warnings about missing, infeasible and incomparable fits."""
     result = []
-    if info.missing:
-        missing = ", ".join(f"{method} {count}" for method, count in info.missing.items())
+    if info["missing"]:
+        missing = ", ".join(f"{method} {count}" for method, count in info["missing"].items())
         result.append(
-            f"{info.n_planned - info.n_done} of {info.n_planned} fits are missing ({missing}). "
-            "Run the model file again to compute them, or to see why they fail."
+            f"{info['n_planned'] - info['n_done']} of {info['n_planned']} fits are missing "
+            f"({missing}). Run the model file again to compute them, or to see why they fail."
         )
         result += [
             f"{count} fits were {name}: {reason}."
             for name in ("skipped", "failed")
             for reason, count in json.loads(notes.get(name, "{}")).items()
         ]
-    if info.infeasible:
-        refused = ", ".join(f"{method} {count}" for method, count in info.infeasible.items())
+    if info["infeasible"]:
+        refused = ", ".join(f"{method} {count}" for method, count in info["infeasible"].items())
         result.append(
-            f"{sum(info.infeasible.values())} fits were infeasible ({refused}): no clustering "
+            f"{sum(info['infeasible'].values())} fits were infeasible ({refused}): no clustering "
             'satisfies their constraints. All averages except "infeasible" exclude them.'
         )
     mixed = [
-        f"{name} {filters.format_counts(values)}"
-        for name, values in info.versions.items()
+        f"{name} {format_counts(values)}"
+        for name, values in info["versions"].items()
         if len(values) > 1
     ]
     if mixed:
         result.append(f"Fits were made by different versions: {'; '.join(mixed)}.")
-    if len(info.devices) > 1 or len(info.hosts) > 1:
+    if len(info["devices"]) > 1 or len(info["hosts"]) > 1:
         result.append("Fits were made on different devices: their times do not compare.")
     return result

@@ -1,7 +1,8 @@
-"""Planned fits and their measures as one data frame, and their performance."""
+"""Planned fits and their measures as one data frame, their performance and circumstances."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,15 @@ import pandas as pd
 
 from nrprob.batch.parameters import describe, look_up, varying
 from nrprob.batch.plan import Experiment, Plan, matches
-from nrprob.batch.report.averages import PREFIX, Value, summarize
+from nrprob.batch.report.averages import PREFIX, SETS, summarize
 from nrprob.batch.schema import ModelFile
 
 if TYPE_CHECKING:
     import xarray
 
-__all__ = ["Performance", "Results", "collect_results", "iterate_settings", "measure_performance"]
+__all__ = [
+    "Results", "collect_results", "iterate_settings", "measure_performance", "summarize_run",
+]  # fmt: skip
 
 _BUILT_IN = {"n_clusters": "n_clusters_found", "objective": "objective", "seconds": "seconds"}
 _CIRCUMSTANCES = (
@@ -103,58 +106,69 @@ def iterate_settings(results: Results) -> Iterator[tuple[str, str, str, pd.DataF
         yield describe(data), method, describe(settings), fits
 
 
-@dataclass(frozen=True)
-class Performance:
-    """Quality, time and convergence of one method, or of one of its settings.
+def measure_performance(results: Results) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Quality, time and convergence by method, and by method and setting; the fastest first.
 
-    Attributes
-    ----------
-    method, setting : titles; the setting is empty for a whole method
-    n_fits : number of finished fits
-    means : measure -> mean over data sets and settings; None without values
-    seconds, mean, longest, total : median, mean, maximum and sum of the seconds of the fits
-    n_programs, compile_seconds : number of compiled programs, and mean seconds of each
-    n_unconverged, n_warned : numbers of fits
+    Columns: ``method``, ``setting``, ``n_fits``, ``means`` (measure -> `Value` or None); median,
+    mean, maximum and sum of the seconds of the fits; ``n_programs`` that were compiled and the mean
+    ``compile_seconds`` of one; ``n_unconverged`` and ``n_warned`` fits.
     """
-
-    method: str
-    setting: str
-    n_fits: int
-    means: Mapping[str, Value | None]
-    seconds: float
-    mean: float
-    longest: float
-    total: float
-    n_programs: int
-    compile_seconds: float
-    n_unconverged: int
-    n_warned: int
-
-
-def measure_performance(results: Results) -> tuple[list[Performance], list[Performance]]:
-    """Performance by method, and by setting; the fastest first."""
     names = [name for name in results.comparable if name not in results.model.built_in]
-
-    def performance(method: str, setting: str, fits: pd.DataFrame) -> Performance:
-        fits = fits[fits["done"]]
-        seconds = fits[PREFIX + "seconds"].astype(float)
-        # Fits of the same program have the same compile time to the last digit.
-        programs = fits["compile_seconds"].astype(float).drop_duplicates()
-        return Performance(
-            method, setting, len(fits), {name: summarize(fits, name, "mean") for name in names},
-            seconds.median(), seconds.mean(), seconds.max(), seconds.sum(),
-            programs.nunique(), programs.mean(),
-            int(((fits["converged"] == 0) & fits["feasible"]).sum()),
-            int((fits["warnings"].astype(str) != "").sum()),
-        )  # fmt: skip
-
-    methods = [performance(m, "", fits) for m, fits in results.frame.groupby("method", sort=False)]
-    settings = [
-        performance(method, ", ".join(filter(None, [data, parameters])), fits)
-        for data, method, parameters, fits in iterate_settings(results)
-    ]
-    by_method, by_setting = (
-        sorted((row for row in rows if row.n_fits), key=lambda row: row.seconds)
-        for rows in (methods, settings)
+    frame = results.frame.assign(setting="")
+    for data, _, parameters, fits in iterate_settings(results):
+        frame.loc[fits.index, "setting"] = ", ".join(filter(None, [data, parameters]))
+    done = frame[frame["done"]]
+    done = done.assign(
+        unconverged=(done["converged"] == 0) & done["feasible"],
+        warned=done["warnings"].astype(str) != "",
     )
-    return by_method, by_setting
+
+    def group_fits(by: list[str]) -> pd.DataFrame:
+        groups = done.groupby(by, sort=False)
+        seconds = PREFIX + "seconds"
+        table = groups.agg(
+            n_fits=(seconds, "size"),
+            seconds=(seconds, "median"),
+            mean=(seconds, "mean"),
+            longest=(seconds, "max"),
+            total=(seconds, "sum"),
+            # Fits of the same program have the same compile time to the last digit.
+            n_programs=("compile_seconds", "nunique"),
+            compile_seconds=("compile_seconds", lambda values: values.drop_duplicates().mean()),
+            n_unconverged=("unconverged", "sum"),
+            n_warned=("warned", "sum"),
+        ).reset_index()
+        means = [{n: summarize(fits, n, "mean") for n in names} for _, fits in groups]
+        return table.assign(means=means).sort_values("seconds", kind="stable")
+
+    return group_fits(["method"]), group_fits(["case", "method", "variant", "setting"])
+
+
+def summarize_run(results: Results) -> dict[str, Any]:
+    """Summarize the circumstances of a run; mappings go from texts to numbers of fits."""
+    frame = results.frame
+    done = frame[frame["done"]]
+    versions = pd.DataFrame([json.loads(text) for text in done["versions"]])
+    warned = done["warnings"].astype(str).map(lambda text: [*dict.fromkeys(text.splitlines())])
+    started = done["started"].astype(str)
+    return {
+        "n_done": len(done),
+        "n_planned": len(frame),
+        "n_sets": len(done[SETS].drop_duplicates()),
+        "n_sets_planned": len(frame[SETS].drop_duplicates()),
+        "methods": results.model.titles,
+        "missing": _count_values(frame.loc[~frame["done"], "method"]),
+        "seconds": float(done.drop_duplicates("cell")[PREFIX + "seconds"].astype(float).sum()),
+        "compile_seconds": float(done["compile_seconds"].astype(float).drop_duplicates().sum()),
+        "started": (started.min(), started.max()) if len(done) else ("", ""),
+        "devices": _count_values(done["device"]),
+        "dtypes": _count_values(done["dtype"]),
+        "hosts": _count_values(done["host"]),
+        "versions": {name: _count_values(values, sort=False) for name, values in versions.items()},
+        "warnings": _count_values(warned.explode().dropna()),
+        "infeasible": _count_values(done.loc[~done["feasible"], "method"]),
+    }
+
+
+def _count_values(values: pd.Series, sort: bool = True) -> dict[str, int]:
+    return {str(value): int(count) for value, count in values.value_counts(sort=sort).items()}

@@ -1,34 +1,261 @@
-"""Render pages from templates: single HTML files without scripts that load nothing.
+"""Render pages as single HTML files without scripts or external resources, and format their values.
 
-A page can therefore be sent, archived and printed.
+Such a page can be sent, archived and printed.
 """
 
 from __future__ import annotations
 
+import collections
 import importlib.resources
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nrprob.batch.report import filters
+import numpy as np
+from markupsafe import Markup, escape
 
-__all__ = ["render"]
+from nrprob.batch import registry
+from nrprob.batch.report.comparison import Comparison
+from nrprob.batch.schema import ModelFile
+
+__all__ = ["MARKS", "count_marks", "format_counts", "format_position", "format_value", "render",
+           "with_error"]  # fmt: skip
+
+# Symbol and name of a mark, whose colour is in the style of the page.
+MARKS = {"worse": ("▼", "worse"), "within": ("≈", "within 2 SE"), "reached": ("▲", "reached")}
+_SAMPLED = "sampled for every run and the same for all methods"
 
 
-def _source(name: str) -> str:
+def count_marks(entries: Iterable[Any]) -> dict[str, int]:
+    """Numbers of our values by mark."""
+    counts = collections.Counter(entry.mark for entry in entries)
+    return {mark: counts[mark] for mark in MARKS}
+
+
+def format_counts(values: Mapping[str, int]) -> str:
+    """Texts, with their numbers of fits if there are several texts."""
+    if len(values) == 1:
+        return next(iter(values))
+    return ", ".join(f"{text} ({count} fits)" for text, count in values.items())
+
+
+def format_value(value: float | None, measure: str = "", statistic: str = "mean") -> str:
+    """A value of a measure: three decimals between 0 and 1, three digits of a time."""
+    if value is None or np.isnan(value):
+        return "–"
+    if statistic == "p":
+        return f"{value:.2g}"
+    if measure == "n_clusters":
+        return f"{round(value, 2):g}"
+    if measure == "seconds" and abs(value) < 1000:
+        return f"{value:#.3g}".rstrip(".")
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def allow_breaks(name: str) -> Markup:
+    """A name that lines may break after its underscores and slashes."""
+    return Markup(re.sub("([_/])", r"\1<wbr>", str(escape(name))))
+
+
+def avoid_breaks(text: str) -> str:
+    """Keep "dims = [4, 4]" on one line."""
+    return re.sub(r"\[[^]]*\]| = ", lambda match: match[0].replace(" ", "\N{NO-BREAK SPACE}"), text)
+
+
+def format_digits(value: float) -> str:
+    """Four digits of a feature, or all integer digits of up to seven."""
+    return f"{value:{'.0f' if 1e4 <= abs(value) < 1e7 else '.4g'}}".replace("-", "\N{MINUS SIGN}")
+
+
+def format_difference(value: float) -> str:
+    """A difference in standard deviations, up to a hundred."""
+    if abs(value) >= 100:
+        return "over 100" if value > 0 else "below \N{MINUS SIGN}100"
+    return f"{value:+.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def with_error(value: float, error: float, measure: str, statistic: str = "mean") -> list[str]:
+    """A value and its error, with equal decimals; without an error, the value alone."""
+    text = format_value(value, measure, statistic)
+    decimals = len(text.partition(".")[2])
+    return [text] if np.isnan(error) else [text, f"{error:.{decimals}f}"]
+
+
+def published_formats(table: Comparison) -> dict[tuple[str, str], str]:
+    """Formats of published values, with the most decimals of any value of the column."""
+    return {
+        column: "%g" if column[1] == "p" else f"%.{table.decimals.get(column, 0)}f"
+        for column in table.columns
+    }
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 120:
+        return f"{format_value(seconds, 'seconds')} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def format_time(started: str) -> str:
+    """Write "2005-05-01 12:30 UTC"."""
+    return f"{started[:16].replace('T', ' ')} UTC"
+
+
+def _format_range(values: Sequence[int], what: str) -> str:
+    """Write "20 data sets", or "5 to 20 data sets"."""
+    low, high = min(values), max(values)
+    text = f"{low}" if low == high else f"{low} to {high}"
+    return f"{text} {what}" + ("" if high == 1 else "s")
+
+
+def describe_averages(table: Comparison) -> str:
+    """Describe the fits of our values, and their standard errors."""
+    values = [entry.ours for entry in table.entries if entry.ours is not None]
+    if not values:
+        return "Nothing of ours is finished here."
+    text = f"Ours: {_format_range([value.n_sets for value in values], 'data set')}"
+    text += f", {_format_range([value.n_runs for value in values], 'fit')} of each method on each"
+    over = {value.over for value in values}
+    if "data sets" in over:
+        text += "; ± is the standard error over data sets"
+    if "fits" in over:
+        text += "; with one data set, ± is the standard error over its fits"
+    if "" in over:
+        text += "; single values have no standard error"
+    statistics = dict.fromkeys(s for _, s in table.columns)
+    if others := [s for s in statistics if s not in ("mean", "p")]:
+        text += f". The {' and '.join(others)} over the fits of a data set is averaged over sets"
+    if "p" in statistics:
+        text += ". p is of a two-sided paired t-test over data sets, or the fits of a single one"
+    return text + "."
+
+
+def group_columns(table: Comparison) -> dict[str, list[str]]:
+    """Names of the columns of each measure."""
+    result: dict[str, list[str]] = {}
+    for measure, statistic in table.columns:
+        result.setdefault(measure, []).append("mean ± SE" if statistic == "mean" else statistic)
+    return result
+
+
+def describe_known(model: ModelFile) -> str:
+    """Name the known structure, and the methods that are not conditioned on it."""
+    text = ", ".join(model.known_names)
+    without = [m.label for m in model.methods if not registry.method(m.name).capabilities.known]
+    return f"{text} (not given to {', '.join(without)})" if without else text
+
+
+def describe_external(model: ModelFile) -> str:
+    """Name the external estimators; empty without any."""
+    names = {
+        method.label: method.name
+        for method in model.methods
+        if isinstance(registry.method(method.name), registry.Rival)
+    }
+    text = ", ".join(name if name.endswith(f".{label}") else f"{label} ({name})"
+                     for label, name in names.items())  # fmt: skip
+    return f"{text}: fitted on X only, one after another" if text else ""
+
+
+def describe_labels(model: ModelFile) -> str:
+    """Describe the target labels of methods, and the scored rows."""
+    target = model.wanted
+    assert target is not None
+    if target.fraction:
+        share = " or ".join(map(_percent, dict.fromkeys(target.fraction)))
+        text = f"{share} {'of all rows' if target.draw == 'rows' else 'of every class'}"
+    else:
+        text = f"{' or '.join(map(str, dict.fromkeys(target.per_class)))} rows of every class"
+    text = f"{target.labeling} of {text}, {_SAMPLED}"
+    if target.classes is not None:
+        text += f", of {target.classes} classes alone"
+    if target.wrong:
+        shares = " or ".join(map(_percent, dict.fromkeys(target.wrong)))
+        text += f"; {shares} of these labels are wrong"
+    if without := [method.label for method in model.methods if not method.wanted]:
+        text += f" (not given to {', '.join(without)})"
+    scored = "all rows" if target.score == "all" else "the other rows alone"
+    return f"{text}; measures are of {scored}"
+
+
+def describe_split(model: ModelFile) -> str:
+    """Describe the split of the rows."""
+    split = model.split
+    assert split is not None
+    shares = [
+        f"{_percent(a['labelled'])} of the rows with their label, {_percent(a['unlabelled'])} "
+        f"without it, {_percent(a['test'])} to test"
+        for a in split.amounts
+    ]
+    text = f"{' or '.join(shares)}; {_SAMPLED}"
+    text += f", with a label for every {split.labeling} at least once"
+    without = [method.label for method in model.methods if not (split.told and method.wanted)]
+    if without:
+        is_none = len(without) == len(model.methods)
+        text += f"; labels are given to {'no method' if is_none else 'all but '}"
+        text += "" if is_none else ", ".join(without)
+    if split.standardize:
+        text += "; features are standardised by the rows that are fitted"
+    return text
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+def describe_pairs(model: ModelFile) -> str:
+    """Describe the pairs of rows."""
+    assert model.constraints is not None
+    ways = {
+        "none": "none wrong",
+        "coin": "{share} of them decided by a coin",
+        "bias": "{share} of them must-links between the last two classes",
+    }
+    counts: dict[str, list[str]] = {}
+    for amount in model.constraints.amounts:
+        way = ways[amount["wrong"]].format(share=_percent(amount.get("share", 0)))
+        counts.setdefault(way, []).append(str(amount["pairs"]))
+    text = "; or ".join(f"{', '.join(pairs)} pairs, {way}" for way, pairs in counts.items())
+    text = f"{text}; by {model.classes}, {_SAMPLED}"
+    able = [m.label for m in model.methods if registry.method(m.name).capabilities.pairs]
+    return text if len(able) == len(model.methods) else f"{text} ({', '.join(able)} take them)"
+
+
+def end_sentence(text: str) -> str:
+    """End a text with a full stop, unless it has an end."""
+    return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def format_position(x: Any) -> str:
+    """Write a value of a chart's axis."""
+    return x if isinstance(x, str) else f"{x:g}" if isinstance(x, float) else json.dumps(x)
+
+
+_FILTERS = (
+    allow_breaks, avoid_breaks, count_marks, describe_averages, describe_external, describe_known,
+    describe_labels, describe_pairs, describe_split, end_sentence, format_counts, format_difference,
+    format_digits, format_duration, format_time, format_value, group_columns, published_formats,
+    with_error,
+)  # fmt: skip
+
+
+def _read_template(name: str) -> str:
     return (importlib.resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
 def render(template: str, **content: Any) -> str:
-    """Fill a template of this folder; whatever is put into it is escaped."""
+    """Fill a template of this folder with escaped content."""
     import jinja2
 
     import nrprob
 
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_source),
+        loader=jinja2.FunctionLoader(_read_template),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters |= {name: getattr(filters, name) for name in filters.__all__}
+    environment.filters |= {function.__name__: function for function in _FILTERS}
     return environment.get_template(template).render(**content, version=nrprob.__version__)

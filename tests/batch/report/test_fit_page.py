@@ -11,7 +11,7 @@ from nrprob import plotting
 from nrprob.batch import fit_files
 from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import Fit
-from nrprob.batch.report import filters, fit_page
+from nrprob.batch.report import fit_page, template
 from nrprob.batch.report.fit_page import Chapter
 from nrprob.batch.tables import Table
 from nrprob.statistics import top_features
@@ -126,11 +126,11 @@ def test_the_page_of_a_fit(drawn, tmp_path):
     assert told.most_different(2, 1).tolist() == [1]
     ours, theirs = rest[sought == 2][:, 1], rest[sought != 2][:, 1]
     pooled = (ours.var() * len(ours) + theirs.var() * len(theirs)) / 88
-    means = [filters.format_digits(X[side, 1].mean()) for side in (sought == 2, sought != 2)]
+    means = [template.format_digits(X[side, 1].mean()) for side in (sought == 2, sought != 2)]
     difference = f"{(ours.mean() - theirs.mean()) / pooled**0.5:.2f}".replace("-", "\u2212")
     assert [NAMES[1], difference, *means] in page.cells
     nearest = told.nearest[2][0]
-    values = [filters.format_digits(X[nearest, j]) for j in told.most_different(2, 4)]
+    values = [template.format_digits(X[nearest, j]) for j in told.most_different(2, 4)]
     assert [f"row <{nearest}>", *values] in page.cells
 
 
@@ -157,7 +157,7 @@ def test_values_are_in_the_units_of_the_table(drawn):
     [(1995, "1995"), (-12345.6, "\N{MINUS SIGN}12346"), (0.00123456, "0.001235"), (1e7, "1e+07")],
 )
 def test_digits(value, shown):
-    assert filters.format_digits(value) == shown
+    assert template.format_digits(value) == shown
 
 
 def test_other_labels(drawn, tmp_path):

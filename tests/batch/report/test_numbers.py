@@ -14,8 +14,7 @@ from nrprob.batch.plan import expand
 from nrprob.batch.report.averages import Value, count_decimals, judge
 from nrprob.batch.report.chart import make_chart
 from nrprob.batch.report.comparison import compare_published, summarize_all
-from nrprob.batch.report.results import collect_results, measure_performance
-from nrprob.batch.report.run_info import summarize_run
+from nrprob.batch.report.results import collect_results, measure_performance, summarize_run
 
 
 def results_of(folder):
@@ -314,7 +313,7 @@ def test_methods_that_share_fits_count_their_time_once(tmp_path):
     results, _ = results_of(make_run(tmp_path, make_model(methods=methods), lambda c: MADE))
     assert entries_of(summarize_all(results), "the same")["old", "mean"].ours.value == 0.5
     result = summarize_run(results)
-    assert (result.n_done, result.seconds) == (24, 12 * 0.25)
+    assert (result["n_done"], result["seconds"]) == (24, 12 * 0.25)
 
 
 def test_measures_may_have_any_name(tmp_path):
@@ -335,12 +334,12 @@ def test_an_objective_by_another_name_is_no_column_of_several_methods(tmp_path):
             name for name, _ in compare_published(results, results.model.tables[0]).columns
         ] == shown
         assert [name for name, _ in summarize_all(results).columns][: len(shown)] == shown
-        assert [*measure_performance(results)[0][0].means] == shown
+        assert [*measure_performance(results)[0]["means"].iloc[0]] == shown
 
 
 def test_times_and_convergence(tmp_path):
     results, dataset = results_of(make_run(tmp_path, make_model()))
-    methods, settings = measure_performance(results)
+    methods, settings = ([*t.itertuples()] for t in measure_performance(results))
     methods = sorted(methods, key=lambda row: row.method != "ours")
     seconds = by_hand(dataset, "seconds", method="ours")
     assert methods[0].n_fits == 12 and methods[0].method == "ours"
@@ -349,4 +348,4 @@ def test_times_and_convergence(tmp_path):
     assert (methods[0].n_unconverged, methods[0].n_warned) == (6, 6)
     assert (methods[0].n_programs, methods[0].compile_seconds) == (1, 4.0)
     assert sorted(s.setting for s in settings) == ["dims = [12, 4]"] * 2 + ["dims = [4, 4]"] * 2
-    assert summarize_run(results).warnings == {"did not converge <after> 3 steps": 12}
+    assert summarize_run(results)["warnings"] == {"did not converge <after> 3 steps": 12}

@@ -14,7 +14,7 @@ from pages import Page, page_of
 from nrprob.batch import fit_files, write_report
 from nrprob.batch.fit_result import FitResult
 from nrprob.batch.fits import Fit
-from nrprob.batch.report import filters, fit_page, template
+from nrprob.batch.report import fit_page, template
 from nrprob.batch.report.fit_page import Chapter
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.tables import Table
@@ -41,7 +41,7 @@ def test_wrong_labels_and_those_of_some_classes_are_said():
     wanted = {"labeling": "partition_1", "fraction": [0.1, 0.3], "draw": "rows"}
     more = wanted | {"wrong": [0, 0.25], "classes": 2}
     text, plain = (
-        filters.describe_labels(ModelFile(**make_model(wanted=w))) for w in (more, wanted)
+        template.describe_labels(ModelFile(**make_model(wanted=w))) for w in (more, wanted)
     )
     assert text.startswith("partition_1 of 10 % or 30 % of all rows, sampled for every run")
     assert "of 2 classes alone; 0 % or 25 % of these labels are wrong" in text
