@@ -34,8 +34,7 @@ from nrprob.scheduler import connect as _connect
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-    from nrprob.batch.executor import Executor
-    from nrprob.batch.worker import Done
+    from nrprob.batch.executor import Done, Executor
 
 __all__ = ["LOCAL", "Cluster", "connect"]
 
@@ -88,7 +87,7 @@ def _has_file(run: _Run) -> bool:
 
 def _execute(run: _Run, content: bytes | None, cells: Sequence[Experiment]) -> Done:
     """Execute a batch on this worker; ``content`` of the data file, if some workers lack it."""
-    from nrprob.batch.worker import Done, execute_batch
+    from nrprob.batch.executor import Done, execute_batch
 
     with _LOCK:
         if run.name in _FINISHED:
@@ -242,7 +241,7 @@ class Cluster:
 
     def next_done(self) -> tuple[str, Done]:
         """Name and outcome of the next batch that completes."""
-        from nrprob.batch.worker import Done
+        from nrprob.batch.executor import Done
 
         future = next(self._completed)
         name, cells, _ = self._submitted.pop(future.key)

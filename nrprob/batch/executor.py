@@ -1,13 +1,17 @@
-"""Execute the fits of a batch: side by side in compiled programs, or one by one."""
+"""Execute batches of fits, side by side in compiled programs or one by one, in this process."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import datetime
+import json
 import math
+import platform
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -15,21 +19,28 @@ import numpy as np
 
 from nrprob.batch import registry
 from nrprob.batch.cost import MAX_CACHED_BYTES, MAX_TABLES
-from nrprob.batch.fits import Fit, default_measures, infeasible_fit, record_fit, score_fit
-from nrprob.batch.inputs import Inputs, assemble_inputs
+from nrprob.batch.fits import (
+    Fit,
+    default_measures,
+    infeasible_fit,
+    package_versions,
+    record_fit,
+    score_fit,
+)
+from nrprob.batch.inputs import Inputs, assemble_inputs, load_data
 from nrprob.batch.plan import Experiment
 from nrprob.batch.rivals import fit_rival
 from nrprob.batch.schema import ModelFile
-from nrprob.batch.sources import load_data
+from nrprob.batch.store import fits_to_dataset, netcdf_bytes
 from nrprob.batch.tables import Table, size_in_memory
 from nrprob.engines.batching import Batcher
 from nrprob.engines.placement import cpu_for_small_steps, memory_budget
 from nrprob.engines.sharding import active_mesh, sharded
 from nrprob.estimator.base import Clusterer, check_finite
-from nrprob.exceptions import DataUnavailable
+from nrprob.exceptions import DataUnavailable, InputError
 from nrprob.settings import standard
 
-__all__ = ["DataSets", "Executor"]
+__all__ = ["DataSets", "Done", "Executor", "LocalPool", "execute_batch"]
 
 
 class DataSets:
@@ -217,3 +228,68 @@ def _predict(
         if rows.any():
             predicted[rows] = estimator.predict(X, **known)
     return predicted
+
+
+@dataclass
+class Done:
+    """Outcome of some cells.
+
+    Attributes
+    ----------
+    content : NetCDF file of the finished cells; empty without any
+    finished, compiled : numbers of finished cells, and of compiled programs
+    skipped, failed : reason -> number of cells without data, and of cells whose fit failed
+    """
+
+    content: bytes = b""
+    finished: int = 0
+    skipped: collections.Counter[str] = field(default_factory=collections.Counter)
+    failed: collections.Counter[str] = field(default_factory=collections.Counter)
+    compiled: int = 0
+
+
+def execute_batch(executor: Executor, cells: Sequence[Experiment], where: str = "") -> Done:
+    """Fit cells and encode the results; ``where`` precedes messages about missing data."""
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    before = len(executor.lanes.compiled)
+    fits: dict[Experiment, Fit] = {}
+    done = Done()
+    for cell, fit in executor.fit(cells).items():
+        if isinstance(fit, DataUnavailable):
+            done.skipped[f"{where}{fit}"] += 1
+        elif isinstance(fit, Exception):
+            kind = "" if isinstance(fit, InputError) else f"{type(fit).__name__}: "
+            done.failed[f"{cell.method}: {kind}{fit}"] += 1
+        else:
+            fits[cell] = fit
+    done.finished, done.compiled = len(fits), len(executor.lanes.compiled) - before
+    if fits:
+        devices = executor.lanes.devices
+        circumstances = {
+            "started": started,
+            "host": platform.node(),
+            "device": f"{len(devices)} x {devices[0].device_kind}",
+            "versions": json.dumps(package_versions()),
+        }
+        dataset = fits_to_dataset(fits, circumstances, labels=executor.model.save.labels)
+        done.content = netcdf_bytes(dataset)
+    return done
+
+
+class LocalPool:
+    """Executes batches in this process, one after another."""
+
+    room = 1  # batches that may be submitted before one of them is collected
+
+    def __init__(self, executor: Executor):
+        self._executor = executor
+        self._waiting: collections.deque[tuple[str, Sequence[Experiment]]] = collections.deque()
+
+    def submit(self, name: str, cells: Sequence[Experiment]) -> None:
+        """Take a batch."""
+        self._waiting.append((name, cells))
+
+    def next_done(self) -> tuple[str, Done]:
+        """Name and outcome of a batch that was submitted."""
+        name, cells = self._waiting.popleft()
+        return name, execute_batch(self._executor, cells)

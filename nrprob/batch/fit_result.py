@@ -12,9 +12,9 @@ import numpy as np
 
 from nrprob.batch import registry
 from nrprob.batch.fits import Fit, default_measures, record_fit, score_fit
+from nrprob.batch.inputs import load_data
 from nrprob.batch.plan import Plan
 from nrprob.batch.provenance import as_key
-from nrprob.batch.sources import load_data
 from nrprob.batch.store import dataset_to_fit
 from nrprob.batch.tables import Table
 from nrprob.data.preparation.record import Say, as_option

@@ -1,33 +1,8 @@
 """Model files: what to run, described in TOML.
 
-A file names its data, the known structure, methods with their parameters, and measures::
-
-    title = "Even, odd, and what else?"
-    known = "parity"
-
-    [data]
-    loader = "digits"
-    keep = { digit = [4, 5, 6, 7] }
-
-    [data.labelings.parity]
-    of = "digit"
-    groups = { even = [4, 6], odd = [5, 7] }
-
-    [[methods]]
-    name = "ccib"
-    n_clusters = 2
-
-It may describe many data sets and many settings: ``data.cases`` lists parameters of the data that
-belong together, ``grid`` (of the data, or of a method) lists values to combine, ``data.repeats``
-generates several data sets of every case, and ``runs`` repeats every fit with another seed. A
-method's parameter may refer to the data: ``n_clusters = "data.n_clusters"``. A method may be an
-estimator of another package, by its import path: ``"sklearn.cluster.KMeans"``.
-
-``wanted`` gives methods target labels of some rows. ``split`` fits some rows, with or without their
-labels, and tests on others. ``constraints`` gives methods pairs of rows.
-
-``tables`` and ``figures`` arrange the results of a report, with published values. Unknown keys are
-refused, with their place and the nearest valid key.
+A file names its data, the known structure, methods with their parameters, and measures. It may
+sample target labels, splits and pairs, vary all of these, and arrange the results of a report; see
+docs/model-files.md. Unknown keys are refused, with their place and the nearest valid key.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import scipy.sparse
 
 from nrprob.batch import tables
 from nrprob.batch.formats import is_table
+from nrprob.batch.inputs import load_selected
 from nrprob.batch.plan import Plan
-from nrprob.batch.sources import load_selected
 from nrprob.data.frames import listed
 from nrprob.exceptions import DataUnavailable
 from nrprob.files import digest

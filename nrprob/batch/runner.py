@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from nrprob.batch.cluster import Cluster, connect
-from nrprob.batch.executor import Executor
+from nrprob.batch.executor import Done, Executor, LocalPool
 from nrprob.batch.formats import is_fit_folder
 from nrprob.batch.modelfile import default_folder, read_model
 from nrprob.batch.plan import Batch, Experiment, Plan, expand
@@ -25,7 +25,6 @@ from nrprob.batch.preflight import check, try_out
 from nrprob.batch.provenance import with_provenance
 from nrprob.batch.schema import ModelFile
 from nrprob.batch.store import Store
-from nrprob.batch.worker import Done, LocalPool
 from nrprob.exceptions import InputError, short_repr, warn
 from nrprob.files import as_path
 

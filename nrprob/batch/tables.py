@@ -26,7 +26,7 @@ from nrprob.files import read_npz, read_sparse, reading
 
 __all__ = [
     "Table", "as_labels", "check_values", "find_matrix", "fit_scaler", "generate_set", "load_set",
-    "partial_labels", "read_column", "read_contents", "read_table", "select_columns",
+    "read_column", "read_contents", "read_table", "select_columns",
     "size_in_memory",
 ]  # fmt: skip
 
@@ -229,11 +229,18 @@ def check_values(table: Table) -> None:
     raise InputError(f"the data have missing or infinite values; {where}; fill them in, or {how}")
 
 
-def as_labels(values: np.ndarray, what: str) -> np.ndarray:
-    """Check that a column is a labeling: names or codes of groups."""
+def as_labels(values: np.ndarray, what: str, *, is_partial: bool = False) -> np.ndarray:
+    """Check that a column is a labeling: names or codes of groups.
+
+    A partial labeling with empty cells becomes text, which is empty for these.
+    """
     import pandas as pd
 
     values = np.asarray(values)
+    if is_partial and (unknown := pd.isna(values) | are_blank(values)).any():
+        text = np.full(len(values), "", object)
+        text[~unknown] = [str(label) for label in as_labels(values[~unknown], what).tolist()]
+        return text.astype(str)
     if values.ndim != 1:
         raise InputError(f"{what} is not one label per row; its shape is {values.shape}")
     if values.dtype.kind in "biuUS":
@@ -254,20 +261,6 @@ def as_labels(values: np.ndarray, what: str) -> np.ndarray:
             f"in {len(values)} rows; cut it into groups first"
         )
     return values
-
-
-def partial_labels(values: np.ndarray, what: str) -> np.ndarray:
-    """Labels of a column that may have empty cells; text, if there are any, and empty for these."""
-    import pandas as pd
-
-    values = np.asarray(values)
-    unknown = pd.isna(values) | are_blank(values)
-    labels = as_labels(values[~unknown], what)
-    if not unknown.any():
-        return labels
-    text = np.full(len(values), "", object)
-    text[~unknown] = [str(label) for label in labels.tolist()]
-    return text.astype(str)
 
 
 def fit_scaler(X: Any) -> Any:

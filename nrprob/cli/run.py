@@ -162,7 +162,7 @@ def _check_plans(plans: list[tuple[Path, Plan]], allow_large: bool) -> list[tupl
 def _check_files(plans: list[tuple[Path, Plan]], allow_large: bool) -> None:
     """Refuse data that are too large, and files that do not serve, before heavy imports."""
     from nrprob.batch.cost import refuse_large
-    from nrprob.batch.sources import load_selected
+    from nrprob.batch.inputs import load_selected
 
     wrong: list[str] = []
     for path, one in plans:

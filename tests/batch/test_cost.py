@@ -12,7 +12,7 @@ from places import MODELS
 from typer.testing import CliRunner
 
 from nrprob import batch, datasets
-from nrprob.batch import cost, executor, registry, sources, tables
+from nrprob.batch import cost, executor, inputs, registry, tables
 from nrprob.batch.cost import available_memory, estimate, refuse_large
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand
@@ -63,13 +63,13 @@ def test_every_generator_is_tried():
 @pytest.mark.parametrize("name", DRAWN)
 def test_sizes_of_generators_are_those_of_what_they_draw(name):
     plan = planned(data={"generator": name, "parameters": DRAWN[name]})
-    assert_like(plan, sources.load_data(plan.model).X)
+    assert_like(plan, inputs.load_data(plan.model).X)
 
 
 def test_counts_of_cells_have_fewer_entries_than_molecules():
     parameters = {"n_samples": 50, "n_genes": 3000, "mean_total": 200.0}
     plan = planned(data={"generator": "make_cell_counts", "parameters": parameters})
-    assert_like(plan, sources.load_data(plan.model).X)
+    assert_like(plan, inputs.load_data(plan.model).X)
 
 
 @pytest.mark.parametrize("name", [*sizes._KNOWN, "ecoli", "cmu_faces_32x30"])
@@ -78,7 +78,7 @@ def test_sizes_of_sets_are_those_of_what_is_loaded(name):
     if name not in SHIPPED and loaders._folder(name) is None:
         pytest.skip("no folder of NRPROB_DATA has it")
     try:
-        X = sources.load_data(plan.model).X
+        X = inputs.load_data(plan.model).X
     except DataUnavailable as error:
         pytest.skip(str(error))
     assert_like(plan, X)
@@ -95,7 +95,7 @@ def test_sizes_of_files_are_those_of_what_is_read(tmp_path):
     for name in ("rows.csv", "rows.tsv", "rows.npz", "counts.npz"):
         labels = {} if name.endswith("npz") else {"label_columns": ["kind"]}
         plan = planned(data={"file": str(tmp_path / name), **labels})
-        result, X = estimate(plan, methods=False), sources.load_data(plan.model).X
+        result, X = estimate(plan, methods=False), inputs.load_data(plan.model).X
         # Lines of a table are counted with the first, which names the columns.
         assert result.samples - X.shape[0] in (0, 1) and result.features == X.shape[1]
         assert 0 <= result.bytes - tables.size_in_memory(X) < 200
@@ -105,7 +105,7 @@ def test_sizes_of_binary_tables_are_those_of_what_is_read(tmp_path):
     pytest.importorskip("pyarrow")
     pd.DataFrame(np.ones((40, 3)), columns=list("abc")).to_parquet(tmp_path / "rows.parquet")
     plan = planned(data={"file": str(tmp_path / "rows.parquet"), "drop": ["a"]})
-    assert_like(plan, sources.load_data(plan.model).X)
+    assert_like(plan, inputs.load_data(plan.model).X)
 
 
 def test_sizes_of_annotated_data_are_those_in_the_file(tmp_path):

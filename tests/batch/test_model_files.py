@@ -11,9 +11,9 @@ from places import MODELS
 
 from nrprob import CCIB
 from nrprob.batch import tables
+from nrprob.batch.inputs import known_array, load_data
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand
-from nrprob.batch.sources import known_array, load_data
 from nrprob.batch.splits import sample_labels
 from nrprob.exceptions import InputError
 

@@ -383,9 +383,8 @@ def test_curves_change_one_share_at_a_time(name):
 
 def estimators(path):
     """(cell, data, estimator) of every fit of a model file."""
-    from nrprob.batch.inputs import assemble_inputs
+    from nrprob.batch.inputs import assemble_inputs, load_data
     from nrprob.batch.registry import make_estimator
-    from nrprob.batch.sources import load_data
 
     model = read_model(path)
     for cell in expand(model).cells:

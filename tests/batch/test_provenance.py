@@ -11,10 +11,10 @@ from pages import page_of
 from typer.testing import CliRunner
 
 from nrprob import batch
+from nrprob.batch.inputs import load_data
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand
 from nrprob.batch.provenance import with_provenance
-from nrprob.batch.sources import load_data
 from nrprob.cli import app
 from nrprob.exceptions import InputError
 

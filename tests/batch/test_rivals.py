@@ -28,13 +28,13 @@ from typer.testing import CliRunner
 from nrprob import batch, metrics
 from nrprob.batch import registry, rivals
 from nrprob.batch.allowed import check_allowed
+from nrprob.batch.inputs import load_data
 from nrprob.batch.modelfile import read_model
 from nrprob.batch.plan import expand, select
 from nrprob.batch.preflight import check
 from nrprob.batch.report import template
 from nrprob.batch.report.results import collect_results, measure_performance
 from nrprob.batch.runner import run_plan
-from nrprob.batch.sources import load_data
 from nrprob.batch.store import read_plan
 from nrprob.cli import app
 from nrprob.exceptions import InputError

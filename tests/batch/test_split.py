@@ -325,7 +325,7 @@ def test_rows_and_values_to_keep_may_vary(tmp_path):
         },
         "methods": [{"name": "mdl_multiview", "n_clusters": 2}],
     }  # fmt: skip
-    from nrprob.batch.sources import load_data
+    from nrprob.batch.inputs import load_data
 
     model = read_model(spec)
     cells = plan.expand(model).cells
