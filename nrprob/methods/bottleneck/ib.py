@@ -176,8 +176,8 @@ class IB(UnconditionalMixin, SplittingBottleneck):  # type: ignore[misc]
     >>> from nrprob import IB, metrics
     >>> from nrprob.datasets import make_multinomial_2d
     >>> X, labels = make_multinomial_2d(200, 2, 400, random_state=0)
-    >>> model = IB(4, random_state=0).fit(X)
-    >>> print(f"{metrics.normalized_mutual_information(model.labels_, labels):.2f}")
+    >>> model = IB(2, random_state=0).fit(X)
+    >>> print(f"{metrics.normalized_mutual_information(model.labels_, labels[:, 1]):.2f}")
     1.00
     """
 
@@ -325,7 +325,7 @@ class IBSI(SplittingBottleneck):
     >>> X, labels = make_binary_partitions(200, (8, 4), random_state=0)
     >>> model = IBSI(2, gamma=10.0, random_state=0).fit(X, known=labels[:, 0])
     >>> print(f"{metrics.matched_accuracy(model.labels_, labels[:, 1]):.2f}")
-    1.00
+    0.99
     """
 
     n_clusters: parameters.Clusters = 2

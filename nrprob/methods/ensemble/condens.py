@@ -1,4 +1,4 @@
-"""Conditional ensembles: the consensus of one clustering per known group."""
+"""Conditional ensembles: consensus of one clustering per known group."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from nrprob.estimator.calls import memberships
 from nrprob.estimator.capabilities import Capabilities
 from nrprob.exceptions import DegenerateClusterWarning
 from nrprob.known import Memberships
-from nrprob.methods.ensemble.consensus import agree, scatter
+from nrprob.methods.ensemble.consensus import find_consensus, total_scatter
 from nrprob.settings import few_threads, standard
 from nrprob.statistics.ensembles import centroid_scores, stack_indicators
 from nrprob.statistics.families import fit_features
 
 _BASES = ("kmeans", "em", "daib")
-_ROUNDS = 20  # of adjusting the extension, from each start
+_ROUNDS = 20  # maximum number of rounds of extension="adjusted", per start
 
 
 @dataclass
 class EnsembleInput:
-    """Checked input of one fit; the base clusterings are still to be made."""
+    """Validated input of one fit, before base clustering."""
 
     raw: Any
     x: Any
@@ -43,86 +43,89 @@ class EnsembleInput:
     design: Design
     names: list[Any]
     sizes: list[int | None]
-    calls: tuple[solve.SolverCall, ...] = ()  # bases are not compiled
+    calls: tuple[solve.SolverCall, ...] = ()
 
 
 @parameters.constructor
 class CondEns(Clusterer):
-    r"""Conditional ensembles: cluster every known group by itself, and agree on one clustering.
+    r"""Conditional ensembles: consensus of separate clusterings of the known groups (CondEns).
 
-    Every known group is clustered by itself, by any clusterer, so that what is known cannot be
-    found again; each of these clusterings is extended to all rows; and the clusters are those that
-    agree best with all of the extended clusterings C_1, C_2, ..., by quadratic mutual information.
-    With n rows it minimises
+    CondEns clusters each known group separately, so no base clustering can reproduce the known
+    groups. It extends each base clustering :math:`C_j` to all n rows, and computes the consensus C
+    that minimises
 
     .. math:: \frac{n}{2} \sum_j H^2(C_j|C) = \frac{n}{2} \sum_j \left[H^2(C_j) - I^2(C;C_j)\right],
-        \qquad H^2(p) = 2 \left(1 - \sum_c p_c^2\right)
+        \qquad H^2(p) = 2 \left(1 - \sum_c p_c^2\right),
 
-    which is the sum of squares, within clusters, of the stacked indicators of the C_j. There is no
-    weight to choose. The known groups should be about independent of the clusters sought: each
-    group then holds all of them.
+    where :math:`H^2` is the quadratic entropy and :math:`I^2` the quadratic mutual information. The
+    objective equals the within-cluster sum of squares of the stacked indicators of the :math:`C_j`.
+    There is no penalty weight. The target clusters should be nearly independent of the known
+    groups, so that each group contains all clusters.
 
     Parameters
     ----------
     <n_clusters>
     base : {"kmeans", "em", "daib"} or clusterer, default="kmeans"
-        What clusters the known groups: scikit-learn's `KMeans` (counts are divided by their row
-        sums), `MixtureEM` without annealing, `IB`, or a clusterer that has ``fit`` and ``predict``,
-        of which every group gets a clone and which sees the rows as they are.
+        Base clusterer of the known groups: scikit-learn's `KMeans` (counts are divided by their row
+        sums), `MixtureEM` without annealing, `IB`, or a clusterer with ``fit`` and ``predict``.
+        CondEns clones such a clusterer for each group and fits it to the rows without
+        transformation.
     n_init_base : int, default=10
-        Restarts of every base clustering, of which the best by its own objective is kept; at most
-        10**6. One is too few: a single group that is clustered badly misleads the consensus. A
-        clusterer of your own brings its own number.
+        Number of restarts of each base clustering; the solution with the best objective is kept.
+        One restart is too few: a single bad base clustering misleads the consensus. A base that you
+        pass uses its own setting. At most 10**6.
     n_clusters_base : int, sequence or mapping, optional
-        Number of clusters of the base clusterings: one for all, or one for every known group, as a
+        Number of clusters of the base clusterings: a number for all, or one per known group, as a
         sequence in the order of the sorted labels or as a mapping from labels. None is
-        ``n_clusters``, or what a clusterer of your own says itself.
+        ``n_clusters``, or the setting of a base that you pass.
     extension : {"nearest", "adjusted"}, default="nearest"
-        How base clusterings reach the rows of other groups. "nearest" is the published way: every
-        row goes to the nearest base cluster. "adjusted" first moves the row by the difference of
-        the two groups' shifts, which are fitted in turn with the consensus. It needs
-        ``base="kmeans"``, or a clusterer of your own for real features, dense rows, and ``known``
-        in `predict`.
+        Assignment of the rows of other groups to base clusters. "nearest" is the published method:
+        the nearest base cluster. "adjusted" first subtracts the difference of the shifts of the two
+        groups, which it fits alternately with the consensus. Use it if the known groups shift the
+        features of the target clusters. It needs ``base="kmeans"``, or a base that you pass for
+        continuous features; dense rows; and ``known`` in `predict`.
     features : {"auto", "multinomial", "bernoulli", "gaussian"}, default="auto"
-        Model of the features, as in `IB`; without a meaning for a clusterer of your own.
+        Model of the features, as in `IB`; ignored for a base that you pass.
     binarize : float, optional
         Threshold above which a feature counts as 1.
     n_init : int, default=10
-        Number of restarts of the consensus, at most 10**6; the best by objective is kept.
+        Number of restarts of the consensus; the solution with the best objective is kept. At most
+        10**6.
     max_iter : int, default=300
-        Most iterations of a base clustering, and most sweeps of the consensus; at most 10**6.
+        Maximum number of iterations of a base clustering, and of sweeps of the consensus; at most
+        10**6.
     tol : float, default=1e-4
-        When a base clustering has converged, in its own terms; from 0 to 1.
+        Convergence tolerance of the base clusterings, as the base defines it; from 0 to 1.
     random_state : int, RandomState instance or None, default=None
-        Determines the starts.
+        Determines the initial values.
     <verbose>
 
     Attributes
     ----------
     <labels_>
     membership_ : ndarray of shape (n_samples, n_clusters)
-        One-hot: the consensus is hard.
+        One-hot, since the consensus is hard.
     <n_clusters_>
     objective_ : float
-        The minimised sum of squares of the best restart. It is not in nats: a row in a cluster
-        where all members agree costs 0, and no row more than the number of members.
-    objective_trace_ : ndarray
-        Objective of the best restart after every sweep.
+        Objective of the best restart, not in nats. A row costs between 0, if all members agree in
+        its cluster, and the number of members.
+    objective_trace_ : ndarray of shape (n_sweeps,)
+        Objective of the best restart after each sweep.
     estimators_ : list
-        The fitted base clusterers, one per member of the ensemble.
+        Fitted base clusterers, one per member of the ensemble.
     members_ : list
-        Labels of the known groups that took part, in the order of ``estimators_``; a tuple where
-        several labelings are known, None where nothing is.
+        Labels of the known groups of ``estimators_``: tuples for several known labelings, None
+        without ``known``.
     base_labels_ : ndarray of shape (n_samples, n_members)
-        The base clusterings, extended to all rows.
+        Base clusterings, extended to all rows.
     shifts_ : ndarray of shape (n_groups, n_features)
-        What is common to the rows of a known group, whatever their cluster, in the base's units and
-        in the order in which the groups first appear; 0 unless ``extension="adjusted"``.
+        Shifts of the known groups, in the units of the base and in the order of their first
+        occurrence; 0 unless ``extension="adjusted"``.
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
-        Means of the rows of every cluster; that of all rows for a cluster without rows.
+        Means of the rows of each cluster; the mean of all rows for an empty cluster.
     member_centers_ : ndarray of shape (n_clusters, n_indicators)
-        Shares of the base clusters in every cluster: member by member, p(base cluster given
-        cluster). Those of all rows for a cluster that holds nothing.
+        p(base cluster | cluster) of the base clusters of all members; averages over all rows for an
+        empty cluster.
     n_iter_ : int
         Sweeps of the best restart.
     <converged_>
@@ -131,32 +134,55 @@ class CondEns(Clusterer):
     <n_features_in_>
     <classes_>
 
+    See Also
+    --------
+    CCIB : Conditions on the known groups in one objective.
+    ResidualMixture : Gaussian mixture of the residuals from known structure.
+    IB : Base clusterer "daib".
+    MixtureEM : Base clusterer "em".
+
     Notes
     -----
-    Groups that are too small (fewer rows than base clusters) or that cannot be divided (all rows
-    alike) are left out of the ensemble, with a warning; their rows are clustered all the same, by
-    the other members. Without ``known`` the ensemble has one member, the base clustering of all
-    rows. ``y`` fixes the cluster of rows in the consensus; base clusterings do not see it.
+    Algorithm:
 
-    Where the known structure shifts the same features as the sought one, rows of other groups lie
-    nearest to a wrong base cluster, and no number of restarts helps. "adjusted" takes a row for the
-    sum of a shift of its group and a centre of its cluster, fits both by least squares with the
-    consensus as clusters, extends and agrees again until nothing changes, once from no shifts and
-    once from the groups' means, and keeps the round that leaves the least share of the members'
-    quadratic entropies. The first of these rounds is "nearest". It is this package's own.
+    1. Fit the base clusterer to each known group.
+    2. Assign all rows to the clusters of each base clustering.
+    3. Merge rows with equal base labels, and minimise the objective by sequential reassignment from
+       ``n_init`` random partitions.
+    4. For "adjusted": fit the model row = group shift + cluster centre by least squares, extend the
+       base clusterings with these shifts, and repeat from step 3 until the labels are stable. This
+       runs once from shifts of 0 and once from the group means. The result with the smallest
+       objective relative to the total scatter is kept.
+
+    A sweep takes O(r k b) time for r distinct patterns of base labels, k clusters and b base
+    clusters in total, and O(n_members n) memory, besides the cost of the base.
+
+    CondEns omits groups with fewer rows than base clusters and groups of equal rows, with a
+    warning; the other members cluster their rows. Without ``known``, the ensemble has a single
+    member. Target labels ``y`` fix the clusters of rows in the consensus; base clusterings do not
+    use them.
 
     References
     ----------
-    Gondek (2005), Algorithm 7.1, with the consensus (7.2.1); the sum in (3.6.2) runs over clusters,
-    not over members, and the cost of the consensus in section 7.3.1 is that of all base clusters
-    together. Topchy, Jain and Punch (2003); Mirkin (2001), the sum of squares.
+    Gondek, D. and Hofmann, T. (2005), "Non-redundant clustering with conditional ensembles", ACM
+    SIGKDD, 70-77, doi:10.1145/1081870.1081882.
+
+    Gondek, D. (2005), "Non-redundant clustering", PhD thesis, Brown University, Algorithm 7.1 and
+    consensus (7.2.1). The sum in (3.6.2) is corrected to run over clusters.
+
+    Topchy, A., Jain, A. K. and Punch, W. (2003), "Combining multiple weak clusterings", IEEE
+    International Conference on Data Mining, 331-338. Consensus by quadratic mutual information.
+
+    ``extension="adjusted"`` is specific to this package.
 
     Examples
     --------
-    >>> from nrprob import CondEns
+    >>> from nrprob import CondEns, metrics
     >>> from nrprob.datasets import make_binary_partitions
     >>> X, labels = make_binary_partitions(200, (10, 4), random_state=0)
     >>> model = CondEns(2, random_state=0).fit(X, known=labels[:, 0])
+    >>> print(f"{metrics.matched_accuracy(model.labels_, labels[:, 1]):.2f}")
+    0.99
     >>> model.base_labels_.shape
     (200, 2)
     """
@@ -191,28 +217,28 @@ class CondEns(Clusterer):
     # Input
 
     def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
+        """Validate the parameters that do not depend on the data."""
         super().check_parameters()
         base = self.base
         if self.extension == "adjusted" and isinstance(base, str) and base != "kmeans":
             raise ValueError(
-                "extension='adjusted' moves rows, and moved counts or zeros and ones mean nothing; "
-                f"got base={base!r}; use base='kmeans', or extension='nearest'"
+                "extension='adjusted' shifts continuous rows, and base models counts or binary "
+                f"data; got base={base!r}; use base='kmeans', or extension='nearest'"
             )
-        check_base(base, _BASES, ("fit", "predict"), "place rows of other groups")
+        check_base(base, _BASES, ("fit", "predict"), "assign rows of other groups")
 
     def prepare(self, X, y, known=None) -> EnsembleInput:
-        """Check the input; nothing is clustered yet."""
+        """Validate the input; see `Clusterer.prepare`."""
         X, fixed = self._take_in(X, y)
         n_samples = X.shape[0]
         if isinstance(known, Memberships):
             raise ValueError(
-                "conditional ensembles need a categorical known clustering; got soft Memberships; "
-                "pass labels, such as the most probable group of every row"
+                "conditional ensembles need known labels; got soft Memberships; "
+                "pass labels, such as the most probable group of each row"
             )
         if self.extension == "adjusted" and sparse.issparse(X):
             raise ValueError(
-                "extension='adjusted' moves rows, which fills them; got sparse X; "
+                "extension='adjusted' shifts rows, which needs dense X; got sparse X; "
                 "use extension='nearest', or pass a dense array"
             )
         self._encoder = DesignEncoder()
@@ -223,28 +249,28 @@ class CondEns(Clusterer):
         names = names or [None]
         self._features = fit_features(X, self.features, self.binarize)
         x = X if self.base == "em" or not isinstance(self.base, str) else self._features(X)
-        return EnsembleInput(X, x, fixed, design, names, self._sizes(names))
+        return EnsembleInput(X, x, fixed, design, names, self._base_sizes(names))
 
-    def _sizes(self, names: list[Any]) -> list[int | None]:
-        """Number of base clusters of every known group; None where the base alone knows."""
+    def _base_sizes(self, names: list[Any]) -> list[int | None]:
+        """Number of base clusters of each known group; None if only the base determines it."""
         sizes = self.n_clusters_base
         if sizes is None:
-            own = None
+            default_size = None
             if isinstance(self.base, str):
-                own = self.n_clusters
+                default_size = self.n_clusters
             else:
                 name = count_name(self.base)
                 result = self.base.get_params(deep=False)[name] if name else None
-                own = result if isinstance(result, int) else None
-            return [own] * len(names)
+                default_size = result if isinstance(result, int) else None
+            return [default_size] * len(names)
         if isinstance(sizes, Mapping):
             missing = [name for name in names if name not in sizes]
             if missing:
                 raise ValueError(
-                    "n_clusters_base must name every known group; "
-                    f"got nothing for {missing[0]!r}; add it, or pass one number for all"
+                    "n_clusters_base must contain every known group; "
+                    f"got no entry for {missing[0]!r}; add it, or pass one number for all"
                 )
-            given = [sizes[name] for name in names]
+            group_sizes = [sizes[name] for name in names]
         elif np.ndim(sizes) == 1:
             if len(sizes) != len(names):
                 raise ValueError(
@@ -258,120 +284,123 @@ class CondEns(Clusterer):
                     "n_clusters_base cannot be a sequence, since the known labels have no order; "
                     f"got labels {names[:5]!r}; pass a mapping from labels"
                 ) from None
-            given = [0] * len(names)
-            for place, size in zip(order, sizes, strict=True):
-                given[place] = size
+            group_sizes = [0] * len(names)
+            for position, size in zip(order, sizes, strict=True):
+                group_sizes[position] = size
         else:
-            given = [sizes] * len(names)
-        for size in given:
+            group_sizes = [sizes] * len(names)
+        for size in group_sizes:
             self._check_number("n_clusters_base", size, low=1, high=CLUSTERS, integer=True)
-        return [int(size) for size in given]
+        return [int(size) for size in group_sizes]
 
     # Fitting
 
-    def compute(self, given):
-        """Cluster every known group, and find the consensus; see `Clusterer.compute`."""
-        codes, x = given.design.codes, given.x
+    def compute(self, task):
+        """Cluster each known group and compute the consensus; see `Clusterer.compute`."""
+        codes, x = task.design.codes, task.x
         with few_threads(len(codes)):
-            first = self._fit_members(given)
-        shifts = np.zeros((given.design.n_groups, x.shape[1]), x.dtype)
+            first = self._fit_members(task)
+        shifts = np.zeros((task.design.n_groups, x.shape[1]), x.dtype)
         starts = [shifts]
         adjusted = self.extension == "adjusted" and len(shifts) > 1
         if adjusted:
-            starts.append(_shifts(x, codes, np.zeros_like(codes)))
-        least = np.inf
+            starts.append(_fit_shifts(x, codes, np.zeros_like(codes)))
+        lowest = np.inf
         for start, shifts in enumerate(starts):
             before = None
             for round_ in range(_ROUNDS):
-                columns = first if start + round_ == 0 else self._extend(x, codes, shifts)
+                columns = first if start + round_ == 0 else self._extend_members(x, codes, shifts)
                 self._classes = [np.unique(column) for column in columns.T]
-                restarts, best, slots = agree(
-                    columns, self._classes, given.fixed, self.n_clusters,
+                restarts, best, slots = find_consensus(
+                    columns, self._classes, task.fixed, self.n_clusters,
                     n_init=self.n_init, max_iter=self.max_iter, random_state=self.random_state,
                 )  # fmt: skip
-                reached = best.objective.min()
-                # Members that hardly divide the rows of other groups leave little whatever they
-                # mean; so what is left is compared with what there was.
-                left = reached / max(scatter(columns), 1e-300)
+                objective = best.objective.min()
+                # Compare rounds relative to the scatter of their members: members that assign
+                # almost all rows to one cluster have a small objective without a consensus.
+                relative_objective = objective / max(total_scatter(columns), 1e-300)
                 if self.verbose:
-                    print(f"consensus of {columns.shape[1]}: sum of squares {reached:.6g}")
-                if left <= least * (1 + 1e-9):  # of equals the last, whose shifts fit its labels
-                    least, kept = left, (columns, shifts, self._classes, restarts, best, slots)
+                    print(f"consensus of {columns.shape[1]}: sum of squares {objective:.6g}")
+                # Ties go to the last round, whose shifts fit its labels.
+                if relative_objective <= lowest * (1 + 1e-9):
+                    lowest = relative_objective
+                    best_result = columns, shifts, self._classes, restarts, best, slots
                 labels = restarts.labels[restarts.objective.argmin()]
                 if not adjusted or (before is not None and (labels == before).all()):
                     break
-                shifts, before = _shifts(x, codes, labels), labels
-        return [kept]
+                # Fit the shifts to the consensus, and repeat.
+                shifts, before = _fit_shifts(x, codes, labels), labels
+        return [best_result]
 
-    def _extend(self, x: Any, codes: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-        """Clusters (n, members) that the members find for rows of the known groups ``codes``."""
+    def _extend_members(self, x: Any, codes: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+        """Clusters (n, members) that the members assign to rows of the known groups ``codes``."""
         columns = []
         with few_threads(len(codes)):
-            for member, own in zip(self.estimators_, self._own, strict=True):
-                moved = x + (shifts[own] - shifts)[codes] if shifts.any() else x
-                # Compiled bases take the type of their fit.
+            for member, group in zip(self.estimators_, self._member_groups, strict=True):
+                moved = x + (shifts[group] - shifts)[codes] if shifts.any() else x
+                # Compiled bases need the dtype of their fit.
                 columns.append(np.asarray(member.predict(moved.astype(self._dtype, copy=False))))
         return np.stack(columns, 1)
 
-    def _fit_members(self, given: EnsembleInput) -> np.ndarray:
-        """Fit the members of the ensemble, and extend them to all rows (n, members)."""
-        n_groups = len(given.names)
+    def _fit_members(self, task: EnsembleInput) -> np.ndarray:
+        """Fit the members of the ensemble, and assign all rows to their clusters (n, members)."""
+        n_groups = len(task.names)
         random = check_random_state(self.random_state)
         seeds = [random.randint(2**31 - 1) for _ in range(n_groups)]
-        codes = given.design.codes
-        self._dtype = given.x.dtype
+        codes = task.design.codes
+        self._dtype = task.x.dtype
         order = np.argsort(codes, kind="stable")
         ends = np.cumsum(np.bincount(codes, minlength=n_groups))
-        self.estimators_, self.members_, self._own, columns = [], [], [], []
-        left_out, fewer = [], []
+        self.estimators_, self.members_, self._member_groups, columns = [], [], [], []
+        left_out, with_fewer = [], []
         for g in range(n_groups):
-            name, size = given.names[g], given.sizes[g]
+            name, size = task.names[g], task.sizes[g]
             rows = order[ends[g - 1] if g else 0 : ends[g]]
-            part = given.x[rows]
-            if size == 1 or (rows.size >= (size or 2) and not _alike(part)):
+            group_rows = task.x[rows]
+            if size == 1 or (rows.size >= (size or 2) and not _all_rows_equal(group_rows)):
                 with warnings.catch_warnings():
-                    # Said below, once for all groups.
+                    # One warning for all groups follows below.
                     warnings.simplefilter("ignore", DegenerateClusterWarning)
                     warnings.filterwarnings("ignore", ".*has no counts", UserWarning)
                     warnings.filterwarnings(
                         "ignore", "Number of distinct clusters", ConvergenceWarning
                     )
-                    member = self._member(size, seeds[g]).fit(part)
-                    column = np.asarray(member.predict(given.x))
+                    member = self._make_member(size, seeds[g]).fit(group_rows)
+                    column = np.asarray(member.predict(task.x))
                 n_found = np.unique(column[rows]).size
                 if n_found > 1 or size == 1:
                     self.estimators_.append(member)
                     self.members_.append(name)
-                    self._own.append(g)
+                    self._member_groups.append(g)
                     columns.append(column)
                     if size is not None and n_found < size:
-                        fewer.append(name)
+                        with_fewer.append(name)
                     if self.verbose:
                         print(f"base clusterings {g + 1}/{n_groups}")
                     continue
             left_out.append(name)
         if not columns:
-            what = "X cannot" if given.names == [None] else "no known group can"
+            what = "X cannot" if task.names == [None] else "no known group can"
             raise ValueError(
-                f"{what} be clustered, for want of as many rows as base clusters or of rows that "
-                f"differ; got n_samples={given.x.shape[0]} in {n_groups} group(s); pass more rows, "
+                f"{what} be clustered, for lack of rows or of rows that "
+                f"differ; got n_samples={task.x.shape[0]} in {n_groups} group(s); pass more rows, "
                 "merge small groups, or lower n_clusters_base"
             )
         if left_out:
             self._degenerate(
-                f"{len(left_out)} known group(s) take no part in the ensemble, having fewer rows "
-                f"than base clusters, or only rows alike; got {some(left_out)}; merge small "
-                "groups if that matters"
+                f"{len(left_out)} known group(s) take no part in the ensemble, since they have "
+                f"fewer rows than base clusters, or only equal rows; got {some(left_out)}; merge "
+                "small groups if that matters"
             )
-        if fewer:
+        if with_fewer:
             self._degenerate(
-                f"{len(fewer)} base clustering(s) have fewer clusters than asked for; "
-                f"got {some(fewer)}; lower n_clusters_base if that matters"
+                f"{len(with_fewer)} base clustering(s) have fewer clusters than requested; "
+                f"got {some(with_fewer)}; lower n_clusters_base if that matters"
             )
         return np.stack(columns, 1)
 
-    def _member(self, size: int | None, seed: int) -> Any:
-        """Unfitted base clusterer."""
+    def _make_member(self, size: int | None, seed: int) -> Any:
+        """Return an unfitted base clusterer."""
         common: dict[str, Any] = {
             "n_init": self.n_init_base,
             "max_iter": self.max_iter,
@@ -390,7 +419,7 @@ class CondEns(Clusterer):
         if self.base == "em":
             from nrprob.methods.mixture.em import MixtureEM
 
-            # Full covariances of groups of few rows would be singular.
+            # Full covariances of small groups would be singular.
             return MixtureEM(
                 size, features=features, binarize=self.binarize, covariance="diag", anneal=False,
                 **common,
@@ -434,19 +463,19 @@ class CondEns(Clusterer):
             codes = np.zeros(x.shape[0], int)
             if self.extension == "adjusted":
                 codes = self._encoder.transform(known, x.shape[0]).codes
-            labels = self._extend(x, codes, self.shifts_)
+            labels = self._extend_members(x, codes, self.shifts_)
         return centroid_scores(
             stack_indicators(labels, self._classes), self.member_centers_, self._holds_rows
         )
 
     def predict(self, X, *, known=None):
-        """Cluster of new rows: the nearest one, as the base clusterings see the rows.
+        """Assign new rows to the consensus clusters by their base clusters.
 
         Parameters
         ----------
         X : array-like or sparse matrix of shape (n_samples, n_features)
         known : as in `fit`; ignored unless ``extension="adjusted"``
-            The published base clusterings place rows of any group.
+            With ``extension="nearest"``, base clusterings assign rows of any group.
 
         Returns
         -------
@@ -469,23 +498,24 @@ class CondEns(Clusterer):
         return super().predict_proba(X, known=known)
 
 
-def _shifts(x: np.ndarray, codes: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Shifts (groups, m) of rows that are a shift of their group, a centre of their cluster, noise.
+def _fit_shifts(x: np.ndarray, codes: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Least-squares shifts (groups, m) in the model row = group shift + cluster centre + noise.
 
-    Least squares. Only differences of shifts matter; where groups have no cluster in common, they
-    are not determined, and the shortest solution is taken.
+    Only differences of shifts are identified. Groups without a common cluster get the solution of
+    minimum norm.
     """
-    wide = x.astype(np.float64)
-    z = np.eye(codes.max() + 1)[codes]
-    c = (labels[:, None] == np.unique(labels)).astype(float)
-    both = z.T @ c
-    share = both / c.sum(0)
-    left = np.diag(z.sum(0)) - share @ both.T
-    right = z.T @ wide - share @ (c.T @ wide)
-    return np.linalg.lstsq(left, right, rcond=1e-10)[0].astype(x.dtype)
+    # Normal equations of the shifts, after elimination of the cluster centres.
+    float64_rows = x.astype(np.float64)
+    groups = np.eye(codes.max() + 1)[codes]
+    clusters = (labels[:, None] == np.unique(labels)).astype(float)
+    joint = groups.T @ clusters
+    share = joint / clusters.sum(0)
+    normal_matrix = np.diag(groups.sum(0)) - share @ joint.T
+    moments = groups.T @ float64_rows - share @ (clusters.T @ float64_rows)
+    return np.linalg.lstsq(normal_matrix, moments, rcond=1e-10)[0].astype(x.dtype)
 
 
-def _alike(x: Any) -> bool:
+def _all_rows_equal(x: Any) -> bool:
     """Whether all rows are equal."""
     if sparse.issparse(x):
         return (x.max(axis=0) != x.min(axis=0)).nnz == 0

@@ -1,4 +1,4 @@
-"""Consensus of clusterings with any numbers of clusters, by moves of single rows."""
+"""Consensus of clusterings with any numbers of clusters, by reassignment of single rows."""
 
 from __future__ import annotations
 
@@ -21,31 +21,30 @@ from nrprob.statistics.families import sum_of_squares
 from nrprob.statistics.rows import Layout, Rows, coarse_bucket, make_layout, make_rows, padded_count
 from nrprob.statistics.terms import Term
 
-# Patterns of base labels up to which single moves, which find the better optima, are quick enough.
-_SEQUENTIAL = 10000
-_MOVES = 16  # moves that count as one step where numbers of clusters are padded
+_MAX_SEQUENTIAL = 10000  # patterns of base labels; sequential moves find better optima than batches
+_STEP_MOVES = 16  # moves that count as one step in the cost of padding clusters
 
 
 @dataclass(frozen=True)
 class Consensus:
-    """Scatter, within clusters, of the stacked indicators of an ensemble's clusterings.
+    """Within-cluster scatter of the stacked indicators of the clusterings of an ensemble.
 
-    With members C_j of n rows it is (n/2) sum_j H2(C_j|C) = (n/2) sum_j [H2(C_j) - I2(C;C_j)], in
-    which H2 is the quadratic entropy 2 (1 - sum p^2). Dividing an indicator by its deviation, or
-    by anything else, would make it another criterion.
+    For members C_j of n rows it equals (n/2) sum_j H2(C_j|C) = (n/2) sum_j [H2(C_j) - I2(C;C_j)],
+    where H2 is the quadratic entropy 2 (1 - sum p^2). Scaled indicators would give another
+    criterion.
     """
 
     def __call__(self, rows: Rows, settings: Settings) -> Problem:
-        """Make the problem from the rows."""
+        """Build the problem from the rows."""
         constant = 0.5 * sum_of_squares(rows)
         scale = 2 * constant / rows.mass.sum()
-        one = jnp.ones((), rows.mass.dtype)
-        term = Term(one, constant, None, gaussian_cost, False, scale)
-        # The Gaussian cost is half a scatter.
+        unit_weight = jnp.ones((), rows.mass.dtype)
+        term = Term(unit_weight, constant, None, gaussian_cost, False, scale)
+        # The Gaussian cost is half of the scatter.
         return Problem((term,), FixedWeights(jnp.full(1, 2, rows.mass.dtype)))
 
 
-def agree(
+def find_consensus(
     columns: np.ndarray,
     classes: Sequence[np.ndarray],
     fixed: np.ndarray | None,
@@ -55,50 +54,49 @@ def agree(
     max_iter: int,
     random_state: Any,
 ) -> tuple[Restarts, solve.Solution, Layout]:
-    """Find the consensus: all restarts, the best solution, and where every row is in it.
+    """Compute the consensus: all restarts, the best solution, and the layout of the rows.
 
-    Rows with the same base labels, and the same wanted label, move together, which is exact
-    and makes of many rows a few weighted ones. They are numbered as they first appear, so that
-    neither the names of base clusters nor the order of the members play a part.
+    Rows with equal base labels and equal target labels form one weighted row, which is exact.
+    These patterns are numbered by first occurrence, so the result is invariant to the names of base
+    clusters and to the order of the members.
 
     Parameters
     ----------
     columns : (n, members) labels
-    classes : those of every member
-    fixed : (n,) cluster of rows whose cluster is given, else -1; or None
+    classes : labels of each member
+    fixed : (n,) clusters of labelled rows, -1 for others; or None
     k : number of clusters
     """
-    place, patterns = factorize(columns if fixed is None else np.column_stack([columns, fixed]))
-    first = np.unique(place, return_index=True)[1]
-    # The numbers of patterns, of base clusters and of clusters are padded coarsely, with patterns
-    # of mass 0 and clusters that no pattern has: they seldom ask for a new program.
-    x = stack_indicators(columns[first], classes).toarray()
-    pad = coarse_bucket(len(x), 256) - len(x)
-    if pad + len(x) > _SEQUENTIAL:
-        pad = 0
+    pattern, patterns = factorize(columns if fixed is None else np.column_stack([columns, fixed]))
+    representatives = np.unique(pattern, return_index=True)[1]
+    # Pad patterns (with mass 0), base clusters and clusters, so that problems share programs.
+    x = stack_indicators(columns[representatives], classes).toarray()
+    n_padding = coarse_bucket(len(x), 256) - len(x)
+    if n_padding + len(x) > _MAX_SEQUENTIAL:
+        n_padding = 0
     else:
-        x = np.pad(x, ((0, pad), (0, coarse_bucket(x.shape[1], 64) - x.shape[1])))
+        x = np.pad(x, ((0, n_padding), (0, coarse_bucket(x.shape[1], 64) - x.shape[1])))
     layout = make_layout(np.zeros(len(x), int), 1)
-    rows = make_rows(x, layout, 1, mass=np.pad(np.bincount(place), (0, pad)))
+    rows = make_rows(x, layout, 1, mass=np.pad(np.bincount(pattern), (0, n_padding)))
     settings = solve.make_settings(x.dtype, n_clusters=k, max_iter=max_iter)
     if fixed is not None:
-        fixed = np.pad(fixed[first], (0, pad), constant_values=-1)
-    n_clusters = padded_count(k, _MOVES * x.shape[1])
+        fixed = np.pad(fixed[representatives], (0, n_padding), constant_values=-1)
+    n_clusters = padded_count(k, _STEP_MOVES * x.shape[1])
     calls = restart_calls(
         solve.solve_reassign,
         {
-            "solver": "sequential" if len(x) <= _SEQUENTIAL else "batched",
+            "solver": "sequential" if len(x) <= _MAX_SEQUENTIAL else "batched",
             "compressed": False, "build": Consensus(), "n_clusters": n_clusters,
         },
         rows, layout, fixed, [settings], n_init=n_init, random_state=random_state,
         each=rows.mass.size * n_clusters * 5 + n_clusters * rows.x.n_statistics * 8,
     )  # fmt: skip
-    layout = replace(layout, slot=layout.slot[place])
+    layout = replace(layout, slot=layout.slot[pattern])
     return *collect([call() for call in calls], layout), layout
 
 
-def scatter(columns: np.ndarray) -> float:
-    """Sum of squares of the stacked indicators of labels (n, members) about their mean."""
+def total_scatter(columns: np.ndarray) -> float:
+    """Total scatter of the stacked indicators of labels (n, members)."""
     n = len(columns)
     counts = [np.unique(column, return_counts=True)[1] for column in columns.T]
     return float(sum(n - (count**2).sum() / n for count in counts))

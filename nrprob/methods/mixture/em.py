@@ -1,4 +1,4 @@
-"""Mixture models by annealed expectation maximisation, unsupervised or semi-supervised."""
+"""Mixture models by annealed EM, unsupervised or semi-supervised."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from nrprob.statistics.xlogx import xlogx
 
 _COMPONENTS = ("multinomial", "bernoulli", "gaussian")
 _COVARIANCES = ("full", "diag", "spherical", "VEE")
-_COUNT = 1e30  # of which sums, times their logarithms, are numbers in float32
-_STATISTICS = 2e9  # bytes that the second moments of all rows may take
+_MAX_COUNT = 1e30  # larger counts overflow in float32
+_MAX_STATISTICS_BYTES = 2e9  # maximum memory of the second moments of all rows
 
 
 @dataclass(frozen=True)
 class MixtureMap:
-    """Raw rows as the statistics of a mixture: counts as they are, and moments of real features.
+    """Transform raw rows to sufficient statistics: counts, or moments of continuous features.
 
-    ``covariance`` says which second moments follow the first ones: all products of two features
-    (the upper triangle, by rows), the squares, or their sum; None for none.
+    ``covariance`` determines the second moments that follow the first moments: the products of all
+    pairs of features (upper triangle, by rows), the squares, their sum, or None.
     """
 
     base: FeatureMap
@@ -69,7 +69,7 @@ class MixtureMap:
                 "pass counts, or set features='gaussian'",
             )  # fmt: skip
             raise_where(
-                x, lambda v: v > _COUNT, f"a mixture needs counts of at most {_COUNT}",
+                x, lambda v: v > _MAX_COUNT, f"a mixture needs counts of at most {_MAX_COUNT}",
                 "divide them, or set features='gaussian'",
             )  # fmt: skip
             return x
@@ -81,17 +81,17 @@ class MixtureMap:
 
 
 @dataclass(frozen=True)
-class Smoothed:
-    """Cell cost of counts or masses to which numbers are added, less what an empty cell costs.
+class SmoothedCost:
+    """Cell cost with pseudo-counts, relative to the cost of an empty cell.
 
-    With ``alpha`` for every count, and for every 0 and 1, it is ``-log`` likelihood minus ``alpha``
-    times the sum of the log probabilities, at the probabilities that minimise it.
+    The cost is the negative log likelihood minus ``alpha`` times the sum of the log probabilities,
+    at its minimum over the probabilities.
 
     Attributes
     ----------
-    cost : of a cell as it is
-    n_features : the first features, which get ``alpha`` each
-    alpha, to_mass : what is added to a feature, and to the mass
+    cost : cell cost without pseudo-counts
+    n_features : number of leading features that get the pseudo-count ``alpha``
+    alpha, to_mass : pseudo-counts of a feature and of the mass
     """
 
     cost: Cost
@@ -101,38 +101,38 @@ class Smoothed:
 
     def __call__(self, cell: jax.Array) -> jax.Array:
         """Cost of statistics (..., p)."""
-        return self._cost(cell) - self.empty()
+        return self._smoothed_cost(cell) - self.empty_cost()
 
-    def empty(self) -> jax.Array:
-        """What `__call__` leaves out."""
-        return self._cost(jnp.zeros(self.n_features + 1))
+    def empty_cost(self) -> jax.Array:
+        """Cost of an empty cell."""
+        return self._smoothed_cost(jnp.zeros(self.n_features + 1))
 
-    def _cost(self, cell: jax.Array) -> jax.Array:
+    def _smoothed_cost(self, cell: jax.Array) -> jax.Array:
         x, w = cell[..., : self.n_features], cell[..., -1:]
         return self.cost(jnp.concatenate([x + self.alpha, w + self.to_mass], -1))
 
 
-class MixtureNumbers(NamedTuple):
-    """``constant``, nats per row that the scaling of the features took from the likelihood."""
+class MixtureParameters(NamedTuple):
+    """``constant``, the log Jacobian of the scaling of the features, in nats per row."""
 
     constant: Any
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """``-log`` likelihood of a mixture, but for the entropy of the memberships."""
+    """Expected negative log likelihood of a mixture, without the entropy of the memberships."""
 
     features: str
     covariance: str | None
     n_features: int
-    free: bool
+    free_weights: bool
     reg: float
     alpha: float
     anneal: bool
 
     def __call__(self, rows: Rows, settings: Settings) -> Problem:
-        """Make the problem from the rows."""
-        one = jnp.ones((), rows.mass.dtype)
+        """Build the problem from the rows."""
+        unit_weight = jnp.ones((), rows.mass.dtype)
         k = settings.n_clusters
         total = rows.mass.sum().astype(jnp.float64)
         constant = settings.method.constant.astype(jnp.float64)
@@ -141,64 +141,72 @@ class Mixture:
             cost = GaussianCost(self.covariance, self.n_features, self.reg)
             constant = constant * total
         elif self.alpha:
-            cost = Smoothed(cost, self.n_features, self.alpha, 2 * self.alpha)
-            constant = constant + k * cost.empty()
+            cost = SmoothedCost(cost, self.n_features, self.alpha, 2 * self.alpha)
+            constant = constant + k * cost.empty_cost()
         scale = jnp.asarray(float(self.n_features), jnp.float64)
-        likelihood = Term(one, constant, None, cost, False, scale)
-        if not self.free:
+        likelihood = Term(unit_weight, constant, None, cost, False, scale)
+        if not self.free_weights:
             uniform = replace(likelihood, constant=constant + total * jnp.log(k))
-            return Problem((uniform,), FixedWeights(jnp.stack([one])), anneal=self.anneal)
+            return Problem((uniform,), FixedWeights(jnp.stack([unit_weight])), anneal=self.anneal)
         weights: Any = mass_cost
         constant = xlogx(total + self.alpha * k)
         if self.alpha:
-            weights = Smoothed(mass_cost, 0, 0.0, self.alpha)
-            constant = constant + k * weights.empty()
-        terms = likelihood, Term(one, constant, None, weights, False)
-        return Problem(terms, FixedWeights(jnp.stack([one, one])), n_start=1, anneal=self.anneal)
+            weights = SmoothedCost(mass_cost, 0, 0.0, self.alpha)
+            constant = constant + k * weights.empty_cost()
+        terms = likelihood, Term(unit_weight, constant, None, weights, False)
+        return Problem(
+            terms,
+            FixedWeights(jnp.stack([unit_weight, unit_weight])),
+            n_start=1,
+            anneal=self.anneal,
+        )
 
 
 @parameters.constructor
 class MixtureEM(  # type: ignore[misc]
     UnconditionalMixin, AutoClustersMixin, FeatureParameters, ScoreMixin, TermEstimator
 ):
-    r"""Mixture of Bernoulli, multinomial or normal components, by annealed EM.
+    r"""Finite mixture of Bernoulli, multinomial or Gaussian components by annealed EM.
 
-    Minimises minus the log likelihood, in nats of the whole data set,
+    MixtureEM minimises the negative log likelihood, in nats of the whole data set,
 
     .. math:: - \sum_i \log \sum_k \pi_k p(x_i | \theta_k)
 
-    With labels of some rows it is the semi-supervised EM classifier: labelled rows stay with their
-    class, and the others say what they can about it.
+    over the weights :math:`\pi_k` and the parameters :math:`\theta_k` of the components k, where
+    :math:`x_i` is row i. With target labels of some rows, it is semi-supervised EM: labelled rows
+    stay in the component of their class.
 
     Parameters
     ----------
     n_clusters : int or "auto", default=2
-        Number of components. "auto", for gaussian components, takes the one that predicts rows
-        best which fits have not seen, by `nrprob.evidence.n_clusters`.
+        Number of components. "auto", for gaussian components, selects the number with the best
+        held-out log likelihood by `nrprob.evidence.n_clusters`.
     features : {"auto", "multinomial", "bernoulli", "gaussian"}, default="auto"
-        Components. "auto" takes 0/1 data as bernoulli, other non-negative integers as multinomial
-        and all else as gaussian. Multinomial rows count as they are: a long document says more
-        than a short one.
+        Distribution of the components. "auto" takes binary data as bernoulli, other non-negative
+        integers as multinomial, and all else as gaussian. Multinomial rows are not normalised, so a
+        long document has more influence than a short one.
     covariance : {"full", "diag", "spherical", "VEE"}, default="full"
-        Of gaussian components. "VEE" gives all of them one shape and orientation, each at a volume
-        of its own: for few rows, or few labels, of each component. It and "full" keep
-        m (m + 3) / 2 numbers for each row of m features.
+        Covariances of gaussian components. "VEE" has a common shape and orientation and a separate
+        volume per component; use it for few rows or few labels per component. "full" and "VEE"
+        store m (m + 3) / 2 moments per row of m features.
     weights : {"free", "uniform"}, default="free"
-        Whether the components' weights are fitted or all equal.
+        Whether the weights are estimated or equal.
     anneal : bool, default=True
-        Start at the temperature at which components first separate, and cool down to 1. False is
-        plain EM from random memberships, or from what the labelled rows alone say: in every restart
-        if all components have labels, else in the first.
+        Whether to start at the temperature at which components first separate, and cool down to 1.
+        False is plain EM from random memberships, or from the labelled rows: in all restarts if all
+        components have labels, else in the first restart.
     smoothing : float or "auto", default="auto"
-        At most 10**9. Added to every count of multinomial and bernoulli components, and to the mass
-        of every component. "auto" is 1 for multinomial features with labels, else 0.
+        Pseudo-count of each count of multinomial and bernoulli components, and of the mass of each
+        component. Raise it if rare terms separate components. "auto" is 1 for multinomial features
+        with target labels, else 0. At most 10**9.
     reg_covar : float, default=1e-6
         Added to the variances of gaussian components, in units of the mean variance of the
-        features; at most 10**6.
+        features. Raise it if components collapse to few rows. At most 10**6.
     unlabelled_weight : float, default=1.0
-        What a row without a label counts, beside 1 for one with a label: from 1e-9 to 1e9.
+        Weight of a row without a target label; a labelled row has weight 1. Lower it if many
+        unlabelled rows override the labels. From 1e-9 to 1e9.
     init : array-like of shape (n_samples,) or (n_samples, n_clusters), optional
-        Labels or memberships to start from, for ``anneal=False``.
+        Initial labels or memberships for ``anneal=False``.
     <binarize>
     <cooling>
     <noise>
@@ -213,19 +221,19 @@ class MixtureEM(  # type: ignore[misc]
     weights_ : ndarray of shape (n_clusters,)
         Weights of the components.
     means_ : ndarray of shape (n_clusters, n_features)
-        Means; probabilities of ones (bernoulli) or of terms (multinomial). Those of all rows for a
-        component that holds nothing.
+        Means (gaussian), or probabilities of ones (bernoulli) or of terms (multinomial). The
+        estimates of all rows for an empty component.
     covariances_ : ndarray
         Covariances of gaussian components: (n_clusters, n_features, n_features) for "full" and
         "VEE", (n_clusters, n_features) for "diag", (n_clusters,) for "spherical".
     objective_ : float
-        Minus the log likelihood of all rows, without multinomial coefficients; with smoothing or
-        ``reg_covar``, with their penalties.
+        Negative log likelihood of all rows, without multinomial coefficients, and with the
+        penalties of ``smoothing`` and ``reg_covar``.
     <labels_>
     <membership_>
     <n_clusters_>
     number_ : nrprob.evidence.NumberOfClusters
-        How the number was found; only for ``n_clusters="auto"``.
+        Selection of the number of components; only for ``n_clusters="auto"``.
     <objective_trace_>
     <n_iter_>
     <converged_>
@@ -242,30 +250,62 @@ class MixtureEM(  # type: ignore[misc]
         If one discrete feature y, such as a boolean column, determines the clusters c, or one of
         three or more clusters: I(c; y) / H(c) above 0.7.
 
+    See Also
+    --------
+    ResidualMixture : Gaussian mixture of the residuals from known structure.
+    MDLMixture : Bayesian mixture with an unknown number of components.
+    CMBC : Bernoulli mixture with a penalty on known groups.
+    IB : Information bottleneck of the same features.
+
     Notes
     -----
-    For "VEE", the M-step of components that hold the masses n_k and the scatters W_k (with
-    ``reg_covar``) in d dimensions finds the covariances lambda_k C by
+    Algorithm, for every restart:
+
+    1. Start with nearly equal memberships at the critical temperature T.
+    2. E-step: memberships proportional to :math:`[\pi_k p(x_i|\theta_k)]^{1/T}`.
+    3. M-step: weights and parameters in closed form. Repeat from step 2 until the memberships
+       change by less than ``tol``.
+    4. Divide T by ``cooling``, perturb the memberships by ``noise``, and repeat from step 2 until T
+       = 1.
+
+    For "VEE", the M-step alternates
 
     .. math:: \lambda_k = \frac{\operatorname{tr}(W_k C^{-1})}{n_k d}, \qquad
         C \propto \sum_k \frac{W_k}{\lambda_k}, \qquad |C| = 1
 
-    in turns until they settle, of which none lowers the likelihood.
+    until convergence, where the covariances are :math:`\lambda_k C`, :math:`n_k` is the mass and
+    :math:`W_k` the scatter of component k (with ``reg_covar``), and d the number of features. The
+    likelihood never decreases.
+
+    An iteration takes O(nkm) time for n rows, k components and m features, and O(nkm^2) for "full"
+    and "VEE". Memory is O(nm), and O(nm^2), respectively, plus O(n_init n k).
 
     References
     ----------
-    Dempster, Laird and Rubin (1977); Celeux and Govaert (1995), "VEE" as [lambda_k D A D']; Ueda
-    and Nakano (1998), the annealing; Nigam et al. (2000), labelled and unlabelled text; Gondek
-    (2005), section 3.5.2 with the sign of the entropy in (3.5.8) and the logarithm in (3.5.11)
-    corrected.
+    Dempster, A. P., Laird, N. M. and Rubin, D. B. (1977), "Maximum likelihood from incomplete data
+    via the EM algorithm", Journal of the Royal Statistical Society B 39, 1-38,
+    doi:10.1111/j.2517-6161.1977.tb01600.x.
+
+    Celeux, G. and Govaert, G. (1995), "Gaussian parsimonious clustering models", Pattern
+    Recognition 28, 781-793, doi:10.1016/0031-3203(94)00125-6. Model [lambda_k D A D'] is "VEE".
+
+    Ueda, N. and Nakano, R. (1998), "Deterministic annealing EM algorithm", Neural Networks 11,
+    271-282, doi:10.1016/S0893-6080(97)00133-0.
+
+    Nigam, K., McCallum, A. K., Thrun, S. and Mitchell, T. (2000), "Text classification from labeled
+    and unlabeled documents using EM", Machine Learning 39, 103-134, doi:10.1023/A:1007692713085.
+
+    Gondek, D. (2005), "Non-redundant clustering", PhD thesis, Brown University, section 3.5.2, with
+    the sign of the entropy in (3.5.8) and the logarithm in (3.5.11) corrected.
 
     Examples
     --------
     >>> import numpy as np
     >>> from nrprob import MixtureEM
     >>> X = np.concatenate([np.random.default_rng(0).normal(c, 1, (50, 2)) for c in (0, 5)])
-    >>> MixtureEM(2, random_state=0).fit(X).means_.shape
-    (2, 2)
+    >>> model = MixtureEM(2, covariance="spherical", random_state=0).fit(X)
+    >>> model.means_.shape, np.bincount(model.labels_).tolist()
+    ((2, 2), [50, 50])
     """
 
     n_clusters: parameters.ClustersOrAuto = 2
@@ -295,12 +335,12 @@ class MixtureEM(  # type: ignore[misc]
         return self.features in ("multinomial", "bernoulli")
 
     def check_parameters(self):
-        """Refuse parameters that are wrong whatever the data."""
+        """Validate the parameters that do not depend on the data."""
         super().check_parameters()
         if self.init is not None and self.anneal:
             raise ValueError(
-                "init is where plain EM starts, and an annealing has no such place; got both; "
-                "set anneal=False, or leave init out"
+                "init holds initial values of plain EM, which annealing does not use; got init "
+                "with anneal=True; set anneal=False, or leave init out"
             )
 
     def _fit_features(self, X):
@@ -315,9 +355,12 @@ class MixtureEM(  # type: ignore[misc]
                 "array, or set features='multinomial' or 'bernoulli'"
             )
         n, m = X.shape
-        if needs_products(self.covariance) and n * m * (m + 3) / 2 * X.dtype.itemsize > _STATISTICS:
+        if (
+            needs_products(self.covariance)
+            and n * m * (m + 3) / 2 * X.dtype.itemsize > _MAX_STATISTICS_BYTES
+        ):
             raise ValueError(
-                f"covariance={self.covariance!r} keeps m (m + 3) / 2 numbers of each row; got {n} "
+                f"covariance={self.covariance!r} stores m (m + 3) / 2 moments per row; got {n} "
                 f"rows of {m} features; use covariance='diag', or fewer features"
             )
         return MixtureMap(base, self.covariance)
@@ -328,7 +371,7 @@ class MixtureEM(  # type: ignore[misc]
         return np.where(fixed >= 0, 1.0, float(self.unlabelled_weight))
 
     def _descent(self):
-        # EM is the update without compression at the temperature 1.
+        # EM is the update without compression at temperature 1.
         return Descent(
             beta=1.0,
             compression=0.0,
@@ -353,9 +396,9 @@ class MixtureEM(  # type: ignore[misc]
             float(alpha),
             bool(self.anneal),
         )
-        # The likelihood is that of the features as given, not as scaled.
+        # The likelihood refers to the features in their units, before scaling.
         self._constant = m * math.log(self._features.base.scale) if gaussian else 0.0
-        return self._build, MixtureNumbers(self._constant)
+        return self._build, MixtureParameters(self._constant)
 
     def _common_cost(self, x, design):
         cost = self._constant
@@ -370,9 +413,9 @@ class MixtureEM(  # type: ignore[misc]
 
         .. math:: \frac{1}{n} \sum_i \log \sum_k \pi_k p(x_i | \theta_k)
 
-        without multinomial coefficients, and with the penalties of ``reg_covar`` as in the
-        objective. Where a row has what no row of the fit has in a component, that is hardly
-        possible there, but for ``smoothing``.
+        with the symbols of the class docstring, without multinomial coefficients, and with the
+        penalty of ``reg_covar``. Without ``smoothing``, a new row with a term that never occurs in
+        a component has almost no probability there.
 
         Parameters
         ----------
@@ -437,11 +480,11 @@ class MixtureEM(  # type: ignore[misc]
         with np.errstate(divide="ignore"):
             constant = np.log(self.weights_) - residuals.shape[1] / 2 * math.log(2 * math.pi)
         centres = self.means_ - self._features.base.centre
-        log_p = log_normals(residuals, centres, np.linalg.cholesky(self._covariances()))
+        log_p = log_normals(residuals, centres, np.linalg.cholesky(self._full_covariances()))
         return logsumexp(constant + log_p, axis=1)
 
-    def _covariances(self) -> np.ndarray:
-        """Covariances (k, m, m), whatever their form."""
+    def _full_covariances(self) -> np.ndarray:
+        """Covariance matrices (k, m, m) for any parameter ``covariance``."""
         covariances = self.covariances_
         m = self.n_features_in_
         if covariances.ndim == 3:
@@ -465,7 +508,7 @@ class MixtureEM(  # type: ignore[misc]
         """
         check_is_fitted(self)
         centres = self.means_ - self.weights_ @ self.means_
-        within = np.einsum("k,kij->ij", self.weights_, self._covariances())
+        within = np.einsum("k,kij->ij", self.weights_, self._full_covariances())
         return within + (centres.T * self.weights_) @ centres
 
     def has_flexible_clusters(self):
@@ -512,7 +555,7 @@ class MixtureEM(  # type: ignore[misc]
         return start.astype(task.rows.mass.dtype)
 
     def _log_init(self, n: int) -> np.ndarray:
-        """Log memberships (n, k) to start from."""
+        """Initial log memberships (n, k)."""
         init, k = np.asarray(self.init), self.n_clusters
         if init.shape == (n,):
             codes = np.unique(init, return_inverse=True)[1]
@@ -525,8 +568,8 @@ class MixtureEM(  # type: ignore[misc]
         init = init.astype(float)
         if init.shape != (n, k) or not (init >= 0).all() or not (init.sum(1) > 0).all():
             raise ValueError(
-                f"init must be labels ({n},) or memberships ({n}, {k}), not negative and with a "
-                f"positive sum in every row; got shape {init.shape}; pass one of these"
+                f"init must be labels ({n},) or memberships ({n}, {k}), non-negative with a "
+                f"positive sum in each row; got shape {init.shape}; pass one of these"
             )
         with np.errstate(divide="ignore"):
             return np.log(init)
@@ -539,11 +582,11 @@ class MixtureEM(  # type: ignore[misc]
         fixed = self._mass(task.fixed)
         if fixed is not None:
             w = w * fixed[:, None]
-        self._describe(w.T @ x, w.sum(0))
+        self._set_component_parameters(w.T @ x, w.sum(0))
         return self
 
-    def _describe(self, sums: np.ndarray, sizes: np.ndarray) -> None:
-        """Set the components' parameters from their statistics (k, p) and masses (k,)."""
+    def _set_component_parameters(self, sums: np.ndarray, sizes: np.ndarray) -> None:
+        """M-step: set the parameters of the components from statistics (k, p) and masses (k,)."""
         build = self._build
         alpha, m = build.alpha, self.n_features_in_
         self._total = float((sizes + alpha).sum())

@@ -299,7 +299,9 @@ def test_consensus_is_as_good_as_that_of_single_moves():
     result = agree(columns, k, None, 10, 100)
     classes = [np.arange(k)] * members
     with jax.enable_x64(True):
-        moved = consensus.agree(columns, classes, None, k, n_init=10, max_iter=300, random_state=0)
+        moved = consensus.find_consensus(
+            columns, classes, None, k, n_init=10, max_iter=300, random_state=0
+        )
     least = moved[0].objective.min()
     assert result.objective.min() <= 1.005 * least
     matched = match(columns[:, 0], result.labels[result.best], k, 0)

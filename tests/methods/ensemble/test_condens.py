@@ -262,7 +262,7 @@ def test_groups_that_cannot_be_clustered_are_left_out(binary):
     thin = sparse.csr_array(X)
     with pytest.warns(DegenerateClusterWarning, match="8, 9"):
         CondEns(2, random_state=0).fit(thin, known=z)
-    with pytest.warns(DegenerateClusterWarning, match="fewer clusters than asked for"):
+    with pytest.warns(DegenerateClusterWarning, match="fewer clusters than requested"):
         X[1] = 1 - X[2]
         few = CondEns(2, n_clusters_base=3, random_state=0).fit(X[1:], known=z[1:])
     assert sorted(few.members_) == [0, 1, 9] and np.isfinite(few.objective_)
@@ -391,10 +391,10 @@ def test_refusals_name_a_way_out(binary):
         (lambda: CondEns(2, base="median").fit(X, known=z), "or a clusterer"),
         (lambda: CondEns(2, features="text").fit(X, known=z), "features must be one of"),
         (lambda: CondEns(2).fit(X, known=np.eye(200)[:, :2]), "continuous"),
-        (lambda: CondEns(2).fit(X, known=Memberships(np.eye(2)[z])), "categorical"),
+        (lambda: CondEns(2).fit(X, known=Memberships(np.eye(2)[z])), "need known labels"),
         (lambda: CondEns(2).fit(X, known=z[:-1]), "pass one label per row"),
         (lambda: CondEns(2, n_clusters_base=[2, 2, 2]).fit(X, known=z), "3 for 2 groups"),
-        (lambda: CondEns(2, n_clusters_base={0: 2}).fit(X, known=z), "got nothing for 1"),
+        (lambda: CondEns(2, n_clusters_base={0: 2}).fit(X, known=z), "got no entry for 1"),
         (lambda: CondEns(2, n_clusters_base=0).fit(X, known=z), "n_clusters_base must be at"),
         (
             lambda: CondEns(2, n_clusters_base=[2, 2]).fit(X, known=np.array([1, "a"], object)[z]),
