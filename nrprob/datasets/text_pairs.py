@@ -14,7 +14,7 @@ from nrprob.data.validation import check_entries, check_random_state, check_rows
 from nrprob.datasets.generators import RandomState, _fraction, _positive_int
 from nrprob.datasets.sizes import Size, sized, stored
 from nrprob.exceptions import short_repr
-from nrprob.metrics.partitions import _encode
+from nrprob.metrics.partitions import _encode_labels
 
 __all__ = ["make_crossed_counts", "make_dialect_counts"]
 
@@ -208,7 +208,7 @@ def _checked(X: Any, labels: Any) -> tuple[sparse.csr_array, np.ndarray, np.ndar
             f"labels must be one per row of X; got shape {labels.shape} for {X.shape[0]} rows; "
             "pass a 1-D array of that length"
         )
-    codes = _encode(labels, "labels")
+    codes = _encode_labels(labels, "labels")
     if X.nnz and not (np.isfinite(X.data) & (X.data >= 0)).all():
         raise ValueError(
             f"X must hold finite counts, not negative; got {X.data.min()} as the least entry; "

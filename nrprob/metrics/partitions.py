@@ -38,18 +38,18 @@ Labels = Iterable[Hashable] | NDArray[Any]
 Codes = NDArray[np.int64]
 
 BLOCK_SIZE = 2**22
-"""Entries of the largest temporary table; bounds the memory of distances and of permutations."""
+"""Maximum number of entries of a temporary table, which bounds the memory."""
 
 
-def _missing(value: object) -> bool:
+def _is_missing(value: object) -> bool:
     try:
         return value is None or bool(value != value)
     except (TypeError, ValueError):  # pandas.NA has no truth value; an array has too many
         return not hasattr(value, "__len__")
 
 
-def _encode(labels: Labels, name: str) -> Codes:
-    """Replace labels by 0, 1, ... in sorted order (in order of appearance if they have none)."""
+def _encode_labels(labels: Labels, name: str) -> Codes:
+    """Replace labels by 0, 1, ... in sorted order, or in order of appearance if not sortable."""
     if isinstance(labels, str) or not hasattr(labels, "__iter__"):
         raise TypeError(
             f"{name} must be a sequence of labels; got {type(labels).__name__}; "
@@ -70,11 +70,11 @@ def _encode(labels: Labels, name: str) -> Codes:
     if array is not None and array.dtype.kind != "O":
         missing = int(np.count_nonzero(array != array))  # NaN and NaT
     else:
-        missing = sum(map(_missing, values))
+        missing = sum(map(_is_missing, values))
     if missing:
         raise ValueError(
             f"{name} must not have missing labels; got {missing} of NaN, NaT or None; "
-            "drop those samples or give them a label of their own"
+            "drop these samples or give them a separate label"
         )
 
     if array is not None and array.dtype.kind != "O":
@@ -93,13 +93,13 @@ def _encode(labels: Labels, name: str) -> Codes:
     return np.fromiter((index[v] for v in values), dtype=np.int64, count=n_labels)
 
 
-def _pair(a: Labels, b: Labels, names: tuple[str, str]) -> tuple[Codes, Codes]:
-    a_codes, b_codes = _encode(a, names[0]), _encode(b, names[1])
-    _same_length(len(a_codes), len(b_codes), names)
+def _encode_pair(a: Labels, b: Labels, names: tuple[str, str]) -> tuple[Codes, Codes]:
+    a_codes, b_codes = _encode_labels(a, names[0]), _encode_labels(b, names[1])
+    _check_same_length(len(a_codes), len(b_codes), names)
     return a_codes, b_codes
 
 
-def _same_length(n_a: int, n_b: int, names: tuple[str, str]) -> None:
+def _check_same_length(n_a: int, n_b: int, names: tuple[str, str]) -> None:
     if n_a != n_b:
         raise ValueError(
             f"{names[0]} and {names[1]} must have the same length; got {n_a} and {n_b}; "
@@ -107,8 +107,8 @@ def _same_length(n_a: int, n_b: int, names: tuple[str, str]) -> None:
         )
 
 
-def _encode_all(labelings: ArrayLike | Sequence[Labels], name: str) -> list[Codes]:
-    """Codes of several labelings: columns of a table, elements of a list, or a single one."""
+def _encode_labelings(labelings: ArrayLike | Sequence[Labels], name: str) -> list[Codes]:
+    """Encode several labelings: columns of a table, elements of a list, or a single labeling."""
     columns: list[Any]
     if hasattr(labelings, "__array__"):
         check_not_masked(labelings, name)
@@ -121,13 +121,13 @@ def _encode_all(labelings: ArrayLike | Sequence[Labels], name: str) -> list[Code
         columns = [labelings]
     if not columns:
         raise ValueError(f"{name} must hold at least one labeling; got none; pass one per view")
-    return [_encode(column, f"{name}[{number}]") for number, column in enumerate(columns)]
+    return [_encode_labels(column, f"{name}[{number}]") for number, column in enumerate(columns)]
 
 
 LABELS_TRUTH = ("labels", "truth")
 
 
-def _cells(a: Codes, b: Codes) -> tuple[Codes, Codes, Codes]:
+def _occupied_cells(a: Codes, b: Codes) -> tuple[Codes, Codes, Codes]:
     """Return row, column and count of the occupied cells of the contingency table."""
     width = int(b.max()) + 1
     cells, counts = np.unique(a * width + b, return_counts=True)
@@ -145,8 +145,8 @@ def contingency(a: Labels, b: Labels) -> NDArray[np.int64]:
     Returns
     -------
     ndarray of shape (n_clusters_a, n_clusters_b), dtype int64
-        Its entries sum to n_samples. Rows and columns follow the sorted labels, or their order
-        of appearance where they cannot be sorted.
+        Its entries sum to n_samples. Rows and columns follow the sorted labels, or the order of
+        appearance if labels cannot be sorted.
 
     Raises
     ------
@@ -154,6 +154,11 @@ def contingency(a: Labels, b: Labels) -> NDArray[np.int64]:
         If a labeling is empty, not one-dimensional or has missing labels, or lengths differ.
     TypeError
         If an argument is not a sequence or a label is not hashable.
+
+    See Also
+    --------
+    matched_accuracy : Best one-to-one matching of this table.
+    independence_test : Test of independence on this table.
 
     Examples
     --------
@@ -164,7 +169,7 @@ def contingency(a: Labels, b: Labels) -> NDArray[np.int64]:
     """
     from sklearn.metrics.cluster import contingency_matrix
 
-    return contingency_matrix(*_pair(a, b, ("a", "b")), dtype=np.int64)
+    return contingency_matrix(*_encode_pair(a, b, ("a", "b")), dtype=np.int64)
 
 
 def _matched_share(a: Codes, b: Codes) -> float:
@@ -172,13 +177,13 @@ def _matched_share(a: Codes, b: Codes) -> float:
     from sklearn.metrics.cluster import contingency_matrix
 
     table = contingency_matrix(a, b)
-    # A rectangular assignment leaves the surplus unmatched, as padding with zeros would.
+    # A rectangular assignment leaves surplus clusters unmatched.
     matched = table[linear_sum_assignment(table, maximize=True)].sum()
     return float(matched / len(a))
 
 
 def matched_accuracy(labels: Labels, truth: Labels) -> float:
-    r"""Share of samples labelled right under the best one-to-one matching of clusters.
+    r"""Accuracy under the best one-to-one matching of clusters and classes.
 
     .. math:: \frac{1}{N} \max_\pi \sum_k n_{k, \pi(k)}
 
@@ -201,12 +206,18 @@ def matched_accuracy(labels: Labels, truth: Labels) -> float:
 
     See Also
     --------
-    purity : Lets several clusters count for one class.
+    purity : Share of the majority classes; several clusters may have one class.
+    adjusted_rand_index : Agreement on pairs, corrected for chance.
 
     Notes
     -----
-    The precision of Gondek (2005), eq. (8.1.1), with the Hungarian method; there only for equal
-    numbers of clusters.
+    The matching is computed by the Hungarian method. Gondek (2005) defines the measure, as
+    precision, for equal numbers of clusters.
+
+    References
+    ----------
+    Gondek, D. (2005), "Non-redundant clustering", PhD thesis, Brown University, eq.
+    (8.1.1).
 
     Examples
     --------
@@ -214,11 +225,11 @@ def matched_accuracy(labels: Labels, truth: Labels) -> float:
     >>> matched_accuracy([0, 0, 1, 1], [1, 1, 0, 2])
     0.75
     """
-    return _matched_share(*_pair(labels, truth, LABELS_TRUTH))
+    return _matched_share(*_encode_pair(labels, truth, LABELS_TRUTH))
 
 
 def matching_rate(a: Labels, b: Labels) -> float:
-    r"""Share of samples on which the clusters of two views can be made to agree.
+    r"""Share of samples on which two views agree under the best matching of clusters.
 
     .. math:: MR = \frac{1}{N} \max_{I, J} \sum_{m=1}^{\min(K_1, K_2)} n(i_m, j_m)
 
@@ -237,9 +248,15 @@ def matching_rate(a: Labels, b: Labels) -> float:
     ValueError, TypeError
         As for `contingency`.
 
-    Notes
-    -----
-    Yin (2007), eq. (3.14); an assignment problem, so no permutation is enumerated.
+    See Also
+    --------
+    matched_accuracy : The same number, for clusters and classes.
+    predictive_rate : Share of the majority classes of combinations of clusters.
+
+    References
+    ----------
+    Yin, K. (2007), "Inferring informed clustering problems with minimum description length
+    principle", PhD thesis, University at Albany, eq. (3.14).
 
     Examples
     --------
@@ -247,11 +264,11 @@ def matching_rate(a: Labels, b: Labels) -> float:
     >>> matching_rate([0, 0, 1, 1], [1, 1, 0, 2])
     0.75
     """
-    return _matched_share(*_pair(a, b, ("a", "b")))
+    return _matched_share(*_encode_pair(a, b, ("a", "b")))
 
 
 def _majority_share(cells: Codes, truth: Codes) -> float:
-    rows, _, counts = _cells(cells, truth)
+    rows, _, counts = _occupied_cells(cells, truth)
     best = np.zeros(rows.max() + 1, dtype=np.int64)
     np.maximum.at(best, rows, counts)
     return float(best.sum() / len(cells))
@@ -272,13 +289,18 @@ def purity(labels: Labels, truth: Labels) -> float:
     Returns
     -------
     float
-        At least the share of the largest class, at most 1. Never falls when a cluster is split,
-        so report the number of clusters beside it. Not symmetric.
+        At least the share of the largest class, at most 1. Splitting a cluster never decreases it,
+        so report the number of clusters as well. Not symmetric.
 
     Raises
     ------
     ValueError, TypeError
         As for `contingency`.
+
+    See Also
+    --------
+    matched_accuracy : Matches clusters and classes one to one.
+    predictive_rate : Purity of combinations of clusters.
 
     Examples
     --------
@@ -286,7 +308,7 @@ def purity(labels: Labels, truth: Labels) -> float:
     >>> purity([0, 0, 1, 1], [1, 1, 0, 2])
     0.75
     """
-    return _majority_share(*_pair(labels, truth, LABELS_TRUTH))
+    return _majority_share(*_encode_pair(labels, truth, LABELS_TRUTH))
 
 
 def predictive_rate(labelings: ArrayLike | Sequence[Labels], truth: Labels) -> float:
@@ -298,24 +320,34 @@ def predictive_rate(labelings: ArrayLike | Sequence[Labels], truth: Labels) -> f
     ----------
     labelings : array-like of shape (n_samples, n_labelings) or sequence of labelings
         A two-dimensional array or data frame holds one labeling per column; a list or tuple
-        holds one sequence of n_samples labels per view. A single labeling will also do.
+        holds one sequence of n_samples labels per view. A single labeling is accepted.
     truth : sequence of hashable of shape (n_samples,)
         Classes.
 
     Returns
     -------
     float
-        At least the purity of each labeling on its own, at most 1.
+        At least the purity of each labeling, at most 1.
 
     Raises
     ------
     ValueError, TypeError
-        As for `contingency`, for every labeling; also if there is none.
+        As for `contingency`, for every labeling; also without labelings.
+
+    See Also
+    --------
+    purity : The same for one labeling.
+    matching_rate : Agreement of two views.
 
     Notes
     -----
-    Yin (2007), eq. (3.15). For independent views Table 3.1 there counts only matched pairs of
-    clusters, and is lower.
+    For independent views, Table 3.1 of Yin (2007) counts only matched pairs of clusters, and is
+    lower.
+
+    References
+    ----------
+    Yin, K. (2007), "Inferring informed clustering problems with minimum description length
+    principle", PhD thesis, University at Albany, eq. (3.15).
 
     Examples
     --------
@@ -323,10 +355,10 @@ def predictive_rate(labelings: ArrayLike | Sequence[Labels], truth: Labels) -> f
     >>> predictive_rate([0, 0, 1, 1], [1, 1, 0, 2])
     0.75
     """
-    truth_codes = _encode(truth, "truth")
+    truth_codes = _encode_labels(truth, "truth")
     cells = np.zeros(len(truth_codes), dtype=np.int64)
-    for number, codes in enumerate(_encode_all(labelings, "labelings")):
-        _same_length(len(codes), len(truth_codes), (f"labelings[{number}]", "truth"))
+    for number, codes in enumerate(_encode_labelings(labelings, "labelings")):
+        _check_same_length(len(codes), len(truth_codes), (f"labelings[{number}]", "truth"))
         # Renumbering after each view keeps the product of the numbers of clusters in range.
         cells = np.unique(cells * (codes.max() + 1) + codes, return_inverse=True)[1]
     return _majority_share(cells, truth_codes)
@@ -338,7 +370,7 @@ def normalized_mutual_information(
     *,
     normalizer: Literal["arithmetic", "truth", "geometric", "product"] = "arithmetic",
 ) -> float:
-    r"""Mutual information of two labelings as a share of what it could be.
+    r"""Mutual information of two labelings, divided by a function of their entropies.
 
     .. math:: I(C; L) / h, \quad
         h = \tfrac12 (H(C) + H(L)), \; H(L), \; \sqrt{H(C) H(L)} \;\text{or}\; H(C) H(L)
@@ -350,28 +382,41 @@ def normalized_mutual_information(
     truth : sequence of hashable of shape (n_samples,)
         Classes L.
     normalizer : {"arithmetic", "truth", "geometric", "product"}, default="arithmetic"
-        The denominator h, in the order above. With "truth" the index is the homogeneity of the
-        clusters: not symmetric, and 1 for every refinement of the classes, so that the number of
-        clusters belongs beside it. "product" is no share: it is in 1/nats, and of two equal
-        labelings it is 1 / H.
+        The denominator h, in the order above. "truth" gives the homogeneity of the clusters, which
+        is not symmetric and is 1 for every refinement of the classes, so report the number of
+        clusters as well. "product" has the unit 1/nats, and is 1 / H for two equal labelings.
 
     Returns
     -------
     float
-        Between 0 and 1, but for "product". Where h is 0: 1 if the normalizer is "truth", or if
-        H(C) = H(L) = 0 and it is not "product"; else 0.
+        Between 0 and 1, except for "product". If h = 0: 1 for "truth"; 1 for "arithmetic" and
+        "geometric" if H(C) = H(L) = 0; otherwise 0.
 
     Raises
     ------
     ValueError
-        As for `contingency`; also for another `normalizer`.
+        As for `contingency`; also for an unknown `normalizer`.
     TypeError
         As for `contingency`.
 
+    See Also
+    --------
+    variation_of_information : Distance of two partitions, in nats.
+    adjusted_rand_index : Agreement on pairs, corrected for chance.
+
     Notes
     -----
-    "truth" is Gondek (2005), eq. (8.1.2). "product" is printed by Dang and Bailey (2010), whose
-    tables "geometric" fits better.
+    "truth" is the measure of Gondek (2005). "product" is printed by Dang and Bailey (2010), whose
+    tables "geometric" reproduces better.
+
+    References
+    ----------
+    Gondek, D. (2005), "Non-redundant clustering", PhD thesis, Brown University, eq.
+    (8.1.2).
+
+    Dang, X. H. and Bailey, J. (2010), "A hierarchical information theoretic technique for the
+    discovery of non linear alternative clusterings", KDD 2010, doi:10.1145/1835804.1835878, section
+    5.1.
 
     Examples
     --------
@@ -382,7 +427,7 @@ def normalized_mutual_information(
     from sklearn.metrics import homogeneity_score, mutual_info_score, normalized_mutual_info_score
 
     check_choice("normalizer", normalizer, ("arithmetic", "truth", "geometric", "product"))
-    a, b = _pair(labels, truth, LABELS_TRUTH)
+    a, b = _encode_pair(labels, truth, LABELS_TRUTH)
     if normalizer == "product":
         information = max(0.0, float(mutual_info_score(b, a)))
         product = entropy(np.bincount(a) / len(a)) * entropy(np.bincount(b) / len(b))
@@ -418,9 +463,15 @@ def variation_of_information(labels: Labels, truth: Labels, *, base: float = e) 
     TypeError
         As for `contingency`.
 
-    Notes
-    -----
-    Gondek (2005), eq. (3.4.2).
+    See Also
+    --------
+    normalized_mutual_information : Similarity of two partitions, from 0 to 1.
+    pairwise_agreement : Agreement of several labelings.
+
+    References
+    ----------
+    Gondek, D. (2005), "Non-redundant clustering", PhD thesis, Brown University, eq.
+    (3.4.2).
 
     Examples
     --------
@@ -429,26 +480,26 @@ def variation_of_information(labels: Labels, truth: Labels, *, base: float = e) 
     0.5
     """
     unit = _log_base(base)
-    a, b = _pair(labels, truth, LABELS_TRUTH)
-    rows, columns, counts = _cells(a, b)
+    a, b = _encode_pair(labels, truth, LABELS_TRUTH)
+    rows, columns, counts = _occupied_cells(a, b)
     n_a, n_b = np.bincount(a)[rows], np.bincount(b)[columns]
-    # Ratios rather than differences of entropies: equal partitions give 0 without rounding.
+    # Ratios instead of differences of entropies, so that equal partitions give exactly 0.
     nats = counts @ (np.log(n_a / counts) + np.log(n_b / counts)) / len(a)
     return float(nats / unit)
 
 
-def _pairs(labels: Labels, truth: Labels) -> tuple[int, int, int, int]:
-    """Return the pairs together in both, in labels only, in truth only and in neither."""
+def _count_pairs(labels: Labels, truth: Labels) -> tuple[int, int, int, int]:
+    """Count pairs together in both labelings, in labels only, in truth only and in neither."""
     from sklearn.metrics.cluster import pair_confusion_matrix
 
-    a, b = _pair(labels, truth, LABELS_TRUTH)
-    # Rows: apart or together in truth. Python integers, because products of counts overflow.
+    a, b = _encode_pair(labels, truth, LABELS_TRUTH)
+    # Rows: apart or together in truth. Python integers, since products of counts overflow.
     (neither, only_labels), (only_truth, both) = (pair_confusion_matrix(b, a) // 2).tolist()
     return both, only_labels, only_truth, neither
 
 
 def rand_index(labels: Labels, truth: Labels) -> float:
-    r"""Share of pairs of samples that both labelings keep together or both keep apart.
+    r"""Share of pairs of samples that are together in both labelings or apart in both.
 
     .. math:: (n_{11} + n_{00}) / (n_{11} + n_{10} + n_{01} + n_{00})
 
@@ -467,6 +518,11 @@ def rand_index(labels: Labels, truth: Labels) -> float:
     ValueError, TypeError
         As for `contingency`.
 
+    See Also
+    --------
+    adjusted_rand_index : The index, corrected for chance.
+    hubert_difference : The index, from -1 to 1.
+
     Examples
     --------
     >>> from nrprob.metrics import rand_index
@@ -475,12 +531,12 @@ def rand_index(labels: Labels, truth: Labels) -> float:
     """
     from sklearn.metrics import rand_score
 
-    a, b = _pair(labels, truth, LABELS_TRUTH)
+    a, b = _encode_pair(labels, truth, LABELS_TRUTH)
     return float(rand_score(b, a))
 
 
 def adjusted_rand_index(labels: Labels, truth: Labels) -> float:
-    r"""Agreement on pairs of samples beyond what is expected of shuffled labels.
+    r"""Rand index, corrected for chance: 0 is the expectation under random permutations.
 
     .. math:: \frac{n_{11} - E}{\tfrac12 (n_{11} + n_{10} + n_{11} + n_{01}) - E}, \quad
         E = \frac{(n_{11} + n_{10}) (n_{11} + n_{01})}{n_{11} + n_{10} + n_{01} + n_{00}}
@@ -493,17 +549,27 @@ def adjusted_rand_index(labels: Labels, truth: Labels) -> float:
     Returns
     -------
     float
-        Between -0.5 and 1; symmetric; 0 on average for shuffled labels. 1 where both labelings
-        have one cluster only, or both have no two samples together.
+        Between -0.5 and 1; symmetric; 0 on average for permuted labels. 1 if both labelings have
+        one cluster, or both have clusters of one sample only.
 
     Raises
     ------
     ValueError, TypeError
         As for `contingency`.
 
+    See Also
+    --------
+    rand_index : The index without the correction.
+    normalized_mutual_information : Agreement by information.
+
     Notes
     -----
-    Hubert and Arabie (1985), by scikit-learn.
+    Computed by scikit-learn.
+
+    References
+    ----------
+    Hubert, L. and Arabie, P. (1985), "Comparing partitions", Journal of Classification 2, 193-218,
+    doi:10.1007/BF01908075.
 
     Examples
     --------
@@ -513,12 +579,12 @@ def adjusted_rand_index(labels: Labels, truth: Labels) -> float:
     """
     from sklearn.metrics import adjusted_rand_score
 
-    a, b = _pair(labels, truth, LABELS_TRUTH)
+    a, b = _encode_pair(labels, truth, LABELS_TRUTH)
     return float(adjusted_rand_score(b, a))
 
 
 def jaccard_index(labels: Labels, truth: Labels) -> float:
-    r"""Share of pairs together in both labelings among those together in at least one.
+    r"""Share of pairs together in both labelings among pairs together in at least one.
 
     .. math:: n_{11} / (n_{11} + n_{10} + n_{01})
 
@@ -538,13 +604,18 @@ def jaccard_index(labels: Labels, truth: Labels) -> float:
     ValueError, TypeError
         As for `contingency`.
 
+    See Also
+    --------
+    pair_f_measure : Counts pairs together in both twice.
+    fowlkes_mallows_index : Geometric mean of precision and recall.
+
     Examples
     --------
     >>> from nrprob.metrics import jaccard_index
     >>> jaccard_index([0, 0, 1, 1], [1, 1, 0, 2])
     0.5
     """
-    both, only_labels, only_truth, _ = _pairs(labels, truth)
+    both, only_labels, only_truth, _ = _count_pairs(labels, truth)
     together = both + only_labels + only_truth
     return both / together if together else 1.0
 
@@ -569,6 +640,11 @@ def fowlkes_mallows_index(labels: Labels, truth: Labels) -> float:
     ValueError, TypeError
         As for `contingency`.
 
+    See Also
+    --------
+    pair_f_measure : Harmonic mean of precision and recall.
+    jaccard_index : Share of pairs together in both.
+
     Examples
     --------
     >>> from nrprob.metrics import fowlkes_mallows_index
@@ -577,7 +653,7 @@ def fowlkes_mallows_index(labels: Labels, truth: Labels) -> float:
     """
     from sklearn.metrics import fowlkes_mallows_score
 
-    a, b = _pair(labels, truth, LABELS_TRUTH)
+    a, b = _encode_pair(labels, truth, LABELS_TRUTH)
     return min(1.0, float(fowlkes_mallows_score(b, a)))
 
 
@@ -601,9 +677,20 @@ def pair_f_measure(labels: Labels, truth: Labels) -> float:
     ValueError, TypeError
         As for `contingency`.
 
+    See Also
+    --------
+    fowlkes_mallows_index : Geometric mean of precision and recall.
+    jaccard_index : Share of pairs together in both.
+
     Notes
     -----
-    The F-measure 2 P R / (P + R) of Dang and Bailey (2010), read over pairs of samples.
+    The F-measure 2 P R / (P + R) of Dang and Bailey (2010), computed over pairs of samples.
+
+    References
+    ----------
+    Dang, X. H. and Bailey, J. (2010), "A hierarchical information theoretic technique for the
+    discovery of non linear alternative clusterings", KDD 2010, doi:10.1145/1835804.1835878, section
+    5.1.
 
     Examples
     --------
@@ -611,13 +698,13 @@ def pair_f_measure(labels: Labels, truth: Labels) -> float:
     >>> round(pair_f_measure([0, 0, 1, 1], [1, 1, 0, 2]), 4)
     0.6667
     """
-    both, only_labels, only_truth, _ = _pairs(labels, truth)
+    both, only_labels, only_truth, _ = _count_pairs(labels, truth)
     together = 2 * both + only_labels + only_truth
     return 2 * both / together if together else 1.0
 
 
 def hubert_difference(labels: Labels, truth: Labels) -> float:
-    r"""Share of pairs on which two labelings agree less the share on which they do not.
+    r"""Share of pairs on which two labelings agree, minus the share of all other pairs.
 
     .. math:: (n_{11} + n_{00} - n_{10} - n_{01}) / (n_{11} + n_{10} + n_{01} + n_{00})
 
@@ -636,9 +723,20 @@ def hubert_difference(labels: Labels, truth: Labels) -> float:
     ValueError, TypeError
         As for `contingency`.
 
+    See Also
+    --------
+    hubert_gamma : The other definition.
+    rand_index : The same index, from 0 to 1.
+
     Notes
     -----
-    Gondek (2005) names Hubert's index without a formula; `hubert_gamma` is the other reading.
+    Gondek (2005) names Hubert's index without a formula. This function and `hubert_gamma` are two
+    possible definitions.
+
+    References
+    ----------
+    Gondek, D. (2005), "Non-redundant clustering", PhD thesis, Brown University, chapter
+    8.
 
     Examples
     --------
@@ -650,7 +748,7 @@ def hubert_difference(labels: Labels, truth: Labels) -> float:
 
 
 def hubert_gamma(labels: Labels, truth: Labels) -> float:
-    r"""Correlation, over pairs of samples, of being together in one labeling and in the other.
+    r"""Correlation over pairs of samples of the indicators of being in one cluster.
 
     .. math:: \frac{n_{11} n_{00} - n_{10} n_{01}}
         {\sqrt{(n_{11} + n_{10}) (n_{11} + n_{01}) (n_{00} + n_{10}) (n_{00} + n_{01})}}
@@ -663,18 +761,28 @@ def hubert_gamma(labels: Labels, truth: Labels) -> float:
     Returns
     -------
     float
-        Between -1 and 1; symmetric; 0 if a labeling has one cluster only or no two samples
-        together, where the correlation is undefined.
+        Between -1 and 1; symmetric; 0 if the correlation is undefined, since a labeling has one
+        cluster or clusters of one sample only.
 
     Raises
     ------
     ValueError, TypeError
         As for `contingency`.
 
+    See Also
+    --------
+    hubert_difference : The other definition.
+    adjusted_rand_index : Agreement on pairs, corrected for chance.
+
     Notes
     -----
-    Gondek (2005) names Hubert's index without a formula; `hubert_difference` is the other
-    reading.
+    Gondek (2005) names Hubert's index without a formula. This function and `hubert_difference` are
+    two possible definitions.
+
+    References
+    ----------
+    Gondek, D. (2005), "Non-redundant clustering", PhD thesis, Brown University, chapter
+    8.
 
     Examples
     --------
@@ -682,12 +790,12 @@ def hubert_gamma(labels: Labels, truth: Labels) -> float:
     >>> round(hubert_gamma([0, 0, 1, 1], [1, 1, 0, 2]), 4)
     0.6325
     """
-    both, only_labels, only_truth, neither = _pairs(labels, truth)
+    both, only_labels, only_truth, neither = _count_pairs(labels, truth)
     norm = (both + only_labels) * (neither + only_truth)
     norm *= (both + only_truth) * (neither + only_labels)
     if norm == 0:
         return 0.0
-    # One square root of the exact product: a perfect match is 1 without rounding.
+    # One square root of the exact product, so that a perfect match gives exactly 1.
     return (both * neither - only_labels * only_truth) / math.sqrt(norm)
 
 
@@ -705,19 +813,24 @@ class IndependenceTest(NamedTuple):
     p_chi2 : float
         Probability of a G at least as large under the chi-square approximation.
     p_permutation : float
-        The same when one labeling is shuffled, counting the observed one as a shuffle; `nan`
-        without permutations.
+        The same probability under random permutations of one labeling, the observed labeling
+        counted as one of them; `nan` without permutations.
     floor : float
-        (K - 1) (L - 1) / (2 N), about the mean of I for independent labelings, in nats.
+        (K - 1) (L - 1) / (2 N), the approximate mean of I for independent labelings, in nats.
+
+    See Also
+    --------
+    independence_test : Returns this result.
+    normalized_mutual_information : Mutual information, from 0 to 1.
 
     Examples
     --------
-    Known groups that a clustering repeats, but for two of forty samples.
+    A clustering that equals the known groups, except for two of forty samples.
 
     >>> from nrprob.metrics import independence_test
     >>> known = [0, 0, 1, 1] * 10
-    >>> found = independence_test([*known[:-2], 0, 0], known, random_state=0)
-    >>> round(found.information, 3), found.floor, found.dof, found.p_permutation
+    >>> result = independence_test([*known[:-2], 0, 0], known, random_state=0)
+    >>> round(result.information, 3), result.floor, result.dof, result.p_permutation
     (0.526, 0.0125, 1, 0.001)
     """
 
@@ -736,7 +849,7 @@ def independence_test(
     n_permutations: int = 999,
     random_state: int | np.random.RandomState | None = None,
 ) -> IndependenceTest:
-    r"""Test whether a clustering repeats a known one more than chance would.
+    r"""Test whether a clustering is independent of known groups.
 
     .. math:: G = 2 N I(C; Z), \qquad
         E[I] \approx \frac{(K - 1)(L - 1)}{2 N} \;\text{under independence}
@@ -746,15 +859,15 @@ def independence_test(
     labels, known : sequence of hashable, each of shape (n_samples,)
         Two labelings of the same samples, with K and L clusters.
     n_permutations : int, default=999
-        Number of shuffles behind the permutation p-value; 0 for none.
+        Number of permutations. More permutations allow smaller p-values; 0 for no permutation test.
     random_state : int, RandomState instance or None, default=None
-        Seed or source of the shuffles.
+        Seeds the permutations.
 
     Returns
     -------
     IndependenceTest
-        Information and floor in nats, statistic and two p-values. Both p-values are 1 where a
-        labeling has one cluster only.
+        Information and floor in nats, statistic and two p-values. Both p-values are 1 if a labeling
+        has one cluster.
 
     Raises
     ------
@@ -763,12 +876,23 @@ def independence_test(
     TypeError
         As for `contingency`.
 
+    See Also
+    --------
+    normalized_mutual_information : Mutual information, from 0 to 1.
+    contingency : The table that is tested.
+
     Notes
     -----
-    The plug-in information of independent labelings is never quite 0, hence the floor: it
-    explains the residual values in Gondek (2005), Table 9.2. The chi-square approximation needs
-    about five expected samples per cell; the permutation p-value is valid without it. Shuffling
-    is done on the contingency table, whose distribution given its margins is known.
+    The plug-in mutual information of independent labelings is positive; ``floor`` is about its
+    mean. It explains the residual values in Table 9.2 of Gondek (2005). The chi-square
+    approximation needs about five expected samples per cell; the permutation p-value is valid
+    without it. Permutations are sampled as contingency tables, whose distribution given their
+    margins is known.
+
+    References
+    ----------
+    Gondek, D. (2005), "Non-redundant clustering", PhD thesis, Brown University, chapter
+    9.
 
     Examples
     --------
@@ -790,12 +914,12 @@ def independence_test(
             f"{short_repr(n_permutations)}; use 0 for none"
         )
     n_permutations = int(n_permutations)
-    a, b = _pair(labels, known, ("labels", "known"))
+    a, b = _encode_pair(labels, known, ("labels", "known"))
     n = len(a)
     n_a, n_b = np.bincount(a), np.bincount(b)
     dof = (len(n_a) - 1) * (len(n_b) - 1)
-    rows, columns, counts = _cells(a, b)
-    # G >= 0; the clip removes rounding only.
+    rows, columns, counts = _occupied_cells(a, b)
+    # G statistic; the clip removes rounding errors below 0.
     statistic = max(0.0, float(2.0 * counts @ np.log(counts * n / n_a[rows] / n_b[columns])))
     p_chi2 = float(chi2.sf(statistic, dof)) if dof else 1.0
 
@@ -805,15 +929,15 @@ def independence_test(
         p_permutation = 1.0
     else:
         rng = check_random_state(random_state)
-        # Given its margins, G is an increasing function of this sum. Equal tables may sum up in
-        # another order, so ties are met with a tolerance.
+        # Given the margins, G is an increasing function of the sum of n log n. Equal tables may be
+        # summed in another order, so ties need a tolerance.
         observed = float(xlogy(counts, counts).sum())
         threshold = observed - 1e-10 * max(1.0, observed)
         tables, extreme = random_table(n_a, n_b), 0
         step = max(1, BLOCK_SIZE // (len(n_a) * len(n_b)))
         for first in range(0, n_permutations, step):
-            drawn = tables.rvs(size=min(step, n_permutations - first), random_state=rng)
-            extreme += int(np.count_nonzero(xlogy(drawn, drawn).sum((1, 2)) >= threshold))
+            sample = tables.rvs(size=min(step, n_permutations - first), random_state=rng)
+            extreme += int(np.count_nonzero(xlogy(sample, sample).sum((1, 2)) >= threshold))
         p_permutation = (1 + extreme) / (1 + n_permutations)
     return IndependenceTest(
         statistic / (2 * n), statistic, dof, p_chi2, p_permutation, dof / (2 * n)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from nrprob.data.validation import check_choice, check_rows
-from nrprob.metrics.partitions import BLOCK_SIZE, Codes, Labels, _encode, _same_length
+from nrprob.metrics.partitions import BLOCK_SIZE, Codes, Labels, _check_same_length, _encode_labels
 
 __all__ = ["dunn_index", "silhouette_width", "vector_quantization_error"]
 
@@ -21,8 +21,8 @@ def _rows_and_codes(X: ArrayLike, labels: Labels) -> tuple[NDArray[np.float64], 
 
     points = check_rows(X, check_array, dtype=np.float64, input_name="X")
     check_range(points)
-    codes = _encode(labels, "labels")
-    _same_length(len(points), len(codes), ("X", "labels"))
+    codes = _encode_labels(labels, "labels")
+    _check_same_length(len(points), len(codes), ("X", "labels"))
     return points, codes
 
 
@@ -33,7 +33,7 @@ def dunn_index(
     separation: Literal["single", "average", "centroid"] = "single",
     diameter: Literal["max", "mean", "radius"] = "max",
 ) -> float:
-    r"""Smallest separation of two clusters over the largest diameter of one.
+    r"""Smallest separation of two clusters over the largest diameter of a cluster.
 
     .. math:: \min_{i \ne j} \delta(c_i, c_j) \,/\, \max_l \Delta(c_l)
 
@@ -44,17 +44,17 @@ def dunn_index(
     labels : sequence of hashable of shape (n_samples,)
         Clusters.
     separation : {"single", "average", "centroid"}, default="single"
-        Distance of two clusters: of their nearest points, the mean over pairs of points, or of
-        their means.
+        Distance of two clusters: between their nearest points, the mean over pairs of points, or
+        between their means.
     diameter : {"max", "mean", "radius"}, default="max"
         Extent of a cluster: the largest or the mean distance of two of its points, or the mean
-        distance of its points to their mean. A single point has diameter 0.
+        distance of its points to their mean. A cluster of one point has diameter 0.
 
     Returns
     -------
     float
-        Non-negative, larger is better; `nan` for fewer than two clusters or if every cluster is
-        a single point; `inf` if every cluster collapses to a point but they lie apart.
+        Non-negative, larger is better. `nan` for fewer than two clusters, or if every cluster has
+        one point; `inf` if all diameters are 0 and the separation is not.
 
     Raises
     ------
@@ -64,10 +64,21 @@ def dunn_index(
     TypeError
         As for `contingency`.
 
+    See Also
+    --------
+    silhouette_width : Mean separation of samples.
+    score_solutions : Quality of several clusterings.
+
     Notes
     -----
-    Dang and Bailey (2010), section 5.1, leave both distances open; values of the size of theirs
-    need ``separation="average", diameter="mean"``. Takes O(n_samples^2) time; memory is bounded.
+    Dang and Bailey (2010) define neither distance; ``separation="average", diameter="mean"`` gives
+    values of the magnitude of theirs. Takes O(n_samples^2) time; memory is bounded.
+
+    References
+    ----------
+    Dang, X. H. and Bailey, J. (2010), "A hierarchical information theoretic technique for the
+    discovery of non linear alternative clusterings", KDD 2010, doi:10.1145/1835804.1835878, section
+    5.1.
 
     Examples
     --------
@@ -85,11 +96,13 @@ def dunn_index(
     if k < 2 or sizes.max() == 1:
         return math.nan
 
+    # Sort by cluster, so that sums and extremes over clusters are over contiguous blocks.
     order = np.argsort(codes, kind="stable")
     points, codes = points[order], codes[order]
     starts = np.cumsum(sizes) - sizes
     centroids = np.add.reduceat(points, starts) / sizes[:, None]
     nearest, farthest, total = np.full((k, k), np.inf), np.zeros((k, k)), np.zeros((k, k))
+    # Smallest, largest and summed distance of all pairs of clusters, in blocks of points.
     if separation != "centroid" or diameter != "radius":
         rows = max(1, BLOCK_SIZE // len(points))
         for first in range(0, len(points), rows):
@@ -112,13 +125,13 @@ def dunn_index(
     else:
         radii = np.linalg.norm(points - centroids[codes], axis=1)
         within = np.bincount(codes, weights=radii) / sizes
-    gap, extent = between[~np.eye(k, dtype=bool)].min(), within.max()
+    smallest, largest = between[~np.eye(k, dtype=bool)].min(), within.max()
     with np.errstate(divide="ignore", invalid="ignore"):
-        return float(gap / extent)
+        return float(smallest / largest)
 
 
 def silhouette_width(X: ArrayLike, labels: Labels) -> float:
-    r"""Mean over points of how much nearer they are to their own cluster than to another.
+    r"""Mean over points of the relative distance to the nearest other cluster.
 
     .. math:: \frac{1}{N} \sum_i \frac{b_i - a_i}{\max(a_i, b_i)}
 
@@ -132,8 +145,8 @@ def silhouette_width(X: ArrayLike, labels: Labels) -> float:
     Returns
     -------
     float
-        Between -1 and 1, larger is better; `nan` for fewer than two clusters or if every cluster
-        is a single point.
+        Between -1 and 1, larger is better; `nan` for fewer than two clusters, or if every cluster
+        has one point.
 
     Raises
     ------
@@ -143,11 +156,22 @@ def silhouette_width(X: ArrayLike, labels: Labels) -> float:
     TypeError
         As for `contingency`.
 
+    See Also
+    --------
+    dunn_index : Smallest separation over largest diameter.
+    vector_quantization_error : Mean squared distance to the mean of the cluster.
+
     Notes
     -----
-    Rousseeuw (1987), by scikit-learn: a is the mean distance to the other points of the own
-    cluster, b the smallest mean distance to those of another; a single point counts 0. Takes
+    a is the mean distance to the other samples of the same cluster, b the smallest mean distance to
+    the samples of another cluster; a cluster of one sample counts 0. Computed by scikit-learn in
     O(n_samples^2) time; memory is bounded.
+
+    References
+    ----------
+    Rousseeuw, P. J. (1987), "Silhouettes: a graphical aid to the interpretation and validation of
+    cluster analysis", Journal of Computational and Applied Mathematics 20, 53-65,
+    doi:10.1016/0377-0427(87)90125-7.
 
     Examples
     --------
@@ -178,19 +202,29 @@ def vector_quantization_error(X: ArrayLike, labels: Labels) -> float:
     Returns
     -------
     float
-        In squared units of `X`, smaller is better: 0 if every cluster collapses to a point, the
-        sum of the features' variances for one cluster. Never rises when a cluster is split, so
-        report the number of clusters beside it.
+        In squared units of `X`, smaller is better: 0 if all points of a cluster are equal, the sum
+        of the variances of the features for one cluster. Splitting a cluster never increases it,
+        so report the number of clusters as well.
 
     Raises
     ------
     ValueError, TypeError
         As for `silhouette_width`.
 
+    See Also
+    --------
+    dunn_index : Smallest separation over largest diameter.
+    silhouette_width : Mean separation of samples.
+
     Notes
     -----
-    What k-means minimises (Lloyd, 1982), per point; papers that print the sum have n_samples times
-    as much.
+    The objective of k-means (Lloyd, 1982) per sample. The sum that papers print is n_samples times
+    as large.
+
+    References
+    ----------
+    Lloyd, S. P. (1982), "Least squares quantization in PCM", IEEE Transactions on Information
+    Theory 28, 129-137, doi:10.1109/TIT.1982.1056489.
 
     Examples
     --------

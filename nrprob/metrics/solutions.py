@@ -1,4 +1,4 @@
-"""Quality and dissimilarity of several partitions, and of known ones."""
+"""Quality and dissimilarity of several partitions."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nrprob.metrics import quality
 from nrprob.metrics.partitions import (
     Codes,
     Labels,
-    _encode_all,
-    _same_length,
+    _check_same_length,
+    _encode_labelings,
     adjusted_rand_index,
     jaccard_index,
     matched_accuracy,
@@ -34,10 +34,10 @@ Agreement = Literal[
     "pair_f_measure", "rand_index",
 ]  # fmt: skip
 
-# Symmetric, and 1 for two equal partitions, whatever these are.
+# Symmetric measures that are 1 for two equal partitions.
 _AGREEMENTS: dict[str, Callable[[Labels, Labels], float]] = {
-    one.__name__: one
-    for one in (
+    measure.__name__: measure
+    for measure in (
         adjusted_rand_index,
         jaccard_index,
         matched_accuracy,
@@ -48,12 +48,12 @@ _AGREEMENTS: dict[str, Callable[[Labels, Labels], float]] = {
 }
 
 
-def _of_same_samples(n: int, labelings: Labelings, name: str) -> list[Codes]:
-    """Codes of labelings, each of which has to be of so many samples; any number for 0."""
-    result = _encode_all(labelings, name)
+def _encode_same_length(n: int, labelings: Labelings, name: str) -> list[Codes]:
+    """Encode labelings of n samples; for n = 0, of as many samples as the first labeling."""
+    result = _encode_labelings(labelings, name)
     n = n or len(result[0])
     for number, codes in enumerate(result):
-        _same_length(n, len(codes), ("labelings[0]", f"{name}[{number}]"))
+        _check_same_length(n, len(codes), ("labelings[0]", f"{name}[{number}]"))
     return result
 
 
@@ -63,7 +63,7 @@ def pairwise_agreement(
     *,
     measure: Agreement = "normalized_mutual_information",
 ) -> NDArray[np.float64]:
-    r"""Agreement of every labeling with every other, or with those of another set.
+    r"""Agreement of every pair of labelings, in one set or between two sets.
 
     .. math:: A_{ij} = a(C_i, C_j), \quad D_{ij} = 1 - A_{ij}
 
@@ -71,38 +71,52 @@ def pairwise_agreement(
     ----------
     labelings : array-like of shape (n_samples, n_labelings) or sequence of labelings
         A two-dimensional array or data frame holds one labeling per column; a list or tuple
-        holds one sequence of n_samples labels per labeling. A single labeling will also do.
+        holds one sequence of n_samples labels per labeling. A single labeling is accepted.
     others : like `labelings`, of n_others labelings, optional
-        Those to compare with, such as known or true ones; by default `labelings` themselves.
+        Labelings to compare with, such as known or true ones; by default `labelings` themselves.
     measure : str, default="normalized_mutual_information"
-        The agreement a: a function of this module, with its defaults, that is symmetric and 1 for
-        equal partitions. "adjusted_rand_index", "jaccard_index", "matched_accuracy",
-        "normalized_mutual_information", "pair_f_measure" or "rand_index".
+        The agreement a: a symmetric function of this module that is 1 for equal partitions.
+        "adjusted_rand_index", "jaccard_index", "matched_accuracy", "normalized_mutual_information",
+        "pair_f_measure" or "rand_index".
 
     Returns
     -------
     ndarray of shape (n_labelings, n_labelings) or (n_labelings, n_others)
-        Without unit. With itself, a labeling agrees at 1. One less the matrix is that of
-        dissimilarities, such as the Jaccard dissimilarity. The largest entry of a column says
-        which labeling is most like that one of the others.
+        Agreements, 1 for a labeling with itself. ``1 - A`` are dissimilarities, such as the Jaccard
+        dissimilarity. The largest entry of a column belongs to the labeling most similar to the
+        labeling of the column.
 
     Raises
     ------
     ValueError
-        As for `contingency`, for every labeling; also if there is none, or for another `measure`.
+        As for `contingency`, for every labeling; also without labelings, or for an unknown
+        `measure`.
     TypeError
         As for `contingency`, for every labeling.
 
     See Also
     --------
-    mean_dissimilarity : One number for all pairs.
+    mean_dissimilarity : Mean over all pairs.
+    score_solutions : Quality and dissimilarity of several clusterings.
 
     Notes
     -----
-    Dang and Bailey (2010), section 5.1, print the mutual information of an alternative and the
-    known clustering, and after Bae and Bailey (2006) and Davidson and Qi (2008) their Jaccard
-    index. Independent labelings are at 0 by the adjusted Rand index and nearly so by the mutual
-    information, but not by the other measures: see `jaccard_index`.
+    Dang and Bailey (2010) report the mutual information of an alternative and the known clustering,
+    and their Jaccard index, as Bae and Bailey (2006) and Davidson and Qi (2008). The expected
+    agreement of independent labelings is 0 for the adjusted Rand index and nearly 0 for the mutual
+    information, but not for the other measures; see `jaccard_index`.
+
+    References
+    ----------
+    Dang, X. H. and Bailey, J. (2010), "A hierarchical information theoretic technique for the
+    discovery of non linear alternative clusterings", KDD 2010, doi:10.1145/1835804.1835878, section
+    5.1.
+
+    Bae, E. and Bailey, J. (2006), "COALA: a novel approach for the extraction of an alternate
+    clustering of high quality and high dissimilarity", ICDM 2006, 53-62, doi:10.1109/ICDM.2006.37.
+
+    Davidson, I. and Qi, Z. (2008), "Finding alternative clusterings using constraints", ICDM 2008,
+    773-778, doi:10.1109/ICDM.2008.141.
 
     Examples
     --------
@@ -115,21 +129,21 @@ def pairwise_agreement(
     """
     check_choice("measure", measure, tuple(_AGREEMENTS))
     agreement = _AGREEMENTS[measure]
-    ours = _of_same_samples(0, labelings, "labelings")
+    first = _encode_same_length(0, labelings, "labelings")
     if others is not None:
-        theirs = _of_same_samples(len(ours[0]), others, "others")
-        return np.array([[agreement(a, b) for b in theirs] for a in ours])
-    result = np.empty((len(ours), len(ours)))
-    for i, a in enumerate(ours):
-        for j, b in enumerate(ours[: i + 1]):
-            result[i, j] = result[j, i] = agreement(a, b)
-    return result
+        second = _encode_same_length(len(first[0]), others, "others")
+        return np.array([[agreement(a, b) for b in second] for a in first])
+    matrix = np.empty((len(first), len(first)))
+    for i, a in enumerate(first):
+        for j, b in enumerate(first[: i + 1]):
+            matrix[i, j] = matrix[j, i] = agreement(a, b)
+    return matrix
 
 
 def mean_dissimilarity(
     labelings: Labelings, *, measure: Agreement = "normalized_mutual_information"
 ) -> float:
-    r"""How unlike each other several labelings are: the mean over pairs of one less agreement.
+    r"""Mean dissimilarity of several labelings over all pairs.
 
     .. math:: \frac{2}{M (M - 1)} \sum_{i < j} (1 - a(C_i, C_j))
 
@@ -143,12 +157,17 @@ def mean_dissimilarity(
     Returns
     -------
     float
-        Without unit, larger for labelings that are less alike; 0 if all are equal.
+        Larger for less similar labelings; 0 if all are equal.
 
     Raises
     ------
     ValueError, TypeError
         As for `pairwise_agreement`; also if there is only one labeling.
+
+    See Also
+    --------
+    pairwise_agreement : Agreement of every pair.
+    score_solutions : Quality and dissimilarity of several clusterings.
 
     Examples
     --------
@@ -157,16 +176,16 @@ def mean_dissimilarity(
     >>> mean_dissimilarity([upper, left])
     1.0
     """
-    result = pairwise_agreement(labelings, measure=measure)
-    if len(result) < 2:
+    agreement = pairwise_agreement(labelings, measure=measure)
+    if len(agreement) < 2:
         raise ValueError(
-            "dissimilarity is of at least two labelings; got 1; pass one labeling per column"
+            "labelings must hold at least two labelings; got 1; pass one labeling per column"
         )
-    return float(_off_diagonal(1 - result).mean())
+    return float(_without_diagonal(1 - agreement).mean())
 
 
-def _off_diagonal(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Every row of a square matrix without its own entry, (m, m - 1)."""
+def _without_diagonal(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rows of a square matrix without their diagonal entry, (m, m - 1)."""
     m = len(values)
     return values[~np.eye(m, dtype=bool)].reshape(m, m - 1)
 
@@ -180,10 +199,10 @@ def score_solutions(
     separation: Literal["single", "average", "centroid"] = "single",
     diameter: Literal["max", "mean", "radius"] = "max",
 ) -> pd.DataFrame:
-    """Quality of alternative clusterings beside their dissimilarity.
+    """Quality and dissimilarity of alternative clusterings.
 
-    An alternative is worth something if it is unlike what is known and still a clustering of the
-    rows; either alone is easily had, by shuffled labels or by the known ones.
+    An alternative clustering should be dissimilar to known clusterings and have compact, separated
+    clusters. Permuted labels have the first property only, known labels the second.
 
     Parameters
     ----------
@@ -192,7 +211,7 @@ def score_solutions(
     labelings : array-like of shape (n_samples, n_labelings) or sequence of labelings
         The solutions, as for `pairwise_agreement`.
     known : like `labelings`, of n_known labelings, optional
-        Those that solutions should be unlike.
+        Known labelings, to which solutions should be dissimilar.
     measure : str, default="normalized_mutual_information"
         The agreement whose complement is the dissimilarity, as for `pairwise_agreement`.
     separation, diameter : str
@@ -200,25 +219,40 @@ def score_solutions(
 
     Returns
     -------
-    DataFrame of shape (n_labelings, 5 + n_known), or (1, 4 + n_known) of a single labeling
+    DataFrame of shape (n_labelings, 5 + n_known), or (1, 4 + n_known) for a single labeling
         A row per solution, by its number or the name of its column. ``n_clusters``;
-        ``silhouette_width`` and ``dunn_index``, where more is better;
-        ``vector_quantization_error``, in squared units of `X`, where less is;
-        ``dissimilarity_from_others``, the mean over the other solutions, if there are any; and
-        ``dissimilarity_from_known``, or of several known ones ``dissimilarity_from_`` and the
-        name of each one's column, or its number.
+        ``silhouette_width`` and ``dunn_index``, larger is better; ``vector_quantization_error`` in
+        squared units of `X`, smaller is better; ``dissimilarity_from_others``, the mean over the
+        other solutions, if there are any; and ``dissimilarity_from_known``. For several known
+        labelings, ``dissimilarity_from_`` and the name or number of each column.
 
     Raises
     ------
     ValueError, TypeError
         As for `pairwise_agreement` and `dunn_index`; also if the Dunn index of a solution is not
-        finite, as that of a single cluster.
+        finite, for example for a single cluster.
+
+    See Also
+    --------
+    pairwise_agreement : The agreement of every pair.
+    dunn_index : A measure of quality.
 
     Notes
     -----
-    Dang and Bailey (2010), section 5.1, set the Dunn index beside one less the dissimilarity, by
-    the mutual information and by the Jaccard index, after Bae and Bailey (2006) and Davidson and
-    Qi (2008).
+    Dang and Bailey (2010) plot the Dunn index against the dissimilarity by mutual information and
+    by the Jaccard index, as Bae and Bailey (2006) and Davidson and Qi (2008).
+
+    References
+    ----------
+    Dang, X. H. and Bailey, J. (2010), "A hierarchical information theoretic technique for the
+    discovery of non linear alternative clusterings", KDD 2010, doi:10.1145/1835804.1835878, section
+    5.1.
+
+    Bae, E. and Bailey, J. (2006), "COALA: a novel approach for the extraction of an alternate
+    clustering of high quality and high dissimilarity", ICDM 2006, 53-62, doi:10.1109/ICDM.2006.37.
+
+    Davidson, I. and Qi, Z. (2008), "Finding alternative clusterings using constraints", ICDM 2008,
+    773-778, doi:10.1109/ICDM.2008.141.
 
     Examples
     --------
@@ -230,31 +264,38 @@ def score_solutions(
     """
     import pandas as pd
 
-    result = pairwise_agreement(labelings, measure=measure)
-    ours = _encode_all(labelings, "labelings")
+    agreement = pairwise_agreement(labelings, measure=measure)
+    solutions = _encode_labelings(labelings, "labelings")
     table: dict[str, Any] = {
-        "n_clusters": [int(one.max()) + 1 for one in ours],
-        "silhouette_width": [quality.silhouette_width(X, one) for one in ours],
+        "n_clusters": [int(codes.max()) + 1 for codes in solutions],
+        "silhouette_width": [quality.silhouette_width(X, codes) for codes in solutions],
         "dunn_index": [
-            quality.dunn_index(X, one, separation=separation, diameter=diameter) for one in ours
+            quality.dunn_index(X, codes, separation=separation, diameter=diameter)
+            for codes in solutions
         ],
-        "vector_quantization_error": [quality.vector_quantization_error(X, one) for one in ours],
+        "vector_quantization_error": [
+            quality.vector_quantization_error(X, codes) for codes in solutions
+        ],
     }
-    for at, value in enumerate(table["dunn_index"]):
+    for i, value in enumerate(table["dunn_index"]):
         if not np.isfinite(value):
             raise ValueError(
                 "every labeling must have two clusters or more, not all of them of equal points; "
-                f"got a Dunn index of {value} in labeling {at}; leave this labeling out"
+                f"got a Dunn index of {value} in labeling {i}; leave this labeling out"
             )
-    if len(ours) > 1:
-        table["dissimilarity_from_others"] = _off_diagonal(1 - result).mean(1)
+    if len(solutions) > 1:
+        table["dissimilarity_from_others"] = _without_diagonal(1 - agreement).mean(1)
     if known is not None:
-        apart = 1 - pairwise_agreement(labelings, known, measure=measure)
-        names = _names(known, apart.shape[1]) if apart.shape[1] > 1 else ["known"]
-        table |= {f"dissimilarity_from_{n}": a for n, a in zip(names, apart.T, strict=True)}
-    return pd.DataFrame(table, pd.Index(_names(labelings, len(ours)), name="solution"))
+        dissimilarity = 1 - pairwise_agreement(labelings, known, measure=measure)
+        n_known = dissimilarity.shape[1]
+        names = _column_names(known, n_known) if n_known > 1 else ["known"]
+        table |= {
+            f"dissimilarity_from_{name}": column
+            for name, column in zip(names, dissimilarity.T, strict=True)
+        }
+    return pd.DataFrame(table, pd.Index(_column_names(labelings, len(solutions)), name="solution"))
 
 
-def _names(labelings: Any, count: int) -> list[Any]:
+def _column_names(labelings: Any, count: int) -> list[Any]:
     """Names of the columns of a frame, or numbers."""
     return list(getattr(labelings, "columns", range(count)))
