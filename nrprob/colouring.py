@@ -1,9 +1,9 @@
 """Graph colouring: decide whether k clusters can satisfy all cannot-links.
 
-Clusters are colours, and a cannot-link is an edge. The decision is NP-complete for three colours
-and more, so the exact search stops at a stated limit. Yin (2007), sections 5.2.1 and 5.4.3; the
-order is that of Davidson and Ravi (2006), known as smallest-last, and the search is Brélaz's
-DSATUR.
+Clusters are colours, and a cannot-link is an edge. The decision problem is NP-complete for three
+colours or more, so the exact search has a limit. See Yin (2007), sections 5.2.1 and 5.4.3. The
+inductive order is the smallest-last order of Davidson and Ravi (2006). The exact search is DSATUR
+(Brélaz, 1979).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from scipy.sparse.csgraph import breadth_first_order
 
 Graph = list[set[int]]
 
-SEARCH_LIMIT = 50_000  # vertices coloured, takebacks not counted: a few seconds
+SEARCH_LIMIT = 50_000  # assignments of a colour: a few seconds
 
 
 class Undecided(Exception):
     """The search reached its limit."""
 
 
-def graph(n: int, edges: np.ndarray) -> Graph:
+def adjacency_sets(n: int, edges: np.ndarray) -> Graph:
     """Neighbours of each of ``n`` vertices, from edges (e, 2)."""
     out: Graph = [set() for _ in range(n)]
     for a, b in edges.tolist():
@@ -35,49 +35,57 @@ def graph(n: int, edges: np.ndarray) -> Graph:
 
 
 def inductive_order(neighbours: Graph) -> tuple[np.ndarray, int]:
-    """Order in which no vertex has more than Q neighbours before it, for the smallest Q.
+    """Order the vertices so that each has at most q earlier neighbours, for the smallest q.
 
-    A vertex of least degree is taken away, and put before those taken earlier, until none is left.
-    Ties go by index. With more than Q colours, colouring in this order always succeeds.
+    Vertices of smallest degree are removed one after another; the order is the reverse order of
+    removal. Ties are broken by index. With more than q colours, greedy colouring in this order
+    always succeeds.
 
     Returns
     -------
     order : int array of all vertices
     q : int
-        The degeneracy of the graph; 0 if there is no edge.
+        Degeneracy of the graph; 0 without edges.
     """
-    degree = [len(near) for near in neighbours]
+    degree = [len(adjacent) for adjacent in neighbours]
     heap = [(d, -v) for v, d in enumerate(degree)]
     heapq.heapify(heap)
-    taken = [False] * len(neighbours)
+    removed = [False] * len(neighbours)
     order, q = [], 0
     while heap:
         d, v = heapq.heappop(heap)
         v = -v
-        if taken[v] or d != degree[v]:
+        if removed[v] or d != degree[v]:
             continue
-        taken[v] = True
+        removed[v] = True
         order.append(v)
         q = max(q, d)
         for u in neighbours[v]:
-            if not taken[u]:
+            if not removed[u]:
                 degree[u] -= 1
                 heapq.heappush(heap, (degree[u], -u))
     return np.array(order[::-1], dtype=np.int64), q
 
 
 class _Budget:
+    """Number of assignments that a search may still make."""
+
     def __init__(self, limit: int):
         self.left = limit
 
-    def spend(self) -> None:
+    def use_one(self) -> None:
         self.left -= 1
         if self.left < 0:
             raise Undecided
 
 
-def _peel(neighbours: Graph, vertices: Iterable[int], k: int) -> tuple[list[int], list[int]]:
-    """Vertices that can always be coloured last, in the order of removal, and the rest."""
+def _peel_low_degree(
+    neighbours: Graph, vertices: Iterable[int], k: int
+) -> tuple[list[int], list[int]]:
+    """Remove vertices with fewer than k remaining neighbours; return them in order, and the rest.
+
+    Removed vertices can be coloured last, in reverse order, whatever the colours of the rest.
+    """
     inside = set(vertices)
     degree = {v: len(neighbours[v] & inside) for v in inside}
     queue = deque(v for v in sorted(inside) if degree[v] < k)
@@ -96,7 +104,8 @@ def _peel(neighbours: Graph, vertices: Iterable[int], k: int) -> tuple[list[int]
     return removed, sorted(inside)
 
 
-def _connected(neighbours: Graph, vertices: Sequence[int]) -> list[list[int]]:
+def _connected_parts(neighbours: Graph, vertices: Sequence[int]) -> list[list[int]]:
+    """Connected components of a subgraph, by breadth-first search."""
     left, parts = set(vertices), []
     while left:
         queue = deque([min(left)])
@@ -112,49 +121,55 @@ def _connected(neighbours: Graph, vertices: Sequence[int]) -> list[list[int]]:
     return parts
 
 
-def _dsatur(neighbours: Graph, part: Sequence[int], k: int, budget: _Budget) -> dict[int, int]:
-    """Colours of a connected part, the most constrained vertex first; empty if there are none."""
-    place = {v: i for i, v in enumerate(part)}
-    near = [[place[u] for u in neighbours[v] if u in place] for v in part]
+def _colour_by_dsatur(
+    neighbours: Graph, part: Sequence[int], k: int, budget: _Budget
+) -> dict[int, int]:
+    """Colour a connected part by backtracking search; empty if there is no colouring.
+
+    The next vertex has the largest saturation, the number of colours among its neighbours.
+    """
+    index = {v: i for i, v in enumerate(part)}
+    adjacent = [[index[u] for u in neighbours[v] if u in index] for v in part]
     n = len(part)
-    degree = np.array([len(a) for a in near]) / (n + 1)
-    count = np.zeros((n, k), np.int64)
+    degree = np.array([len(a) for a in adjacent]) / (n + 1)  # breaks ties of the saturation
+    count = np.zeros((n, k), np.int64)  # neighbours of every vertex by colour
     saturation = np.zeros(n)
     colour = np.full(n, -1)
 
-    def pick() -> tuple[int, list[int]]:
+    def choose_vertex() -> tuple[int, list[int]]:
         v = int(np.where(colour < 0, saturation + degree, -1).argmax())
-        # Colours not used yet are all alike: one of them is enough.
-        top = min(int(colour.max()) + 2, k)
-        return v, [c for c in range(top - 1, -1, -1) if count[v, c] == 0]
+        # Unused colours are interchangeable: one of them is enough.
+        n_colours = min(int(colour.max()) + 2, k)
+        return v, [c for c in range(n_colours - 1, -1, -1) if count[v, c] == 0]
 
-    def change(v: int, c: int, by: int) -> None:
-        colour[v] = c if by > 0 else -1
-        for u in near[v]:
-            count[u, c] += by
-            if count[u, c] == (1 if by > 0 else 0):
-                saturation[u] += by
+    def assign_colour(v: int, c: int, step: int) -> None:
+        """Assign (step 1) or take back (step -1) a colour."""
+        colour[v] = c if step > 0 else -1
+        for u in adjacent[v]:
+            count[u, c] += step
+            if count[u, c] == (1 if step > 0 else 0):
+                saturation[u] += step
 
-    stack = [pick()]
+    stack = [choose_vertex()]
     while stack:
         v, choices = stack[-1]
         if colour[v] >= 0:
-            change(v, int(colour[v]), -1)
+            assign_colour(v, int(colour[v]), -1)
         if not choices:
             stack.pop()
             continue
-        budget.spend()
-        change(v, choices.pop(), 1)
+        budget.use_one()
+        assign_colour(v, choices.pop(), 1)
         if (colour >= 0).all():
             return {u: int(colour[i]) for i, u in enumerate(part)}
-        stack.append(pick())
+        stack.append(choose_vertex())
     return {}
 
 
-def colour(
+def find_colouring(
     neighbours: Graph, k: int, vertices: Iterable[int] | None = None, limit: int = SEARCH_LIMIT
 ) -> tuple[dict[int, int] | None, list[int]]:
-    """Colours of the vertices, or a part of the graph that has no colouring.
+    """Find a colouring, or a part of the graph without one.
 
     Parameters
     ----------
@@ -164,13 +179,13 @@ def colour(
     vertices : iterable of int, optional
         Subgraph to colour; all by default.
     limit : int
-        Most vertices that the search may colour.
+        Maximum number of assignments of a colour.
 
     Returns
     -------
-    colours : dict, or None if there are none
+    colours : dict, or None if there is no colouring
     part : list of int
-        Where there are none: a connected part without a colouring.
+        A connected part without a colouring; empty if there is a colouring.
 
     Raises
     ------
@@ -178,51 +193,55 @@ def colour(
         If the search reached its limit.
     """
     inside = set(range(len(neighbours)) if vertices is None else vertices)
-    removed, core = _peel(neighbours, inside, k)
+    removed, core = _peel_low_degree(neighbours, inside, k)
     budget = _Budget(limit)
     colours: dict[int, int] = {}
-    for part in _connected(neighbours, core):
-        result = _dsatur(neighbours, part, k, budget)
-        if not result:
+    # Exact search for every connected part of the core.
+    for part in _connected_parts(neighbours, core):
+        solution = _colour_by_dsatur(neighbours, part, k, budget)
+        if not solution:
             return None, part
-        colours |= result
+        colours |= solution
+    # Greedy colouring of the removed vertices.
     for v in reversed(removed):
-        taken = {colours[u] for u in neighbours[v] if u in colours}
-        colours[v] = next(c for c in range(k) if c not in taken)
+        used = {colours[u] for u in neighbours[v] if u in colours}
+        colours[v] = next(c for c in range(k) if c not in used)
     return colours, []
 
 
-def conflict(neighbours: Graph, part: Sequence[int], k: int) -> tuple[list[tuple[int, int]], str]:
-    """Edges that cannot all be kept with ``k`` colours, as few as can be found.
+def find_conflict(
+    neighbours: Graph, part: Sequence[int], k: int
+) -> tuple[list[tuple[int, int]], str]:
+    """Find a small set of edges that cannot all be satisfied with ``k`` colours.
 
     Parameters
     ----------
     neighbours : list of sets
     part : list of int
-        Part of the graph that has no colouring.
+        Part of the graph without a colouring.
     k : int
 
     Returns
     -------
     edges : list of pairs
     how : {"smallest", "irreducible", "large"}
-        "smallest": none has fewer vertices. "irreducible": none of its edges can be left out.
-        "large": the search for such a set reached its limit.
+        "smallest": no other set has fewer vertices. "irreducible": without any one of its edges,
+        there is a colouring. "large": the search for an irreducible set reached its limit.
     """
-    clique = _clique(neighbours, part, k + 1)
+    clique = _find_clique(neighbours, part, k + 1)
     if clique:
         return [(a, b) for i, a in enumerate(clique) for b in clique[i + 1 :]], "smallest"
     if k == 2:
-        cycle = _odd_cycle(neighbours, part)
+        cycle = _shortest_odd_cycle(neighbours, part)
         return list(zip(cycle, cycle[1:] + cycle[:1], strict=True)), "smallest"
     left = 4 * SEARCH_LIMIT
-    sub: Graph = [set() for _ in neighbours]
+    subgraph: Graph = [set() for _ in neighbours]
     for v in part:
-        sub[v] = neighbours[v] & set(part)
+        subgraph[v] = neighbours[v] & set(part)
     how = "irreducible"
 
-    def needed(vertices: Sequence[int]) -> bool:
-        """Whether what is left can be coloured, so that what was taken away is needed."""
+    def has_colouring(vertices: Sequence[int]) -> bool:
+        """Whether the subgraph has a colouring; also true if the search reaches its limit."""
         nonlocal left, how
         if left <= 0:
             how = "large"
@@ -230,70 +249,76 @@ def conflict(neighbours: Graph, part: Sequence[int], k: int) -> tuple[list[tuple
         try:
             limit = min(left, SEARCH_LIMIT)
             left -= len(vertices)
-            return colour(sub, k, vertices, limit)[0] is not None
+            return find_colouring(subgraph, k, vertices, limit)[0] is not None
         except Undecided:
             left -= limit
             how = "large"
             return True
 
-    kept = _peel(sub, part, k)[1]
-    for v in list(kept):
-        rest = [u for u in kept if u != v]
-        if v in kept and not needed(rest):
-            kept = _peel(sub, rest, k)[1]
-    inside = set(kept)
-    edges = sorted((a, b) for a in kept for b in sub[a] & inside if a < b)
+    # Remove vertices, then edges, as long as there is no colouring.
+    core = _peel_low_degree(subgraph, part, k)[1]
+    for v in list(core):
+        rest = [u for u in core if u != v]
+        if v in core and not has_colouring(rest):
+            core = _peel_low_degree(subgraph, rest, k)[1]
+    inside = set(core)
+    edges = sorted((a, b) for a in core for b in subgraph[a] & inside if a < b)
     for a, b in list(edges):
-        sub[a].discard(b)
-        sub[b].discard(a)
-        if needed(kept):
-            sub[a].add(b)
-            sub[b].add(a)
+        subgraph[a].discard(b)
+        subgraph[b].discard(a)
+        if has_colouring(core):
+            subgraph[a].add(b)
+            subgraph[b].add(a)
         else:
             edges.remove((a, b))
     return edges, how
 
 
-def _clique(neighbours: Graph, part: Sequence[int], size: int, limit: int = 20_000) -> list[int]:
-    """Vertices that are all neighbours; empty if none were found within the limit."""
+def _find_clique(
+    neighbours: Graph, part: Sequence[int], size: int, limit: int = 20_000
+) -> list[int]:
+    """Find a clique of a given size; empty if the search within the limit finds none."""
     budget = _Budget(limit)
 
-    def extend(chosen: list[int], candidates: list[int]) -> list[int]:
-        if len(chosen) == size:
-            return chosen
+    def extend_clique(clique: list[int], candidates: list[int]) -> list[int]:
+        if len(clique) == size:
+            return clique
         for i, v in enumerate(candidates):
-            if len(chosen) + len(candidates) - i < size:
+            if len(clique) + len(candidates) - i < size:
                 return []
-            budget.spend()
-            result = extend([*chosen, v], [u for u in candidates[i + 1 :] if u in neighbours[v]])
-            if result:
-                return result
+            budget.use_one()
+            adjacent = [u for u in candidates[i + 1 :] if u in neighbours[v]]
+            if larger := extend_clique([*clique, v], adjacent):
+                return larger
         return []
 
     inside = set(part)
-    if size > 200:  # deeper than Python cares to recurse, and hopeless anyway
+    if size > 200:  # beyond the recursion limit, and out of reach of the search
         return []
     try:
-        return extend([], [v for v in part if len(neighbours[v] & inside) >= size - 1])
+        return extend_clique([], [v for v in part if len(neighbours[v] & inside) >= size - 1])
     except Undecided:
         return []
 
 
-def _odd_cycle(neighbours: Graph, part: Sequence[int]) -> list[int]:
+def _shortest_odd_cycle(neighbours: Graph, part: Sequence[int]) -> list[int]:
     """Shortest cycle of odd length, by breadth-first search over (vertex, parity)."""
-    n, place = len(part), {v: i for i, v in enumerate(part)}
-    near = [(i, place[u]) for i, v in enumerate(part) for u in neighbours[v] if u in place]
-    a, b = np.array(near).T
+    n, index = len(part), {v: i for i, v in enumerate(part)}
+    adjacent = [(i, index[u]) for i, v in enumerate(part) for u in neighbours[v] if u in index]
+    # Two copies of the graph, one per parity; every edge leads to the other copy.
+    a, b = np.array(adjacent).T
     ends = np.concatenate([a, a + n]), np.concatenate([b + n, b])
-    twice = sparse.csr_array((np.ones(2 * a.size), ends), shape=(2 * n, 2 * n))
-    best: list[int] = []
+    doubled = sparse.csr_array((np.ones(2 * a.size), ends), shape=(2 * n, 2 * n))
+    shortest: list[int] = []
     for start in range(n):
-        before = breadth_first_order(twice, start)[1]
-        walk, at = [], before[start + n]
-        while at >= 0:
-            walk.append(part[at % n])
-            at = before[at]
-        # The shortest closed odd walk of all starts is a cycle; that of one may not be.
-        if len(set(walk)) == len(walk) and 0 < len(walk) < (len(best) or np.inf):
-            best = walk
-    return best
+        # Shortest walk of odd length from the vertex to itself.
+        predecessor = breadth_first_order(doubled, start)[1]
+        walk, vertex = [], predecessor[start + n]
+        while vertex >= 0:
+            walk.append(part[vertex % n])
+            vertex = predecessor[vertex]
+        # The shortest closed odd walk of all starts is a cycle; other walks may visit a vertex
+        # twice.
+        if len(set(walk)) == len(walk) and 0 < len(walk) < (len(shortest) or np.inf):
+            shortest = walk
+    return shortest

@@ -17,12 +17,12 @@ from nrprob.data.validation import as_array, check_choice, check_random_state
 
 
 class InfeasibleConstraints(ValueError):
-    """No clustering with so many clusters keeps all constraints.
+    """No clustering with this number of clusters satisfies all constraints.
 
     Attributes
     ----------
     must_link, cannot_link : lists of pairs of rows
-        Pairs that cannot all be kept; empty where none could be singled out.
+        Pairs that cannot all be satisfied; empty if no such pairs were identified.
     """
 
     def __init__(
@@ -38,21 +38,21 @@ class InfeasibleConstraints(ValueError):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of rows, and what they come from, such as "must_link"."""
+    """Pairs of rows, and the name of their source, such as "must_link"."""
 
     rows: np.ndarray
     source: str
 
 
 def check_pairs(pairs: Any, n: int, name: str) -> np.ndarray:
-    """Pairs (p, 2) of row numbers below ``n``; None is no pair.
+    """Validate pairs (p, 2) of row indices below ``n``; None gives an empty array.
 
     Raises
     ------
     TypeError
-        If they are not integers.
+        If indices are not integers.
     ValueError
-        If they are not pairs, or a number is out of range.
+        If ``pairs`` does not have shape (p, 2), or an index is out of range.
     """
     if pairs is None:
         return np.zeros((0, 2), np.int64)
@@ -66,40 +66,40 @@ def check_pairs(pairs: Any, n: int, name: str) -> np.ndarray:
         )
     if array.dtype.kind not in "iu":
         raise TypeError(
-            f"{name} must hold row numbers; got dtype {array.dtype}; pass an integer array"
+            f"{name} must hold row indices; got dtype {array.dtype}; pass an integer array"
         )
     wrong = ((array < 0) | (array >= n)).any(1)
     if wrong.any():
         first = array[wrong][0]
         raise ValueError(
-            f"{name} must hold row numbers from 0 to {n - 1}; got the pair "
-            f"({first[0]}, {first[1]}) for {n} rows; count rows of the X that is given"
+            f"{name} must hold row indices from 0 to {n - 1}; got the pair "
+            f"({first[0]}, {first[1]}) for {n} rows; pass indices of rows of X"
         )
     return array.astype(np.int64)
 
 
 def check_cannot_link(pairs: Any, n: int) -> np.ndarray:
-    """As `check_pairs`; a row cannot be apart from itself."""
+    """Validate as `check_pairs`, and refuse pairs of a row with itself."""
     array = check_pairs(pairs, n, "cannot_link")
     same = array[:, 0] == array[:, 1]
     if same.any():
         row = int(array[same][0, 0])
         raise InfeasibleConstraints(
-            f"cannot_link must not hold a row with itself; got ({row}, {row}); remove it",
+            f"cannot_link must not link a row to itself; got ({row}, {row}); remove this pair",
             cannot_link=[(row, row)],
         )
     return array
 
 
 def pairs_from_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Must-links and cannot-links that say what labels say, with as few pairs as possible.
+    """Convert labels to equivalent must-links and cannot-links, with as few pairs as possible.
 
-    Rows of one label are linked in a chain; the first rows of any two labels are kept apart.
+    Rows of one label are linked in a chain; the first rows of any two labels get a cannot-link.
 
     Parameters
     ----------
     y : int array of shape (n,)
-        Labels; negative where unknown.
+        Labels; negative for unlabelled rows.
 
     Returns
     -------
@@ -114,20 +114,20 @@ def pairs_from_labels(y: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(empty + chains), np.stack([first[a], first[b]], 1).reshape(-1, 2)
 
 
-# Rows that go together
+# Must-link components
 
 
 @dataclass
 class Components:
-    """Components of must-links, and the cannot-links between them.
+    """Connected components of must-links, and the cannot-links between them.
 
     Attributes
     ----------
     node : (n,) component of every row, numbered by the first member
     n_nodes : number of components
-    edges : (e, 2) pairs a < b of components that must be apart, each once
+    edges : (e, 2) unique pairs a < b of components with a cannot-link
     must_rows, cannot_rows : (p, 2) all pairs of rows
-    softer : what to use where not all pairs can be kept
+    softer : alternative that messages suggest if not all pairs can be satisfied
     """
 
     n: int
@@ -141,8 +141,8 @@ class Components:
     cannot_rows: np.ndarray = field(init=False)
 
     def __post_init__(self):
-        self.must_rows, self._must_sources = _join(self.must)
-        self.cannot_rows, self._cannot_sources = _join(self.cannot)
+        self.must_rows, self._must_sources = _concatenate_pairs(self.must)
+        self.cannot_rows, self._cannot_sources = _concatenate_pairs(self.cannot)
         ones = np.ones(len(self.must_rows), bool)
         self._links = sparse.coo_array((ones, self.must_rows.T), shape=(self.n, self.n))
         self.n_nodes, node = connected_components(self._links, directed=False)
@@ -152,88 +152,89 @@ class Components:
             self._refuse_contradiction(np.flatnonzero(lifted[:, 0] == lifted[:, 1]))
         self.edges, self._origin = _unique_pairs(lifted)
 
-    def graph(self) -> colouring.Graph:
+    def cannot_link_graph(self) -> colouring.Graph:
         """Neighbours of every component."""
-        return colouring.graph(self.n_nodes, self.edges)
+        return colouring.adjacency_sets(self.n_nodes, self.edges)
 
-    def _path(self, a: int, b: int) -> list[int]:
-        """Must-links, by number, on a shortest way from row ``a`` to row ``b``."""
-        before = breadth_first_order(self._links, a, directed=False)[1]
+    def _shortest_path(self, a: int, b: int) -> list[int]:
+        """Indices of the must-links on a shortest path from row ``a`` to row ``b``."""
+        predecessor = breadth_first_order(self._links, a, directed=False)[1]
         path = []
         while b != a:
-            path.append(self._number[frozenset((b, int(before[b])))])
-            b = int(before[b])
+            path.append(self._link_index[frozenset((b, int(predecessor[b])))])
+            b = int(predecessor[b])
         return path[::-1]
 
     @functools.cached_property
-    def _number(self) -> dict[frozenset[int], int]:
-        """Number of the must-link between two rows."""
+    def _link_index(self) -> dict[frozenset[int], int]:
+        """Index of the must-link between two rows."""
         return {frozenset(pair): i for i, pair in enumerate(self.must_rows.tolist())}
 
     def _refuse_contradiction(self, inside: np.ndarray) -> None:
-        """Say which must-links contradict a cannot-link; of many the one with the fewest."""
-        paths = [(self._path(*self.cannot_rows[i].tolist()), i) for i in inside[:200]]
+        """Report the cannot-link that is contradicted by the fewest must-links."""
+        paths = [(self._shortest_path(*self.cannot_rows[i].tolist()), i) for i in inside[:200]]
         path, i = min(paths, key=lambda p: len(p[0]))
-        must, cannot = self._named(path, [i])
+        must, cannot = self._describe_pairs(path, [i])
         raise InfeasibleConstraints(
             f"constraints contradict each other; got {cannot}, but {must} put both rows into one "
             f"cluster; remove one of these pairs, or use {self.softer}",
-            self._rows(self.must_rows, path),
-            self._rows(self.cannot_rows, [i]),
+            _select_pairs(self.must_rows, path),
+            _select_pairs(self.cannot_rows, [i]),
         )
 
     def refuse_colouring(self, part: Sequence[int], k: int) -> None:
-        """Say which pairs cannot all be kept with ``k`` clusters."""
-        edges, how = colouring.conflict(self.graph(), part, k)
+        """Report pairs that cannot all be satisfied with ``k`` clusters."""
+        edges, how = colouring.find_conflict(self.cannot_link_graph(), part, k)
         origin = {(a, b): self._origin[e] for e, (a, b) in enumerate(self.edges.tolist())}
         cannot = [int(origin[min(e), max(e)]) for e in edges]
-        # Pairs that meet in a component do so in different rows, perhaps.
+        # Cannot-links may end in different rows of a component: name the must-links between them.
         rows = np.unique(self.cannot_rows[cannot])
         must: set[int] = set()
         for c in np.unique(self.node[rows]):
             members = rows[self.node[rows] == c]
             for row in members[1:]:
-                must |= set(self._path(int(members[0]), int(row)))
-        say_must, say_cannot = self._named(sorted(must), cannot)
-        what = {
+                must |= set(self._shortest_path(int(members[0]), int(row)))
+        must_text, cannot_text = self._describe_pairs(sorted(must), cannot)
+        minimality = {
             "smallest": "no smaller set of components is in conflict",
             "irreducible": "each of these cannot-links is part of the conflict",
             "large": "there may be a smaller conflict among these",
         }[how]
-        together = f" with {say_must}" if must else ""
+        together = f" with {must_text}" if must else ""
         raise InfeasibleConstraints(
-            f"cannot-links cannot be kept with {k} cluster(s); got {say_cannot}{together} "
-            f"({what}); raise n_clusters, remove one of these pairs, or use {self.softer}",
-            self._rows(self.must_rows, sorted(must)),
-            self._rows(self.cannot_rows, cannot),
+            f"cannot-links cannot be satisfied with {k} cluster(s); got {cannot_text}{together} "
+            f"({minimality}); raise n_clusters, remove one of these pairs, or use {self.softer}",
+            _select_pairs(self.must_rows, sorted(must)),
+            _select_pairs(self.cannot_rows, cannot),
         )
 
-    def _rows(self, pairs: np.ndarray, at: Sequence[int]) -> list[tuple[int, int]]:
-        return [(int(a), int(b)) for a, b in pairs[list(at)]]
-
-    def _named(self, must: Sequence[int], cannot: Sequence[int]) -> tuple[str, str]:
+    def _describe_pairs(self, must: Sequence[int], cannot: Sequence[int]) -> tuple[str, str]:
         return (
-            _say(self.must_rows, self._must_sources, must),
-            _say(self.cannot_rows, self._cannot_sources, cannot),
+            _format_pairs(self.must_rows, self._must_sources, must),
+            _format_pairs(self.cannot_rows, self._cannot_sources, cannot),
         )
 
 
-def _join(parts: Sequence[Pairs]) -> tuple[np.ndarray, list[str]]:
+def _concatenate_pairs(parts: Sequence[Pairs]) -> tuple[np.ndarray, list[str]]:
     rows = np.concatenate([np.zeros((0, 2), np.int64), *(p.rows for p in parts)])
     return rows, [p.source for p in parts for _ in range(len(p.rows))]
 
 
+def _select_pairs(pairs: np.ndarray, indices: Sequence[int]) -> list[tuple[int, int]]:
+    return [(int(a), int(b)) for a, b in pairs[list(indices)]]
+
+
 def _unique_pairs(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of ``pairs`` without repeats, and where each was first."""
+    """Unique rows of ``pairs``, and the index of their first occurrence."""
     if not len(pairs):
         return pairs, np.zeros(0, np.int64)
     return np.unique(pairs, axis=0, return_index=True)
 
 
-def _say(pairs: np.ndarray, sources: Sequence[str], at: Sequence[int]) -> str:
-    """For example "cannot_link (0, 1), (0, 2) and y (3, 5)"; long lists are cut."""
+def _format_pairs(pairs: np.ndarray, sources: Sequence[str], indices: Sequence[int]) -> str:
+    """Format pairs by source, as "cannot_link (0, 1), (0, 2) and y (3, 5)"; cut long lists."""
     by_source: dict[str, list[str]] = {}
-    for i in at:
+    for i in indices:
         by_source.setdefault(sources[i], []).append(f"({pairs[i][0]}, {pairs[i][1]})")
     return " and ".join(
         f"{source} " + ", ".join(words[:20]) + (", ..." if len(words) > 20 else "")
@@ -242,22 +243,22 @@ def _say(pairs: np.ndarray, sources: Sequence[str], at: Sequence[int]) -> str:
 
 
 def feasible_start(components: Components, k: int) -> tuple[np.ndarray | None, int]:
-    """Clusters of the components that keep all cannot-links.
+    """Find clusters of the components that satisfy all cannot-links.
 
     Returns
     -------
-    start : (n_nodes,) int array, or None where the search for one reached its limit
-    q : degeneracy of the graph of cannot-links; feasible for certain if below ``k``
+    start : (n_nodes,) int array, or None if the search reached its limit
+    q : degeneracy of the graph of cannot-links; constraints are feasible if it is below ``k``
 
     Raises
     ------
     InfeasibleConstraints
-        If there is none; the message names pairs that cannot all be kept.
+        If no such clusters exist; the message names pairs that cannot all be satisfied.
     """
-    neighbours = components.graph()
+    neighbours = components.cannot_link_graph()
     q = colouring.inductive_order(neighbours)[1]
     try:
-        colours, part = colouring.colour(neighbours, k)
+        colours, part = colouring.find_colouring(neighbours, k)
     except colouring.Undecided:
         return None, q
     if colours is None:
@@ -267,19 +268,19 @@ def feasible_start(components: Components, k: int) -> tuple[np.ndarray | None, i
 
 
 def cluster_order(labels: np.ndarray, fixed: np.ndarray | None, k: int) -> np.ndarray:
-    """Order (k,) of the clusters in which the one that holds wanted class c comes c-th."""
+    """Order (k,) of the clusters: the cluster of target class c is at position c."""
     if fixed is None:
         return np.arange(k)
-    wanted = [labels[np.flatnonzero(fixed == c)[0]] for c in range(fixed.max() + 1)]
-    return np.array([*wanted, *(c for c in range(k) if c not in wanted)])
+    targets = [labels[np.flatnonzero(fixed == c)[0]] for c in range(fixed.max() + 1)]
+    return np.array([*targets, *(c for c in range(k) if c not in targets)])
 
 
 def draw_pairs(
     y: Any, n_pairs: int, *, wrong: str = "none", share: float = 0.4, random_state: Any = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Must-links and cannot-links between random rows, as their classes say, or wrong ones.
+    """Sample must-links and cannot-links from classes, some of them wrong.
 
-    The four experiments of Yin (2007), section 5.6: no wrong pairs; ``wrong="coin"`` with
+    The four experiments of Yin (2007), section 5.6, are: no wrong pairs; ``wrong="coin"`` with
     ``share=1``; ``wrong="coin"``; and ``wrong="bias"``.
 
     Parameters
@@ -289,10 +290,10 @@ def draw_pairs(
     n_pairs : int
         Number of pairs.
     wrong : {"none", "coin", "bias"}, default="none"
-        "coin" lets a coin decide of some pairs whether they are linked; "bias" links rows of the
-        last two classes instead.
+        Errors of the pairs: "coin" makes a pair a must-link with probability 1/2; "bias" replaces
+        it by a must-link between rows of the last two classes.
     share : float, default=0.4
-        Share of the pairs for which this is done.
+        Share of the pairs with such errors.
     random_state : int, RandomState instance or None, default=None
 
     Returns
@@ -305,7 +306,8 @@ def draw_pairs(
     check_choice("wrong", wrong, ("none", "coin", "bias"))
     if y.size < 2 or (wrong == "bias" and classes.size < 2):
         raise ValueError(
-            f"there are no pairs to draw; got {y.size} rows in {classes.size} class(es); pass more"
+            "y must have two rows or more, and two classes for wrong='bias'; got "
+            f"{y.size} rows in {classes.size} class(es); pass more rows"
         )
     first = random.randint(y.size, size=n_pairs)
     pairs = np.stack([first, (first + random.randint(1, y.size, size=n_pairs)) % y.size], 1)

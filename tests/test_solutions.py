@@ -170,7 +170,7 @@ def test_refusals_of_several():
         metrics.pairwise_agreement(two, [0, 1])
     with pytest.raises(ValueError, match="others must hold at least one labeling; got none"):
         metrics.pairwise_agreement(two, [])
-    with pytest.raises(ValueError, match="hold at least two labelings; got 1; pass one labeling per"):
+    with pytest.raises(ValueError, match="hold at least two labelings; got 1; pass one"):
         metrics.mean_dissimilarity([0, 1, 1])
     with pytest.raises(ValueError, match="X and labels must have the same length; got 2 and 3"):
         metrics.score_solutions(np.zeros((2, 1)), two)

@@ -270,7 +270,11 @@ def test_mistakes_are_placed(spec, changes, message):
             r"split\.labeling = 'specis'; did you mean 'species'",
         ),
         (PAIRS, {"split__labelled": 0.01}, r"split: every class needs a row with a label"),
-        (PAIRS, {"data__keep": {"species": ["setosa"]}}, "constraints: there are no pairs to draw"),
+        (
+            PAIRS,
+            {"data__keep": {"species": ["setosa"]}},
+            "constraints: y must have two rows or more",
+        ),
         (PAIRS, {"methods__0__sigma": "row"}, r"methods\.0 \(hard\): sigma must be one of"),
         (PAIRS, {"methods__1__n_init": 0}, r"methods\.1 \(COPKMeans\): n_init must be at least 1"),
         (

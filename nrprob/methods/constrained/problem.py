@@ -111,7 +111,7 @@ class ConstrainedProblem:
         closure = Components(self.parts.n_nodes, [Pairs(self.link.nodes, "")], [])
         edges = np.sort(closure.node[np.concatenate([self.parts.edges, self.apart.nodes])], axis=1)
         edges = np.unique(edges[edges[:, 0] != edges[:, 1]], axis=0)
-        order, _ = colouring.inductive_order(colouring.graph(closure.n_nodes, edges))
+        order, _ = colouring.inductive_order(colouring.adjacency_sets(closure.n_nodes, edges))
         rank = np.empty(closure.n_nodes, np.int64)
         rank[order] = np.arange(order.size)
         node = self.parts.node

@@ -155,7 +155,7 @@ def test_links_bind_against_what_rows_say(X):
 def test_contradictory_links_are_refused(X):
     with pytest.raises(InfeasibleConstraints, match="contradict each other"):
         ConstrainedMixture(3, **QUICK).fit(X, some(0, 1), must_link=[[0, 1]])
-    with pytest.raises(InfeasibleConstraints, match=r"cannot be kept with 2 cluster\(s\)"):
+    with pytest.raises(InfeasibleConstraints, match=r"cannot be satisfied with 2 cluster\(s\)"):
         ConstrainedMixture(2, **QUICK).fit(X, cannot_link=[[0, 1], [1, 2], [0, 2]])
 
 

@@ -159,8 +159,8 @@ def test_a_mean_field_is_what_it_says(monkeypatch):
         ([[0, 1], [1, 2]], [], [0, -1, 1], "both", 3, r"contradict .* y \(0, 2\)"),
         ([[0, 1], [1, 2]], [], [0, -1, 1], "cannot", 3, r"contradict .* y \(0, 2\)"),
         ([], [[0, 2]], [0, -1, 0], "both", 3, r"but y \(0, 2\) put both rows into one"),
-        ([], [[0, 1]], [0, 0, 1], "cannot", 2, r"cannot be kept with 2 cluster\(s\)"),
-        ([], [[0, 1]], [-1, -1, -1], "both", 1, r"cannot be kept with 1 cluster\(s\)"),
+        ([], [[0, 1]], [0, 0, 1], "cannot", 2, r"cannot be satisfied with 2 cluster\(s\)"),
+        ([], [[0, 1]], [-1, -1, -1], "both", 1, r"cannot be satisfied with 1 cluster\(s\)"),
     ],
 )
 def test_links_that_cannot_be_kept_are_refused(must, cannot, told, links, k, message):
